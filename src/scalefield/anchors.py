@@ -1,0 +1,169 @@
+"""Anchors: the pixels whose metric depth is known, and the files they come in."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from scalefield.errors import InputError
+from scalefield.files import read_bytes, read_depth_png, read_npz, write_atomic, write_depth_png
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Anchors:
+    """N pixels with their metric depth: z along the optical axis, in metres.
+
+    `u` counts pixels to the right and `v` downwards, with pixel centres at integers, so the
+    top-left pixel is (0, 0) and covers −0.5 … 0.5. An anchor speaks for the pixel it falls in.
+    `sigma_m` is the standard deviation of each measurement, where it is known.
+    """
+
+    u: Float64[np.ndarray, " n"]
+    v: Float64[np.ndarray, " n"]
+    depth_m: Float64[np.ndarray, " n"]
+    sigma_m: Float64[np.ndarray, " n"] | None = None
+
+    def __init__(self, u: Any, v: Any, depth_m: Any, sigma_m: Any = None) -> None:
+        columns = {"u": u, "v": v, "depth_m": depth_m, "sigma_m": sigma_m}
+        for name, values in columns.items():
+            column = None if values is None else _column(name, values)
+            object.__setattr__(self, name, column)
+        lengths = {n: len(getattr(self, n)) for n in columns if getattr(self, n) is not None}
+        if len(set(lengths.values())) > 1:
+            found = ", ".join(f"{name} has {n}" for name, n in lengths.items())
+            raise InputError(f"anchor columns must have equal lengths, but {found}")
+        _require(np.isfinite(self.u) & np.isfinite(self.v), "a finite pixel position")
+        positive = np.isfinite(self.depth_m) & (self.depth_m > 0)
+        _require(positive, "a finite depth_m above zero", self.depth_m)
+        if self.sigma_m is not None:
+            positive = np.isfinite(self.sigma_m) & (self.sigma_m > 0)
+            _require(positive, "a finite sigma_m above zero", self.sigma_m)
+
+    def __len__(self) -> int:
+        return len(self.u)
+
+    def __getitem__(self, which: Any) -> Anchors:
+        """The anchors selected by a mask, a slice or an index array."""
+        sigma_m = None if self.sigma_m is None else np.atleast_1d(self.sigma_m[which])
+        u, v, depth_m = (np.atleast_1d(c[which]) for c in (self.u, self.v, self.depth_m))
+        return Anchors(u, v, depth_m, sigma_m)
+
+    def pixels(self, shape: tuple[int, int]) -> tuple[Int64[np.ndarray, " n"], ...]:
+        """Row and column of the pixel that each anchor falls in; all must lie in the image."""
+        rows = np.floor(self.v + 0.5).astype(np.int64)
+        columns = np.floor(self.u + 0.5).astype(np.int64)
+        height, width = shape
+        inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+        if not inside.all():
+            outside = ", ".join(
+                f"#{i} at u={self.u[i]:g}, v={self.v[i]:g}" for i in np.flatnonzero(~inside)[:5]
+            )
+            raise InputError(
+                f"{np.count_nonzero(~inside)} of {len(self)} anchors lie outside the image of "
+                f"{width}×{height} pixels (u 0…{width - 1}, v 0…{height - 1}): {outside}"
+            )
+        return rows, columns
+
+    @classmethod
+    def from_map(cls, depth_m: np.ndarray, mask: np.ndarray | None = None) -> Anchors:
+        """The finite, positive pixels of a (sparse) metric depth map, in row order."""
+        known = np.isfinite(depth_m) & (depth_m > 0)
+        v, u = np.nonzero(known if mask is None else known & mask)
+        return cls(u, v, depth_m[v, u])
+
+    @classmethod
+    def read(cls, path: str | Path, *, png_units_per_metre: float | None = None) -> Anchors:
+        """Read `.csv` (u,v,depth_m[,sigma_m]), `.npz` (the same names) or a sparse 16-bit `.png`.
+
+        A PNG has no units of its own: `png_units_per_metre` says how many make a metre
+        (1000 for millimetres, 256 for KITTI) unless the file carries scalefield's own tag.
+        """
+        path = Path(path)
+        suffix = path.suffix.lower()
+        if suffix == ".png":
+            return cls.from_map(read_depth_png(path, units_per_metre=png_units_per_metre))
+        if suffix == ".npz":
+            columns = read_npz(path, required=("u", "v", "depth_m"), optional=("sigma_m",))
+            return cls(**columns)
+        if suffix == ".csv":
+            return cls(**_parse_csv(path))
+        raise InputError(f"{path}: anchors are read from .csv, .npz or 16-bit .png, not {suffix!r}")
+
+    def write(self, path: str | Path, *, shape: tuple[int, int] | None = None) -> None:
+        """Write `.csv`, `.npz` or, given the image's shape, a sparse 16-bit millimetre `.png`."""
+        path = Path(path)
+        columns = {"u": self.u, "v": self.v, "depth_m": self.depth_m}
+        if self.sigma_m is not None:
+            columns["sigma_m"] = self.sigma_m
+        match path.suffix.lower():
+            case ".csv":
+                rows = zip(*(c.tolist() for c in columns.values()), strict=True)
+                lines = [",".join(columns), *(",".join(map(repr, row)) for row in rows)]
+                write_atomic(path, ("\n".join(lines) + "\n").encode())
+            case ".npz":
+                buffer = io.BytesIO()
+                np.savez(buffer, **columns)  # type: ignore[arg-type]
+                write_atomic(path, buffer.getvalue())
+            case ".png":
+                if shape is None:
+                    raise InputError(f"{path}: a sparse PNG needs shape=(height, width)")
+                depth_m = np.zeros(shape)
+                depth_m[self.pixels(shape)] = self.depth_m
+                write_depth_png(path, depth_m, units_per_metre=1000)
+            case suffix:
+                raise InputError(f"{path}: anchors are written as .csv, .npz or .png, not {suffix}")
+
+
+def _column(name: str, values: Any) -> np.ndarray:
+    if hasattr(values, "detach"):  # a torch tensor, on any device
+        values = values.detach().cpu().numpy()
+    try:
+        column = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError) as e:
+        raise InputError(f"anchor column {name} must be numbers: {e}") from None
+    if column.ndim != 1:
+        raise InputError(f"anchor column {name} must be one-dimensional, found {column.shape}")
+    column.flags.writeable = False
+    return column
+
+
+def _require(good: np.ndarray, wanted: str, values: np.ndarray | None = None) -> None:
+    if good.all():
+        return
+    bad = np.flatnonzero(~good)
+    named = ", ".join(f"#{i}" + ("" if values is None else f" ({values[i]:g})") for i in bad[:5])
+    more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+    raise InputError(f"every anchor needs {wanted}; not so: {named}{more}")
+
+
+def _parse_csv(path: Path) -> dict[str, list[float]]:
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a UTF-8 text file") from None
+    lines: Sequence[list[str]] = [row for row in csv.reader(io.StringIO(text)) if row]
+    names = [name.strip() for name in lines[0]] if lines else []
+    if not {"u", "v", "depth_m"} <= set(names) or len(set(names)) < len(names):
+        found = ",".join(names)[:80] or "an empty file"
+        raise InputError(f"{path}: wanted the header u,v,depth_m[,sigma_m], found {found}")
+    columns: dict[str, list[float]] = {
+        name: [] for name in names if name in ("u", "v", "depth_m", "sigma_m")
+    }
+    for number, row in enumerate(lines[1:], start=2):
+        if len(row) != len(names):
+            raise InputError(f"{path}, line {number}: {len(names)} fields wanted, {len(row)} found")
+        for name, value in zip(names, row, strict=True):
+            if name in columns:
+                try:
+                    columns[name].append(float(value))
+                except ValueError:
+                    what = f"{name} is not a number: {value[:40]!r}"
+                    raise InputError(f"{path}, line {number}: {what}") from None
+    return columns

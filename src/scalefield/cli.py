@@ -1,0 +1,45 @@
+"""`scalefield COMMAND`: each command is a dataclass whose fields are its flags and its help."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+import tyro
+
+from scalefield.commands.methods import MethodsCommand
+from scalefield.commands.recover import RecoverCommand
+from scalefield.errors import InputError, MissingExtra
+
+
+class Command(Protocol):
+    """Modules of commands import nothing heavy at the top, so that --help answers at once."""
+
+    def run(self) -> int | None:
+        """Do the work; the value is the exit code, None for success."""
+        ...
+
+
+COMMANDS: dict[str, Callable[..., Command]] = {
+    "recover": RecoverCommand,
+    "methods": MethodsCommand,
+}
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run the command line; bad input is one sentence on stderr and exit code 2."""
+    command: Command = tyro.extras.subcommand_cli_from_dict(
+        COMMANDS, prog="scalefield", description=__doc__, args=args
+    )
+    try:
+        return command.run() or 0
+    except (InputError, MissingExtra) as e:
+        print(f"scalefield: {e}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

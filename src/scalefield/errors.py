@@ -1,0 +1,15 @@
+"""The one error a user meets: a sentence that says what was found and what was wanted."""
+
+
+class InputError(ValueError):
+    """Bad input. The command line prints its message and exits with code 2."""
+
+
+class MissingExtra(ImportError):
+    """An optional dependency is absent. The message is the command that installs it."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package!r}, which is not installed: "
+            f"pip install 'scalefield[{extra}]'"
+        )

@@ -1,0 +1,92 @@
+"""`MDEOutput`: what a monocular depth estimator says about one image, and its conversions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, UInt8
+from torch import Tensor
+
+Kind = Literal["depth", "disparity"]
+Space = Kind
+
+DISPARITY_FLOOR = 1e-3
+"""Disparities below this fraction of the image's 99th percentile count as equally far."""
+
+
+@dataclass(frozen=True, eq=False)
+class MDEOutput:
+    """One image's relative depth (or disparity), with the features it was made from.
+
+    Maps have the image's size; `features` keep their own, coarser grid. Every grid covers the
+    whole image with pixel centres at (i + 0.5) / size, as `interpolate(align_corners=False)`.
+    """
+
+    prediction: Float[Tensor, "h w"]
+    """As the model gives it, up to scale (depth) or up to scale and shift (disparity)."""
+    kind: Kind
+    """Whether `prediction` grows with distance (depth) or falls with it (disparity)."""
+    features: Float[Tensor, "c hf wf"] | None = None
+    """F, the representation just before the depth head; None where the model has none."""
+    confidence: Float[Tensor, "h w"] | None = None
+    image: UInt8[Tensor, "h w 3"] | None = None
+    """The RGB image itself, for methods that look at it."""
+    model: str = "array"
+    revision: str = ""
+    options: dict[str, object] = field(default_factory=dict)
+    """Preprocessing that influenced the prediction, for records and cache keys."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of the image."""
+        height, width = self.prediction.shape
+        return height, width
+
+    @property
+    def stride(self) -> tuple[float, float] | None:
+        """Image pixels per feature cell, down and across."""
+        if self.features is None:
+            return None
+        return self.shape[0] / self.features.shape[1], self.shape[1] / self.features.shape[2]
+
+    @cached_property
+    def valid(self) -> Bool[Tensor, "h w"]:
+        """Pixels that carry a prediction; holes are non-finite values and depths ≤ 0."""
+        finite = torch.isfinite(self.prediction)
+        return finite & (self.prediction > 0) if self.kind == "depth" else finite
+
+    @cached_property
+    def mde_depth(self) -> Float[Tensor, "h w"]:
+        """D_MDE > 0, the relative depth; holes are filled with the median so that it is finite.
+
+        The only place where disparity becomes depth: D = 1 / max(disparity, q), with q a small
+        fraction of the image's 99th percentile, because such models end in a ReLU.
+        """
+        if self.kind == "depth":
+            depth = self.prediction
+        else:
+            known = self.prediction[self.valid]
+            # kthvalue, because torch.quantile refuses more than 16 M elements.
+            rank = max(1, round(0.99 * known.numel()))
+            q = DISPARITY_FLOOR * known.float().kthvalue(rank).values if known.numel() else 1.0
+            tiny = torch.finfo(self.prediction.dtype).tiny
+            depth = 1 / self.prediction.clamp(min=max(float(q), tiny))
+        if bool(self.valid.all()):
+            return depth
+        return torch.where(self.valid, depth, depth[self.valid].median())
+
+    @cached_property
+    def disparity(self) -> Float[Tensor, "h w"]:
+        """The prediction in disparity space: as given by a disparity model, else 1 / D_MDE."""
+        if self.kind == "depth":
+            return 1 / self.mde_depth
+        if bool(self.valid.all()):
+            return self.prediction
+        return torch.where(self.valid, self.prediction, self.prediction[self.valid].median())
+
+    def in_space(self, space: Space) -> Float[Tensor, "h w"]:
+        """The map an aligner fits: `mde_depth` or `disparity`."""
+        return self.mde_depth if space == "depth" else self.disparity

@@ -1,0 +1,51 @@
+"""Every way to get metric depth from an MDE's output and anchors, by name.
+
+A method is a frozen dataclass whose fields are its options and whose call is the whole protocol:
+
+    recovery = METHODS["lwlr"](bandwidth="adaptive")(mde_output, anchors)
+
+Any function of that form is a method too; nothing needs to inherit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from scalefield.anchors import Anchors
+from scalefield.errors import InputError
+from scalefield.mde.output import MDEOutput
+from scalefield.methods.basis import Basis
+from scalefield.methods.global_affine import Global
+from scalefield.methods.median import Median
+from scalefield.result import Recovery
+
+Method = Callable[[MDEOutput, Anchors], Recovery]
+
+METHODS: dict[str, Callable[..., Method]] = {
+    "basis": Basis,
+    "global": Global,
+    "median": Median,
+}
+
+
+def make_method(method: str | Method, **options: Any) -> Method:
+    """The method of that name with these options; a callable is taken as it is."""
+    if not isinstance(method, str):
+        if options:
+            raise InputError("options belong to a method given by name; yours is an object")
+        return method
+    if method not in METHODS:
+        raise InputError(f"no method {method!r}; there are {', '.join(METHODS)}")
+    try:
+        return METHODS[method](**options)
+    except TypeError as e:
+        raise InputError(f"method {method}: {e}") from None
+
+
+def method_name(method: Method) -> str:
+    """The name under which a method is known, or its own."""
+    for name, known in METHODS.items():
+        if type(method) is known:
+            return name
+    return getattr(method, "__qualname__", type(method).__qualname__)

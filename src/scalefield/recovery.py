@@ -1,0 +1,176 @@
+"""The one door: an image or a depth map, anchors, a method; metric depth comes out."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from scalefield.anchors import Anchors
+from scalefield.errors import InputError
+from scalefield.files import read_image
+from scalefield.mde import MDE, Kind, MDEOutput, load_mde
+from scalefield.methods import Method, make_method, method_name
+from scalefield.result import Recovery, Rejection
+
+DEFAULT_MDE = "lite"
+DEFAULT_METHOD = "basis"
+
+
+def recover(
+    image: str | Path | Image.Image | np.ndarray | Tensor | None,
+    anchors: Anchors,
+    *,
+    mde: str | MDE = DEFAULT_MDE,
+    mde_depth: np.ndarray | Tensor | None = None,
+    kind: Kind | None = None,
+    method: str | Method = DEFAULT_METHOD,
+    resize: bool = False,
+    **options: Any,
+) -> Recovery:
+    """Metric depth of `image` from a few `anchors`.
+
+    The relative depth comes from `mde`, or is brought along as `mde_depth` with its `kind` said:
+    "depth" grows with distance, "disparity" falls with it. `resize` allows a map of another
+    size than the image to be brought to the image's. Further `options` go to the method.
+
+    >>> import numpy as np, scalefield as sf
+    >>> relative = np.linspace(1, 2, 12).reshape(3, 4)
+    >>> r = sf.recover(None, sf.Anchors([0], [0], [5.0]), mde_depth=relative, kind="depth",
+    ...                method="median")
+    >>> float(r.depth_m[2, 3])
+    10.0
+    """
+    pixels = None if image is None else load_image(image)
+    if mde_depth is None:
+        if pixels is None:
+            raise InputError("nothing to recover from: give an image, or mde_depth with its kind")
+        mde_output = (load_mde(mde) if isinstance(mde, str) else mde)(pixels)
+    else:
+        mde_output = bring_depth(mde_depth, kind, pixels, resize=resize)
+    result = recover_from(mde_output, anchors, make_method(method, **options))
+    as_torch = isinstance(mde_depth, Tensor) or isinstance(image, Tensor)
+    return result if as_torch else result.numpy()
+
+
+def recover_from(mde_output: MDEOutput, anchors: Anchors, method: Method) -> Recovery:
+    """`recover` once the MDE has spoken: check the anchors, run the method, complete the report."""
+    if len(anchors) == 0:
+        raise InputError("no anchors: at least one pixel of known metric depth is wanted")
+    rows, columns = anchors.pixels(mde_output.shape)
+    usable = mde_output.valid[rows, columns].cpu().numpy()
+    if not usable.any():
+        raise InputError(
+            f"none of the {len(anchors)} anchors lies on a pixel with a relative depth "
+            "(the map there is not finite, or not above zero)"
+        )
+    kept = anchors if usable.all() else anchors[usable]
+    recovery = method(mde_output, kept)
+    indices = np.flatnonzero(usable)
+    report = dataclasses.replace(
+        recovery.report,
+        method=method_name(method),
+        options=_options(method),
+        anchors_given=len(anchors),
+        rejected=(
+            *(Rejection(int(i), "no relative depth here") for i in np.flatnonzero(~usable)),
+            # A method counts the anchors it was handed; the user counts those that were given.
+            *(Rejection(int(indices[r.anchor]), r.reason) for r in recovery.report.rejected),
+        ),
+        warnings=(*_doubts(mde_output, kept), *recovery.report.warnings),
+    )
+    return dataclasses.replace(recovery, report=report)
+
+
+def load_image(image: str | Path | Image.Image | np.ndarray | Tensor) -> np.ndarray:
+    """Any accepted image as uint8 RGB of shape (h, w, 3)."""
+    if isinstance(image, (str, Path)):
+        return read_image(image)
+    if isinstance(image, Image.Image):
+        return np.asarray(image.convert("RGB"))
+    pixels = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
+        raise InputError(
+            f"an image array must be uint8 of shape (height, width, 3), found {pixels.dtype} "
+            f"of shape {pixels.shape}"
+        )
+    return pixels
+
+
+def bring_depth(
+    mde_depth: np.ndarray | Tensor,
+    kind: Kind | None,
+    image: np.ndarray | None = None,
+    *,
+    resize: bool = False,
+) -> MDEOutput:
+    """A user's own depth or disparity map as an `MDEOutput`."""
+    if kind not in ("depth", "disparity"):
+        raise InputError(
+            'kind must be said for a map of your own: "depth" (grows with distance) or '
+            f'"disparity" (falls with it), found {kind!r}'
+        )
+    try:
+        values = torch.as_tensor(mde_depth).detach()
+    except (TypeError, ValueError, RuntimeError) as e:
+        raise InputError(f"the depth map must be an array of numbers: {e}") from None
+    if values.ndim != 2 or 0 in values.shape:
+        raise InputError(
+            f"a depth map must have shape (height, width), found {tuple(values.shape)}"
+        )
+    if values.dtype == torch.uint8:
+        raise InputError(
+            "8-bit depth has too few steps and is usually a picture of depth; "
+            "give the float or 16-bit map itself"
+        )
+    # float16 and integer maps become float32; float64 keeps its range.
+    prediction = values.to(torch.float64 if values.dtype == torch.float64 else torch.float32)
+    if image is not None and prediction.shape != image.shape[:2]:
+        found = f"{prediction.shape[1]}×{prediction.shape[0]}"
+        wanted = f"{image.shape[1]}×{image.shape[0]}"
+        if not resize:
+            raise InputError(
+                f"the depth map is {found} pixels and the image {wanted}; make them equal, or "
+                "allow scaling the map to the image with resize=True (--resize)"
+            )
+        # Nearest keeps holes and edges: no value is invented between foreground and background.
+        prediction = torch.nn.functional.interpolate(
+            prediction[None, None], size=image.shape[:2], mode="nearest-exact"
+        )[0, 0]
+    rgb = None if image is None else torch.tensor(image, device=prediction.device)
+    output = MDEOutput(prediction, kind, image=rgb)
+    if not bool(output.valid.any()):
+        raise InputError("the depth map has no usable value: all are NaN, infinite, or not above 0")
+    return output
+
+
+def _doubts(mde_output: MDEOutput, anchors: Anchors) -> tuple[str, ...]:
+    """A warning where the anchors' order contradicts the declared kind."""
+    from scipy.stats import spearmanr
+
+    rows, columns = anchors.pixels(mde_output.shape)
+    mde_depth = mde_output.mde_depth[rows, columns].cpu().numpy()
+    if len(np.unique(mde_depth)) < 4 or len(np.unique(anchors.depth_m)) < 4:
+        return ()
+    correlation = float(spearmanr(mde_depth, anchors.depth_m).statistic)
+    if correlation >= 0:
+        return ()
+    other = "disparity" if mde_output.kind == "depth" else "depth"
+    return (
+        f"the map was declared {mde_output.kind}, but over {len(anchors)} anchors the depth it "
+        f"implies falls as measured depth grows (rank correlation {correlation:+.2f}); is it "
+        f"{other}?",
+    )
+
+
+def _options(method: Method) -> dict[str, Any]:
+    if not dataclasses.is_dataclass(method):
+        return {}
+    values = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
+    plain = (str, int, float, bool, type(None))
+    return {k: v if isinstance(v, plain) else type(v).__name__ for k, v in values.items()}

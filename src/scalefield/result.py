@@ -1,0 +1,132 @@
+"""`Recovery` and `Report`: what every method returns, and the one place that finishes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scalefield.anchors import Anchors
+from scalefield.mde.output import MDEOutput, Space
+
+Map = Any
+"""A map of the image's size: a torch tensor inside the package, numpy for numpy users."""
+
+DEPTH_LIMITS = (1e-3, 1e3)
+"""Recovered depth stays within these multiples of the nearest and the farthest anchor."""
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """An anchor that was not used, by its index in the set the user gave, and why."""
+
+    anchor: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was used, and everything a careful user would want to be told."""
+
+    method: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    model: str = ""
+    kind: str = ""
+    anchors_given: int = 0
+    anchors_used: int = 0
+    rejected: tuple[Rejection, ...] = ()
+    fallbacks: tuple[str, ...] = ()
+    """Rungs of the method's ladder that were taken because the rung above did not hold."""
+    warnings: tuple[str, ...] = ()
+    residuals_log: tuple[float, ...] = ()
+    """log D̂ − log depth_m at each used anchor."""
+    limited_pixels: int = 0
+    """Pixels whose prediction was non-positive or absurd and was held at `DEPTH_LIMITS`."""
+    hole_pixels: int = 0
+    """Pixels without an MDE prediction; their depth_m and log_scale are NaN."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Recovery:
+    """Dense metric depth: depth_m = D_MDE · exp(log_scale), float32, of the image's size."""
+
+    depth_m: Map
+    log_scale: Map
+    report: Report
+    weights: Map | None = None
+    """w, one weight a basis map (basis methods only)."""
+    basis_maps: Map | None = None
+    """E = G ⊙ B, K maps on the generator's grid; upsampled, Eᵀw (+ offset) is log_scale."""
+    gating: Map | None = None
+    """G, K maps that sum to one at every cell."""
+
+    @classmethod
+    def from_depth(
+        cls, mde_output: MDEOutput, anchors: Anchors, depth_m: Tensor, **report: Any
+    ) -> Recovery:
+        """Finish a method that predicts depth; non-positive or infinite values are limited."""
+        low = DEPTH_LIMITS[0] * float(anchors.depth_m.min())
+        high = DEPTH_LIMITS[1] * float(anchors.depth_m.max())
+        limited = depth_m.clamp(low, high)
+        valid = mde_output.valid
+        depth = torch.where(valid, limited, torch.nan).float()
+        log_scale = (limited.double().log() - mde_output.mde_depth.double().log()).float()
+        rows, columns = anchors.pixels(mde_output.shape)
+        predicted = limited[rows, columns].double().cpu().numpy()
+        return cls(
+            depth_m=depth,
+            log_scale=torch.where(valid, log_scale, torch.nan),
+            report=Report(
+                model=mde_output.model,
+                kind=mde_output.kind,
+                anchors_given=len(anchors),
+                anchors_used=len(anchors),
+                residuals_log=tuple((np.log(predicted) - np.log(anchors.depth_m)).tolist()),
+                limited_pixels=int(((limited != depth_m) & valid).sum()),
+                hole_pixels=int((~valid).sum()),
+                **report,
+            ),
+        )
+
+    @classmethod
+    def from_space(
+        cls,
+        mde_output: MDEOutput,
+        anchors: Anchors,
+        prediction: Tensor,
+        space: Space,
+        **report: Any,
+    ) -> Recovery:
+        """Finish an aligner that predicts metric depth or metric disparity (1/m)."""
+        if space == "disparity":
+            prediction = torch.where(prediction > 0, 1 / prediction, torch.inf)
+        return cls.from_depth(mde_output, anchors, prediction, **report)
+
+    @classmethod
+    def from_log_scale(
+        cls,
+        mde_output: MDEOutput,
+        anchors: Anchors,
+        log_scale: Tensor,
+        **report: Any,
+    ) -> Recovery:
+        """Finish a method that predicts ℓ: D̂ = D_MDE · e^ℓ (Eq. estimate_depth)."""
+        depth_m = mde_output.mde_depth * log_scale.exp()
+        return cls.from_depth(mde_output, anchors, depth_m, **report)
+
+    def numpy(self) -> Recovery:
+        """The same recovery with every map as a numpy array."""
+        maps: dict[str, Any] = {
+            f.name: value.detach().cpu().numpy()
+            for f in dataclasses.fields(self)
+            if isinstance(value := getattr(self, f.name), Tensor)
+        }
+        return dataclasses.replace(self, **maps)
