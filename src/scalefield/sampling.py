@@ -1,0 +1,131 @@
+"""Anchors drawn from a known depth map: the depth mask, three regimes, the drop-anchor sequence.
+
+Everything is a function of the image, its name and a seed, so the order of images, the number of
+workers and the batch size never change an anchor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+from jaxtyping import Bool, Float, Int64
+from scipy.ndimage import distance_transform_edt
+
+from scalefield.anchors import Anchors
+from scalefield.errors import InputError
+
+REGIMES: dict[str, tuple[int, int]] = {"low": (10, 15), "medium": (100, 120), "high": (500, 530)}
+"""Least and largest number of anchors; both may be drawn."""
+
+DROP_SEQUENCE = (9, 7, 5, 3, 1)
+
+
+def depth_mask(
+    depth_m: Float[np.ndarray, "h w"],
+    range_m: tuple[float, float],
+    sky: Bool[np.ndarray, "h w"] | None = None,
+) -> Bool[np.ndarray, "h w"]:
+    """Pixels that are scored and may become anchors: known, within the range, and not sky."""
+    nearest, farthest = range_m
+    mask = (depth_m >= nearest) & (depth_m <= farthest)  # False for NaN
+    return mask if sky is None else mask & ~sky
+
+
+def generator(seed: int, *names: str) -> np.random.Generator:
+    """A random generator that depends on the seed and the names, and on nothing else."""
+    key = hashlib.sha256("\0".join((str(seed), *names)).encode()).digest()
+    return np.random.default_rng(int.from_bytes(key[:16], "little"))
+
+
+def grid_shape(n: int, shape: tuple[int, int]) -> tuple[int, int]:
+    """A rows and B columns with A·B ≥ n and nearly square cells, few of them in excess."""
+
+    def cost(rows: int) -> float:
+        columns = -(-n // rows)
+        stretch = abs(math.log(columns / rows * shape[0] / shape[1]))
+        return stretch + (rows * columns - n) / n
+
+    rows = min(range(1, n + 1), key=cost)
+    return rows, -(-n // rows)
+
+
+def sample_anchors(
+    depth_m: Float[np.ndarray, "h w"],
+    mask: Bool[np.ndarray, "h w"],
+    regime: str | int,
+    *,
+    seed: int,
+    name: str,
+) -> Anchors:
+    """Anchors of a regime, or exactly so many, in row order, no pixel twice.
+
+    The centres of a grid's cells are the candidates. One outside the mask moves to the nearest
+    pixel inside; where two meet, one is replaced by a random pixel of the mask. A mask with fewer
+    pixels than are wanted gives all of them.
+    """
+    rng = generator(seed, name, "anchors", str(regime))
+    n = _count(regime, rng)
+    if not mask.any():
+        raise InputError(f"{name}: no pixel with a known depth in range, so no anchor can be drawn")
+    n = min(n, int(np.count_nonzero(mask)))
+    height, width = mask.shape
+    rows, columns = grid_shape(n, mask.shape)
+    v = ((np.arange(rows) + 0.5) * height / rows).astype(np.int64).repeat(columns)
+    u = np.tile(((np.arange(columns) + 0.5) * width / columns).astype(np.int64), rows)
+    kept = rng.permutation(rows * columns)[:n]
+    v, u = _nearest_valid(mask, v[kept], u[kept])
+    chosen = np.unique(v * width + u)
+    if len(chosen) < n:
+        free = np.setdiff1d(np.flatnonzero(mask), chosen, assume_unique=True)
+        spare = rng.choice(free, n - len(chosen), replace=False)
+        chosen = np.sort(np.concatenate([chosen, spare]))
+    v, u = np.divmod(chosen, width)
+    return Anchors(u, v, depth_m[v, u])
+
+
+def drop_anchors(
+    depth_m: Float[np.ndarray, "h w"],
+    mask: Bool[np.ndarray, "h w"],
+    *,
+    seed: int,
+    name: str,
+    sequence: tuple[int, ...] = DROP_SEQUENCE,
+) -> dict[int, Anchors]:
+    """Nested anchor sets of decreasing size, from `sequence[0]` anchors on.
+
+    Each step removes the anchor closest to any other. Of that closest pair it is the one whose
+    second neighbour (then third, …) is nearer, then the first in row order.
+    """
+    anchors = sample_anchors(depth_m, mask, max(sequence), seed=seed, name=name)
+    sets = {}
+    for n in sorted(sequence, reverse=True):
+        while len(anchors) > n:
+            square = (anchors.u[:, None] - anchors.u) ** 2 + (anchors.v[:, None] - anchors.v) ** 2
+            # Pixel positions are integers, so equal distances are exactly equal.
+            order = np.lexsort(np.sort(square, axis=1).T[::-1])
+            anchors = anchors[np.arange(len(anchors)) != order[0]]
+        if len(anchors) == n:
+            sets[n] = anchors
+    return sets
+
+
+def _count(regime: str | int, rng: np.random.Generator) -> int:
+    if isinstance(regime, int):
+        if regime < 1:
+            raise InputError(f"the number of anchors must be at least 1, found {regime}")
+        return regime
+    if regime not in REGIMES:
+        raise InputError(f"no anchor regime {regime!r}; there are {', '.join(REGIMES)}")
+    least, most = REGIMES[regime]
+    return int(rng.integers(least, most, endpoint=True))
+
+
+def _nearest_valid(
+    mask: Bool[np.ndarray, "h w"], v: Int64[np.ndarray, " n"], u: Int64[np.ndarray, " n"]
+) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+    if mask[v, u].all():
+        return v, u
+    nearest = distance_transform_edt(~mask, return_distances=False, return_indices=True)
+    return nearest[0, v, u].astype(np.int64), nearest[1, v, u].astype(np.int64)
