@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, PngImagePlugin
 
-from scalefield.errors import InputError
+from scalefield.errors import InputError, MissingExtra
 
 UNITS_TAG = "scalefield:units_per_metre"
 """PNG text chunk in which our own 16-bit depth files state their scale."""
@@ -143,3 +143,133 @@ def write_depth_png(path: str | Path, depth_m: np.ndarray, units_per_metre: floa
     Image.fromarray(units.astype(np.uint16)).save(buffer, format="PNG", pnginfo=tags)
     write_atomic(path, buffer.getvalue())
     return int(np.count_nonzero(overflow))
+
+
+MAP_SUFFIXES = (".npy", ".npz", ".png", ".exr", ".pfm")
+
+
+def read_map(path: Path, *, key: str | None = None, scale: float = 1.0) -> np.ndarray:
+    """A depth or disparity map of shape (h, w) times `scale`, in float32, or float64 if it was.
+
+    `key` names the array of an NPZ or the channel of an EXR that holds several. Zeros of a
+    16-bit PNG, which mean unknown, become NaN. No file says whether it holds depth or
+    disparity, so the caller must.
+    """
+    path = Path(path)
+    if not (np.isfinite(scale) and scale > 0):
+        raise InputError(f"{path}: the scale must be a number above zero, found {scale:g}")
+    match path.suffix.lower():
+        case ".npy" | ".npz":
+            values = _only(path, _load_npy(path), key)
+        case ".exr":
+            values = _only(path, _read_exr(path), key)
+        case ".pfm":
+            values = _only(path, {"": _read_pfm(path)}, key)
+        case ".png":
+            units = _only(path, {"": read_png16(path)[0]}, key)
+            values = np.where(units > 0, units, np.nan).astype(np.float32)
+        case suffix:
+            raise InputError(
+                f"{path}: a map is read from {', '.join(MAP_SUFFIXES)}, not {suffix!r}"
+            )
+    if values.dtype.itemsize == 1 and values.dtype.kind in "iu":
+        raise InputError(f"{path}: 8-bit depth is usually a picture of depth; give the map itself")
+    if values.dtype.kind not in "fiu":
+        raise InputError(f"{path}: a map must hold real numbers, found {values.dtype}")
+    if values.ndim == 3 and 1 in (values.shape[0], values.shape[2]):  # (1, h, w) or (h, w, 1)
+        values = values[0] if values.shape[0] == 1 else values[:, :, 0]
+    if values.ndim != 2 or 0 in values.shape:
+        raise InputError(f"{path}: a map must have shape (height, width), found {values.shape}")
+    # What float32 holds exactly stays small; 32-bit integers and doubles keep their digits.
+    wide = (values.dtype.kind in "iu" and values.dtype.itemsize > 2) or values.dtype.itemsize > 4
+    return np.multiply(values, scale, dtype=np.float64 if wide else np.float32)
+
+
+def write_map(path: str | Path, values: np.ndarray) -> None:
+    """Write a map as it is: `.npy` keeps its type, `.pfm` and `.exr` (channel Z) are float32."""
+    path = Path(path)
+    if values.ndim != 2 or 0 in values.shape:
+        raise InputError(f"{path}: a map must have shape (height, width), found {values.shape}")
+    buffer = io.BytesIO()
+    match path.suffix.lower():
+        case ".npy":
+            np.save(buffer, values, allow_pickle=False)
+        case ".pfm":  # a negative scale says little-endian; rows go from the bottom up
+            buffer.write(f"Pf\n{values.shape[1]} {values.shape[0]}\n-1.0\n".encode())
+            buffer.write(values[::-1].astype("<f4").tobytes())
+        case ".exr":
+            with tempfile.TemporaryDirectory() as folder:  # OpenEXR writes to named files only
+                pixels = np.ascontiguousarray(values, np.float32)
+                with _import_openexr().File({}, {"Z": pixels}) as file:
+                    file.write(f"{folder}/map.exr")
+                buffer.write(Path(folder, "map.exr").read_bytes())
+        case suffix:
+            raise InputError(f"{path}: a map is written as .npy, .pfm or .exr, not {suffix!r}")
+    write_atomic(path, buffer.getvalue())
+
+
+def _only(path: Path, arrays: dict[str, np.ndarray], key: str | None) -> np.ndarray:
+    """The array called `key`, or the only one there is."""
+    named = ", ".join(sorted(arrays))
+    if key is None and len(arrays) == 1:
+        return next(iter(arrays.values()))
+    if key is None:
+        raise InputError(f"{path}: holds {len(arrays)} arrays; say which one: {named}")
+    if key not in arrays:
+        raise InputError(f"{path}: has nothing called {key!r}" + (f", only {named}" * bool(named)))
+    return arrays[key]
+
+
+def _load_npy(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an NPZ by name, or that of an NPY under no name; no pickled objects."""
+    try:
+        loaded = np.load(io.BytesIO(read_bytes(path)), allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {"": loaded}
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except InputError:
+        raise
+    except (ValueError, OSError, EOFError, KeyError, TypeError, zipfile.BadZipFile) as e:
+        raise InputError(f"{path}: not a readable {path.suffix[1:].upper()} file ({e})") from None
+
+
+def _read_pfm(path: Path) -> np.ndarray:
+    """A one-channel PFM: `Pf`, width and height, scale; the scale's sign is the byte order."""
+    data = read_bytes(path)
+    header = data[:200].split(b"\n", 3)
+    try:
+        width, height = (int(n) for n in header[1].split())
+        byte_order = float(header[2])
+        body = data[sum(len(line) + 1 for line in header[:3]) :]
+    except (IndexError, ValueError):
+        raise InputError(f"{path}: not a readable PFM file (no header of three lines)") from None
+    if header[0].strip() != b"Pf":
+        raise InputError(f"{path}: wanted a one-channel PFM (Pf), found {header[0][:8]!r}")
+    if width < 1 or height < 1 or len(body) != 4 * width * height:
+        raise InputError(
+            f"{path}: a PFM of {width}×{height} has {4 * width * height} bytes of pixels, "
+            f"found {len(body)}"
+        )
+    pixels = np.frombuffer(body, "<f4" if byte_order < 0 else ">f4").reshape(height, width)
+    return pixels[::-1].astype(np.float32)
+
+
+def _read_exr(path: Path) -> dict[str, np.ndarray]:
+    """The channels of an EXR by name."""
+    openexr = _import_openexr()
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    try:
+        with openexr.File(str(path), separate_channels=True) as file:
+            return {name: channel.pixels for name, channel in file.channels().items()}
+    except (RuntimeError, ValueError, TypeError) as e:
+        raise InputError(f"{path}: not a readable EXR file ({e})") from None
+
+
+def _import_openexr() -> Any:
+    try:
+        import OpenEXR
+    except ImportError:
+        raise MissingExtra("OpenEXR", "exr", "reading or writing EXR") from None
+    return OpenEXR
