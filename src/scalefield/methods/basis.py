@@ -1,18 +1,133 @@
-"""The paper's method."""
+"""The paper's method: image-adaptive basis maps, weighted by a ridge regression on the anchors."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
 
 from scalefield.anchors import Anchors
+from scalefield.cues import grid_log_depth, sample, upsample
+from scalefield.errors import InputError
+from scalefield.generator import BasisMaps, Generator
 from scalefield.mde.output import MDEOutput
 from scalefield.result import Recovery
+from scalefield.ridge import Ridge, solve
+
+WEIGHTS = Path(__file__).parent.parent / "weights"
+"""Generators that come with the package: one folder each, model.safetensors and config.json."""
+
+SHIPPED_K = (8, 30, 50)
 
 
 @dataclass(frozen=True)
 class Basis:
-    """Image-adaptive basis maps weighted by a ridge regression."""
+    """The paper's method: ℓ = Eᵀw with learned, image-adaptive basis maps E.
+
+    w minimises Σ ωᵢ (E(aᵢ)ᵀw − yᵢ)² + λ‖w‖² over the anchors, in closed form.
+    """
+
+    generator: str | Path | Generator = "auto"
+    """A shipped name (see `shipped`), a folder that `Generator.save` wrote, a generator, or
+    "auto": the one of the output's MDE, its F = 0 twin where there is none."""
+    k: Literal["auto", 8, 30, 50] = "auto"
+    """Number of basis maps of the shipped generator; "auto" takes more as anchors grow."""
+    ridge: Ridge | None = None
+    """The solve; None for the one that the generator was trained through."""
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
         """Recover from one anchor or more."""
-        raise NotImplementedError
+        generator = self.choose(mde_output, len(anchors))
+        return self.fit(mde_output, anchors, generator, basis_maps(generator, mde_output))
+
+    def fit(
+        self, mde_output: MDEOutput, anchors: Anchors, generator: Generator, maps: BasisMaps
+    ) -> Recovery:
+        """Only the small solve, for maps made before: what an added anchor costs."""
+        M = anchor_embeddings(maps, mde_output, anchors)
+        y, omega = (
+            torch.from_numpy(values).to(M.device)[None]
+            for values in (targets(mde_output, anchors), anchor_weights(anchors))
+        )
+        solution = solve(M[None], y, omega, self.ridge or generator.config.ridge)
+        # Upsampling is linear: ℓ is combined on the grid and one map is upsampled, not K.
+        log_scale = upsample(solution.log_scale(maps.basis_maps)[:, None], mde_output.shape)
+        recovery = Recovery.from_log_scale(mde_output, anchors, log_scale[0, 0])
+        return dataclasses.replace(
+            recovery,
+            weights=solution.weights[0].float(),
+            basis_maps=maps.basis_maps[0],
+            gating=maps.gating[0],
+        )
+
+    def choose(self, mde_output: MDEOutput, n: int) -> Generator:
+        """The generator for this MDE's output and this many anchors."""
+        if isinstance(self.generator, Generator):
+            return self.generator.to(mde_output.prediction.device)
+        if self.generator != "auto":
+            return load_generator(self.generator, mde_output.prediction.device)
+        k = self.k if self.k != "auto" else k_for(n)
+        name = f"basis-{mde_output.model}-k{k}"
+        if mde_output.features is None or not (WEIGHTS / name).is_dir():
+            name = f"basis-depth-k{k}"
+        return load_generator(name, mde_output.prediction.device)
+
+
+def k_for(n: int) -> int:
+    """Basis maps for n anchors: as many as the paper trained for that regime."""
+    return 8 if n < 50 else 30
+
+
+def shipped() -> list[str]:
+    """Names of the generators that come with the package."""
+    return sorted(p.parent.name for p in WEIGHTS.glob("basis-*/config.json"))
+
+
+@lru_cache(maxsize=8)
+def load_generator(name: str | Path, device: torch.device | str = "cpu") -> Generator:
+    """A generator by shipped name or folder, on that device."""
+    folder = WEIGHTS / name
+    if not folder.is_dir():
+        folder = Path(name)
+    if not folder.is_dir():
+        raise InputError(f"no generator {str(name)!r}: not a folder, nor one of {shipped()}")
+    return Generator.load(folder).to(device)
+
+
+@torch.no_grad()
+def basis_maps(generator: Generator, mde_output: MDEOutput) -> BasisMaps:
+    """E and G of one image, with a batch dimension of one."""
+    log_depth = grid_log_depth(mde_output.mde_depth[None].float(), generator.config.cells)
+    features = None if mde_output.features is None else mde_output.features[None].float()
+    if not generator.config.feature_channels or generator.config.zero_features:
+        features = None
+    return generator(features, log_depth)
+
+
+def anchor_embeddings(maps: BasisMaps, mde_output: MDEOutput, anchors: Anchors) -> Tensor:
+    """M, with M_im = E_m(a_i) at the pixel each anchor falls in (Eq. M)."""
+    rows, columns = anchors.pixels(mde_output.shape)
+    pixels = torch.from_numpy(np.stack([columns, rows], axis=1)).to(maps.basis_maps)
+    return sample(maps.basis_maps, pixels[None], mde_output.shape)[0]
+
+
+def targets(mde_output: MDEOutput, anchors: Anchors) -> Float64[np.ndarray, " n"]:
+    """y_i = log D_gt(a_i) − log D_MDE(a_i) (Eq. anchor_targets)."""
+    rows, columns = anchors.pixels(mde_output.shape)
+    mde_depth = mde_output.mde_depth[rows, columns].double().cpu().numpy()
+    return np.log(anchors.depth_m) - np.log(mde_depth)
+
+
+def anchor_weights(anchors: Anchors) -> Float64[np.ndarray, " n"]:
+    """ω: one each, or inverse variances of log-depth, scaled so that their mean is one."""
+    if anchors.sigma_m is None:
+        return np.ones(len(anchors))
+    precision = (anchors.depth_m / anchors.sigma_m) ** 2
+    return precision / precision.mean()

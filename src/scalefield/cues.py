@@ -1,0 +1,65 @@
+"""Cues X(x) = [F, log D, ∇log D, x] on the generator's grid, and the way between grid and image.
+
+Grids follow `interpolate(align_corners=False)`: cell centres at (i + 0.5) / size of the image.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as nnf
+from jaxtyping import Float
+from torch import Tensor
+
+GRID_CELLS = 160
+"""Cells along the image's longer side: a quarter of 640 pixels."""
+
+LOG_DEPTH_LIMIT = 6.0
+"""Centred log-depth is held within ±6, a factor of 400 around the image's median."""
+
+
+def grid_shape(height: int, width: int, cells: int = GRID_CELLS) -> tuple[int, int]:
+    """The generator's grid for an image: `cells` along the longer side, never finer than pixels."""
+    scale = min(1.0, cells / max(height, width))
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def grid_log_depth(
+    mde_depth: Float[Tensor, "b h w"], cells: int = GRID_CELLS
+) -> Float[Tensor, "b 1 hg wg"]:
+    """log D averaged over each cell and centred on its median, so that the scale of D is gone."""
+    log_depth = mde_depth.log()[:, None]
+    size = grid_shape(mde_depth.shape[1], mde_depth.shape[2], cells)
+    if size != mde_depth.shape[1:]:
+        log_depth = nnf.interpolate(log_depth, size=size, mode="area")
+    centre = log_depth.flatten(1).median(dim=1).values
+    return (log_depth - centre[:, None, None, None]).clamp(-LOG_DEPTH_LIMIT, LOG_DEPTH_LIMIT)
+
+
+def geometric_cues(log_depth: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 5 h w"]:
+    """log D, its gradient by central differences (per cell), and coordinates in −1 … 1."""
+    batch, _, height, width = log_depth.shape
+    padded = nnf.pad(log_depth, (1, 1, 1, 1), mode="replicate")
+    du = (padded[:, :, 1:-1, 2:] - padded[:, :, 1:-1, :-2]) / 2
+    dv = (padded[:, :, 2:, 1:-1] - padded[:, :, :-2, 1:-1]) / 2
+    u = (2 * torch.arange(width).to(log_depth) + 1) / width - 1
+    v = (2 * torch.arange(height).to(log_depth) + 1) / height - 1
+    u, v = (c.expand(batch, 1, height, width) for c in (u, v[:, None]))
+    return torch.cat([log_depth, du, dv, u, v], dim=1)
+
+
+def upsample(maps: Float[Tensor, "b k hg wg"], shape: tuple[int, int]) -> Float[Tensor, "b k h w"]:
+    """Bilinear interpolation from the grid to the image."""
+    return nnf.interpolate(maps, size=shape, mode="bilinear", align_corners=False)
+
+
+def sample(
+    maps: Float[Tensor, "b k hg wg"], pixels: Float[Tensor, "b n 2"], shape: tuple[int, int]
+) -> Float[Tensor, "b n k"]:
+    """Values of `upsample(maps, shape)` at pixels (u, v), without making the large map."""
+    height, width = shape
+    scale = pixels.new_tensor([2 / width, 2 / height])
+    where = (pixels + 0.5) * scale - 1  # pixel centres at integers → −1 … 1 over the image
+    values = nnf.grid_sample(
+        maps, where[:, None].to(maps.dtype), "bilinear", "border", align_corners=False
+    )
+    return values[:, :, 0].transpose(1, 2)  # (b, k, 1, n) → (b, n, k)

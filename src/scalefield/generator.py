@@ -1,0 +1,182 @@
+"""The basis map generator: cues X(x) in, K image-adaptive basis maps E = G ⊙ B out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as nnf
+from jaxtyping import Float
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from scalefield.cues import GRID_CELLS, geometric_cues
+from scalefield.errors import InputError
+from scalefield.files import write_atomic, write_json
+from scalefield.ridge import Ridge
+
+
+@dataclass(frozen=True)
+class GeneratorConfig:
+    """What a generator's weights file needs to be built again."""
+
+    k: int = 8
+    """K, the number of basis maps."""
+    feature_channels: int = 0
+    """Channels of F; 0 for a generator that has no use for them."""
+    feature_width: int = 32
+    """Channels that F is projected to."""
+    width: int = 64
+    """Channels of the trunk."""
+    dilations: tuple[int, ...] = (1, 2, 4, 8, 1)
+    """One residual block each, at half the grid's resolution."""
+    cells: int = GRID_CELLS
+    """Grid cells along the image's longer side."""
+    zero_features: bool = False
+    """The F = 0 ablation: features are replaced by zeros, the architecture stays."""
+    ridge: Ridge = dataclasses.field(default_factory=Ridge)
+    """The solve that the maps were trained through."""
+
+    def __post_init__(self) -> None:
+        if self.k < 2 or self.feature_channels < 0 or not self.dilations:
+            raise InputError(
+                "a generator needs k ≥ 2, feature_channels ≥ 0 and a dilation, found "
+                f"k={self.k}, feature_channels={self.feature_channels}, dilations={self.dilations}"
+            )
+
+
+class BasisMaps(NamedTuple):
+    """E and the gating G it was made with, on the generator's grid."""
+
+    basis_maps: Float[Tensor, "b k h w"]
+    gating: Float[Tensor, "b k h w"]
+
+
+class Generator(nn.Module):
+    """Trunk T_θ, basis head (B₀ ≡ 1) and gating head (softmax over K), fully convolutional."""
+
+    def __init__(self, config: GeneratorConfig) -> None:
+        super().__init__()
+        self.config = config
+        width, reduced = config.width, config.feature_width if config.feature_channels else 0
+        if config.feature_channels:
+            # One group: F keeps the relation between its channels, but not its unit.
+            self.feature_norm = nn.GroupNorm(1, config.feature_channels)
+            self.feature_projection = nn.Conv2d(config.feature_channels, reduced, 1)
+        self.stem = nn.Sequential(conv(reduced + 5, width // 2), nn.GELU())
+        self.down = conv(width // 2, width, stride=2)
+        self.blocks = nn.Sequential(*(ResidualBlock(width, d) for d in config.dilations))
+        self.merge = nn.Sequential(conv(width + width // 2, width), norm(width), nn.GELU())
+        self.basis_head = nn.Conv2d(width, config.k - 1, 1)
+        self.gating_head = nn.Conv2d(width, config.k, 1)
+
+    def forward(
+        self, features: Float[Tensor, "b c hf wf"] | None, log_depth: Float[Tensor, "b 1 h w"]
+    ) -> BasisMaps:
+        """E and G on the grid of `log_depth` (centred; see `cues.grid_log_depth`)."""
+        size = log_depth.shape[2:]
+        cues = geometric_cues(log_depth)
+        if self.config.feature_channels:
+            cues = torch.cat([self.project(features, log_depth), cues], dim=1)
+        fine = self.stem(cues)
+        coarse = self.blocks(self.down(fine))
+        coarse = nnf.interpolate(coarse, size=size, mode="bilinear", align_corners=False)
+        shared = self.merge(torch.cat([coarse, fine], dim=1))  # H(x)
+        learned = self.basis_head(shared)
+        primitive = torch.cat([torch.ones_like(learned[:, :1]), learned], dim=1)  # B, with B₀ ≡ 1
+        gating = self.gating_head(shared).softmax(dim=1)  # G (Eq. gating_simplex)
+        return BasisMaps(gating * primitive, gating)  # E = G ⊙ B (Eq. element_modu)
+
+    def project(
+        self, features: Float[Tensor, "b c hf wf"] | None, log_depth: Float[Tensor, "b 1 h w"]
+    ) -> Float[Tensor, "b c2 h w"]:
+        """F on the grid, reduced to a few channels; absent features are zeros."""
+        channels = self.config.feature_channels
+        if features is None or self.config.zero_features:
+            features = log_depth.new_zeros(log_depth.shape[0], channels, 1, 1)
+        elif features.shape[1] != channels:
+            raise InputError(
+                f"this generator was made for features of {channels} channels, "
+                f"found {features.shape[1]}: it belongs to another MDE"
+            )
+        reduced = self.feature_projection(self.feature_norm(features.to(log_depth.dtype)))
+        return resize(reduced, log_depth.shape[2:])
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of trained values."""
+        return sum(p.numel() for p in self.parameters())
+
+    def save(self, folder: str | Path, card: str | None = None) -> None:
+        """Write model.safetensors and config.json (and README.md, the model card)."""
+        folder = Path(folder)
+        state = {name: tensor.contiguous().cpu() for name, tensor in self.state_dict().items()}
+        write_atomic(folder / "model.safetensors", save(state))
+        write_json(folder / "config.json", dataclasses.asdict(self.config))
+        if card is not None:
+            write_atomic(folder / "README.md", card.encode())
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Generator:
+        """Read what `save` wrote, ready for inference."""
+        folder = Path(folder)
+        config = read_config(folder / "config.json")
+        generator = cls(config)
+        try:
+            state = load_file(folder / "model.safetensors")
+            generator.load_state_dict({name: tensor.float() for name, tensor in state.items()})
+        except (OSError, SafetensorError, RuntimeError) as e:
+            raise InputError(f"{folder}: not the weights of such a generator ({e})") from None
+        return generator.eval().requires_grad_(False)
+
+
+def read_config(path: Path) -> GeneratorConfig:
+    """The generator's configuration, every field checked by name."""
+    try:
+        values = json.loads(path.read_text())
+        values["ridge"] = Ridge(**values["ridge"])
+        values["dilations"] = tuple(values["dilations"])
+        return GeneratorConfig(**values)
+    except (OSError, ValueError, KeyError, TypeError) as e:
+        raise InputError(f"{path}: not a generator's configuration ({e})") from None
+
+
+class ResidualBlock(nn.Module):
+    """x + two dilated 3×3 convolutions, GroupNorm before each."""
+
+    def __init__(self, width: int, dilation: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            norm(width), nn.GELU(), conv(width, width, dilation=dilation),
+            norm(width), nn.GELU(), conv(width, width),
+        )  # fmt: skip
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """The input plus its learned correction."""
+        return x + self.layers(x)
+
+
+def conv(inputs: int, outputs: int, stride: int = 1, dilation: int = 1) -> nn.Conv2d:
+    """A 3×3 convolution whose borders repeat; zeros would print the frame into the maps."""
+    return nn.Conv2d(
+        inputs, outputs, 3, stride, padding=dilation, dilation=dilation, padding_mode="replicate"
+    )
+
+
+def norm(width: int) -> nn.GroupNorm:
+    """Eight channels a group."""
+    return nn.GroupNorm(max(1, width // 8), width)
+
+
+def resize(maps: Float[Tensor, "b c h w"], size: tuple[int, ...]) -> Float[Tensor, "b c h2 w2"]:
+    """Cell averages when shrinking, bilinear when growing."""
+    if tuple(maps.shape[2:]) == tuple(size):
+        return maps
+    if maps.shape[2] >= size[0] and maps.shape[3] >= size[1]:
+        return nnf.interpolate(maps, size=size, mode="area")
+    return nnf.interpolate(maps, size=size, mode="bilinear", align_corners=False)

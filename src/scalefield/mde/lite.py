@@ -1,0 +1,243 @@
+"""`lite`: our own small MDE, shipped with the package. EfficientNet-Lite0 with a light decoder.
+
+It gives depth up to scale, trained on a few hundred frames: enough for a photograph, five clicks
+and no network, and no rival for a large model.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as nnf
+from jaxtyping import Float, UInt8
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from scalefield.errors import InputError
+from scalefield.mde.output import MDEOutput
+
+WEIGHTS = Path(__file__).parent.parent / "weights" / "lite"
+
+AREA_PX = 384 * 512
+"""Images are processed at about this many pixels, aspect ratio kept."""
+MULTIPLE = 32
+FEATURE_CHANNELS = 64
+
+STAGES = (  # kernel, stride, expansion, channels, repeats: EfficientNet-Lite0
+    (3, 1, 1, 16, 1),
+    (3, 2, 6, 24, 2),
+    (5, 2, 6, 40, 2),
+    (3, 2, 6, 80, 3),
+    (5, 1, 6, 112, 3),
+    (5, 2, 6, 192, 4),
+    (3, 1, 6, 320, 1),
+)
+TAPS = (0, 1, 2, 4, 6)
+"""Stages whose outputs the decoder uses: strides 2, 4, 8, 16, 32."""
+
+
+class SameConv(nn.Conv2d):
+    """A convolution padded as TensorFlow does, which the encoder was trained with."""
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
+        """For even sizes and stride 2, the odd row and column of padding go right and below."""
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        pads = []
+        for size in (x.shape[3], x.shape[2]):
+            total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+            pads += [total // 2, total - total // 2]
+        return nnf.conv2d(nnf.pad(x, pads), self.weight, None, self.stride, 0, 1, self.groups)
+
+
+def unit(
+    inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: bool = True
+) -> nn.Sequential:
+    """Convolution, batch norm and, where wanted, ReLU6."""
+    layers = [
+        SameConv(inputs, outputs, kernel, stride, groups=groups, bias=False),
+        nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.01),
+    ]
+    return nn.Sequential(*layers, *([nn.ReLU6()] if act else []))
+
+
+class InvertedResidual(nn.Module):
+    """Expand, depthwise, project; with a shortcut where the shape stays."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expand: int) -> None:
+        super().__init__()
+        hidden = inputs * expand
+        expansion = [unit(inputs, hidden)] if expand > 1 else []
+        self.layers = nn.Sequential(
+            *expansion,
+            unit(hidden, hidden, kernel, stride, groups=hidden),
+            unit(hidden, outputs, act=False),
+        )
+        self.shortcut = stride == 1 and inputs == outputs
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
+        """x + layers(x), or layers(x)."""
+        return x + self.layers(x) if self.shortcut else self.layers(x)
+
+
+class Encoder(nn.Module):
+    """EfficientNet-Lite0 without its classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = unit(3, 32, 3, 2)
+        stages, inputs = [], 32
+        for kernel, stride, expand, outputs, repeats in STAGES:
+            blocks = []
+            for i in range(repeats):
+                blocks.append(
+                    InvertedResidual(inputs, outputs, kernel, stride if i == 0 else 1, expand)
+                )
+                inputs = outputs
+            stages.append(nn.Sequential(*blocks))
+        self.stages = nn.ModuleList(stages)
+
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> list[Tensor]:
+        """Maps at strides 2, 4, 8, 16 and 32."""
+        x = self.stem(x)
+        maps = []
+        for i, stage in enumerate(self.stages):
+            x = stage(x)
+            if i in TAPS:
+                maps.append(x)
+        return maps
+
+
+class Refine(nn.Module):
+    """Two depthwise-separable convolutions around a shortcut."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            unit(width, width, 5, groups=width, act=False), unit(width, width),
+            unit(width, width, 5, groups=width, act=False), unit(width, width, act=False),
+        )  # fmt: skip
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """x + layers(x)."""
+        return x + self.layers(x)
+
+
+class LiteNet(nn.Module):
+    """RGB in −1 … 1 at a multiple of 32; log-depth (up to a constant) at half of it, and F."""
+
+    def __init__(self, width: int = FEATURE_CHANNELS) -> None:
+        super().__init__()
+        self.encoder = Encoder()
+        channels = [STAGES[i][3] for i in TAPS]
+        self.lateral = nn.ModuleList(unit(c, width, act=False) for c in channels[1:])
+        self.refine = nn.ModuleList(Refine(width) for _ in channels[1:])
+        self.context = nn.Linear(channels[-1], width)
+        fine = width // 2
+        self.fine_lateral = unit(channels[0], fine, act=False)
+        self.fine_reduce = unit(width, fine, act=False)
+        self.fine_refine = Refine(fine)
+        self.head = nn.Conv2d(fine, 1, 3, padding=1, padding_mode="replicate")
+
+    def forward(
+        self, x: Float[Tensor, "b 3 h w"]
+    ) -> tuple[Float[Tensor, "b 1 h2 w2"], Float[Tensor, "b c hf wf"]]:
+        """log D at stride 2, and F, the decoder's map before the depth head, at stride 4."""
+        half, *maps = self.encoder(x)
+        context = self.context(maps[-1].mean(dim=(2, 3)))[:, :, None, None]
+        y = self.refine[-1](self.lateral[-1](maps[-1]) + context)
+        for lateral, refine, skip in zip(
+            self.lateral[-2::-1], self.refine[-2::-1], maps[-2::-1], strict=True
+        ):
+            y = refine(grow(y, skip) + lateral(skip))
+        features = y
+        y = self.fine_refine(grow(self.fine_reduce(y), half) + self.fine_lateral(half))
+        return self.head(y), features
+
+
+def grow(x: Float[Tensor, "b c h w"], like: Float[Tensor, "b c2 h2 w2"]) -> Tensor:
+    """Bilinear upsampling to another map's size."""
+    return nnf.interpolate(x, size=like.shape[2:], mode="bilinear", align_corners=False)
+
+
+def processed_shape(height: int, width: int) -> tuple[int, int]:
+    """Size at which an image is processed: about `AREA_PX`, multiples of 32, never enlarged much.
+
+    The network sees at least one cell a side, whatever the aspect ratio.
+    """
+    scale = min(1.0, (AREA_PX / (height * width)) ** 0.5)
+    fit = [max(MULTIPLE, MULTIPLE * round(side * scale / MULTIPLE)) for side in (height, width)]
+    return fit[0], fit[1]
+
+
+def to_network(
+    image: UInt8[Tensor, "b h w 3"], size: tuple[int, int]
+) -> Float[Tensor, "b 3 h2 w2"]:
+    """RGB bytes as the network wants them: antialiased resize, −1 … 1."""
+    x = image.permute(0, 3, 1, 2).float() / 127.5 - 1
+    if x.shape[2:] == size:
+        return x
+    return nnf.interpolate(x, size=size, mode="bilinear", antialias=True, align_corners=False)
+
+
+class Lite:
+    """The MDE `lite`: LiteNet with resizing to its working size and back."""
+
+    name = "lite"
+
+    def __init__(
+        self, net: LiteNet, revision: str = "", device: str | torch.device = "cpu"
+    ) -> None:
+        self.net = net.eval().requires_grad_(False).to(device)
+        self.revision = revision
+        self.device = torch.device(device)
+
+    def __call__(self, image: UInt8[np.ndarray, "h w 3"]) -> MDEOutput:
+        """Relative depth and F of one image of any size."""
+        return self.batch([image])[0]
+
+    @torch.inference_mode()
+    def batch(self, images: list[np.ndarray]) -> list[MDEOutput]:
+        """The same for several images of one size."""
+        rgb = torch.from_numpy(np.stack(images)).to(self.device)
+        height, width = rgb.shape[1:3]
+        log_depth, features = self.net(to_network(rgb, processed_shape(height, width)))
+        # Bounded, so that an odd image cannot overflow the exponential.
+        log_depth = log_depth.float().clamp(-10, 10)
+        full = nnf.interpolate(
+            log_depth, size=(height, width), mode="bilinear", align_corners=False
+        )
+        return [
+            MDEOutput(d, "depth", f, image=i, model=self.name, revision=self.revision)
+            for d, f, i in zip(full[:, 0].exp(), features.float(), rgb, strict=True)
+        ]
+
+
+@lru_cache(maxsize=2)
+def load_lite(folder: str | Path = WEIGHTS, device: str = "cpu") -> Lite:
+    """The shipped `lite`, or one trained by the recipe."""
+    folder = Path(folder)
+    try:
+        state = load_file(folder / "model.safetensors")
+        revision = json.loads((folder / "config.json").read_text())["revision"]
+        net = LiteNet()
+        net.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=False)
+    except (OSError, SafetensorError, ValueError, KeyError, RuntimeError) as e:
+        raise InputError(f"{folder}: not the weights of lite ({e})") from None
+    return Lite(net, revision, device)
+
+
+def load_imagenet_encoder(net: LiteNet, state: dict[str, Tensor]) -> None:
+    """Copy published ImageNet weights (EfficientNet-Lite0, PyTorch names) into the encoder.
+
+    Both lists run from stem to top with the same tensors in the same order.
+    """
+    theirs = [v for k, v in state.items() if not k.startswith(("_conv_head", "_bn1.", "_fc"))]
+    ours = net.encoder.state_dict()
+    if len(theirs) != len(ours):
+        raise InputError(f"{len(ours)} tensors wanted for EfficientNet-Lite0, {len(theirs)} found")
+    net.encoder.load_state_dict(dict(zip(ours, theirs, strict=True)))

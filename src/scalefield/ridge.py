@@ -1,0 +1,88 @@
+"""The closed-form solve: sparse anchors determine the weights of the basis maps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from scalefield.errors import InputError
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """How w is found. `LITERAL` has the paper's words; the defaults were chosen on val."""
+
+    ridge: float = 1e-3
+    """λ, relative to unit weight an anchor (Eq. ridge_regression)."""
+    ridge_global: float = 1e-3
+    """λ of the global channel E₀, which the paper penalises like any other."""
+    centre: Literal["none", "median"] = "median"
+    """Subtract the median target before the solve and add it back to ℓ, so that the ridge does
+    not shrink the unit of the MDE's depth."""
+
+    def __post_init__(self) -> None:
+        if not (self.ridge > 0 and self.ridge_global > 0):
+            raise InputError(
+                f"ridge and ridge_global must be above zero, found {self.ridge}, "
+                f"{self.ridge_global}"
+            )
+        if self.centre not in ("none", "median"):
+            raise InputError(f'centre must be "none" or "median", found {self.centre!r}')
+
+
+LITERAL = Ridge(centre="none")
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """ℓ(x) = offset + E(x)ᵀ weights, for a batch of images."""
+
+    weights: Float[Tensor, "b k"]
+    offset: Float[Tensor, " b"]
+
+    def log_scale(self, basis_maps: Float[Tensor, "b k h w"]) -> Float[Tensor, "b h w"]:
+        """ℓ on the maps' own grid (Eq. scale_para)."""
+        combined = torch.einsum("bkhw,bk->bhw", basis_maps, self.weights.to(basis_maps.dtype))
+        return combined + self.offset.to(basis_maps.dtype)[:, None, None]
+
+
+def masked_median(values: Float[Tensor, "b n"], known: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
+    """The median (mean of the two middle ones) of each row's known values."""
+    ordered = torch.where(known, values, torch.inf).sort(dim=1).values
+    count = known.sum(dim=1)
+    low, high = ((count - 1) // 2)[:, None], (count // 2)[:, None]
+    return (ordered.gather(1, low.clamp(min=0)) + ordered.gather(1, high))[:, 0] / 2
+
+
+def solve(
+    M: Float[Tensor, "b n k"],
+    y: Float[Tensor, "b n"],
+    anchor_weights: Float[Tensor, "b n"],
+    config: Ridge | None = None,
+) -> Solution:
+    """w* = argmin Σ ωᵢ (Mw − y)ᵢ² + λ‖w‖², by Cholesky in float64 (Eq. closed_form_solution).
+
+    Ragged anchor sets are padded: a row with ω = 0 leaves the solution unchanged, whatever it
+    holds. Differentiable in M, y and ω.
+    """
+    config = config or Ridge()
+    M, y, anchor_weights = M.double(), y.double(), anchor_weights.double()
+    known = anchor_weights > 0
+    M = torch.where(known[..., None], M, 0)
+    y = torch.where(known, y, 0)
+    if config.centre == "median":
+        # The offset is data, not a parameter: no gradient is wanted through it.
+        offset = masked_median(y.detach(), known)
+    else:
+        offset = torch.zeros_like(y[:, 0])
+    ridge = torch.full((M.shape[2],), config.ridge, dtype=M.dtype, device=M.device)
+    ridge[0] = config.ridge_global
+    weighted = M * anchor_weights[..., None]
+    normal = weighted.mT @ M + torch.diag(ridge)
+    moment = weighted.mT @ (y - offset[:, None])[..., None]
+    weights = torch.cholesky_solve(moment, torch.linalg.cholesky(normal))[..., 0]
+    return Solution(weights, offset)
