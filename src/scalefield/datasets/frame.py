@@ -1,0 +1,91 @@
+"""`Frame` and `Dataset`: what every reader gives, whatever lies on the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Bool, Float32, Int, UInt8
+from PIL import Image
+
+from scalefield.errors import InputError
+from scalefield.files import read_bytes
+from scalefield.sampling import depth_mask
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """One image with its true depth, scored where `mask` holds."""
+
+    name: str
+    """Unique within the dataset; it also seeds the frame's anchors."""
+    group: str
+    """The place or kind of place under which results are reported."""
+    scene: str
+    """The sequence or spot the frame belongs to; frames of one scene are near-duplicates."""
+    image: UInt8[np.ndarray, "h w 3"]
+    depth_m: Float32[np.ndarray, "h w"]
+    """z along the optical axis; NaN where unknown."""
+    depth_range_m: tuple[float, float]
+    """Nearest and farthest depth that is scored, as declared for the dataset."""
+    labels: Int[np.ndarray, "h w"] | None = None
+    """Semantic ids, where the dataset has them."""
+    sky: Bool[np.ndarray, "h w"] | None = None
+    intrinsics: tuple[float, float, float, float] | None = None
+    """fx, fy, cx, cy in pixels."""
+
+    def __post_init__(self) -> None:
+        sizes = {"depth map": self.depth_m, "label image": self.labels, "sky mask": self.sky}
+        for what, array in sizes.items():
+            if array is not None and array.shape != self.image.shape[:2]:
+                found, wanted = _size(array), _size(self.image)
+                raise InputError(f"{self.name}: the {what} is {found} and the image {wanted}")
+
+    @cached_property
+    def mask(self) -> Bool[np.ndarray, "h w"]:
+        """Pixels with a known depth within the range, sky excluded."""
+        return depth_mask(self.depth_m, self.depth_range_m, self.sky)
+
+    def sha256(self) -> str:
+        """A fingerprint of everything that influences a score."""
+        digest = hashlib.sha256(f"{self.name} {self.depth_range_m}".encode())
+        for array in (self.image, self.depth_m, self.labels, self.sky):
+            if array is not None:
+                digest.update(f"{array.dtype} {array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+
+class Dataset(Protocol):
+    """A folder of frames, read one at a time by name."""
+
+    @property
+    def name(self) -> str:
+        """How the dataset is called on the command line and in tables."""
+        ...
+
+    def names(self, split: str) -> list[str]:
+        """Frames of `train`, `val`, `test` or `all`, in a fixed order."""
+        ...
+
+    def load(self, name: str) -> Frame:
+        """One frame; a missing or damaged file is an `InputError` that names it."""
+        ...
+
+
+def read_label_image(path: Path) -> Int[np.ndarray, "h w *channels"]:
+    """The ids of a label image, with all its channels."""
+    try:
+        with Image.open(io.BytesIO(read_bytes(path))) as image:
+            return np.asarray(image).astype(np.int32)
+    except (OSError, ValueError, SyntaxError) as e:
+        raise InputError(f"{path}: not a readable label image ({e})") from None
+
+
+def _size(array: np.ndarray) -> str:
+    return f"{array.shape[1]}×{array.shape[0]}"

@@ -1,0 +1,82 @@
+"""Deterministic splits, seeded by name, so that two machines with the same data agree."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from scalefield.errors import InputError
+from scalefield.files import read_bytes, write_atomic
+
+SPLITS = ("train", "val", "test")
+
+
+def check_split(split: str) -> None:
+    """Raise where `split` is none of train, val, test and all."""
+    if split not in (*SPLITS, "all"):
+        raise InputError(f"no split {split!r}; there are {', '.join(SPLITS)} and all")
+
+
+def hash_order(names: Sequence[str]) -> list[str]:
+    """The names in an order that is random to the eye, and the same everywhere."""
+    return sorted(names, key=lambda name: (hashlib.sha256(name.encode()).digest(), name))
+
+
+def proportions(total: int, counts: Sequence[int]) -> list[int]:
+    """Whole numbers in the ratio of `counts` that sum to `total` (largest remainders)."""
+    shares = [total * count / sum(counts) for count in counts]
+    whole = [int(share) for share in shares]
+    by_remainder = sorted(range(len(counts)), key=lambda i: whole[i] - shares[i])
+    for i in by_remainder[: total - sum(whole)]:
+        whole[i] += 1
+    return whole
+
+
+def split_frames(names: Sequence[str], counts: Sequence[int]) -> dict[str, list[str]]:
+    """Frames dealt out one by one: `counts` of them, or in that ratio where there are fewer."""
+    order = hash_order(names)
+    parts = proportions(min(len(order), sum(counts)), counts)
+    ends = np.cumsum([0, *parts])
+    return {s: sorted(order[ends[i] : ends[i + 1]]) for i, s in enumerate(SPLITS)}
+
+
+def split_drives(
+    drives: Mapping[str, Sequence[str]], category: Mapping[str, str], counts: Sequence[int]
+) -> dict[str, list[str]]:
+    """Frames dealt out by drive, within each category, then thinned evenly to `counts`.
+
+    A drive goes whole to the split that is furthest behind its share, so no drive is in two.
+    """
+    dealt: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for kind in sorted(set(category.values())):
+        members = [drive for drive in hash_order(list(drives)) if category.get(drive) == kind]
+        shares = np.array(counts) / sum(counts) * sum(len(drives[d]) for d in members)
+        for drive in members:
+            behind = int(np.argmax(shares))
+            shares[behind] -= len(drives[drive])
+            dealt[SPLITS[behind]] += drives[drive]
+    return {split: _thin(dealt[split], count) for split, count in zip(SPLITS, counts, strict=True)}
+
+
+def read_list(path: Path) -> list[str]:
+    """The names of a text list, one a line."""
+    names = [line.strip() for line in read_bytes(path).decode().splitlines() if line.strip()]
+    if len(set(names)) < len(names):
+        twice = next(n for i, n in enumerate(names) if n in names[:i])
+        raise InputError(f"{path}: lists {twice} twice")
+    return names
+
+
+def write_list(path: Path, names: Sequence[str]) -> None:
+    """Write names as a text list that a reader can diff."""
+    write_atomic(path, "".join(f"{name}\n" for name in names).encode())
+
+
+def _thin(frames: Sequence[str], count: int) -> list[str]:
+    """`count` frames, evenly spaced; all of them where there are fewer."""
+    if len(frames) <= count:
+        return list(frames)
+    return [frames[i * len(frames) // count] for i in range(count)]

@@ -1,0 +1,100 @@
+"""SUN RGB-D: rooms seen by four kinds of depth camera."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float64, UInt16
+
+from scalefield.datasets.frame import Frame
+from scalefield.datasets.splits import check_split, split_frames
+from scalefield.errors import InputError
+from scalefield.files import read_bytes, read_image, read_png16
+
+
+@dataclass(frozen=True)
+class SunRgbd:
+    """SUN RGB-D in its own layout, `SUNRGBD/<sensor>/<set>/…/<frame>/`.
+
+    `image/*.jpg`; `depth_bfx/*.png` (holes filled by the authors), uint16 rotated left by 3 bits,
+    millimetres once rotated back, 0 = unknown; `intrinsics.txt` 3×3; labels `seg.mat` where
+    present. The authors cap depth at 8 m, so what is beyond says only "far" and is unknown here.
+    For research use.
+    """
+
+    root: Path
+    name: ClassVar[str] = "sunrgbd"
+    depth_range_m: ClassVar[tuple[float, float]] = (0.1, 10.0)
+    units_per_metre: ClassVar[float] = 1000.0
+    capped_above_m: ClassVar[float] = 8.0
+    split_counts: ClassVar[tuple[int, int, int]] = (8267, 1034, 1034)
+
+    def names(self, split: str) -> list[str]:
+        """`<sensor>/<set>/…/<frame>`, by image."""
+        check_split(split)
+        top = self._top()
+        names = sorted(
+            p.parent.parent.relative_to(top).as_posix() for p in top.rglob("image/*.jpg")
+        )
+        if not names:
+            raise InputError(f"no SUN RGB-D image found; wanted {top}/SENSOR/SET/FRAME/image/*.jpg")
+        return names if split == "all" else split_frames(names, self.split_counts)[split]
+
+    def load(self, name: str) -> Frame:
+        """The frame with its hole-filled depth."""
+        folder = self._top() / name
+        raw, _ = read_png16(_only(folder / "depth_bfx", "*.png"))
+        depth_m = decode(raw.astype(np.uint16)) / self.units_per_metre
+        known = (depth_m > 0) & (depth_m <= self.capped_above_m)
+        parts = name.split("/")
+        return Frame(
+            name=name,
+            group=parts[0],
+            # Sets with a folder between set and frame are videos (SUN3D); elsewhere frames differ.
+            scene="/".join(parts[:-1]) if len(parts) > 3 else name,
+            image=read_image(_only(folder / "image", "*.jpg")),
+            depth_m=np.where(known, depth_m, np.nan).astype(np.float32),
+            depth_range_m=self.depth_range_m,
+            labels=_labels(folder / "seg.mat"),
+            intrinsics=_intrinsics(folder / "intrinsics.txt"),
+        )
+
+    def _top(self) -> Path:
+        root = Path(self.root)
+        return root / "SUNRGBD" if (root / "SUNRGBD").is_dir() else root
+
+
+def decode(raw: UInt16[np.ndarray, "h w"]) -> Float64[np.ndarray, "h w"]:
+    """Depth units of the stored values: rotated right by 3 bits."""
+    return ((raw >> 3) | (raw << 13)).astype(np.float64)
+
+
+def _only(folder: Path, pattern: str) -> Path:
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        raise InputError(f"{folder}: one file {pattern} is wanted, found {len(found)}")
+    return found[0]
+
+
+def _labels(path: Path) -> np.ndarray | None:
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    if not path.exists():
+        return None
+    try:
+        return np.asarray(loadmat(io.BytesIO(read_bytes(path)))["seglabel"]).astype(np.int32)
+    except (KeyError, ValueError, TypeError, OSError, NotImplementedError, MatReadError) as e:
+        raise InputError(f"{path}: no readable label image 'seglabel' ({e!r})") from None
+
+
+def _intrinsics(path: Path) -> tuple[float, float, float, float]:
+    try:
+        k = np.array([float(x) for x in read_bytes(path).split()]).reshape(3, 3)
+    except ValueError:
+        raise InputError(f"{path}: a 3×3 matrix is wanted") from None
+    return float(k[0, 0]), float(k[1, 1]), float(k[0, 2]), float(k[1, 2])

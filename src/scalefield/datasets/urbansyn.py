@@ -1,0 +1,90 @@
+"""UrbanSyn: rendered streets with exact depth and labels."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float32
+
+from scalefield.datasets.frame import Frame, read_label_image
+from scalefield.datasets.splits import check_split, split_frames
+from scalefield.errors import InputError, MissingExtra
+from scalefield.files import read_bytes, read_image
+
+
+@dataclass(frozen=True)
+class UrbanSyn:
+    """UrbanSyn in its own layout, 2048×1024.
+
+    `rgb/rgb_NNNN.png`; `depth/depth_NNNN.exr` with one float channel, value × 1e5 = metres;
+    `ss/ss_NNNN.png` with Cityscapes train ids in the first channel, sky = 10;
+    `camera_metadata.json`. Licence CC BY-SA 4.0.
+    """
+
+    root: Path
+    name: ClassVar[str] = "urbansyn"
+    depth_range_m: ClassVar[tuple[float, float]] = (0.1, 80.0)
+    metres_per_unit: ClassVar[float] = 1e5
+    sky_label: ClassVar[int] = 10
+    split_counts: ClassVar[tuple[int, int, int]] = (6031, 754, 754)
+
+    def names(self, split: str) -> list[str]:
+        """`NNNN`, by image."""
+        check_split(split)
+        names = sorted(p.stem.removeprefix("rgb_") for p in Path(self.root).glob("rgb/rgb_*.png"))
+        if not names:
+            raise InputError(f"no UrbanSyn image found; wanted {self.root}/rgb/rgb_NNNN.png")
+        return names if split == "all" else split_frames(names, self.split_counts)[split]
+
+    def load(self, name: str) -> Frame:
+        """The frame with exact depth, labels and the sky they mark."""
+        root = Path(self.root)
+        image = read_image(root / "rgb" / f"rgb_{name}.png")
+        ids = read_label_image(root / "ss" / f"ss_{name}.png")
+        labels = ids if ids.ndim == 2 else ids[..., 0]
+        depth_m = read_exr(root / "depth" / f"depth_{name}.exr") * self.metres_per_unit
+        return Frame(
+            name=name,
+            group=self.name,
+            scene=name,
+            image=image,
+            depth_m=np.where(np.isfinite(depth_m) & (depth_m > 0), depth_m, np.nan).astype("f4"),
+            depth_range_m=self.depth_range_m,
+            labels=labels,
+            sky=labels == self.sky_label,
+            intrinsics=_intrinsics(root / "camera_metadata.json", image.shape[:2]),
+        )
+
+
+def read_exr(path: Path) -> Float32[np.ndarray, "h w"]:
+    """The one channel of an EXR file; several are accepted only where they are equal."""
+    try:
+        import OpenEXR
+    except ImportError:
+        raise MissingExtra("OpenEXR", "exr", "reading EXR depth") from None
+    read_bytes(path)  # a missing file gets our sentence, not the library's
+    try:
+        channels = OpenEXR.File(str(path), separate_channels=True).channels()
+        values = [np.asarray(channels[key].pixels, np.float32) for key in sorted(channels)]
+    except (RuntimeError, ValueError, OSError) as e:
+        raise InputError(f"{path}: not a readable EXR file ({e})") from None
+    if not values or any(not np.array_equal(v, values[0], equal_nan=True) for v in values[1:]):
+        raise InputError(f"{path}: one depth channel is wanted, found {', '.join(channels)}")
+    return values[0]
+
+
+def _intrinsics(path: Path, shape: tuple[int, int]) -> tuple[float, float, float, float] | None:
+    if not path.exists():
+        return None
+    height, width = shape
+    try:
+        camera = json.loads(read_bytes(path))["parameters"][0]["Camera"]
+        fx = camera["focalLength_mm"] / camera["sensorWidth_mm"] * width
+        fy = camera["focalLength_mm"] / camera["sensorHeight_mm"] * height
+    except (ValueError, KeyError, IndexError, TypeError, ZeroDivisionError) as e:
+        raise InputError(f"{path}: not UrbanSyn's camera metadata ({e!r})") from None
+    return fx, fy, (width - 1) / 2, (height - 1) / 2
