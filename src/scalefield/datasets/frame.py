@@ -7,7 +7,7 @@ import io
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int, UInt8
@@ -29,13 +29,14 @@ class Frame:
     scene: str
     """The sequence or spot the frame belongs to; frames of one scene are near-duplicates."""
     image: UInt8[np.ndarray, "h w 3"]
-    depth_m: Float32[np.ndarray, "h w"]
+    # Sizes are checked below, with a sentence, because files disagree with each other.
+    depth_m: Float32[np.ndarray, "_ _"]
     """z along the optical axis; NaN where unknown."""
     depth_range_m: tuple[float, float]
     """Nearest and farthest depth that is scored, as declared for the dataset."""
-    labels: Int[np.ndarray, "h w"] | None = None
+    labels: Int[np.ndarray, "_ _"] | None = None
     """Semantic ids, where the dataset has them."""
-    sky: Bool[np.ndarray, "h w"] | None = None
+    sky: Bool[np.ndarray, "_ _"] | None = None
     intrinsics: tuple[float, float, float, float] | None = None
     """fx, fy, cx, cy in pixels."""
 
@@ -61,6 +62,7 @@ class Frame:
         return digest.hexdigest()
 
 
+@runtime_checkable
 class Dataset(Protocol):
     """A folder of frames, read one at a time by name."""
 

@@ -149,11 +149,12 @@ def remove_see_through(depth_m: Float64[np.ndarray, "h w"]) -> Float64[np.ndarra
     """Drop returns behind a nearer surface.
 
     The scanner sits above the camera and looks over edges: its far returns land among the near
-    ones. A return is dropped if its 9×5 neighbourhood holds one nearer by more than 15 %.
+    ones. A return is dropped if it is more than 15 % farther than the nearest within 9 rows and
+    5 columns around it.
     """
     known = np.where(np.isnan(depth_m), np.inf, depth_m)
     nearest = minimum_filter(known, SEE_THROUGH_WINDOW, mode="constant", cval=np.inf)
-    hidden = np.isfinite(known) & (nearest < (1 - SEE_THROUGH_MARGIN) * known)
+    hidden = np.isfinite(known) & (known > (1 + SEE_THROUGH_MARGIN) * nearest)
     return np.where(hidden, np.nan, depth_m)
 
 
