@@ -70,9 +70,21 @@ class Recovery:
 
     @classmethod
     def from_depth(
-        cls, mde_output: MDEOutput, anchors: Anchors, depth_m: Tensor, **report: Any
+        cls,
+        mde_output: MDEOutput,
+        anchors: Anchors,
+        depth_m: Tensor,
+        *,
+        rejected: tuple[Rejection, ...] = (),
+        **report: Any,
     ) -> Recovery:
-        """Finish a method that predicts depth; non-positive or infinite values are limited."""
+        """Finish a method that predicts depth; non-positive or infinite values are limited.
+
+        `rejected` are the anchors that the method dropped; residuals are those of the others.
+        """
+        given = len(anchors)
+        if rejected:
+            anchors = anchors[np.setdiff1d(np.arange(given), [r.anchor for r in rejected])]
         low = DEPTH_LIMITS[0] * float(anchors.depth_m.min())
         high = DEPTH_LIMITS[1] * float(anchors.depth_m.max())
         limited = depth_m.clamp(low, high)
@@ -87,8 +99,9 @@ class Recovery:
             report=Report(
                 model=mde_output.model,
                 kind=mde_output.kind,
-                anchors_given=len(anchors),
+                anchors_given=given,
                 anchors_used=len(anchors),
+                rejected=rejected,
                 residuals_log=tuple((np.log(predicted) - np.log(anchors.depth_m)).tolist()),
                 limited_pixels=int(((limited != depth_m) & valid).sum()),
                 hole_pixels=int((~valid).sum()),

@@ -17,7 +17,14 @@ from scalefield.errors import InputError
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import Basis
 from scalefield.methods.global_affine import Global
+from scalefield.methods.grid import Grid
+from scalefield.methods.interpolate import Interpolate
+from scalefield.methods.knn import KNN
+from scalefield.methods.log_kernel import LogKernel
+from scalefield.methods.lwlr import LWLR
 from scalefield.methods.median import Median
+from scalefield.methods.piecewise import Piecewise
+from scalefield.methods.region import Region
 from scalefield.result import Recovery
 
 Method = Callable[[MDEOutput, Anchors], Recovery]
@@ -25,7 +32,14 @@ Method = Callable[[MDEOutput, Anchors], Recovery]
 METHODS: dict[str, Callable[..., Method]] = {
     "basis": Basis,
     "global": Global,
+    "piecewise": Piecewise,
+    "lwlr": LWLR,
+    "grid": Grid,
+    "region": Region,
+    "knn": KNN,
     "median": Median,
+    "interpolate": Interpolate,
+    "log_kernel": LogKernel,
 }
 
 

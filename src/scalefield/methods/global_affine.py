@@ -3,18 +3,81 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
 
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.result import Recovery
+from scalefield.methods.affine import (
+    MIN_RELATIVE_SPREAD,
+    Affine,
+    Samples,
+    fit_affine,
+    fit_ransac,
+    fit_scale,
+    require_choice,
+    spread,
+)
+from scalefield.result import Recovery, Rejection
+
+Fit = Literal["least_squares", "ransac", "median_mad"]
 
 
 @dataclass(frozen=True)
 class Global:
-    """One scale and one shift for the image."""
+    """One scale and one shift for the image: minimises Σ (y − s·x − t)² over the anchors.
 
-    space: Space = "depth"
+    The ladder: scale and shift; scale only (the median of y/x) for one anchor, anchors of equal
+    relative depth or s ≤ 0; a constant where no anchor has a relative disparity above zero.
+    """
+
+    fit: Fit = "least_squares"
+    """least_squares; ransac, whose threshold is the mean absolute deviation from the residuals'
+    median; median_mad, which matches medians and mean absolute deviations and ignores sigma_m."""
+    space: Space | None = None
+    """What the line is fitted to. None is what each fit's users do: disparity for median_mad,
+    else depth."""
+    seed: int = 0
+    """Draws RANSAC's pairs of anchors, where there are too many to try them all."""
+
+    def __post_init__(self) -> None:
+        require_choice("fit", self.fit, get_args(Fit))
+        published = "disparity" if self.fit == "median_mad" else "depth"
+        object.__setattr__(self, "space", self.space or published)
+        require_choice("space", self.space, get_args(Space))
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
         """Recover from one anchor or more."""
-        raise NotImplementedError
+        assert self.space is not None
+        samples = Samples.at(mde_output, anchors, self.space)
+        rejected: tuple[Rejection, ...] = ()
+        if self.fit == "ransac":
+            affine, inliers = fit_ransac(samples, self.seed)
+            outliers = np.sort(samples.index[~inliers])
+            rejected = tuple(Rejection(int(i), "outside RANSAC's consensus") for i in outliers)
+        elif self.fit == "median_mad":
+            affine = match_median_mad(samples)
+        else:
+            affine = fit_affine(samples)
+        return Recovery.from_space(
+            mde_output,
+            anchors,
+            affine(mde_output.in_space(self.space).double()),
+            self.space,
+            rejected=rejected,
+            fallbacks=(affine.fallback,) if affine.fallback else (),
+        )
+
+
+def match_median_mad(samples: Samples) -> Affine:
+    """s = MAD(y) / MAD(x), t = med(y) − s·med(x), MAD the mean absolute deviation from med."""
+    x, y = samples.x, samples.y
+    x_median, y_median = np.median(x), np.median(y)
+    x_mad, y_mad = np.abs(x - x_median).mean(), np.abs(y - y_median).mean()
+    if len(samples) == 1 or spread(x) < MIN_RELATIVE_SPREAD:
+        return fit_scale(samples, "the relative depth has no spread over the anchors")
+    if y_mad == 0:
+        return fit_scale(samples, "every anchor has the same depth")
+    scale = y_mad / x_mad
+    return Affine(float(scale), float(y_median - scale * x_median))

@@ -1,0 +1,213 @@
+"""What the aligners share: the anchors as samples, and affine fits with their ladder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+from scipy.spatial import cKDTree
+
+from scalefield.anchors import Anchors
+from scalefield.errors import InputError
+from scalefield.mde.output import MDEOutput, Space
+
+MIN_RELATIVE_SPREAD = 1e-6
+"""Samples whose x differ by less than this fraction of the largest say nothing about a shift."""
+
+RANSAC_HYPOTHESES = 2000
+"""Pairs of anchors that RANSAC tries; all pairs are tried where there are no more than this."""
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """The anchors as an aligner sees them: y ≈ s·x + t, in one space and in float64.
+
+    They are sorted by pixel, then by y, so that no method depends on the anchors' order.
+    `weight` is 1/σ² of y with σ carried into the space to first order (σ_m / depth_m² for
+    disparity, σ_m / depth_m for logarithms), scaled to a mean of one; ones where σ is unknown.
+    """
+
+    x: Float64[np.ndarray, " n"]
+    y: Float64[np.ndarray, " n"]
+    weight: Float64[np.ndarray, " n"]
+    rows: Int64[np.ndarray, " n"]
+    columns: Int64[np.ndarray, " n"]
+    index: Int64[np.ndarray, " n"]
+    """Each sample's position in the anchors handed in."""
+
+    @classmethod
+    def at(cls, mde_output: MDEOutput, anchors: Anchors, space: Space | Literal["log"]) -> Samples:
+        """The samples in "depth", in "disparity" (1/m), or with log depth on both sides."""
+        rows, columns = anchors.pixels(mde_output.shape)
+        mde_map = mde_output.in_space("disparity" if space == "disparity" else "depth")
+        x = mde_map[rows, columns].double().cpu().numpy()
+        y = anchors.depth_m
+        sigma = np.ones(len(anchors)) if anchors.sigma_m is None else anchors.sigma_m
+        if space == "disparity":
+            y = 1 / anchors.depth_m
+            sigma = sigma if anchors.sigma_m is None else sigma * y**2
+        elif space == "log":
+            x, y = np.log(x), np.log(anchors.depth_m)
+            sigma = sigma if anchors.sigma_m is None else sigma / anchors.depth_m
+        weight = (sigma.min() / sigma) ** 2
+        order = np.lexsort((weight, y, columns, rows))
+        return cls(
+            x[order],
+            y[order],
+            (weight / weight.mean())[order],
+            rows[order],
+            columns[order],
+            order.astype(np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, which: np.ndarray) -> Samples:
+        """The samples selected by a mask or an index array, in the order given."""
+        return Samples(
+            self.x[which],
+            self.y[which],
+            self.weight[which],
+            self.rows[which],
+            self.columns[which],
+            self.index[which],
+        )
+
+    @property
+    def pixels(self) -> Float64[np.ndarray, "n 2"]:
+        """Row and column of each sample."""
+        return np.stack([self.rows, self.columns], axis=1).astype(np.float64)
+
+    def merged(self) -> Samples:
+        """One sample a pixel: weighted means where anchors repeat one."""
+        _, first, pixel = np.unique(self.pixels, axis=0, return_index=True, return_inverse=True)
+        pixel = pixel.reshape(-1)
+        weight = np.bincount(pixel, self.weight)
+        y = np.bincount(pixel, self.weight * self.y) / weight
+        return Samples(
+            self.x[first], y, weight, self.rows[first], self.columns[first], self.index[first]
+        )
+
+    @property
+    def spacing_px(self) -> float:
+        """Median distance from an anchor's pixel to the nearest other one; infinite for one."""
+        pixels = np.unique(self.pixels, axis=0)
+        distances, _ = cKDTree(pixels).query(pixels, k=2)
+        return float(np.median(distances[:, 1]))
+
+
+@dataclass(frozen=True)
+class Affine:
+    """y = scale·x + shift, and the rung of the ladder that it stands on."""
+
+    scale: float
+    shift: float = 0.0
+    fallback: str = ""
+    """Why less than scale and shift was fitted, in words; empty for the full fit."""
+
+    def __call__(self, x: Any) -> Any:
+        """The metric value of x, a number, an array or a tensor."""
+        return self.scale * x + self.shift
+
+
+def fit_affine(samples: Samples) -> Affine:
+    """The (s, t) that minimises Σ w (y − s·x − t)² (Eq. global_scale), or a lower rung.
+
+    The ladder: scale and shift; scale only, s = median(y/x), for one sample, for x without
+    spread and for s ≤ 0; the constant median(y) where no x is above zero.
+    """
+    x, y, w = samples.x, samples.y, samples.weight
+    if len(samples) == 1:
+        return fit_scale(samples, "one anchor")
+    if spread(x) < MIN_RELATIVE_SPREAD:
+        return fit_scale(samples, "the relative depth is the same at every anchor")
+    # Units of the largest values keep squares of extreme maps finite; centring keeps digits
+    # that the textbook determinant N·Σx² − (Σx)² would lose.
+    x_unit, y_unit = np.abs(x).max(), np.abs(y).max()
+    x, y, w = x / x_unit, y / y_unit, w / w.sum()
+    x_mean, y_mean = w @ x, w @ y
+    scale = (w * (x - x_mean)) @ (y - y_mean) / (w @ (x - x_mean) ** 2)
+    if not scale > 0:
+        return fit_scale(samples, "the least-squares scale was not positive")
+    return Affine(float(scale * y_unit / x_unit), float((y_mean - scale * x_mean) * y_unit))
+
+
+def fit_scale(samples: Samples, reason: str) -> Affine:
+    """Scale only: s = median(y/x) over the samples with x above zero, t = 0."""
+    positive = samples.x > 0
+    if not positive.any():
+        why = "no anchor has a relative disparity above zero"
+        return Affine(0.0, float(np.median(samples.y)), f"constant depth: {why}")
+    ratio = samples.y[positive] / samples.x[positive]
+    return Affine(float(np.median(ratio)), 0.0, f"scale only: {reason}")
+
+
+def fit_ransac(samples: Samples, seed: int) -> tuple[Affine, Bool[np.ndarray, " n"]]:
+    """The affine fit to the largest consensus, and which samples are in it.
+
+    Lines with s > 0 through two anchors are scored by Σ w min(r², τ²). The threshold τ is the
+    mean absolute deviation from the residuals' median (Depth Anything 3, Eq. 8), measured on
+    the residuals of the least-squares fit. The winner's inliers are fitted by least squares;
+    τ is then measured again on them, as long as that keeps more than half of the anchors.
+    """
+    first = fit_affine(samples)
+    everyone = np.ones(len(samples), dtype=bool)
+    if len(samples) < 3:
+        return first, everyone
+    x, y, w = samples.x, samples.y, samples.weight
+    threshold = _mean_absolute_deviation(y - first(x))
+    i, j = _pairs(len(samples), seed)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = (y[j] - y[i]) / (x[j] - x[i])
+    good = np.isfinite(scale) & (scale > 0)
+    if threshold == 0 or not good.any():
+        return first, everyone
+    scale, shift = scale[good], (y[i] - scale * x[i])[good]
+    costs = [
+        w @ np.minimum((y - s * x - t) ** 2, threshold**2)
+        for s, t in zip(scale, shift, strict=True)
+    ]
+    best = int(np.argmin(costs))
+    consensus = np.abs(y - scale[best] * x - shift[best]) <= threshold
+    fit = fit_affine(samples[consensus])
+    for _ in range(10):
+        threshold = _mean_absolute_deviation((y - fit(x))[consensus])
+        inliers = np.abs(y - fit(x)) <= threshold
+        if 2 * np.count_nonzero(inliers) <= len(samples) or (inliers == consensus).all():
+            break
+        consensus, fit = inliers, fit_affine(samples[inliers])
+    return fit, consensus
+
+
+def spread(x: np.ndarray) -> float:
+    """The range of x as a fraction of its largest magnitude."""
+    return float(np.ptp(x) / max(np.abs(x).max(), np.finfo(np.float64).tiny))
+
+
+def require_choice(option: str, value: object, choices: tuple[str, ...]) -> None:
+    """Refuse a value that is none of an option's choices."""
+    if value not in choices:
+        raise InputError(f"{option} must be one of {', '.join(choices)}, found {value!r}")
+
+
+def require(holds: bool, option: str, wanted: str, value: object) -> None:
+    """Refuse an option's value unless the condition holds."""
+    if not holds:
+        raise InputError(f"{option} must be {wanted}, found {value!r}")
+
+
+def _mean_absolute_deviation(residuals: np.ndarray) -> float:
+    return float(np.abs(residuals - np.median(residuals)).mean())
+
+
+def _pairs(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    if n * (n - 1) // 2 <= RANSAC_HYPOTHESES:
+        pairs = np.array(list(combinations(range(n), 2)))
+        return pairs[:, 0], pairs[:, 1]
+    rng = np.random.default_rng(seed)
+    first = rng.integers(0, n, RANSAC_HYPOTHESES)
+    return first, (first + rng.integers(1, n, RANSAC_HYPOTHESES)) % n

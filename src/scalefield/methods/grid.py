@@ -1,0 +1,132 @@
+"""Grid alignment (after HI-SLAM2): scales at the vertices of a coarse grid, bilinear between."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+
+from scalefield.anchors import Anchors
+from scalefield.mde.output import MDEOutput, Space
+from scalefield.methods.affine import Affine, Samples, fit_scale, require, require_choice
+from scalefield.result import Recovery
+
+MIN_ANCHORS = 4
+SMALLEST_SCALE = 0.05
+"""Vertex scales that come out at or below zero are held at this fraction of s₀."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Scales at the vertices of a coarse grid over the image, bilinear between, without shift.
+
+    With s = s₀ + δ and s₀ = median(y/x), δ minimises
+    Σ w_i (y_i − x_i Σ_k w_k(a_i)(s₀ + δ_k))² + r·(ridge ‖δ‖² + laplacian Σ_edges (δ_k − δ_l)²),
+    r the mean squared column of the design, so that the penalties have no units. The ridge draws
+    every vertex toward s₀: a constant scale is reproduced exactly by any ridge, a bilinear one
+    exactly by ridge = 0 (and laplacian = 0) and up to about the ridge's share otherwise.
+
+    The ladder: all vertices; vertices without an anchor in their cells stay at s₀; all stay at
+    s₀ for N < 4.
+    """
+
+    rows: int = 2
+    """Vertices down the image, the first and last in its corners."""
+    columns: int = 2
+    """Vertices across the image."""
+    ridge: float = 1e-3
+    """Pull of every vertex toward the median scale."""
+    laplacian: float = 1e-2
+    """Pull of neighbouring vertices toward each other, in grids above 2×2."""
+    space: Space = "depth"
+    """What is scaled; the source works in disparity."""
+
+    def __post_init__(self) -> None:
+        for option in ("rows", "columns"):
+            value = getattr(self, option)
+            whole = isinstance(value, int) and value >= 2
+            require(whole, option, "a whole number of vertices, at least 2", value)
+        for option in ("ridge", "laplacian"):
+            value = getattr(self, option)
+            require(0 <= value < math.inf, option, "finite and not negative", value)
+        require_choice("space", self.space, get_args(Space))
+
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+        """Recover from one anchor or more."""
+        samples = Samples.at(mde_output, anchors, self.space)
+        start = fit_scale(samples, f"{len(samples)} anchors, fewer than {MIN_ANCHORS}")
+        mde_map = mde_output.in_space(self.space).double()
+        if len(samples) < MIN_ANCHORS or start.scale == 0:
+            prediction, fallbacks = start(mde_map), [start.fallback]
+        else:
+            vertices, fallbacks = self.vertex_scales(samples, mde_output.shape, start)
+            field = torch.nn.functional.interpolate(
+                torch.from_numpy(vertices).to(mde_map.device)[None, None],
+                size=mde_output.shape,
+                mode="bilinear",
+                align_corners=True,
+            )[0, 0]
+            prediction = field * mde_map
+        return Recovery.from_space(
+            mde_output, anchors, prediction, self.space, fallbacks=tuple(fallbacks)
+        )
+
+    def vertex_scales(
+        self, samples: Samples, shape: tuple[int, int], start: Affine
+    ) -> tuple[Float64[np.ndarray, "rows columns"], list[str]]:
+        """The scale s_k of each vertex, and the fallbacks taken."""
+        bilinear = self._bilinear(samples, shape)
+        # Units in which s₀ and typical x are one: the squares of extreme maps stay finite.
+        unit = float(np.median(samples.x[samples.x > 0]))
+        root = np.sqrt(samples.weight)
+        design = root[:, None] * bilinear * (samples.x / unit)[:, None]
+        residual = root * (samples.y / (start.scale * unit) - samples.x / unit)
+        supported = bilinear.sum(axis=0) > 0
+        design = design[:, supported]
+        normal = design.T @ design
+        mean_square = np.trace(normal) / len(normal)
+        penalty = self.ridge * np.eye(bilinear.shape[1])
+        if self.rows * self.columns > 4:
+            penalty = penalty + self.laplacian * self._laplacian()
+        normal = normal + mean_square * penalty[np.ix_(supported, supported)]
+        delta = np.zeros(bilinear.shape[1])
+        # lstsq, because without a ridge a vertex may be undetermined: it then moves least.
+        delta[supported] = np.linalg.lstsq(normal, design.T @ residual, rcond=None)[0]
+        fallbacks = []
+        if not supported.all():
+            missing = np.count_nonzero(~supported)
+            fallbacks.append(f"median scale at {missing} vertices without an anchor near")
+        scales = 1 + delta
+        if (scales <= 0).any():
+            found = np.count_nonzero(scales <= 0)
+            fallbacks.append(f"{found} vertices held at {SMALLEST_SCALE} of the median scale")
+            scales = np.where(scales <= 0, SMALLEST_SCALE, scales)
+        return (start.scale * scales).reshape(self.rows, self.columns), fallbacks
+
+    def _bilinear(
+        self, samples: Samples, shape: tuple[int, int]
+    ) -> Float64[np.ndarray, "n vertices"]:
+        """w_k(a_i): each anchor's weights on the vertices, summing to one."""
+        down = _hat_weights(samples.rows, shape[0], self.rows)
+        across = _hat_weights(samples.columns, shape[1], self.columns)
+        return (down[:, :, None] * across[:, None, :]).reshape(len(samples), -1)
+
+    def _laplacian(self) -> Float64[np.ndarray, "vertices vertices"]:
+        """δᵀLδ = Σ (δ_k − δ_l)² over neighbours in the four directions."""
+
+        def path(n: int) -> np.ndarray:
+            difference = np.diff(np.eye(n), axis=0)
+            return difference.T @ difference
+
+        return np.kron(path(self.rows), np.eye(self.columns)) + np.kron(
+            np.eye(self.rows), path(self.columns)
+        )
+
+
+def _hat_weights(pixel: np.ndarray, size: int, vertices: int) -> np.ndarray:
+    place = pixel * ((vertices - 1) / max(size - 1, 1))
+    return np.clip(1 - np.abs(place[:, None] - np.arange(vertices)), 0, None)

@@ -1,0 +1,162 @@
+"""Locally weighted linear regression (Xu et al., arXiv 2202.01470)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from scalefield.anchors import Anchors
+from scalefield.mde.output import MDEOutput, Space
+from scalefield.methods.affine import Samples, fit_affine, require, require_choice
+from scalefield.methods.gaussian import gaussian_sums
+from scalefield.result import Recovery, Rejection
+
+Bandwidth = Literal["paper", "adaptive"]
+
+ADAPTIVE_SPACINGS = 1.5
+ADAPTIVE_FLOOR_PX = 25.0
+OUTLIER_RELATIVE_ERROR = 0.15
+
+
+@dataclass(frozen=True)
+class LWLR:
+    """Scale and shift at every pixel, by least squares with Gaussian weights on near anchors.
+
+    Global gives D̃. At a pixel q, (s, t) minimises Σ w_i (y_i − s·D̃_i − t)² + λ t² with
+    w_i = exp(−‖q − a_i‖² / (2b²)), and is blended toward (1, 0), Global's answer, by
+    λ₀ / (λ₀ + Σw), so that pixels far from every anchor are defined too.
+    """
+
+    bandwidth: Bandwidth | float = "paper"
+    """b in pixels; paper is `reference_bandwidth_px` brought to the image's width; adaptive is
+    1.5 × the median distance between neighbouring anchors, at least 25 px."""
+    reference_bandwidth_px: float = 50.0
+    """The published b at the reference width: KITTI 25, ETH3D 125, DIODE 100, others 50."""
+    reference_width_px: float = 640.0
+    """Image width at which the published b is meant: 1242 for KITTI, 640 indoors."""
+    stride: int = 32
+    """Pixels between queries, the first at half of it; (s, t) is interpolated bilinearly between
+    them and held beyond the outermost. 32 is published, 1 is exact at every pixel."""
+    shift_penalty: float = 1.0
+    """λ, the ridge on the shift alone."""
+    blend: float = 1e-6
+    """λ₀, the total anchor weight at which a pixel trusts Global as much as its own fit."""
+    drop_outliers: bool = False
+    """Leave out anchors whose relative error under Global is 15 % or more (authors' script)."""
+    space: Space = "depth"
+    """What the lines are fitted to."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.bandwidth, str):
+            require_choice("bandwidth", self.bandwidth, get_args(Bandwidth))
+        else:
+            require(self.bandwidth > 0, "bandwidth", "above zero", self.bandwidth)
+        for option in ("reference_bandwidth_px", "reference_width_px", "shift_penalty", "blend"):
+            value = getattr(self, option)
+            require(0 < value < math.inf, option, "finite and above zero", value)
+        whole = isinstance(self.stride, int) and self.stride >= 1
+        require(whole, "stride", "a whole number of pixels, at least 1", self.stride)
+        require_choice("space", self.space, get_args(Space))
+
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+        """Recover from one anchor or more."""
+        samples = Samples.at(mde_output, anchors, self.space)
+        affine = fit_affine(samples)
+        fallbacks = [f"Global before the local fits: {affine.fallback}"] if affine.fallback else []
+        error = np.abs(affine(samples.x) - samples.y) / samples.y
+        kept = error < OUTLIER_RELATIVE_ERROR if self.drop_outliers else np.isfinite(error)
+        if not kept.any():
+            kept = np.ones_like(kept)
+            fallbacks.append("no anchor left out: every one is 15 % off or more under Global")
+        aligned = affine(mde_output.in_space(self.space).double())
+        scale, shift = self._fields(mde_output.shape, aligned, samples[kept])
+        return Recovery.from_space(
+            mde_output,
+            anchors,
+            aligned.mul_(scale).add_(shift),
+            self.space,
+            fallbacks=tuple(fallbacks),
+            rejected=tuple(
+                Rejection(int(i), f"relative error under Global at least {OUTLIER_RELATIVE_ERROR}")
+                for i in np.sort(samples.index[~kept])
+            ),
+        )
+
+    def bandwidth_px(self, width: int, samples: Samples) -> float:
+        """b for an image of this width and these anchors."""
+        if self.bandwidth == "paper":
+            return self.reference_bandwidth_px * width / self.reference_width_px
+        if self.bandwidth == "adaptive":
+            return max(ADAPTIVE_FLOOR_PX, ADAPTIVE_SPACINGS * samples.spacing_px)
+        return float(self.bandwidth)
+
+    def _fields(
+        self, shape: tuple[int, int], aligned: Tensor, samples: Samples
+    ) -> tuple[Float64[Tensor, "h w"], Float64[Tensor, "h w"]]:
+        """The maps s and t over the image."""
+        device = aligned.device
+        # In units of a typical depth, sums neither overflow nor underflow; λ t² scales along.
+        unit = float(np.median(samples.y))
+        x = aligned[samples.rows, samples.columns] / unit
+        y, weight = (torch.from_numpy(a).to(device) for a in (samples.y / unit, samples.weight))
+        queries = (
+            _query_positions(shape[0], self.stride, device),
+            _query_positions(shape[1], self.stride, device),
+        )
+        scale = torch.empty([len(q) for q in queries], dtype=torch.float64, device=device)
+        shift = torch.empty_like(scale)
+        # Anchors left out beyond the reach weigh less than 1e-15 of the blend.
+        reach = math.sqrt(2 * (math.log(1e15) + max(0.0, -math.log(self.blend))))
+        for down, across, sums in gaussian_sums(
+            torch.from_numpy(samples.pixels).to(device),
+            weight * torch.stack([torch.ones_like(x), x, x * x, y, x * y]),
+            self.bandwidth_px(shape[1], samples),
+            queries,
+            reach,
+        ):
+            scale[down, across], shift[down, across] = self._solve(*sums)
+        if self.stride > 1:
+            left, right = (
+                _linear_interpolation(q, size) for q, size in zip(queries, shape, strict=True)
+            )
+            scale, shift = left @ scale @ right.T, left @ shift @ right.T
+        return scale, shift.mul_(unit)
+
+    def _solve(
+        self, w: Tensor, wx: Tensor, wxx: Tensor, wy: Tensor, wxy: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(XᵀWX + diag(0, λ))⁻¹ XᵀWy in closed form, blended; the determinant is ≥ λ·Σwx²."""
+        w_ridge = w + self.shift_penalty
+        # The blend's factor Σw / (λ₀ + Σw) and the determinant share one division.
+        factor = w / ((wxx * w_ridge).sub_(wx * wx).mul_(w + self.blend))
+        factor.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)  # Σw so small that it underflows
+        scale = (wxy * w_ridge).sub_(wx * wy).mul_(factor).add_(self.blend / (w + self.blend))
+        shift = (wxx * wy).sub_(wx * wxy).mul_(factor)
+        return scale, shift
+
+
+def _query_positions(size: int, stride: int, device: torch.device) -> Float64[Tensor, " q"]:
+    """stride/2, 3·stride/2, …; the middle of an image too small for one."""
+    if size <= stride // 2:
+        return torch.tensor([(size - 1) / 2], dtype=torch.float64, device=device)
+    return torch.arange(stride // 2, size, stride, dtype=torch.float64, device=device)
+
+
+def _linear_interpolation(positions: Tensor, size: int) -> Float64[Tensor, "size q"]:
+    """The matrix that interpolates values at `positions` to 0 … size − 1, held at the ends."""
+    pixels = torch.arange(size, dtype=positions.dtype, device=positions.device)
+    matrix = positions.new_zeros(size, len(positions))
+    if len(positions) == 1:
+        return matrix + 1
+    spacing = positions[1] - positions[0]
+    place = ((pixels - positions[0]) / spacing).clamp(0, len(positions) - 1)
+    left = place.floor().clamp(max=len(positions) - 2)
+    right = (place - left)[:, None]
+    index = left.long()[:, None]
+    return matrix.scatter_(1, index, 1 - right).scatter_(1, index + 1, right)

@@ -1,0 +1,167 @@
+"""Piecewise affine alignment (Aamir et al. 2025): scale and shift depend on relative depth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scalefield.anchors import Anchors
+from scalefield.mde.output import MDEOutput, Space
+from scalefield.methods.affine import (
+    Affine,
+    Samples,
+    fit_affine,
+    fit_ransac,
+    require,
+    require_choice,
+)
+from scalefield.result import Recovery
+
+Variant = Literal["bins", "continuous"]
+Edges = Literal["quantile", "equal_width"]
+
+MIN_BIN_ANCHORS = 3
+BREAKPOINT_QUANTILES = np.linspace(0.1, 0.9, 81)
+
+Curve = tuple[Callable[[Tensor], Tensor], list[str]]
+"""Metric value as a function of the relative map, and the fallbacks taken."""
+
+
+@dataclass(frozen=True)
+class Piecewise:
+    """Separate scale and shift over intervals of relative depth."""
+
+    variant: Variant = "bins"
+    """bins: an independent least-squares line in each interval, as the paper reads it.
+    continuous: two joined segments with one free breakpoint, as the authors' code."""
+    space: Space | None = None
+    """What the lines are fitted to. None is what the sources do: depth for bins, disparity for
+    continuous."""
+    bins: int = 3
+    """Number of intervals, 2 to 5, where `edges` is a rule."""
+    edges: Edges | tuple[float, ...] = "quantile"
+    """Where intervals meet: quantiles of the anchors' x, equal widths of their range, or fixed
+    values of the relative map."""
+    seed: int = 0
+    """For the RANSAC that replaces a continuous fit without two rising segments."""
+
+    def __post_init__(self) -> None:
+        require_choice("variant", self.variant, get_args(Variant))
+        published = "disparity" if self.variant == "continuous" else "depth"
+        object.__setattr__(self, "space", self.space or published)
+        require_choice("space", self.space, get_args(Space))
+        require(self.bins in range(2, 6), "bins", "a whole number from 2 to 5", self.bins)
+        if isinstance(self.edges, str):
+            require_choice("edges", self.edges, get_args(Edges))
+        else:
+            rising = len(self.edges) > 0 and bool(np.all(np.diff(self.edges) > 0))
+            finite = bool(np.all(np.isfinite(self.edges)))
+            require(rising and finite, "edges", "one or more rising finite numbers", self.edges)
+
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+        """Recover from one anchor or more."""
+        assert self.space is not None
+        samples = Samples.at(mde_output, anchors, self.space)
+        curve, fallbacks = (
+            fit_bins(samples, self._edges(samples.x))
+            if self.variant == "bins"
+            else fit_continuous(samples, self.seed)
+        )
+        prediction = curve(mde_output.in_space(self.space).double())
+        return Recovery.from_space(
+            mde_output, anchors, prediction, self.space, fallbacks=tuple(fallbacks)
+        )
+
+    def _edges(self, x: np.ndarray) -> list[float]:
+        """The K − 1 values at which intervals meet; an interval contains its lower edge."""
+        if not isinstance(self.edges, str):
+            return list(self.edges)
+        inner = np.linspace(0, 1, self.bins + 1)[1:-1]
+        values = np.quantile(x, inner) if self.edges == "quantile" else x.min() + inner * np.ptp(x)
+        return [float(edge) for edge in values]
+
+
+def fit_bins(samples: Samples, edges: list[float]) -> Curve:
+    """A least-squares line in each interval; the end intervals reach to infinity.
+
+    While an interval has fewer than 3 anchors, no spread, or s ≤ 0, the poorest such joins its
+    poorer neighbour (fewer anchors); in the end one interval is left, with Global's ladder.
+    """
+    edges = list(edges)
+    which = np.searchsorted(edges, samples.x, side="right")
+    members = [np.flatnonzero(which == k) for k in range(len(edges) + 1)]
+    fallbacks = []
+    while len(members) > 1:
+        flaws = [_flaw(samples, inside) for inside in members]
+        flawed = [k for k, flaw in enumerate(flaws) if flaw]
+        if not flawed:
+            break
+        k = min(flawed, key=lambda k: len(members[k]))
+        neighbours = [n for n in (k - 1, k + 1) if 0 <= n < len(members)]
+        left, right = sorted((k, min(neighbours, key=lambda n: len(members[n]))))
+        fallbacks.append(f"two depth intervals joined at x = {edges[left]:.4g}: {flaws[k]}")
+        members[left : right + 1] = [np.concatenate(members[left : right + 1])]
+        del edges[left]
+    if not edges:
+        fallbacks.append("one line for all depths: every interval was joined")
+    lines = [fit_affine(samples[np.sort(inside)]) for inside in members]
+    fallbacks += [line.fallback for line in lines if line.fallback]
+
+    def curve(x: Tensor) -> Tensor:
+        def table(values: list[float]) -> Tensor:
+            return torch.tensor(values, dtype=x.dtype, device=x.device)
+
+        interval = torch.searchsorted(table(edges), x, right=True)
+        scale, shift = table([f.scale for f in lines]), table([f.shift for f in lines])
+        return scale[interval] * x + shift[interval]
+
+    return curve, fallbacks
+
+
+def _flaw(samples: Samples, inside: np.ndarray) -> str:
+    """Why an interval cannot have a line of its own; empty if it can."""
+    if len(inside) < MIN_BIN_ANCHORS:
+        return f"{len(inside)} anchors in one, fewer than {MIN_BIN_ANCHORS}"
+    return fit_affine(samples[inside]).fallback.removeprefix("scale only: ")
+
+
+def fit_continuous(samples: Samples, seed: int) -> Curve:
+    """The least squares of y on [1, x, (x − b)₊] with both slopes above zero and the best b.
+
+    b runs over quantiles of the anchors' x that leave two different x on both sides. The ladder:
+    two segments; RANSAC's line where no b gives two rising segments; Global for N < 4.
+    """
+    if len(samples) < 4:
+        line = fit_affine(samples)
+        return line, [
+            "one line for all depths: fewer than 4 anchors",
+            *([line.fallback] if line.fallback else []),
+        ]
+    x, y, root = samples.x, samples.y, np.sqrt(samples.weight)
+    unit = np.abs(x).max() or 1.0
+    best: tuple[float, float, np.ndarray] | None = None  # error, b, coefficients
+    for b in np.unique(np.quantile(x, BREAKPOINT_QUANTILES)):
+        if len(np.unique(x[x <= b])) < 2 or len(np.unique(x[x >= b])) < 2:
+            continue
+        design = np.stack([np.ones_like(x), x / unit, np.maximum(x - b, 0) / unit], axis=1)
+        beta, _, rank, _ = np.linalg.lstsq(root[:, None] * design, root * y, rcond=None)
+        if rank < 3 or beta[1] <= 0 or beta[1] + beta[2] <= 0:
+            continue
+        error = float(np.sum((root * (y - design @ beta)) ** 2))
+        if best is None or error < best[0]:
+            best = (error, float(b), beta)
+    if best is None:
+        line, inliers = fit_ransac(samples, seed)
+        why = f"no breakpoint gives two rising segments; {inliers.sum()} of {len(x)} anchors agree"
+        return line, [
+            f"RANSAC's line for all depths: {why}",
+            *([line.fallback] if line.fallback else []),
+        ]
+    _, b, (constant, slope, bend) = best
+    below = Affine(slope / unit, constant)
+    return lambda x: below(x) + (bend / unit) * (x - b).clamp(min=0), []

@@ -1,0 +1,210 @@
+"""Region-aware alignment (Fan et al., arXiv 2507.14879): scale, tilt and shift per region."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from scipy.spatial import cKDTree
+
+from scalefield.anchors import Anchors
+from scalefield.errors import InputError
+from scalefield.mde.output import MDEOutput, Space
+from scalefield.methods.affine import (
+    MIN_RELATIVE_SPREAD,
+    Affine,
+    Samples,
+    fit_affine,
+    fit_scale,
+    require,
+    require_choice,
+    spread,
+)
+from scalefield.methods.segmentation import (
+    components,
+    members_of,
+    merge_small,
+    on_border,
+    superpixel_labels,
+)
+from scalefield.result import Recovery
+
+MIN_ANCHORS = 5
+DILATION_STEP = 0.02
+"""Of the image's diagonal."""
+DILATION_STEPS = 10
+TILT_RIDGE = 1e-3
+GLOBAL_RUNG = "Global's scale and shift"
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """Scale, tilt and shift in every region of the image: y = s·x + β·u + γ·v + t.
+
+    Minimises Σ w (y − s·x − β·u − γ·v − t)² + 1e-3 (β² + γ²) over a region's anchors; u and v
+    run from −1 to 1 over the image. A region with fewer than 5 anchors takes those around it
+    (dilation by 2 % of the diagonal a step, at most 10 steps), then the 5 nearest. The ladder of
+    models: full; affine (s, t); scale; Global. A rung is left for the next where anchors do not
+    determine it, where s ≤ 0, or where it predicts a value of the region outside
+    [½ min y, 2 max y] over all anchors.
+    """
+
+    labels: Any = None
+    """An integer image of the map's size, equal within a region (semantic or instance masks);
+    None makes superpixels of colour and log D_MDE, for which scikit-image is needed."""
+    superpixels: int = 100
+    """About how many superpixels are made."""
+    compactness: float = 0.1
+    """Of superpixels: higher is squarer, lower follows colour and depth more closely."""
+    min_share: float = 1e-3
+    """Regions below this share of the image join the neighbour with the longest border."""
+    strict: bool = False
+    """Neither ridge nor rejection, to see how unstable the full model is with few anchors."""
+    space: Space = "depth"
+    """What is fitted."""
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.superpixels, int) and self.superpixels >= 1
+        require(whole, "superpixels", "a whole number, at least 1", self.superpixels)
+        positive = 0 < self.compactness < math.inf
+        require(positive, "compactness", "finite and above zero", self.compactness)
+        require(0 <= self.min_share <= 1, "min_share", "from 0 to 1", self.min_share)
+        require_choice("space", self.space, get_args(Space))
+
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+        """Recover from one anchor or more."""
+        regions = merge_small(components(self._labels(mde_output)), self.min_share)
+        samples = Samples.at(mde_output, anchors, self.space)
+        mde_map = mde_output.in_space(self.space).double()
+        v, u = (_scaled(np.arange(n), n) for n in mde_output.shape)
+        # One design row a pixel and an anchor: x, u, v, 1.
+        pixels = np.stack(
+            np.broadcast_arrays(mde_map.cpu().numpy(), u[None, :], v[:, None], 1.0), axis=-1
+        )
+        at_anchors = pixels[samples.rows, samples.columns]
+        valid = mde_output.valid.cpu().numpy()
+        supports = _Supports(regions, samples)
+        everywhere = fit_affine(samples)
+        limits = (0.5 * samples.y.min(), 2 * samples.y.max())
+        reasons: Counter[str] = Counter()
+        prediction = np.empty(mde_output.shape)
+        members = members_of(regions)
+        for region, inside in enumerate(members):
+            support, how = supports.of(region)
+            shown = pixels.reshape(-1, 4)[inside]
+            known = shown[valid.reshape(-1)[inside]]
+            plane, rung = self._plane(samples[support], at_anchors[support], known, limits)
+            if plane is None:
+                plane = _flat(everywhere)
+            prediction.reshape(-1)[inside] = shown @ plane
+            reasons.update(reason for reason in (how, rung) if reason)
+        fallbacks = [f"{why}: {n} of {len(members)} regions" for why, n in reasons.items()]
+        if everywhere.fallback and reasons[GLOBAL_RUNG]:
+            fallbacks.append(f"Global: {everywhere.fallback}")
+        return Recovery.from_space(
+            mde_output,
+            anchors,
+            torch.from_numpy(prediction).to(mde_map.device),
+            self.space,
+            fallbacks=tuple(fallbacks),
+        )
+
+    def _plane(
+        self,
+        support: Samples,
+        design: Float64[np.ndarray, "n 4"],
+        known: Float64[np.ndarray, "p 4"],
+        limits: tuple[float, float],
+    ) -> tuple[Float64[np.ndarray, " 4"] | None, str]:
+        """The region's (s, β, γ, t) and its rung in words; None leaves it to Global."""
+
+        def holds(plane: np.ndarray) -> bool:
+            if self.strict:
+                return True
+            predicted = known @ plane
+            low, high = limits
+            return bool(plane[0] > 0 and np.all((predicted >= low) & (predicted <= high)))
+
+        full = None
+        if len(support) >= MIN_ANCHORS and spread(support.x) >= MIN_RELATIVE_SPREAD:
+            full = fit_plane(support, design, 0.0 if self.strict else TILT_RIDGE)
+        if full is not None and holds(full):
+            return full, ""
+        affine = fit_affine(support)
+        if not affine.fallback and holds(_flat(affine)):
+            return _flat(affine), "scale and shift without tilt"
+        scale = fit_scale(support, "")
+        if scale.scale > 0 and holds(_flat(scale)):
+            return _flat(scale), "scale only"
+        return None, GLOBAL_RUNG
+
+    def _labels(self, mde_output: MDEOutput) -> Int64[np.ndarray, "h w"]:
+        if self.labels is None:
+            return superpixel_labels(mde_output, self.superpixels, self.compactness)
+        labels = self.labels
+        labels = labels.detach().cpu().numpy() if hasattr(labels, "detach") else np.asarray(labels)
+        if labels.shape != mde_output.shape or labels.dtype.kind not in "iub":
+            height, width = mde_output.shape
+            raise InputError(
+                f"labels must be whole numbers of the map's shape ({height}, {width}), found "
+                f"{labels.dtype} of shape {labels.shape}"
+            )
+        return labels.astype(np.int64)
+
+
+def fit_plane(
+    samples: Samples, design: Float64[np.ndarray, "n 4"], tilt_ridge: float
+) -> Float64[np.ndarray, " 4"] | None:
+    """(s, β, γ, t) by least squares with a ridge on (β, γ); None where it is not determined."""
+    # In units of the largest values, the rank test does not depend on the map's scale.
+    units = np.array([np.abs(samples.x).max(), 1.0, 1.0, 1.0])
+    y_unit = samples.y.max()
+    root = np.sqrt(samples.weight)
+    tilt = math.sqrt(tilt_ridge) * np.eye(4)[1:3]
+    rows = np.concatenate([root[:, None] * design / units, tilt])
+    target = np.concatenate([root * samples.y / y_unit, np.zeros(2)])
+    plane, _, rank, _ = np.linalg.lstsq(rows, target, rcond=None)
+    return plane * y_unit / units if rank == 4 else None
+
+
+class _Supports:
+    """The anchors that a region is fitted to."""
+
+    def __init__(self, regions: Int64[np.ndarray, "h w"], samples: Samples) -> None:
+        self.home = regions[samples.rows, samples.columns]
+        self.anchors = samples.pixels
+        self.step = DILATION_STEP * math.hypot(*regions.shape)
+        border = np.argwhere(on_border(regions))
+        owner = regions[border[:, 0], border[:, 1]]
+        order = np.argsort(owner, kind="stable")
+        self.border, self.owner = border[order], owner[order]
+
+    def of(self, region: int) -> tuple[Int64[np.ndarray, " n"], str]:
+        """Indices of its samples, and in words where they come from if not from inside."""
+        inside = np.flatnonzero(self.home == region)
+        if len(inside) >= MIN_ANCHORS or len(self.home) <= len(inside):
+            return inside, ""
+        # Dilating a region by a disk of radius r takes in the anchors within r of its border.
+        start, end = np.searchsorted(self.owner, (region, region + 1))
+        distance, _ = cKDTree(self.border[start:end]).query(self.anchors)
+        distance[inside] = 0
+        wanted = min(MIN_ANCHORS, len(distance)) - 1
+        steps = math.ceil(np.partition(distance, wanted)[wanted] / self.step)
+        if len(distance) >= MIN_ANCHORS and steps <= DILATION_STEPS:
+            return np.flatnonzero(distance <= steps * self.step), "anchors from around the region"
+        nearest = np.argsort(distance, kind="stable")[: wanted + 1]
+        return np.sort(nearest), f"{len(nearest)} nearest anchors"
+
+
+def _flat(affine: Affine) -> Float64[np.ndarray, " 4"]:
+    return np.array([affine.scale, 0.0, 0.0, affine.shift])
+
+
+def _scaled(pixel: np.ndarray, size: int) -> Float64[np.ndarray, " n"]:
+    """0 … size − 1 as −1 … 1."""
+    return 2.0 * pixel / max(size - 1, 1) - 1

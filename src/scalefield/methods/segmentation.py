@@ -1,0 +1,116 @@
+"""Regions of an image: superpixels, connected parts of labels, and small parts joined."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+
+import numpy as np
+from jaxtyping import Bool, Int64
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from scalefield.errors import MissingExtra
+from scalefield.mde.output import MDEOutput
+
+
+def superpixel_labels(
+    mde_output: MDEOutput, superpixels: int, compactness: float
+) -> Int64[np.ndarray, "h w"]:
+    """SLIC superpixels of (RGB, log D_MDE); of log D_MDE alone without an image."""
+    try:
+        from skimage.segmentation import slic
+    except ImportError:
+        raise MissingExtra("scikit-image", "region", "method region without labels") from None
+    log_depth = mde_output.mde_depth.double().log().cpu().numpy()
+    low, high = np.quantile(log_depth, (0.05, 0.95))
+    channels = [np.clip((log_depth - low) / max(high - low, 1e-6), -1, 2)[..., None]]
+    if mde_output.image is not None:
+        channels.append(mde_output.image.cpu().numpy() / 255)
+    labels = slic(
+        np.concatenate(channels, axis=-1),
+        n_segments=min(superpixels, log_depth.size),
+        compactness=compactness,
+        convert2lab=False,
+        start_label=0,
+        channel_axis=-1,
+    )
+    return labels.astype(np.int64)
+
+
+def components(labels: Int64[np.ndarray, "h w"]) -> Int64[np.ndarray, "h w"]:
+    """Number the connected parts (4 neighbours) of equal labels 0, 1, …"""
+    pixel = np.arange(labels.size).reshape(labels.shape)
+    equal_down, equal_across = labels[1:] == labels[:-1], labels[:, 1:] == labels[:, :-1]
+    start = np.concatenate([pixel[:-1][equal_down], pixel[:, :-1][equal_across]])
+    end = np.concatenate([pixel[1:][equal_down], pixel[:, 1:][equal_across]])
+    graph = coo_array((np.ones(len(start), bool), (start, end)), shape=(labels.size,) * 2)
+    _, parts = connected_components(graph, directed=False)
+    return parts.reshape(labels.shape).astype(np.int64)
+
+
+def merge_small(regions: Int64[np.ndarray, "h w"], min_share: float) -> Int64[np.ndarray, "h w"]:
+    """Join regions below the share of the image, smallest first, across their longest border."""
+    sizes = np.bincount(regions.reshape(-1)).tolist()
+    smallest = min_share * regions.size
+    small = [(size, region) for region, size in enumerate(sizes) if size < smallest]
+    if not small:
+        return regions
+    borders = _border_lengths(regions, len(sizes))
+    parent = list(range(len(sizes)))
+    heapq.heapify(small)
+    while small:
+        size, region = heapq.heappop(small)
+        if parent[region] != region or sizes[region] != size or not borders[region]:
+            continue  # joined another or grown since; or the whole image
+        into = max(borders[region], key=lambda other: (borders[region][other], -other))
+        parent[region] = into
+        sizes[into] += size
+        for other, length in borders.pop(region).items():
+            del borders[other][region]
+            if other != into:
+                borders[into][other] += length
+                borders[other][into] += length
+        if sizes[into] < smallest:
+            heapq.heappush(small, (sizes[into], into))
+    for region in range(len(parent)):
+        root = region
+        while parent[root] != root:
+            root = parent[root]
+        parent[region] = root
+    _, merged = np.unique(np.array(parent)[regions], return_inverse=True)
+    return merged.reshape(regions.shape).astype(np.int64)
+
+
+def _border_lengths(regions: np.ndarray, count: int) -> dict[int, Counter[int]]:
+    """For every region, its neighbours with the number of pixel edges shared."""
+    pairs = np.concatenate(
+        [
+            np.stack([regions[:-1].reshape(-1), regions[1:].reshape(-1)], axis=1),
+            np.stack([regions[:, :-1].reshape(-1), regions[:, 1:].reshape(-1)], axis=1),
+        ]
+    )
+    pairs = np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1)
+    edges, lengths = np.unique(pairs, axis=0, return_counts=True)
+    borders: dict[int, Counter[int]] = {region: Counter() for region in range(count)}
+    for (a, b), length in zip(edges.tolist(), lengths.tolist(), strict=True):
+        borders[a][b] = borders[b][a] = length
+    return borders
+
+
+def on_border(regions: np.ndarray) -> Bool[np.ndarray, "h w"]:
+    """Pixels with a 4-neighbour in another region."""
+    border = np.zeros(regions.shape, dtype=bool)
+    down, across = regions[1:] != regions[:-1], regions[:, 1:] != regions[:, :-1]
+    border[1:] |= down
+    border[:-1] |= down
+    border[:, 1:] |= across
+    border[:, :-1] |= across
+    return border
+
+
+def members_of(regions: Int64[np.ndarray, "h w"]) -> list[np.ndarray]:
+    """Flat pixel indices of region 0, 1, …"""
+    flat = regions.reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(flat))[:-1])
