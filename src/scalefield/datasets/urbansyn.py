@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float32
 
 from scalefield.datasets.frame import Frame, read_label_image
 from scalefield.datasets.splits import check_split, split_frames
-from scalefield.errors import InputError, MissingExtra
-from scalefield.files import read_bytes, read_image
+from scalefield.errors import InputError
+from scalefield.files import read_bytes, read_image, read_map
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class UrbanSyn:
         image = read_image(root / "rgb" / f"rgb_{name}.png")
         ids = read_label_image(root / "ss" / f"ss_{name}.png")
         labels = ids if ids.ndim == 2 else ids[..., 0]
-        depth_m = read_exr(root / "depth" / f"depth_{name}.exr") * self.metres_per_unit
+        depth_m = read_map(root / "depth" / f"depth_{name}.exr", scale=self.metres_per_unit)
         return Frame(
             name=name,
             group=self.name,
@@ -58,23 +57,6 @@ class UrbanSyn:
             sky=labels == self.sky_label,
             intrinsics=_intrinsics(root / "camera_metadata.json", image.shape[:2]),
         )
-
-
-def read_exr(path: Path) -> Float32[np.ndarray, "h w"]:
-    """The one channel of an EXR file; several are accepted only where they are equal."""
-    try:
-        import OpenEXR
-    except ImportError:
-        raise MissingExtra("OpenEXR", "exr", "reading EXR depth") from None
-    read_bytes(path)  # a missing file gets our sentence, not the library's
-    try:
-        channels = OpenEXR.File(str(path), separate_channels=True).channels()
-        values = [np.asarray(channels[key].pixels, np.float32) for key in sorted(channels)]
-    except (RuntimeError, ValueError, OSError) as e:
-        raise InputError(f"{path}: not a readable EXR file ({e})") from None
-    if not values or any(not np.array_equal(v, values[0], equal_nan=True) for v in values[1:]):
-        raise InputError(f"{path}: one depth channel is wanted, found {', '.join(channels)}")
-    return values[0]
 
 
 def _intrinsics(path: Path, shape: tuple[int, int]) -> tuple[float, float, float, float] | None:
