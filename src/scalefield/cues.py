@@ -56,10 +56,19 @@ def sample(
     maps: Float[Tensor, "b k hg wg"], pixels: Float[Tensor, "b n 2"], shape: tuple[int, int]
 ) -> Float[Tensor, "b n k"]:
     """Values of `upsample(maps, shape)` at pixels (u, v), without making the large map."""
+    return sample_at(maps, to_unit(pixels, shape))
+
+
+def to_unit(pixels: Float[Tensor, "*b 2"], shape: tuple[int, int]) -> Float[Tensor, "*b 2"]:
+    """Pixels (u, v), centres at integers, as positions in −1 … 1 over the image."""
     height, width = shape
-    scale = pixels.new_tensor([2 / width, 2 / height])
-    where = (pixels + 0.5) * scale - 1  # pixel centres at integers → −1 … 1 over the image
-    values = nnf.grid_sample(
-        maps, where[:, None].to(maps.dtype), "bilinear", "border", align_corners=False
-    )
+    return (pixels + 0.5) * pixels.new_tensor([2 / width, 2 / height]) - 1
+
+
+def sample_at(
+    maps: Float[Tensor, "b k hg wg"], positions: Float[Tensor, "b n 2"]
+) -> Float[Tensor, "b n k"]:
+    """Bilinear samples at positions in −1 … 1 over the image."""
+    where = positions[:, None].to(maps.dtype)
+    values = nnf.grid_sample(maps, where, "bilinear", "border", align_corners=False)
     return values[:, :, 0].transpose(1, 2)  # (b, k, 1, n) → (b, n, k)

@@ -63,11 +63,13 @@ def solve(
     y: Float[Tensor, "b n"],
     anchor_weights: Float[Tensor, "b n"],
     config: Ridge | None = None,
+    offset_noise: Float[Tensor, " b"] | None = None,
 ) -> Solution:
     """w* = argmin Σ ωᵢ (Mw − y)ᵢ² + λ‖w‖², by Cholesky in float64 (Eq. closed_form_solution).
 
     Ragged anchor sets are padded: a row with ω = 0 leaves the solution unchanged, whatever it
-    holds. Differentiable in M, y and ω.
+    holds. Differentiable in M, y and ω. `offset_noise` is for training: an offset that is wrong
+    by so much must be mended by the basis maps, which keeps the global channel E₀ alive.
     """
     config = config or Ridge()
     M, y, anchor_weights = M.double(), y.double(), anchor_weights.double()
@@ -79,6 +81,8 @@ def solve(
         offset = masked_median(y.detach(), known)
     else:
         offset = torch.zeros_like(y[:, 0])
+    if offset_noise is not None:
+        offset = offset + offset_noise.double()
     ridge = torch.full((M.shape[2],), config.ridge, dtype=M.dtype, device=M.device)
     ridge[0] = config.ridge_global
     weighted = M * anchor_weights[..., None]

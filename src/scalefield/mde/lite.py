@@ -10,22 +10,20 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as nnf
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from scalefield.errors import InputError
-from scalefield.mde.output import MDEOutput
+from scalefield.mde.estimator import Estimator, Raw
+from scalefield.mde.preprocess import Preprocess
 
 WEIGHTS = Path(__file__).parent.parent / "weights" / "lite"
 
-AREA_PX = 384 * 512
-"""Images are processed at about this many pixels, aspect ratio kept."""
-MULTIPLE = 32
+PREPROCESS = Preprocess((384, 512), "area", 32, (0.5,) * 3, (0.5,) * 3, "bilinear")
 FEATURE_CHANNELS = 64
 
 STAGES = (  # kernel, stride, expansion, channels, repeats: EfficientNet-Lite0
@@ -55,7 +53,13 @@ class SameConv(nn.Conv2d):
 
 
 def unit(
-    inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: bool = True
+    inputs: int,
+    outputs: int,
+    kernel: int = 1,
+    stride: int = 1,
+    *,
+    groups: int = 1,
+    act: bool = True,
 ) -> nn.Sequential:
     """Convolution, batch norm and, where wanted, ReLU6."""
     layers = [
@@ -164,71 +168,33 @@ def grow(x: Float[Tensor, "b c h w"], like: Float[Tensor, "b c2 h2 w2"]) -> Tens
     return nnf.interpolate(x, size=like.shape[2:], mode="bilinear", align_corners=False)
 
 
-def processed_shape(height: int, width: int) -> tuple[int, int]:
-    """Size at which an image is processed: about `AREA_PX`, multiples of 32, never enlarged much.
+class LiteNetwork:
+    """LiteNet as an `Estimator` wants it: depth, not its logarithm."""
 
-    The network sees at least one cell a side, whatever the aspect ratio.
-    """
-    scale = min(1.0, (AREA_PX / (height * width)) ** 0.5)
-    fit = [max(MULTIPLE, MULTIPLE * round(side * scale / MULTIPLE)) for side in (height, width)]
-    return fit[0], fit[1]
-
-
-def to_network(
-    image: UInt8[Tensor, "b h w 3"], size: tuple[int, int]
-) -> Float[Tensor, "b 3 h2 w2"]:
-    """RGB bytes as the network wants them: antialiased resize, −1 … 1."""
-    x = image.permute(0, 3, 1, 2).float() / 127.5 - 1
-    if x.shape[2:] == size:
-        return x
-    return nnf.interpolate(x, size=size, mode="bilinear", antialias=True, align_corners=False)
-
-
-class Lite:
-    """The MDE `lite`: LiteNet with resizing to its working size and back."""
-
-    name = "lite"
-
-    def __init__(
-        self, net: LiteNet, revision: str = "", device: str | torch.device = "cpu"
-    ) -> None:
+    def __init__(self, net: LiteNet, device: str) -> None:
         self.net = net.eval().requires_grad_(False).to(device)
-        self.revision = revision
-        self.device = torch.device(device)
 
-    def __call__(self, image: UInt8[np.ndarray, "h w 3"]) -> MDEOutput:
-        """Relative depth and F of one image of any size."""
-        return self.batch([image])[0]
-
-    @torch.inference_mode()
-    def batch(self, images: list[np.ndarray]) -> list[MDEOutput]:
-        """The same for several images of one size."""
-        rgb = torch.from_numpy(np.stack(images)).to(self.device)
-        height, width = rgb.shape[1:3]
-        log_depth, features = self.net(to_network(rgb, processed_shape(height, width)))
+    def __call__(self, pixels: Float[Tensor, "b 3 h w"]) -> Raw:
+        """Depth at half the input's resolution, and F."""
+        log_depth, features = self.net(pixels)
         # Bounded, so that an odd image cannot overflow the exponential.
-        log_depth = log_depth.float().clamp(-10, 10)
-        full = nnf.interpolate(
-            log_depth, size=(height, width), mode="bilinear", align_corners=False
-        )
-        return [
-            MDEOutput(d, "depth", f, image=i, model=self.name, revision=self.revision)
-            for d, f, i in zip(full[:, 0].exp(), features.float(), rgb, strict=True)
-        ]
+        return Raw(log_depth[:, 0].clamp(-10, 10).exp(), features)
 
 
-@lru_cache(maxsize=2)
-def load_lite(folder: str | Path = WEIGHTS, device: str = "cpu") -> Lite:
+@lru_cache(maxsize=8)
+def load_lite(folder: str | Path = WEIGHTS, device: str = "cpu") -> Estimator:
     """The shipped `lite`, or one trained by the recipe."""
     folder = Path(folder)
     try:
         state = load_file(folder / "model.safetensors")
         revision = json.loads((folder / "config.json").read_text())["revision"]
         net = LiteNet()
-        net.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=False)
+        # Stored in float16 without the batch counters, which inference never reads.
+        counters = {k: v for k, v in net.state_dict().items() if not v.is_floating_point()}
+        net.load_state_dict({name: tensor.float() for name, tensor in state.items()} | counters)
     except (OSError, SafetensorError, ValueError, KeyError, RuntimeError) as e:
         raise InputError(f"{folder}: not the weights of lite ({e})") from None
-    return Lite(net, revision, device)
+    return Estimator("lite", revision, "depth", PREPROCESS, LiteNetwork(net, device), device)
 
 
 def load_imagenet_encoder(net: LiteNet, state: dict[str, Tensor]) -> None:

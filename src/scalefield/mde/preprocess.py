@@ -29,9 +29,10 @@ class Preprocess:
 
     size: tuple[int, int]
     """Height and width that the image is fitted to."""
-    fit: Literal["inside", "least", "native", "stretch"]
+    fit: Literal["inside", "least", "area", "native", "stretch"]
     """inside: the largest that fits; least: height or width, whichever changes the scale less;
-    native: as it is; stretch: exactly `size`, for networks that take nothing else."""
+    area: about as many pixels as `size` has, never enlarged; native: as it is; stretch: exactly
+    `size`, for networks that take nothing else."""
     multiple: int = 1
     """Both sides become multiples of this."""
     mean: tuple[float, float, float] = IMAGENET_MEAN
@@ -51,6 +52,8 @@ class Preprocess:
                 scale = min(scales)
             case "least":
                 scale = min(scales, key=lambda s: abs(1 - s))
+            case "area":
+                scale = min(1.0, math.sqrt(scales[0] * scales[1]))
             case _:
                 scale = 1.0
         height, width = (self._nearest_multiple(round(scale * side)) for side in shape)

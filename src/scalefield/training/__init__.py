@@ -1,0 +1,1 @@
+"""Training: `mde` makes the shipped estimator, `basis` the generators; they share `loop`."""
