@@ -9,6 +9,8 @@ from typing import Protocol
 import tyro
 
 from scalefield.commands.methods import MethodsCommand
+from scalefield.commands.models import ModelsCommand
+from scalefield.commands.predict import PredictCommand
 from scalefield.commands.recover import RecoverCommand
 from scalefield.errors import InputError, MissingExtra
 
@@ -24,6 +26,8 @@ class Command(Protocol):
 COMMANDS: dict[str, Callable[..., Command]] = {
     "recover": RecoverCommand,
     "methods": MethodsCommand,
+    "predict": PredictCommand,
+    "models": ModelsCommand,
 }
 
 

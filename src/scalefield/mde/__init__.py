@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import UInt8
@@ -10,20 +14,116 @@ from jaxtyping import UInt8
 from scalefield.errors import InputError
 from scalefield.mde.output import Kind, MDEOutput
 
-__all__ = ["MDE", "Kind", "MDEOutput", "load_mde"]
+__all__ = ["MDE", "MODELS", "Kind", "MDEOutput", "ModelCard", "NonCommercialWarning", "load_mde"]
 
 
 @runtime_checkable
 class MDE(Protocol):
-    """A frozen depth estimator: an RGB image of any size in, `MDEOutput` of that size out."""
+    """A frozen depth estimator: an RGB image of any size in, `MDEOutput` of that size out.
 
-    name: str
+    One that can be cached also has a `revision`, which names its weights, and may have `options`,
+    its preprocessing. One with `batch(images)` takes several images of one size at once.
+    """
+
+    @property
+    def name(self) -> str:
+        """For reports, records and cache keys."""
+        ...
 
     def __call__(self, image: UInt8[np.ndarray, "h w 3"]) -> MDEOutput:
         """Relative depth and features of one image."""
         ...
 
 
-def load_mde(name: str) -> MDE:
-    """The estimator of that name."""
-    raise InputError(f"no MDE {name!r}")
+class NonCommercialWarning(UserWarning):
+    """The weights being loaded may not be used commercially."""
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What a user wants to know before choosing an MDE."""
+
+    source: str
+    """Hub id of the weights; empty if they are in this package."""
+    parameters_m: float
+    """Parameters that are run, in millions."""
+    kind: Kind
+    feature_channels: int | None
+    """Channels of F; None where the model gives no F."""
+    weights_licence: str
+    loader: Literal["lite", "da3", "transformers"] = "transformers"
+    code_licence: str = "Apache-2.0"
+
+
+MODELS: dict[str, ModelCard] = {
+    "lite": ModelCard("", 3.1, "depth", 64, "Apache-2.0", "lite"),
+    "da3-small": ModelCard("depth-anything/DA3-SMALL", 25, "depth", 64, "Apache-2.0", "da3"),
+    "da3-base": ModelCard("depth-anything/DA3-BASE", 98, "depth", 128, "Apache-2.0", "da3"),
+    # 1.1 is retrained after a bug was found; its authors deprecate the first.
+    "da3-large": ModelCard(
+        "depth-anything/DA3-LARGE-1.1", 337, "depth", 256, "CC BY-NC 4.0", "da3"
+    ),
+    "midas-hybrid": ModelCard("Intel/dpt-hybrid-midas", 122, "disparity", 256, "Apache-2.0"),
+    "midas-large": ModelCard("Intel/dpt-large", 343, "disparity", 256, "Apache-2.0"),
+    "dav1-small": ModelCard("LiheYoung/depth-anything-small-hf", 25, "disparity", 64, "Apache-2.0"),
+    "dav1-base": ModelCard("LiheYoung/depth-anything-base-hf", 97, "disparity", 128, "Apache-2.0"),
+    "dav1-large": ModelCard(
+        "LiheYoung/depth-anything-large-hf", 335, "disparity", 256, "Apache-2.0"
+    ),
+    "dav2-small": ModelCard(
+        "depth-anything/Depth-Anything-V2-Small-hf", 25, "disparity", 64, "Apache-2.0"
+    ),
+    "dav2-base": ModelCard(
+        "depth-anything/Depth-Anything-V2-Base-hf", 97, "disparity", 128, "CC BY-NC 4.0"
+    ),
+    "dav2-large": ModelCard(
+        "depth-anything/Depth-Anything-V2-Large-hf", 335, "disparity", 256, "CC BY-NC 4.0"
+    ),
+    "depth-pro": ModelCard("apple/DepthPro-hf", 952, "disparity", None, "Apple AMLR (research)"),
+    "zoedepth": ModelCard("Intel/zoedepth-nyu-kitti", 346, "depth", 256, "MIT"),
+    "glpn-nyu": ModelCard("vinvino02/glpn-nyu", 61, "depth", None, "Apache-2.0"),
+    "glpn-kitti": ModelCard("vinvino02/glpn-kitti", 61, "depth", None, "Apache-2.0"),
+}
+
+
+def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE:
+    """The estimator of that name.
+
+    A name of `MODELS` or a hub id `owner/name`, each with `@revision` if it is to be pinned; a
+    folder with model.safetensors; an ONNX file or its description (see `onnx_mde`). `kind` is
+    for models whose architecture does not tell whether they give depth or disparity.
+    """
+    from scalefield.mde.hub import find_weights, split_revision
+
+    short, revision = split_revision(name)
+    card = MODELS.get(short)
+    if card is not None and card.loader == "lite":
+        from scalefield.mde.lite import load_lite
+
+        return load_lite(device=device)
+    if Path(name).suffix in (".onnx", ".json"):
+        from scalefield.mde.onnx_mde import load_onnx
+
+        return load_onnx(Path(name), device=device)
+    if card is None and "/" not in name and not Path(name).is_dir():
+        raise InputError(
+            f"no MDE {name!r}; there are {', '.join(MODELS)}, hub ids owner/name, folders with "
+            "model.safetensors, and .onnx files"
+        )
+    pinned = f"@{revision}" if revision else ""
+    weights = find_weights(name if card is None else card.source + pinned)
+    _say_licence(name, weights.licence or (card.weights_licence if card else ""))
+    label = Path(short).name if Path(short).is_dir() else short
+    if card.loader == "da3" if card else weights.architecture is None:
+        from scalefield.mde.da3 import load_da3
+
+        return load_da3(label, weights.file, weights.revision, device)
+    from scalefield.mde.transformers_mde import load_transformers
+
+    return load_transformers(label, weights.folder, weights.revision, device, kind)
+
+
+def _say_licence(name: str, licence: str) -> None:
+    if re.search(r"\bnc\b|non-?commercial|research|amlr", licence, re.IGNORECASE):
+        message = f"the weights of {name} are licensed for non-commercial use only: {licence}"
+        warnings.warn(message, NonCommercialWarning, stacklevel=3)

@@ -91,21 +91,12 @@ class DA3(nn.Module):
 
     def __init__(self, config: DA3Config) -> None:
         super().__init__()
-        self.backbone = _Named(pretrained=Backbone(config))
+        self.backbone = nn.ModuleDict({"pretrained": Backbone(config)})
         self.head = Head(config)
 
     def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> Raw:
         """Depth up to scale = exp(logit); confidence = 1 + exp(logit)."""
-        return self.head(self.backbone.pretrained(pixels), pixels.shape[-2:])
-
-
-class _Named(nn.Module):
-    """Submodules under published names."""
-
-    def __init__(self, **modules: nn.Module) -> None:
-        super().__init__()
-        for name, module in modules.items():
-            self.add_module(name, module)
+        return self.head(self.backbone["pretrained"](pixels), pixels.shape[-2:])
 
 
 class Backbone(nn.Module):
@@ -115,7 +106,7 @@ class Backbone(nn.Module):
         super().__init__()
         c, width = config, config.width
         self.config = config
-        self.patch_embed = _Named(proj=nn.Conv2d(3, width, c.patch, c.patch))
+        self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, width, c.patch, c.patch)})
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.camera_token = nn.Parameter(torch.zeros(1, 2, width))
         """For the reference view, which a single view is, and for the others."""
@@ -128,7 +119,7 @@ class Backbone(nn.Module):
     def forward(self, pixels: Float[Tensor, "b 3 h w"]) -> list[Float[Tensor, "b n c2"]]:
         """Patch tokens after each of `out_layers`: the last local state, then the normalised."""
         c = self.config
-        patches = self.patch_embed.proj(pixels)  # b c ph pw
+        patches = self.patch_embed["proj"](pixels)  # b c ph pw
         rows, columns = patches.shape[-2:]
         x = torch.cat([self.cls_token.expand(len(pixels), -1, -1), _tokens(patches)], dim=1)
         x = x + self._positions(rows, columns)
@@ -200,13 +191,15 @@ class Block(nn.Module):
         self.attn = Attention(width, heads, qk_norm=qk_norm)
         self.ls1 = LayerScale(width)
         self.norm2 = nn.LayerNorm(width, eps=1e-6)
-        self.mlp = _Named(fc1=nn.Linear(width, 4 * width), fc2=nn.Linear(4 * width, width))
+        self.mlp = nn.ModuleDict(
+            {"fc1": nn.Linear(width, 4 * width), "fc2": nn.Linear(4 * width, width)}
+        )
         self.ls2 = LayerScale(width)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None) -> Tensor:
         """Tokens to tokens."""
         x = x + self.ls1(self.attn(self.norm1(x), rope))
-        return x + self.ls2(self.mlp.fc2(F.gelu(self.mlp.fc1(self.norm2(x)))))
+        return x + self.ls2(self.mlp["fc2"](F.gelu(self.mlp["fc1"](self.norm2(x)))))
 
 
 class Attention(nn.Module):
@@ -259,19 +252,21 @@ class Head(nn.Module):
                 nn.Conv2d(c4, c4, 3, stride=2, padding=1),
             ]
         )
-        self.scratch = _Named(
-            layer1_rn=nn.Conv2d(c1, f, 3, padding=1, bias=False),
-            layer2_rn=nn.Conv2d(c2, f, 3, padding=1, bias=False),
-            layer3_rn=nn.Conv2d(c3, f, 3, padding=1, bias=False),
-            layer4_rn=nn.Conv2d(c4, f, 3, padding=1, bias=False),
-            refinenet1=Fusion(f),
-            refinenet2=Fusion(f),
-            refinenet3=Fusion(f),
-            refinenet4=Fusion(f, lateral=False),
-            output_conv1=nn.Conv2d(f, f // 2, 3, padding=1),
-            output_conv2=nn.Sequential(
-                nn.Conv2d(f // 2, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 2, 1)
-            ),
+        self.scratch = nn.ModuleDict(
+            {
+                "layer1_rn": nn.Conv2d(c1, f, 3, padding=1, bias=False),
+                "layer2_rn": nn.Conv2d(c2, f, 3, padding=1, bias=False),
+                "layer3_rn": nn.Conv2d(c3, f, 3, padding=1, bias=False),
+                "layer4_rn": nn.Conv2d(c4, f, 3, padding=1, bias=False),
+                "refinenet1": Fusion(f),
+                "refinenet2": Fusion(f),
+                "refinenet3": Fusion(f),
+                "refinenet4": Fusion(f, lateral=False),
+                "output_conv1": nn.Conv2d(f, f // 2, 3, padding=1),
+                "output_conv2": nn.Sequential(
+                    nn.Conv2d(f // 2, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 2, 1)
+                ),
+            }
         )
         self.patch = config.patch
 
@@ -284,17 +279,17 @@ class Head(nn.Module):
         for level, project, resize in zip(tokens, self.projects, self.resize_layers, strict=True):
             patches = self.norm(level).transpose(1, 2).unflatten(2, grid)  # b c ph pw
             levels.append(resize(_add_positions(project(patches), aspect)))
-        one, two = s.layer1_rn(levels[0]), s.layer2_rn(levels[1])
-        three, four = s.layer3_rn(levels[2]), s.layer4_rn(levels[3])
+        one, two = s["layer1_rn"](levels[0]), s["layer2_rn"](levels[1])
+        three, four = s["layer3_rn"](levels[2]), s["layer4_rn"](levels[3])
 
-        x = s.refinenet4(four, None, size=three.shape[-2:])
-        x = s.refinenet3(x, three, size=two.shape[-2:])
-        x = s.refinenet2(x, two, size=one.shape[-2:])
+        x = s["refinenet4"](four, None, size=three.shape[-2:])
+        x = s["refinenet3"](x, three, size=two.shape[-2:])
+        x = s["refinenet2"](x, two, size=one.shape[-2:])
         height, width = one.shape[-2:]
-        features = s.refinenet1(x, one, size=(2 * height, 2 * width))
+        features = s["refinenet1"](x, one, size=(2 * height, 2 * width))
 
-        x = _enlarge(s.output_conv1(features), shape)
-        logits = s.output_conv2(_add_positions(x, aspect))
+        x = _enlarge(s["output_conv1"](features), shape)
+        logits = s["output_conv2"](_add_positions(x, aspect))
         return Raw(logits[:, 0].exp(), features, logits[:, 1].exp() + 1)
 
 

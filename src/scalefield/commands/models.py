@@ -1,0 +1,36 @@
+"""`scalefield models`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ModelsCommand:
+    """List the depth estimators: size, kind, features, licences, and whether they are here."""
+
+    def run(self) -> None:
+        """Print the table; `here` means that no network is needed."""
+        from scalefield.mde import MODELS
+        from scalefield.mde.hub import weights_here
+        from scalefield.mde.lite import WEIGHTS
+
+        head = ("name", "size", "kind", "F", "code", "weights", "loaded from", "here")
+        rows = [
+            (
+                name,
+                f"{card.parameters_m:g} M",
+                card.kind,
+                f"{card.feature_channels or '–'}",
+                card.code_licence,
+                card.weights_licence,
+                card.source or "this package",
+                "yes" if weights_here(card.source or str(WEIGHTS)) else "no",
+            )
+            for name, card in MODELS.items()
+        ]
+        widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+        for row in (head, *rows):
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            print("  ".join(cells).rstrip())
+        print("\nAlso: any hub id owner/name[@revision], a folder, an .onnx file with its .json.")

@@ -1,0 +1,95 @@
+"""`scalefield predict`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from scalefield.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from scalefield.mde.cache import MDECache
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+
+
+@dataclass(frozen=True)
+class PredictCommand:
+    """Run an MDE over a folder of images and keep depth and features for later.
+
+    A second run goes on where the first one stopped. An image that cannot be read is named and
+    passed over; the exit code is then 1.
+    """
+
+    folder: tyro.conf.Positional[Path]
+    """Searched for images, folders inside included."""
+    mde: Annotated[str, tyro.conf.arg(metavar="NAME")]
+    """Which estimator; `scalefield models` lists the names."""
+    cache: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Where outputs are kept; by default $SCALEFIELD_CACHE or ~/.cache/scalefield/mde."""
+    batch: int = 1
+    """Images of one size that are computed together."""
+    device: str = "cpu"
+    """cpu, cuda, cuda:1, …"""
+    kind: Literal["depth", "disparity"] | None = None
+    """What the MDE gives, where its architecture does not tell."""
+
+    def run(self) -> int:
+        """Fill the cache; 1 if an image was bad."""
+        from tqdm import tqdm
+
+        from scalefield.files import read_image
+        from scalefield.mde import load_mde
+        from scalefield.mde.cache import MDECache, default_cache
+
+        if self.batch < 1:
+            raise InputError(f"--batch must be 1 or more, found {self.batch}")
+        paths = find_images(self.folder)
+        folder = self.cache or default_cache()
+        cache = MDECache(folder, load_mde(self.mde, device=self.device, kind=self.kind))
+        waiting: dict[tuple[int, ...], list[tuple[Path, np.ndarray]]] = {}
+        made = kept = bad = 0
+        with tqdm(total=len(paths), unit="image", desc=cache.name) as progress:
+            for path in paths:
+                try:
+                    image = read_image(path)
+                except InputError as e:
+                    progress.write(f"scalefield: {e}", file=sys.stderr)
+                    bad += 1
+                    progress.update()
+                    continue
+                if cache.load(image) is not None:
+                    kept += 1
+                    progress.update()
+                    continue
+                group = waiting.setdefault(image.shape, [])
+                group.append((path, image))
+                if len(group) == self.batch:
+                    made += _compute(cache, waiting.pop(image.shape))
+                    progress.update(self.batch)
+            for group in waiting.values():
+                made += _compute(cache, group)
+                progress.update(len(group))
+        print(f"{made} computed, {kept} already there, {bad} unreadable; kept in {folder}")
+        return 1 if bad else 0
+
+
+def find_images(folder: Path) -> list[Path]:
+    """All image files below a folder, in order of their paths."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder")
+    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+    if not paths:
+        raise InputError(f"{folder}: no images in it ({', '.join(IMAGE_SUFFIXES)})")
+    return paths
+
+
+def _compute(cache: MDECache, group: list[tuple[Path, np.ndarray]]) -> int:
+    cache.batch([image for _, image in group])
+    return len(group)

@@ -1,0 +1,229 @@
+"""Any ONNX file as an MDE, described by a small JSON file beside it.
+
+`model.json` beside `model.onnx` (or anywhere, with `"onnx": PATH`) holds the fields of
+`OnnxConfig`, for FastDepth for example
+
+    {"kind": "depth", "size": [224, 224], "multiple": 32, "dynamic": true,
+     "mean": [0, 0, 0], "std": [1, 1, 1], "features": "346"}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scalefield.errors import InputError, MissingExtra
+from scalefield.files import read_bytes
+from scalefield.mde.estimator import Estimator, Raw
+from scalefield.mde.output import Kind
+from scalefield.mde.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
+
+
+@dataclass(frozen=True)
+class OnnxConfig:
+    """What an ONNX file does not say about itself."""
+
+    kind: Kind
+    """Whether the output is depth or disparity."""
+    size: tuple[int, int]
+    """Height and width that the image is fitted to."""
+    fit: Literal["inside", "least", "native"] = "least"
+    """How, where the network takes any size; see `Preprocess`."""
+    multiple: int = 1
+    """Sides must be multiples of this, where the network takes any size."""
+    dynamic: bool = False
+    """Take any size, though the file may state a fixed one; without it images are stretched."""
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    """Subtracted from RGB in 0 … 1."""
+    std: tuple[float, float, float] = IMAGENET_STD
+    """Divided by after that; 1/255 for networks that want 0 … 255."""
+    output: str | None = None
+    """The output that is the prediction; the first where it is not said."""
+    features: str | None = None
+    """The value inside the graph that is F."""
+    confidence: str | None = None
+    """The output that is the confidence."""
+    name: str | None = None
+    """A name for records; that of the file where it is not said."""
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """The network's input."""
+        if not self.dynamic:
+            return Preprocess(self.size, "stretch", 1, self.mean, self.std)
+        return Preprocess(self.size, self.fit, self.multiple, self.mean, self.std)
+
+
+def load_onnx(path: Path, config: OnnxConfig | None = None, device: str = "cpu") -> Estimator:
+    """The estimator of a `.onnx` file, or of the `.json` that describes one."""
+    if config is None:
+        path, config = read_description(path)
+    data = read_bytes(path)
+    network = OnnxNetwork(path, data, config, device)
+    revision = "sha256:" + hashlib.sha256(data).hexdigest()[:16]
+    # The nodes are not preprocessing, but another F is another output all the same.
+    nodes = ",".join(filter(None, (config.output, config.features, config.confidence)))
+    name = config.name or path.stem
+    return Estimator(name, f"{revision}:{nodes}", config.kind, config.preprocess, network, device)
+
+
+def read_description(path: Path) -> tuple[Path, OnnxConfig]:
+    """The ONNX file and its description, given either of the two."""
+    sidecar = path.with_suffix(".json")
+    if path.suffix == ".onnx" and not sidecar.is_file():
+        raise InputError(
+            f"{path}: an ONNX file does not say what it computes; describe it in {sidecar}, "
+            'for example {"kind": "disparity", "size": [384, 384]}'
+        )
+    try:
+        said = json.loads(read_bytes(sidecar))
+        onnx = sidecar.parent / said.pop("onnx", sidecar.with_suffix(".onnx").name)
+    except (ValueError, TypeError, AttributeError) as e:
+        raise InputError(f"{sidecar}: not a description of an ONNX file ({e})") from None
+    return onnx, parse_config(said, str(sidecar))
+
+
+def parse_config(said: dict[str, Any], where: str) -> OnnxConfig:
+    """The config that these JSON values describe, each of them checked."""
+    text: Check = ("a text", lambda v: isinstance(v, str), str)
+    three: Check = ("a list of three numbers", lambda v: _numbers(v, 3), _floats)
+    checks: dict[str, Check] = {
+        "kind": ('"depth" or "disparity"', lambda v: v in ("depth", "disparity"), str),
+        "size": ("[height, width]", lambda v: _numbers(v, 2), lambda v: tuple(map(int, v))),
+        "fit": ("inside, least or native", lambda v: v in ("inside", "least", "native"), str),
+        "multiple": ("a whole number above zero", lambda v: type(v) is int and v > 0, int),
+        "dynamic": ("true or false", lambda v: isinstance(v, bool), bool),
+        "mean": three, "std": three,
+        "output": text, "features": text, "confidence": text, "name": text,
+    }  # fmt: skip
+    if foreign := set(said) - set(checks):
+        raise InputError(f"{where}: no field {min(foreign)!r}; there are {', '.join(checks)}")
+    for name in ("kind", "size"):
+        if name not in said:
+            raise InputError(f"{where}: lacks {name!r}: {checks[name][0]}")
+    for name, value in said.items():
+        wanted, good, _ = checks[name]
+        if not good(value):
+            raise InputError(f"{where}: {name} must be {wanted}, found {value!r}")
+    values: dict[str, Any] = {name: checks[name][2](value) for name, value in said.items()}
+    return OnnxConfig(**values)
+
+
+Check = tuple[str, Callable[[Any], bool], Callable[[Any], Any]]
+
+
+def _numbers(values: Any, n: int) -> bool:
+    return isinstance(values, list) and [type(v) in (int, float) for v in values] == [True] * n
+
+
+def _floats(values: list[float]) -> tuple[float, ...]:
+    return tuple(float(v) for v in values)
+
+
+class OnnxNetwork:
+    """Runs the graph one image at a time, with F as one more output."""
+
+    def __init__(self, path: Path, data: bytes, config: OnnxConfig, device: str) -> None:
+        self.path = path
+        self.names, model = _prepare(path, data, config)
+        self.has_features = config.features is not None
+        self.session = _start(path, model, device)
+        self.input = self.session.get_inputs()[0].name
+
+    def __call__(self, pixels: Float[Tensor, "b 3 h w"]) -> Raw:
+        """Each output as float32 on the pixels' device."""
+        runs = [self._run(image[None]) for image in pixels.cpu().numpy()]
+        maps = [
+            torch.from_numpy(np.concatenate(values)).float().to(pixels.device)
+            for values in zip(*runs, strict=True)
+        ]
+        features = maps.pop(1) if self.has_features else None
+        for m in maps:
+            if m.ndim not in (3, 4) or (m.ndim == 4 and m.shape[1] != 1):
+                raise InputError(
+                    f"{self.path}: a map should have the shape (1, h, w) or (1, 1, h, w), "
+                    f"found {(1, *m.shape[1:])}"
+                )
+        prediction, *confidence = (m.flatten(0, -3) for m in maps)  # b h w
+        return Raw(prediction, features, confidence[0] if confidence else None)
+
+    def _run(self, image: Float[np.ndarray, "1 3 h w"]) -> list[np.ndarray]:
+        try:
+            return self.session.run(self.names, {self.input: image})
+        except _runtime_errors() as e:
+            height, width = image.shape[2:]
+            raise InputError(f"{self.path}: fails on {width}×{height} pixels ({e})") from None
+
+
+def _prepare(path: Path, data: bytes, config: OnnxConfig) -> tuple[list[str], Any]:
+    """The names to ask for (prediction, F, confidence), and the graph that gives them."""
+    try:
+        import onnx
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    except ImportError:
+        raise MissingExtra("onnx", "onnx", f"the MDE {path}") from None
+    try:
+        model = onnx.load_model_from_string(data)
+    except DecodeError as e:
+        raise InputError(f"{path}: not a readable ONNX file ({e})") from None
+    graph = model.graph
+    if not graph.output:
+        raise InputError(f"{path}: not a readable ONNX file (its graph has no output)")
+    wanted = (config.output or graph.output[0].name, config.features, config.confidence)
+    names = [name for name in wanted if name]
+    values = [name for node in graph.node for name in node.output]
+    for name in names:
+        if name not in values:
+            raise InputError(f"{path}: no value {name!r} in the graph; its last are {values[-8:]}")
+        if name not in {output.name for output in graph.output}:
+            info = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+            graph.output.append(info)
+    if config.dynamic:
+        _forget_sizes(graph)
+    return names, model
+
+
+def _forget_sizes(graph: Any) -> None:
+    """Clear the stated heights and widths, so that any size may enter."""
+    del graph.value_info[:]
+    weights = {tensor.name for tensor in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in weights]
+    for value in (*inputs, *graph.output):
+        for dim in value.type.tensor_type.shape.dim[2:]:
+            dim.Clear()
+
+
+def _start(path: Path, model: Any, device: str) -> Any:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtra("onnxruntime", "onnx", f"the MDE {path}") from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3  # cleared sizes make it warn about each output
+    providers = ["CPUExecutionProvider"]
+    if device.startswith("cuda"):
+        providers.insert(0, "CUDAExecutionProvider")
+    try:
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers)
+    except _runtime_errors() as e:
+        raise InputError(f"{path}: onnxruntime cannot run it ({e})") from None
+
+
+def _runtime_errors() -> tuple[type[Exception], ...]:
+    """The errors of onnxruntime, which have no base of their own."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    return (
+        state.Fail, state.InvalidArgument, state.InvalidGraph, state.NotImplemented,
+        state.RuntimeException,
+    )  # fmt: skip
