@@ -8,6 +8,7 @@ from typing import Protocol
 
 import tyro
 
+from scalefield.commands.demo import DemoCommand
 from scalefield.commands.methods import MethodsCommand
 from scalefield.commands.models import ModelsCommand
 from scalefield.commands.predict import PredictCommand
@@ -26,6 +27,7 @@ class Command(Protocol):
 COMMANDS: dict[str, Callable[..., Command]] = {
     "recover": RecoverCommand,
     "methods": MethodsCommand,
+    "demo": DemoCommand,
     "predict": PredictCommand,
     "models": ModelsCommand,
 }

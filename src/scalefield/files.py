@@ -7,6 +7,8 @@ import json
 import os
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,25 @@ def write_atomic(path: str | Path, data: bytes) -> None:
         Path(temporary).unlink(missing_ok=True)
 
 
+@contextmanager
+def write_folder(path: str | Path) -> Iterator[Path]:
+    """A folder to write into, whose files move to `path` when the block ends well, else vanish."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staging = tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as e:
+        raise InputError(f"{path}: cannot be written ({e.strerror})") from None
+    with staging as folder:
+        yield Path(folder)
+        try:
+            path.mkdir(exist_ok=True)
+            for file in sorted(Path(folder).iterdir()):
+                os.replace(file, path / file.name)
+        except OSError as e:
+            raise InputError(f"{path}: cannot be written ({e.strerror})") from None
+
+
 def write_json(path: str | Path, value: Any) -> None:
     """Write `value` as indented JSON, keys in the order given; NaN and infinities are refused."""
     write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
@@ -90,6 +111,25 @@ def read_image(path: str | Path) -> np.ndarray:
             return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as e:
         raise InputError(f"{path}: not a readable image ({e})") from None
+
+
+def read_labels(path: str | Path) -> np.ndarray:
+    """An integer label map of shape (h, w): `.npy`, or a one-channel image of 8 or 16 bits."""
+    path = Path(path)
+    if path.suffix.lower() == ".npy":
+        labels = _only(path, _load_npy(path), None)
+    else:
+        try:
+            with Image.open(io.BytesIO(read_bytes(path))) as image:
+                labels = np.asarray(image)  # a palette's indices are the labels, not its colours
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as e:
+            raise InputError(f"{path}: not a readable image ({e})") from None
+    if labels.ndim != 2 or 0 in labels.shape or labels.dtype.kind not in "iub":
+        raise InputError(
+            f"{path}: labels must be integers of shape (height, width), found {labels.dtype} of "
+            f"shape {labels.shape}"
+        )
+    return labels.astype(np.int64)
 
 
 def read_depth_png(path: str | Path, units_per_metre: float | None = None) -> np.ndarray:

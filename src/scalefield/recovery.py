@@ -12,24 +12,22 @@ from PIL import Image
 from torch import Tensor
 
 from scalefield.anchors import Anchors
+from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.files import read_image
 from scalefield.mde import MDE, Kind, MDEOutput, load_mde
 from scalefield.methods import Method, make_method, method_name
 from scalefield.result import Recovery, Rejection
 
-DEFAULT_MDE = "lite"
-DEFAULT_METHOD = "basis"
-
 
 def recover(
     image: str | Path | Image.Image | np.ndarray | Tensor | None,
     anchors: Anchors,
     *,
-    mde: str | MDE = DEFAULT_MDE,
+    mde: str | MDE = MDE_NAME,
     mde_depth: np.ndarray | Tensor | None = None,
     kind: Kind | None = None,
-    method: str | Method = DEFAULT_METHOD,
+    method: str | Method = METHOD_NAME,
     resize: bool = False,
     **options: Any,
 ) -> Recovery:

@@ -3,11 +3,135 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from scalefield.defaults import MDE_NAME, METHOD_NAME
+from scalefield.errors import InputError
 
 
 @dataclass(frozen=True)
 class RecoverCommand:
-    """Recover metric depth for one image."""
+    """Recover metric depth for one image from a few pixels of known depth.
+
+    Writes depth.png (16-bit, scale in its metadata), depth.npz (depth_m, log_scale and what else
+    the method knows), preview.png and recovery.json (what was used, and every doubt).
+    """
+
+    image: tyro.conf.Positional[Path]
+    """The photograph."""
+    anchors: Path
+    """Known depths: .csv (u,v,depth_m[,sigma_m]), .npz (the same names) or a sparse 16-bit .png."""
+    mde: Annotated[
+        str | None,
+        tyro.conf.arg(metavar="NAME", help=f"The depth estimator; {MDE_NAME} if none is named."),
+    ] = None
+    depth: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Your own relative depth instead of an MDE's: .npy, .npz, 16-bit .png, .exr or .pfm."""
+    kind: Annotated[
+        Literal["depth", "disparity"] | None, tyro.conf.arg(metavar="depth|disparity")
+    ] = None
+    """What --depth holds: depth grows with distance, disparity falls with it."""
+    depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Which array of an .npz, or channel of an .exr, --depth means."""
+    resize: bool = False
+    """Allow a --depth of another size to be scaled to the image."""
+    method: Annotated[str, tyro.conf.arg(metavar="NAME")] = METHOD_NAME
+    """How depth is recovered; `scalefield methods` lists the names."""
+    option: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=VALUE")
+    ] = ()
+    """An option of the method; may be repeated."""
+    labels: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """For --method region: an image or .npy of integers, equal within a region."""
+    anchor_units: Annotated[float | None, tyro.conf.arg(metavar="PER_METRE")] = None
+    """Units per metre of an anchor .png: 1000 for millimetres, 256 for KITTI, 5000 for TUM."""
+    png_units: Annotated[float, tyro.conf.arg(metavar="PER_METRE")] = 1000.0
+    """Units per metre of depth.png; 16 bits reach 65.5 m at 1000 and 256 m at 256."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Where the files go; by default a folder beside you, named after the image."""
 
     def run(self) -> None:
-        """Placeholder."""
+        """Recover, write everything or nothing, and say what came of it."""
+        self.check()
+        from tqdm import tqdm
+
+        # Torch takes a moment to import and an estimator may take minutes: say what goes on.
+        form = "{desc} {bar:20} {elapsed}"
+        with tqdm(total=4, disable=None, leave=False, bar_format=form, desc="reading") as progress:
+            from scalefield.anchors import Anchors
+            from scalefield.files import read_image, read_map
+            from scalefield.mde import load_mde
+            from scalefield.methods import make_method
+            from scalefield.outputs import OUTPUTS, summary, write_outputs
+            from scalefield.recovery import bring_depth, recover_from
+
+            anchors = Anchors.read(self.anchors, png_units_per_metre=self.anchor_units)
+            image = read_image(self.image)
+            method = make_method(self.method, **self.options())
+            _next(progress, "estimating relative depth")
+            if self.depth is None:
+                mde_output = load_mde(self.mde or MDE_NAME)(image)
+            else:
+                values = read_map(self.depth, key=self.depth_key)
+                mde_output = bring_depth(values, self.kind, image, resize=self.resize)
+            _next(progress, "recovering")
+            recovery = recover_from(mde_output, anchors, method).numpy()
+            _next(progress, "writing")
+            inputs = {"image": self.image, "anchors": self.anchors, "depth": self.depth}
+            folder = self.out or Path(f"{self.image.stem}_metric")
+            overflow = write_outputs(
+                folder, recovery, anchors, image, inputs=inputs, png_units=self.png_units
+            )
+            progress.update()
+        print(summary(recovery))
+        if overflow:
+            reach_m = 65535 / self.png_units
+            print(
+                f"  depth.png ends at {reach_m:.1f} m: {overflow} farther pixels are 0 in it "
+                "(depth.npz has them); smaller --png-units reach farther"
+            )
+        print(f"  {folder}: {', '.join(OUTPUTS)}")
+
+    def check(self) -> None:
+        """Refuse flags that contradict one another before anything is loaded."""
+        if self.depth is not None and self.mde is not None:
+            raise InputError("--depth brings your own map and --mde makes one; give one of them")
+        if self.depth is not None and self.kind is None:
+            raise InputError("--depth needs --kind depth (grows with distance) or --kind disparity")
+        if self.depth is None and (self.kind or self.depth_key or self.resize):
+            raise InputError("--kind, --depth-key and --resize speak of a --depth FILE; none given")
+        if not 0 < self.png_units < float("inf"):
+            raise InputError(f"--png-units must be above zero, found {self.png_units:g}")
+
+    def options(self) -> dict[str, Any]:
+        """The method's options as Python values."""
+        options = dict(parse_option(text) for text in self.option)
+        if self.labels is not None:
+            from scalefield.files import read_labels
+
+            options["labels"] = read_labels(self.labels)
+        return options
+
+
+def _next(progress: Any, step: str) -> None:
+    progress.update()
+    progress.set_description(step)
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """`name=value` with the value as bool, int, float, None or, failing these, a string."""
+    name, equals, value = text.partition("=")
+    if not (equals and name.isidentifier()):
+        raise InputError(f"--option wants name=value, found {text!r}")
+    words = {"true": True, "false": False, "none": None}
+    if value.lower() in words:
+        return name, words[value.lower()]
+    for number in (int, float):
+        try:
+            return name, number(value)
+        except ValueError:
+            continue
+    return name, value

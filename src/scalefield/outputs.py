@@ -1,0 +1,67 @@
+"""What `scalefield recover` leaves behind: four files, and a few lines for a person."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from scalefield.anchors import Anchors
+from scalefield.files import write_depth_png, write_folder, write_json, write_npz
+from scalefield.preview import write_preview
+from scalefield.provenance import provenance
+from scalefield.result import Recovery
+
+OUTPUTS = ("depth.png", "depth.npz", "preview.png", "recovery.json")
+
+
+def write_outputs(
+    folder: Path,
+    recovery: Recovery,
+    anchors: Anchors,
+    image: UInt8[np.ndarray, "h w 3"],
+    *,
+    inputs: Mapping[str, Path | None],
+    png_units: float,
+) -> int:
+    """Write all `OUTPUTS` or none; returns the number of pixels that depth.png cannot hold."""
+    fields = {f.name: getattr(recovery, f.name) for f in dataclasses.fields(recovery)}
+    maps = {name: v for name, v in fields.items() if isinstance(v, np.ndarray)}
+    with write_folder(folder) as staging:
+        overflow = write_depth_png(staging / "depth.png", recovery.depth_m, png_units)
+        write_npz(staging / "depth.npz", **maps)
+        write_preview(staging / "preview.png", recovery, anchors, image)
+        record = {
+            **{name: None if path is None else str(path) for name, path in inputs.items()},
+            "png_units_per_metre": png_units,
+            "png_overflow_pixels": overflow,
+            "report": recovery.report.as_dict(),
+            "provenance": provenance(),
+        }
+        write_json(staging / "recovery.json", record)
+    return overflow
+
+
+def summary(recovery: Recovery) -> str:
+    """A few lines for a person: what was used, how well it fits, what to doubt."""
+    report, depth_m = recovery.report, recovery.depth_m[np.isfinite(recovery.depth_m)]
+    error = 100 * np.expm1(np.median(np.abs(report.residuals_log)))
+    low, middle, high = np.percentile(depth_m, (0, 50, 100))
+    lines = [
+        f"{report.method} on {report.model}: {report.anchors_used} of {report.anchors_given} "
+        f"anchors used, median residual {error:.1f} %",
+        f"  depth {low:.2f} … {high:.2f} m, median {middle:.2f} m",
+    ]
+    if report.hole_pixels:
+        lines.append(f"  {report.hole_pixels} pixels have no relative depth and stay NaN")
+    if report.limited_pixels:
+        lines.append(f"  {report.limited_pixels} pixels were predicted out of reason and limited")
+    lines += [f"  anchor #{r.anchor} not used: {r.reason}" for r in report.rejected[:5]]
+    if len(report.rejected) > 5:
+        lines.append(f"  … and {len(report.rejected) - 5} more, see recovery.json")
+    lines += [f"  fallback: {text}" for text in report.fallbacks]
+    lines += [f"  warning: {text}" for text in report.warnings]
+    return "\n".join(lines)

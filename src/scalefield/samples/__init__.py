@@ -1,0 +1,41 @@
+"""A scene to try things on, with its true depth: rendered by scripts/render_sample.py, ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float64, UInt8
+
+from scalefield.anchors import Anchors
+from scalefield.errors import InputError
+from scalefield.files import read_depth_png, read_image
+
+FOLDER = Path(__file__).parent
+SAMPLES = ("room",)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """An image, the anchors a person with a tape measure might bring, and the exact z-depth."""
+
+    image_path: Path
+    anchors_path: Path
+    image: UInt8[np.ndarray, "h w 3"]
+    depth_m: Float64[np.ndarray, "h w"]
+    anchors: Anchors
+
+
+def load(name: str = SAMPLES[0]) -> Sample:
+    """The bundled scene of that name."""
+    if name not in SAMPLES:
+        raise InputError(f"no sample {name!r}; there are {', '.join(SAMPLES)}")
+    image_path, anchors_path = FOLDER / f"{name}.jpg", FOLDER / f"{name}_anchors.csv"
+    return Sample(
+        image_path=image_path,
+        anchors_path=anchors_path,
+        image=read_image(image_path),
+        depth_m=read_depth_png(FOLDER / f"{name}_depth.png"),
+        anchors=Anchors.read(anchors_path),
+    )
