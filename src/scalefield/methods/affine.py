@@ -147,40 +147,37 @@ def fit_scale(samples: Samples, reason: str) -> Affine:
 
 
 def fit_ransac(samples: Samples, seed: int) -> tuple[Affine, Bool[np.ndarray, " n"]]:
-    """The affine fit to the largest consensus, and which samples are in it.
+    """The least-squares line of the consensus around the best line, and who is in it.
 
-    Lines with s > 0 through two anchors are scored by Σ w min(r², τ²). The threshold τ is the
-    mean absolute deviation from the residuals' median (Depth Anything 3, Eq. 8), measured on
-    the residuals of the least-squares fit. The winner's inliers are fitted by least squares;
-    τ is then measured again on them, as long as that keeps more than half of the anchors.
+    Lines with s > 0 through two anchors are scored by Σ w min(|r|, τ). The threshold τ is the
+    mean absolute deviation from the residuals' median (Depth Anything 3, Eq. 8), measured on the
+    least-squares fit to all. Outliers swell it, so it is measured again on the residuals of the
+    winner's consensus for as long as that keeps more than half of the anchors.
     """
     first = fit_affine(samples)
     everyone = np.ones(len(samples), dtype=bool)
     if len(samples) < 3:
         return first, everyone
     x, y, w = samples.x, samples.y, samples.weight
-    threshold = _mean_absolute_deviation(y - first(x))
     i, j = _pairs(len(samples), seed)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scale = (y[j] - y[i]) / (x[j] - x[i])
-    good = np.isfinite(scale) & (scale > 0)
-    if threshold == 0 or not good.any():
+    apart = np.abs(x[j] - x[i]) > np.finfo(np.float64).eps * np.abs(x).max()
+    rising = apart & (np.sign(x[j] - x[i]) == np.sign(y[j] - y[i]))
+    threshold = _mean_absolute_deviation(y - first(x))
+    if threshold == 0 or not rising.any():
         return first, everyone
-    scale, shift = scale[good], (y[i] - scale * x[i])[good]
-    costs = [
-        w @ np.minimum((y - s * x - t) ** 2, threshold**2)
-        for s, t in zip(scale, shift, strict=True)
-    ]
-    best = int(np.argmin(costs))
-    consensus = np.abs(y - scale[best] * x - shift[best]) <= threshold
-    fit = fit_affine(samples[consensus])
-    for _ in range(10):
-        threshold = _mean_absolute_deviation((y - fit(x))[consensus])
-        inliers = np.abs(y - fit(x)) <= threshold
-        if 2 * np.count_nonzero(inliers) <= len(samples) or (inliers == consensus).all():
+    i, j = i[rising], j[rising]
+    scales = (y[j] - y[i]) / (x[j] - x[i])
+    lines = [Affine(s, t) for s, t in zip(scales, y[i] - scales * x[i], strict=True)]
+    best = min(lines, key=lambda line: w @ np.minimum(np.abs(y - line(x)), threshold))
+    residuals = y - best(x)
+    consensus = np.abs(residuals) <= threshold
+    while True:
+        threshold = _mean_absolute_deviation(residuals[consensus])
+        inliers = np.abs(residuals) <= threshold
+        if 2 * np.count_nonzero(inliers) <= len(samples) or (inliers >= consensus).all():
             break
-        consensus, fit = inliers, fit_affine(samples[inliers])
-    return fit, consensus
+        consensus = inliers
+    return fit_affine(samples[consensus]), consensus
 
 
 def spread(x: np.ndarray) -> float:

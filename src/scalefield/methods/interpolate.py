@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 from scipy.interpolate import LinearNDInterpolator
-from scipy.spatial import ConvexHull, cKDTree
+from scipy.spatial import cKDTree
 
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
@@ -63,7 +63,7 @@ def interpolate(
     """Values at distinct pixels brought to every pixel, and the rung of the ladder taken."""
     if len(pixels) == 1:
         return np.full(shape, values[0]), ("constant depth: one anchor",)
-    grid = np.indices(shape).reshape(2, -1).T
+    grid = np.indices(shape, dtype=np.float64).reshape(2, -1).T
     centred = pixels - pixels.mean(axis=0)
     _, extents, axes = np.linalg.svd(centred, full_matrices=False)
     if extents[1] < 1e-9 * extents[0]:
@@ -72,11 +72,7 @@ def interpolate(
         place = (grid - pixels.mean(axis=0)) @ axes[0]
         field = np.interp(place, along[order], values[order])
         return field.reshape(shape), ("interpolated along one line: the anchors are collinear",)
-    # Pixels outside the hull are kept from the triangle search, which is slow for them.
-    edges = ConvexHull(pixels).equations
-    inside = (edges[:, :2] @ grid.T + edges[:, 2:] <= 1e-9).all(axis=0)
-    field = np.full(len(grid), np.nan)
-    field[inside] = LinearNDInterpolator(pixels, values)(grid[inside])
+    field = LinearNDInterpolator(pixels, values)(grid)
     outside = np.isnan(field)
     _, nearest = cKDTree(pixels).query(grid[outside])
     field[outside] = values[nearest]
