@@ -19,7 +19,7 @@ class ModelsCommand:
         rows = [
             (
                 name,
-                f"{card.parameters_m:g} M",
+                f"{card.parameters_m} M",
                 card.kind,
                 f"{card.feature_channels or '–'}",
                 card.code_licence,

@@ -45,7 +45,7 @@ class ModelCard:
 
     source: str
     """Hub id of the weights; empty if they are in this package."""
-    parameters_m: float
+    parameters_m: int
     """Parameters that are run, in millions."""
     kind: Kind
     feature_channels: int | None
@@ -56,7 +56,7 @@ class ModelCard:
 
 
 MODELS: dict[str, ModelCard] = {
-    "lite": ModelCard("", 3.1, "depth", 64, "Apache-2.0", "lite"),
+    "lite": ModelCard("", 3, "depth", 64, "Apache-2.0", "lite"),
     "da3-small": ModelCard("depth-anything/DA3-SMALL", 25, "depth", 64, "Apache-2.0", "da3"),
     "da3-base": ModelCard("depth-anything/DA3-BASE", 98, "depth", 128, "Apache-2.0", "da3"),
     # 1.1 is retrained after a bug was found; its authors deprecate the first.

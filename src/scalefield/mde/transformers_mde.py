@@ -24,7 +24,7 @@ PREPROCESS = {
     "depth_anything": Preprocess((518, 518), "least", 14),
     # Its authors also reflect a border; a resize of the bare image keeps F aligned with it.
     "zoedepth": Preprocess((384, 512), "least", 32, HALF, HALF, "bilinear"),
-    "glpn": Preprocess((480, 640), "native", 32, (0, 0, 0), (1, 1, 1), "bilinear"),
+    "glpn": Preprocess((480, 640), "native", 32, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), "bilinear"),
     "depth_pro": Preprocess((1536, 1536), "stretch", 1, HALF, HALF, "bilinear"),
 }
 """What each architecture was trained with; others are read from preprocessor_config.json."""
