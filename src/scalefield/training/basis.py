@@ -26,7 +26,14 @@ from scalefield.losses import (
 from scalefield.ridge import LITERAL, Ridge, solve
 from scalefield.sampling import REGIMES
 from scalefield.sampling import generator as named_generator
-from scalefield.training.data import Batch, TrainingFrame, draw_anchors, epoch_batches, make_batch
+from scalefield.training.data import (
+    PIXELS,
+    Batch,
+    TrainingFrame,
+    draw_anchors,
+    epoch_batches,
+    make_batch,
+)
 from scalefield.training.loop import (
     Ema,
     RunFolder,
@@ -141,8 +148,7 @@ def training_batch(
         n = round(np.exp(rng.uniform(np.log(least - 0.5), np.log(most + 0.5))))
         n = min(max(n, least), most, len(frame.pixels))
         anchor_rows.append(draw_anchors(frame, n, config.anchor_jitter, rng))
-        rows = rng.integers(len(frame.pixels), size=config.pixels)
-        pixel_rows.append(torch.from_numpy(rows).to(frame.pixels.device))
+        pixel_rows.append(rng.integers(len(frame.pixels), size=config.pixels))
         mirror.append(bool(config.mirror and rng.random() < 0.5))
         noise.append(rng.normal() * config.offset_noise)
     batch = make_batch(frames, anchor_rows, pixel_rows, mirror)
@@ -158,9 +164,7 @@ def validation(
     for indices in epoch_batches(frames, config.batch, 0, 0):
         chosen = [frames[i] for i in indices]
         # Equal pixel counts make one tensor: a frame with few known pixels repeats them.
-        pixels = [
-            torch.arange(config.pixels, device=f.pixels.device) % len(f.pixels) for f in chosen
-        ]
+        pixels = [np.arange(PIXELS) % len(f.pixels) for f in chosen]
         anchors = [f.anchors[config.validate] for f in chosen]
         batch = make_batch(chosen, anchors, pixels, [False] * len(chosen))
         for name, value in step_losses(generator, batch, config).items():
@@ -231,7 +235,7 @@ def train_basis(
             progress.update()
         scores = validation(ema.model, val, config)
         if rank == 0:
-            last = {f"train_{k}": float(v) for k, v in losses.items()}
+            last = {f"train_{k}": float(v.detach()) for k, v in losses.items()}
             run.log(step + 1, **last, **{f"val_{k}": v for k, v in scores.items()})
             if scores["loss"] < best:
                 best = scores["loss"]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float32, Int64
+from scipy.spatial import cKDTree
 from torch import Tensor
 from tqdm import tqdm
 
-from scalefield.cues import grid_log_depth, to_unit
+from scalefield.cues import grid_log_depth
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
 from scalefield.generator import resize
@@ -34,13 +36,13 @@ class TrainingFrame:
     """F in float16, on its own grid (or the generator's, where that is coarser)."""
     log_depth: Float[Tensor, "1 hg wg"]
     """Centred log D on the generator's grid."""
-    pixels: Float[Tensor, "p 2"]
-    """(u, v) of known pixels."""
-    mde_log_depth: Float[Tensor, " p"]
+    pixels: Float32[np.ndarray, "p 2"]
+    """(u, v) of known pixels. The tables stay on the host, the maps on the device."""
+    mde_log_depth: Float32[np.ndarray, " p"]
     """log D_MDE there."""
-    true_log_depth: Float[Tensor, " p"]
+    true_log_depth: Float32[np.ndarray, " p"]
     """log D_gt there."""
-    anchors: dict[str, Int64[Tensor, " n"]]
+    anchors: dict[str, Int64[np.ndarray, " _"]]
     """Rows of the tables above that the benchmark's protocol draws as anchors, by regime."""
 
     @property
@@ -48,6 +50,11 @@ class TrainingFrame:
         """Frames of one bucket can be stacked."""
         cells = () if self.features is None else tuple(self.features.shape)
         return (*self.log_depth.shape[1:], *cells)
+
+    @cached_property
+    def tree(self) -> cKDTree:
+        """Finds the known pixel nearest to a position."""
+        return cKDTree(self.pixels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,17 +113,17 @@ def prepare_frame(
     table = np.concatenate([*drawn.values(), table])
     ends = np.cumsum([len(indices) for indices in drawn.values()])
     v, u = np.divmod(table, frame.mask.shape[1])
-    mde_depth = output.mde_depth.flatten()[torch.from_numpy(table).to(output.mde_depth.device)]
+    mde_depth = output.mde_depth.cpu().numpy().reshape(-1)[table]
     return TrainingFrame(
         name=name,
         shape=output.shape,
         features=None if features is None else features.half().to(device),
         log_depth=log_depth,
-        pixels=torch.from_numpy(np.stack([u, v], axis=1)).to(device).float(),
-        mde_log_depth=mde_depth.float().log().to(device),
-        true_log_depth=torch.from_numpy(np.log(frame.depth_m[v, u])).to(device).float(),
+        pixels=np.stack([u, v], axis=1).astype(np.float32),
+        mde_log_depth=np.log(mde_depth).astype(np.float32),
+        true_log_depth=np.log(frame.depth_m[v, u]).astype(np.float32),
         anchors={
-            regime: torch.arange(end - len(indices), end, device=device)
+            regime: np.arange(end - len(indices), end)
             for (regime, indices), end in zip(drawn.items(), ends.tolist(), strict=True)
         },
     )
@@ -168,7 +175,7 @@ def epoch_batches(
 
 def draw_anchors(
     frame: TrainingFrame, n: int, jitter: float, rng: np.random.Generator
-) -> Int64[Tensor, " n"]:
+) -> Int64[np.ndarray, " n"]:
     """Rows of the frame's table for n anchors: the protocol's grid, shifted by up to `jitter` of a
     cell, each candidate moved to the nearest known pixel; one met twice is replaced by chance."""
     height, width = frame.shape
@@ -177,53 +184,53 @@ def draw_anchors(
     shift = (rng.random((n, 2)) - 0.5) * jitter
     u = (cell % columns + 0.5 + shift[:, 0]) * width / columns
     v = (cell // columns + 0.5 + shift[:, 1]) * height / rows
-    wanted = torch.from_numpy(np.stack([u, v], axis=1)).to(frame.pixels)
-    nearest = torch.cdist(wanted, frame.pixels).argmin(dim=1)
-    order = nearest.argsort(stable=True)
-    again = torch.zeros_like(nearest, dtype=torch.bool)
-    again[order[1:]] = nearest[order[1:]] == nearest[order[:-1]]
-    chance = torch.from_numpy(rng.integers(len(frame.pixels), size=n)).to(nearest.device)
-    return torch.where(again, chance, nearest)
+    nearest = np.asarray(frame.tree.query(np.stack([u, v], axis=1))[1], dtype=np.int64)
+    first = np.unique(nearest, return_index=True)[1]
+    again = np.setdiff1d(np.arange(n), first)
+    nearest[again] = rng.integers(len(frame.pixels), size=len(again))
+    return nearest
 
 
 def make_batch(
     frames: Sequence[TrainingFrame],
-    anchor_rows: Sequence[Int64[Tensor, " _"]],
-    pixel_rows: Sequence[Int64[Tensor, " _"]],
+    anchor_rows: Sequence[Int64[np.ndarray, " _"]],
+    pixel_rows: Sequence[Int64[np.ndarray, " p"]],
     mirror: Sequence[bool],
 ) -> Batch:
     """Stack frames of one bucket; the shorter anchor sets are padded with weight zero."""
-    most = max(len(rows) for rows in anchor_rows)
+    count, most = len(frames), max(len(rows) for rows in anchor_rows)
+    anchor_positions = np.zeros((count, most, 2), np.float32)
+    y, weights = np.zeros((2, count, most), np.float32)
+    pixel_positions, mde_log_depth, true_log_depth = [], [], []
+    for i, (frame, chosen, rows) in enumerate(zip(frames, anchor_rows, pixel_rows, strict=True)):
+        # Pixels in −1 … 1 over the image (`cues.to_unit`), turned over with a mirrored frame.
+        size = np.array([frame.shape[1], frame.shape[0]], np.float32)
+        turn = np.array([-1 if mirror[i] else 1, 1], np.float32)
+        positions = ((frame.pixels + 0.5) * 2 / size - 1) * turn
+        anchor_positions[i, : len(chosen)] = positions[chosen]
+        y[i, : len(chosen)] = frame.true_log_depth[chosen] - frame.mde_log_depth[chosen]
+        weights[i, : len(chosen)] = 1
+        pixel_positions.append(positions[rows])
+        mde_log_depth.append(frame.mde_log_depth[rows])
+        true_log_depth.append(frame.true_log_depth[rows])
     device = frames[0].log_depth.device
-    count = len(frames)
-    positions = torch.zeros(count, most, 2, device=device)
-    y, weights = torch.zeros(2, count, most, device=device)
-    flips = [torch.tensor([-1.0 if m else 1.0, 1.0], device=device) for m in mirror]
-    for i, (frame, rows) in enumerate(zip(frames, anchor_rows, strict=True)):
-        positions[i, : len(rows)] = to_unit(frame.pixels[rows], frame.shape) * flips[i]
-        y[i, : len(rows)] = frame.true_log_depth[rows] - frame.mde_log_depth[rows]
-        weights[i, : len(rows)] = 1
+    turned = torch.tensor(list(mirror), device=device)[:, None, None, None]
 
-    def stack(maps: Iterator[Tensor]) -> Tensor:
-        return torch.stack([x.flip(-1) if m else x for x, m in zip(maps, mirror, strict=True)])
+    def stack(maps: list[Tensor]) -> Tensor:
+        stacked = torch.stack(maps).float()
+        return torch.where(turned, stacked.flip(-1), stacked)
 
-    pairs = list(zip(frames, pixel_rows, strict=True))
+    def send(array: np.ndarray | list[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.asarray(array)).to(device)
+
+    features = [frame.features for frame in frames if frame.features is not None]
     return Batch(
-        features=(
-            None
-            if frames[0].features is None
-            else stack(f.features.float() for f in frames if f.features is not None)
-        ),
-        log_depth=stack(f.log_depth for f in frames),
-        anchor_positions=positions,
-        y=y,
-        anchor_weights=weights,
-        pixel_positions=torch.stack(
-            [
-                to_unit(f.pixels[r], f.shape) * flip
-                for (f, r), flip in zip(pairs, flips, strict=True)
-            ]
-        ),
-        mde_log_depth=torch.stack([f.mde_log_depth[rows] for f, rows in pairs]),
-        true_log_depth=torch.stack([f.true_log_depth[rows] for f, rows in pairs]),
+        features=stack(features) if features else None,
+        log_depth=stack([frame.log_depth for frame in frames]),
+        anchor_positions=send(anchor_positions),
+        y=send(y),
+        anchor_weights=send(weights),
+        pixel_positions=send(pixel_positions),
+        mde_log_depth=send(mde_log_depth),
+        true_log_depth=send(true_log_depth),
     )

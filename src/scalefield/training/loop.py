@@ -49,10 +49,11 @@ class Ema:
     def update(self, model: nn.Module, step: int) -> None:
         """Move towards `model`."""
         decay = min(self.decay, (step + 1) / (step + 10))
-        for ours, theirs in zip(self.model.parameters(), model.parameters(), strict=True):
-            ours.lerp_(theirs, 1 - decay)
-        for mine, other in zip(self.model.buffers(), model.buffers(), strict=True):
-            mine.copy_(other)
+        # Whole lists at once: hundreds of small launches would cost more than the step.
+        ours: list[Tensor] = list(self.model.parameters())
+        torch._foreach_lerp_(ours, list(model.parameters()), 1 - decay)
+        if buffers := list(self.model.buffers()):
+            torch._foreach_copy_(buffers, list(model.buffers()))
 
 
 def save_checkpoint(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as nnf
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64, UInt8
 from safetensors.torch import save
 from torch import Tensor
 from tqdm import tqdm
@@ -32,7 +32,7 @@ from scalefield.training.loop import (
     step_generator,
 )
 
-CROPS = ((320, 416), (256, 512), (384, 352))
+CROPS = ((320, 416), (256, 512))
 """Heights and widths of training crops; each batch has one of them."""
 
 
@@ -40,15 +40,15 @@ CROPS = ((320, 416), (256, 512), (384, 352))
 class MDETraining:
     """Hyper-parameters of the recipe."""
 
-    steps: int = 3000
-    batch: int = 32
+    steps: int = 2000
+    batch: int = 64
     rate: float = 1e-3
     """Learning rate of the decoder."""
     encoder_rate: float = 3e-4
     """Learning rate of the pretrained encoder."""
     weight_decay: float = 0.02
-    warmup: int = 150
-    ema: float = 0.999
+    warmup: int = 100
+    ema: float = 0.998
     gradient_weight: float = 0.5
     """Weight of the multi-scale gradient loss, which makes edges sharp."""
     metric_weight: float = 0.05
@@ -63,15 +63,16 @@ class MDETraining:
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceFrame:
-    """A frame ready for augmentation on the device."""
+class FrameBank:
+    """All frames on the device, each in the top-left corner of one common canvas."""
 
-    image: Float[Tensor, "3 h w"]
-    """float16, −1 … 1."""
-    log_depth: Float[Tensor, "1 h w"]
+    images: UInt8[Tensor, "n 3 h w"]
+    log_depth: Float[Tensor, "n 1 h w"]
     """float16; NaN where unknown."""
-    source: str
-    scene: str
+    sizes: Float[Tensor, "n 2"]
+    """Height and width of each frame (on the CPU)."""
+    sources: tuple[str, ...]
+    scenes: tuple[str, ...]
 
 
 def fold_of(scene: str, folds: int) -> int:
@@ -79,58 +80,86 @@ def fold_of(scene: str, folds: int) -> int:
     return int(named_generator(0, "fold", scene).integers(folds))
 
 
-def load_frames(dataset: Dataset, names: list[str], device: torch.device) -> list[DeviceFrame]:
-    """All frames in device memory, decoded by a few threads."""
+def load_frames(dataset: Dataset, config: MDETraining, device: torch.device) -> FrameBank:
+    """The split "train" without the fold left out; large images are thinned to half a megapixel."""
 
-    def load(name: str) -> DeviceFrame:
+    def load(name: str) -> tuple[Tensor, Tensor, str, str] | None:
         frame = dataset.load(name)
+        if config.folds and fold_of(frame.scene, config.folds) == config.fold:
+            return None
         log_depth = np.where(frame.mask, np.log(np.where(frame.mask, frame.depth_m, 1)), np.nan)
-        image = torch.from_numpy(frame.image.copy()).permute(2, 0, 1)
-        return DeviceFrame(
-            image=(image.to(device).float() / 127.5 - 1).half(),
-            log_depth=torch.from_numpy(log_depth)[None].to(device).half(),
-            source=name.rsplit("/", 1)[0],
-            scene=frame.scene,
-        )
+        step = max(1, round((frame.mask.size / 5e5) ** 0.5))
+        image = torch.from_numpy(frame.image[::step, ::step].copy()).permute(2, 0, 1)
+        depth = torch.from_numpy(log_depth[None, ::step, ::step]).half()
+        return image, depth, name.rsplit("/", 1)[0], frame.scene
 
+    names = dataset.names("train")
     with ThreadPoolExecutor(8) as pool:
-        return list(tqdm(pool.map(load, names), total=len(names), desc="frames", unit="frame"))
+        loaded = list(tqdm(pool.map(load, names), total=len(names), desc="frames", unit="frame"))
+    kept = [frame for frame in loaded if frame is not None]
+    if not kept:
+        raise InputError("no frame is left to train on")
+    height, width = (max(frame[1].shape[side] for frame in kept) for side in (1, 2))
+    images = torch.zeros(len(kept), 3, height, width, dtype=torch.uint8, device=device)
+    log_depth = torch.full(
+        (len(kept), 1, height, width), torch.nan, dtype=torch.float16, device=device
+    )
+    for i, (image, depth, _, _) in enumerate(kept):
+        images[i, :, : image.shape[1], : image.shape[2]] = image.to(device)
+        log_depth[i, :, : depth.shape[1], : depth.shape[2]] = depth.to(device)
+    return FrameBank(
+        images=images,
+        log_depth=log_depth,
+        sizes=torch.tensor([tuple(frame[1].shape[1:]) for frame in kept]).float(),
+        sources=tuple(frame[2] for frame in kept),
+        scenes=tuple(frame[3] for frame in kept),
+    )
 
 
 def augment(
-    frame: DeviceFrame, crop: tuple[int, int], rng: torch.Generator
-) -> tuple[Float[Tensor, "3 h w"], Float[Tensor, "1 h2 w2"]]:
-    """A random window (place, scale, aspect, roll, mirror) with its log-depth at half the size."""
-    height, width = frame.image.shape[1:]
-    draw = torch.rand(6, generator=rng).tolist()
-    working = PREPROCESS.target((height, width))
-    density = working[0] / height * 2 ** (draw[0] - 0.5)
+    bank: FrameBank, chosen: Int64[Tensor, " b"], crop: tuple[int, int], rng: torch.Generator
+) -> tuple[Float[Tensor, "b 3 h w"], Float[Tensor, "b 1 h2 w2"]]:
+    """Random windows (place, scale, aspect, roll, mirror), and their log-depth at half the size."""
+    sizes = bank.sizes[chosen]
+    draw = torch.rand(6, len(chosen), generator=rng)
+    working = torch.tensor([PREPROCESS.target((int(h), int(w)))[0] for h, w in sizes.tolist()])
+    density = working / sizes[:, 0] * 2 ** (draw[0] - 0.5)
     aspect = 1.3 ** (draw[1] - 0.5)
-    # The window must fit: source pixels covered along each side, at most the whole image.
-    shrink = min(1.0, density * height / (crop[0] * aspect), density * width * aspect / crop[1])
-    window_h, window_w = crop[0] * aspect * shrink / density, crop[1] / aspect * shrink / density
-    centre_v = (window_h + (height - window_h) * 2 * draw[2]) / height - 1
-    centre_u = (window_w + (width - window_w) * 2 * draw[3]) / width - 1
+    window = torch.stack([crop[0] * aspect, crop[1] / aspect], dim=1) / density[:, None]
+    window *= (sizes / window).amin(dim=1, keepdim=True).clamp(max=1)  # it must fit
+    centre = window / 2 + (sizes - window) * draw[2:4].T  # in pixels, as (v, u)
     roll = (draw[4] - 0.5) * 0.14
-    mirror = -1.0 if draw[5] < 0.5 else 1.0
-    cos, sin = float(np.cos(roll)), float(np.sin(roll))
-    theta = torch.tensor(
+    mirror = torch.where(draw[5] < 0.5, -1.0, 1.0)
+    half_v, half_u = (window / 2).unbind(1)
+    cos, sin = roll.cos(), roll.sin()
+    # Rows give (u, v) in pixels for crop coordinates in −1 … 1; then the canvas's −1 … 1.
+    theta = torch.stack(
         [
-            [mirror * window_w / width * cos, -window_h / width * sin, centre_u],
-            [mirror * window_w / height * sin, window_h / height * cos, centre_v],
+            torch.stack([mirror * half_u * cos, -half_v * sin, centre[:, 1]], dim=1),
+            torch.stack([mirror * half_u * sin, half_v * cos, centre[:, 0]], dim=1),
         ],
-        device=frame.image.device,
-    )[None]
-    image_at = nnf.affine_grid(theta, [1, 1, *crop], align_corners=False)
-    depth_at = nnf.affine_grid(theta, [1, 1, crop[0] // 2, crop[1] // 2], align_corners=False)
-    image = nnf.grid_sample(
-        frame.image[None].float(), image_at, "bilinear", "reflection", align_corners=False
+        dim=1,
     )
-    inside = (depth_at.abs() <= 1).all(dim=-1)[0]
+    canvas = torch.tensor([bank.images.shape[3], bank.images.shape[2]]).float()
+    theta = theta * (2 / canvas)[:, None]
+    theta[:, :, 2] -= 1
+    device = bank.images.device
+    theta = theta.to(device)
+    limits = (sizes.flip(1) * 2 / canvas - 1).to(device)[:, None, None]  # the frame's far corner
+    chosen = chosen.to(device)
+
+    image_at = nnf.affine_grid(theta, [len(chosen), 1, *crop], align_corners=False)
+    image_at = torch.minimum(image_at, limits - 2 / canvas.to(device))
+    images = nnf.grid_sample(
+        bank.images[chosen].float() / 127.5 - 1, image_at, "bilinear", "border", align_corners=False
+    )
+    halved = [len(chosen), 1, crop[0] // 2, crop[1] // 2]
+    depth_at = nnf.affine_grid(theta, halved, align_corners=False)
+    inside = ((depth_at > -1) & (depth_at < limits)).all(dim=-1)[:, None]
     log_depth = nnf.grid_sample(
-        frame.log_depth[None].float(), depth_at, "nearest", "border", align_corners=False
+        bank.log_depth[chosen].float(), depth_at, "nearest", "border", align_corners=False
     )
-    return image[0], torch.where(inside, log_depth[0], torch.nan)
+    return images, torch.where(inside, log_depth, torch.nan)
 
 
 def colour(images: Float[Tensor, "b 3 h w"], rng: torch.Generator) -> Float[Tensor, "b 3 h w"]:
@@ -204,9 +233,7 @@ def train_mde(
     """Train on the split "train" (without the fold left out) and write `out`/model."""
     where = pick_device(device)
     run = RunFolder(out, config)
-    frames = load_frames(dataset, dataset.names("train"), where)
-    if config.folds:
-        frames = [f for f in frames if fold_of(f.scene, config.folds) != config.fold]
+    bank = load_frames(dataset, config, where)
     torch.manual_seed(config.seed)
     net = LiteNet()
     if encoder is not None:
@@ -224,16 +251,15 @@ def train_mde(
     if run.checkpoint.exists():
         start, _ = load_checkpoint(run.checkpoint, net, ema, optimiser)
 
-    counts = Counter(f.source for f in frames)
-    chance = torch.tensor([counts[f.source] ** -config.balance for f in frames])
+    counts = Counter(bank.sources)
+    chance = torch.tensor([counts[source] ** -config.balance for source in bank.sources])
     progress = tqdm(range(start, config.steps), initial=start, total=config.steps, desc="lite")
     for step in progress:
         rng = step_generator(config.seed, step)
         crop = CROPS[int(torch.randint(len(CROPS), (), generator=rng))]
         chosen = torch.multinomial(chance, config.batch, replacement=True, generator=rng)
-        pairs = [augment(frames[i], crop, rng) for i in chosen.tolist()]
-        images = colour(torch.stack([p[0] for p in pairs]), rng)
-        truth = torch.stack([p[1] for p in pairs])
+        images, truth = augment(bank, chosen, crop, rng)
+        images = colour(images, rng)
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = rate * cosine_rate(step, config.steps, config.warmup)
         net.train()
@@ -248,7 +274,7 @@ def train_mde(
         if (step + 1) % save_every == 0 or step + 1 == config.steps:
             run.log(step + 1, loss=float(loss.detach()))
             save_checkpoint(run.checkpoint, net, ema, optimiser, step=step + 1, best=float("inf"))
-    write_lite(out / "model", ema.model, config, sorted({f.scene for f in frames}))
+    write_lite(out / "model", ema.model, config, sorted(set(bank.scenes)))
 
 
 def write_lite(folder: Path, net: torch.nn.Module, config: MDETraining, scenes: list[str]) -> None:
