@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,8 +56,7 @@ class Anchors:
 
     def pixels(self, shape: tuple[int, int]) -> tuple[Int64[np.ndarray, " n"], ...]:
         """Row and column of the pixel that each anchor falls in; all must lie in the image."""
-        rows = np.floor(self.v + 0.5).astype(np.int64)
-        columns = np.floor(self.u + 0.5).astype(np.int64)
+        rows, columns = np.floor(self.v + 0.5), np.floor(self.u + 0.5)
         height, width = shape
         inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
         if not inside.all():
@@ -69,7 +67,7 @@ class Anchors:
                 f"{np.count_nonzero(~inside)} of {len(self)} anchors lie outside the image of "
                 f"{width}×{height} pixels (u 0…{width - 1}, v 0…{height - 1}): {outside}"
             )
-        return rows, columns
+        return rows.astype(np.int64), columns.astype(np.int64)
 
     @classmethod
     def from_map(cls, depth_m: np.ndarray, mask: np.ndarray | None = None) -> Anchors:
@@ -96,8 +94,18 @@ class Anchors:
             return cls(**_parse_csv(path))
         raise InputError(f"{path}: anchors are read from .csv, .npz or 16-bit .png, not {suffix!r}")
 
-    def write(self, path: str | Path, *, shape: tuple[int, int] | None = None) -> None:
-        """Write `.csv`, `.npz` or, given the image's shape, a sparse 16-bit millimetre `.png`."""
+    def write(
+        self,
+        path: str | Path,
+        *,
+        shape: tuple[int, int] | None = None,
+        png_units_per_metre: float = 1000.0,
+    ) -> None:
+        """Write `.csv`, `.npz` (both exact) or, given the image's shape, a sparse 16-bit `.png`.
+
+        A PNG holds one depth a pixel, in whole units and below 65536 of them; anchors that it
+        cannot hold are refused.
+        """
         path = Path(path)
         columns = {"u": self.u, "v": self.v, "depth_m": self.depth_m}
         if self.sigma_m is not None:
@@ -112,18 +120,32 @@ class Anchors:
                 np.savez(buffer, **columns)  # type: ignore[arg-type]
                 write_atomic(path, buffer.getvalue())
             case ".png":
-                if shape is None:
-                    raise InputError(f"{path}: a sparse PNG needs shape=(height, width)")
-                depth_m = np.zeros(shape)
-                depth_m[self.pixels(shape)] = self.depth_m
-                write_depth_png(path, depth_m, units_per_metre=1000)
+                write_depth_png(
+                    path, self._as_map(path, shape, png_units_per_metre), png_units_per_metre
+                )
             case suffix:
                 raise InputError(f"{path}: anchors are written as .csv, .npz or .png, not {suffix}")
+
+    def _as_map(self, path: Path, shape: tuple[int, int] | None, units: float) -> np.ndarray:
+        if shape is None:
+            raise InputError(f"{path}: a sparse PNG needs shape=(height, width)")
+        if self.sigma_m is not None:
+            raise InputError(f"{path}: a PNG has no room for sigma_m; write .csv or .npz")
+        pixels = self.pixels(shape)
+        if len(np.unique(np.stack(pixels), axis=1).T) < len(self):
+            raise InputError(f"{path}: a PNG holds one anchor a pixel, and some pixels have more")
+        whole = np.round(self.depth_m * units)
+        _require(
+            (whole >= 1) & (whole <= 65535), f"1 to 65535 units of 1/{units:g} m", self.depth_m
+        )
+        depth_m = np.zeros(shape)
+        depth_m[pixels] = self.depth_m
+        return depth_m
 
 
 def _column(name: str, values: Any) -> np.ndarray:
     if hasattr(values, "detach"):  # a torch tensor, on any device
-        values = values.detach().cpu().numpy()
+        values = values.detach().cpu().double().numpy()
     try:
         column = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as e:
@@ -148,15 +170,19 @@ def _parse_csv(path: Path) -> dict[str, list[float]]:
         text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{path}: not a UTF-8 text file") from None
-    lines: Sequence[list[str]] = [row for row in csv.reader(io.StringIO(text)) if row]
-    names = [name.strip() for name in lines[0]] if lines else []
+    reader = csv.reader(io.StringIO(text))
+    try:
+        lines = [(reader.line_num, row) for row in reader if row]
+    except csv.Error as e:
+        raise InputError(f"{path}, line {reader.line_num}: not a CSV file ({e})") from None
+    names = [name.strip() for name in lines[0][1]] if lines else []
     if not {"u", "v", "depth_m"} <= set(names) or len(set(names)) < len(names):
         found = ",".join(names)[:80] or "an empty file"
         raise InputError(f"{path}: wanted the header u,v,depth_m[,sigma_m], found {found}")
     columns: dict[str, list[float]] = {
         name: [] for name in names if name in ("u", "v", "depth_m", "sigma_m")
     }
-    for number, row in enumerate(lines[1:], start=2):
+    for number, row in lines[1:]:
         if len(row) != len(names):
             raise InputError(f"{path}, line {number}: {len(names)} fields wanted, {len(row)} found")
         for name, value in zip(names, row, strict=True):

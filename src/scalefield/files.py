@@ -101,6 +101,15 @@ def write_npz(path: str | Path, **arrays: np.ndarray) -> None:
     write_atomic(path, buffer.getvalue())
 
 
+def rgb(image: Image.Image) -> Image.Image:
+    """The image in 8-bit RGB; a depth map or another 16-bit image would be cut off, so refused."""
+    if image.mode.startswith(("I", "F")):
+        raise InputError(
+            f"an image must have 8 bits a channel, found mode {image.mode}; is it a depth map?"
+        )
+    return image.convert("RGB")
+
+
 def read_image(path: str | Path) -> np.ndarray:
     """An image file as uint8 RGB, upright (EXIF orientation applied)."""
     from PIL import ImageOps
@@ -108,7 +117,10 @@ def read_image(path: str | Path) -> np.ndarray:
     path = Path(path)
     try:
         with Image.open(io.BytesIO(read_bytes(path))) as image:
-            return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+            upright = ImageOps.exif_transpose(image)
+            return np.asarray(rgb(upright))
+    except InputError as e:
+        raise InputError(f"{path}: {e}") from None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as e:
         raise InputError(f"{path}: not a readable image ({e})") from None
 
@@ -178,7 +190,7 @@ def write_depth_png(path: str | Path, depth_m: np.ndarray, units_per_metre: floa
     overflow = units > 65535
     units = np.where(overflow | (units < 0), 0, units)
     tags = PngImagePlugin.PngInfo()
-    tags.add_text(UNITS_TAG, f"{units_per_metre:g}")
+    tags.add_text(UNITS_TAG, repr(float(units_per_metre)))
     buffer = io.BytesIO()
     Image.fromarray(units.astype(np.uint16)).save(buffer, format="PNG", pnginfo=tags)
     write_atomic(path, buffer.getvalue())

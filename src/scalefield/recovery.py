@@ -14,7 +14,7 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
-from scalefield.files import read_image
+from scalefield.files import read_image, rgb
 from scalefield.mde import MDE, Kind, MDEOutput, load_mde
 from scalefield.methods import Method, make_method, method_name
 from scalefield.result import Recovery, Rejection
@@ -46,6 +46,8 @@ def recover(
     """
     pixels = None if image is None else load_image(image)
     if mde_depth is None:
+        if kind is not None or resize:
+            raise InputError("kind and resize speak of a map of your own; give it as mde_depth")
         if pixels is None:
             raise InputError("nothing to recover from: give an image, or mde_depth with its kind")
         mde_output = (load_mde(mde) if isinstance(mde, str) else mde)(pixels)
@@ -90,7 +92,7 @@ def load_image(image: str | Path | Image.Image | np.ndarray | Tensor) -> np.ndar
     if isinstance(image, (str, Path)):
         return read_image(image)
     if isinstance(image, Image.Image):
-        return np.asarray(image.convert("RGB"))
+        return np.asarray(rgb(image))
     pixels = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
         raise InputError(
@@ -114,14 +116,14 @@ def bring_depth(
             f'"disparity" (falls with it), found {kind!r}'
         )
     try:
-        values = torch.as_tensor(mde_depth).detach()
+        values = mde_depth.detach() if isinstance(mde_depth, Tensor) else _native(mde_depth)
     except (TypeError, ValueError, RuntimeError) as e:
         raise InputError(f"the depth map must be an array of numbers: {e}") from None
     if values.ndim != 2 or 0 in values.shape:
         raise InputError(
             f"a depth map must have shape (height, width), found {tuple(values.shape)}"
         )
-    if values.dtype == torch.uint8:
+    if values.dtype in (torch.uint8, torch.int8):
         raise InputError(
             "8-bit depth has too few steps and is usually a picture of depth; "
             "give the float or 16-bit map itself"
@@ -145,6 +147,14 @@ def bring_depth(
     if not bool(output.valid.any()):
         raise InputError("the depth map has no usable value: all are NaN, infinite, or not above 0")
     return output
+
+
+def _native(values: Any) -> Tensor:
+    """A tensor with its own memory; flipped, read-only and byte-swapped arrays are fine."""
+    array = np.array(values, order="C")
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"found {array.dtype}")
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
 
 
 def _doubts(mde_output: MDEOutput, anchors: Anchors) -> tuple[str, ...]:

@@ -1,0 +1,222 @@
+"""Anchors: what is refused, which pixel they speak for, and round trips through files."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from scalefield import Anchors, InputError
+from scalefield.files import write_depth_png
+
+
+def columns(draw_sigma: bool = True) -> st.SearchStrategy[Anchors]:
+    """Any anchors that the constructor accepts, to the ends of float64."""
+    position = st.floats(allow_nan=False, allow_infinity=False)
+    positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+
+    def build(n: int) -> st.SearchStrategy[Anchors]:
+        def of(elements: st.SearchStrategy[float]) -> st.SearchStrategy[np.ndarray]:
+            return hnp.arrays(np.float64, n, elements=elements)
+
+        sigma = st.none() | of(positive) if draw_sigma else st.none()
+        return st.builds(Anchors, of(position), of(position), of(positive), sigma)
+
+    return st.integers(0, 6).flatmap(build)
+
+
+def assert_same(a: Anchors, b: Anchors) -> None:
+    for name in ("u", "v", "depth_m"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+    assert (a.sigma_m is None) == (b.sigma_m is None)
+    if a.sigma_m is not None:
+        np.testing.assert_array_equal(a.sigma_m, b.sigma_m)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+@given(anchors=columns())
+def test_csv_and_npz_keep_every_bit(tmp_path_factory, suffix, anchors):
+    path = tmp_path_factory.mktemp("round") / f"a{suffix}"
+    anchors.write(path)
+    assert_same(Anchors.read(path), anchors)
+
+
+@given(
+    pixels=st.lists(
+        st.tuples(st.integers(0, 7), st.integers(0, 4)), unique=True, min_size=1, max_size=12
+    ),
+    data=st.data(),
+)
+def test_png_keeps_whole_units(tmp_path_factory, pixels, data):
+    units = data.draw(st.sampled_from([1000.0, 256.0, 5000.0, 123456.789]))
+    values = data.draw(st.lists(st.integers(1, 65535), min_size=len(pixels), max_size=len(pixels)))
+    path = tmp_path_factory.mktemp("round") / "a.png"
+    pixels.sort(key=lambda p: (p[1], p[0]))  # a map is read in row order
+    u, v = zip(*pixels, strict=True)
+    anchors = Anchors(u, v, np.array(values) / units)
+    anchors.write(path, shape=(5, 8), png_units_per_metre=units)
+    back = Anchors.read(path)  # the file says its own units
+    assert_same(back[np.lexsort((back.u, back.v))], anchors)
+
+
+def test_a_foreign_png_must_be_told_its_units(tmp_path):
+    from PIL import Image
+
+    values = np.zeros((3, 4), np.uint16)
+    values[1, 2] = 512
+    Image.fromarray(values).save(tmp_path / "kitti.png")
+    with pytest.raises(InputError, match=r"does not say its units.*256 for KITTI"):
+        Anchors.read(tmp_path / "kitti.png")
+    anchors = Anchors.read(tmp_path / "kitti.png", png_units_per_metre=256.0)
+    assert (anchors.u[0], anchors.v[0], anchors.depth_m[0], len(anchors)) == (2, 1, 2.0, 1)
+
+
+def test_an_eight_bit_png_is_a_picture_not_depth(tmp_path):
+    from PIL import Image
+
+    Image.fromarray(np.full((3, 4), 9, np.uint8)).save(tmp_path / "a.png")
+    with pytest.raises(InputError, match="one-channel 16-bit PNG, found mode L with 8 bits"):
+        Anchors.read(tmp_path / "a.png", png_units_per_metre=1000.0)
+
+
+@pytest.mark.parametrize(
+    ("anchors", "shape", "sentence"),
+    [
+        (Anchors([0], [0], [70.0]), (2, 2), r"1 to 65535 units of 1/1000 m; not so: #0 \(70\)"),
+        (Anchors([0], [0], [1e-4]), (2, 2), r"not so: #0 \(0.0001\)"),
+        (Anchors([0, 0.2], [0, 0], [1.0, 2.0]), (2, 2), "one anchor a pixel"),
+        (Anchors([0], [0], [1.0], [0.1]), (2, 2), "no room for sigma_m"),
+        (Anchors([0], [0], [1.0]), None, "needs shape="),
+        (Anchors([5], [0], [1.0]), (2, 2), "outside the image"),
+    ],
+)
+def test_a_png_never_loses_an_anchor_silently(tmp_path, anchors, shape, sentence):
+    with pytest.raises(InputError, match=sentence):
+        anchors.write(tmp_path / "a.png", shape=shape)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "wanted the header u,v,depth_m.*found an empty file"),
+        ("x,y,z\n1,2,3\n", "wanted the header u,v,depth_m.*found x,y,z"),
+        ("u,v,depth_m,u\n1,2,3,4\n", "wanted the header"),
+        ("u,v,depth_m\n1,2\n", "line 2: 3 fields wanted, 2 found"),
+        ("u,v,depth_m\n\n\n1,2,far\n", "line 4: depth_m is not a number: 'far'"),
+        ("u,v,depth_m\n1,2,\n", "line 2: depth_m is not a number: ''"),
+        ("u,v,depth_m\n1,2,3\n4,5,nan\n", r"finite depth_m above zero; not so: #1 \(nan\)"),
+        ("u,v,depth_m\n1,2,0\n", r"not so: #0 \(0\)"),
+        ("u,v,depth_m\n1,2,-3\n4,5,inf\n", r"not so: #0 \(-3\), #1 \(inf\)"),
+        ("u,v,depth_m\nnan,2,3\n", "finite pixel position; not so: #0"),
+        ("u,v,depth_m,sigma_m\n1,2,3,0\n", r"sigma_m above zero; not so: #0 \(0\)"),
+    ],
+)
+def test_bad_csv_gets_a_sentence(tmp_path, text, sentence):
+    path = tmp_path / "anchors.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=sentence):
+        Anchors.read(path)
+
+
+def test_csv_may_have_other_columns_spaces_and_a_byte_order_mark(tmp_path):
+    path = tmp_path / "anchors.csv"
+    path.write_bytes("\ufeffname, u, v, depth_m\r\ntable, 3, 4.5, 1.25\r\n".encode())
+    assert_same(Anchors.read(path), Anchors([3], [4.5], [1.25]))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.csv", None, "no such file"),
+        ("a.txt", b"u,v,depth_m\n", "read from .csv, .npz or 16-bit .png, not '.txt'"),
+        ("a.csv", b"\xff\xfeu\x00", "not a UTF-8 text file"),
+        ("a.npz", b"PK nonsense", "not a readable NPZ file"),
+        ("a.png", b"nonsense", "not a readable PNG"),
+    ],
+)
+def test_unreadable_files_get_a_sentence(tmp_path, name, content, sentence):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=sentence):
+        Anchors.read(tmp_path / name)
+
+
+def test_npz_names_the_missing_array_and_refuses_pickles(tmp_path):
+    np.savez(tmp_path / "a.npz", u=[1.0], v=[2.0])
+    with pytest.raises(InputError, match=r"lacks the array 'depth_m', has \['u', 'v'\]"):
+        Anchors.read(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", u=np.array([{}]), v=[2.0], depth_m=[1.0])
+    with pytest.raises(InputError, match="not a readable NPZ file"):
+        Anchors.read(tmp_path / "b.npz")
+
+
+@given(anchors=columns(), height=st.integers(1, 40), width=st.integers(1, 40))
+def test_pixels_are_inside_or_named(anchors, height, width):
+    inside = (
+        (anchors.u >= -0.5) & (anchors.u < width - 0.5)
+        & (anchors.v >= -0.5) & (anchors.v < height - 0.5)
+    )  # fmt: skip
+    if inside.all():
+        rows, cols = anchors.pixels((height, width))
+        np.testing.assert_array_less(np.abs(rows - anchors.v), 0.5 + 1e-9)
+        np.testing.assert_array_less(np.abs(cols - anchors.u), 0.5 + 1e-9)
+    else:
+        first = np.flatnonzero(~inside)[0]
+        wanted = f"{np.count_nonzero(~inside)} of {len(anchors)} anchors lie outside"
+        with pytest.raises(InputError, match=wanted) as caught:
+            anchors.pixels((height, width))
+        assert f"#{first} at u={anchors.u[first]:g}" in str(caught.value)
+
+
+def test_half_pixels_belong_to_the_pixel_they_open():
+    rows, cols = Anchors([-0.5, 0.49, 0.5], [2.5, 1.0, 0.0], [1.0, 1.0, 1.0]).pixels((4, 2))
+    assert rows.tolist() == [3, 1, 0]
+    assert cols.tolist() == [0, 0, 1]
+
+
+def test_columns_are_copied_and_frozen():
+    u = np.array([1.0, 2.0])
+    anchors = Anchors(u, [3, 4], torch.tensor([1.5, 2.5], dtype=torch.bfloat16))
+    u[0] = 99
+    assert anchors.u.tolist() == [1.0, 2.0]
+    assert anchors.depth_m.tolist() == [1.5, 2.5]
+    with pytest.raises(ValueError, match="read-only"):
+        anchors.u[0] = 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (([1, 2], [1], [1]), "equal lengths, but u has 2, v has 1, depth_m has 1"),
+        (([[1]], [1], [1]), r"u must be one-dimensional, found \(1, 1\)"),
+        ((["far"], [1], [1]), "u must be numbers"),
+        (([1] * 7, [1] * 7, [0] * 7), "#4.* and 2 more"),
+    ],
+)
+def test_bad_columns_get_a_sentence(arguments, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Anchors(*arguments)
+
+
+@given(anchors=columns(), data=st.data())
+def test_selection_keeps_columns_together(anchors, data):
+    mask = data.draw(hnp.arrays(bool, len(anchors)))
+    kept = anchors[mask]
+    assert len(kept) == np.count_nonzero(mask)
+    np.testing.assert_array_equal(kept.depth_m, anchors.depth_m[mask])
+    if anchors.sigma_m is not None:
+        np.testing.assert_array_equal(kept.sigma_m, anchors.sigma_m[mask])
+    if len(anchors):
+        assert_same(anchors[0], anchors[:1])
+
+
+def test_from_map_takes_known_pixels_inside_the_mask(tmp_path):
+    depth_m = np.array([[1.0, np.nan, 3.0], [0.0, -1.0, np.inf], [7.0, 8.0, 9.0]])
+    anchors = Anchors.from_map(depth_m, mask=np.arange(9).reshape(3, 3) != 7)
+    assert list(zip(anchors.u, anchors.v, anchors.depth_m, strict=True)) == [
+        (0, 0, 1), (2, 0, 3), (0, 2, 7), (2, 2, 9),
+    ]  # fmt: skip
+    write_depth_png(tmp_path / "m.png", depth_m, units_per_metre=1000.0)
+    assert Anchors.read(tmp_path / "m.png").depth_m.tolist() == [1, 3, 7, 8, 9]

@@ -1,0 +1,175 @@
+"""The border to the disk: all or nothing, units in the file, refusals in a sentence."""
+
+import json
+import stat
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image
+
+from scalefield import InputError, files
+
+
+def test_write_atomic_replaces_whole_files_and_makes_folders(tmp_path):
+    path = tmp_path / "a" / "b.bin"
+    files.write_atomic(path, b"first")
+    files.write_atomic(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert [p.name for p in path.parent.iterdir()] == ["b.bin"]  # no temporary file stays
+    plain = tmp_path / "plain"
+    plain.write_bytes(b"")
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.bin"
+    files.write_atomic(path, b"old")
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"):
+        files.write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.bin"]
+
+
+def test_a_path_through_a_file_gets_a_sentence(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InputError, match="cannot be written"):
+        files.write_atomic(tmp_path / "file" / "a.bin", b"")
+    with (
+        pytest.raises(InputError, match="cannot be written"),
+        files.write_folder(tmp_path / "file") as folder,
+    ):
+        (folder / "a.bin").write_bytes(b"")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    out = tmp_path / "new" / "out"
+
+    def break_off() -> None:
+        with files.write_folder(out) as folder:
+            (folder / "a.txt").write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        break_off()
+    assert list(out.parent.iterdir()) == []
+    with files.write_folder(out) as folder:
+        (folder / "a.txt").write_text("new")
+        assert not out.exists()
+    assert (out / "a.txt").read_text() == "new"
+    (out / "mine.txt").write_text("kept")
+    with files.write_folder(out) as folder:
+        (folder / "a.txt").write_text("newer")
+    assert {p.name: p.read_text() for p in out.iterdir()} == {"a.txt": "newer", "mine.txt": "kept"}
+    assert [p.name for p in out.parent.iterdir()] == ["out"]
+
+
+@given(
+    values=hnp.arrays(np.uint16, hnp.array_shapes(min_dims=2, max_dims=2, max_side=6)),
+    units=st.sampled_from([1000.0, 256.0, 5000.0, 1234.56789]),
+)
+def test_depth_png_round_trip_needs_no_hint(tmp_path_factory, values, units):
+    path = tmp_path_factory.mktemp("png") / "depth.png"
+    depth_m = np.where(values > 0, values / units, np.nan)
+    assert files.write_depth_png(path, depth_m, units) == 0
+    np.testing.assert_array_equal(files.read_depth_png(path), depth_m)
+
+
+def test_depth_png_counts_what_it_cannot_hold(tmp_path):
+    depth_m = np.array([[1.0, 65.5351, 65.5356], [np.nan, np.inf, -2.0], [80.0, 1e9, 0.0]])
+    assert files.write_depth_png(tmp_path / "d.png", depth_m, 1000.0) == 3
+    known = files.read_depth_png(tmp_path / "d.png")
+    np.testing.assert_array_equal(known[0], [1.0, 65.535, np.nan])
+    assert np.isnan(known[1:]).all()
+    with Image.open(tmp_path / "d.png") as image:  # other programs find the scale too
+        assert image.mode == "I;16"
+        assert float(image.text["scalefield:units_per_metre"]) == 1000
+
+
+@pytest.mark.parametrize("units", [0.0, -1.0, float("nan"), float("inf")])
+def test_units_must_make_sense(tmp_path, units):
+    files.write_depth_png(tmp_path / "d.png", np.ones((2, 2)), 1000.0)
+    with pytest.raises(InputError, match="units per metre must be above zero"):
+        files.read_depth_png(tmp_path / "d.png", units_per_metre=units)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "P", "1", "LA", "RGBA"])
+def test_eight_bit_depth_is_refused(tmp_path, mode):
+    Image.new(mode, (3, 2)).save(tmp_path / "d.png")
+    with pytest.raises(InputError, match=f"found mode {mode} with 8 bits a channel"):
+        files.read_depth_png(tmp_path / "d.png", units_per_metre=1000.0)
+
+
+def test_images_come_upright_and_in_rgb(tmp_path):
+    pixels = np.zeros((2, 3, 3), np.uint8)
+    pixels[0, 0] = (200, 10, 30)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: rotate by 90° clockwise to see it upright
+    Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
+    upright = files.read_image(tmp_path / "turned.png")
+    np.testing.assert_array_equal(upright, np.rot90(pixels, k=-1))
+    Image.new("LA", (3, 2), (7, 255)).save(tmp_path / "grey.png")
+    assert files.read_image(tmp_path / "grey.png").tolist() == [[[7, 7, 7]] * 3] * 2
+
+
+def test_unreadable_and_sixteen_bit_images_get_a_sentence(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8 cut off")
+    with pytest.raises(InputError, match=r"a\.jpg: not a readable image"):
+        files.read_image(tmp_path / "a.jpg")
+    with pytest.raises(InputError, match="no such file"):
+        files.read_image(tmp_path / "b.jpg")
+    with pytest.raises(InputError, match="cannot be read"):
+        files.read_image(tmp_path)
+    files.write_depth_png(tmp_path / "d.png", np.ones((2, 2)), 1000.0)
+    with pytest.raises(InputError, match=r"d\.png: .*8 bits a channel, found mode I;16"):
+        files.read_image(tmp_path / "d.png")
+
+
+def test_labels_are_integers_from_png_palette_or_npy(tmp_path):
+    labels = np.array([[0, 1, 255], [7, 7, 2]], np.uint8)
+    Image.fromarray(labels).save(tmp_path / "a.png")
+    palette = Image.fromarray(labels).convert("P")
+    palette.save(tmp_path / "p.png")
+    np.save(tmp_path / "a.npy", labels.astype(np.int32) * 1000)
+    np.testing.assert_array_equal(files.read_labels(tmp_path / "a.png"), labels)
+    assert len(np.unique(files.read_labels(tmp_path / "p.png"))) == len(np.unique(labels))
+    np.testing.assert_array_equal(files.read_labels(tmp_path / "a.npy"), labels * np.int64(1000))
+    np.save(tmp_path / "f.npy", np.ones((2, 3)))
+    Image.new("RGB", (3, 2)).save(tmp_path / "rgb.png")
+    for name in ("f.npy", "rgb.png"):
+        with pytest.raises(InputError, match="labels must be integers of shape"):
+            files.read_labels(tmp_path / name)
+    (tmp_path / "bad.png").write_bytes(b"no")
+    with pytest.raises(InputError, match="not a readable image"):
+        files.read_labels(tmp_path / "bad.png")
+
+
+def test_json_is_strict(tmp_path):
+    files.write_json(tmp_path / "a.json", {"b": 1, "a": [1.5, None]})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"b": 1, "a": [1.5, None]}
+    with pytest.raises(ValueError, match="JSON compliant"):
+        files.write_json(tmp_path / "b.json", {"a": float("nan")})
+    assert not (tmp_path / "b.json").exists()
+
+
+@given(
+    array=hnp.arrays(
+        st.sampled_from([np.float32, np.float64, np.int64]),
+        hnp.array_shapes(min_dims=0, max_dims=3, max_side=3),
+    )
+)
+def test_npz_round_trip(tmp_path_factory, array):
+    path = tmp_path_factory.mktemp("npz") / "a.npz"
+    files.write_npz(path, first=array, second=np.zeros(2))
+    back = files.read_npz(path, required=("first",), optional=("second", "third"))
+    assert set(back) == {"first", "second"}
+    np.testing.assert_array_equal(back["first"], array)
+    assert back["first"].dtype == array.dtype
