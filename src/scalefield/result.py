@@ -92,7 +92,7 @@ class Recovery:
         depth = torch.where(valid, limited, torch.nan).float()
         log_scale = (limited.double().log() - mde_output.mde_depth.double().log()).float()
         rows, columns = anchors.pixels(mde_output.shape)
-        predicted = limited[rows, columns].double().cpu().numpy()
+        predicted = limited[rows, columns].detach().double().cpu().numpy()
         return cls(
             depth_m=depth,
             log_scale=torch.where(valid, log_scale, torch.nan),
