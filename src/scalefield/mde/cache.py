@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -91,15 +92,12 @@ class MDECache:
             return None
         try:
             with safe_open(path, framework="pt") as file:
-                said = file.metadata() or {}
+                said = json.loads(file.metadata()["record"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, ValueError) as e:
+            if said.pop("checksum") != _checksum(tensors, said):
+                raise ValueError("its checksum differs")
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as e:
             warnings.warn(f"{path} is damaged ({e}) and is made again", stacklevel=2)
-            return None
-        if said.pop("checksum", None) != _checksum(tensors, said):
-            warnings.warn(
-                f"{path} is damaged (its checksum differs) and is made again", stacklevel=2
-            )
             return None
         return _unpack(tensors, said, image)
 
@@ -114,14 +112,14 @@ class MDECache:
             # float16 ends at 65504; features beyond it stay float32 and do not become infinite.
             fits = bool(torch.isfinite(half).all())
             tensors["features"] = (half if fits else output.features.float()).cpu().contiguous()
-        said = {
+        said: dict[str, Any] = {
             "kind": output.kind,
             "model": output.model,
             "revision": output.revision,
-            "options": json.dumps(output.options),
+            "options": output.options,
         }
-        checked = {**said, "checksum": _checksum(tensors, said)}
-        write_atomic(self.path(image), save(tensors, metadata=checked))
+        record = json.dumps({**said, "checksum": _checksum(tensors, said)})
+        write_atomic(self.path(image), save(tensors, metadata={"record": record}))
         return _unpack(tensors, said, image)
 
     def _compute(self, images: list[np.ndarray]) -> list[MDEOutput]:
@@ -131,21 +129,21 @@ class MDECache:
         return batch(images)
 
 
-def _unpack(tensors: dict[str, Tensor], said: dict[str, str], image: np.ndarray) -> MDEOutput:
+def _unpack(tensors: dict[str, Tensor], said: dict[str, Any], image: np.ndarray) -> MDEOutput:
     features = tensors.get("features")
     return MDEOutput(
         prediction=tensors["prediction"],
-        kind=said["kind"],  # type: ignore[arg-type]
+        kind=said["kind"],
         features=None if features is None else features.float(),
         confidence=tensors.get("confidence"),
         image=torch.tensor(image),
         model=said["model"],
         revision=said["revision"],
-        options=json.loads(said["options"]),
+        options=said["options"],
     )
 
 
-def _checksum(tensors: dict[str, Tensor], said: dict[str, str]) -> str:
+def _checksum(tensors: dict[str, Tensor], said: dict[str, Any]) -> str:
     """Of everything in the file, so that no flipped bit is taken for depth."""
     digest = hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=16)
     for name, tensor in sorted(tensors.items()):

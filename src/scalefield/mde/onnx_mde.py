@@ -125,7 +125,7 @@ def _numbers(values: Any, n: int) -> bool:
     return isinstance(values, list) and [type(v) in (int, float) for v in values] == [True] * n
 
 
-def _floats(values: list[float]) -> tuple[float, ...]:
+def _floats(values: list[int | float]) -> tuple[float, ...]:
     return tuple(float(v) for v in values)
 
 

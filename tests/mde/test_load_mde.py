@@ -1,0 +1,122 @@
+"""`load_mde`: which name leads to which estimator."""
+
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import huggingface_hub
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from scalefield.errors import InputError
+from scalefield.mde import MODELS, NonCommercialWarning, load_mde
+from scalefield.mde.da3 import BASE, DA3, LARGE, SMALL
+
+
+@pytest.fixture(autouse=True)
+def by_hand(monkeypatch, tmp_path):
+    """A folder for weights brought by hand, and no other."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("SCALEFIELD_WEIGHTS", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def small_state():
+    torch.manual_seed(0)
+    return {f"model.{k}": v.half() for k, v in DA3(SMALL).state_dict().items()}
+
+
+def put(folder, state):
+    folder.mkdir(parents=True)
+    save_file(state, folder / "model.safetensors")
+    return folder
+
+
+def test_da3_by_name_by_hub_id_and_by_folder(by_hand, small_state, photograph):
+    folder = put(by_hand / "depth-anything/DA3-SMALL", small_state)
+    (folder / "config.json").write_text('{"model_name": "da3-small"}')
+    image = photograph(28, 56)
+    outputs = {
+        name: load_mde(name)(image)
+        for name in ("da3-small", "depth-anything/DA3-SMALL", str(folder))
+    }
+    names = [output.model for output in outputs.values()]
+    assert names == ["da3-small", "depth-anything/DA3-SMALL", "DA3-SMALL"]
+    first, *others = outputs.values()
+    assert first.features.dtype == torch.float32  # though the file has float16
+    for other in others:
+        assert torch.equal(first.prediction, other.prediction)
+        assert first.revision == other.revision
+
+
+def test_unknown_names_list_the_known_ones():
+    with pytest.raises(InputError, match=r"no MDE 'da4'; there are lite, da3-small, .*\.onnx"):
+        load_mde("da4")
+
+
+def test_a_pinned_revision_reaches_the_hub():
+    with pytest.raises(InputError, match=r"DA3-BASE/resolve/abc/model.safetensors"):
+        load_mde("da3-base@abc")
+
+
+def test_non_commercial_weights_say_so(by_hand, small_state):
+    folder = put(by_hand / MODELS["da3-large"].source, small_state)
+    with pytest.warns(NonCommercialWarning, match=r"weights of da3-large .* CC BY-NC 4.0"):
+        load_mde("da3-large")
+    # Any model card can say so, and its word is the newest.
+    put(by_hand / "owner/name", small_state)
+    (by_hand / "owner/name/README.md").write_text("---\nlicense: cc-by-nc-sa-4.0\n---\n")
+    with pytest.warns(NonCommercialWarning, match="cc-by-nc-sa-4.0"):
+        load_mde("owner/name")
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_mde("da3-large")
+
+
+def test_cards_agree_with_the_networks():
+    for name, config in (("da3-small", SMALL), ("da3-base", BASE), ("da3-large", LARGE)):
+        with torch.device("meta"):
+            parameters = sum(p.numel() for p in DA3(config).parameters())
+        card = MODELS[name]
+        assert card.parameters_m == round(parameters / 1e6)
+        assert card.feature_channels == config.fused_channels
+
+
+def test_everything_essential_works_without_any_extra_and_without_a_network(tmp_path):
+    """In a fresh interpreter where no optional package and no socket can be had."""
+    program = """
+        import builtins, socket, sys
+        extras = ("transformers", "onnx", "onnxruntime", "OpenEXR", "skimage", "matplotlib")
+        real = builtins.__import__
+        def guarded(name, *args, **kwargs):
+            if name.split(".")[0] in extras:
+                raise ImportError(name)
+            return real(name, *args, **kwargs)
+        builtins.__import__ = guarded
+        def no_network(*args, **kwargs):
+            raise OSError("no network")
+        socket.socket.connect = no_network
+
+        import numpy as np, scalefield as sf
+        relative = np.linspace(1, 2, 12).reshape(3, 4)
+        anchors = sf.Anchors([0], [0], [5.0])
+        r = sf.recover(None, anchors, mde_depth=relative, kind="depth", method="median")
+        assert abs(r.depth_m[2, 3] - 10) < 1e-6
+        from scalefield.mde import load_mde
+        try:
+            load_mde("da3-base")
+        except sf.InputError as e:
+            print(e)
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True, text=True, check=False,
+        env={"SCALEFIELD_WEIGHTS": str(tmp_path), "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "put https://huggingface.co/depth-anything/DA3-BASE" in result.stdout
