@@ -9,10 +9,12 @@ from typing import Protocol
 import tyro
 
 from scalefield.commands.demo import DemoCommand
+from scalefield.commands.evaluate import EvaluateCommand
 from scalefield.commands.methods import MethodsCommand
 from scalefield.commands.models import ModelsCommand
 from scalefield.commands.predict import PredictCommand
 from scalefield.commands.recover import RecoverCommand
+from scalefield.commands.report import ReportCommand
 from scalefield.errors import InputError, MissingExtra
 
 
@@ -30,6 +32,8 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "demo": DemoCommand,
     "predict": PredictCommand,
     "models": ModelsCommand,
+    "evaluate": EvaluateCommand,
+    "report": ReportCommand,
 }
 
 

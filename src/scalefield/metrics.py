@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -145,11 +146,16 @@ class Resampling:
     def make(
         cls, blocks: Sequence[str], strata: Sequence[str], *, seed: int = 0, draws: int = 2000
     ) -> Resampling:
-        """Blocks are drawn with replacement from those of their stratum (place group)."""
+        """Blocks are drawn with replacement from those of their stratum (place group).
+
+        One block alone shows no spread, so strata of a single block are drawn from together.
+        """
         names, block_of = np.unique(np.array(blocks), return_inverse=True)
         stratum_of = dict(zip(blocks, strata, strict=True))
+        sizes = Counter(stratum_of.values())
+        stratum_of = {b: s if sizes[s] > 1 else "alone" for b, s in stratum_of.items()}
         times = np.zeros((draws, len(names)), np.int64)
-        for stratum in sorted(set(strata)):
+        for stratum in sorted(set(stratum_of.values())):
             members = [i for i, name in enumerate(names) if stratum_of[str(name)] == stratum]
             rng = generator(seed, "bootstrap", stratum)
             equal = np.full(len(members), 1 / len(members))
@@ -158,9 +164,14 @@ class Resampling:
 
     def interval(
         self, values: Float64[np.ndarray, " images"], level: float = 0.95
-    ) -> tuple[float, float]:
-        """Percentile interval of the mean over images; NaN marks an image without a value."""
+    ) -> tuple[float, float] | None:
+        """Percentile interval of the mean over images; NaN marks an image without a value.
+
+        None where all values are of one block: its frames are near-duplicates, and no evidence.
+        """
         known = np.isfinite(values)
+        if len(np.unique(self.block_of[known])) < 2:
+            return None
         size = self.times.shape[1]
         total = np.bincount(self.block_of[known], values[known], minlength=size)
         count = np.bincount(self.block_of[known], minlength=size)
@@ -181,7 +192,7 @@ class PairedTest:
 
     images: int
     difference: float
-    interval: tuple[float, float]
+    interval: tuple[float, float] | None
     p_value: float
 
 

@@ -58,7 +58,7 @@ def split_drives(
             behind = int(np.argmax(shares))
             shares[behind] -= len(drives[drive])
             dealt[SPLITS[behind]] += drives[drive]
-    return {split: _thin(dealt[split], count) for split, count in zip(SPLITS, counts, strict=True)}
+    return {split: thin(dealt[split], count) for split, count in zip(SPLITS, counts, strict=True)}
 
 
 def read_list(path: Path) -> list[str]:
@@ -75,7 +75,7 @@ def write_list(path: Path, names: Sequence[str]) -> None:
     write_atomic(path, "".join(f"{name}\n" for name in names).encode())
 
 
-def _thin(frames: Sequence[str], count: int) -> list[str]:
+def thin(frames: Sequence[str], count: int) -> list[str]:
     """`count` frames, evenly spaced; all of them where there are fewer."""
     if len(frames) <= count:
         return list(frames)

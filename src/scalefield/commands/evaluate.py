@@ -1,0 +1,111 @@
+"""`scalefield evaluate`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+
+@dataclass(frozen=True)
+class EvaluateCommand:
+    """Measure methods on a dataset; what is already measured is not measured again."""
+
+    root: Path
+    """The dataset's folder."""
+    out: Path
+    """Folder for results.json, images.csv and the frames' files."""
+    dataset: Literal["folder", "kitti", "urbansyn", "sunrgbd"] = "folder"
+    """The layout of that folder."""
+    name: str | None = None
+    """How tables call the data; the layout's name if left out."""
+    mde: str = "lite"
+    """Monocular depth estimator by name, or your own as module:object."""
+    methods: tuple[str, ...] = ("all",)
+    """Rows of the table: NAME, 'NAME(option=value)', module:function, or 'LABEL @low,drop: NAME'
+    to name a row and restrict it to anchor regimes; "all" is every method with its defaults."""
+    split: Literal["train", "val", "test", "all"] = "test"
+    """Which frames."""
+    regimes: tuple[Literal["low", "medium", "high"], ...] = ("low", "medium", "high")
+    """Anchor regimes: 10–15, 100–120 and 500–530 anchors an image."""
+    drop: bool = True
+    """Also run the drop-anchor sequence 9, 7, 5, 3, 1."""
+    seed: int = 0
+    """Of the anchors."""
+    range: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SOURCE=NEAR,FAR")] = ()
+    """Depth ranges in metres of a folder's sources, e.g. kitti=0.1,80 '*=0.1,10'."""
+    workers: int = os.cpu_count() or 1
+    """Processes."""
+    shard: str = "0/1"
+    """Take only every n-th frame, from the i-th: i/n, for several machines on one folder."""
+    limit: int | None = None
+    """Take only so many frames, spread over the split."""
+    overwrite: bool = False
+    """Discard what another configuration left in the output folder."""
+    gallery: bool = True
+    """Keep pictures of each method's worst, median and best image for the report."""
+
+    def run(self) -> None:
+        """Both loops; prints the table."""
+        from scalefield.datasets import open_dataset
+        from scalefield.evaluation import Evaluation, parse_methods, run
+        from scalefield.gallery import write_gallery
+        from scalefield.report.text import overview
+        from scalefield.scoring import score_files
+
+        ranges_m = dict(_parse_range(text) for text in self.range)
+        dataset = open_dataset(self.dataset, self.root, ranges_m)
+        evaluation = Evaluation(
+            name=self.name or self.dataset,
+            dataset=self.dataset,
+            split=self.split,
+            mde=self.mde,
+            methods=parse_methods(self.methods),
+            regimes=self.regimes,
+            drop=self.drop,
+            seed=self.seed,
+            ranges_m=ranges_m,
+        )
+        shard = _parse_shard(self.shard)
+        names = run(
+            dataset,
+            evaluation,
+            self.out,
+            workers=self.workers,
+            shard=shard,
+            limit=self.limit,
+            overwrite=self.overwrite,
+            progress=True,
+        )
+        if shard != (0, 1):
+            print(f"shard {self.shard} is done; run once more without --shard to score all frames")
+            return
+        results = score_files(self.out, names)
+        if self.gallery:
+            write_gallery(dataset, evaluation, self.out)
+        print(overview(results))
+        print(f"\n{self.out / 'results.json'}; pictures and tables: scalefield report {self.out}")
+
+
+def _parse_range(text: str) -> tuple[str, tuple[float, float]]:
+    from scalefield.errors import InputError
+
+    source, _, limits = text.rpartition("=")
+    try:
+        nearest, farthest = (float(x) for x in limits.split(","))
+    except ValueError:
+        raise InputError(f"--range wants SOURCE=NEAR,FAR in metres, found {text!r}") from None
+    return source, (nearest, farthest)
+
+
+def _parse_shard(text: str) -> tuple[int, int]:
+    from scalefield.errors import InputError
+
+    try:
+        index, count = (int(x) for x in text.split("/"))
+    except ValueError:
+        raise InputError(f"--shard wants i/n, found {text!r}") from None
+    return index, count

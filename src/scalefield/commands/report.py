@@ -1,0 +1,30 @@
+"""`scalefield report`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclass(frozen=True)
+class ReportCommand:
+    """Turn results into tables (Markdown, CSV, LaTeX), figures (PNG, SVG) and one HTML page."""
+
+    results: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Folders that evaluate wrote; several MDEs and datasets share the tables."""
+    out: Path = Path("report")
+    """Folder for report.html, report.md, tables and figures."""
+    title: str = "Metric depth from sparse anchors"
+    """Heading of the page."""
+
+    def run(self) -> None:
+        """Write the report and print where it is."""
+        from scalefield.errors import InputError
+        from scalefield.report import load_run, write_report
+
+        if not self.results:
+            raise InputError("nothing to report: give one or more folders that evaluate wrote")
+        print(write_report([load_run(path) for path in self.results], self.out, self.title))

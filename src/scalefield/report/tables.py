@@ -1,0 +1,425 @@
+"""Tables of results as plain values, before any of them is written down."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalefield.errors import InputError
+from scalefield.files import read_bytes
+from scalefield.metrics import METRICS
+from scalefield.report import paper
+from scalefield.sampling import REGIMES
+from scalefield.scoring import CLAMPING, EVERYWHERE, Scores, aggregate, read_scores
+
+MAIN_METRICS = ("abs_rel", "delta1")
+REGIME_TITLES = {"low": "Low", "medium": "Med", "high": "High"}
+SPECTRAL_TITLES = {
+    "eta1": "η₁",
+    "similarity": "|v₁ᵀg|",
+    "g0_mean": "mean G₀",
+    "g0_var": "var G₀",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What one call of `scalefield evaluate` left in its folder."""
+
+    folder: Path
+    results: dict[str, Any]
+    scores: Scores
+    timings: dict[str, float]
+
+    @property
+    def dataset(self) -> str:
+        """The data's name and, unless it is the usual one, split."""
+        config = self.results["config"]
+        return config["name"] + ("" if config["split"] == "test" else f" ({config['split']})")
+
+    @property
+    def mde(self) -> str:
+        """The estimator's name."""
+        return self.results["config"]["mde"]
+
+
+def load_run(path: str | Path) -> Run:
+    """Read an output folder of evaluate, given itself or by its results.json."""
+    path = Path(path)
+    folder = path.parent if path.name == "results.json" else path
+    try:
+        results = json.loads(read_bytes(folder / "results.json"))
+        results["config"]["name"], results["cells"], results["data"]["evaluated"]
+    except (ValueError, KeyError, TypeError) as e:
+        raise InputError(f"{folder}/results.json: not results of evaluate ({e!r})") from None
+    timings = folder / "timings.json"
+    return Run(
+        folder=folder,
+        results=results,
+        scores=Scores.of(read_scores(folder / "images.csv")),
+        timings=json.loads(read_bytes(timings)) if timings.exists() else {},
+    )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of a table, or a word."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    rank: int = 0
+    """1 for the best of its column, 2 for the second best, else 0."""
+    digits: int = 3
+    text: str = ""
+    """Shown instead of the number, if there is any."""
+    note: str = ""
+
+    def __str__(self) -> str:
+        if self.text or self.value is None:
+            return self.text or "–"
+        if self.value and (abs(self.value) < 10**-self.digits or abs(self.value) >= 1e5):
+            return f"{self.value:.2g}"
+        return f"{self.value:.{self.digits}f}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under columns whose titles have one or more levels."""
+
+    name: str
+    """Stem of the files it is written to."""
+    title: str
+    caption: str
+    corner: str
+    """What the rows are."""
+    columns: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+
+
+def main_table(
+    runs: Sequence[Run], group: str, name: str, title: str, clamping: str = "clamped"
+) -> Table:
+    """Low/Med/High × MDE × method, the paper's form; runs of one MDE are pooled by image."""
+    columns: list[tuple[str, ...]] = []
+    values: dict[str, list[Cell]] = {m: [] for run in runs for m in run.scores.methods}
+    images = {}
+    for mde in dict.fromkeys(run.mde for run in runs):
+        cells, total = _pooled([run for run in runs if run.mde == mde], group)
+        images[mde] = total
+        for regime in (r for r in REGIMES if any(c["condition"] == r for c in cells)):
+            by_method = {c["method"]: c for c in cells if c["condition"] == regime}
+            for metric in MAIN_METRICS:
+                columns.append((mde, REGIME_TITLES[regime], METRICS[metric].title))
+                column = _column(list(values), by_method, metric, clamping, total)
+                for method, cell in zip(values, column, strict=True):
+                    values[method].append(cell)
+    kept = {m: cells for m, cells in values.items() if any(c.value is not None for c in cells)}
+    counts = "; ".join(f"{mde}: {n} images" for mde, n in images.items())
+    regimes = ", ".join(f"{REGIME_TITLES[r]} {low}–{high}" for r, (low, high) in REGIMES.items())
+    caption = (
+        f"Mean over images ({counts}), {_clamping_words(clamping)}. Anchors an image: {regimes}. "
+        "Best bold, second underlined; a method with fewer images has their number beside it and "
+        "no rank."
+    )
+    return Table(name, title, caption, "Method", tuple(columns), _rows(kept))
+
+
+def metric_table(run: Run, group: str, condition: str, clamping: str) -> Table:
+    """Every metric of every method under one condition."""
+    cells, total = _pooled([run], group)
+    by_method = {c["method"]: c for c in cells if c["condition"] == condition}
+    methods = list(by_method)
+    columns = [_column(methods, by_method, metric, clamping, total) for metric in METRICS]
+    titles = tuple((f"{m.title} [{m.unit}]" if m.unit else m.title,) for m in METRICS.values())
+    rows = _rows({m: [column[i] for column in columns] for i, m in enumerate(methods)})
+    where = "all images" if group == EVERYWHERE else group
+    return Table(
+        f"metrics-{_stem(run.dataset, run.mde, group, condition, clamping)}",
+        f"{run.dataset}, {run.mde}: all metrics, {condition} anchors, {where}",
+        f"Mean over {total} images, {_clamping_words(clamping)}.",
+        "Method",
+        titles,
+        rows,
+    )
+
+
+def drop_table(run: Run) -> Table | None:
+    """The drop-anchor test: error over the number of anchors that are left."""
+    cells, total = _pooled([run], EVERYWHERE)
+    conditions = [c for c in run.scores.conditions if c.startswith("drop-")]
+    if not conditions:
+        return None
+    columns, values = [], {m: [] for m in run.scores.methods}  # type: ignore[var-annotated]
+    for condition in sorted(conditions, key=lambda c: int(c.removeprefix("drop-"))):
+        by_method = {c["method"]: c for c in cells if c["condition"] == condition}
+        for metric in MAIN_METRICS:
+            columns.append((condition.removeprefix("drop-"), METRICS[metric].title))
+            column = _column(list(values), by_method, metric, "clamped", total)
+            for method, cell in zip(values, column, strict=True):
+                values[method].append(cell)
+    kept = {m: cells for m, cells in values.items() if any(c.value is not None for c in cells)}
+    return Table(
+        f"drop-{_stem(run.dataset, run.mde)}",
+        f"{run.dataset}, {run.mde}: drop-anchor test",
+        f"Mean over {total} images, clamped, by the number of anchors left.",
+        "Method",
+        tuple(columns),
+        _rows(kept),
+    )
+
+
+def ablation_series(run: Run, condition: str = "medium") -> dict[str, dict[int, dict[str, Any]]]:
+    """Cells by series and K: rows whose labels differ in their K alone are one series."""
+    ks = {(s["method"], s["condition"]): s["k"] for s in run.results["spectral"]}
+    cells, _ = _pooled([run], EVERYWHERE)
+    series: dict[str, dict[int, dict[str, Any]]] = {}
+    for cell in cells:
+        k = ks.get((cell["method"], condition))
+        if cell["condition"] == condition and k is not None:
+            label = re.sub(r"[\s,(]*\bK\s?=\s?\d+\b\)?", "", cell["method"], flags=re.I).strip()
+            series.setdefault(label or cell["method"], {})[k] = cell
+    return {label: dict(sorted(by_k.items())) for label, by_k in series.items()}
+
+
+def ablation_table(run: Run) -> Table | None:
+    """AbsRel and δ1 over K, one row a series (full, F = 0)."""
+    series = ablation_series(run)
+    ks = sorted({k for by_k in series.values() for k in by_k})
+    if len(ks) < 2:
+        return None
+    rows = {
+        label: [
+            _cell(by_k[k], metric, "clamped") if k in by_k else Cell(None)
+            for k in ks
+            for metric in MAIN_METRICS
+        ]
+        for label, by_k in series.items()
+    }
+    return Table(
+        f"ablation-{_stem(run.dataset, run.mde)}",
+        f"{run.dataset}, {run.mde}: number of basis maps and features",
+        "Mean over images, medium anchors, clamped.",
+        "Generator",
+        tuple((f"K = {k}", METRICS[metric].title) for k in ks for metric in MAIN_METRICS),
+        _rows(rows),
+    )
+
+
+def spectral_table(run: Run, condition: str = "low") -> Table | None:
+    """η₁, |v₁ᵀg| and the statistics of G₀, by method and group."""
+    found = [s for s in run.results["spectral"] if s["condition"] == condition]
+    if not found:
+        return None
+    rows = {
+        f"{s['method']} · {s['group']}": [
+            *(Cell(s[key], digits=3) for key in SPECTRAL_TITLES),
+            Cell(s["images"], digits=0),
+        ]
+        for s in found
+    }
+    theirs = ", ".join(f"{title} {value}" for title, value in paper.SPECTRAL.items())
+    return Table(
+        f"spectral-{_stem(run.dataset, run.mde)}",
+        f"{run.dataset}, {run.mde}: spectral structure, {condition} anchors",
+        f"Medians over images. The paper, for K = 8 and DA3: {theirs}.",
+        "Method and place",
+        (*((title,) for title in SPECTRAL_TITLES.values()), ("images",)),
+        _rows(rows),
+    )
+
+
+def paired_table(run: Run, condition: str) -> Table | None:
+    """p-values of the row's method against the column's, with the sign of the difference."""
+    tests = [t for t in run.results["paired"] if t["condition"] == condition]
+    if not tests:
+        return None
+    both = {(t["a"], t["b"]): (t["difference"][0], t["p"], t["images"]) for t in tests}
+    both |= {(b, a): (-d, p, n) for (a, b), (d, p, n) in both.items()}
+    methods = [m for m in run.scores.methods if any(m in pair for pair in both)]
+    rows = {}
+    for a in methods:
+        cells = []
+        for b in methods:
+            if (a, b) not in both:
+                cells.append(Cell(None, text="·"))
+                continue
+            difference, p, n = both[a, b]
+            better = difference < 0
+            note = f"AbsRel {difference:+.4f} over {n} images, p = {p:.3g}"
+            text = f"{'better' if better else 'worse'} {p:.2g}" if p < 0.05 else "n.s."
+            cells.append(Cell(p, rank=int(better and p < 0.05), text=text, note=note))
+        rows[a] = cells
+    return Table(
+        f"paired-{_stem(run.dataset, run.mde, condition)}",
+        f"{run.dataset}, {run.mde}: paired tests, {condition} anchors",
+        "Is the row's AbsRel below the column's? Sign-flip test over blocks of neighbouring "
+        "frames, two-sided, not corrected for the number of comparisons; n.s. at 0.05 or more.",
+        "Method",
+        tuple((m,) for m in methods),
+        _rows(rows),
+    )
+
+
+def timing_table(run: Run) -> Table | None:
+    """Median milliseconds an image, without the MDE."""
+    conditions = [c for c in run.scores.conditions if c in REGIMES]
+    rows = {
+        method: [Cell(run.timings.get(f"{method} / {c}"), digits=1) for c in conditions]
+        for method in run.scores.methods
+    }
+    rows = {m: cells for m, cells in rows.items() if any(c.value is not None for c in cells)}
+    if not rows:
+        return None
+    return Table(
+        f"timing-{_stem(run.dataset, run.mde)}",
+        f"{run.dataset}, {run.mde}: milliseconds an image",
+        f"Medians on one thread; the MDE itself took {run.timings.get('mde', 0):.0f} ms.",
+        "Method",
+        tuple((REGIME_TITLES[c],) for c in conditions),
+        _rows(rows),
+    )
+
+
+def paper_table(runs: Sequence[Run], title: str) -> Table | None:
+    """The paper's figures with ours in brackets, where the runs cover its datasets and MDEs."""
+    columns: list[tuple[str, ...]] = []
+    rows: dict[str, list[Cell]] = {}
+    for (dataset, mde), figures in paper.MAIN.items():
+        if dataset != title:
+            continue
+        chosen = [
+            run
+            for run in runs
+            if run.mde == paper.MDES[mde]
+            and run.results["config"]["dataset"] in paper.DATASETS[dataset]
+        ]
+        cells = _pooled(chosen, EVERYWHERE)[0] if chosen else []
+        ours = {(c["method"].casefold(), c["condition"]): c for c in cells}
+        for i, regime in enumerate(REGIMES):
+            for j, metric in enumerate(MAIN_METRICS):
+                columns.append((mde, REGIME_TITLES[regime], METRICS[metric].title))
+                for method, values in figures.items():
+                    theirs = values[i]
+                    found = ours.get((method.casefold(), regime))
+                    text = "–" if theirs is None else f"{theirs[j]:.2f}"
+                    if found:
+                        text += f" [{found['clamped'][metric][0]:.2f}]"
+                    rows.setdefault(method, []).append(
+                        Cell(None if theirs is None else theirs[j], text=text)
+                    )
+    return Table(
+        f"paper-{_stem(title)}",
+        f"{title}: the paper's figures [ours]",
+        "Ours in brackets where these runs have the same dataset, MDE and row label.",
+        "Method",
+        tuple(columns),
+        _rows(rows),
+    )
+
+
+def all_tables(runs: Sequence[Run]) -> list[Table]:
+    """Every table that these runs have something to say to."""
+    tables: list[Table | None] = []
+    datasets = list(dict.fromkeys(run.dataset for run in runs))
+    for dataset in datasets:
+        members = [run for run in runs if run.dataset == dataset]
+        tables.append(
+            main_table(members, EVERYWHERE, f"main-{_stem(dataset)}", f"{dataset}: all images")
+        )
+        groups = list(dict.fromkeys(g for run in members for g in run.scores.groups))
+        if len(groups) > 1:
+            tables += [
+                main_table(members, g, f"main-{_stem(dataset, g)}", f"{dataset}: {g}")
+                for g in groups
+            ]
+        tables.append(
+            main_table(
+                members,
+                EVERYWHERE,
+                f"main-{_stem(dataset)}-raw",
+                f"{dataset}: all images, not clamped",
+                "raw",
+            )
+        )
+    if len(datasets) > 1:
+        name = " + ".join(datasets)
+        tables.append(main_table(runs, EVERYWHERE, f"main-{_stem(name)}", f"{name}: all images"))
+    for run in runs:
+        tables += [drop_table(run), ablation_table(run), spectral_table(run)]
+        regimes = [c for c in run.scores.conditions if c in REGIMES]
+        tables += [metric_table(run, EVERYWHERE, c, k) for c in regimes for k in CLAMPING]
+        tables += [paired_table(run, c) for c in regimes]
+        tables.append(timing_table(run))
+    return [table for table in tables if table is not None and table.rows]
+
+
+def _pooled(runs: Sequence[Run], group: str) -> tuple[list[dict[str, Any]], int]:
+    """Cells over the images of several runs together, and how many images those are."""
+    if len(runs) == 1:
+        cells = [c for c in runs[0].results["cells"] if c["group"] == group]
+        return cells, int(runs[0].scores.within(group).sum())
+    rows = [
+        row
+        for run in runs
+        for row in read_scores(run.folder / "images.csv")
+        if group in (EVERYWHERE, row.group)
+    ]
+    if not rows:
+        return [], 0
+    pooled = Scores.of(rows)
+    return aggregate(pooled, group), len(pooled.images)
+
+
+def _column(
+    methods: Sequence[str],
+    by_method: dict[str, dict[str, Any]],
+    metric: str,
+    clamping: str,
+    total: int,
+) -> list[Cell]:
+    """A column's cells with best and second marked among methods that have every image."""
+    complete = [m for m in methods if m in by_method and by_method[m]["images"] == total]
+    sign = -1 if METRICS[metric].higher_is_better else 1
+    # What is equal as shown is equally good.
+    shown = {m: sign * round(by_method[m][clamping][metric][0], 3) for m in complete}
+    ranks = {value: i + 1 for i, value in enumerate(sorted(set(shown.values()))[:2])}
+    cells = []
+    for method in methods:
+        if method not in by_method:
+            cells.append(Cell(None))
+            continue
+        rank = ranks.get(shown.get(method, np.nan), 0)
+        cells.append(_cell(by_method[method], metric, clamping, rank, total))
+    return cells
+
+
+def _cell(
+    cell: dict[str, Any], metric: str, clamping: str, rank: int = 0, total: int | None = None
+) -> Cell:
+    mean, low, high = cell[clamping][metric]
+    partial = total is not None and cell["images"] < total
+    digits = 3 if mean < 100 else 1
+    text = f"{mean:.{digits}f} ({cell['images']})" if partial else ""
+    return Cell(mean, low, high, rank, digits, text)
+
+
+def _rows(values: dict[str, list[Cell]]) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
+    return tuple((label, tuple(cells)) for label, cells in values.items())
+
+
+def _clamping_words(clamping: str) -> str:
+    if clamping == "raw":
+        return "predictions as they are"
+    return "predictions clamped to the dataset's depth range"
+
+
+def _stem(*parts: str) -> str:
+    joined = "-".join(p for p in parts if p != EVERYWHERE)
+    return re.sub(r"[^\w.]+", "-", joined.casefold()).strip("-")
