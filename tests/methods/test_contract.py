@@ -41,8 +41,11 @@ VARIANTS = {
     "interpolate-disparity": ("interpolate", {"linear_in": "disparity"}),
     "log_kernel-narrow": ("log_kernel", {"bandwidth_px": 0.1}),
 }
-BUILDERS = {name: make for name, make in METHODS.items() if name != "basis"}
-BUILDERS["basis"] = untrained_basis
+BUILDERS = {
+    **METHODS,
+    "basis": untrained_basis,
+    "region": lambda: METHODS["region"](superpixels=10),  # enough for so small an image
+}
 BUILDERS |= {
     variant: (lambda name=name, options=options: METHODS[name](**options))
     for variant, (name, options) in VARIANTS.items()

@@ -1,0 +1,59 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalefield.methods import gaussian
+from scalefield.methods.gaussian import gaussian_sums
+
+
+def slow_sums(points, coefficients, bandwidth, queries):
+    v, u = np.meshgrid(*queries, indexing="ij")
+    squared = (v[..., None] - points[:, 0]) ** 2 + (u[..., None] - points[:, 1]) ** 2
+    return np.einsum("kn,hwn->khw", coefficients, np.exp(-squared / (2 * bandwidth**2)))
+
+
+def assemble(points, coefficients, bandwidth, queries, **options):
+    points, coefficients, *queries = map(torch.from_numpy, (points, coefficients, *queries))
+    sums = torch.full((len(coefficients), *map(len, queries)), torch.nan).double()
+    for down, across, tile in gaussian_sums(
+        points, coefficients, bandwidth, tuple(queries), **options
+    ):
+        assert sums[:, down, across].isnan().all()  # no pixel is visited twice
+        sums[:, down, across] = tile
+    return sums.numpy()
+
+
+@given(
+    n=st.integers(1, 20),
+    k=st.integers(1, 5),
+    bandwidth=st.floats(0.5, 100),
+    numbers=st.integers(20, 5000),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_tiles_equal_the_slow_sums(n, k, bandwidth, numbers, seed):
+    rng = np.random.default_rng(seed)
+    points = rng.integers(0, 50, (n, 2)).astype(float)
+    coefficients = rng.uniform(0, 1, (k, n))
+    queries = (np.arange(70.0), np.arange(3, 50, 7.0))
+    with pytest.MonkeyPatch.context() as patch:  # tiles of any size
+        patch.setattr(gaussian, "TILE_NUMBERS", numbers)
+        fast = assemble(points, coefficients, bandwidth, queries)
+    wanted = slow_sums(points, coefficients, bandwidth, queries)
+    # Relative accuracy even where sums are tiny; below 1e-290 digits go to underflow.
+    np.testing.assert_allclose(fast, wanted, rtol=1e-9, atol=1e-290)
+
+
+def test_reach_leaves_out_what_is_far_above_or_below():
+    points = np.array([[0.0, 0.0], [100.0, 0.0]])
+    queries = (np.array([0.0]), np.array([0.0]))
+    ones = np.ones((1, 2))
+    assert assemble(points, ones, 50.0, queries)[0, 0, 0] == pytest.approx(1 + np.exp(-2))
+    assert assemble(points, ones, 50.0, queries, reach=1.9)[0, 0, 0] == 1
+
+
+def test_an_infinite_bandwidth_weighs_all_alike():
+    points = np.array([[0.0, 0.0], [9.0, 5.0]])
+    queries = (np.arange(3.0), np.arange(4.0))
+    np.testing.assert_array_equal(assemble(points, np.ones((1, 2)), np.inf, queries), 2)

@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalefield import Anchors, InputError, MDEOutput
+from scalefield.methods import knn
+from scalefield.methods.knn import KNN
+
+
+@pytest.mark.parametrize("space", ["depth", "disparity"])
+@given(seed=st.integers(0, 10**6), n=st.integers(2, 20), k=st.integers(1, 7))
+@settings(max_examples=20, deadline=None)
+def test_equals_a_slow_fit_at_every_pixel(relative, space, seed, n, k):
+    shape = (9, 12)
+    mde_output = relative(shape, "disparity", seed % 5)
+    x_map = mde_output.in_space(space).numpy()
+    rng = np.random.default_rng(seed)
+    pixels = rng.choice(shape[0] * shape[1], n, replace=False)
+    v, u = np.divmod(pixels, shape[1])
+    depth_m = rng.uniform(2, 3, n)
+    with pytest.MonkeyPatch.context() as patch:  # several chunks
+        patch.setattr(knn, "CHUNK_NUMBERS", 100)
+        recovery = KNN(k=k, space=space)(mde_output, Anchors(u, v, depth_m))
+    x, y = x_map[v, u], depth_m if space == "depth" else 1 / depth_m
+    lower = checked = 0
+    for row, column in np.ndindex(shape):
+        distance = np.hypot(v - row, u - column)
+        near = np.argsort(distance)[:k]
+        edge = np.sort(distance)
+        if k < n and edge[k] == edge[k - 1]:
+            continue  # a tie: either neighbour is right
+        root = 1 / np.sqrt(np.maximum(distance[near], 1))
+        design = np.stack([x[near], np.ones(len(near))], axis=1)
+        (s, t), *_ = np.linalg.lstsq(root[:, None] * design, root * y[near])
+        if len(near) == 1 or s <= 0:
+            s, t = np.median(y[near] / x[near]), 0
+            lower += 1
+        wanted = s * x_map[row, column] + t
+        if wanted > 1e-2:
+            metric = float(recovery.depth_m[row, column])
+            metric = metric if space == "depth" else 1 / metric
+            assert metric == pytest.approx(min(wanted, 2e3), rel=1e-4)
+            checked += 1
+    assert bool(lower) <= bool(recovery.report.fallbacks)
+    assert checked
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_few_or_equal_anchors_give_a_scale_and_say_so(n):
+    mde_output = MDEOutput(torch.full((5, 6), 0.5).double(), "disparity")
+    anchors = Anchors([0, 3, 5][:n], [0, 2, 4][:n], [4.0, 5.0, 8.0][:n])
+    recovery = KNN()(mde_output, anchors)
+    np.testing.assert_allclose(recovery.depth_m, np.median(anchors.depth_m), rtol=1e-6)
+    assert recovery.report.fallbacks[0].startswith("scale only at 30 pixels")
+
+
+@pytest.mark.usefixtures("as_users_run_it")
+@pytest.mark.parametrize(
+    ("options", "option"), [({"k": 0}, "k"), ({"k": 2.0}, "k"), ({"space": "log"}, "space")]
+)
+def test_wrong_options(options, option):
+    with pytest.raises(InputError, match=f"^{option} must be"):
+        KNN(**options)

@@ -1,0 +1,94 @@
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from scipy import ndimage
+
+from scalefield import MDEOutput
+from scalefield.errors import MissingExtra
+from scalefield.methods.segmentation import (
+    components,
+    members_of,
+    merge_small,
+    on_border,
+    superpixel_labels,
+)
+
+label_images = arrays(
+    np.int64, array_shapes(min_dims=2, max_dims=2, max_side=12), elements=st.integers(-1, 3)
+)
+
+
+@given(label_images)
+def test_components_are_scipys_of_each_label(labels):
+    parts = components(labels)
+    for label in np.unique(labels):
+        expected, count = ndimage.label(labels == label)
+        pairs = {(int(e), int(p)) for e, p in zip(expected.flat, parts.flat, strict=True) if e}
+        assert len(pairs) == count  # one to one
+    assert set(np.unique(parts)) == set(range(parts.max() + 1))
+    assert all(len(np.unique(labels[parts == p])) == 1 for p in range(parts.max() + 1))
+
+
+@given(label_images, st.floats(0, 1))
+def test_merging_leaves_whole_regions_of_the_wanted_size(labels, share):
+    parts = components(labels)
+    merged = merge_small(parts, share)
+    sizes = np.bincount(merged.reshape(-1))
+    assert len(sizes) == 1 or sizes.min() >= share * labels.size
+    assert (sizes > 0).all()
+    for part in range(parts.max() + 1):
+        assert len(np.unique(merged[parts == part])) == 1  # nothing is torn
+    for region in range(merged.max() + 1):
+        assert ndimage.label(merged == region)[1] == 1  # what joins is adjacent
+
+
+def test_a_small_region_joins_across_its_longest_border():
+    labels = np.array(
+        [
+            [0, 0, 0, 0, 1, 1],
+            [0, 0, 2, 2, 1, 1],
+            [0, 0, 0, 2, 1, 1],
+            [0, 0, 0, 0, 1, 1],
+        ]
+    )
+    merged = merge_small(components(labels), 0.2)
+    assert merged[1, 2] == merged[0, 0] != merged[0, 5]
+
+
+@given(label_images)
+def test_borders_and_members(labels):
+    parts = components(labels)
+    padded = np.pad(parts, 1, mode="edge")
+    shifted = [padded[1:-1, :-2], padded[1:-1, 2:], padded[:-2, 1:-1], padded[2:, 1:-1]]
+    np.testing.assert_array_equal(
+        on_border(parts), np.any([other != parts for other in shifted], axis=0)
+    )
+    for region, inside in enumerate(members_of(parts)):
+        np.testing.assert_array_equal(inside, np.flatnonzero(parts.reshape(-1) == region))
+
+
+@pytest.mark.parametrize("with_image", [True, False])
+def test_superpixels_follow_depth_and_colour(with_image):
+    depth = torch.ones(40, 60)
+    depth[:, 25:] = 8
+    image = torch.zeros(40, 60, 3, dtype=torch.uint8)
+    image[17:] = 255
+    mde_output = MDEOutput(depth, "depth", image=image if with_image else None)
+    labels = superpixel_labels(mde_output, 20, 0.1)
+    left, right = set(np.unique(labels[:, :25])), set(np.unique(labels[:, 25:]))
+    assert not left & right
+    if with_image:
+        assert not set(np.unique(labels[:17])) & set(np.unique(labels[17:]))
+    assert 8 <= len(left | right) <= 40
+
+
+def test_without_scikit_image_the_command_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
+    mde_output = MDEOutput(torch.ones(4, 4), "depth")
+    with pytest.raises(MissingExtra, match=r"pip install 'scalefield\[region\]'"):
+        superpixel_labels(mde_output, 4, 0.1)
