@@ -21,43 +21,49 @@ PANEL_AREA = 640 * 480
 MAX_LABELS = 16
 """With more anchors their labels would hide the picture."""
 
-# Stops in OKLCh (lightness, chroma, hue in degrees). Lightness falls evenly with distance, so
-# equal steps look equal and the map survives grey printing and colour blindness.
-NEAR_TO_FAR = (
-    (0.97, 0.07, 104), (0.87, 0.14, 84), (0.77, 0.17, 58), (0.67, 0.19, 32),
-    (0.57, 0.20, 4), (0.47, 0.18, 330), (0.37, 0.16, 297), (0.27, 0.12, 275),
-)  # fmt: skip
-SMALL_TO_LARGE = (
-    (0.36, 0.11, 255), (0.55, 0.12, 245), (0.76, 0.07, 235), (0.965, 0.003, 90),
-    (0.78, 0.09, 55), (0.61, 0.15, 40), (0.40, 0.13, 28),
-)  # fmt: skip
 
-
-def colour_table(stops: Sequence[tuple[float, float, float]]) -> UInt8[np.ndarray, "256 3"]:
-    """256 sRGB colours through OKLCh stops, joined by straight lines in Oklab."""
-    lightness, chroma, hue = np.array(stops).T
+def colour_table(stops: Float[np.ndarray, "n 3"]) -> UInt8[np.ndarray, "256 3"]:
+    """256 sRGB colours through OKLCh stops (lightness, chroma, hue in degrees), even in Oklab."""
+    lightness, chroma, hue = stops.T
     angle = np.deg2rad(hue)
-    lab = np.stack([lightness, chroma * np.cos(angle), chroma * np.sin(angle)], axis=1)
+    lab = np.stack([lightness, chroma * np.cos(angle), chroma * np.sin(angle)])
     at = np.linspace(0, len(stops) - 1, 256)
-    lab = np.stack([np.interp(at, np.arange(len(stops)), channel) for channel in lab.T], axis=1)
+    lab = np.stack([np.interp(at, np.arange(len(stops)), channel) for channel in lab])
     # Oklab to linear sRGB (Ottosson 2020), then the sRGB transfer curve.
     to_cone = [[1, 0.3963377774, 0.2158037573], [1, -0.1055613458, -0.0638541728],
                [1, -0.0894841775, -1.2914855480]]  # fmt: skip
     to_rgb = [[4.0767416621, -3.3077115913, 0.2309699292],
               [-1.2684380046, 2.6097574011, -0.3413193965],
               [-0.0041960863, -0.7034186147, 1.7076147010]]  # fmt: skip
-    linear = np.clip((lab @ np.transpose(to_cone)) ** 3 @ np.transpose(to_rgb), 0, 1)
+    linear = np.clip(to_rgb @ (to_cone @ lab) ** 3, 0, 1).T
     srgb = np.where(linear < 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
     return np.round(255 * srgb).astype(np.uint8)
 
 
-@dataclass(frozen=True)
+# Lightness falls evenly with distance: equal steps look equal, in grey print and to the colour
+# blind too.
+NEAR_TO_FAR = colour_table(
+    np.array([
+        (0.97, 0.07, 104), (0.87, 0.14, 84), (0.77, 0.17, 58), (0.67, 0.19, 32),
+        (0.57, 0.20, 4), (0.47, 0.18, 330), (0.37, 0.16, 297), (0.27, 0.12, 275),
+    ])
+)  # fmt: skip
+# Light in the middle, where the factor is one; blue below, brown above.
+SMALL_TO_LARGE = colour_table(
+    np.array([
+        (0.36, 0.11, 255), (0.55, 0.12, 245), (0.76, 0.07, 235), (0.965, 0.003, 90),
+        (0.78, 0.09, 55), (0.61, 0.15, 40), (0.40, 0.13, 28),
+    ])
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
 class Scale:
     """How values become colours, and what stands beside the colour bar."""
 
+    table: UInt8[np.ndarray, "256 3"]
     low: float
     high: float
-    stops: Sequence[tuple[float, float, float]] = NEAR_TO_FAR
     logarithmic: bool = False
     label: Callable[[float], str] = "{:g}".format
 
@@ -73,7 +79,7 @@ class Scale:
         known = np.isfinite(values)
         position = self.position(np.where(known, values, self.low))
         index = np.clip(np.round(255 * position), 0, 255).astype(np.uint8)
-        colours = colour_table(self.stops)[index]
+        colours = self.table[index]
         colours[~known] = HOLE
         return colours
 
@@ -106,7 +112,7 @@ def depth_scale(values: np.ndarray, unit: str = "") -> Scale:
     low, high = (float(v) for v in np.percentile(known, (0.5, 99.5)))
     if high < 1.02 * low:  # a flat map still needs a scale around it
         low, high = low / 1.1, high * 1.1
-    return Scale(low, high, logarithmic=high > 8 * low, label=lambda v: f"{v:g}{unit}")
+    return Scale(NEAR_TO_FAR, low, high, logarithmic=high > 8 * low, label=lambda v: f"{v:g}{unit}")
 
 
 def draw_preview(
@@ -121,12 +127,10 @@ def draw_preview(
     depth_m, log_scale = maps.depth_m.astype(np.float64), maps.log_scale.astype(np.float64)
     middle = float(np.nanmedian(log_scale))
     metres = depth_scale(depth_m, " m")
-    relative = Scale(
-        metres.low / math.exp(middle), metres.high / math.exp(middle),
-        logarithmic=metres.logarithmic,
-    )  # fmt: skip
+    low, high = (limit / math.exp(middle) for limit in (metres.low, metres.high))
+    relative = Scale(NEAR_TO_FAR, low, high, metres.logarithmic)
     reach = max(float(np.nanpercentile(np.abs(log_scale - middle), 99.5)), 0.02)
-    factor = Scale(math.exp(-reach), math.exp(reach), SMALL_TO_LARGE, True, "{:g}x".format)
+    factor = Scale(SMALL_TO_LARGE, math.exp(-reach), math.exp(reach), True, "{:g}x".format)
 
     report = recovery.report
     holes = f" · {report.hole_pixels} pixels without depth" if report.hole_pixels else ""
@@ -197,11 +201,12 @@ class _Sheet:
     def colour_bar(self, sheet: Image.Image, x: int, y: int, scale: Scale) -> None:
         """A vertical bar, small values at the bottom, with ticks at round numbers."""
         height = self.cell_height
-        bar = colour_table(scale.stops)[np.linspace(255, 0, height).astype(int)]
+        bar = scale.table[np.linspace(255, 0, height).astype(int)]
         sheet.paste(Image.fromarray(np.repeat(bar[:, None], self.bar, axis=1)), (x, y))
         draw = ImageDraw.Draw(sheet)
-        for tick in scale.ticks(most=max(2, min(8, height // (2 * self.text)))):
-            at = y + (1 - float(scale.position(np.array(tick)))) * (height - 1)
+        ticks = scale.ticks(most=max(2, min(8, height // (2 * self.text))))
+        for tick, position in zip(ticks, scale.position(np.array(ticks)).tolist(), strict=True):
+            at = y + (1 - position) * (height - 1)
             end = x + self.bar + self.text // 4
             draw.line([(x + self.bar, at), (end, at)], SOFT_INK)
             text_at = (end + self.text // 4, min(max(at, y + 6), y + height - 7))
@@ -275,4 +280,4 @@ class _Sheet:
 def _overlap(a: tuple, b: tuple) -> float:
     width = min(a[2], b[2]) - max(a[0], b[0])
     height = min(a[3], b[3]) - max(a[1], b[1])
-    return max(width, 0) * max(height, 0)
+    return float(max(width, 0) * max(height, 0))

@@ -1,0 +1,272 @@
+"""The command line as a user meets it: files, sentences, exit codes, speed of --help."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from scalefield import METHODS, Anchors, InputError, MDEOutput, files
+from scalefield.cli import COMMANDS, main
+from scalefield.commands.recover import parse_option
+from scalefield.outputs import OUTPUTS
+
+RELATIVE = np.linspace(1, 3, 48).reshape(6, 8).astype(np.float32)
+PIXELS = ([0, 3, 7, 2], [0, 2, 5, 4])
+
+
+def rows(scale: float = 2.0) -> str:
+    cells = zip(*PIXELS, strict=True)
+    lines = [f"{u},{v},{scale * RELATIVE[v, u]:.4f}" for u, v in cells]
+    return "\n".join(["u,v,depth_m", *lines])
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A photograph, anchors and a relative depth map, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    Image.fromarray(np.full((6, 8, 3), 128, np.uint8)).save("photo.png")
+    Path("anchors.csv").write_text(rows())
+    np.save("depth.npy", RELATIVE)
+    return tmp_path
+
+
+def recover(*more: str) -> int:
+    return main(
+        ["recover", "photo.png", "--anchors", "anchors.csv", "--method", "median", *more]
+    )  # fmt: skip
+
+
+OWN = ("--depth", "depth.npy", "--kind", "depth")
+
+
+def test_recover_writes_all_four_files_and_says_so(folder, capsys):
+    assert recover(*OWN, "--out", "results/here") == 0
+    out = folder / "results" / "here"
+    assert sorted(p.name for p in out.iterdir()) == sorted(OUTPUTS)
+
+    exact = files.read_npz(out / "depth.npz", required=("depth_m", "log_scale"))
+    np.testing.assert_allclose(exact["depth_m"], 2 * RELATIVE, rtol=1e-4)
+    np.testing.assert_allclose(exact["log_scale"], np.log(2), rtol=1e-4)
+    np.testing.assert_allclose(files.read_depth_png(out / "depth.png"), exact["depth_m"], atol=6e-4)
+    with Image.open(out / "preview.png") as preview:
+        assert preview.mode == "RGB"
+    record = json.loads((out / "recovery.json").read_text())
+    assert record["report"]["method"] == "median"
+    assert record["report"]["anchors_used"] == 4
+    assert (record["image"], record["depth"]) == ("photo.png", "depth.npy")
+    assert record["png_units_per_metre"] == 1000
+    assert "torch" in record["provenance"]["versions"]
+
+    printed = capsys.readouterr()
+    assert "4 of 4 anchors used, median residual 0.0 %" in printed.out
+    assert "depth 2.00 … 6.00 m" in printed.out
+    assert f"{Path('results/here')}: depth.png, depth.npz, preview.png" in printed.out
+    assert printed.err == ""  # progress is for terminals
+
+
+def test_out_is_named_after_the_image_when_not_said(folder):
+    assert recover(*OWN) == 0
+    assert (folder / "photo_metric" / "depth.png").is_file()
+
+
+def test_a_named_mde_sees_the_image(folder, monkeypatch):
+    seen = {}
+
+    def load(name: str):
+        def mde(image: np.ndarray) -> MDEOutput:
+            seen[name] = image.shape
+            return MDEOutput(torch.from_numpy(RELATIVE), "depth", model=name)
+
+        return mde
+
+    monkeypatch.setattr("scalefield.mde.load_mde", load)
+    assert recover("--mde", "mine") == 0
+    assert recover() == 0  # the default
+    assert seen == {"mine": (6, 8, 3), "lite": (6, 8, 3)}
+
+
+def test_far_pixels_are_counted_and_other_units_hold_them(folder, capsys):
+    Path("anchors.csv").write_text(rows(scale=30.0))  # 30 m to 90 m
+    assert recover(*OWN) == 0
+    far = int((30 * RELATIVE > 65.535).sum())
+    assert f"depth.png ends at 65.5 m: {far} farther pixels are 0" in capsys.readouterr().out
+    known = files.read_depth_png("photo_metric/depth.png")
+    assert np.isnan(known).sum() == far
+    record = json.loads(Path("photo_metric/recovery.json").read_text())
+    assert record["png_overflow_pixels"] == far
+    assert recover(*OWN, "--png-units", "256") == 0
+    assert "farther" not in capsys.readouterr().out
+    known = files.read_depth_png("photo_metric/depth.png")
+    np.testing.assert_allclose(known, 30 * RELATIVE, atol=0.003)
+
+
+def test_options_labels_and_resize_reach_the_method(folder):
+    Image.fromarray((RELATIVE > 2).astype(np.uint8)).save("labels.png")
+    more = ("--method", "region", "--labels", "labels.png", "--option", "strict=true")
+    assert recover(*OWN, *more) == 0
+    options = json.loads(Path("photo_metric/recovery.json").read_text())["report"]["options"]
+    assert options["strict"] is True
+    assert options["labels"] == "ndarray"
+    np.save("depth.npy", RELATIVE[::2, ::2])
+    assert recover(*OWN) == 2
+    assert recover(*OWN, "--resize") == 0
+
+
+def test_warnings_rejections_and_holes_are_printed(folder, capsys):
+    values = 1 / RELATIVE
+    values[1, 1] = np.nan
+    np.save("depth.npy", values)
+    Path("anchors.csv").write_text(rows() + "\n1,1,5.0\n")
+    assert recover(*OWN) == 0
+    printed = capsys.readouterr().out
+    assert "4 of 5 anchors used" in printed
+    assert "anchor #4 not used: no relative depth here" in printed
+    assert "1 pixels have no relative depth and stay NaN" in printed
+    assert "warning: the map was declared depth" in printed
+    assert "is it disparity?" in printed
+
+
+def test_sparse_png_and_npz_anchors_are_read(folder):
+    anchors = Anchors.read("anchors.csv")
+    anchors.write("anchors.npz")
+    sparse = np.zeros((6, 8), np.uint16)
+    sparse[anchors.pixels((6, 8))] = np.round(anchors.depth_m * 256)
+    Image.fromarray(sparse).save("sparse.png")
+    medians = []
+    for more in (["anchors.csv"], ["anchors.npz"], ["sparse.png", "--anchor-units", "256"]):
+        command = ["recover", "photo.png", *OWN, "--method", "median", "--anchors", *more]
+        assert main(command) == 0
+        arrays = files.read_npz(Path("photo_metric/depth.npz"), required=("depth_m",))
+        medians.append(np.median(arrays["depth_m"]))
+    np.testing.assert_allclose(medians, medians[0], rtol=2e-3)
+
+
+def bad_anchors(text: str) -> dict[str, str]:
+    return {"anchors.csv": "u,v,depth_m\n" + text}
+
+
+@pytest.mark.parametrize(
+    ("contents", "more", "sentence"),
+    [
+        (bad_anchors(""), OWN, "no anchors: at least one pixel of known metric depth"),
+        (bad_anchors("1,1,2\n8,0,1"), OWN, "1 of 2 anchors lie outside.*#1 at u=8, v=0"),
+        (bad_anchors("1,1,nan"), OWN, r"finite depth_m above zero; not so: #0 \(nan\)"),
+        (bad_anchors("1,1,0"), OWN, r"not so: #0 \(0\)"),
+        (bad_anchors("1,1,-4"), OWN, r"not so: #0 \(-4\)"),
+        (bad_anchors("1,1"), OWN, "line 2: 3 fields wanted, 2 found"),
+        ({"anchors.csv": None}, OWN, "anchors.csv: no such file"),
+        ({"photo.png": None}, OWN, "photo.png: no such file"),
+        ({"photo.png": "text"}, OWN, "photo.png: not a readable image"),
+        ({"depth.npy": "text"}, OWN, "depth.npy"),
+        ({}, ("--depth", "d8.png", "--kind", "depth"), "d8.png.*16-bit PNG, found mode L with 8"),
+        ({}, ("--depth", "small.npy", "--kind", "depth"), "map is 4×6 pixels.*8×6.*--resize"),
+        ({}, ("--depth", "depth.npy"), "--depth needs --kind depth"),
+        ({}, ("--kind", "depth"), "--kind, --depth-key and --resize speak of a --depth FILE"),
+        ({}, ("--mde", "lite", *OWN), "--depth brings your own map and --mde makes one"),
+        ({}, ("--mde", "no-such-estimator"), "no-such-estimator"),
+        ({}, (*OWN, "--method", "magic"), "no method 'magic'; there are"),
+        ({}, (*OWN, "--option", "magic=1"), "method median: .*magic"),
+        ({}, (*OWN, "--option", "magic"), "--option wants name=value, found 'magic'"),
+        ({}, (*OWN, "--labels", "nothing.png"), "nothing.png: no such file"),
+        ({}, (*OWN, "--png-units", "0"), "--png-units must be above zero, found 0"),
+        ({}, (*OWN, "--out", "anchors.csv"), "anchors.csv: cannot be written"),
+    ],
+)
+def test_bad_input_is_one_sentence_exit_code_2_and_nothing_written(
+    folder, capsys, contents, more, sentence
+):
+    Image.fromarray(np.ones((6, 8), np.uint8)).save("d8.png")
+    np.save("small.npy", RELATIVE[:, ::2])
+    for name, text in contents.items():
+        Path(name).unlink() if text is None else Path(name).write_text(text)
+    before = {p: p.read_bytes() for p in folder.rglob("*")}
+    assert recover(*more) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("scalefield: ")
+    assert printed.err.count("\n") == 1
+    assert re.search(sentence, printed.err), printed.err
+    assert {p: p.read_bytes() for p in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["recover"],
+        ["recover", "photo.png", "--anchors", "a.csv", "--kind", "inverse"],
+        ["recover", "photo.png", "--anchors", "a.csv", "--png-units", "many"],
+        ["recovr"],
+    ],
+)
+def test_a_wrong_command_line_exits_with_2(args, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(args)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err
+
+
+def test_methods_lists_every_method_on_one_line(capsys):
+    assert main(["methods"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(METHODS)
+    assert all(len(line.split(maxsplit=1)[1]) > 20 for line in lines)
+
+
+@given(st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none())
+def test_option_values_become_python_values(value):
+    name, parsed = parse_option(f"name={value}")
+    assert name == "name"
+    assert type(parsed) is type(value)
+    assert parsed == value
+
+
+@pytest.mark.parametrize("text", ["adaptive", "a=b", "", "-", "1e", "0x10"])
+def test_other_option_values_stay_strings(text):
+    assert parse_option(f"bandwidth={text}") == ("bandwidth", text)
+
+
+@pytest.mark.parametrize("text", ["=1", "two words=1", "flag", ""])
+def test_options_need_a_name(text):
+    with pytest.raises(InputError, match="wants name=value"):
+        parse_option(text)
+
+
+def test_importing_the_command_line_loads_nothing_heavy():
+    code = (
+        "import sys, scalefield, scalefield.cli;"
+        "print(*{'torch', 'numpy', 'scipy', 'PIL', 'tqdm', 'jaxtyping'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )  # fmt: skip
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_exists_for_every_command(command, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([*command.split(), "--help"])
+    assert caught.value.code in (0, None)
+    assert "usage: scalefield" in capsys.readouterr().out
+
+
+def test_help_answers_in_under_a_second():
+    best = min(timed_help() for _ in range(3))  # the best of three: the machine may be busy
+    assert best < 1.0
+
+
+def timed_help() -> float:
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "scalefield.cli", "recover", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "--anchors" in done.stdout
+    return time.perf_counter() - start
