@@ -219,7 +219,7 @@ class _Sheet:
         smooth = 4  # PIL draws without antialiasing; a larger layer, shrunk, has it
         layer = Image.new("RGBA", (self.width * smooth, self.height * smooth))
         draw = ImageDraw.Draw(layer)
-        radius = float(np.clip(9 - 1.1 * math.log(len(anchors)), 2.5, 7.5))
+        radius = float(np.clip(9 - 1.1 * math.log(max(len(anchors), 1)), 2.5, 7.5))
         x = (anchors.u + 0.5) * self.zoom_u
         y = (anchors.v + 0.5) * self.zoom_v
         rejected = {r.anchor for r in recovery.report.rejected}
@@ -260,8 +260,13 @@ class _Sheet:
                 (a + gap, b - height / 2), (a - gap - width, b - height / 2),
                 (a - width / 2, b - gap - height), (a - width / 2, b + gap),
             ]  # fmt: skip
-            boxes = [(px, py, px + width, py + height) for px, py in places]
-            best = min(boxes, key=lambda box: self.cost(box, taken))
+            # Shifted to lie inside the picture, as far as it is large enough.
+            inside = [
+                (max(min(px, self.width - width - 2), 2), max(min(py, self.height - height - 2), 2))
+                for px, py in places
+            ]
+            boxes = [(px, py, px + width, py + height) for px, py in inside]
+            best = min(boxes, key=lambda box: sum(_overlap(box, other) for other in taken))
             taken.append(best)
             plate = Image.new("RGBA", picture.size)
             ImageDraw.Draw(plate).rounded_rectangle(best, 4, (255, 255, 255, 225))
@@ -269,15 +274,9 @@ class _Sheet:
             middle = ((best[0] + best[2]) / 2, (best[1] + best[3]) / 2)
             draw.text(middle, text, INK, self.font, anchor="mm")
 
-    def cost(self, box: tuple, taken: list[tuple]) -> float:
-        """The area that a label would hide or lose over the picture's edge."""
-        left, top, right, bottom = box
-        area = (right - left) * (bottom - top)
-        inside = _overlap(box, (2, 2, self.width - 2, self.height - 2))
-        return 10 * (area - inside) + sum(_overlap(box, other) for other in taken)
-
 
 def _overlap(a: tuple, b: tuple) -> float:
+    """Area that two boxes (left, top, right, bottom) share."""
     width = min(a[2], b[2]) - max(a[0], b[0])
     height = min(a[3], b[3]) - max(a[1], b[1])
     return float(max(width, 0) * max(height, 0))

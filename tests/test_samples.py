@@ -1,0 +1,65 @@
+"""The bundled scene: small, consistent, and rendered by the script that claims it."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scalefield import InputError, cli, samples
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+
+
+def test_the_room_is_consistent():
+    room = samples.load("room")
+    assert room.image.shape == (480, 640, 3)
+    assert room.depth_m.shape == (480, 640)
+    assert np.isfinite(room.depth_m).all()
+    assert 1.0 < room.depth_m.min() < room.depth_m.max() < 6.0
+    rows, columns = room.anchors.pixels((480, 640))
+    # As a person measures: within a centimetre of the truth.
+    np.testing.assert_allclose(room.anchors.depth_m, room.depth_m[rows, columns], atol=0.01)
+    assert 5 <= len(room.anchors) <= 10
+    assert sum(p.stat().st_size for p in samples.FOLDER.glob("room*")) < 600_000
+
+
+def test_unknown_samples_are_refused():
+    with pytest.raises(InputError, match="no sample 'attic'; there are room"):
+        samples.load("attic")
+
+
+def test_the_shipped_depth_is_what_the_script_renders(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPTS)
+    import render_sample
+
+    rays = render_sample.camera_rays(640, 480, render_sample.FOCAL_PX)
+    some = np.arange(0, len(rays), 97)
+    eye = np.broadcast_to(render_sample.EYE, (len(some), 3))
+    distance = render_sample.room().trace(eye, rays[some])[0]
+    shipped = samples.load("room").depth_m.ravel()[some]
+    close = np.abs(distance - shipped) < 0.00051  # half a millimetre of rounding
+    assert close.mean() > 0.999  # a ray that grazes an edge may go either way on another machine
+    for name in ("render_sample", "sample_room", "tracer"):
+        sys.modules.pop(name)
+
+
+def test_the_demo_measures_the_error_of_what_it_wrote(tmp_path, monkeypatch, capsys):
+    import torch
+
+    from scalefield import MDEOutput
+
+    truth = torch.from_numpy(samples.load("room").depth_m).float()
+
+    def load(name: str):
+        return lambda image: MDEOutput(truth**1.2 / 7, "depth", model=name)
+
+    monkeypatch.setattr("scalefield.mde.load_mde", load)
+    out = tmp_path / "demo"
+    assert cli.main(["demo", "--method", "median", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert (out / "preview.png").is_file()
+    assert f"look at {out / 'preview.png'}" in printed
+    ratio = np.load(out / "depth.npz")["depth_m"] / truth.numpy()
+    assert f"AbsRel {np.mean(np.abs(ratio - 1)):.3f}" in printed
+    assert f"δ1 {np.mean(np.maximum(ratio, 1 / ratio) < 1.25):.3f}" in printed
