@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Protocol
 
@@ -42,13 +43,19 @@ def main(args: list[str] | None = None) -> int:
     command: Command = tyro.extras.subcommand_cli_from_dict(
         COMMANDS, prog="scalefield", description=__doc__, args=args
     )
-    try:
-        return command.run() or 0
-    except (InputError, MissingExtra) as e:
-        print(f"scalefield: {e}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        return 0
+    with warnings.catch_warnings():
+        warnings.showwarning = _say  # a sentence, as errors are, and not a line of our source
+        try:
+            return command.run() or 0
+        except (InputError, MissingExtra) as e:
+            print(f"scalefield: {e}", file=sys.stderr)
+            return 2
+        except BrokenPipeError:
+            return 0
+
+
+def _say(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"scalefield: {message}", file=sys.stderr)
 
 
 if __name__ == "__main__":

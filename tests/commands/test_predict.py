@@ -79,6 +79,17 @@ def test_a_bad_image_is_named_and_does_not_stop_the_run(images, mde, tmp_path, c
     assert "bad.jpg: not a readable image" in captured.err
 
 
+def test_damaged_files_are_mentioned_in_a_sentence(images, mde, tmp_path, capsys):
+    run(images, mde, tmp_path)
+    damaged = min((tmp_path / "cache").iterdir())
+    damaged.write_bytes(b"")
+    capsys.readouterr()
+    assert run(images, mde, tmp_path) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("1 computed, 4 already there")
+    assert f"scalefield: {damaged} is damaged" in captured.err
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [

@@ -1,5 +1,6 @@
 """Our DA3 against the published network, on the same random weights."""
 
+import dataclasses
 import os
 import sys
 from functools import partial
@@ -11,7 +12,17 @@ import torch
 from safetensors.torch import save_file
 
 from scalefield.errors import InputError
-from scalefield.mde.da3 import BASE, DA3, LARGE, SMALL, DA3Config, load_da3, single_view
+from scalefield.mde.da3 import (
+    BASE,
+    DA3,
+    LARGE,
+    PREPROCESS,
+    SMALL,
+    DA3Config,
+    load_da3,
+    single_view,
+)
+from scalefield.mde.estimator import Estimator
 
 TINY = DA3Config(32, 6, 2, (2, 3, 4, 5), 2, (8, 12, 16, 20), 16, grid=5)
 COMMAND = "pip install --no-deps --target .oracle depth-anything-3==0.1.1 addict omegaconf einops"
@@ -125,6 +136,14 @@ def test_published_configurations_names_and_shapes(oracle, monkeypatch, name, co
     wanted = {k: v.shape for k, v in single_view(theirs.state_dict()).items()}
     assert {k: v.shape for k, v in ours.state_dict().items()} == wanted
     assert len(wanted) < len(theirs.state_dict())
+
+
+def test_features_follow_the_image(assert_features_follow_the_image):
+    torch.manual_seed(0)
+    preprocess = dataclasses.replace(PREPROCESS, size=(280, 280))
+    network = DA3(TINY).eval().requires_grad_(False)
+    mde = Estimator("tiny", "r", "depth", preprocess, network)
+    assert_features_follow_the_image(mde, 280)
 
 
 @pytest.fixture
