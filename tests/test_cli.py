@@ -174,7 +174,7 @@ def bad_anchors(text: str) -> dict[str, str]:
         ({}, ("--mde", "lite", *OWN), "--depth brings your own map and --mde makes one"),
         ({}, ("--mde", "no-such-estimator"), "no-such-estimator"),
         ({}, (*OWN, "--method", "magic"), "no method 'magic'; there are"),
-        ({}, (*OWN, "--option", "magic=1"), "method median: .*magic"),
+        ({}, (*OWN, "--option", "magic=1"), "method median has no option 'magic'; there are none"),
         ({}, (*OWN, "--option", "magic"), "--option wants name=value, found 'magic'"),
         ({}, (*OWN, "--labels", "nothing.png"), "nothing.png: no such file"),
         ({}, (*OWN, "--png-units", "0"), "--png-units must be above zero, found 0"),
@@ -219,6 +219,14 @@ def test_methods_lists_every_method_on_one_line(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(METHODS)
     assert all(len(line.split(maxsplit=1)[1]) > 20 for line in lines)
+
+
+def test_methods_tells_the_options_of_one(capsys):
+    assert main(["methods", "region"]) == 0
+    printed = capsys.readouterr().out
+    assert "--option superpixels=100\n    About how many superpixels are made." in printed
+    assert main(["methods", "magic"]) == 2
+    assert "no method 'magic'; there are basis" in capsys.readouterr().err
 
 
 @given(st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none())

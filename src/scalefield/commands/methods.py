@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
 
 
 @dataclass(frozen=True)
 class MethodsCommand:
-    """List the methods, one line each."""
+    """List the methods, one line each; or one method with its options."""
+
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = None
+    """Tell everything about this method."""
 
     def run(self) -> None:
-        """Print the name and the first sentence of each method."""
-        from scalefield.methods import METHODS
+        """Print first sentences, or one method's whole docstring and its options."""
+        import inspect
 
-        for name, method in METHODS.items():
-            print(f"{name:12} {(method.__doc__ or '').splitlines()[0]}")
+        from docstring_parser import parse_from_object  # comes with tyro
+
+        from scalefield.methods import METHODS, make_method
+
+        if self.name is None:
+            for name, method in METHODS.items():
+                print(f"{name:12} {(method.__doc__ or '').splitlines()[0]}")
+            return
+        make_method(self.name)  # says which names there are
+        method = METHODS[self.name]
+        print(inspect.getdoc(method))
+        documented = parse_from_object(method).params
+        for option in documented:
+            default = inspect.signature(method).parameters[option.arg_name].default
+            print(f"\n--option {option.arg_name}={default}")
+            print("    " + " ".join((option.description or "").split()))

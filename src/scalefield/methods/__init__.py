@@ -9,6 +9,7 @@ Any function of that form is a method too; nothing needs to inherit.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,11 @@ def make_method(method: str | Method, **options: Any) -> Method:
         return method
     if method not in METHODS:
         raise InputError(f"no method {method!r}; there are {', '.join(METHODS)}")
+    known = inspect.signature(METHODS[method]).parameters
+    for name in options:
+        if name not in known:
+            there = ", ".join(known) or "none"
+            raise InputError(f"method {method} has no option {name!r}; there are {there}")
     try:
         return METHODS[method](**options)
     except TypeError as e:
