@@ -64,18 +64,21 @@ def test_a_pinned_revision_reaches_the_hub():
 
 
 def test_non_commercial_weights_say_so(by_hand, small_state):
-    folder = put(by_hand / MODELS["da3-large"].source, small_state)
-    with pytest.warns(NonCommercialWarning, match=r"weights of da3-large .* CC BY-NC 4.0"):
+    put(by_hand / MODELS["da3-large"].source, small_state)
+    with (
+        pytest.warns(NonCommercialWarning, match=r"weights of da3-large .* CC BY-NC 4.0"),
+        pytest.raises(InputError, match="wanted the weights of da3-large, found da3-small"),
+    ):
         load_mde("da3-large")
-    # Any model card can say so, and its word is the newest.
-    put(by_hand / "owner/name", small_state)
-    (by_hand / "owner/name/README.md").write_text("---\nlicense: cc-by-nc-sa-4.0\n---\n")
+    # Any model card can say so, and its word is newer than our table.
+    folder = put(by_hand / "owner/name", small_state)
+    (folder / "README.md").write_text("---\nlicense: cc-by-nc-sa-4.0\n---\n")
     with pytest.warns(NonCommercialWarning, match="cc-by-nc-sa-4.0"):
         load_mde("owner/name")
     (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        load_mde("da3-large")
+        load_mde("owner/name")
 
 
 def test_cards_agree_with_the_networks():

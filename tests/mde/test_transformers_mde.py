@@ -247,9 +247,25 @@ def test_unknown_architectures_want_their_kind_said(tmp_path):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
     mde = wrap("x", model, "r", kind="depth", folder=tmp_path)
     assert mde.preprocess == Preprocess((42, 56), "stretch", 1, (0.1,) * 3, (0.2,) * 3)
-    (tmp_path / "preprocessor_config.json").write_text("{}")
-    with pytest.raises(InputError, match="not understood"):
-        read_preprocess("x", tmp_path)
+    for text in ("{}", "[]", "{"):
+        (tmp_path / "preprocessor_config.json").write_text(text)
+        with pytest.raises(InputError, match="not understood"):
+            wrap("x", model, "r", kind="depth", folder=tmp_path)
+
+
+def test_descriptions_of_the_input():
+    said = {
+        "size": {"height": 512, "width": 512}, "keep_aspect_ratio": True, "ensure_multiple_of": 32,
+        "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+    }  # fmt: skip
+    assert read_preprocess(said) == Preprocess((512, 512), "least", 32, (0.5,) * 3, (0.5,) * 3)
+    raw = {
+        "do_resize": False, "size_divisor": 14, "do_rescale": False,
+        "image_mean": [127.5] * 3, "image_std": [51.0] * 3,
+    }  # fmt: skip
+    preprocess = read_preprocess(raw)
+    assert preprocess.target((100, 140)) == (98, 140)
+    assert (preprocess.mean, preprocess.std) == ((0.5,) * 3, (0.2,) * 3)
 
 
 @pytest.fixture

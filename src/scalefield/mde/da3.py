@@ -45,6 +45,7 @@ class DA3Config:
 SMALL = DA3Config(384, 12, 6, (5, 7, 9, 11), 4, (48, 96, 192, 384), 64)
 BASE = DA3Config(768, 12, 12, (5, 7, 9, 11), 4, (96, 192, 384, 768), 128)
 LARGE = DA3Config(1024, 24, 16, (11, 15, 19, 23), 8, (256, 512, 1024, 1024), 256)
+CONFIGS = {"da3-small": SMALL, "da3-base": BASE, "da3-large": LARGE}
 
 
 def load_da3(name: str, weights: Path, revision: str, device: str = "cpu") -> Estimator:
@@ -57,14 +58,16 @@ def load_da3(name: str, weights: Path, revision: str, device: str = "cpu") -> Es
     except (SafetensorError, OSError) as e:
         raise InputError(f"{weights}: not a readable safetensors file ({e})") from None
     state = single_view({key.removeprefix("model."): value for key, value in published.items()})
-    configs = {config.width: config for config in (SMALL, BASE, LARGE)}
     token = state.get("backbone.pretrained.cls_token")
     width = None if token is None else token.shape[-1]
-    if width not in configs:
-        raise InputError(f"{weights}: not the weights of DA3-SMALL, DA3-BASE or DA3-LARGE")
+    sizes = {size: config for size, config in CONFIGS.items() if config.width == width}
+    if not sizes or (name in CONFIGS and name not in sizes):
+        wanted = name if name in CONFIGS else ", ".join(CONFIGS)
+        found = ", ".join(sizes) or "others"
+        raise InputError(f"{weights}: wanted the weights of {wanted}, found {found}")
     with torch.device("meta"):  # no memory and no random numbers for what is replaced at once
-        model = DA3(configs[width])
-    _check_names(weights, set(model.state_dict()), set(state))
+        (model,) = (DA3(config) for config in sizes.values())
+    _check_names(weights, model.state_dict(), state)
     model.load_state_dict(state, assign=True)
     network = model.float().requires_grad_(False).eval().to(device)
     return Estimator(name, revision, "depth", PREPROCESS, network, device)
@@ -76,7 +79,9 @@ def single_view(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {k: v for k, v in state.items() if not k.startswith(others) and "_aux." not in k}
 
 
-def _check_names(weights: Path, wanted: set[str], found: set[str]) -> None:
+def _check_names(weights: Path, ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    """Every weight under its name and in its shape, no more and no less."""
+    wanted, found = ({f"{k} {[*v.shape]}" for k, v in state.items()} for state in (ours, theirs))
     if wanted == found:
         return
     missing, foreign = sorted(wanted - found), sorted(found - wanted)

@@ -17,6 +17,8 @@ from torch.nn import functional as F
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
+Fit = Literal["inside", "least", "area", "native", "stretch"]
+
 
 @dataclass(frozen=True)
 class Preprocess:
@@ -29,7 +31,7 @@ class Preprocess:
 
     size: tuple[int, int]
     """Height and width that the image is fitted to."""
-    fit: Literal["inside", "least", "area", "native", "stretch"]
+    fit: Fit
     """inside: the largest that fits; least: height or width, whichever changes the scale less;
     area: about as many pixels as `size` has, never enlarged; native: as it is; stretch: exactly
     `size`, for networks that take nothing else."""

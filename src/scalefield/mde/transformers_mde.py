@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from scalefield.errors import InputError, MissingExtra
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.output import Kind
-from scalefield.mde.preprocess import Preprocess
+from scalefield.mde.preprocess import Fit, Preprocess
 
 HALF = (0.5, 0.5, 0.5)
 
@@ -75,8 +75,7 @@ def wrap(
             'known here; say kind="depth" or kind="disparity"'
         )
     network = TransformersNetwork(model).requires_grad_(False).eval().to(device)
-    preprocess = PREPROCESS.get(model.config.model_type) or read_preprocess(name, folder)
-    return Estimator(name, revision, kind, preprocess, network, device)
+    return Estimator(name, revision, kind, preprocess_of(name, model, folder), network, device)
 
 
 def model_kind(config: Any) -> Kind | None:
@@ -95,21 +94,34 @@ def model_kind(config: Any) -> Kind | None:
     return None
 
 
-def read_preprocess(name: str, folder: Path | None) -> Preprocess:
-    """The preprocessing that stands beside the weights, with the whole image stretched to fit."""
+def preprocess_of(name: str, model: Any, folder: Path | None) -> Preprocess:
+    """What the model was trained with, by its architecture or else by the file beside it."""
+    known = model.config.model_type in PREPROCESS
+    # DPT with another library's backbone is another model each time.
+    if known and (model.config.model_type != "dpt" or hasattr(model, "dpt")):
+        return PREPROCESS[model.config.model_type]
     path = None if folder is None else folder / "preprocessor_config.json"
     if path is None or not path.is_file():
         raise InputError(f"{name}: no preprocessor_config.json says how its input is made")
     try:
-        said = json.loads(path.read_text())
-        size = said["size"]["height"], said["size"]["width"]
-        return Preprocess(
-            size, "stretch", mean=tuple(said["image_mean"]), std=tuple(said["image_std"])
-        )
-    except (ValueError, KeyError, TypeError) as e:
-        raise InputError(
-            f"{path}: size, image_mean or image_std are not understood ({e})"
-        ) from None
+        return read_preprocess(json.loads(path.read_bytes()))
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise InputError(f"{path}: size, image_mean or image_std not understood ({e!r})") from None
+
+
+def read_preprocess(said: dict[str, Any]) -> Preprocess:
+    """The transformers library's description of an input as ours, padding left out."""
+    size = (
+        (said["size"]["height"], said["size"]["width"]) if said.get("do_resize", True) else (1, 1)
+    )
+    fit: Fit = "native"
+    if said.get("do_resize", True):
+        fit = "least" if said.get("keep_aspect_ratio") else "stretch"
+    multiple = int(said.get("ensure_multiple_of") or said.get("size_divisor") or 1)
+    unit = 1 if said.get("do_rescale", True) else 255  # means of 0 … 255 where nothing is rescaled
+    red, green, blue = (v / unit for v in said["image_mean"])
+    std_red, std_green, std_blue = (v / unit for v in said["image_std"])
+    return Preprocess(size, fit, multiple, (red, green, blue), (std_red, std_green, std_blue))
 
 
 class TransformersNetwork(nn.Module):
