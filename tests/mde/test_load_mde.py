@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 
 from scalefield.errors import InputError
 from scalefield.mde import MODELS, NonCommercialWarning, load_mde
-from scalefield.mde.da3 import BASE, DA3, LARGE, SMALL
+from scalefield.mde.da3 import BASE, DA3, LARGE, PREPROCESS, SMALL
+from scalefield.mde.estimator import Estimator, Raw
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +52,14 @@ def test_da3_by_name_by_hub_id_and_by_folder(by_hand, small_state, photograph):
     for other in others:
         assert torch.equal(first.prediction, other.prediction)
         assert first.revision == other.revision
+
+
+def test_lite_comes_from_the_package(monkeypatch):
+    mde = Estimator("lite", "r", "depth", PREPROCESS, lambda pixels: Raw(pixels[:, 0]))
+    asked = []
+    monkeypatch.setattr("scalefield.mde.lite.load_lite", lambda device: asked.append(device) or mde)
+    assert load_mde("lite", device="cuda:1") is mde
+    assert asked == ["cuda:1"]
 
 
 def test_unknown_names_list_the_known_ones():
