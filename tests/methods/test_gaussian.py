@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalefield.methods import gaussian
-from scalefield.methods.gaussian import gaussian_sums
+from scalefield.methods.gaussian import PATCH_NODES, gaussian_sums, gaussian_sums_on_image
 
 
 def slow_sums(points, coefficients, bandwidth, queries):
@@ -43,6 +43,37 @@ def test_tiles_equal_the_slow_sums(n, k, bandwidth, numbers, seed):
     wanted = slow_sums(points, coefficients, bandwidth, queries)
     # Relative accuracy even where sums are tiny; below 1e-290 digits go to underflow.
     np.testing.assert_allclose(fast, wanted, rtol=1e-9, atol=1e-290)
+
+
+@given(
+    shape=st.tuples(st.integers(1, 150), st.integers(1, 150)),
+    bandwidth=st.floats(5, 200),
+    cluster=st.floats(0.05, 1),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=30, deadline=None)
+def test_interpolated_patches_equal_the_sums_at_every_pixel(shape, bandwidth, cluster, seed):
+    """To many digits wherever a sum is more than next to nothing, far from a cluster too."""
+    rng = np.random.default_rng(seed)
+    points = torch.from_numpy(rng.uniform(0, cluster, (80, 2)) * shape)
+    coefficients = torch.from_numpy(rng.uniform(0, 1, (2, 80)))
+    reach = 9.8
+    found = torch.full((2, *shape), torch.nan).double()
+    for down, across, sums in gaussian_sums_on_image(points, coefficients, bandwidth, shape, reach):
+        assert found[:, down, across].isnan().all()
+        found[:, down, across] = sums
+    queries = tuple(np.arange(n, dtype=float) for n in shape)
+    wanted = slow_sums(points.numpy(), coefficients.numpy(), bandwidth, queries)
+    np.testing.assert_allclose(found, wanted, rtol=1e-8, atol=1e-16)
+
+
+@pytest.mark.parametrize(("n", "bandwidth"), [(PATCH_NODES, 50.0), (500, 10.0)])
+def test_patches_are_made_only_where_they_save_work(n, bandwidth, monkeypatch):
+    monkeypatch.setattr(gaussian, "_chebyshev", None)  # not to be called
+    points = torch.zeros(n, 2).double()
+    tiles = gaussian_sums_on_image(points, torch.ones(1, n).double(), bandwidth, (9, 9), 9.8)
+    (_, _, sums) = next(tiles)
+    assert float(sums[0, 0, 0]) == n
 
 
 def test_reach_leaves_out_what_is_far_above_or_below():

@@ -98,6 +98,21 @@ def test_equals_the_slow_reference_in_float64(relative, measure, stride):
     np.testing.assert_allclose(scale * aligned + shift, wanted, rtol=1e-9)
 
 
+def test_equals_the_slow_reference_where_sums_are_interpolated(relative, measure):
+    """Many anchors and a wide kernel, crowded into one part of the image."""
+    shape = (60, 130)
+    mde_output = relative(shape)
+    v, u = np.indices(shape)
+    truth = (4 + np.sin(u / 9) + v / 30) * mde_output.mde_depth.numpy()
+    anchors = measure(truth[:, :40], 90)
+    method = LWLR(bandwidth=25.0, stride=1)
+    samples = Samples.at(mde_output, anchors, "depth")
+    aligned = fit_affine(samples)(mde_output.mde_depth.double())
+    scale, shift = method._fields(shape, aligned, samples)
+    wanted = slow_lwlr(method, mde_output, anchors, 25.0)
+    np.testing.assert_allclose(scale * aligned + shift, wanted, rtol=1e-8, atol=1e-8)
+
+
 def test_an_affine_world_is_recovered_exactly(relative, measure):
     mde_output = relative()
     depth_m = 3 * mde_output.prediction + 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -15,6 +16,11 @@ TILE_NUMBERS = 1 << 22
 """Numbers in the largest array that is made at once: 32 MiB."""
 
 TILE_ROWS = 64
+
+PATCH_EXPONENT = 8.0
+PATCH_NODES = 26
+"""Over a square patch of 2·8/reach bandwidths a Gaussian in reach is e^(±8·x − …) along an axis,
+which 26 Chebyshev nodes give to 1e-13 of its largest value there."""
 
 
 def gaussian_sums(
@@ -51,6 +57,54 @@ def gaussian_sums(
             in_rows = _kernel(v[:, None] - rows[None, low:high], bandwidth)  # h n
             weighted = coefficients[:, None, low:high] * in_rows[None]  # k h n
             yield down, across, weighted @ in_columns[low:high]
+
+
+def gaussian_sums_on_image(
+    points: Float64[Tensor, "n 2"],
+    coefficients: Float64[Tensor, "k n"],
+    bandwidth: float,
+    shape: tuple[int, int],
+    reach: float,
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Yield the same sums at every pixel of an image, several times faster for many points.
+
+    Gaussians are smooth: the sums are made at Chebyshev nodes of patches of the image and
+    interpolated to its pixels. Patches are so small that even a patch far from all points has
+    its sums to many digits. Where this would save nothing, the sums are made at the pixels.
+    """
+    height, width = shape
+    device = points.device
+    patch = min(int(2 * PATCH_EXPONENT / reach * min(bandwidth, 1e6)), 128)
+    if 2 * patch < 3 * PATCH_NODES or len(points) < 2 * PATCH_NODES:
+        v, u = (torch.arange(n, dtype=torch.float64, device=device) for n in shape)
+        yield from gaussian_sums(points, coefficients, bandwidth, (v, u), reach)
+        return
+    positions, to_pixels = (m.to(device) for m in _chebyshev(patch))
+    nodes = [
+        (torch.arange(0, n, patch, device=device)[:, None] + positions).reshape(-1) for n in shape
+    ]
+    at_nodes = points.new_empty(len(coefficients), len(nodes[0]), len(nodes[1]))
+    for down, across, sums in gaussian_sums(
+        points, coefficients, bandwidth, (nodes[0], nodes[1]), reach
+    ):
+        at_nodes[:, down, across] = sums
+    for i, top in enumerate(range(0, height, patch)):
+        band = to_pixels[: height - top] @ at_nodes[:, i * PATCH_NODES : (i + 1) * PATCH_NODES]
+        band = band.unflatten(-1, (-1, PATCH_NODES)) @ to_pixels.T  # k rows patches pixels
+        yield slice(top, top + band.shape[1]), slice(0, width), band.flatten(-2)[..., :width]
+
+
+def _chebyshev(
+    patch: int,
+) -> tuple[Float64[Tensor, " nodes"], Float64[Tensor, "patch nodes"]]:
+    """The nodes in 0 … patch − 1, and the matrix from values there to values at the pixels."""
+    degree = torch.arange(PATCH_NODES, dtype=torch.float64)
+    angle = (degree + 0.5) * math.pi / PATCH_NODES
+    to_series = torch.cos(degree[:, None] * angle) * (2 / PATCH_NODES)
+    to_series[0] /= 2
+    pixels = torch.linspace(-1, 1, patch, dtype=torch.float64)
+    to_pixels = torch.cos(torch.acos(pixels)[:, None] * degree) @ to_series
+    return (torch.cos(angle) + 1) / 2 * (patch - 1), to_pixels
 
 
 def _kernel(difference: Tensor, bandwidth: float) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
 from scalefield.methods.affine import Samples, fit_affine, require, require_choice
-from scalefield.methods.gaussian import gaussian_sums
+from scalefield.methods.gaussian import gaussian_sums, gaussian_sums_on_image
 from scalefield.result import Recovery, Rejection
 
 Bandwidth = Literal["paper", "adaptive"]
@@ -105,20 +105,21 @@ class LWLR:
         unit = float(np.median(samples.y))
         x = aligned[samples.rows, samples.columns] / unit
         y, weight = (torch.from_numpy(a).to(device) for a in (samples.y / unit, samples.weight))
+        pixels = torch.from_numpy(samples.pixels).to(device)
+        moments = weight * torch.stack([torch.ones_like(x), x, x * x, y, x * y])
+        b = self.bandwidth_px(shape[1], samples)
+        # Anchors left out beyond the reach weigh less than 1e-15 of the blend.
+        reach = math.sqrt(2 * (math.log(1e15) + max(0.0, -math.log(self.blend))))
         queries = (
             _query_positions(shape[0], self.stride, device),
             _query_positions(shape[1], self.stride, device),
         )
-        scale = torch.empty([len(q) for q in queries], dtype=torch.float64, device=device)
+        scale = aligned.new_empty([len(q) for q in queries])
         shift = torch.empty_like(scale)
-        # Anchors left out beyond the reach weigh less than 1e-15 of the blend.
-        reach = math.sqrt(2 * (math.log(1e15) + max(0.0, -math.log(self.blend))))
-        for down, across, sums in gaussian_sums(
-            torch.from_numpy(samples.pixels).to(device),
-            weight * torch.stack([torch.ones_like(x), x, x * x, y, x * y]),
-            self.bandwidth_px(shape[1], samples),
-            queries,
-            reach,
+        for down, across, sums in (
+            gaussian_sums_on_image(pixels, moments, b, shape, reach)
+            if self.stride == 1
+            else gaussian_sums(pixels, moments, b, queries, reach)
         ):
             scale[down, across], shift[down, across] = self._solve(*sums)
         if self.stride > 1:
@@ -133,9 +134,10 @@ class LWLR:
     ) -> tuple[Tensor, Tensor]:
         """(XᵀWX + diag(0, λ))⁻¹ XᵀWy in closed form, blended; the determinant is ≥ λ·Σwx²."""
         w_ridge = w + self.shift_penalty
-        # The blend's factor Σw / (λ₀ + Σw) and the determinant share one division.
+        # The blend's factor Σw / (λ₀ + Σw) and the determinant share one division. Where Σw is
+        # next to nothing beside λ₀, its ratios are noise, and Global's answer is taken as it is.
         factor = w / ((wxx * w_ridge).sub_(wx * wx).mul_(w + self.blend))
-        factor.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)  # Σw so small that it underflows
+        factor = torch.where(w > 1e-9 * self.blend, factor, 0)
         scale = (wxy * w_ridge).sub_(wx * wy).mul_(factor).add_(self.blend / (w + self.blend))
         shift = (wxx * wy).sub_(wx * wxy).mul_(factor)
         return scale, shift
