@@ -123,9 +123,9 @@ class Evaluation:
         if not (set(self.regimes) or self.drop):
             raise InputError("nothing to evaluate: no anchor regime and no drop-anchor sequence")
         rows = [(m.label, c) for m in self.methods for c in self.conditions if m.applies(c)]
-        twice = {row for row in rows if rows.count(row) > 1}
+        twice = [row for row in rows if rows.count(row) > 1]
         if twice:
-            label, condition = min(twice)
+            label, condition = twice[0]
             raise InputError(f"two methods are called {label!r} under {condition}; name them apart")
         if not rows:
             raise InputError("nothing to evaluate: no method applies under any condition")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,14 +17,14 @@ class EvaluateCommand:
 
     root: Path
     """The dataset's folder."""
+    mde: str
+    """Monocular depth estimator by name, or your own as module:object."""
     out: Path
     """Folder for results.json, images.csv and the frames' files."""
     dataset: Literal["folder", "kitti", "urbansyn", "sunrgbd"] = "folder"
     """The layout of that folder."""
     name: str | None = None
     """How tables call the data; the layout's name if left out."""
-    mde: str = "lite"
-    """Monocular depth estimator by name, or your own as module:object."""
     methods: tuple[str, ...] = ("all",)
     """Rows of the table: NAME, 'NAME(option=value)', module:function, or 'LABEL @low,drop: NAME'
     to name a row and restrict it to anchor regimes; "all" is every method with its defaults."""
@@ -56,6 +57,8 @@ class EvaluateCommand:
         from scalefield.report.text import overview
         from scalefield.scoring import score_files
 
+        # As for `python -m`: your own module:function is found beside you, by the workers too.
+        sys.path.insert(0, str(Path.cwd()))
         ranges_m = dict(_parse_range(text) for text in self.range)
         dataset = open_dataset(self.dataset, self.root, ranges_m)
         evaluation = Evaluation(

@@ -183,9 +183,14 @@ def ablation_series(run: Run, condition: str = "medium") -> dict[str, dict[int, 
     for cell in cells:
         k = ks.get((cell["method"], condition))
         if cell["condition"] == condition and k is not None:
-            label = re.sub(r"[\s,(]*\bK\s?=\s?\d+\b\)?", "", cell["method"], flags=re.I).strip()
-            series.setdefault(label or cell["method"], {})[k] = cell
+            series.setdefault(_without_k(cell["method"]), {})[k] = cell
     return {label: dict(sorted(by_k.items())) for label, by_k in series.items()}
+
+
+def _without_k(label: str) -> str:
+    """`Basis (F=0, K=8)` → `Basis (F=0)`."""
+    rest = re.sub(r"[,\s]*\bK\s?=\s?\d+", "", label, flags=re.IGNORECASE)
+    return re.sub(r"\(\s*,\s*", "(", rest).replace("()", "").strip() or label
 
 
 def ablation_table(run: Run) -> Table | None:

@@ -1,0 +1,326 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from scalefield.errors import InputError
+from scalefield.evaluation import MethodSpec, frame_file, import_object, parse_methods, run
+from scalefield.generator import Generator, GeneratorConfig
+from scalefield.methods import METHODS, make_method
+from scalefield.metrics import metrics, score
+from scalefield.recovery import recover_from
+from scalefield.sampling import DROP_SEQUENCE, sample_anchors
+from scalefield.scoring import score_files
+
+
+def records(out: Path, names: list[str]) -> dict[str, dict]:
+    return {name: json.loads(frame_file(out, name).read_text()) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("median", MethodSpec("median", "median")),
+        (
+            "global(space=disparity)",
+            MethodSpec("global(space=disparity)", "global", {"space": "disparity"}),
+        ),
+        ("my.module:recover", MethodSpec("my.module:recover", "my.module:recover")),
+        ("Mine: mine:Best(k=3)", MethodSpec("Mine", "mine:Best", {"k": 3})),
+        (
+            "Basis K=8 @low,drop: basis(k=8, generator=runs/a-1, flag=True)",
+            MethodSpec(
+                "Basis K=8",
+                "basis",
+                {"k": 8, "generator": "runs/a-1", "flag": True},
+                ("low", "drop"),
+            ),
+        ),
+    ],
+)
+def test_method_specs_are_parsed(text, expected) -> None:
+    assert MethodSpec.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("global(disparity)", "options are written"),
+        ("global(space=", "is not understood"),
+        ("global(space=a=b)", "options are written"),
+        ("two words", "is not understood"),
+        ("A @many: median", "no condition 'many'; there are low, medium, high, drop"),
+    ],
+)
+def test_bad_method_specs_get_a_sentence(text, sentence) -> None:
+    with pytest.raises(InputError, match=sentence):
+        MethodSpec.parse(text)
+
+
+def test_all_stands_for_every_method_and_rows_must_differ(evaluation_of) -> None:
+    assert [spec.method for spec in parse_methods(["all"])] == list(METHODS)
+    with pytest.raises(InputError, match="two methods are called 'median' under low"):
+        evaluation_of("all", "median")
+    evaluation_of("A @low: median", "A @drop: global")  # one row, two methods: a model a regime
+    with pytest.raises(InputError, match="no method applies"):
+        evaluation_of("A @high: median")
+    with pytest.raises(InputError, match="method global has no option 'nonsense'"):
+        evaluation_of("global(nonsense=1)").methods[0].make()
+    with pytest.raises(InputError, match=r"no\.such:thing cannot be imported"):
+        import_object("no.such:thing")
+
+
+def test_sums_are_those_of_the_methods_own_recovery(world, evaluation, red, tmp_path) -> None:
+    out = tmp_path / "out"
+    names = run(world, evaluation, out, mde=red)
+    assert names == world.names("test")
+    for name, record in records(out, names).items():
+        frame = world.load(name)
+        anchors = sample_anchors(frame.depth_m, frame.mask, "low", seed=0, name=name)
+        for cell in record["cells"]:
+            if cell["condition"] != "low" or cell["method"] == "region":
+                continue
+            method = make_method({"Affine": "global"}.get(cell["method"], cell["method"]))
+            depth_m = recover_from(red(frame.image), anchors, method).numpy().depth_m
+            for clamping, limits in (("raw", None), ("clamped", frame.depth_range_m)):
+                expected = score(depth_m, frame.depth_m, frame.mask, limits)
+                assert metrics(cell[clamping]) == pytest.approx(expected, rel=1e-9, abs=1e-6)
+            assert cell["anchors"] == len(anchors)
+            by_distance = cell["by_distance"]
+            assert sum(by_distance["pixels"]) == record["pixels"] == frame.mask.sum()
+            assert sum(by_distance["relative"]) == pytest.approx(cell["clamped"]["relative"])
+        conditions = {cell["condition"] for cell in record["cells"]}
+        assert conditions == {"low", *(f"drop-{n}" for n in DROP_SEQUENCE)}
+
+
+def test_clamping_matters_where_predictions_leave_the_range(world, evaluation_of, red, tmp_path):
+    far = evaluation_of("test_far:far", drop=False)
+    module = tmp_path / "test_far.py"
+    module.write_text(
+        "import torch\n"
+        "from scalefield import Recovery\n"
+        "def far(mde_output, anchors):\n"
+        "    return Recovery.from_depth(mde_output, anchors, torch.full(mde_output.shape, 50.0))\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        names = run(world, far, tmp_path / "out", mde=red)
+    finally:
+        sys.path.remove(str(tmp_path))
+    for record in records(tmp_path / "out", names).values():
+        (cell,) = record["cells"]
+        raw, clamped = metrics(cell["raw"]), metrics(cell["clamped"])
+        assert raw["mae"] - clamped["mae"] == pytest.approx(30, rel=1e-6)  # 50 m against 20 m
+
+
+def test_region_runs_where_there_are_labels_and_says_so(world, evaluation, red, tmp_path) -> None:
+    names = run(world, evaluation, tmp_path / "out", mde=red)
+    found = {
+        name: {("skipped" in c) for c in record["cells"] if c["method"] == "region"}
+        for name, record in records(tmp_path / "out", names).items()
+    }
+    expected = {name: {name not in ("home/room/f0", "home/room/f1")} for name in names}
+    assert found == expected
+    results = score_files(tmp_path / "out", names)
+    low = next(c for c in results["cells"] if c["method"] == "region" and c["condition"] == "low")
+    assert low["images"] == 2
+    skipped = {f["images"] for f in results["failures"] if f["method"] == "region"}
+    assert skipped == {4}
+
+
+def test_methods_that_fail_are_counted_and_do_not_take_the_frame_along(
+    world, evaluation_of, red, tmp_path, monkeypatch
+) -> None:
+    (tmp_path / "bad_methods.py").write_text(
+        textwrap.dedent("""
+        import dataclasses, torch
+        from scalefield import InputError, Recovery
+        from scalefield.methods.median import Median
+        def refuses(mde_output, anchors):
+            raise InputError("not today")
+        def small(mde_output, anchors):
+            found = Median()(mde_output, anchors)
+            return dataclasses.replace(found, depth_m=found.depth_m[1:])
+        def holes(mde_output, anchors):
+            found = Median()(mde_output, anchors)
+            return dataclasses.replace(found, depth_m=found.depth_m.clone().fill_(torch.nan))
+        """)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    texts = ["median", *(f"bad_methods:{name}" for name in ("refuses", "small", "holes"))]
+    evaluation = evaluation_of(*texts, drop=False)
+    names = run(world, evaluation, tmp_path / "out", mde=red)
+    results = score_files(tmp_path / "out", names)
+    assert {c["method"] for c in results["cells"]} == {"median"}
+    reasons = {f["method"].partition(":")[2]: f["first"] for f in results["failures"]}
+    assert reasons["refuses"] == "home/room/f0: not today"
+    assert "a map of shape (40, 56) is wanted, found (39, 56)" in reasons["small"]
+    assert "predicted depth must be finite" in reasons["holes"]
+    assert all(f["images"] == 6 and f["kind"] == "error" for f in results["failures"])
+
+
+def test_a_damaged_frame_is_named_counted_and_tried_again(world, evaluation, red, tmp_path) -> None:
+    depth = world.root / "home" / "room" / "depth" / "f1.png"
+    whole = depth.read_bytes()
+    depth.write_bytes(whole[:50])
+    out = tmp_path / "out"
+    results = score_files(out, run(world, evaluation, out, mde=red))
+    data = results["data"]
+    assert (data["frames"], data["evaluated"]) == (6, 5)
+    assert [m["name"] for m in data["missing"]] == ["home/room/f1"]
+    assert "f1.png: not a readable PNG" in data["missing"][0]["error"]
+    depth.write_bytes(whole)
+    results = score_files(out, run(world, evaluation, out, mde=red))
+    assert results["data"]["evaluated"] == 6
+    assert results["data"]["missing"] == []
+
+
+def test_a_frame_without_known_depth_is_an_error_and_not_a_nan(
+    world, evaluation, red, tmp_path
+) -> None:
+    path = world.root / "home" / "room" / "depth" / "f0.png"
+    Image.fromarray(np.zeros((40, 56), np.uint16)).save(path)
+    results = score_files(tmp_path / "out", run(world, evaluation, tmp_path / "out", mde=red))
+    assert "zero pixels" in results["data"]["missing"][0]["error"]
+
+
+def test_pixels_without_mde_are_counted(world, evaluation_of, red, tmp_path) -> None:
+    class Holes:
+        name = "holes"
+
+        def __call__(self, image):
+            found = red(image)
+            found.prediction[10:20, :7] = torch.nan
+            return found
+
+    names = run(world, evaluation_of("median"), tmp_path / "out", mde=Holes())
+    assert {r["holes"] for r in records(tmp_path / "out", names).values()} == {70}
+
+
+def test_another_configuration_is_refused_unless_told(world, evaluation_of, red, tmp_path) -> None:
+    out = tmp_path / "out"
+    names = run(world, evaluation_of("median", drop=False), out, mde=red)
+    first = frame_file(out, names[0]).read_bytes()
+    other = evaluation_of("median", "global", drop=False, seed=1)
+    with pytest.raises(InputError, match=r"another configuration \(methods, seed differ\)"):
+        run(world, other, out, mde=red)
+    assert frame_file(out, names[0]).read_bytes() == first
+    run(world, other, out, mde=red, overwrite=True)
+    assert len(json.loads(frame_file(out, names[0]).read_text())["cells"]) == 2
+    run(world, other, out, mde=red)  # the same again: nothing to refuse
+
+
+def test_what_is_there_is_not_computed_again(world, evaluation_of, red, tmp_path) -> None:
+    calls = []
+
+    class Counting:
+        name = "red"
+
+        def __call__(self, image):
+            calls.append(1)
+            return red(image)
+
+    evaluation = evaluation_of("median", drop=False)
+    run(world, evaluation, tmp_path / "out", mde=Counting(), limit=2)
+    assert len(calls) == 2
+    run(world, evaluation, tmp_path / "out", mde=Counting())
+    assert len(calls) == 6
+
+
+def test_shards_share_the_work_and_order_does_not_matter(
+    world, evaluation, red, tmp_path, monkeypatch
+) -> None:
+    names = run(world, evaluation, tmp_path / "whole", mde=red)
+    for i in (1, 0):
+        run(world, evaluation, tmp_path / "parts", mde=red, shard=(i, 2))
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+    with pytest.raises(InputError, match="shard 2/2"):
+        run(world, evaluation, tmp_path / "parts", mde=red, shard=(2, 2))
+    monkeypatch.setattr(type(world), "names", lambda self, split: names[::-1])
+    run(world, evaluation, tmp_path / "back", mde=red)
+    for name in names:
+        found, expected = (frame_file(tmp_path / x, name).read_bytes() for x in ("back", "whole"))
+        assert found == expected
+
+
+def test_basis_maps_leave_their_spectrum(world, evaluation_of, red, tmp_path) -> None:
+    torch.manual_seed(0)
+    Generator(GeneratorConfig(k=4, feature_channels=3, cells=16)).save(tmp_path / "generator")
+    evaluation = evaluation_of(f"Ours K=4: basis(generator='{tmp_path}/generator')", drop=False)
+    names = run(world, evaluation, tmp_path / "out", mde=red)
+    results = score_files(tmp_path / "out", names)
+    row = next(s for s in results["spectral"] if s["group"] == "all")
+    assert (row["k"], row["images"], row["condition"]) == (4, 6, "low")
+    assert 0.25 < row["eta1"] <= 1
+    assert 0 <= row["similarity"] <= 1
+    assert 0 < row["g0_mean"] < 1
+    assert row["g0_var"] >= 0
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """Everything that is scored: frame files and results, not timings."""
+    files = [p for p in (out / "frames").rglob("*.json") if not p.name.startswith(".")]
+    files += [p for p in (out / "images.csv", out / "results.json") if p.exists()]
+    return {str(p.relative_to(out)): p.read_bytes() for p in files}
+
+
+SLOW_WORLD = """
+import sys, time
+import numpy as np, torch
+from scalefield import MDEOutput, Recovery
+
+class Red:
+    name = "red"
+    def __call__(self, image):
+        red = torch.tensor(image[..., 0], dtype=torch.float32)
+        return MDEOutput((red + 20) ** 1.2 / 300, "depth", model="red")
+
+red = Red()
+
+def slow(mde_output, anchors):
+    time.sleep(0.15)
+    log_scale = torch.tensor(0.5)
+    return Recovery.from_log_scale(mde_output, anchors, log_scale)
+"""
+
+
+def test_killed_and_started_again_gives_the_same_bytes(world, tmp_path) -> None:
+    """One run is killed without warning; two more with other numbers of workers finish it."""
+    (tmp_path / "slow_world.py").write_text(SLOW_WORLD)
+
+    def command(out: str, *more: str) -> list[str]:
+        flags = f"--root {world.root} --range *=0.1,20 --mde slow_world:red --no-drop --no-gallery"
+        methods = ["--methods", "slow_world:slow", "global", "lwlr", "--regimes", "low"]
+        start = [sys.executable, "-m", "scalefield.cli", "evaluate", "--out", out]
+        return [*start, *flags.split(), *methods, *more]
+
+    # No git: the source tree may well be edited while the tests run.
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "GIT_DIR": str(tmp_path / "none")}
+    options = {"cwd": tmp_path, "env": environment, "stderr": subprocess.DEVNULL}
+    killed = subprocess.Popen(
+        command("a", "--workers", "1"), stdout=subprocess.DEVNULL, start_new_session=True, **options
+    )
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "a" / "frames").rglob("f*.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    done = len(list((tmp_path / "a" / "frames").rglob("f*.json")))
+    assert 1 <= done < 6
+    assert not (tmp_path / "a" / "results.json").exists()
+    for out, workers in (("a", "2"), ("b", "1")):
+        finished = subprocess.run(
+            command(out, "--workers", workers), stdout=subprocess.PIPE, check=True, **options
+        )
+        assert "6 of 6 frames evaluated" in finished.stdout.decode()
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert len(contents(tmp_path / "a")) == 8

@@ -1,0 +1,222 @@
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from scalefield.cli import main
+from scalefield.errors import InputError
+from scalefield.evaluation import run
+from scalefield.gallery import write_gallery
+from scalefield.report import load_run, write_report
+from scalefield.report.paper import MAIN
+from scalefield.report.tables import (
+    Cell,
+    Table,
+    ablation_series,
+    all_tables,
+    drop_table,
+    main_table,
+    paper_table,
+    spectral_table,
+)
+from scalefield.report.text import csv_text, latex, markdown, missing, overview
+from scalefield.scoring import EVERYWHERE, score_files
+
+TABLE = Table(
+    "toy",
+    "A toy & more",
+    "50 % of nothing.",
+    "Method",
+    (("da3", "Low", "AbsRel"), ("da3", "Low", "δ1"), ("midas", "Low", "AbsRel")),
+    (
+        ("a_b", (Cell(0.1234, 0.1, 0.2, 1), Cell(0.9, rank=2), Cell(None))),
+        ("c|d", (Cell(0.2, rank=2), Cell(0.95, rank=1), Cell(0.00001))),
+    ),
+)
+
+
+@pytest.fixture
+def results(world, evaluation_of, red, tmp_path):
+    """Two MDEs on one dataset: folders as evaluate writes them."""
+    folders = []
+    for mde, methods in (("red", ("median", "Affine: global", "region")), ("rot", ("median",))):
+        out = tmp_path / mde
+        evaluation = evaluation_of(*methods, mde=mde, regimes=("low", "medium"))
+        score_files(out, run(world, evaluation, out, mde=red))
+        write_gallery(world, evaluation, out, red)
+        folders.append(out)
+    return folders
+
+
+def test_markdown_csv_and_latex_of_one_table() -> None:
+    text = markdown(TABLE)
+    assert "| Method | da3 · Low · AbsRel | da3 · Low · δ1 | midas · Low · AbsRel |" in text
+    assert "| a_b | **0.123** | <u>0.900</u> | – |" in text
+    assert "| c\\|d | <u>0.200</u> | **0.950** | 1e-05 |" in text
+    assert csv_text(TABLE).splitlines()[1] == "a_b,0.1234,0.1,0.2,0.9,,,,,"
+    tex = latex(TABLE)
+    assert r"\caption{A toy \& more. 50 \% of nothing.}" in tex
+    assert r"\multicolumn{2}{c}{da3} & midas \\" in tex
+    assert r"\cmidrule(lr){2-3}" in tex
+    assert r"a\_b & \textbf{0.123} & \underline{0.900} & -- \\" in tex
+    assert r"AbsRel & $\delta_1$ & AbsRel \\" in tex
+
+
+def test_main_table_marks_best_and_second_among_complete_methods(results) -> None:
+    runs = [load_run(folder) for folder in results]
+    table = main_table(runs, EVERYWHERE, "main", "World")
+    assert table.columns[0] == ("red", "Low", "AbsRel")
+    assert len(table.columns) == 2 * 2 * 2
+    rows = dict(table.rows)
+    assert list(rows) == ["median", "Affine", "region"]
+    for i in range(4):
+        better = min if table.columns[i][2] == "AbsRel" else max
+        complete = {m: rows[m][i].value for m in ("median", "Affine")}
+        best = better(complete, key=complete.get)
+        assert rows[best][i].rank == 1
+        assert rows["region"][i].rank == 0  # it has two images only
+        assert "(2)" in str(rows["region"][i])
+    assert rows["Affine"][4].value is None  # not run with the second MDE
+    assert rows["median"][4].rank == 1
+    assert rows["median"][0].low <= rows["median"][0].value <= rows["median"][0].high
+
+
+def test_runs_of_one_mde_are_pooled_by_image(results) -> None:
+    first = load_run(results[0])
+    config = first.results["config"]
+    other = replace(first, results=first.results | {"config": config | {"name": "again"}})
+    pooled = main_table([first, other], EVERYWHERE, "main", "Both")
+    single = main_table([first], EVERYWHERE, "main", "One")
+    found, expected = (dict(t.rows)["median"][0].value for t in (pooled, single))
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_drop_table_runs_from_one_anchor_to_nine(results) -> None:
+    table = drop_table(load_run(results[0]))
+    assert [c[0] for c in table.columns[::2]] == ["1", "3", "5", "7", "9"]
+    assert {label for label, _ in table.rows} == {"median", "Affine", "region"}
+
+
+def test_ablation_joins_rows_that_differ_in_k_alone(results) -> None:
+    run_ = load_run(results[0])
+    labels = {
+        "Basis K=8": 8,
+        "Basis K=30": 30,
+        "Basis (F=0, K=8)": 8,
+        "Basis (K=30, F=0)": 30,
+        "basis(k=50)": 50,
+    }
+    cell = next(c for c in run_.results["cells"] if c["condition"] == "medium")
+    changed = {
+        "cells": [cell | {"method": label} for label in labels],
+        "spectral": [
+            {"method": label, "condition": "medium", "group": EVERYWHERE, "k": k}
+            for label, k in labels.items()
+        ],
+    }
+    series = ablation_series(replace(run_, results=run_.results | changed))
+    assert {name: list(by_k) for name, by_k in series.items()} == {
+        "Basis": [8, 30],
+        "Basis (F=0)": [8, 30],
+        "basis": [50],
+    }
+
+
+def test_spectral_table_is_absent_without_basis_maps(results) -> None:
+    assert spectral_table(load_run(results[0])) is None
+
+
+def test_the_papers_figures_stand_beside_ours(results) -> None:
+    run_ = load_run(results[0])
+    cells = [c | {"method": c["method"].replace("Affine", "Global")} for c in run_.results["cells"]]
+    config = run_.results["config"] | {"mde": "da3-base", "dataset": "kitti"}
+    ours = replace(run_, results=run_.results | {"cells": cells, "config": config})
+    table = paper_table([ours], "KITTI")
+    low = next(c for c in cells if (c["method"], c["condition"]) == ("Global", "low"))
+    shown = str(dict(table.rows)["Global"][0])
+    assert shown == f"0.31 [{low['clamped']['abs_rel'][0]:.2f}]"
+    assert str(dict(table.rows)["Basis K=50"][0]) == "–"
+    assert len(MAIN) == 4
+
+
+class Page(HTMLParser):
+    """Counts what the page holds and what it would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.fetched: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            inside = value is not None and value.startswith(("data:", "#"))
+            if name in ("src", "href") and not inside:
+                self.fetched.append(value)
+        if tag not in ("meta", "img", "dt", "dd", "html"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag) -> None:
+        if tag not in ("html",):
+            assert self.open.pop() == tag
+
+
+def test_report_writes_everything_and_a_page_that_stands_alone(results, tmp_path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
+    runs = [load_run(results[0]), load_run(results[1] / "results.json")]
+    page = write_report(runs, tmp_path / "report", "Toy <world>")
+    text = page.read_text()
+    assert "<h1>Toy &lt;world&gt;</h1>" in text
+    parsed = Page()
+    parsed.feed(text)
+    assert parsed.open == []
+    assert parsed.fetched == []
+    assert not re.search(r"https?://(?!www\.w3\.org)", re.sub(r'"data:[^"]*"', "", text))
+    # Three pictures a method and MDE, and the figures.
+    assert parsed.tags.count("img") >= 3 * 4 + 2 * 3
+    assert parsed.tags.count("table") >= 10
+    written = {p.name for p in (tmp_path / "report").rglob("*")}
+    for table in all_tables(runs):
+        assert {f"{table.name}.csv", f"{table.name}.tex"} <= written
+        assert table.title in (tmp_path / "report" / "report.md").read_text()
+    for name in ("forest", "anchors", "distance", "scatter", "justification"):
+        assert {f"{name}-world-red.png", f"{name}-world-red.svg"} <= written
+    again = write_report(runs, tmp_path / "again", "Toy <world>")
+    assert again.read_bytes() == page.read_bytes()  # no date, no random id
+
+
+def test_what_is_missing_is_said(results) -> None:
+    content = load_run(results[0]).results
+    lines = missing(content)
+    assert lines[0] == "6 of 6 frames evaluated"
+    assert any(line.startswith("region was not run on some images (low 4") for line in lines)
+    gone = {"frames": 7, "missing": [{"name": "x", "error": "x.png: no such file"}]}
+    lines = missing(content | {"data": content["data"] | gone})
+    assert "no result for x: x.png: no such file" in lines
+    two = content["data"] | {"commits": ["a", "b"]}
+    assert any("2 versions of the code" in line for line in missing(content | {"data": two}))
+    assert re.search(r"median +0\.\d{3} ±?", overview(content))
+
+
+def test_commands_say_what_they_want(tmp_path, capsys) -> None:
+    assert main(["report", str(tmp_path)]) == 2
+    assert "results.json: no such file" in capsys.readouterr().err
+    (tmp_path / "results.json").write_text("[]")
+    with pytest.raises(InputError, match="not results of evaluate"):
+        load_run(tmp_path)
+    command = ["evaluate", "--root", str(tmp_path), "--out", str(tmp_path / "o"), "--mde", "lite"]
+    assert main([*command, "--range", "kitti:1,2"]) == 2
+    assert "--range wants SOURCE=NEAR,FAR" in capsys.readouterr().err
+    assert main([*command, "--range", "*=1,2", "--shard", "first"]) == 2
+    assert "--shard wants i/n" in capsys.readouterr().err
+    assert main(["evaluate", "--root", "nowhere", "--out", "o", "--mde", "lite"]) == 2
+    assert "nowhere: no such folder" in capsys.readouterr().err
+
+
+def test_cells_show_small_and_large_numbers() -> None:
+    shown = [str(Cell(x)) for x in (0.1234, 0.0, 0.0001, 123456.0, None)]
+    assert shown == ["0.123", "0.000", "0.0001", "1.2e+05", "–"]
+    assert str(Cell(np.pi, digits=1)) == "3.1"
