@@ -81,16 +81,17 @@ def test_out_is_named_after_the_image_when_not_said(folder):
 def test_a_named_mde_sees_the_image(folder, monkeypatch):
     seen = {}
 
-    def load(name: str):
+    def load(name: str, *, device: str, kind: str | None):
         def mde(image: np.ndarray) -> MDEOutput:
             seen[name] = image.shape
             return MDEOutput(torch.from_numpy(RELATIVE), "depth", model=name)
 
         return mde
 
-    monkeypatch.setattr("scalefield.mde.load_mde", load)
+    monkeypatch.setattr("scalefield.recovery.load_mde", load)
     assert recover("--mde", "mine") == 0
     assert recover() == 0  # the default
+    assert recover("--kind", "disparity") == 2  # it knows better
     assert seen == {"mine": (6, 8, 3), "lite": (6, 8, 3)}
 
 
@@ -170,7 +171,7 @@ def bad_anchors(text: str) -> dict[str, str]:
         ({}, ("--depth", "d8.png", "--kind", "depth"), "d8.png.*16-bit PNG, found mode L with 8"),
         ({}, ("--depth", "small.npy", "--kind", "depth"), "map is 4×6 pixels.*8×6.*--resize"),
         ({}, ("--depth", "depth.npy"), "--depth needs --kind depth"),
-        ({}, ("--kind", "depth"), "--kind, --depth-key and --resize speak of a --depth FILE"),
+        ({}, ("--resize",), "--depth-key and --resize speak of a --depth FILE"),
         ({}, ("--mde", "lite", *OWN), "--depth brings your own map and --mde makes one"),
         ({}, ("--mde", "no-such-estimator"), "no-such-estimator"),
         ({}, (*OWN, "--method", "magic"), "no method 'magic'; there are"),
@@ -265,6 +266,12 @@ def test_help_exists_for_every_command(command, capsys):
         main([*command.split(), "--help"])
     assert caught.value.code in (0, None)
     assert "usage: scalefield" in capsys.readouterr().out
+
+
+def test_a_reader_that_leaves_is_no_error():
+    command = f"{sys.executable} -m scalefield.cli --help | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_help_answers_in_under_a_second():

@@ -155,8 +155,8 @@ def test_bad_anchors_get_a_sentence(anchors, sentence):
         ({"method": "magic"}, "no method 'magic'; there are .*median"),
         ({"method": "median", "bandwidth": 3}, "method median has no option 'bandwidth'"),
         ({"method": Median(), "space": "depth"}, "options belong to a method given by name"),
-        ({"method": "median", "kind": "depth"}, "kind and resize speak of a map of your own"),
-        ({"method": "median", "resize": True}, "kind and resize speak of a map of your own"),
+        ({"method": "median", "kind": "disparity"}, "fake gives depth, and not disparity"),
+        ({"method": "median", "resize": True}, "resize speaks of a map of your own"),
     ],
 )
 def test_bad_choices_get_a_sentence(arguments, sentence):

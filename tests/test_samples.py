@@ -51,10 +51,10 @@ def test_the_demo_measures_the_error_of_what_it_wrote(tmp_path, monkeypatch, cap
 
     truth = torch.from_numpy(samples.load("room").depth_m).float()
 
-    def load(name: str):
+    def load(name: str, **_: object):
         return lambda image: MDEOutput(truth**1.2 / 7, "depth", model=name)
 
-    monkeypatch.setattr("scalefield.mde.load_mde", load)
+    monkeypatch.setattr("scalefield.recovery.load_mde", load)
     out = tmp_path / "demo"
     assert cli.main(["demo", "--method", "median", "--out", str(out)]) == 0
     printed = capsys.readouterr().out

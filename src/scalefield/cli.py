@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Protocol
 
 import tyro
 
+import scalefield
 from scalefield.commands.demo import DemoCommand
 from scalefield.commands.evaluate import EvaluateCommand
 from scalefield.commands.methods import MethodsCommand
@@ -40,17 +42,21 @@ COMMANDS: dict[str, Callable[..., Command]] = {
 
 def main(args: list[str] | None = None) -> int:
     """Run the command line; bad input is one sentence on stderr and exit code 2."""
-    command: Command = tyro.extras.subcommand_cli_from_dict(
-        COMMANDS, prog="scalefield", description=__doc__, args=args
-    )
     with warnings.catch_warnings():
         warnings.showwarning = _say  # a sentence, as errors are, and not a line of our source
         try:
+            command: Command = tyro.extras.subcommand_cli_from_dict(
+                COMMANDS,
+                prog="scalefield",
+                description=scalefield.__doc__.splitlines()[0],
+                args=args,
+            )
             return command.run() or 0
         except (InputError, MissingExtra) as e:
             print(f"scalefield: {e}", file=sys.stderr)
             return 2
-        except BrokenPipeError:
+        except BrokenPipeError:  # the reader left, as `head` does; say nothing when flushing either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
 
 

@@ -34,8 +34,9 @@ def recover(
     """Metric depth of `image` from a few `anchors`.
 
     The relative depth comes from `mde`, or is brought along as `mde_depth` with its `kind` said:
-    "depth" grows with distance, "disparity" falls with it. `resize` allows a map of another
-    size than the image to be brought to the image's. Further `options` go to the method.
+    "depth" grows with distance, "disparity" falls with it (an `mde` knows its kind, unless it is
+    a foreign file). `resize` allows a map of another size than the image to be brought to the
+    image's. Further `options` go to the method.
 
     >>> import numpy as np, scalefield as sf
     >>> relative = np.linspace(1, 2, 12).reshape(3, 4)
@@ -46,16 +47,28 @@ def recover(
     """
     pixels = None if image is None else load_image(image)
     if mde_depth is None:
-        if kind is not None or resize:
-            raise InputError("kind and resize speak of a map of your own; give it as mde_depth")
+        if resize:
+            raise InputError("resize speaks of a map of your own; give it as mde_depth")
         if pixels is None:
             raise InputError("nothing to recover from: give an image, or mde_depth with its kind")
-        mde_output = (load_mde(mde) if isinstance(mde, str) else mde)(pixels)
+        device = str(image.device) if isinstance(image, Tensor) else "cpu"
+        mde_output = estimate(pixels, mde, kind, device)
     else:
         mde_output = bring_depth(mde_depth, kind, pixels, resize=resize)
     result = recover_from(mde_output, anchors, make_method(method, **options))
     as_torch = isinstance(mde_depth, Tensor) or isinstance(image, Tensor)
     return result if as_torch else result.numpy()
+
+
+def estimate(
+    image: np.ndarray, mde: str | MDE, kind: Kind | None = None, device: str = "cpu"
+) -> MDEOutput:
+    """What the MDE, given itself or by name, says about a uint8 RGB image."""
+    estimator = load_mde(mde, device=device, kind=kind) if isinstance(mde, str) else mde
+    mde_output = estimator(image)
+    if kind not in (None, mde_output.kind):
+        raise InputError(f"{mde_output.model} gives {mde_output.kind}, and not {kind} as was said")
+    return mde_output
 
 
 def recover_from(mde_output: MDEOutput, anchors: Anchors, method: Method) -> Recovery:

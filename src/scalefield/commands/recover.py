@@ -28,12 +28,14 @@ class RecoverCommand:
         str | None,
         tyro.conf.arg(metavar="NAME", help=f"The depth estimator; {MDE_NAME} if none is named."),
     ] = None
+    device: str = "cpu"
+    """Where the estimator runs: cpu, cuda, cuda:1, …"""
     depth: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Your own relative depth instead of an MDE's: .npy, .npz, 16-bit .png, .exr or .pfm."""
     kind: Annotated[
         Literal["depth", "disparity"] | None, tyro.conf.arg(metavar="depth|disparity")
     ] = None
-    """What --depth holds: depth grows with distance, disparity falls with it."""
+    """What --depth holds: depth grows with distance, disparity falls with it. An --mde knows."""
     depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Which array of an .npz, or channel of an .exr, --depth means."""
     resize: bool = False
@@ -63,17 +65,16 @@ class RecoverCommand:
         with tqdm(total=4, disable=None, leave=False, bar_format=form, desc="reading") as progress:
             from scalefield.anchors import Anchors
             from scalefield.files import read_image, read_map
-            from scalefield.mde import load_mde
             from scalefield.methods import make_method
             from scalefield.outputs import OUTPUTS, summary, write_outputs
-            from scalefield.recovery import bring_depth, recover_from
+            from scalefield.recovery import bring_depth, estimate, recover_from
 
             anchors = Anchors.read(self.anchors, png_units_per_metre=self.anchor_units)
             image = read_image(self.image)
             method = make_method(self.method, **self.options())
             _next(progress, "estimating relative depth")
             if self.depth is None:
-                mde_output = load_mde(self.mde or MDE_NAME)(image)
+                mde_output = estimate(image, self.mde or MDE_NAME, self.kind, self.device)
             else:
                 values = read_map(self.depth, key=self.depth_key)
                 mde_output = bring_depth(values, self.kind, image, resize=self.resize)
@@ -101,8 +102,8 @@ class RecoverCommand:
             raise InputError("--depth brings your own map and --mde makes one; give one of them")
         if self.depth is not None and self.kind is None:
             raise InputError("--depth needs --kind depth (grows with distance) or --kind disparity")
-        if self.depth is None and (self.kind or self.depth_key or self.resize):
-            raise InputError("--kind, --depth-key and --resize speak of a --depth FILE; none given")
+        if self.depth is None and (self.depth_key or self.resize):
+            raise InputError("--depth-key and --resize speak of a --depth FILE, and none is given")
         if not 0 < self.png_units < float("inf"):
             raise InputError(f"--png-units must be above zero, found {self.png_units:g}")
 
