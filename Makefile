@@ -10,10 +10,13 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cpu.txt
 SOURCES := pyproject.toml constraints-cpu.txt
 
-.PHONY: demo test check format oracle clean
+.PHONY: demo picture test check format oracle clean
 
 demo: .venv/.core  ## recover metric depth for the bundled sample
 	$(BIN)/scalefield demo --out $(OUT)
+
+picture: demo  ## the README's picture
+	cp $(OUT)/preview.png docs/room.png
 
 test: check oracle  ## formatting, lint, types, tests
 	$(BIN)/python -m pytest -n $(WORKERS)

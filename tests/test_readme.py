@@ -1,0 +1,45 @@
+"""The README's promises: its example runs, its tables name what there is."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scalefield import METHODS
+from scalefield.cli import COMMANDS
+from scalefield.defaults import MDE_NAME
+from scalefield.methods.basis import WEIGHTS
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_first_example_runs(tmp_path):
+    if not (WEIGHTS / MDE_NAME).is_dir():
+        pytest.skip(f"no weights of {MDE_NAME} in this checkout")
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    script = tmp_path / "example.py"
+    script.write_text(code)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("6 ")
+
+
+def test_the_table_has_every_method():
+    named = re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)
+    assert sorted(named) == sorted(METHODS)
+
+
+def test_commands_and_files_that_are_named_exist():
+    texts = README + (ROOT / "CONTRIBUTING.md").read_text()
+    assert set(re.findall(r"scalefield (\w+) ?(?:NAME|photo|`)", texts)) <= set(COMMANDS)
+    package = ROOT / "src" / "scalefield"
+    named = re.findall(r"`([\w/]+(?:\.py|/))`", texts)
+    assert len(named) > 20
+    places = (ROOT, package, package / "methods", package / "mde")
+    missing = [n for n in named if not any((place / n).exists() for place in places)]
+    assert missing == ["methods/yours.py"]
+    pictures = re.findall(r"\]\((docs/[^)]+)\)", README)
+    assert pictures
+    assert all((ROOT / p).is_file() for p in pictures)
