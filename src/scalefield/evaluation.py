@@ -32,6 +32,7 @@ from scalefield.datasets.splits import thin, write_list
 from scalefield.errors import InputError
 from scalefield.files import read_bytes, write_json
 from scalefield.mde import MDE, MDEOutput, load_mde
+from scalefield.mde.cache import MDECache
 from scalefield.methods import METHODS, Method, make_method
 from scalefield.metrics import Truth, sums
 from scalefield.provenance import commit
@@ -107,6 +108,7 @@ class Evaluation:
     """The layout they are read in."""
     split: str
     mde: str
+    """How tables call the estimator; its weights' revision is recorded with every frame."""
     methods: tuple[MethodSpec, ...]
     regimes: tuple[str, ...]
     drop: bool
@@ -115,6 +117,8 @@ class Evaluation:
     """Of the anchors."""
     ranges_m: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Depth ranges given for the folder layout."""
+    cached: bool = False
+    """Whether the MDE's outputs go through the cache, which rounds features to float16."""
 
     def __post_init__(self) -> None:
         unknown = [r for r in self.regimes if r not in REGIMES]
@@ -176,17 +180,24 @@ class Evaluator:
     dataset: Dataset
     evaluation: Evaluation
     out: Path
-    commit: str | None
-    brought: MDE | None = None
-    """An estimator given as an object instead of by name."""
+    source: MDE | str
+    """The estimator, or what `load_mde` is to load, or an import path `module:object`."""
+    device: str = "cpu"
+    cache: Path | None = None
 
     @cached_property
     def mde(self) -> MDE:
         """The estimator."""
-        if self.brought is not None:
-            return self.brought
-        name = self.evaluation.mde
-        return import_object(name) if ":" in name else load_mde(name)
+        loaded = self.source
+        if isinstance(loaded, str):
+            by_path = ":" in loaded
+            loaded = import_object(loaded) if by_path else load_mde(loaded, device=self.device)
+        return loaded if self.cache is None else MDECache(self.cache, loaded)
+
+    @cached_property
+    def commit(self) -> str | None:
+        """The version of the code, written into every frame's file."""
+        return commit()
 
     @cached_property
     def methods(self) -> list[tuple[MethodSpec, Method]]:
@@ -330,11 +341,8 @@ def _milliseconds(start: float) -> float:
 
 
 def run(
-    dataset: Dataset,
-    evaluation: Evaluation,
-    out: str | Path,
+    evaluator: Evaluator,
     *,
-    mde: MDE | None = None,
     workers: int = 1,
     shard: tuple[int, int] = (0, 1),
     limit: int | None = None,
@@ -346,7 +354,7 @@ def run(
     Frames are spread evenly over the split where there is a `limit`. `shard` (i, n) takes every
     n-th of them, for several machines on one folder. Frames that failed before are tried again.
     """
-    out = Path(out)
+    dataset, evaluation, out = evaluator.dataset, evaluator.evaluation, evaluator.out
     if workers < 1 or not 0 <= shard[0] < shard[1] or (limit is not None and limit < 1):
         raise InputError(
             "workers and limit must be at least 1 and shard i/n have 0 ≤ i < n, "
@@ -359,7 +367,7 @@ def run(
     claim(out, evaluation, overwrite=overwrite)
     write_list(out / "frames.txt", names)
     pending = [n for n in names[shard[0] :: shard[1]] if not _done(frame_file(out, n))]
-    evaluator = Evaluator(dataset, evaluation, out, commit(), mde)
+    _ = evaluator.commit  # one for all workers, whatever happens to the source tree meanwhile
     for spec in evaluation.methods:
         spec.make()  # a misspelt option is better said before the first frame
     bar = tqdm(total=len(names[shard[0] :: shard[1]]), unit="frame", disable=not progress)

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from jaxtyping import Float, Float32, UInt8
 
-from scalefield.datasets import Dataset, Frame
+from scalefield.datasets import Frame
 from scalefield.errors import InputError
-from scalefield.evaluation import Evaluation, Evaluator, with_labels
+from scalefield.evaluation import Evaluator, with_labels
 from scalefield.files import read_bytes, read_npz, write_json, write_npz
-from scalefield.mde import MDE, MDEOutput
+from scalefield.mde import MDEOutput
 from scalefield.recovery import recover_from
 from scalefield.scoring import Scores, read_scores
 
@@ -60,18 +60,15 @@ class Picture:
     """u, v in pixels of this picture."""
 
 
-def write_gallery(
-    dataset: Dataset, evaluation: Evaluation, out: str | Path, mde: MDE | None = None
-) -> list[Entry]:
+def write_gallery(evaluator: Evaluator) -> list[Entry]:
     """Recover and keep the images that images.csv names worst, median and best."""
-    out = Path(out)
+    dataset, out = evaluator.dataset, evaluator.out
     scores = Scores.of(read_scores(out / "images.csv"))
     condition = next(c for c in PREFERRED if c in scores.conditions)
     wanted: dict[str, list[tuple[str, str, float]]] = {}
     for method in scores.methods:
         for rank, name, abs_rel in ranked(scores, method, condition):
             wanted.setdefault(name, []).append((method, rank, abs_rel))
-    evaluator = Evaluator(dataset, evaluation, out, None, mde)
     rows = {s.label: (s, m) for s, m in evaluator.methods if s.applies(condition)}
     entries: list[Entry] = []
     for i, (name, shown) in enumerate(sorted(wanted.items())):

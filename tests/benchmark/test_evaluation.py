@@ -13,7 +13,14 @@ import torch
 from PIL import Image
 
 from scalefield.errors import InputError
-from scalefield.evaluation import MethodSpec, frame_file, import_object, parse_methods, run
+from scalefield.evaluation import (
+    Evaluator,
+    MethodSpec,
+    frame_file,
+    import_object,
+    parse_methods,
+    run,
+)
 from scalefield.generator import Generator, GeneratorConfig
 from scalefield.methods import METHODS, make_method
 from scalefield.metrics import metrics, score
@@ -81,7 +88,7 @@ def test_all_stands_for_every_method_and_rows_must_differ(evaluation_of) -> None
 
 def test_sums_are_those_of_the_methods_own_recovery(world, evaluation, red, tmp_path) -> None:
     out = tmp_path / "out"
-    names = run(world, evaluation, out, mde=red)
+    names = run(Evaluator(world, evaluation, out, red))
     assert names == world.names("test")
     for name, record in records(out, names).items():
         frame = world.load(name)
@@ -113,7 +120,7 @@ def test_clamping_matters_where_predictions_leave_the_range(world, evaluation_of
     )
     sys.path.insert(0, str(tmp_path))
     try:
-        names = run(world, far, tmp_path / "out", mde=red)
+        names = run(Evaluator(world, far, tmp_path / "out", red))
     finally:
         sys.path.remove(str(tmp_path))
     for record in records(tmp_path / "out", names).values():
@@ -123,7 +130,7 @@ def test_clamping_matters_where_predictions_leave_the_range(world, evaluation_of
 
 
 def test_region_runs_where_there_are_labels_and_says_so(world, evaluation, red, tmp_path) -> None:
-    names = run(world, evaluation, tmp_path / "out", mde=red)
+    names = run(Evaluator(world, evaluation, tmp_path / "out", red))
     found = {
         name: {("skipped" in c) for c in record["cells"] if c["method"] == "region"}
         for name, record in records(tmp_path / "out", names).items()
@@ -158,7 +165,7 @@ def test_methods_that_fail_are_counted_and_do_not_take_the_frame_along(
     monkeypatch.syspath_prepend(tmp_path)
     texts = ["median", *(f"bad_methods:{name}" for name in ("refuses", "small", "holes"))]
     evaluation = evaluation_of(*texts, drop=False)
-    names = run(world, evaluation, tmp_path / "out", mde=red)
+    names = run(Evaluator(world, evaluation, tmp_path / "out", red))
     results = score_files(tmp_path / "out", names)
     assert {c["method"] for c in results["cells"]} == {"median"}
     reasons = {f["method"].partition(":")[2]: f["first"] for f in results["failures"]}
@@ -173,13 +180,13 @@ def test_a_damaged_frame_is_named_counted_and_tried_again(world, evaluation, red
     whole = depth.read_bytes()
     depth.write_bytes(whole[:50])
     out = tmp_path / "out"
-    results = score_files(out, run(world, evaluation, out, mde=red))
+    results = score_files(out, run(Evaluator(world, evaluation, out, red)))
     data = results["data"]
     assert (data["frames"], data["evaluated"]) == (6, 5)
     assert [m["name"] for m in data["missing"]] == ["home/room/f1"]
     assert "f1.png: not a readable PNG" in data["missing"][0]["error"]
     depth.write_bytes(whole)
-    results = score_files(out, run(world, evaluation, out, mde=red))
+    results = score_files(out, run(Evaluator(world, evaluation, out, red)))
     assert results["data"]["evaluated"] == 6
     assert results["data"]["missing"] == []
 
@@ -189,7 +196,9 @@ def test_a_frame_without_known_depth_is_an_error_and_not_a_nan(
 ) -> None:
     path = world.root / "home" / "room" / "depth" / "f0.png"
     Image.fromarray(np.zeros((40, 56), np.uint16)).save(path)
-    results = score_files(tmp_path / "out", run(world, evaluation, tmp_path / "out", mde=red))
+    results = score_files(
+        tmp_path / "out", run(Evaluator(world, evaluation, tmp_path / "out", red))
+    )
     assert "zero pixels" in results["data"]["missing"][0]["error"]
 
 
@@ -202,21 +211,21 @@ def test_pixels_without_mde_are_counted(world, evaluation_of, red, tmp_path) -> 
             found.prediction[10:20, :7] = torch.nan
             return found
 
-    names = run(world, evaluation_of("median"), tmp_path / "out", mde=Holes())
+    names = run(Evaluator(world, evaluation_of("median"), tmp_path / "out", Holes()))
     assert {r["holes"] for r in records(tmp_path / "out", names).values()} == {70}
 
 
 def test_another_configuration_is_refused_unless_told(world, evaluation_of, red, tmp_path) -> None:
     out = tmp_path / "out"
-    names = run(world, evaluation_of("median", drop=False), out, mde=red)
+    names = run(Evaluator(world, evaluation_of("median", drop=False), out, red))
     first = frame_file(out, names[0]).read_bytes()
     other = evaluation_of("median", "global", drop=False, seed=1)
     with pytest.raises(InputError, match=r"another configuration \(methods, seed differ\)"):
-        run(world, other, out, mde=red)
+        run(Evaluator(world, other, out, red))
     assert frame_file(out, names[0]).read_bytes() == first
-    run(world, other, out, mde=red, overwrite=True)
+    run(Evaluator(world, other, out, red), overwrite=True)
     assert len(json.loads(frame_file(out, names[0]).read_text())["cells"]) == 2
-    run(world, other, out, mde=red)  # the same again: nothing to refuse
+    run(Evaluator(world, other, out, red))  # the same again: nothing to refuse
 
 
 def test_what_is_there_is_not_computed_again(world, evaluation_of, red, tmp_path) -> None:
@@ -230,23 +239,23 @@ def test_what_is_there_is_not_computed_again(world, evaluation_of, red, tmp_path
             return red(image)
 
     evaluation = evaluation_of("median", drop=False)
-    run(world, evaluation, tmp_path / "out", mde=Counting(), limit=2)
+    run(Evaluator(world, evaluation, tmp_path / "out", Counting()), limit=2)
     assert len(calls) == 2
-    run(world, evaluation, tmp_path / "out", mde=Counting())
+    run(Evaluator(world, evaluation, tmp_path / "out", Counting()))
     assert len(calls) == 6
 
 
 def test_shards_share_the_work_and_order_does_not_matter(
     world, evaluation, red, tmp_path, monkeypatch
 ) -> None:
-    names = run(world, evaluation, tmp_path / "whole", mde=red)
+    names = run(Evaluator(world, evaluation, tmp_path / "whole", red))
     for i in (1, 0):
-        run(world, evaluation, tmp_path / "parts", mde=red, shard=(i, 2))
+        run(Evaluator(world, evaluation, tmp_path / "parts", red), shard=(i, 2))
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
     with pytest.raises(InputError, match="shard 2/2"):
-        run(world, evaluation, tmp_path / "parts", mde=red, shard=(2, 2))
+        run(Evaluator(world, evaluation, tmp_path / "parts", red), shard=(2, 2))
     monkeypatch.setattr(type(world), "names", lambda self, split: names[::-1])
-    run(world, evaluation, tmp_path / "back", mde=red)
+    run(Evaluator(world, evaluation, tmp_path / "back", red))
     for name in names:
         found, expected = (frame_file(tmp_path / x, name).read_bytes() for x in ("back", "whole"))
         assert found == expected
@@ -256,7 +265,7 @@ def test_basis_maps_leave_their_spectrum(world, evaluation_of, red, tmp_path) ->
     torch.manual_seed(0)
     Generator(GeneratorConfig(k=4, feature_channels=3, cells=16)).save(tmp_path / "generator")
     evaluation = evaluation_of(f"Ours K=4: basis(generator='{tmp_path}/generator')", drop=False)
-    names = run(world, evaluation, tmp_path / "out", mde=red)
+    names = run(Evaluator(world, evaluation, tmp_path / "out", red))
     results = score_files(tmp_path / "out", names)
     row = next(s for s in results["spectral"] if s["group"] == "all")
     assert (row["k"], row["images"], row["condition"]) == (4, 6, "low")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scalefield.errors import InputError
-from scalefield.evaluation import frame_file, run
+from scalefield.evaluation import Evaluator, frame_file, run
 from scalefield.gallery import RANKS, ranked, read_gallery, reduce, write_gallery
 from scalefield.metrics import METRICS, metrics
 from scalefield.scoring import (
@@ -80,7 +80,7 @@ def test_tables_of_images_survive_the_disk(tmp_path) -> None:
 
 def test_results_say_where_they_come_from(world, evaluation, red, tmp_path) -> None:
     out = tmp_path / "out"
-    names = run(world, evaluation, out, mde=red)
+    names = run(Evaluator(world, evaluation, out, red))
     results = score_files(out, names)
     assert json.loads((out / "results.json").read_text()) == results
     assert results["config"] == evaluation.as_dict()
@@ -106,7 +106,7 @@ def test_nothing_to_score_is_an_error(world, evaluation_of, red, tmp_path) -> No
     out = tmp_path / "out"
     for path in (world.root / "home").rglob("depth/*.png"):
         path.unlink()
-    names = run(world, evaluation_of("median"), out, mde=red)
+    names = run(Evaluator(world, evaluation_of("median"), out, red))
     with pytest.raises(InputError, match=r"no frame could be evaluated; the first: .*f0\.png: no"):
         score_files(out, names)
 
@@ -119,8 +119,8 @@ def test_reduce_takes_means_of_what_is_known() -> None:
 
 def test_gallery_shows_the_worst_median_and_best_image(world, evaluation, red, tmp_path) -> None:
     out = tmp_path / "out"
-    score_files(out, run(world, evaluation, out, mde=red))
-    write_gallery(world, evaluation, out, red)
+    score_files(out, run(Evaluator(world, evaluation, out, red)))
+    write_gallery(Evaluator(world, evaluation, out, red))
     shown = read_gallery(out)
     scores = Scores.of(read_scores(out / "images.csv"))
     assert {(e.method, e.rank) for e, _, _ in shown} == {

@@ -38,6 +38,10 @@ class EvaluateCommand:
     """Of the anchors."""
     range: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SOURCE=NEAR,FAR")] = ()
     """Depth ranges in metres of a folder's sources, e.g. kitti=0.1,80 '*=0.1,10'."""
+    device: str = "cpu"
+    """Where the MDE runs: cpu, cuda, cuda:1, …"""
+    cache: Path | None = None
+    """Keep the MDE's outputs in this folder, for other runs with the same images."""
     workers: int = os.cpu_count() or 1
     """Processes."""
     shard: str = "0/1"
@@ -52,7 +56,7 @@ class EvaluateCommand:
     def run(self) -> None:
         """Both loops; prints the table."""
         from scalefield.datasets import open_dataset
-        from scalefield.evaluation import Evaluation, parse_methods, run
+        from scalefield.evaluation import Evaluation, Evaluator, parse_methods, run
         from scalefield.gallery import write_gallery
         from scalefield.report.text import overview
         from scalefield.scoring import score_files
@@ -65,18 +69,18 @@ class EvaluateCommand:
             name=self.name or self.dataset,
             dataset=self.dataset,
             split=self.split,
-            mde=self.mde,
+            mde=_display_name(self.mde),
             methods=parse_methods(self.methods),
             regimes=self.regimes,
             drop=self.drop,
             seed=self.seed,
             ranges_m=ranges_m,
+            cached=self.cache is not None,
         )
+        evaluator = Evaluator(dataset, evaluation, self.out, self.mde, self.device, self.cache)
         shard = _parse_shard(self.shard)
         names = run(
-            dataset,
-            evaluation,
-            self.out,
+            evaluator,
             workers=self.workers,
             shard=shard,
             limit=self.limit,
@@ -88,9 +92,14 @@ class EvaluateCommand:
             return
         results = score_files(self.out, names)
         if self.gallery:
-            write_gallery(dataset, evaluation, self.out)
+            write_gallery(evaluator)
         print(overview(results))
         print(f"\n{self.out / 'results.json'}; pictures and tables: scalefield report {self.out}")
+
+
+def _display_name(mde: str) -> str:
+    """A file goes by its stem: where it lies is nobody's business."""
+    return Path(mde).stem if Path(mde).suffix in (".onnx", ".json") or Path(mde).is_dir() else mde
 
 
 def _parse_range(text: str) -> tuple[str, tuple[float, float]]:

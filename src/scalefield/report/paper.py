@@ -66,4 +66,4 @@ SPECTRAL = {"η₁": "0.92–0.97", "|v₁ᵀg|": "0.985–0.991", "mean G₀": 
 DATASETS = {"KITTI": ("kitti",), "UrbanSyn + SUN RGB-D": ("urbansyn", "sunrgbd")}
 """Our names of the datasets that a column of the paper averages."""
 
-MDES = {"DA3": "da3-base", "MiDaS": "midas-dpt-hybrid"}
+MDES = {"DA3": "da3-base", "MiDaS": "midas-hybrid"}

@@ -121,6 +121,8 @@ def missing(results: dict[str, Any]) -> list[str]:
         parts = ", ".join(f"{f['condition']} {f['images']}" for f in group)
         word = "was not run" if kind == "skipped" else "gave no result"
         lines.append(f"{method} {word} on some images ({parts}); the first: {first}")
+    if len(data["mde"]) > 1:
+        lines.append(f"frames were seen by several estimators: {', '.join(data['mde'])}")
     if len(data["commits"]) > 1:
         lines.append(f"frames were evaluated by {len(data['commits'])} versions of the code")
     return lines
