@@ -76,8 +76,10 @@ def test_patches_are_made_only_where_they_save_work(n, bandwidth, monkeypatch):
     assert float(sums[0, 0, 0]) == n
 
 
-def test_reach_leaves_out_what_is_far_above_or_below():
-    points = np.array([[0.0, 0.0], [100.0, 0.0]])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_reach_leaves_out_what_is_far_beyond_a_tile(axis):
+    points = np.zeros((2, 2))
+    points[1, axis] = 100
     queries = (np.array([0.0]), np.array([0.0]))
     ones = np.ones((1, 2))
     assert assemble(points, ones, 50.0, queries)[0, 0, 0] == pytest.approx(1 + np.exp(-2))

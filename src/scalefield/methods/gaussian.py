@@ -35,28 +35,31 @@ def gaussian_sums(
     S_k(v, u) = Σ_i c_ki exp(−((v − v_i)² + (u − u_i)²) / (2·bandwidth²)), points being (v_i, u_i).
 
     exp of a sum is a product, so S_k = R · diag(c_k) · C with R = exp(−(v − v_i)²/…) over rows
-    and C likewise over columns: matrix products instead of one exponential per pixel and anchor.
+    and C likewise over columns: matrix products instead of one exponential per pixel and point.
     All terms of a sum with c ≥ 0 are positive, so even tiny sums keep their relative accuracy.
-    Anchors more than `reach` bandwidths above or below a tile are left out.
+    Points more than `reach` bandwidths beyond a tile's rows or columns are left out.
     """
     order = torch.argsort(points[:, 0])
-    rows, columns = points[order].T.contiguous()
-    coefficients = coefficients[:, order]
+    points, coefficients = points[order], coefficients[:, order]
     query_rows, query_columns = queries
     k, n = coefficients.shape
+    far = reach * bandwidth
     width = max(1, TILE_NUMBERS // n)
     height = max(1, min(TILE_ROWS, TILE_NUMBERS // (n * k)))
     for left in range(0, len(query_columns), width):
         across = slice(left, min(left + width, len(query_columns)))
-        in_columns = _kernel(columns[:, None] - query_columns[None, across], bandwidth)  # n w
+        u = query_columns[across]
+        near = (points[:, 1] >= u.min() - far) & (points[:, 1] <= u.max() + far)
+        rows, columns = points[near].T.contiguous()
+        c = coefficients[:, near]
+        in_columns = _kernel(columns[:, None] - u, bandwidth)  # n w
         for top in range(0, len(query_rows), height):
             down = slice(top, min(top + height, len(query_rows)))
             v = query_rows[down]
-            ends = torch.stack([v.min() - reach * bandwidth, v.max() + reach * bandwidth])
+            ends = torch.stack([v.min() - far, v.max() + far])
             low, high = torch.searchsorted(rows, ends).tolist()
-            in_rows = _kernel(v[:, None] - rows[None, low:high], bandwidth)  # h n
-            weighted = coefficients[:, None, low:high] * in_rows[None]  # k h n
-            yield down, across, weighted @ in_columns[low:high]
+            in_rows = _kernel(v[:, None] - rows[low:high], bandwidth)  # h n
+            yield down, across, (c[:, None, low:high] * in_rows) @ in_columns[low:high]
 
 
 def gaussian_sums_on_image(

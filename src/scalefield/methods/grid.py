@@ -98,12 +98,12 @@ class Grid:
         delta[supported] = np.linalg.lstsq(normal, design.T @ residual, rcond=None)[0]
         fallbacks = []
         if not supported.all():
-            missing = np.count_nonzero(~supported)
-            fallbacks.append(f"median scale at {missing} vertices without an anchor near")
+            missing = f"{np.count_nonzero(~supported)} of {len(supported)} vertices"
+            fallbacks.append(f"{missing} have no anchor near and stay at the median scale")
         scales = 1 + delta
         if (scales <= 0).any():
-            found = np.count_nonzero(scales <= 0)
-            fallbacks.append(f"{found} vertices held at {SMALLEST_SCALE} of the median scale")
+            negative = f"{np.count_nonzero(scales <= 0)} of {len(scales)} vertices"
+            fallbacks.append(f"{negative} held at {SMALLEST_SCALE} of the median scale")
             scales = np.where(scales <= 0, SMALLEST_SCALE, scales)
         return (start.scale * scales).reshape(self.rows, self.columns), fallbacks
 
