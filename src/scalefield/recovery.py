@@ -193,5 +193,5 @@ def _options(method: Method) -> dict[str, Any]:
     if not dataclasses.is_dataclass(method):
         return {}
     values = {f.name: getattr(method, f.name) for f in dataclasses.fields(method)}
-    plain = (str, int, float, bool, type(None))
+    plain = (str, int, float, bool, tuple, type(None))
     return {k: v if isinstance(v, plain) else type(v).__name__ for k, v in values.items()}

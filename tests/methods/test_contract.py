@@ -12,6 +12,8 @@ from scalefield.generator import Generator, GeneratorConfig
 from scalefield.mde.output import MDEOutput
 from scalefield.methods import METHODS
 from scalefield.methods.basis import Basis
+from scalefield.methods.log_kernel import LogKernel
+from scalefield.methods.median import Median
 from scalefield.recovery import bring_depth, recover_from
 
 SHAPE = (24, 32)
@@ -145,6 +147,15 @@ def test_a_disparity_map_wholly_below_zero(name, anchor_set):
     recovery = recover_from(mde_output, anchors_named(anchor_set), BUILDERS[name]())
     assert torch.isfinite(recovery.depth_m).all()
     assert (recovery.depth_m > 0).all()
+
+
+def test_one_anchor_is_never_taken_for_more_in_silence(method):
+    """A single anchor fixes one number; a method that fits more must say what it did instead."""
+    mde_output = bring_depth(*MAPS["depth"])
+    report = recover_from(mde_output, anchors_named("one"), method).report
+    fits_one_number = isinstance(method, (Median, LogKernel, Basis))
+    assert fits_one_number or report.fallbacks
+    assert report.residuals_log == pytest.approx([0], abs=1e-6) or report.limited_pixels
 
 
 @pytest.mark.parametrize("mde_map", ["depth", "disparity", "holes"])

@@ -35,7 +35,8 @@ def slow_lwlr(method, mde_output, anchors, b):
     root = np.sqrt(weight)
     design = np.stack([x[rows, columns], np.ones(len(y))], axis=1)
     (s, t), *_ = np.linalg.lstsq(root[:, None] * design, root * y)
-    assume(s > 0)
+    if s <= 0:
+        return None  # Global's ladder has its own tests
     aligned = s * x + t
     height, width = mde_output.shape
     first = method.stride // 2
@@ -79,6 +80,7 @@ def test_equals_the_slow_reference(relative, measure, space, seed, n, b, stride,
     method = LWLR(bandwidth=b, stride=stride, space=space)
     recovery = method(mde_output, anchors)
     wanted = slow_lwlr(method, mde_output, anchors, b)
+    assume(wanted is not None)
     metric = recovery.depth_m.double().numpy()
     metric = metric if space == "depth" else 1 / metric
     low, high = 1e-3 * anchors.depth_m.min(), 1e3 * anchors.depth_m.max()

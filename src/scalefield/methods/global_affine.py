@@ -26,10 +26,11 @@ Fit = Literal["least_squares", "ransac", "median_mad"]
 
 @dataclass(frozen=True)
 class Global:
-    """One scale and one shift for the image: minimises Σ (y − s·x − t)² over the anchors.
+    """One scale and one shift for the image, fitted to the anchors.
 
-    The ladder: scale and shift; scale only (the median of y/x) for one anchor, anchors of equal
-    relative depth or s ≤ 0; a constant where no anchor has a relative disparity above zero.
+    Minimises Σ w (y − s·x − t)² with w = 1/σ² where it is known (Eq. global_scale). The ladder:
+    scale and shift; scale only (the median of y/x) for one anchor, anchors of equal relative
+    depth or s ≤ 0; a constant where no anchor has a relative disparity above zero.
     """
 
     fit: Fit = "least_squares"

@@ -22,7 +22,7 @@ SMALLEST_SCALE = 0.05
 
 @dataclass(frozen=True)
 class Grid:
-    """Scales at the vertices of a coarse grid over the image, bilinear between, without shift.
+    """One scale at each vertex of a coarse grid over the image, bilinear between, no shift.
 
     With s = s₀ + δ and s₀ = median(y/x), δ minimises
     Σ w_i (y_i − x_i Σ_k w_k(a_i)(s₀ + δ_k))² + r·(ridge ‖δ‖² + laplacian Σ_edges (δ_k − δ_l)²),

@@ -19,11 +19,12 @@ SMALLEST_SUM = 1e-290
 
 @dataclass(frozen=True)
 class LogKernel:
-    """Log-scale smoothed with a Gaussian: ℓ(q) = Σ w_i y_i / Σ w_i, w_i = exp(−‖q − a_i‖² / 2b²).
+    """The anchors' log-ratios smoothed over the image with a Gaussian as wide as their spacing.
 
-    Minimises Σ w_i (ℓ − y_i)² at every pixel, y_i the log-ratios of Eq. anchor_targets. Far from
-    all anchors this tends to the nearest anchor's y, and where every weight underflows (37
-    bandwidths away) it is set to just that.
+    At a pixel q, ℓ = Σ w_i y_i / Σ w_i with w_i = exp(−‖q − a_i‖² / (2b²)), which minimises
+    Σ w_i (ℓ − y_i)²; y_i are the log-ratios of Eq. anchor_targets. Far from all anchors this
+    tends to the nearest one's y, and where every weight underflows (37 bandwidths away) it is
+    set to just that.
     """
 
     bandwidth_px: float | None = None

@@ -21,7 +21,10 @@ def log_ratios(mde_output: MDEOutput, anchors: Anchors) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Median:
-    """One scale for the image: D̂ = D · exp(median y). Minimises Σ |ℓ − y_i| over a constant ℓ."""
+    """One scale for the image, from the median of the anchors' log-ratios.
+
+    D̂ = D · e^ℓ, where the constant ℓ minimises Σ |ℓ − y_i|.
+    """
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
         """Recover from one anchor or more."""
