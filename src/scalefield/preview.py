@@ -125,6 +125,7 @@ def draw_preview(
     """
     maps = recovery.numpy()
     depth_m, log_scale = maps.depth_m.astype(np.float64), maps.log_scale.astype(np.float64)
+    mde_depth = depth_m / np.exp(log_scale)
     middle = float(np.nanmedian(log_scale))
     metres = depth_scale(depth_m, " m")
     low, high = (limit / math.exp(middle) for limit in (metres.low, metres.high))
@@ -134,15 +135,11 @@ def draw_preview(
 
     report = recovery.report
     holes = f" · {report.hole_pixels} pixels without depth" if report.hole_pixels else ""
-    grey = relative.colours(depth_m / np.exp(log_scale)).mean(-1, keepdims=True) / 2 + 115
+    grey = relative.colours(mde_depth).mean(-1, keepdims=True) / 2 + 115
     photograph = np.repeat(grey.astype(np.uint8), 3, axis=2) if image is None else image
     panels = [
         (photograph, f"{report.anchors_used} of {report.anchors_given} anchors", metres),
-        (
-            relative.colours(depth_m / np.exp(log_scale)),
-            f"relative depth · {report.model}",
-            relative,
-        ),
+        (relative.colours(mde_depth), f"relative depth · {report.model}", relative),
         (metres.colours(depth_m), f"recovered depth · {report.method}{holes}", metres),
         (
             factor.colours(np.exp(log_scale - middle)),
