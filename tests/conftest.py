@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 from jaxtyping import install_import_hook
@@ -10,6 +11,10 @@ from jaxtyping import install_import_hook
 install_import_hook("scalefield", "beartype.beartype")
 
 torch.set_num_threads(1)  # the suite runs on several workers
+
+# A busy machine is no failure: examples have no time limit.
+hypothesis.settings.register_profile("suite", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("suite")
 
 
 @pytest.fixture(scope="session")

@@ -51,7 +51,7 @@ def test_tiles_equal_the_slow_sums(n, k, bandwidth, numbers, seed):
     cluster=st.floats(0.05, 1),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_interpolated_patches_equal_the_sums_at_every_pixel(shape, bandwidth, cluster, seed):
     """To many digits wherever a sum is more than next to nothing, far from a cluster too."""
     rng = np.random.default_rng(seed)

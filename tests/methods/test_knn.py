@@ -11,7 +11,7 @@ from scalefield.methods.knn import KNN
 
 @pytest.mark.parametrize("space", ["depth", "disparity"])
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 20), k=st.integers(1, 7))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_equals_a_slow_fit_at_every_pixel(relative, space, seed, n, k):
     shape = (9, 12)
     mde_output = relative(shape, "disparity", seed % 5)

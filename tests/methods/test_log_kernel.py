@@ -14,7 +14,7 @@ from scalefield.methods.log_kernel import LogKernel
     bandwidth=st.one_of(st.none(), st.floats(0.05, 50)),
     sigma=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_equals_a_slow_mean_in_logarithms(relative, measure, seed, n, bandwidth, sigma):
     """Against log-sum-exp at every pixel, however far from the anchors."""
     shape = (12, 15)

@@ -73,7 +73,7 @@ def world(relative, measure, kind, seed, n, sigma=False, shape=(20, 27)):
     stride=st.sampled_from([1, 4, 8, 9]),
     sigma=st.booleans(),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_equals_the_slow_reference(relative, measure, space, seed, n, b, stride, sigma):
     """Exact at every pixel, and the published sparse queries with bilinear upsampling."""
     mde_output, anchors = world(relative, measure, space, seed, n, sigma)
