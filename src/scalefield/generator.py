@@ -112,14 +112,12 @@ class Generator(nn.Module):
         """Number of trained values."""
         return sum(p.numel() for p in self.parameters())
 
-    def save(self, folder: str | Path, card: str | None = None) -> None:
-        """Write model.safetensors and config.json (and README.md, the model card)."""
+    def save(self, folder: str | Path, dtype: torch.dtype = torch.float32) -> None:
+        """Write model.safetensors and config.json."""
         folder = Path(folder)
-        state = {name: tensor.contiguous().cpu() for name, tensor in self.state_dict().items()}
+        state = {name: x.to(dtype).contiguous().cpu() for name, x in self.state_dict().items()}
         write_atomic(folder / "model.safetensors", save(state))
         write_json(folder / "config.json", dataclasses.asdict(self.config))
-        if card is not None:
-            write_atomic(folder / "README.md", card.encode())
 
     @classmethod
     def load(cls, folder: str | Path) -> Generator:

@@ -10,7 +10,6 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
-import torch
 import torch.nn.functional as nnf
 from jaxtyping import Float
 from safetensors import SafetensorError

