@@ -29,16 +29,18 @@ EYE = np.array([0.30, 1.42, 0.0])
 YAW_DEG, PITCH_DEG = -9.0, -15.5
 
 SUN = np.array([-0.80, 0.50, -0.42]) / np.linalg.norm([-0.80, 0.50, -0.42])
-SUN_RGB = np.array([12.5, 10.6, 8.0])
+SUN_RGB = np.array([4.6, 3.9, 3.0])
 CURTAIN = (-1.49, (0.7, 2.2), (-1.3, 1.5))  # z, y range, x range: a lit curtain behind the camera
-CURTAIN_RGB = np.array([3.3, 3.25, 3.2])
+CURTAIN_RGB = np.array([3.7, 3.65, 3.6])
 LAMP_RGB = np.array([12.0, 8.6, 5.2])
 
 
 def sky(direction: Array) -> Array:
     """Radiance of the world outside the window."""
     up = direction[:, 1]
-    blue = np.array([8.5, 9.0, 9.6]) - np.array([4.3, 2.8, 0.2]) * np.clip(up, 0, 1)[:, None] ** 0.6
+    blue = (
+        np.array([10.5, 11.0, 11.6]) - np.array([5.3, 3.4, 0.2]) * np.clip(up, 0, 1)[:, None] ** 0.6
+    )
     return np.where((up > 0)[:, None], blue, [1.5, 1.6, 1.1])
 
 

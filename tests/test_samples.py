@@ -40,7 +40,7 @@ def test_the_shipped_depth_is_what_the_script_renders(monkeypatch):
     shipped = samples.load("room").depth_m.ravel()[some]
     close = np.abs(distance - shipped) < 0.00051  # half a millimetre of rounding
     assert close.mean() > 0.999  # a ray that grazes an edge may go either way on another machine
-    for name in ("render_sample", "sample_room", "tracer"):
+    for name in ("render_sample", "sample_room", "sample_materials", "tracer"):
         sys.modules.pop(name)
 
 
