@@ -18,6 +18,7 @@ from scalefield.commands.models import ModelsCommand
 from scalefield.commands.predict import PredictCommand
 from scalefield.commands.recover import RecoverCommand
 from scalefield.commands.report import ReportCommand
+from scalefield.commands.reproduce import ReproduceCommand
 from scalefield.errors import InputError, MissingExtra
 
 
@@ -37,6 +38,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "models": ModelsCommand,
     "evaluate": EvaluateCommand,
     "report": ReportCommand,
+    "reproduce": ReproduceCommand,
 }
 
 

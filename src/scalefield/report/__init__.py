@@ -18,7 +18,6 @@ from scalefield.report.tables import (
     drop_table,
     load_run,
     paired_table,
-    paper_table,
     spectral_table,
     timing_table,
 )
@@ -45,6 +44,12 @@ def write_report(runs: Sequence[Run], out: str | Path, title: str) -> Path:
             "blocks of neighbouring frames. Click a heading to sort.",
             tables=tuple(t for t in tables if t.name.startswith("main-")),
         ),
+        Section(
+            "All datasets together",
+            tables=tuple(
+                t for t in tables if " + " in t.title and t.name.startswith(("drop-", "ablation-"))
+            ),
+        ),
         *(section for run in runs for section in _sections(run, drawn[run.folder], len(runs) > 1)),
         Section(
             "All metrics",
@@ -52,7 +57,7 @@ def write_report(runs: Sequence[Run], out: str | Path, title: str) -> Path:
             "depth range before scoring; raw: as the method gives them.",
             tables=tuple(t for t in tables if t.name.startswith("metrics-")),
         ),
-        Section("Beside the paper", tables=_beside_paper(runs)),
+        Section("Beside the paper", tables=tuple(t for t in tables if t.name.startswith("paper-"))),
     ]
     page = out / "report.html"
     write_atomic(page, render(title, runs, sections).encode())
@@ -109,14 +114,14 @@ def _sections(run: Run, drawn: dict[str, Image], several: bool) -> list[Section]
         Section(f"How sure{suffix}", figures=some("forest")),
         Section(f"Worst, median and best{suffix}", _GALLERY_WORDS, chosen=_strips(run)),
         Section(
-            f"Number of anchors{suffix}", figures=some("anchors"), tables=known(drop_table(run))
+            f"Number of anchors{suffix}", figures=some("anchors"), tables=known(drop_table([run]))
         ),
         Section(f"Distance from anchors{suffix}", figures=some("distance")),
         Section(f"Image by image{suffix}", figures=some("scatter")),
         Section(
             f"Basis maps{suffix}",
             figures=some("ablation", "justification"),
-            tables=known(ablation_table(run), spectral_table(run)),
+            tables=known(ablation_table([run]), spectral_table(run)),
         ),
         Section(f"Paired tests{suffix}", tables=known(*(paired_table(run, c) for c in regimes))),
         Section(f"Time{suffix}", tables=known(timing_table(run))),
@@ -143,11 +148,6 @@ def _strips(run: Run) -> dict[str, tuple[Image, ...]]:
             Image(data, "image/jpeg", caption, f"{entry.method}, {caption}"),
         )
     return chosen
-
-
-def _beside_paper(runs: Sequence[Run]) -> tuple[Table, ...]:
-    found = (paper_table(runs, title) for title in ("KITTI", "UrbanSyn + SUN RGB-D"))
-    return tuple(table for table in found if table is not None)
 
 
 def _place(run: Run) -> str:

@@ -198,7 +198,12 @@ def scatter(run: Run) -> Figure | None:
         both = np.isfinite(x) & np.isfinite(y)
         share = np.mean(x[both] < y[both])
         axis.set_title(f"{method}\n{best} better on {share:.0%}", fontsize=8)
-        axis.set(xscale="log", yscale="log", xlim=limits, ylim=limits)
+        axis.set(xscale="log", yscale="log")
+        ticks = [t for t in (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2) if _within(t, limits)]
+        axis.set_xticks(ticks, [f"{t:g}" for t in ticks], fontsize=7)
+        axis.set_yticks(ticks, [f"{t:g}" for t in ticks], fontsize=7)
+        axis.minorticks_off()
+        axis.set(xlim=limits, ylim=limits)
     for axis in axes.flat[len(others) :]:
         axis.set_visible(False)
     figure.supxlabel(f"AbsRel of {best}, {condition} anchors", fontsize=9)
@@ -210,7 +215,7 @@ def scatter(run: Run) -> Figure | None:
 
 def ablation(run: Run) -> Figure | None:
     """AbsRel and δ1 over K, full against F = 0; the paper's own curves in grey."""
-    series = ablation_series(run)
+    series = ablation_series([run])
     if len({k for by_k in series.values() for k in by_k}) < 2:
         return None
     plt = pyplot()
@@ -298,6 +303,10 @@ def _regimes(run: Run) -> list[str]:
 
 def _cells(run: Run) -> list[dict[str, Any]]:
     return [c for c in run.results["cells"] if c["group"] == EVERYWHERE]
+
+
+def _within(x: float, limits: tuple[float, float]) -> bool:
+    return bool(limits[0] <= x <= limits[1])
 
 
 def _complete(run: Run, metric: str) -> list[float]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from scalefield.report.tables import Cell, Run, Table
 from scalefield.report.text import missing
@@ -81,8 +82,12 @@ def _section(i: int, section: Section) -> str:
 
 def _choice(panels: dict[str, str]) -> str:
     """Panels of which one is shown, with a button each; a single one needs no button."""
+    # What all names begin with, up to a comma or colon, need not be on every button.
+    shared = "".join(c[0] for c in takewhile(lambda c: len(set(c)) == 1, zip(*panels)))  # noqa: B905
+    common = len(re.sub(r"[^:,]*$", "", shared))
     buttons = "".join(
-        f'<button type=button aria-pressed="{"false" if i else "true"}">{escape(name)}</button>'
+        f'<button type=button aria-pressed="{"false" if i else "true"}">'
+        f"{escape(name[common:].strip() or name)}</button>"
         for i, name in enumerate(panels)
     )
     shown = "".join(

@@ -142,7 +142,7 @@ def metric_table(run: Run, group: str, condition: str, clamping: str) -> Table:
     where = "all images" if group == EVERYWHERE else group
     return Table(
         f"metrics-{_stem(run.dataset, run.mde, group, condition, clamping)}",
-        f"{run.dataset}, {run.mde}: all metrics, {condition} anchors, {where}",
+        f"{run.dataset}, {run.mde}: all metrics, {condition} anchors, {where}, {clamping}",
         f"Mean over {total} images, {_clamping_words(clamping)}.",
         "Method",
         titles,
@@ -150,13 +150,14 @@ def metric_table(run: Run, group: str, condition: str, clamping: str) -> Table:
     )
 
 
-def drop_table(run: Run) -> Table | None:
-    """The drop-anchor test: error over the number of anchors that are left."""
-    cells, total = _pooled([run], EVERYWHERE)
-    conditions = [c for c in run.scores.conditions if c.startswith("drop-")]
+def drop_table(runs: Sequence[Run]) -> Table | None:
+    """The drop-anchor test of one MDE: error over the number of anchors that are left."""
+    cells, total = _pooled(runs, EVERYWHERE)
+    conditions = {c["condition"] for c in cells if c["condition"].startswith("drop-")}
     if not conditions:
         return None
-    columns, values = [], {m: [] for m in run.scores.methods}  # type: ignore[var-annotated]
+    columns: list[tuple[str, ...]] = []
+    values: dict[str, list[Cell]] = {m: [] for run in runs for m in run.scores.methods}
     for condition in sorted(conditions, key=lambda c: int(c.removeprefix("drop-"))):
         by_method = {c["method"]: c for c in cells if c["condition"] == condition}
         for metric in MAIN_METRICS:
@@ -166,8 +167,8 @@ def drop_table(run: Run) -> Table | None:
                 values[method].append(cell)
     kept = {m: cells for m, cells in values.items() if any(c.value is not None for c in cells)}
     return Table(
-        f"drop-{_stem(run.dataset, run.mde)}",
-        f"{run.dataset}, {run.mde}: drop-anchor test",
+        f"drop-{_stem(_together(runs), runs[0].mde)}",
+        f"{_together(runs)}, {runs[0].mde}: drop-anchor test",
         f"Mean over {total} images, clamped, by the number of anchors left.",
         "Method",
         tuple(columns),
@@ -175,10 +176,12 @@ def drop_table(run: Run) -> Table | None:
     )
 
 
-def ablation_series(run: Run, condition: str = "medium") -> dict[str, dict[int, dict[str, Any]]]:
+def ablation_series(
+    runs: Sequence[Run], condition: str = "medium"
+) -> dict[str, dict[int, dict[str, Any]]]:
     """Cells by series and K: rows whose labels differ in their K alone are one series."""
-    ks = {(s["method"], s["condition"]): s["k"] for s in run.results["spectral"]}
-    cells, _ = _pooled([run], EVERYWHERE)
+    ks = {(s["method"], s["condition"]): s["k"] for run in runs for s in run.results["spectral"]}
+    cells, _ = _pooled(runs, EVERYWHERE)
     series: dict[str, dict[int, dict[str, Any]]] = {}
     for cell in cells:
         k = ks.get((cell["method"], condition))
@@ -193,9 +196,9 @@ def _without_k(label: str) -> str:
     return re.sub(r"\(\s*,\s*", "(", rest).replace("()", "").strip() or label
 
 
-def ablation_table(run: Run) -> Table | None:
-    """AbsRel and δ1 over K, one row a series (full, F = 0)."""
-    series = ablation_series(run)
+def ablation_table(runs: Sequence[Run]) -> Table | None:
+    """AbsRel and δ1 over K for one MDE, one row a series (full, F = 0)."""
+    series = ablation_series(runs)
     ks = sorted({k for by_k in series.values() for k in by_k})
     if len(ks) < 2:
         return None
@@ -208,8 +211,8 @@ def ablation_table(run: Run) -> Table | None:
         for label, by_k in series.items()
     }
     return Table(
-        f"ablation-{_stem(run.dataset, run.mde)}",
-        f"{run.dataset}, {run.mde}: number of basis maps and features",
+        f"ablation-{_stem(_together(runs), runs[0].mde)}",
+        f"{_together(runs)}, {runs[0].mde}: number of basis maps and features",
         "Mean over images, medium anchors, clamped.",
         "Generator",
         tuple((f"K = {k}", METRICS[metric].title) for k in ks for metric in MAIN_METRICS),
@@ -293,39 +296,37 @@ def timing_table(run: Run) -> Table | None:
 
 
 def paper_table(runs: Sequence[Run], title: str) -> Table | None:
-    """The paper's figures with ours in brackets, where the runs cover its datasets and MDEs."""
+    """The paper's figures with ours in brackets, and beside them ours with other MDEs."""
+    members = [r for r in runs if r.results["config"]["dataset"] in paper.DATASETS[title]]
+    if not members:
+        return None
+    theirs = {mde: rows for (dataset, mde), rows in paper.MAIN.items() if dataset == title}
+    names = {paper.MDES[mde]: mde for mde in theirs}
     columns: list[tuple[str, ...]] = []
-    rows: dict[str, list[Cell]] = {}
-    for (dataset, mde), figures in paper.MAIN.items():
-        if dataset != title:
-            continue
-        chosen = [
-            run
-            for run in runs
-            if run.mde == paper.MDES[mde]
-            and run.results["config"]["dataset"] in paper.DATASETS[dataset]
-        ]
-        cells = _pooled(chosen, EVERYWHERE)[0] if chosen else []
-        ours = {(c["method"].casefold(), c["condition"]): c for c in cells}
+    values: dict[str, list[Cell]] = {m: [] for rows in theirs.values() for m in rows}
+    for mde in dict.fromkeys([*names, *(run.mde for run in members)]):
+        cells, _ = _pooled([run for run in members if run.mde == mde], EVERYWHERE)
+        ours = {(c["method"].casefold(), c["condition"]): c["clamped"] for c in cells}
+        figures = theirs.get(names.get(mde, ""), {})
         for i, regime in enumerate(REGIMES):
             for j, metric in enumerate(MAIN_METRICS):
-                columns.append((mde, REGIME_TITLES[regime], METRICS[metric].title))
-                for method, values in figures.items():
-                    theirs = values[i]
-                    found = ours.get((method.casefold(), regime))
-                    text = "–" if theirs is None else f"{theirs[j]:.2f}"
-                    if found:
-                        text += f" [{found['clamped'][metric][0]:.2f}]"
-                    rows.setdefault(method, []).append(
-                        Cell(None if theirs is None else theirs[j], text=text)
-                    )
+                head = names.get(mde, f"{mde} (not in the paper)")
+                columns.append((head, REGIME_TITLES[regime], METRICS[metric].title))
+                for method, row in values.items():
+                    printed = figures[method][i] if method in figures else None
+                    text = "–" if printed is None else f"{printed[j]:.2f}"
+                    if (method.casefold(), regime) in ours:
+                        text += f" [{ours[method.casefold(), regime][metric][0]:.2f}]"
+                    value = None if printed is None else printed[j]
+                    row.append(Cell(value, text=text.removeprefix("– ")))
     return Table(
         f"paper-{_stem(title)}",
         f"{title}: the paper's figures [ours]",
-        "Ours in brackets where these runs have the same dataset, MDE and row label.",
+        "Ours, in brackets, are means over the images of these runs, clamped, by row label. The "
+        "paper's splits are not published, so images differ.",
         "Method",
         tuple(columns),
-        _rows(rows),
+        _rows(values),
     )
 
 
@@ -353,11 +354,16 @@ def all_tables(runs: Sequence[Run]) -> list[Table]:
                 "raw",
             )
         )
+    for members in _averages(runs):
+        name = _together(members)
+        tables.append(main_table(members, EVERYWHERE, f"main-{_stem(name)}", f"{name}: all images"))
     if len(datasets) > 1:
-        name = " + ".join(datasets)
-        tables.append(main_table(runs, EVERYWHERE, f"main-{_stem(name)}", f"{name}: all images"))
+        for mde in dict.fromkeys(run.mde for run in runs):
+            members = [run for run in runs if run.mde == mde]
+            tables += [drop_table(members), ablation_table(members)]
+    tables += [paper_table(runs, title) for title in paper.DATASETS]
     for run in runs:
-        tables += [drop_table(run), ablation_table(run), spectral_table(run)]
+        tables += [drop_table([run]), ablation_table([run]), spectral_table(run)]
         regimes = [c for c in run.scores.conditions if c in REGIMES]
         tables += [metric_table(run, EVERYWHERE, c, k) for c in regimes for k in CLAMPING]
         tables += [paired_table(run, c) for c in regimes]
@@ -365,8 +371,27 @@ def all_tables(runs: Sequence[Run]) -> list[Table]:
     return [table for table in tables if table is not None and table.rows]
 
 
+def _averages(runs: Sequence[Run]) -> list[list[Run]]:
+    """Runs that one table averages: those of the paper's, then all, where that is more than one."""
+    wanted = [set(names) for names in paper.DATASETS.values() if len(names) > 1]
+    by_paper = [
+        [run for run in runs if run.results["config"]["dataset"] in names] for names in wanted
+    ]
+    found = []
+    for members in (*by_paper, list(runs)):
+        if len({run.dataset for run in members}) > 1 and members not in found:
+            found.append(members)
+    return found
+
+
+def _together(runs: Sequence[Run]) -> str:
+    return " + ".join(dict.fromkeys(run.dataset for run in runs))
+
+
 def _pooled(runs: Sequence[Run], group: str) -> tuple[list[dict[str, Any]], int]:
     """Cells over the images of several runs together, and how many images those are."""
+    if not runs:
+        return [], 0
     if len(runs) == 1:
         cells = [c for c in runs[0].results["cells"] if c["group"] == group]
         return cells, int(runs[0].scores.within(group).sum())
