@@ -19,10 +19,10 @@ from scalefield.generator import Generator
 from scalefield.methods.basis import WEIGHTS
 from scalefield.training.mde import trained_on
 
-DATA = """Trained on 782 frames of public sample data: KITTI (CC BY-NC-SA 3.0), Taskonomy and 7-Scenes
-(both for non-commercial research), SUN3D, an office of Replica, and single recordings of rooms,
-tabletops and bins. The code is Apache-2.0; the weights inherit what these terms ask of derived
-works, so take them for research, and train your own with the recipe for anything else."""
+DATA = """Trained on 782 frames of public sample data: KITTI (CC BY-NC-SA 3.0), Taskonomy and
+7-Scenes (both for non-commercial research), SUN3D, an office of Replica, and single recordings of
+rooms, tabletops and bins. The code is Apache-2.0; the weights inherit what these terms ask of
+derived works, so take them for research, and train your own with the recipe for anything else."""
 
 LITE = """# lite
 

@@ -20,18 +20,15 @@ import torch
 from scalefield.datasets import Folder
 from scalefield.mde import MDE, load_mde
 from scalefield.mde.lite import load_lite
-from scalefield.training.basis import BasisTraining, train_basis
+from scalefield.training.basis import default_preset, train_basis
 from scalefield.training.data import CrossFit, prepare
 from scalefield.training.mde import MDETraining, aligned_absrel, train_mde, trained_on
 
 RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
 FOLDS = 3
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-GENERATORS = {  # K: the anchors it is trained with, and the regime that chooses the checkpoint
-    8: {"anchors": (1, 30), "validate": "low"},
-    30: {"anchors": (30, 530), "validate": "medium"},
-    50: {"anchors": (30, 530), "validate": "medium"},
-}
+GENERATORS = {8: "low", 30: "medium", 50: "medium"}
+"""K, and the anchor regime it is for."""
 
 
 def train_lite(args: argparse.Namespace) -> None:
@@ -53,7 +50,7 @@ def train_lite(args: argparse.Namespace) -> None:
 def cross_fitted(out: Path) -> CrossFit:
     """`lite` as three models, each blind to a third of the places."""
     folders = [out / f"lite-fold{fold}" / "model" for fold in range(FOLDS)]
-    return CrossFit(tuple((load_lite(f, DEVICE), frozenset(trained_on(f))) for f in folders))
+    return CrossFit(tuple((load_lite(f, DEVICE), trained_on(f)) for f in folders))
 
 
 def train_generators(args: argparse.Namespace) -> None:
@@ -67,11 +64,11 @@ def train_generators(args: argparse.Namespace) -> None:
         mde = load_mde(args.mde)
         train = prepare(dataset, "train", mde, regimes, DEVICE)
     val = prepare(dataset, "val", mde, regimes, DEVICE)
-    for k, choice in GENERATORS.items():
+    for k, regime in GENERATORS.items():
         for zero_features in (False, True):
             kind = "depth" if zero_features else "full"
             out = args.out / f"basis-{Path(args.mde).stem}-{kind}-k{k}-s{args.seed}"
-            config = BasisTraining(k=k, zero_features=zero_features, seed=args.seed, **choice)
+            config = default_preset(k, regime, zero_features=zero_features, seed=args.seed)
             began = time.time()
             train_basis(config, train, val, out, show_progress=False)
             last = (out / "metrics.jsonl").read_text().splitlines()[-1]

@@ -19,6 +19,7 @@ from scalefield.commands.predict import PredictCommand
 from scalefield.commands.recover import RecoverCommand
 from scalefield.commands.report import ReportCommand
 from scalefield.commands.reproduce import ReproduceCommand
+from scalefield.commands.train import TrainCommand, TrainMdeCommand
 from scalefield.errors import InputError, MissingExtra
 
 
@@ -39,6 +40,8 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "evaluate": EvaluateCommand,
     "report": ReportCommand,
     "reproduce": ReproduceCommand,
+    "train": TrainCommand,
+    "train-mde": TrainMdeCommand,
 }
 
 

@@ -63,7 +63,7 @@ class EvaluateCommand:
 
         # As for `python -m`: your own module:function is found beside you, by the workers too.
         sys.path.insert(0, str(Path.cwd()))
-        ranges_m = dict(_parse_range(text) for text in self.range)
+        ranges_m = dict(parse_range(text) for text in self.range)
         dataset = open_dataset(self.dataset, self.root, ranges_m)
         evaluation = Evaluation(
             name=self.name or self.dataset,
@@ -102,7 +102,8 @@ def _display_name(mde: str) -> str:
     return Path(mde).stem if Path(mde).suffix in (".onnx", ".json") or Path(mde).is_dir() else mde
 
 
-def _parse_range(text: str) -> tuple[str, tuple[float, float]]:
+def parse_range(text: str) -> tuple[str, tuple[float, float]]:
+    """A source and its depth range, from SOURCE=NEAR,FAR."""
     from scalefield.errors import InputError
 
     source, _, limits = text.rpartition("=")

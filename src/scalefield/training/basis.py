@@ -83,6 +83,13 @@ class BasisTraining:
     seed: int = 0
 
 
+def default_preset(k: int, regime: str, **changes: object) -> BasisTraining:
+    """Our recipe: one model for all of low and below, or one from medium to high."""
+    anchors = (1, 30) if regime == "low" else (30, 530)
+    chosen = {"k": k, "anchors": anchors, "validate": regime}
+    return BasisTraining(**(chosen | changes))  # type: ignore[arg-type]
+
+
 def paper_preset(
     k: int, regime: str, *, fine_tune: bool = False, **changes: object
 ) -> BasisTraining:

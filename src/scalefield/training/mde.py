@@ -19,8 +19,10 @@ from tqdm import tqdm
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
 from scalefield.files import write_atomic, write_json
-from scalefield.mde import MDE
-from scalefield.mde.lite import PREPROCESS, LiteNet, load_imagenet_encoder
+from scalefield.mde import MDE, load_mde
+from scalefield.mde.cache import MDECache
+from scalefield.mde.lite import PREPROCESS, LiteNet, load_imagenet_encoder, load_lite
+from scalefield.mde.lite import WEIGHTS as LITE_WEIGHTS
 from scalefield.sampling import generator as named_generator
 from scalefield.training.loop import (
     Ema,
@@ -287,10 +289,20 @@ def write_lite(folder: Path, net: torch.nn.Module, config: MDETraining, scenes: 
     write_json(folder / "config.json", {"revision": revision, "trained_on": scenes})
 
 
-def trained_on(folder: Path) -> set[str]:
+def open_mde(name: str, device: str, cache: Path | None = None) -> tuple[MDE, frozenset[str]]:
+    """An MDE by name or folder, and the scenes it is known to have been trained on."""
+    folder = LITE_WEIGHTS if name == "lite" else Path(name)
+    if (folder / "config.json").is_file() and "trained_on" in (folder / "config.json").read_text():
+        mde, seen = load_lite(folder, device), trained_on(folder)
+    else:
+        mde, seen = load_mde(name, device=device), frozenset()
+    return (mde if cache is None else MDECache(cache, mde)), seen
+
+
+def trained_on(folder: Path) -> frozenset[str]:
     """The scenes that a model's training saw."""
     try:
-        return set(json.loads((Path(folder) / "config.json").read_text())["trained_on"])
+        return frozenset(json.loads((Path(folder) / "config.json").read_text())["trained_on"])
     except (OSError, ValueError, KeyError) as e:
         raise InputError(
             f"{folder}: config.json does not say what it was trained on ({e})"
