@@ -63,7 +63,7 @@ class Picture:
 def write_gallery(evaluator: Evaluator) -> list[Entry]:
     """Recover and keep the images that images.csv names worst, median and best."""
     dataset, out = evaluator.dataset, evaluator.out
-    scores = Scores.of(read_scores(out / "images.csv"))
+    scores = Scores.of(read_scores(out / "images.csv"), evaluator.evaluation.labels)
     condition = next(c for c in PREFERRED if c in scores.conditions)
     wanted: dict[str, list[tuple[str, str, float]]] = {}
     for method in scores.methods:

@@ -56,10 +56,11 @@ class Scores:
     anchors: Float64[np.ndarray, "images conditions"]
 
     @classmethod
-    def of(cls, rows: Sequence[ImageScore]) -> Scores:
-        """The rows as arrays."""
+    def of(cls, rows: Sequence[ImageScore], labels: Sequence[str]) -> Scores:
+        """The rows as arrays, methods in the order of the labels."""
         images = tuple(dict.fromkeys((r.name, r.group, r.block) for r in rows))
-        methods = tuple(dict.fromkeys(r.method for r in rows))
+        present = {r.method for r in rows}
+        methods = tuple(label for label in dict.fromkeys(labels) if label in present)
         conditions = tuple(dict.fromkeys(r.condition for r in rows))
         places = [{x: i for i, x in enumerate(xs)} for xs in (images, methods, conditions)]
         shape = (len(images), len(methods), len(conditions))
@@ -161,10 +162,11 @@ def score_files(out: str | Path, names: Sequence[str]) -> dict[str, Any]:
         first = next((c["error"] for r in good for c in r["cells"] if "error" in c), "no labels")
         raise InputError(f"no method gave a result on any frame; the first reason: {first}")
     write_scores(out / "images.csv", rows)
-    scores = Scores.of(rows)
+    config = json.loads(read_bytes(out / "config.json"))
+    scores = Scores.of(rows, [method["label"] for method in config["methods"]])
     results = {
         "provenance": provenance(),
-        "config": json.loads(read_bytes(out / "config.json")),
+        "config": config,
         "data": _data(records, good),
         "failures": _failures(good),
         "cells": [c for g in (EVERYWHERE, *scores.groups) for c in aggregate(scores, g)],

@@ -4,11 +4,13 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import torch
 
 from scalefield.cli import main
 from scalefield.errors import InputError
 from scalefield.evaluation import Evaluator, run
 from scalefield.gallery import write_gallery
+from scalefield.generator import Generator, GeneratorConfig
 from scalefield.report import load_run, write_report
 from scalefield.report.figures import encode, forest
 from scalefield.report.paper import MAIN
@@ -42,7 +44,15 @@ TABLE = Table(
 def results(world, evaluation_of, red, tmp_path):
     """Two MDEs on one dataset: folders as evaluate writes them."""
     folders = []
-    for mde, methods in (("red", ("median", "Affine: global", "region")), ("rot", ("median",))):
+    torch.manual_seed(0)
+    for k in (3, 5):
+        config = GeneratorConfig(k=k, feature_channels=3, width=8, dilations=(1,), cells=16)
+        Generator(config).save(tmp_path / f"k{k}")
+    basis = [f"Ours K={k} @low,medium: basis(generator='{tmp_path}/k{k}')" for k in (3, 5)]
+    for mde, methods in (
+        ("red", ("median", "Affine: global", "region", *basis)),
+        ("rot", ("median",)),
+    ):
         out = tmp_path / mde
         evaluation = evaluation_of(*methods, mde=mde, regimes=("low", "medium"))
         score_files(out, run(Evaluator(world, evaluation, out, red)))
@@ -71,12 +81,14 @@ def test_main_table_marks_best_and_second_among_complete_methods(results) -> Non
     assert table.columns[0] == ("red", "Low", "AbsRel")
     assert len(table.columns) == 2 * 2 * 2
     rows = dict(table.rows)
-    assert list(rows) == ["median", "Affine", "region"]
+    assert list(rows) == ["median", "Affine", "region", "Ours K=3", "Ours K=5"]
     for i in range(4):
         better = min if table.columns[i][2] == "AbsRel" else max
-        complete = {m: rows[m][i].value for m in ("median", "Affine")}
+        complete = {m: rows[m][i].value for m in rows if m != "region"}
         best = better(complete, key=complete.get)
         assert rows[best][i].rank == 1
+        if table.columns[i][2] == "AbsRel":  # δ1 is 1 for several
+            assert {cells[i].rank for cells in rows.values()} == {0, 1, 2}
         assert rows["region"][i].rank == 0  # it has two images only
         assert "(2)" in str(rows["region"][i])
     assert rows["Affine"][4].value is None  # not run with the second MDE
@@ -125,8 +137,12 @@ def test_ablation_joins_rows_that_differ_in_k_alone(results) -> None:
     }
 
 
-def test_spectral_table_is_absent_without_basis_maps(results) -> None:
-    assert spectral_table(load_run(results[0])) is None
+def test_spectral_table_has_a_row_a_method_and_place(results) -> None:
+    table = spectral_table(load_run(results[0]))
+    assert [label for label, _ in table.rows] == [
+        f"Ours K={k} · {place}" for k in (3, 5) for place in ("all", "home/room", "home/hall")
+    ]
+    assert spectral_table(load_run(results[1])) is None  # no basis maps there
 
 
 def test_the_papers_figures_stand_beside_ours(results) -> None:
@@ -184,7 +200,7 @@ def test_report_writes_everything_and_a_page_that_stands_alone(results, tmp_path
     for table in all_tables(runs):
         assert {f"{table.name}.csv", f"{table.name}.tex"} <= written
         assert table.title in (tmp_path / "report" / "report.md").read_text()
-    for name in ("forest", "anchors", "distance", "scatter", "justification"):
+    for name in ("forest", "anchors", "distance", "scatter", "justification", "ablation"):
         assert {f"{name}-world-red.png", f"{name}-world-red.svg"} <= written
     for suffix in ("png", "svg"):  # no date, no random id
         drawn = encode(forest(runs[0]), suffix, dpi=200)

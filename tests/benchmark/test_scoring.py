@@ -40,7 +40,7 @@ def rows(values: dict[str, list[float | None]], groups: list[str]) -> list[Image
 
 def test_means_are_per_image_so_groups_weigh_by_their_images() -> None:
     values = {"a": [1.0, 3.0, 5.0, 7.0, 9.0], "b": [2.0, None, 2.0, None, None]}
-    scores = Scores.of(rows(values, ["x", "x", "x", "y", "y"]))
+    scores = Scores.of(rows(values, ["x", "x", "x", "y", "y"]), "ab")
     cells = {
         (c["method"], c["group"]): c for g in (EVERYWHERE, "x", "y") for c in aggregate(scores, g)
     }
@@ -56,13 +56,13 @@ def test_means_are_per_image_so_groups_weigh_by_their_images() -> None:
 
 
 def test_a_single_block_has_no_interval() -> None:
-    scores = Scores.of(rows({"a": [1.0, 3.0]}, ["x", "x"]))
+    scores = Scores.of(rows({"a": [1.0, 3.0]}, ["x", "x"]), "a")
     assert aggregate(scores, EVERYWHERE)[0]["clamped"]["abs_rel"] == [2, None, None]
 
 
 def test_comparison_is_over_common_images() -> None:
     values = {"a": [1.0, 2.0, 3.0, 4.0], "b": [2.0, 3.0, 4.0, None], "c": [None, None, None, 1.0]}
-    found = compare(Scores.of(rows(values, ["x"] * 4)), "low")
+    found = compare(Scores.of(rows(values, ["x"] * 4), "abc"), "low")
     by_pair = {(t["a"], t["b"]): t for t in found}
     assert set(by_pair) == {("a", "b"), ("a", "c")}  # b and c share no image
     assert by_pair["a", "b"]["images"] == 3
@@ -122,7 +122,7 @@ def test_gallery_shows_the_worst_median_and_best_image(world, evaluation, red, t
     score_files(out, run(Evaluator(world, evaluation, out, red)))
     write_gallery(Evaluator(world, evaluation, out, red))
     shown = read_gallery(out)
-    scores = Scores.of(read_scores(out / "images.csv"))
+    scores = Scores.of(read_scores(out / "images.csv"), evaluation.labels)
     assert {(e.method, e.rank) for e, _, _ in shown} == {
         (method, rank) for method in ("median", "Affine", "region") for rank in RANKS
     }

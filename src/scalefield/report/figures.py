@@ -27,6 +27,7 @@ COLOURS = (
     *("#5E4FA2", "#66A61E", "#A6761D", "#666666", "#B2182B", "#01665E"),
 )
 MARKERS = "os^Dv<>Phd*pX"
+SCATTER_TICKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
 
 STYLE = {
     "font.size": 9,
@@ -199,7 +200,7 @@ def scatter(run: Run) -> Figure | None:
         share = np.mean(x[both] < y[both])
         axis.set_title(f"{method}\n{best} better on {share:.0%}", fontsize=8)
         axis.set(xscale="log", yscale="log")
-        ticks = [t for t in (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2) if _within(t, limits)]
+        ticks = [t for t in SCATTER_TICKS if limits[0] <= t <= limits[1]]
         axis.set_xticks(ticks, [f"{t:g}" for t in ticks], fontsize=7)
         axis.set_yticks(ticks, [f"{t:g}" for t in ticks], fontsize=7)
         axis.minorticks_off()
@@ -303,10 +304,6 @@ def _regimes(run: Run) -> list[str]:
 
 def _cells(run: Run) -> list[dict[str, Any]]:
     return [c for c in run.results["cells"] if c["group"] == EVERYWHERE]
-
-
-def _within(x: float, limits: tuple[float, float]) -> bool:
-    return bool(limits[0] <= x <= limits[1])
 
 
 def _complete(run: Run, metric: str) -> list[float]:

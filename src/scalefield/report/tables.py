@@ -55,6 +55,7 @@ def load_run(path: str | Path) -> Run:
     folder = path.parent if path.name == "results.json" else path
     try:
         results = json.loads(read_bytes(folder / "results.json"))
+        labels = [method["label"] for method in results["config"]["methods"]]
         results["config"]["name"], results["cells"], results["data"]["evaluated"]
     except (ValueError, KeyError, TypeError) as e:
         raise InputError(f"{folder}/results.json: not results of evaluate ({e!r})") from None
@@ -62,7 +63,7 @@ def load_run(path: str | Path) -> Run:
     return Run(
         folder=folder,
         results=results,
-        scores=Scores.of(read_scores(folder / "images.csv")),
+        scores=Scores.of(read_scores(folder / "images.csv"), labels),
         timings=json.loads(read_bytes(timings)) if timings.exists() else {},
     )
 
@@ -223,14 +224,15 @@ def ablation_table(runs: Sequence[Run]) -> Table | None:
 def spectral_table(run: Run, condition: str = "low") -> Table | None:
     """η₁, |v₁ᵀg| and the statistics of G₀, by method and group."""
     found = [s for s in run.results["spectral"] if s["condition"] == condition]
+    methods = run.scores.methods
     if not found:
         return None
     rows = {
         f"{s['method']} · {s['group']}": [
             *(Cell(s[key], digits=3) for key in SPECTRAL_TITLES),
-            Cell(s["images"], digits=0),
+            Cell(float(s["images"]), digits=0),
         ]
-        for s in found
+        for s in sorted(found, key=lambda s: (methods.index(s["method"]), s["group"] != EVERYWHERE))
     }
     theirs = ", ".join(f"{title} {value}" for title, value in paper.SPECTRAL.items())
     return Table(
@@ -403,7 +405,7 @@ def _pooled(runs: Sequence[Run], group: str) -> tuple[list[dict[str, Any]], int]
     ]
     if not rows:
         return [], 0
-    pooled = Scores.of(rows)
+    pooled = Scores.of(rows, [method for run in runs for method in run.scores.methods])
     return aggregate(pooled, group), len(pooled.images)
 
 
