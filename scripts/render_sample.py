@@ -19,6 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from PIL import Image, ImageFilter
+
 from sample_room import LAMP_CENTRE, LAMP_RADIUS, SEED, WINDOW, room
 from tracer import Array, Hits, Scene, turn, unit
 
