@@ -1,5 +1,9 @@
+import json
 import re
+import shutil
+import subprocess
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 
 import numpy as np
@@ -13,6 +17,7 @@ from scalefield.gallery import write_gallery
 from scalefield.generator import Generator, GeneratorConfig
 from scalefield.report import load_run, write_report
 from scalefield.report.figures import encode, forest
+from scalefield.report.page import Section, render
 from scalefield.report.paper import MAIN
 from scalefield.report.tables import (
     Cell,
@@ -205,6 +210,48 @@ def test_report_writes_everything_and_a_page_that_stands_alone(results, tmp_path
     for suffix in ("png", "svg"):  # no date, no random id
         drawn = encode(forest(runs[0]), suffix, dpi=200)
         assert drawn == (page.parent / "figures" / f"forest-world-red.{suffix}").read_bytes()
+
+
+CLICKS = """<script>
+const table = document.querySelector('table');
+const heads = table.tHead.rows[table.tHead.rows.length - 1].cells;
+const order = () => [...table.tBodies[0].rows].map(row => row.cells[0].textContent);
+const choice = document.querySelector('.choice');
+const shown = () => [...choice.querySelectorAll('.panel')].map(p => p.offsetHeight > 0);
+const log = [order(), shown()];
+heads[1].click(); log.push(order());
+heads[1].click(); log.push(order());
+choice.querySelectorAll('button')[1].click(); log.push(shown());
+document.title = JSON.stringify(log);
+</script></html>"""
+
+
+def test_page_sorts_and_switches_in_a_browser(results, tmp_path) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium or Chrome to open the page with")
+    run_ = load_run(results[0])
+    table = main_table([run_], EVERYWHERE, "main", "World: all")
+    other = replace(table, title="World: other")
+    text = render("World", [run_], [Section("Results", tables=(table, other))])
+    (tmp_path / "page.html").write_text(text.replace("</html>", CLICKS))
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--dump-dom",
+        "--virtual-time-budget=999",
+    ]
+    profile = f"--user-data-dir={tmp_path / 'profile'}"
+    command = [browser, *flags, profile, f"file://{tmp_path}/page.html"]
+    dumped = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    said = json.loads(unescape(re.search(r"<title>(.*?)</title>", dumped)[1]))
+    before, shown, ascending, descending, switched = said
+    values = {label: cells[0].value for label, cells in table.rows}
+    assert before == list(values)
+    assert ascending == sorted(values, key=values.get)
+    assert descending == ascending[::-1]
+    assert (shown, switched) == ([True, False], [False, True])
 
 
 def test_what_is_missing_is_said(results) -> None:

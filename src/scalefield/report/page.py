@@ -187,7 +187,6 @@ td small{color:var(--soft);font-size:11px}
 button{font:inherit;font-size:13px;padding:4px 11px;border:1px solid var(--line);
 border-radius:999px;background:none;color:var(--ink);cursor:pointer}
 button[aria-pressed=true]{background:var(--mark);border-color:var(--mark);color:var(--paper)}
-.hidden{display:none}
 figure{margin:0 0 22px}
 figure img{max-width:100%;height:auto;display:block;background:#fff;border-radius:6px}
 figcaption{color:var(--soft);font-size:13px;margin-top:5px}
@@ -199,7 +198,7 @@ for (const choice of document.querySelectorAll('.choice')) {
   const buttons = choice.querySelectorAll('button'), panels = choice.querySelectorAll('.panel');
   buttons.forEach((button, i) => button.onclick = () => {
     buttons.forEach((b, j) => b.setAttribute('aria-pressed', i === j));
-    panels.forEach((p, j) => p.classList.toggle('hidden', i !== j));
+    panels.forEach((p, j) => p.hidden = i !== j);
   });
 }
 for (const table of document.querySelectorAll('table')) {
