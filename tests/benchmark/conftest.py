@@ -55,11 +55,21 @@ def write_world(root: Path, frames: int = 6, size: tuple[int, int] = (40, 56)) -
     (root / "test.txt").write_text("".join(f"{name}\n" for name in listed))
 
 
+@pytest.fixture(scope="session")
+def world_at():
+    """Write a folder dataset of six frames to a path and open it."""
+
+    def write(root: Path) -> Folder:
+        write_world(root)
+        return Folder(root, RANGES_M)
+
+    return write
+
+
 @pytest.fixture
-def world(tmp_path):
+def world(world_at, tmp_path):
     """A folder dataset of six frames."""
-    write_world(tmp_path / "world")
-    return Folder(tmp_path / "world", RANGES_M)
+    return world_at(tmp_path / "world")
 
 
 @pytest.fixture
@@ -83,13 +93,13 @@ def make_evaluation(*methods: str, **changed) -> Evaluation:
     return Evaluation(**options | changed)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def red():
     """The estimator."""
     return RedIsDepth()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def evaluation_of():
     """Make an evaluation of these methods."""
     return make_evaluation

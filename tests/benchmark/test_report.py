@@ -15,8 +15,7 @@ from scalefield.errors import InputError
 from scalefield.evaluation import Evaluator, run
 from scalefield.gallery import write_gallery
 from scalefield.generator import Generator, GeneratorConfig
-from scalefield.report import load_run, write_report
-from scalefield.report.figures import encode, forest
+from scalefield.report import figures, load_run, write_report
 from scalefield.report.page import Section, render
 from scalefield.report.paper import MAIN
 from scalefield.report.tables import (
@@ -45,9 +44,11 @@ TABLE = Table(
 )
 
 
-@pytest.fixture
-def results(world, evaluation_of, red, tmp_path):
+@pytest.fixture(scope="module")
+def results(world_at, evaluation_of, red, tmp_path_factory):
     """Two MDEs on one dataset: folders as evaluate writes them."""
+    tmp_path = tmp_path_factory.mktemp("results")
+    world = world_at(tmp_path / "world")
     folders = []
     torch.manual_seed(0)
     for k in (3, 5):
@@ -208,7 +209,7 @@ def test_report_writes_everything_and_a_page_that_stands_alone(results, tmp_path
     for name in ("forest", "anchors", "distance", "scatter", "justification", "ablation"):
         assert {f"{name}-world-red.png", f"{name}-world-red.svg"} <= written
     for suffix in ("png", "svg"):  # no date, no random id
-        drawn = encode(forest(runs[0]), suffix, dpi=200)
+        drawn = figures.encode(figures.forest(runs[0]), suffix, dpi=figures.DPI)
         assert drawn == (page.parent / "figures" / f"forest-world-red.{suffix}").read_bytes()
 
 

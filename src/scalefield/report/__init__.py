@@ -88,7 +88,7 @@ def _draw(run: Run, out: Path) -> dict[str, Image]:
         if figure is None:
             continue
         for suffix in ("png", "svg"):
-            data = figures.encode(figure, suffix, dpi=200)
+            data = figures.encode(figure, suffix, dpi=figures.DPI)
             path = out / "figures" / f"{name}-{_place(run)}.{suffix}"
             write_atomic(path, data)
         # Pictures inside an SVG are large; line art is not.

@@ -27,6 +27,8 @@ COLOURS = (
     *("#5E4FA2", "#66A61E", "#A6761D", "#666666", "#B2182B", "#01665E"),
 )
 MARKERS = "os^Dv<>Phd*pX"
+DPI = 160
+"""Of figures written as PNG."""
 SCATTER_TICKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
 
 STYLE = {
