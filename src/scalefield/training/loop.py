@@ -72,8 +72,9 @@ def save_checkpoint(
     for index, slots in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser/{index}/{k}": torch.as_tensor(v) for k, v in slots.items()}
     tensors = {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}
-    note = {"step": str(step), "best": repr(best)}
-    write_atomic(path, save(tensors, metadata=note))
+    # One entry only: the order of several is not defined, and equal runs shall be equal bytes.
+    note = json.dumps({"step": step, "best": best if math.isfinite(best) else None})
+    write_atomic(path, save(tensors, metadata={"state": note}))
 
 
 def load_checkpoint(
@@ -81,7 +82,7 @@ def load_checkpoint(
 ) -> tuple[int, float]:
     """Restore what `save_checkpoint` wrote; returns the next step and the best score so far."""
     with safe_open(path, "pt") as file:
-        note = file.metadata()
+        note = json.loads(file.metadata()["state"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     for prefix, module in (("model/", model), ("ema/", ema.model)):
         part = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
@@ -92,7 +93,7 @@ def load_checkpoint(
             _, index, slot = name.split("/")
             slots.setdefault(int(index), {})[slot] = tensor
     optimiser.load_state_dict(optimiser.state_dict() | {"state": slots})
-    return int(note["step"]), float(note["best"])
+    return note["step"], math.inf if note["best"] is None else note["best"]
 
 
 class RunFolder:
@@ -119,7 +120,7 @@ class RunFolder:
         """Where the newest state lies."""
         return self.path / "checkpoint.safetensors"
 
-    def metrics(self) -> list[dict[str, float]]:
+    def metrics(self) -> list[dict[str, Any]]:
         """All logged lines."""
         path = self.path / "metrics.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -293,7 +293,8 @@ def open_mde(name: str, device: str, cache: Path | None = None) -> tuple[MDE, fr
     """An MDE by name or folder, and the scenes it is known to have been trained on."""
     folder = LITE_WEIGHTS if name == "lite" else Path(name)
     if (folder / "config.json").is_file() and "trained_on" in (folder / "config.json").read_text():
-        mde, seen = load_lite(folder, device), trained_on(folder)
+        mde: MDE = load_lite(folder, device)
+        seen = trained_on(folder)
     else:
         mde, seen = load_mde(name, device=device), frozenset()
     return (mde if cache is None else MDECache(cache, mde)), seen

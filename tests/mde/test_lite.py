@@ -1,0 +1,49 @@
+import numpy as np
+import pytest
+import torch
+
+from scalefield.errors import InputError
+from scalefield.mde import load_mde
+from scalefield.mde.lite import (
+    FEATURE_CHANNELS,
+    PREPROCESS,
+    LiteNet,
+    load_imagenet_encoder,
+)
+
+
+@pytest.mark.parametrize("shape", [(480, 640), (375, 1242), (1, 1), (700, 33), (47, 61)])
+def test_any_image_gives_depth_and_features(shape):
+    image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    output = load_mde("lite")(image)
+    assert output.shape == shape
+    assert output.kind == "depth"
+    assert bool(output.valid.all())
+    assert output.features.shape[0] == FEATURE_CHANNELS
+    height, width = PREPROCESS.target(shape)
+    assert output.features.shape[1:] == (height // 4, width // 4)
+
+
+def test_the_size_is_what_the_card_says():
+    count = sum(p.numel() for p in LiteNet().parameters())
+    assert 3_000_000 < count < 5_000_000
+
+
+def test_about_two_hundred_thousand_pixels_are_processed():
+    for shape in ((480, 640), (375, 1242), (1080, 1920), (512, 512)):
+        height, width = PREPROCESS.target(shape)
+        assert height % 32 == width % 32 == 0
+        assert 0.85 < height * width / (384 * 512) < 1.15
+        assert abs(np.log(width / height * shape[0] / shape[1])) < 0.12
+
+
+def test_published_encoder_weights_are_copied_in_order():
+    """Tensors of the published file go by position; a strange file is refused."""
+    net = LiteNet()
+    theirs = {f"_blocks.{i}": torch.full_like(v, i) for i, v in enumerate(
+        net.encoder.state_dict().values())}  # fmt: skip
+    load_imagenet_encoder(net, theirs | {"_fc.weight": torch.zeros(3), "_bn1.bias": torch.ones(3)})
+    for i, value in enumerate(net.encoder.state_dict().values()):
+        assert bool((value == i).all())
+    with pytest.raises(InputError, match="tensors wanted for EfficientNet-Lite0"):
+        load_imagenet_encoder(net, {"a": torch.zeros(1)})

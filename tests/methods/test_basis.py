@@ -1,0 +1,139 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalefield.anchors import Anchors
+from scalefield.errors import InputError
+from scalefield.generator import Generator, GeneratorConfig
+from scalefield.mde.output import MDEOutput
+from scalefield.methods.basis import (
+    WEIGHTS,
+    Basis,
+    anchor_weights,
+    basis_maps,
+    k_for,
+    load_generator,
+    shipped,
+    targets,
+)
+from scalefield.ridge import LITERAL, Ridge
+
+
+def world(seed=0, shape=(45, 60)):
+    rng = np.random.default_rng(seed)
+    v, u = np.mgrid[0 : shape[0], 0 : shape[1]]
+    depth = 1 + u / shape[1] * rng.uniform(0.5, 2) + (v > shape[0] // 2) * 0.7
+    return MDEOutput(torch.from_numpy(depth).float(), "depth")
+
+
+def some_anchors(mde_output, n, seed=0):
+    rng = np.random.default_rng(seed)
+    height, width = mde_output.shape
+    u, v = rng.integers(0, width, n), rng.integers(0, height, n)
+    return Anchors(u, v, rng.uniform(1, 5, n))
+
+
+def test_everything_promised_is_shipped():
+    names = shipped()
+    assert names == sorted(f"basis-{kind}-k{k}" for kind in ("lite", "depth") for k in (8, 30, 50))
+    for name in names:
+        config = load_generator(name).config
+        assert name.endswith(f"k{config.k}")
+        assert config.zero_features == ("depth" in name)
+        assert "non-commercial" in (WEIGHTS / name / "README.md").read_text()
+
+
+def test_the_field_is_the_weighted_sum_of_the_maps_it_shows():
+    mde_output = world()
+    anchors = some_anchors(mde_output, 12)
+    recovery = Basis()(mde_output, anchors)
+    offset = np.median(targets(mde_output, anchors))
+    combined = torch.einsum("k,khw->hw", recovery.weights, recovery.basis_maps)
+    log_scale = torch.nn.functional.interpolate(
+        combined[None, None], size=mde_output.shape, mode="bilinear"
+    )[0, 0]
+    torch.testing.assert_close(recovery.log_scale, log_scale + offset, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        recovery.depth_m, mde_output.mde_depth * recovery.log_scale.exp(), rtol=1e-4, atol=1e-4
+    )
+    torch.testing.assert_close(recovery.gating.sum(dim=0), torch.ones(45, 60))
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 100))
+def test_a_scale_field_in_the_span_of_the_basis_is_recovered(seed):
+    mde_output = world(seed)
+    generator = Generator(GeneratorConfig(k=4, width=16, dilations=(1,))).eval()
+    maps = basis_maps(generator, mde_output).basis_maps[0]
+    truth = torch.randn(4, generator=torch.Generator().manual_seed(seed))
+    depth_m = mde_output.mde_depth * torch.einsum("k,khw->hw", truth, maps).exp()
+    rows, columns = np.mgrid[0:45:6, 0:60:6].reshape(2, -1)
+    anchors = Anchors(columns, rows, depth_m[rows, columns].double().numpy())
+    exact = Ridge(ridge=1e-12, ridge_global=1e-12, centre="none")
+    recovery = Basis(generator=generator, ridge=exact)(mde_output, anchors)
+    torch.testing.assert_close(recovery.depth_m, depth_m, rtol=2e-3, atol=1e-4)
+
+
+@settings(max_examples=10)
+@given(scale=st.floats(1e-3, 1e3))
+def test_scaling_the_anchors_or_the_map_does_what_it_should(scale):
+    mde_output = world()
+    anchors = some_anchors(mde_output, 9)
+    plain = Basis()(mde_output, anchors).depth_m
+    larger = Anchors(anchors.u, anchors.v, anchors.depth_m * scale)
+    torch.testing.assert_close(
+        Basis()(mde_output, larger).depth_m, plain * scale, rtol=1e-3, atol=0
+    )
+    other_unit = MDEOutput(mde_output.prediction * scale, "depth")
+    torch.testing.assert_close(Basis()(other_unit, anchors).depth_m, plain, rtol=1e-3, atol=0)
+
+
+def test_one_anchor_is_met_and_scales_the_map():
+    mde_output = world()
+    recovery = Basis()(mde_output, Anchors([10], [20], [3.0]))
+    ratio = recovery.depth_m / mde_output.mde_depth
+    assert float(ratio.max() / ratio.min()) == pytest.approx(1, abs=1e-4)
+    assert float(recovery.depth_m[20, 10]) == pytest.approx(3.0, rel=1e-4)
+
+
+def test_more_anchors_ask_for_more_maps():
+    assert (k_for(1), k_for(15), k_for(100), k_for(530)) == (8, 8, 30, 30)
+    mde_output = world()
+    assert len(Basis()(mde_output, some_anchors(mde_output, 10)).weights) == 8
+    assert len(Basis()(mde_output, some_anchors(mde_output, 110)).weights) == 30
+    assert len(Basis(k=50)(mde_output, some_anchors(mde_output, 10)).weights) == 50
+
+
+def test_precise_anchors_weigh_more():
+    anchors = Anchors([0, 1], [0, 1], [2.0, 4.0], [0.1, 0.1])
+    weights = anchor_weights(anchors)
+    assert weights.mean() == pytest.approx(1)
+    assert weights[1] / weights[0] == pytest.approx(4)  # half the relative error
+    assert anchor_weights(Anchors([0], [0], [1.0])).tolist() == [1]
+
+
+def test_features_of_lite_are_used_and_those_of_others_are_not():
+    mde_output = world()
+    features = torch.randn(64, 12, 16)
+    lite = MDEOutput(mde_output.prediction, "depth", features, model="lite")
+    assert not Basis().choose(lite, 10).config.zero_features
+    foreign = MDEOutput(mde_output.prediction, "depth", features[:5], model="another")
+    assert Basis().choose(foreign, 10).config.zero_features
+    anchors = some_anchors(mde_output, 10)
+    torch.testing.assert_close(
+        Basis()(foreign, anchors).depth_m, Basis()(mde_output, anchors).depth_m
+    )
+
+
+def test_the_paper_s_words_are_available():
+    mde_output = world()
+    anchors = some_anchors(mde_output, 10)
+    literal = Basis(ridge=LITERAL)(mde_output, anchors)
+    assert not torch.allclose(literal.depth_m, Basis()(mde_output, anchors).depth_m)
+
+
+def test_an_unknown_generator_is_named():
+    with pytest.raises(InputError, match="no generator 'nothing'"):
+        Basis(generator="nothing")(world(), Anchors([0], [0], [1.0]))

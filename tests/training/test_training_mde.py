@@ -1,0 +1,104 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from scalefield.errors import InputError
+from scalefield.mde.lite import load_lite
+from scalefield.training.loop import step_generator
+from scalefield.training.mde import (
+    MDETraining,
+    aligned_absrel,
+    augment,
+    colour,
+    fold_of,
+    gradient_loss,
+    load_frames,
+    open_mde,
+    relative_loss,
+    train_mde,
+    trained_on,
+)
+from training.world import World
+
+
+class Photographs(World):
+    """The same world at a size that the network can see."""
+
+    def load(self, name):
+        frame = super().load(name)
+        grow = lambda x: x.repeat(4, 0).repeat(4, 1)  # noqa: E731
+        return type(frame)(
+            name, "room", frame.scene, grow(frame.image), grow(frame.depth_m), (0.1, 10.0)
+        )
+
+
+def test_image_and_depth_stay_together_under_augmentation():
+    """Brightness is depth in this world, so after any window both must still agree."""
+    bank = load_frames(Photographs(), MDETraining(), torch.device("cpu"))
+    images, log_depth = augment(bank, torch.arange(12), (64, 96), step_generator(0, 5))
+    assert images.shape == (12, 3, 64, 96)
+    assert log_depth.shape == (12, 1, 32, 48)
+    for i in range(12):
+        known = torch.isfinite(log_depth[i, 0])
+        assert float(known.float().mean()) > 0.8
+        seen = torch.nn.functional.avg_pool2d(images[i, :1], 2)[0][known]
+        relation = np.corrcoef(seen.numpy(), log_depth[i, 0][known].exp().numpy())[0, 1]
+        assert relation > 0.95
+
+
+def test_colours_change_and_stay_in_range():
+    images = torch.rand(4, 3, 16, 16) * 2 - 1
+    out = colour(images, step_generator(0, 1))
+    assert float(out.min()) >= -1
+    assert float(out.max()) <= 1
+    assert not torch.allclose(out, images, atol=0.05)
+
+
+def test_the_loss_forgives_scale_and_nothing_else():
+    config = MDETraining(metric_weight=0.0)
+    truth = torch.randn(2, 1, 16, 20)
+    truth[:, :, :3] = torch.nan
+    exact = relative_loss(truth.nan_to_num() + 1.7, truth, config)
+    assert exact.item() == pytest.approx(0, abs=1e-6)
+    wrong = relative_loss(truth.nan_to_num() * 1.5 + 1.7, truth, config)
+    assert wrong.item() > 0.1
+
+
+def test_gradients_count_only_between_known_pixels():
+    residual = torch.zeros(1, 1, 8, 8)
+    residual[..., 4:] = 3.0
+    everywhere = torch.ones(1, 1, 8, 8, dtype=torch.bool)
+    hole = everywhere.clone()
+    hole[..., 3:5] = False
+    assert gradient_loss(residual, everywhere).item() > 0.4
+    fine = gradient_loss(residual[..., :3], everywhere[..., :3])
+    assert fine.item() == 0
+
+
+def test_folds_depend_on_the_scene_s_name_alone():
+    folds = {scene: fold_of(scene, 3) for scene in ("kitchen", "desk", "street")}
+    assert folds == {scene: fold_of(scene, 3) for scene in reversed(list(folds))}
+    assert {fold_of(f"place {i}", 3) for i in range(50)} == {0, 1, 2}
+
+
+def test_training_writes_a_model_that_says_what_it_saw(tmp_path):
+    config = MDETraining(steps=2, batch=2, folds=2, fold=0)
+    world = Photographs()
+    train_mde(config, world, tmp_path, encoder=None, device="cpu")
+    seen = trained_on(tmp_path / "model")
+    scenes = {world.load(name).scene for name in world.names("train")}
+    assert seen == {scene for scene in scenes if fold_of(scene, 2) != 0}
+    mde, known = open_mde(str(tmp_path / "model"), "cpu")
+    assert known == seen
+    assert 0 < aligned_absrel(mde, world.load("room/12")) < 1
+    steps = [json.loads(x)["step"] for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [2]
+
+
+def test_a_folder_that_says_nothing_is_refused(tmp_path):
+    with pytest.raises(InputError, match="does not say what it was trained on"):
+        trained_on(tmp_path)
+    with pytest.raises(InputError, match="not the weights of lite"):
+        load_lite(tmp_path)
