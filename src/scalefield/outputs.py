@@ -48,10 +48,11 @@ def write_outputs(
 def summary(recovery: Recovery) -> str:
     """A few lines for a person: what was used, how well it fits, what to doubt."""
     report, depth_m = recovery.report, recovery.depth_m[np.isfinite(recovery.depth_m)]
+    source = "a map of your own" if report.model == "array" else report.model
     error = 100 * np.expm1(np.median(np.abs(report.residuals_log)))
     low, middle, high = np.percentile(depth_m, (0, 50, 100))
     lines = [
-        f"{report.method} on {report.model}: {report.anchors_used} of {report.anchors_given} "
+        f"{report.method} on {source}: {report.anchors_used} of {report.anchors_given} "
         f"anchors used, median residual {error:.1f} %",
         f"  depth {low:.2f} … {high:.2f} m, median {middle:.2f} m",
     ]

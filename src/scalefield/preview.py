@@ -158,7 +158,7 @@ def write_preview(
 ) -> None:
     """Write `draw_preview` as PNG."""
     buffer = io.BytesIO()
-    draw_preview(recovery, anchors, image).save(buffer, format="PNG", optimize=True)
+    draw_preview(recovery, anchors, image).save(buffer, format="PNG")
     write_atomic(path, buffer.getvalue())
 
 

@@ -119,7 +119,7 @@ class RecoverCommand:
 
 def _next(progress: Any, step: str) -> None:
     progress.update()
-    progress.set_description(step)
+    progress.set_description_str(step)
 
 
 def parse_option(text: str) -> tuple[str, Any]:
