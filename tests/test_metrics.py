@@ -169,3 +169,11 @@ def test_paired_test_rejects_at_its_level_under_the_null() -> None:
         for _ in range(100)
     )
     assert 2 <= rejections <= 20
+
+
+def test_many_pixels_are_summed_in_chunks_as_few_are() -> None:
+    rng = np.random.default_rng(0)
+    true_m = rng.uniform(1, 9, 20_001)
+    predicted = true_m * np.exp(rng.normal(0, 0.2, len(true_m)))
+    found = metrics(sums(predicted, Truth.of(true_m)))
+    assert found == pytest.approx(reference(predicted.tolist(), true_m.tolist()), rel=1e-9)

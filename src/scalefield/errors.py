@@ -9,7 +9,12 @@ class MissingExtra(ImportError):
     """An optional dependency is absent. The message is the command that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
+        self._given = (package, extra, purpose)
         super().__init__(
             f"{purpose} needs the package {package!r}, which is not installed: "
             f"pip install 'scalefield[{extra}]'"
         )
+
+    def __reduce__(self) -> tuple:
+        """So that it can leave a worker process, where Python would call it with the message."""
+        return type(self), self._given

@@ -11,6 +11,7 @@ import ast
 import dataclasses
 import json
 import re
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -30,7 +31,7 @@ from scalefield.anchors import Anchors
 from scalefield.datasets import Dataset, Frame
 from scalefield.datasets.splits import thin, write_list
 from scalefield.errors import InputError
-from scalefield.files import read_bytes, write_json
+from scalefield.files import read_bytes, write_atomic, write_json
 from scalefield.mde import MDE, MDEOutput, load_mde
 from scalefield.mde.cache import MDECache
 from scalefield.methods import METHODS, Method, make_method
@@ -216,7 +217,7 @@ class Evaluator:
         except InputError as e:
             record = {"name": name, "error": str(e)}
         write_json(self.out / "timings" / f"{name}.json", timings)
-        write_json(frame_file(self.out, name), record)
+        write_atomic(frame_file(self.out, name), json.dumps(record, allow_nan=False).encode())
         return record.get("error")
 
     def evaluate(
@@ -301,7 +302,8 @@ def _sums(
         "limited_pixels": report.limited_pixels,
         "clamped": sums(clamped, truth),
     }
-    cell["raw"] = cell["clamped"] if np.array_equal(clamped, predicted) else sums(predicted, truth)
+    if not np.array_equal(clamped, predicted):
+        cell["raw"] = sums(predicted, truth)  # else it is the same
     if distance is not None:
         relative = np.abs(clamped - truth.depth_m) * truth.inverse
         cell["by_distance"] = {
@@ -375,7 +377,7 @@ def run(
     with bar:
         for name, error in _each(evaluator, pending, workers):
             if error:
-                bar.write(f"no result for {name}: {error}")
+                bar.write(f"no result for {name}: {error}", file=sys.stderr)
             bar.update()
     return names
 

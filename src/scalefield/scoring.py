@@ -188,7 +188,8 @@ def image_scores(records: Sequence[dict[str, Any]]) -> list[ImageScore]:
             if "clamped" not in cell:
                 continue
             clamped, raw = (
-                {m: _round(x) for m, x in metrics(cell[clamping]).items()} for clamping in CLAMPING
+                {m: _round(x) for m, x in metrics(cell.get(clamping, cell["clamped"])).items()}
+                for clamping in CLAMPING
             )
             what = (cell["method"], cell["condition"], cell["anchors"])
             rows.append(ImageScore(record["name"], record["group"], block, *what, clamped, raw))
