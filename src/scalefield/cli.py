@@ -11,6 +11,7 @@ from typing import Protocol
 import tyro
 
 import scalefield
+from scalefield.commands.anchors import AnchorsCommand
 from scalefield.commands.demo import DemoCommand
 from scalefield.commands.evaluate import EvaluateCommand
 from scalefield.commands.methods import MethodsCommand
@@ -33,6 +34,7 @@ class Command(Protocol):
 
 COMMANDS: dict[str, Callable[..., Command]] = {
     "recover": RecoverCommand,
+    "anchors": AnchorsCommand,
     "methods": MethodsCommand,
     "demo": DemoCommand,
     "predict": PredictCommand,

@@ -3,9 +3,11 @@ import pytest
 from PIL import Image
 
 from scalefield.datasets import open_dataset
-from scalefield.datasets.kitti import project, read_calibration, read_scan, remove_see_through
+from scalefield.datasets.kitti import read_calibration
 from scalefield.errors import InputError
 from scalefield.files import read_depth_png
+from scalefield.geometry import remove_see_through
+from scalefield.points import read_points
 
 DRIVE = "2011_09_26_drive_0009_sync"
 CAM_TO_CAM = """calib_time: 09-Jan-2012 13:57:47
@@ -56,7 +58,7 @@ def reference_depth(points, cam_to_cam: str, velo_to_cam: str, shape) -> np.ndar
     rigid = homogeneous(velo_to_cam, "T") @ homogeneous(velo_to_cam, "R")
     rectify, projection = homogeneous(cam_to_cam, "R_rect_00"), homogeneous(cam_to_cam, "P_rect_02")
     depth = np.full(shape, np.nan)
-    for x, y, z, _ in points.astype(np.float64):
+    for x, y, z in points:
         camera = rectify @ (rigid @ np.array([x, y, z, 1.0]))
         u, v, w, _ = projection @ camera
         if w <= 0:
@@ -81,7 +83,7 @@ def test_frame_equals_the_slow_reference(root) -> None:
     assert dataset.names("all") == [f"{DRIVE}/0000000000", f"{DRIVE}/0000000007"]
     for name in dataset.names("all"):
         frame = dataset.load(name)
-        points = read_scan(
+        points = read_points(
             root / "2011_09_26" / DRIVE / "velodyne_points/data" / f"{name[-10:]}.bin"
         )
         depth = reference_depth(points, CAM_TO_CAM, VELO_TO_CAM, (12, 16))
@@ -106,17 +108,15 @@ def test_see_through_returns_are_removed_and_slopes_kept() -> None:
 def test_native_frames_project_as_pykitti_composes_them(shared_data) -> None:
     date = shared_data / "native" / "kitti_raw" / "2011_09_26"
     texts = [(date / f"calib_{n}.txt").read_text() for n in ("cam_to_cam", "velo_to_cam")]
-    points = read_scan(date / DRIVE / "velodyne_points" / "data" / "0000000020.bin")
+    points = read_points(date / DRIVE / "velodyne_points" / "data" / "0000000020.bin")
     # pykitti's T_cam0_velo and P_rect_20.
     t_cam0_velo = homogeneous(texts[0], "R_rect_00") @ (
         homogeneous(texts[1], "T") @ homogeneous(texts[1], "R")
     )
     image = (
-        homogeneous(texts[0], "P_rect_02")[:3]
-        @ t_cam0_velo
-        @ np.c_[points[:, :3].astype(np.float64), np.ones(len(points))].T
+        homogeneous(texts[0], "P_rect_02")[:3] @ t_cam0_velo @ np.c_[points, np.ones(len(points))].T
     )
-    u, v, z = project(points, read_calibration(date))
+    u, v, z = read_calibration(date).project(points)
     np.testing.assert_allclose(z, image[2], rtol=1e-12, atol=1e-12)
     front = z > 0.1
     np.testing.assert_allclose(u[front], (image[0] / image[2])[front], rtol=1e-9, atol=1e-9)
@@ -140,7 +140,7 @@ def test_damaged_files_are_named(root) -> None:
     dataset = open_dataset("kitti", root)
     scan = root / "2011_09_26" / DRIVE / "velodyne_points" / "data" / "0000000007.bin"
     scan.write_bytes(b"123")
-    with pytest.raises(InputError, match=r"0000000007\.bin: not a velodyne scan"):
+    with pytest.raises(InputError, match=r"0000000007\.bin: 3 bytes are no whole number of points"):
         dataset.load(f"{DRIVE}/0000000007")
     scan.unlink()
     with pytest.raises(InputError, match=r"0000000007\.bin: no such file"):

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float32, Float64
-from scipy.ndimage import minimum_filter
+from jaxtyping import Float64
 
 from scalefield.datasets.frame import Frame
 from scalefield.datasets.splits import check_split, split_drives
 from scalefield.errors import InputError
 from scalefield.files import read_bytes, read_image
+from scalefield.geometry import Camera, depth_map, remove_see_through, transform
+from scalefield.points import read_points
 
 # The four categories of KITTI's website that the paper uses, by date and drive number.
 _CATEGORIES = {
@@ -25,11 +26,6 @@ _CATEGORIES = {
                2011_10_03: 42 47""",
     "Campus": "2011_09_28: 16 21 34 35 37 38 39 43 45 47",
 }
-
-SEE_THROUGH_WINDOW = (9, 5)
-"""Rows and columns of the neighbourhood in which a nearer return hides a farther one."""
-SEE_THROUGH_MARGIN = 0.15
-"""A return this fraction farther than the nearest in its neighbourhood is behind a surface."""
 
 
 def drive_categories() -> dict[str, str]:
@@ -75,9 +71,10 @@ class Kitti:
         drive, _, number = name.partition("/")
         date = Path(self.root) / drive[:10]
         image = read_image(date / drive / "image_02" / "data" / f"{number}.png")
-        camera = read_calibration(date)
-        points_m = read_scan(date / drive / "velodyne_points" / "data" / f"{number}.bin")
-        depth_m = remove_see_through(scan_depth(points_m, camera, image.shape[:2]))
+        calibration = read_calibration(date)
+        points_m = read_points(date / drive / "velodyne_points" / "data" / f"{number}.bin")
+        seen = calibration.project(points_m)
+        depth_m = remove_see_through(depth_map(*seen, image.shape[:2]))
         return Frame(
             name=name,
             group=drive_categories().get(drive, "other"),
@@ -85,7 +82,7 @@ class Kitti:
             image=image,
             depth_m=depth_m.astype(np.float32),
             depth_range_m=self.depth_range_m,
-            intrinsics=camera.intrinsics,
+            intrinsics=calibration.intrinsics,
         )
 
 
@@ -94,77 +91,67 @@ _IMAGES = "image_02/data/*.png"
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The way from a velodyne point to a pixel of the left colour camera."""
+    """The way from a velodyne point to a pixel of a rectified camera."""
 
-    velo_to_image: Float64[np.ndarray, "3 4"]
-    """P_rect_02 · R_rect_00 · (R | T): homogeneous pixel and depth of a homogeneous point."""
-    intrinsics: tuple[float, float, float, float]
+    camera: Camera
+    camera_from_velo: Float64[np.ndarray, "4 4"]
 
+    @property
+    def intrinsics(self) -> tuple[float, float, float, float]:
+        """fx, fy, cx, cy in pixels."""
+        return self.camera.fx, self.camera.fy, self.camera.cx, self.camera.cy
 
-def read_calibration(date: Path) -> Calibration:
-    """The calibration of one recording day."""
-    camera, velodyne = date / "calib_cam_to_cam.txt", date / "calib_velo_to_cam.txt"
-    projection = _matrix(camera, "P_rect_02", (3, 4))
-    rectify, rigid = np.eye(4), np.eye(4)
-    rectify[:3, :3] = _matrix(camera, "R_rect_00", (3, 3))
-    rigid[:3, :3] = _matrix(velodyne, "R", (3, 3))
-    rigid[:3, 3] = _matrix(velodyne, "T", (3,))
-    fx, fy, cx, cy = projection[[0, 1, 0, 1], [0, 1, 2, 2]].tolist()
-    return Calibration(projection @ rectify @ rigid, (fx, fy, cx, cy))
+    def project(
+        self, points_m: Float64[np.ndarray, "n 3"]
+    ) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
+        """Pixel u, v and depth z of each return; u, v are NaN for what lies behind (z ≤ 0)."""
+        return self.camera.project(transform(points_m, self.camera_from_velo))
 
 
-def read_scan(path: Path) -> Float32[np.ndarray, "n 4"]:
-    """The scan's returns: x, y, z in metres and reflectance."""
-    data = read_bytes(path)
-    if len(data) % 16:
-        raise InputError(f"{path}: not a velodyne scan: {len(data)} bytes are no whole returns")
-    return np.frombuffer(data, "<f4").reshape(-1, 4)
+def read_calibration(path: Path, camera: int = 2) -> Calibration:
+    """The calibration of a recording day's folder (KITTI Raw), or of one file.
 
-
-def project(
-    points_m: Float32[np.ndarray, "n 4"], camera: Calibration
-) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
-    """Pixel u, v and depth z of each return; what lies behind the camera has z ≤ 0."""
-    points = points_m[:, :3].astype(np.float64)
-    image = points @ camera.velo_to_image[:, :3].T + camera.velo_to_image[:, 3]
-    z = image[:, 2]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return image[:, 0] / z, image[:, 1] / z, z
-
-
-def scan_depth(
-    points_m: Float32[np.ndarray, "n 4"], camera: Calibration, shape: tuple[int, int]
-) -> Float64[np.ndarray, "h w"]:
-    """Depth of the nearest return in each pixel, NaN where there is none."""
-    u, v, z = project(points_m, camera)
-    front = z > 0
-    u, v, z = np.floor(u[front] + 0.5), np.floor(v[front] + 0.5), z[front]
-    inside = (u >= 0) & (u < shape[1]) & (v >= 0) & (v < shape[0])
-    nearest = np.full(shape, np.inf)
-    np.minimum.at(nearest, (v[inside].astype(int), u[inside].astype(int)), z[inside])
-    return np.where(np.isfinite(nearest), nearest, np.nan)
-
-
-def remove_see_through(depth_m: Float64[np.ndarray, "h w"]) -> Float64[np.ndarray, "h w"]:
-    """Drop returns behind a nearer surface.
-
-    The scanner sits above the camera and looks over edges: its far returns land among the near
-    ones. A return is dropped if it is more than 15 % farther than the nearest within 9 rows and
-    5 columns around it.
+    The object benchmark has a file for each image, with P2, R0_rect and Tr_velo_to_cam; odometry
+    one for each sequence, with P2 and Tr. Camera 2 is the left colour camera.
     """
-    known = np.where(np.isnan(depth_m), np.inf, depth_m)
-    nearest = minimum_filter(known, SEE_THROUGH_WINDOW, mode="constant", cval=np.inf)
-    hidden = np.isfinite(known) & (known > (1 + SEE_THROUGH_MARGIN) * nearest)
-    return np.where(hidden, np.nan, depth_m)
+    path = Path(path)
+    rectify, rigid = np.eye(4), np.eye(4)
+    if path.is_dir():
+        cameras, velodyne = path / "calib_cam_to_cam.txt", path / "calib_velo_to_cam.txt"
+        projection = _matrix(cameras, f"P_rect_0{camera}", (3, 4))
+        rectify[:3, :3] = _matrix(cameras, "R_rect_00", (3, 3))
+        rigid[:3, :3] = _matrix(velodyne, "R", (3, 3))
+        rigid[:3, 3] = _matrix(velodyne, "T", (3,))
+    else:
+        projection = _matrix(path, f"P{camera}", (3, 4))
+        lines = _lines(path)
+        if "R0_rect" in lines:
+            rectify[:3, :3] = _matrix(path, "R0_rect", (3, 3))
+        rigid[:3] = _matrix(path, "Tr" if "Tr" in lines else "Tr_velo_to_cam", (3, 4))
+    fx, fy, cx, cy = projection[[0, 1, 0, 1], [0, 1, 2, 2]].tolist()
+    try:
+        rectified = Camera(fx, fy, cx, cy)
+    except InputError as e:
+        raise InputError(f"{path}: {e}") from None
+    # P = K (I | b) holds the camera's place beside camera 0 in its last column.
+    u, v, z = projection[:, 3]
+    beside = np.eye(4)
+    beside[:3, 3] = (u - cx * z) / fx, (v - cy * z) / fy, z
+    return Calibration(rectified, beside @ rectify @ rigid)
+
+
+def _lines(path: Path) -> dict[str, str]:
+    """A calibration file's values by name."""
+    lines = read_bytes(path).decode(errors="replace").splitlines()
+    parts = (line.partition(":") for line in lines)
+    return {name.strip(): values for name, _, values in parts}
 
 
 def _matrix(path: Path, key: str, shape: tuple[int, ...]) -> np.ndarray:
-    for line in read_bytes(path).decode(errors="replace").splitlines():
-        name, _, values = line.partition(":")
-        if name.strip() == key:
-            try:
-                return np.array([float(value) for value in values.split()]).reshape(shape)
-            except ValueError:
-                wanted = int(np.prod(shape))
-                raise InputError(f"{path}: {key} must be {wanted} numbers") from None
-    raise InputError(f"{path}: has no line {key}")
+    lines = _lines(path)
+    if key not in lines:
+        raise InputError(f"{path}: has no line {key}")
+    try:
+        return np.array([float(value) for value in lines[key].split()]).reshape(shape)
+    except ValueError:
+        raise InputError(f"{path}: {key} must be {int(np.prod(shape))} numbers") from None

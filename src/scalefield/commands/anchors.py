@@ -1,0 +1,191 @@
+"""`scalefield anchors`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from scalefield.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from scalefield.anchors import Anchors
+    from scalefield.geometry import Camera
+
+Intrinsics = Annotated[
+    tuple[float, float, float, float] | None, tyro.conf.arg(metavar="FX FY CX CY")
+]
+
+
+@dataclass(frozen=True)
+class AnchorsCommand:
+    """Make anchors for an image from a point cloud, or from a depth camera's frame.
+
+    Points are brought into the camera and projected; of those in one pixel the nearest stays, and
+    those seen through a nearer surface are removed. The camera looks along z, x right, y down.
+    """
+
+    image: tyro.conf.Positional[Path]
+    """The photograph; only its size is used."""
+    out: Path
+    """Where the anchors go: .csv, .npz, or a sparse 16-bit .png in millimetres."""
+    points: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """The cloud, in metres: .ply, .pcd, .bin (KITTI), .npz (array points) or .npy."""
+    depth: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Or a depth frame, holes and all: .png, .npy, .npz, .exr or .pfm. Of the image's size, unless
+    --depth-intrinsics tell that it comes from a camera of its own."""
+    depth_units: Annotated[float | None, tyro.conf.arg(metavar="PER_METRE")] = None
+    """Units per metre of --depth: 1000 for millimetres, 5000 for TUM; 1 for metres."""
+    ray: bool = False
+    """--depth holds distances along the ray, and not z along the optical axis."""
+    intrinsics: Intrinsics = None
+    """Of the photograph's camera, in pixels."""
+    fov_deg: Annotated[float | None, tyro.conf.arg(metavar="DEGREES")] = None
+    """Its horizontal field of view, where the intrinsics are not known."""
+    distortion: Annotated[tuple[float, ...], tyro.conf.arg(metavar="K1 K2 P1 P2 [K3]")] = ()
+    """Its lens distortion, in OpenCV's order; none for a rectified image."""
+    depth_intrinsics: Intrinsics = None
+    """Of the depth camera, where that is another one."""
+    extrinsics: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """4×4 or 3×4 matrix as text that takes the points into the photograph's camera."""
+    pose: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Its inverse instead: the camera's place among the points."""
+    kitti: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
+    """KITTI calibration instead of all that: the date's folder, or an object or odometry file."""
+    kitti_camera: int = 2
+    """Which of KITTI's cameras; 2 is the left colour camera."""
+    bin_columns: int = 4
+    """Numbers a point in a .bin: 4 for KITTI, 5 for nuScenes."""
+    keep_hidden: bool = False
+    """Keep points that lie behind a nearer surface."""
+    window: tuple[int, int] = (9, 5)
+    """Rows and columns in which a nearer point hides a farther one; wider for sparser clouds."""
+    limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Keep so many anchors, spread evenly over the image."""
+
+    def run(self) -> None:
+        """Project, write, and say how many there are."""
+        from scalefield.files import read_image
+        from scalefield.sampling import sample_anchors
+
+        self.check()
+        shape = read_image(self.image).shape[:2]
+        anchors = self.from_points(shape) if self.points else self.from_depth(shape)
+        if not len(anchors):
+            raise InputError(
+                f"nothing of {self.points or self.depth} lands in the image of "
+                f"{shape[1]}×{shape[0]} pixels; are the extrinsics the other way round?"
+            )
+        found = len(anchors)
+        if self.limit is not None:
+            depth_m = _as_map(anchors, shape)
+            known = depth_m > 0
+            anchors = sample_anchors(depth_m, known, self.limit, seed=0, name=self.image.name)
+        anchors.write(self.out, shape=shape)
+        near, far = anchors.depth_m.min(), anchors.depth_m.max()
+        kept = f" of {found}" if len(anchors) < found else ""
+        print(f"{self.out}: {len(anchors)}{kept} anchors, {near:.2f} … {far:.2f} m")
+
+    def check(self) -> None:
+        """Refuse flags that contradict one another before anything is read."""
+        if (self.points is None) == (self.depth is None):
+            raise InputError("give --points FILE or --depth FILE, one of them")
+        if self.extrinsics and self.pose:
+            raise InputError("--extrinsics and --pose are inverses; give one of them")
+        others = self.intrinsics or self.fov_deg or self.extrinsics or self.pose or self.distortion
+        if self.kitti and (others or self.depth):
+            raise InputError("--kitti has intrinsics and extrinsics for --points; give it alone")
+        if self.intrinsics and self.fov_deg:
+            raise InputError("--intrinsics and --fov-deg say the same; give one of them")
+        if self.limit is not None and self.limit < 1:
+            raise InputError(f"--limit must be 1 or more, found {self.limit}")
+
+    def from_points(self, shape: tuple[int, int]) -> Anchors:
+        """Anchors from the cloud."""
+        from scalefield.points import read_points
+
+        assert self.points is not None
+        points_m = read_points(self.points, bin_columns=self.bin_columns)
+        if self.kitti:
+            from scalefield.datasets.kitti import read_calibration
+
+            calibration = read_calibration(self.kitti, self.kitti_camera)
+            return self.project(points_m, calibration.camera, shape, calibration.camera_from_velo)
+        return self.project(points_m, self.camera(shape), shape, self.camera_from_points())
+
+    def from_depth(self, shape: tuple[int, int]) -> Anchors:
+        """Anchors from the depth frame, by way of points if it is another camera's."""
+        from scalefield.anchors import Anchors
+        from scalefield.files import read_depth_png, read_map
+        from scalefield.geometry import Camera, ray_length, unproject
+
+        assert self.depth is not None
+        if self.depth.suffix.lower() == ".png":
+            depth_m = read_depth_png(self.depth, units_per_metre=self.depth_units)
+        else:
+            depth_m = read_map(self.depth, scale=1 / (self.depth_units or 1)).astype("float64")
+        aside = self.depth_intrinsics or self.extrinsics or self.pose
+        if not aside and depth_m.shape != shape:
+            found, wanted = (f"{s[1]}×{s[0]}" for s in (depth_m.shape, shape))
+            raise InputError(
+                f"{self.depth} is {found} and the image {wanted}; give --depth-intrinsics and "
+                "--extrinsics to bring one into the other"
+            )
+        if not aside and not self.ray:
+            return Anchors.from_map(depth_m)
+        own = Camera(*self.depth_intrinsics) if self.depth_intrinsics else self.camera(shape)
+        if self.ray:
+            depth_m = depth_m / ray_length(depth_m.shape, own)
+        if not aside:
+            return Anchors.from_map(depth_m)
+        points_m = unproject(depth_m, own)[depth_m > 0]
+        return self.project(points_m, self.camera(shape), shape, self.camera_from_points())
+
+    def camera(self, shape: tuple[int, int]) -> Camera:
+        """The photograph's camera."""
+        from dataclasses import replace
+
+        from scalefield.geometry import Camera
+
+        if self.intrinsics:
+            return Camera(*self.intrinsics, self.distortion)
+        if self.fov_deg is not None:
+            return replace(Camera.from_fov(self.fov_deg, shape), distortion=self.distortion)
+        raise InputError("the camera is not known: give --intrinsics, --fov-deg or --kitti")
+
+    def camera_from_points(self) -> np.ndarray | None:
+        """The rigid motion into the camera; None if the points are there already."""
+        import numpy as np
+
+        from scalefield.geometry import read_rigid
+
+        if self.pose:
+            return np.linalg.inv(read_rigid(self.pose))
+        return read_rigid(self.extrinsics) if self.extrinsics else None
+
+    def project(
+        self,
+        points_m: np.ndarray,
+        camera: Camera,
+        shape: tuple[int, int],
+        motion: np.ndarray | None,
+    ) -> Anchors:
+        """`anchors_from_points` as the flags say."""
+        from scalefield.points import SeeThrough, anchors_from_points
+
+        see_through = None if self.keep_hidden else SeeThrough(self.window)
+        return anchors_from_points(
+            points_m, camera, shape, camera_from_points=motion, see_through=see_through
+        )
+
+
+def _as_map(anchors: Anchors, shape: tuple[int, int]) -> np.ndarray:
+    import numpy as np
+
+    depth_m = np.zeros(shape)
+    depth_m[anchors.pixels(shape)] = anchors.depth_m
+    return depth_m
