@@ -386,7 +386,10 @@ def claim(out: Path, evaluation: Evaluation, *, overwrite: bool) -> None:
     """Make the folder this evaluation's own; one that holds another's results is refused."""
     path, wanted = out / "config.json", evaluation.as_dict()
     if path.exists():
-        found = json.loads(read_bytes(path))
+        try:
+            found = dict(json.loads(read_bytes(path)))
+        except (ValueError, TypeError):
+            raise InputError(f"{path}: not a configuration of evaluate") from None
         differing = [k for k in wanted if found.get(k) != wanted[k]]
         if not differing:
             return

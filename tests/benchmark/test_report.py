@@ -205,6 +205,7 @@ def test_report_writes_everything_and_a_page_that_stands_alone(results, tmp_path
     written = {p.name for p in (tmp_path / "report").rglob("*")}
     for table in all_tables(runs):
         assert {f"{table.name}.csv", f"{table.name}.tex"} <= written
+        assert latex(table).isascii()  # any TeX engine reads it
         assert table.title in (tmp_path / "report" / "report.md").read_text()
     for name in ("forest", "anchors", "distance", "scatter", "justification", "ablation"):
         assert {f"{name}-world-red.png", f"{name}-world-red.svg"} <= written

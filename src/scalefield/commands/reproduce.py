@@ -10,9 +10,9 @@ from scalefield.commands.evaluate import EvaluateCommand
 from scalefield.commands.report import ReportCommand
 
 LWLR_BANDWIDTH = {
-    "kitti": "reference_bandwidth_px=25, reference_width_px=1242",
-    "urbansyn": "reference_bandwidth_px=50, reference_width_px=640",
-    "sunrgbd": "reference_bandwidth_px=50, reference_width_px=640",
+    "kitti": "reference_bandwidth_px=25.0, reference_width_px=1242.0",
+    "urbansyn": "reference_bandwidth_px=50.0, reference_width_px=640.0",
+    "sunrgbd": "reference_bandwidth_px=50.0, reference_width_px=640.0",
 }
 """As its authors publish them: 25 px on KITTI, 50 px where nothing else is said."""
 
