@@ -145,6 +145,17 @@ class Camera:
         return float(turning.min()) if turning.size else math.inf
 
 
+def find_camera(
+    intrinsics: tuple[float, float, float, float] | None,
+    fov_deg: float | None,
+    shape: tuple[int, int],
+) -> Camera | None:
+    """The camera that intrinsics or a field of view tell; None where nothing is told."""
+    if intrinsics is not None:
+        return Camera(*intrinsics)
+    return None if fov_deg is None else Camera.from_fov(fov_deg, shape)
+
+
 def transform(
     points: Float[np.ndarray, "n 3"], matrix: Float[np.ndarray, "4 4"]
 ) -> Float64[np.ndarray, "n 3"]:

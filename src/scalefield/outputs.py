@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
 
 from scalefield.anchors import Anchors
+from scalefield.export import View, write_formats
 from scalefield.files import write_depth_png, write_folder, write_json, write_npz
+from scalefield.geometry import Camera
 from scalefield.preview import write_preview
 from scalefield.provenance import provenance
 from scalefield.result import Recovery
@@ -26,8 +28,13 @@ def write_outputs(
     *,
     inputs: Mapping[str, Path | None],
     png_units: float,
+    formats: Sequence[str] = (),
+    camera: Camera | None = None,
 ) -> int:
-    """Write all `OUTPUTS` or none; returns the number of pixels that depth.png cannot hold."""
+    """Write all `OUTPUTS` and the further `formats` (see `export.FORMATS`), or nothing.
+
+    Returns the number of pixels that depth.png cannot hold.
+    """
     fields = {f.name: getattr(recovery, f.name) for f in dataclasses.fields(recovery)}
     maps = {name: v for name, v in fields.items() if isinstance(v, np.ndarray)}
     with write_folder(folder) as staging:
@@ -42,6 +49,7 @@ def write_outputs(
             "provenance": provenance(),
         }
         write_json(staging / "recovery.json", record)
+        write_formats(staging, formats, View.of(recovery, anchors, image, camera))
     return overflow
 
 

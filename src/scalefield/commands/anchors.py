@@ -149,13 +149,12 @@ class AnchorsCommand:
         """The photograph's camera."""
         from dataclasses import replace
 
-        from scalefield.geometry import Camera
+        from scalefield.geometry import find_camera
 
-        if self.intrinsics:
-            return Camera(*self.intrinsics, self.distortion)
-        if self.fov_deg is not None:
-            return replace(Camera.from_fov(self.fov_deg, shape), distortion=self.distortion)
-        raise InputError("the camera is not known: give --intrinsics, --fov-deg or --kitti")
+        camera = find_camera(self.intrinsics, self.fov_deg, shape)
+        if camera is None:
+            raise InputError("the camera is not known: give --intrinsics, --fov-deg or --kitti")
+        return replace(camera, distortion=self.distortion)
 
     def camera_from_points(self) -> np.ndarray | None:
         """The rigid motion into the camera; None if the points are there already."""

@@ -52,6 +52,15 @@ class RecoverCommand:
     """Units per metre of an anchor .png: 1000 for millimetres, 256 for KITTI, 5000 for TUM."""
     png_units: Annotated[float, tyro.conf.arg(metavar="PER_METRE")] = 1000.0
     """Units per metre of depth.png; 16 bits reach 65.5 m at 1000 and 256 m at 256."""
+    formats: tuple[Literal["ply", "glb", "exr", "pfm", "normals", "rrd"], ...] = ()
+    """Write these too: point clouds, float depth, normals, a recording for rerun. All but exr and
+    pfm need the camera."""
+    intrinsics: Annotated[
+        tuple[float, float, float, float] | None, tyro.conf.arg(metavar="FX FY CX CY")
+    ] = None
+    """The camera, in pixels whose centres are at integers."""
+    fov_deg: Annotated[float | None, tyro.conf.arg(metavar="DEGREES")] = None
+    """Its horizontal field of view, where the intrinsics are not known."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Where the files go; by default a folder beside you, named after the image."""
 
@@ -64,7 +73,9 @@ class RecoverCommand:
         form = "{desc} {bar:20} {elapsed}"
         with tqdm(total=4, disable=None, leave=False, bar_format=form, desc="reading") as progress:
             from scalefield.anchors import Anchors
+            from scalefield.export import FORMATS
             from scalefield.files import read_image, read_map
+            from scalefield.geometry import find_camera
             from scalefield.methods import make_method
             from scalefield.outputs import OUTPUTS, summary, write_outputs
             from scalefield.recovery import bring_depth, estimate, recover_from
@@ -84,7 +95,14 @@ class RecoverCommand:
             inputs = {"image": self.image, "anchors": self.anchors, "depth": self.depth}
             folder = self.out or Path(f"{self.image.stem}_metric")
             overflow = write_outputs(
-                folder, recovery, anchors, image, inputs=inputs, png_units=self.png_units
+                folder,
+                recovery,
+                anchors,
+                image,
+                inputs=inputs,
+                png_units=self.png_units,
+                formats=self.formats,
+                camera=find_camera(self.intrinsics, self.fov_deg, image.shape[:2]),
             )
             progress.update()
         print(summary(recovery))
@@ -94,7 +112,8 @@ class RecoverCommand:
                 f"  depth.png ends at {reach_m:.1f} m: {overflow} farther pixels are 0 in it "
                 "(depth.npz has them); smaller --png-units reach farther"
             )
-        print(f"  {folder}: {', '.join(OUTPUTS)}")
+        names = (*OUTPUTS, *(FORMATS[name][0] for name in self.formats))
+        print(f"  {folder}: {', '.join(names)}")
 
     def check(self) -> None:
         """Refuse flags that contradict one another before anything is loaded."""
@@ -104,6 +123,13 @@ class RecoverCommand:
             raise InputError("--depth needs --kind depth (grows with distance) or --kind disparity")
         if self.depth is None and (self.depth_key or self.resize):
             raise InputError("--depth-key and --resize speak of a --depth FILE, and none is given")
+        if self.intrinsics and self.fov_deg:
+            raise InputError("--intrinsics and --fov-deg say the same; give one of them")
+        if self.formats and not (self.intrinsics or self.fov_deg):
+            from scalefield.export import IN_SPACE
+
+            for name in sorted(set(self.formats) & set(IN_SPACE)):
+                raise InputError(f"--formats {name} needs the camera: --intrinsics or --fov-deg")
         if not 0 < self.png_units < float("inf"):
             raise InputError(f"--png-units must be above zero, found {self.png_units:g}")
 

@@ -1,0 +1,85 @@
+"""A recovery in the files that other tools open, by name of the format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from scalefield.anchors import Anchors
+from scalefield.errors import InputError
+from scalefield.export.cloud import PointCloud, write_glb, write_ply
+from scalefield.export.normals import write_normals
+from scalefield.export.rerun import write_recording
+from scalefield.files import write_map
+from scalefield.geometry import Camera, normals
+from scalefield.result import Recovery
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What there is to show: depth with its photograph, seen by a camera if that is known."""
+
+    depth_m: Float[np.ndarray, "h w"]
+    image: UInt8[np.ndarray, "h w 3"]
+    anchors: Anchors
+    camera: Camera | None = None
+    std_log: Float[np.ndarray, "h w"] | None = None
+    """Standard deviation of log-depth, where the method knows it."""
+
+    @classmethod
+    def of(
+        cls, recovery: Recovery, anchors: Anchors, image: np.ndarray, camera: Camera | None = None
+    ) -> View:
+        """A recovery's view."""
+        maps = recovery.numpy()
+        return cls(maps.depth_m, image, anchors, camera, getattr(maps, "std_log", None))
+
+    @property
+    def seen_by(self) -> Camera:
+        """The camera, which 3D formats cannot do without."""
+        if self.camera is None:
+            raise InputError("points and normals need the camera: its intrinsics or field of view")
+        return self.camera
+
+    def cloud(self) -> PointCloud:
+        """The pixels as coloured points, without those that hang between two surfaces."""
+        return PointCloud.of(self.depth_m, self.seen_by, self.image, self.std_log)
+
+
+Writer = Callable[[Path, View], None]
+
+FORMATS: dict[str, tuple[str, Writer]] = {
+    "ply": ("cloud.ply", lambda path, view: write_ply(path, view.cloud())),
+    "glb": ("cloud.glb", lambda path, view: write_glb(path, view.cloud())),
+    "exr": ("depth.exr", lambda path, view: write_map(path, view.depth_m)),
+    "pfm": ("depth.pfm", lambda path, view: write_map(path, view.depth_m)),
+    "normals": (
+        "normals.png",
+        lambda path, view: write_normals(path, normals(view.depth_m, view.seen_by)),
+    ),
+    "rrd": (
+        "recording.rrd",
+        lambda path, view: write_recording(
+            path, view.depth_m, view.image, view.anchors, view.seen_by
+        ),
+    ),
+}
+"""File name and writer of each format."""
+
+IN_SPACE = ("ply", "glb", "normals", "rrd")
+"""Formats that need to know the camera."""
+
+
+def write_formats(folder: Path, formats: Sequence[str], view: View) -> list[str]:
+    """Write the view in each of the formats; returns the files' names."""
+    for name in formats:
+        if name not in FORMATS:
+            raise InputError(f"no format {name!r}; there are {', '.join(FORMATS)}")
+    for name in formats:
+        file, write = FORMATS[name]
+        write(folder / file, view)
+    return [FORMATS[name][0] for name in formats]

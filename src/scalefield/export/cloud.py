@@ -1,0 +1,136 @@
+"""Coloured point clouds: PLY for 3D software, GLB for browsers and phones."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Float32, UInt8
+
+from scalefield.errors import InputError
+from scalefield.files import write_atomic
+from scalefield.geometry import Camera, depth_edges, normals, unproject
+
+
+@dataclass(frozen=True, eq=False)
+class PointCloud:
+    """Points in the camera's frame (x right, y down, z forward), in metres."""
+
+    points_m: Float32[np.ndarray, "n 3"]
+    colours: UInt8[np.ndarray, "n 3"]
+    normals: Float32[np.ndarray, "n 3"]
+    std_log: Float32[np.ndarray, " n"] | None = None
+    """Standard deviation of each point's log-depth, where it is known."""
+
+    @classmethod
+    def of(
+        cls,
+        depth_m: Float[np.ndarray, "h w"],
+        camera: Camera,
+        image: UInt8[np.ndarray, "h w 3"],
+        std_log: Float[np.ndarray, "h w"] | None = None,
+    ) -> PointCloud:
+        """The pixels of known depth, without those at `geometry.depth_edges`."""
+        points, facing = unproject(depth_m, camera), normals(depth_m, camera)
+        kept = np.isfinite(points).all(axis=-1) & ~depth_edges(depth_m)
+        if not kept.any():
+            raise InputError("no pixel has a depth that could become a point")
+        facing = np.nan_to_num(facing[kept])  # lonely pixels have none
+        return cls(
+            points[kept].astype(np.float32),
+            image[kept],
+            facing.astype(np.float32),
+            None if std_log is None else std_log[kept].astype(np.float32),
+        )
+
+
+def write_ply(path: str | Path, cloud: PointCloud) -> None:
+    """Binary PLY, in the camera's frame: position, normal, colour and, if known, std_log."""
+    columns = {
+        **{axis: cloud.points_m[:, i] for i, axis in enumerate("xyz")},
+        **{f"n{axis}": cloud.normals[:, i] for i, axis in enumerate("xyz")},
+        **{name: cloud.colours[:, i] for i, name in enumerate(("red", "green", "blue"))},
+    }
+    if cloud.std_log is not None:
+        columns["std_log"] = cloud.std_log
+    kinds = {name: "uchar" if c.dtype == np.uint8 else "float" for name, c in columns.items()}
+    record = [(name, "u1" if kind == "uchar" else "<f4") for name, kind in kinds.items()]
+    vertices = np.empty(len(cloud.points_m), record)
+    for name, column in columns.items():
+        vertices[name] = column
+    header = [
+        "ply",
+        "format binary_little_endian 1.0",
+        "comment metres; camera at the origin: x right, y down, z forward",
+        f"element vertex {len(vertices)}",
+        *(f"property {kind} {name}" for name, kind in kinds.items()),
+        "end_header\n",
+    ]
+    write_atomic(path, "\n".join(header).encode() + vertices.tobytes())
+
+
+# Numbers of the glTF 2.0 specification.
+_FLOAT, _ARRAY_BUFFER, _POINTS = 5126, 34962, 0
+
+
+def write_glb(path: str | Path, cloud: PointCloud) -> None:
+    """Binary glTF 2.0: points with colours, y up and z towards the viewer as glTF has it."""
+    positions = cloud.points_m * np.array([1, -1, -1], np.float32)
+    # Floats, because readers stumble over 16-bit colours, and 8 bits of linear light are too few.
+    binary = b"".join(a.astype("<f4").tobytes() for a in (positions, _linear(cloud.colours)))
+    size = len(binary) // 2
+    scene = {
+        "asset": {"version": "2.0", "generator": "scalefield"},
+        "scene": 0,
+        "scenes": [{"nodes": [0]}],
+        "nodes": [{"mesh": 0}],
+        "extensionsUsed": ["KHR_materials_unlit"],  # a photograph is lit already
+        "materials": [{"extensions": {"KHR_materials_unlit": {}}}],
+        "meshes": [
+            {
+                "primitives": [
+                    {
+                        "attributes": {"POSITION": 0, "COLOR_0": 1},
+                        "mode": _POINTS,
+                        "material": 0,
+                    }
+                ]
+            }
+        ],
+        "accessors": [
+            {
+                "bufferView": 0,
+                "componentType": _FLOAT,
+                "count": len(positions),
+                "type": "VEC3",
+                "min": positions.min(axis=0).tolist(),
+                "max": positions.max(axis=0).tolist(),
+            },
+            {
+                "bufferView": 1,
+                "componentType": _FLOAT,
+                "count": len(positions),
+                "type": "VEC3",
+            },
+        ],
+        "bufferViews": [
+            {"buffer": 0, "byteOffset": 0, "byteLength": size, "target": _ARRAY_BUFFER},
+            {"buffer": 0, "byteOffset": size, "byteLength": size, "target": _ARRAY_BUFFER},
+        ],
+        "buffers": [{"byteLength": len(binary)}],
+    }
+    text = json.dumps(scene, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 4)  # chunks are whole words; `binary` is one by its records
+    chunks = struct.pack("<I4s", len(text), b"JSON") + text
+    chunks += struct.pack("<I4s", len(binary), b"BIN\0") + binary
+    write_atomic(path, struct.pack("<4sII", b"glTF", 2, 12 + len(chunks)) + chunks)
+
+
+def _linear(srgb: UInt8[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 3"]:
+    """sRGB as linear light, which is what glTF's vertex colours are."""
+    levels = np.arange(256) / 255
+    curve = np.where(levels <= 0.04045, levels / 12.92, ((levels + 0.055) / 1.055) ** 2.4)
+    return curve[srgb]

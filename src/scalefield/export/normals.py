@@ -1,0 +1,28 @@
+"""Surface normals as a picture and as numbers."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+from PIL import Image
+
+from scalefield.files import write_atomic
+
+
+def write_normals(path: str | Path, normals: Float[np.ndarray, "h w 3"]) -> None:
+    """A normal map as 3D software has it, and the exact values beside it as .npy.
+
+    The picture's red, green and blue are right, up and towards the viewer, −1 … 1 as 0 … 255,
+    with black for unknown. The .npy keeps the camera's frame: x right, y down, z forward.
+    """
+    path = Path(path)
+    pixels = np.round(255 * (normals * [1, -1, -1] + 1) / 2)
+    pixels = np.where(np.isnan(normals), 0, pixels).astype(np.uint8)
+    exact, picture = io.BytesIO(), io.BytesIO()
+    np.save(exact, normals.astype(np.float32), allow_pickle=False)
+    write_atomic(path.with_suffix(".npy"), exact.getvalue())
+    Image.fromarray(pixels).save(picture, format="PNG")
+    write_atomic(path, picture.getvalue())
