@@ -16,7 +16,7 @@ from scalefield.evaluation import Evaluator, run
 from scalefield.gallery import write_gallery
 from scalefield.generator import Generator, GeneratorConfig
 from scalefield.report import figures, load_run, write_report
-from scalefield.report.page import Section, render
+from scalefield.report.page import Panel, Section, render
 from scalefield.report.paper import MAIN
 from scalefield.report.tables import (
     Cell,
@@ -234,8 +234,8 @@ def test_page_sorts_and_switches_in_a_browser(results, tmp_path) -> None:
         pytest.skip("no Chromium or Chrome to open the page with")
     run_ = load_run(results[0])
     table = main_table([run_], EVERYWHERE, "main", "World: all")
-    other = replace(table, title="World: other")
-    text = render("World", [run_], [Section("Results", tables=(table, other))])
+    panels = {name: Panel(tables=(table,)) for name in ("World: all", "World: other")}
+    text = render("World", [run_], [Section("Results", panels)])
     (tmp_path / "page.html").write_text(text.replace("</html>", CLICKS))
     flags = [
         "--headless",

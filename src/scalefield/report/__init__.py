@@ -9,20 +9,9 @@ from typing import Any
 from scalefield.files import write_atomic
 from scalefield.gallery import read_gallery
 from scalefield.report import figures
-from scalefield.report.page import Image, Section, render
-from scalefield.report.tables import (
-    Run,
-    Table,
-    ablation_table,
-    all_tables,
-    drop_table,
-    load_run,
-    paired_table,
-    spectral_table,
-    timing_table,
-)
+from scalefield.report.page import Image, Panel, Section, render
+from scalefield.report.tables import Run, Table, all_tables, load_run
 from scalefield.report.text import csv_text, latex, markdown
-from scalefield.sampling import REGIMES
 
 __all__ = ["load_run", "write_report"]
 
@@ -36,32 +25,62 @@ def write_report(runs: Sequence[Run], out: str | Path, title: str) -> Path:
         write_atomic(out / "tables" / f"{table.name}.tex", latex(table).encode())
     text = "\n".join([f"# {title}\n", *(markdown(table) for table in tables)])
     write_atomic(out / "report.md", text.encode())
-    drawn = {run.folder: _draw(run, out) for run in runs}
-    sections = [
-        Section(
-            "Results",
-            "Every cell is a mean over images; ± is half of its 95 % interval, bootstrapped over "
-            "blocks of neighbouring frames. Click a heading to sort.",
-            tables=tuple(t for t in tables if t.name.startswith("main-")),
-        ),
-        Section(
-            "All datasets together",
-            tables=tuple(
-                t for t in tables if " + " in t.title and t.name.startswith(("drop-", "ablation-"))
-            ),
-        ),
-        *(section for run in runs for section in _sections(run, drawn[run.folder], len(runs) > 1)),
-        Section(
-            "All metrics",
-            "p is predicted and t true depth. Clamped: predictions are limited to the dataset's "
-            "depth range before scoring; raw: as the method gives them.",
-            tables=tuple(t for t in tables if t.name.startswith("metrics-")),
-        ),
-        Section("Beside the paper", tables=tuple(t for t in tables if t.name.startswith("paper-"))),
-    ]
     page = out / "report.html"
-    write_atomic(page, render(title, runs, sections).encode())
+    drawn = {_name(run): _draw(run, out) for run in runs}
+    write_atomic(page, render(title, runs, _sections(runs, tables, drawn)).encode())
     return page
+
+
+def _sections(
+    runs: Sequence[Run], tables: Sequence[Table], drawn: dict[str, dict[str, Image]]
+) -> list[Section]:
+    """The page's contents, from what matters most to what is looked up."""
+
+    def single(*kinds: str) -> dict[str, Panel]:
+        """A panel for each table of a kind."""
+        return {t.title: Panel(tables=(t,)) for t in tables if t.name.startswith(kinds)}
+
+    def each(figure_names: Sequence[str], *kinds: str) -> dict[str, Panel]:
+        """A panel for each run: its figures, with its tables of these kinds under them."""
+        panels = {}
+        for name, figures_of in drawn.items():
+            chosen = tuple(figures_of[f] for f in figure_names if f in figures_of)
+            own = tuple(
+                t for t in tables if t.name.startswith(kinds) and t.title.startswith(f"{name}:")
+            )
+            if chosen or own:
+                panels[name] = Panel(chosen, own)
+        return panels
+
+    pooled = [t for t in tables if " + " in t.title and t.name.startswith(("drop-", "ablation-"))]
+    return [
+        Section("Results", single("main-"), _RESULTS_WORDS),
+        Section("How sure", each(["forest"])),
+        Section("Worst, median and best", _strips(runs), _GALLERY_WORDS),
+        Section("Number of anchors", each(["anchors"], "drop-")),
+        Section("Distance from anchors", each(["distance"])),
+        Section("Image by image", each(["scatter"])),
+        Section("Basis maps", each(["ablation", "justification"], "ablation-", "spectral-")),
+        Section("All datasets together", {t.title: Panel(tables=(t,)) for t in pooled}),
+        Section("Beside the paper", single("paper-")),
+        Section("Paired tests", single("paired-")),
+        Section("All metrics", single("metrics-"), _METRICS_WORDS),
+        Section("Time", single("timing-")),
+    ]
+
+
+_RESULTS_WORDS = (
+    "Every cell is a mean over images; ± is half of its 95 % interval, bootstrapped over blocks of "
+    "neighbouring frames. Click a heading to sort."
+)
+_METRICS_WORDS = (
+    "Clamped: predictions are limited to the dataset's depth range before scoring; raw: as the "
+    "method gives them."
+)
+_GALLERY_WORDS = (
+    "Images chosen by each method's own AbsRel, clamped. In the error, red is too far and blue too "
+    "near; grey is unknown."
+)
 
 
 def _draw(run: Run, out: Path) -> dict[str, Image]:
@@ -100,54 +119,25 @@ def _draw(run: Run, out: Path) -> dict[str, Image]:
     return images
 
 
-def _sections(run: Run, drawn: dict[str, Image], several: bool) -> list[Section]:
-    suffix = f" · {run.dataset}, {run.mde}" if several else ""
-
-    def some(*names: str) -> tuple[Image, ...]:
-        return tuple(drawn[name] for name in names if name in drawn)
-
-    def known(*tables: Table | None) -> tuple[Table, ...]:
-        return tuple(table for table in tables if table is not None)
-
-    regimes = [c for c in run.scores.conditions if c in REGIMES]
-    return [
-        Section(f"How sure{suffix}", figures=some("forest")),
-        Section(f"Worst, median and best{suffix}", _GALLERY_WORDS, chosen=_strips(run)),
-        Section(
-            f"Number of anchors{suffix}", figures=some("anchors"), tables=known(drop_table([run]))
-        ),
-        Section(f"Distance from anchors{suffix}", figures=some("distance")),
-        Section(f"Image by image{suffix}", figures=some("scatter")),
-        Section(
-            f"Basis maps{suffix}",
-            figures=some("ablation", "justification"),
-            tables=known(ablation_table([run]), spectral_table(run)),
-        ),
-        Section(f"Paired tests{suffix}", tables=known(*(paired_table(run, c) for c in regimes))),
-        Section(f"Time{suffix}", tables=known(timing_table(run))),
-    ]
+def _strips(runs: Sequence[Run]) -> dict[str, Panel]:
+    """For each method its worst, median and best image."""
+    panels: dict[str, Panel] = {}
+    for run in runs:
+        for entry, picture, depth_m in read_gallery(run.folder):
+            figure = figures.strip(entry, picture, depth_m)
+            data = figures.encode(figure, "jpeg", dpi=110, pil_kwargs={"quality": 82})
+            figures.pyplot().close(figure)
+            where = f"{entry.condition} anchors, {entry.name}"
+            caption = f"{entry.rank}: AbsRel {entry.abs_rel:.3f}, {where}"
+            name = f"{_name(run)}: {entry.method}"
+            image = Image(data, "image/jpeg", caption, f"{entry.method}, {caption}")
+            panels[name] = Panel((*panels.get(name, Panel()).figures, image))
+    return panels
 
 
-_GALLERY_WORDS = (
-    "Images chosen by each method's own AbsRel, clamped. In the error, red is too far and blue too "
-    "near; grey is unknown."
-)
-
-
-def _strips(run: Run) -> dict[str, tuple[Image, ...]]:
-    chosen: dict[str, tuple[Image, ...]] = {}
-    for entry, picture, depth_m in read_gallery(run.folder):
-        figure = figures.strip(entry, picture, depth_m)
-        data = figures.encode(figure, "jpeg", dpi=110, pil_kwargs={"quality": 82})
-        figures.pyplot().close(figure)
-        caption = (
-            f"{entry.rank}: AbsRel {entry.abs_rel:.3f}, {entry.condition} anchors, {entry.name}"
-        )
-        chosen[entry.method] = (
-            *chosen.get(entry.method, ()),
-            Image(data, "image/jpeg", caption, f"{entry.method}, {caption}"),
-        )
-    return chosen
+def _name(run: Run) -> str:
+    """As the titles of the run's tables begin."""
+    return f"{run.dataset}, {run.mde}"
 
 
 def _place(run: Run) -> str:

@@ -24,20 +24,25 @@ class Image:
 
 
 @dataclass(frozen=True)
-class Section:
-    """A heading with figures, tables, and pictures that are chosen by a name."""
+class Panel:
+    """Figures and tables that are seen together."""
 
-    title: str
-    introduction: str = ""
     figures: tuple[Image, ...] = ()
     tables: tuple[Table, ...] = ()
-    """Shown one at a time, chosen by title, where there are several."""
-    chosen: dict[str, tuple[Image, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading over panels, of which one is shown, chosen by its name."""
+
+    title: str
+    panels: dict[str, Panel]
+    introduction: str = ""
 
 
 def render(title: str, runs: Sequence[Run], sections: Sequence[Section]) -> str:
     """The page."""
-    shown = [s for s in sections if s.figures or s.tables or s.chosen]
+    shown = [s for s in sections if s.panels]
     nav = "".join(f'<a href="#s{i}">{escape(s.title)}</a>' for i, s in enumerate(shown))
     body = "".join(_section(i, section) for i, section in enumerate(shown))
     return (
@@ -71,13 +76,11 @@ def _section(i: int, section: Section) -> str:
     parts = [f'<section id="s{i}"><h2>{escape(section.title)}</h2>']
     if section.introduction:
         parts.append(f"<p>{escape(section.introduction)}</p>")
-    parts += [_figure(image) for image in section.figures]
-    if section.tables:
-        parts.append(_choice({table.title: _table(table) for table in section.tables}))
-    if section.chosen:
-        named = {k: "".join(_figure(im) for im in ims) for k, ims in section.chosen.items()}
-        parts.append(_choice(named))
-    return "".join(parts) + "</section>"
+    drawn = {
+        name: "".join([*map(_figure, panel.figures), *map(_table, panel.tables)])
+        for name, panel in section.panels.items()
+    }
+    return "".join([*parts, _choice(drawn), "</section>"])
 
 
 def _choice(panels: dict[str, str]) -> str:
