@@ -13,7 +13,6 @@ from scalefield.methods.basis import (
     Basis,
     anchor_weights,
     basis_maps,
-    k_for,
     load_generator,
     shipped,
     targets,
@@ -98,12 +97,12 @@ def test_one_anchor_is_met_and_scales_the_map():
     assert float(recovery.depth_m[20, 10]) == pytest.approx(3.0, rel=1e-4)
 
 
-def test_more_anchors_ask_for_more_maps():
-    assert (k_for(1), k_for(15), k_for(100), k_for(530)) == (8, 8, 30, 30)
+@pytest.mark.parametrize("k", [8, 30, 50])
+def test_the_number_of_maps_can_be_chosen(k):
     mde_output = world()
-    assert len(Basis()(mde_output, some_anchors(mde_output, 10)).weights) == 8
-    assert len(Basis()(mde_output, some_anchors(mde_output, 110)).weights) == 30
-    assert len(Basis(k=50)(mde_output, some_anchors(mde_output, 10)).weights) == 50
+    recovery = Basis(k=k)(mde_output, some_anchors(mde_output, 10))
+    assert recovery.weights.shape == (k,)
+    assert recovery.basis_maps.shape == recovery.gating.shape == (k, 45, 60)
 
 
 def test_precise_anchors_weigh_more():
@@ -118,9 +117,9 @@ def test_features_of_lite_are_used_and_those_of_others_are_not():
     mde_output = world()
     features = torch.randn(64, 12, 16)
     lite = MDEOutput(mde_output.prediction, "depth", features, model="lite")
-    assert not Basis().choose(lite, 10).config.zero_features
+    assert not Basis().choose(lite).config.zero_features
     foreign = MDEOutput(mde_output.prediction, "depth", features[:5], model="another")
-    assert Basis().choose(foreign, 10).config.zero_features
+    assert Basis().choose(foreign).config.zero_features
     anchors = some_anchors(mde_output, 10)
     torch.testing.assert_close(
         Basis()(foreign, anchors).depth_m, Basis()(mde_output, anchors).depth_m

@@ -24,8 +24,6 @@ from scalefield.ridge import Ridge, solve
 WEIGHTS = Path(__file__).parent.parent / "weights"
 """Generators that come with the package: one folder each, model.safetensors and config.json."""
 
-SHIPPED_K = (8, 30, 50)
-
 
 @dataclass(frozen=True)
 class Basis:
@@ -37,14 +35,15 @@ class Basis:
     generator: str | Path | Generator = "auto"
     """A shipped name (see `shipped`), a folder that `Generator.save` wrote, a generator, or
     "auto": the one of the output's MDE, its F = 0 twin where there is none."""
-    k: Literal["auto", 8, 30, 50] = "auto"
-    """Number of basis maps of the shipped generator; "auto" takes more as anchors grow."""
+    k: Literal[8, 30, 50] = 50
+    """Basis maps of the shipped generator. On val 50 is best from 5 anchors on, and never worse
+    than 8; the paper uses 8 for few anchors."""
     ridge: Ridge | None = None
     """The solve; None for the one that the generator was trained through."""
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
         """Recover from one anchor or more."""
-        generator = self.choose(mde_output, len(anchors))
+        generator = self.choose(mde_output)
         return self.fit(mde_output, anchors, generator, basis_maps(generator, mde_output))
 
     def fit(
@@ -67,22 +66,16 @@ class Basis:
             gating=maps.gating[0],
         )
 
-    def choose(self, mde_output: MDEOutput, n: int) -> Generator:
-        """The generator for this MDE's output and this many anchors."""
+    def choose(self, mde_output: MDEOutput) -> Generator:
+        """The generator for this MDE's output."""
         if isinstance(self.generator, Generator):
             return self.generator.to(mde_output.prediction.device)
         if self.generator != "auto":
             return load_generator(self.generator, mde_output.prediction.device)
-        k = self.k if self.k != "auto" else k_for(n)
-        name = f"basis-{mde_output.model}-k{k}"
+        name = f"basis-{mde_output.model}-k{self.k}"
         if mde_output.features is None or not (WEIGHTS / name).is_dir():
-            name = f"basis-depth-k{k}"
+            name = f"basis-depth-k{self.k}"
         return load_generator(name, mde_output.prediction.device)
-
-
-def k_for(n: int) -> int:
-    """Basis maps for n anchors: as many as the paper trained for that regime."""
-    return 8 if n < 50 else 30
 
 
 def shipped() -> list[str]:
