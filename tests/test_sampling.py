@@ -7,7 +7,9 @@ from hypothesis.extra.numpy import arrays
 from scalefield.errors import InputError
 from scalefield.sampling import (
     DROP_SEQUENCE,
+    NUDGE,
     REGIMES,
+    _nearest_valid,
     depth_mask,
     drop_anchors,
     generator,
@@ -86,6 +88,20 @@ def test_candidates_outside_the_mask_move_to_the_nearest_valid_pixel() -> None:
         distances = ((valid - centre) ** 2).sum(1)
         nearest = {tuple(p) for p in valid[distances == distances.min()]}
         assert found & nearest
+
+
+@given(MASKS)
+def test_moved_candidates_equal_a_search_over_all_pixels(mask) -> None:
+    if not mask.any():
+        return
+    v, u = (i.ravel() for i in np.indices(mask.shape))
+    found = np.stack(_nearest_valid(mask, v, u), axis=1)
+    valid = np.argwhere(mask)
+    for pixel, moved in zip(np.argwhere(np.ones_like(mask)), found, strict=True):
+        square = ((valid - pixel) ** 2).sum(axis=1)
+        nearest = valid[square == square.min()]
+        # Of equally near ones the upper, then the left one.
+        assert tuple(moved) == tuple(nearest[np.argmin(nearest @ NUDGE)])
 
 
 def test_a_full_mask_gives_the_centres_of_the_cells() -> None:

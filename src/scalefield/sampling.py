@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
-from scipy.ndimage import distance_transform_edt
+from scipy.spatial import cKDTree
 
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
@@ -20,6 +20,9 @@ REGIMES: dict[str, tuple[int, int]] = {"low": (10, 15), "medium": (100, 120), "h
 """Least and largest number of anchors; both may be drawn."""
 
 DROP_SEQUENCE = (9, 7, 5, 3, 1)
+
+NUDGE = (1e-5, 3.1e-6)
+"""Up and left, in pixels, so that of equally near pixels the upper one is nearest."""
 
 
 def depth_mask(
@@ -125,7 +128,17 @@ def _count(regime: str | int, rng: np.random.Generator) -> int:
 def _nearest_valid(
     mask: Bool[np.ndarray, "h w"], v: Int64[np.ndarray, " n"], u: Int64[np.ndarray, " n"]
 ) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
-    if mask[v, u].all():
+    outside = ~mask[v, u]
+    if not outside.any():
         return v, u
-    nearest = distance_transform_edt(~mask, return_distances=False, return_indices=True)
-    return nearest[0, v, u].astype(np.int64), nearest[1, v, u].astype(np.int64)
+    inner = mask.copy()
+    for part, known in ((inner, mask), (inner.T, mask.T)):
+        part[1:] &= known[:-1]
+        part[:-1] &= known[1:]
+    # The nearest pixel of the mask is on its border: any other has a neighbour that is nearer.
+    border = np.argwhere(mask & ~inner)
+    pixels = np.stack([v, u], axis=1)
+    tree = cKDTree(border, balanced_tree=False, compact_nodes=False)
+    _, nearest = tree.query(pixels[outside] - NUDGE)
+    pixels[outside] = border[nearest]
+    return pixels[:, 0], pixels[:, 1]
