@@ -17,6 +17,7 @@ import torch
 from scalefield.files import write_atomic
 from scalefield.generator import Generator
 from scalefield.methods.basis import WEIGHTS
+from scalefield.training.card import basis_card
 from scalefield.training.mde import trained_on
 
 DATA = """Trained on 782 frames of public sample data: KITTI (CC BY-NC-SA 3.0), Taskonomy and
@@ -37,16 +38,9 @@ It knows flats, kitchens, desks, tabletops and a few streets. Expect little of i
 Made by `recipes/train_shipped.py lite --steps {steps}`, seed {seed}.
 """
 
-BASIS = """# {name}
-
-A basis map generator with K = {k} for {source}.
-
-{data}
-
-Trained with {least} to {most} anchors an image, on `lite` outputs that were cross-fitted over three
-folds of places, so that no frame was predicted by a model that had seen its place. Made by
-`recipes/train_shipped.py generators --mde lite`, seed {seed}, {epochs} epochs.
-"""
+CROSS_FIT = """
+The estimator's outputs were cross-fitted over three folds of places: no frame was predicted by a
+model that had seen its place. Made by `recipes/train_shipped.py generators --mde lite`."""
 
 
 def main(runs: Path) -> None:
@@ -57,20 +51,15 @@ def main(runs: Path) -> None:
     card = LITE.format(data=DATA, steps=config["steps"], seed=config["seed"])
     write_atomic(WEIGHTS / "lite" / "README.md", card.encode())
     for k in (8, 30, 50):
-        for kind, source in (
-            ("full", "`lite` and its features F"),
-            ("depth", "any relative depth map, without features (F = 0)"),
-        ):
+        for kind in ("full", "depth"):
             run = runs / f"basis-lite-{kind}-k{k}-s0"
             name = f"basis-{'lite' if kind == 'full' else 'depth'}-k{k}"
             shutil.rmtree(WEIGHTS / name, ignore_errors=True)
             Generator.load(run / "model").save(WEIGHTS / name, torch.float16)
             config = json.loads((run / "run.json").read_text())["config"]
-            least, most = config["anchors"]
-            card = BASIS.format(
-                name=name, k=k, source=source, data=DATA, least=least, most=most,
-                seed=config["seed"], epochs=config["epochs"],
-            )  # fmt: skip
+            lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+            best = min(lines, key=lambda line: line["val_loss"])  # the checkpoint that was kept
+            card = basis_card(name, "`lite`", DATA + "\n" + CROSS_FIT, config, best["val_absrel"])
             write_atomic(WEIGHTS / name / "README.md", card.encode())
     print(f"{len(trained_on(WEIGHTS / 'lite'))} scenes; weights in {WEIGHTS}")
 

@@ -50,6 +50,8 @@ def test_training_makes_the_field_better(tmp_path, frames):
     assert record["config"]["k"] == 4
     assert "torch" in record["provenance"]["versions"]
     assert Generator.load(tmp_path / "model").config.k == 4
+    assert "K = 4" in (tmp_path / "model" / "README.md").read_text()
+    assert (tmp_path / "progress.png").stat().st_size > 10_000
 
 
 def test_another_configuration_is_not_mixed_in(tmp_path, frames):

@@ -56,7 +56,7 @@ class ModelCard:
 
 
 MODELS: dict[str, ModelCard] = {
-    "lite": ModelCard("", 3, "depth", 64, "Apache-2.0", "lite"),
+    "lite": ModelCard("", 3, "depth", 64, "research; trained on non-commercial data", "lite"),
     "da3-small": ModelCard("depth-anything/DA3-SMALL", 25, "depth", 64, "Apache-2.0", "da3"),
     "da3-base": ModelCard("depth-anything/DA3-BASE", 98, "depth", 128, "Apache-2.0", "da3"),
     # 1.1 is retrained after a bug was found; its authors deprecate the first.
@@ -100,6 +100,7 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
     if card is not None and card.loader == "lite":
         from scalefield.mde.lite import load_lite
 
+        _say_licence(name, card.weights_licence)
         return load_lite(device=device)
     if Path(name).suffix in (".onnx", ".json"):
         from scalefield.mde.onnx_mde import load_onnx

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from scalefield.cues import sample_at
 from scalefield.errors import InputError
+from scalefield.files import write_atomic
 from scalefield.generator import Generator, GeneratorConfig
 from scalefield.losses import (
     LossWeights,
@@ -26,6 +27,7 @@ from scalefield.losses import (
 from scalefield.ridge import LITERAL, Ridge, solve
 from scalefield.sampling import REGIMES
 from scalefield.sampling import generator as named_generator
+from scalefield.training.card import basis_card
 from scalefield.training.data import (
     PIXELS,
     Batch,
@@ -44,6 +46,7 @@ from scalefield.training.loop import (
     save_checkpoint,
     step_generator,
 )
+from scalefield.training.picture import draw_progress
 
 
 @dataclass(frozen=True)
@@ -252,6 +255,10 @@ def train_basis(
             if scores["loss"] < best:
                 best = scores["loss"]
                 ema.model.save(out / "model")  # type: ignore[operator]
+                data = f"Trained on {len(train)} frames, chosen on {len(val)} others."
+                card = basis_card(out.name, "one MDE's output", data, config, scores["absrel"])
+                write_atomic(out / "model" / "README.md", card.encode())
+            draw_progress(out / "progress.png", run.metrics(), ema.model, val[0])
             save_checkpoint(run.checkpoint, generator, ema, optimiser, step=step + 1, best=best)
         progress.set_postfix(val=f"{scores['dense']:.4f}", absrel=f"{scores['absrel']:.4f}")
     progress.close()
