@@ -12,6 +12,7 @@ import tyro
 
 import scalefield
 from scalefield.commands.anchors import AnchorsCommand
+from scalefield.commands.colmap import ColmapCommand
 from scalefield.commands.demo import DemoCommand
 from scalefield.commands.evaluate import EvaluateCommand
 from scalefield.commands.methods import MethodsCommand
@@ -21,6 +22,7 @@ from scalefield.commands.recover import RecoverCommand
 from scalefield.commands.report import ReportCommand
 from scalefield.commands.reproduce import ReproduceCommand
 from scalefield.commands.train import TrainCommand, TrainMdeCommand
+from scalefield.commands.web import WebCommand
 from scalefield.errors import InputError, MissingExtra
 
 
@@ -35,6 +37,7 @@ class Command(Protocol):
 COMMANDS: dict[str, Callable[..., Command]] = {
     "recover": RecoverCommand,
     "anchors": AnchorsCommand,
+    "colmap": ColmapCommand,
     "methods": MethodsCommand,
     "demo": DemoCommand,
     "predict": PredictCommand,
@@ -42,6 +45,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "evaluate": EvaluateCommand,
     "report": ReportCommand,
     "reproduce": ReproduceCommand,
+    "web": WebCommand,
     "train": TrainCommand,
     "train-mde": TrainMdeCommand,
 }

@@ -145,4 +145,6 @@ def test_recover_writes_formats_beside_its_own_files(tmp_path, view, monkeypatch
     cloud = trimesh.load("out/cloud.ply").vertices
     expected = factor * unproject(view.depth_m, CAMERA)[20, 5]
     assert cKDTree(cloud).query(expected)[0] < 1e-4
-    np.testing.assert_allclose(files.read_map(tmp_path / "out" / "depth.pfm"), factor * view.depth_m, rtol=1e-5)
+    np.testing.assert_allclose(
+        files.read_map(tmp_path / "out" / "depth.pfm"), factor * view.depth_m, rtol=1e-5
+    )

@@ -1,0 +1,148 @@
+"""`scalefield colmap`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from scalefield.defaults import MDE_NAME, METHOD_NAME
+from scalefield.errors import InputError
+
+if TYPE_CHECKING:
+    from scalefield.colmap import ColmapFrame
+
+
+@dataclass(frozen=True)
+class ColmapCommand:
+    """Recover depth for every registered image of a COLMAP model, in the model's own scale.
+
+    Triangulated points are the anchors, weighted by how well their tracks determine them. OUT is
+    laid out as a scene, so that the scene's own folder may be given: depths/NAME.png and
+    sparse/0/depth_params.json for Gaussian splatting, depths_npy/NAME.npy for nerfstudio, and
+    colmap.json, which tells of each frame, also of those that are too poor in points.
+    """
+
+    sparse: tyro.conf.Positional[Path]
+    """The model's folder, with cameras, images and points3D as .bin or .txt."""
+    images: tyro.conf.Positional[Path]
+    """The images it was made from, or smaller copies of them."""
+    out: Path
+    """Where the files go."""
+    undistort: bool = False
+    """First make pinhole images, OUT/images and OUT/sparse/0, as splatting trainers want them;
+    otherwise depth is that of the images as they are, lens and all."""
+    min_points: int = 10
+    """Frames with fewer usable points are named and left out."""
+    min_track: int = 3
+    """Use points that so many images see; two cannot tell a wrong match from a right one."""
+    max_error_px: float = 2.0
+    """Use points with no larger mean reprojection error."""
+    mde: Annotated[str, tyro.conf.arg(metavar="NAME")] = MDE_NAME
+    """The depth estimator; `scalefield models` lists the names."""
+    device: str = "cpu"
+    """Where it runs: cpu, cuda, cuda:1, …"""
+    method: Annotated[str, tyro.conf.arg(metavar="NAME")] = METHOD_NAME
+    """How depth is recovered; `scalefield methods` lists the names."""
+
+    def run(self) -> int:
+        """Recover frame by frame; 1 if an image could not be read."""
+        import numpy as np
+        from tqdm import tqdm
+
+        from scalefield.colmap import model_frames, read_model, split_poor, stems
+        from scalefield.colmap import undistort as undistort_images
+        from scalefield.export.splatting import write_inverse_depth
+        from scalefield.files import write_json
+        from scalefield.mde import load_mde
+        from scalefield.methods import make_method
+        from scalefield.provenance import provenance
+
+        if self.min_points < 1:
+            raise InputError(f"--min-points must be 1 or more, found {self.min_points}")
+        sparse, images = self.sparse, self.images
+        model = read_model(sparse)  # a bad model is refused before anything is undistorted
+        if self.undistort:
+            sparse, images = undistort_images(sparse, images, self.out)
+            model = read_model(sparse)
+        frames = model_frames(model, min_track=self.min_track, max_error_px=self.max_error_px)
+        rich, poor = split_poor(frames, self.min_points)
+        if not rich:
+            most = max(poor.values())
+            raise InputError(
+                f"{self.sparse}: no image has {self.min_points} usable points, the best {most}; "
+                "lower --min-points or --min-track, or raise --max-error-px"
+            )
+        named = dict(stems(rich))
+        mde, method = load_mde(self.mde, device=self.device), make_method(self.method)
+        recover = _Recover(images, self.out / "depths_npy", mde, method)
+        done, failed = {}, {}
+        for stem, frame in tqdm(named.items(), disable=None, unit="image", leave=False):
+            try:
+                done[stem] = recover(stem, frame)
+            except InputError as e:
+                failed[frame.name] = str(e)
+        # The trainer wants one scale for all, which is known when all are recovered.
+        scale = max((1 / record["nearest"] for record in done.values()), default=1.0)
+        for stem, record in done.items():
+            depth = np.load(self.out / "depths_npy" / f"{stem}.npy", allow_pickle=False)
+            target = self.out / "depths" / f"{stem}.png"
+            record["clipped_pixels"] = write_inverse_depth(target, depth, scale)
+        params = {stem: {"scale": scale, "offset": 0.0} for stem in done}
+        write_json(self.out / "sparse" / "0" / "depth_params.json", params)
+        write_json(
+            self.out / "colmap.json",
+            {"frames": done, "poor": poor, "failed": failed, "provenance": provenance()},
+        )
+        for sentence in _complaints(rich, poor, failed):
+            print(f"scalefield: {sentence}", file=sys.stderr)
+        print(f"{len(done)} recovered, {len(poor)} too poor, {len(failed)} failed; in {self.out}")
+        return 1 if failed else 0
+
+
+def _complaints(
+    rich: list[ColmapFrame], poor: dict[str, int], failed: dict[str, str]
+) -> Iterator[str]:
+    yield from (f"{name} is too poor: {count} usable points" for name, count in poor.items())
+    yield from failed.values()
+    if any(frame.distorted for frame in rich):
+        yield (
+            "the cameras have lens distortion, which splatting trainers refuse; --undistort "
+            "makes pinhole images and their depth"
+        )
+
+
+@dataclass(frozen=True)
+class _Recover:
+    """From one frame to its depth on disk, and what there is to say about it."""
+
+    images: Path
+    folder: Path
+    mde: Any
+    method: Any
+
+    def __call__(self, stem: str, frame: ColmapFrame) -> dict[str, Any]:
+        import numpy as np
+
+        from scalefield.export.splatting import write_npy_depth
+        from scalefield.files import read_image
+        from scalefield.recovery import recover_from
+
+        image = read_image(self.images / frame.name)
+        anchors = frame.anchors_in(image.shape[:2])
+        recovery = recover_from(self.mde(image), anchors, self.method).numpy()
+        write_npy_depth(self.folder / f"{stem}.npy", recovery.depth_m)
+        report = recovery.report
+        return {
+            "anchors": report.anchors_used,
+            "median_residual": float(np.expm1(np.median(np.abs(report.residuals_log)))),
+            # Not the minimum: a single absurd pixel must not take all the 16 bits.
+            "nearest": float(np.nanpercentile(recovery.depth_m, 0.1)),
+            "hole_pixels": report.hole_pixels,
+            "fallbacks": list(report.fallbacks),
+            "warnings": list(report.warnings),
+        }
