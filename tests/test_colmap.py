@@ -147,9 +147,13 @@ def patched(scene, monkeypatch):
         read_image(scene.folder / "images" / name).tobytes(): depth_m
         for name, depth_m in scene.depth_m.items()
     }
-    monkeypatch.setattr(
-        "scalefield.mde.load_mde", lambda name, device: lambda image: bent(known[image.tobytes()])
-    )
+    use_mde(monkeypatch, lambda image: bent(known[image.tobytes()]))
+
+
+def use_mde(monkeypatch, mde) -> None:
+    import scalefield.recovery  # noqa: F401 - if first imported later, it would keep the patch
+
+    monkeypatch.setattr("scalefield.mde.load_mde", lambda name, device: mde)
 
 
 def test_anchors_lie_on_the_truth_and_know_how_well(scene):
@@ -265,14 +269,11 @@ def test_poor_and_failed_frames_are_named(scene, patched, tmp_path, capsys):
 def test_undistorting_gives_a_scene_of_pinholes_with_their_depth(scene, tmp_path, monkeypatch):
     seen = []
 
-    def load(name: str, device: str):
-        def mde(image: np.ndarray) -> MDEOutput:
-            seen.append(image.shape[:2])
-            return MDEOutput(torch.ones(image.shape[:2]), "depth", model="flat")
+    def mde(image: np.ndarray) -> MDEOutput:
+        seen.append(image.shape[:2])
+        return MDEOutput(torch.ones(image.shape[:2]), "depth", model="flat")
 
-        return mde
-
-    monkeypatch.setattr("scalefield.mde.load_mde", load)
+    use_mde(monkeypatch, mde)
     words = ["colmap", str(scene.model), str(scene.folder / "images"), "--undistort"]
     assert main([*words, "--method", "interpolate", "--out", str(tmp_path)]) == 0
     model = read_model(tmp_path / "sparse" / "0")
