@@ -15,6 +15,7 @@ from scalefield.commands.anchors import AnchorsCommand
 from scalefield.commands.colmap import ColmapCommand
 from scalefield.commands.demo import DemoCommand
 from scalefield.commands.evaluate import EvaluateCommand
+from scalefield.commands.export import ExportCommand
 from scalefield.commands.methods import MethodsCommand
 from scalefield.commands.models import ModelsCommand
 from scalefield.commands.predict import PredictCommand
@@ -37,6 +38,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "recover": RecoverCommand,
     "anchors": AnchorsCommand,
     "colmap": ColmapCommand,
+    "export": ExportCommand,
     "methods": MethodsCommand,
     "demo": DemoCommand,
     "predict": PredictCommand,

@@ -79,12 +79,16 @@ class Generator(nn.Module):
         self, features: Float[Tensor, "b c hf wf"] | None, log_depth: Float[Tensor, "b 1 h w"]
     ) -> BasisMaps:
         """E and G on the grid of `log_depth` (centred; see `cues.grid_log_depth`)."""
-        size = log_depth.shape[2:]
         cues = geometric_cues(log_depth)
         if self.config.feature_channels:
             cues = torch.cat([self.project(features, log_depth), cues], dim=1)
+        return self.from_cues(cues)
+
+    def from_cues(self, cues: Float[Tensor, "b c h w"]) -> BasisMaps:
+        """E and G from X(x) = [F, log D, ∇log D, x], all on the grid already."""
         fine = self.stem(cues)
         coarse = self.blocks(self.down(fine))
+        size = cues.shape[2:]
         coarse = nnf.interpolate(coarse, size=size, mode="bilinear", align_corners=False)
         shared = self.merge(torch.cat([coarse, fine], dim=1))  # H(x)
         learned = self.basis_head(shared)
