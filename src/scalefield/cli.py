@@ -23,6 +23,7 @@ from scalefield.commands.recover import RecoverCommand
 from scalefield.commands.report import ReportCommand
 from scalefield.commands.reproduce import ReproduceCommand
 from scalefield.commands.train import TrainCommand, TrainMdeCommand
+from scalefield.commands.web import WebCommand
 from scalefield.errors import InputError, MissingExtra
 
 
@@ -46,6 +47,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "evaluate": EvaluateCommand,
     "report": ReportCommand,
     "reproduce": ReproduceCommand,
+    "web": WebCommand,
     "train": TrainCommand,
     "train-mde": TrainMdeCommand,
 }

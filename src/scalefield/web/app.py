@@ -1,0 +1,343 @@
+"""The routes of `scalefield web`: a page of static files, and the JSON API beneath it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+import numpy as np
+from PIL import Image
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+import scalefield
+from scalefield import samples
+from scalefield.defaults import MDE_NAME, METHOD_NAME
+from scalefield.errors import InputError, MissingExtra
+from scalefield.mde import MODELS
+from scalefield.methods import METHODS
+from scalefield.preview import NEAR_TO_FAR, SMALL_TO_LARGE
+from scalefield.recovery import bring_depth
+from scalefield.web import wire
+from scalefield.web.edits import apply_edit, full_recovery, parse_edit
+from scalefield.web.exports import export
+from scalefield.web.guard import LOCAL_HOSTS, Bodies, Guard
+from scalefield.web.openapi import document
+from scalefield.web.sessions import Gone, Session, Sessions
+from scalefield.web.uploads import Limits, read_depth, read_photo
+
+STATIC = Path(__file__).parent / "static"
+JSON_BYTES = 2**20
+SAMPLE_FOV_DEG = {"room": 62.73}
+"""2·atan(320 / 525): 640 pixels wide, rendered with a focal length of 525 pixels."""
+
+T = TypeVar("T")
+
+
+class Busy(RuntimeError):
+    """As much work is waiting as may wait."""
+
+
+class Pool:
+    """Threads for work that would hold up the event loop, with a limit on what may wait."""
+
+    def __init__(self, threads: int, most_waiting: int) -> None:
+        self.executor = ThreadPoolExecutor(threads)
+        self.room = threads + most_waiting
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The work's result, or `Busy` at once."""
+        if self.room <= 0:
+            raise Busy("the server is busy; try again in a moment")
+        self.room -= 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.executor, work)
+        finally:
+            self.room += 1
+
+
+class Server:
+    """The handlers, and what they share: sessions, bodies in flight, two pools of threads.
+
+    Photographs, exports and methods that work on every pixel share one thread; the small solve
+    has its own two, so that an edit never waits for a photograph.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.sessions = Sessions(limits.sessions, limits.session_bytes)
+        self.bodies = Bodies(4 * limits.upload_bytes)
+        self.heavy = Pool(1, limits.waiting_jobs)
+        self.quick = Pool(2, limits.waiting_edits)
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def page(self, request: Request) -> Response:
+        """The page."""
+        return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
+
+    async def openapi(self, request: Request) -> Response:
+        """The description of this API."""
+        return JSONResponse(document(self.limits))
+
+    async def info(self, request: Request) -> Response:
+        """What this server can do, and what the page needs to draw."""
+        return JSONResponse(
+            {
+                "version": scalefield.__version__,
+                "estimator": MDE_NAME,
+                "estimator_licence": MODELS[MDE_NAME].weights_licence,
+                "method": METHOD_NAME,
+                "methods": [
+                    {"name": name, "about": (method.__doc__ or "").splitlines()[0]}
+                    for name, method in METHODS.items()
+                ],
+                "samples": list(samples.SAMPLES),
+                "limits": {
+                    "upload_bytes": self.limits.upload_bytes,
+                    "pixels": self.limits.pixels,
+                    "anchors": self.limits.anchors,
+                },
+                "colours": {
+                    "near_to_far": NEAR_TO_FAR.tolist(),
+                    "small_to_large": SMALL_TO_LARGE.tolist(),
+                },
+            }
+        )
+
+    async def create(self, request: Request) -> Response:
+        """A session for the photograph in the body."""
+        data = await self.bodies.read(request, self.limits.upload_bytes)
+        photo = await self.heavy.run(lambda: read_photo(data, self.limits))
+        name = plain_name(request.query_params.get("name", ""), "photo.jpg")
+        source = "EXIF" if photo.fov_deg else ""
+        return self.start(Session(name, photo.pixels, photo.fov_deg, source))
+
+    async def create_sample(self, request: Request) -> Response:
+        """A session for a bundled sample, which also has its true depth and some anchors."""
+        name = request.path_params["name"]
+        sample = await self.heavy.run(lambda: samples.load(name))
+        session = Session(
+            f"{name}.jpg", sample.image, SAMPLE_FOV_DEG[name], "sample", name, sample.depth_m
+        )
+        anchors = zip(sample.anchors.u, sample.anchors.v, sample.anchors.depth_m, strict=True)
+        listed = [{"u": u, "v": v, "depth_m": d} for u, v, d in anchors]
+        return self.start(session, anchors=listed)
+
+    def start(self, session: Session, **more: Any) -> Response:
+        """Keep the session and let the estimator run; 202, because it takes a moment."""
+        if self.heavy.room <= 0:
+            raise Busy("the server is busy; try again in a moment")
+        self.sessions.add(session)
+        self.background(session.prepare)
+        return JSONResponse({**session.describe(), **more}, 202)
+
+    def background(self, work: Callable[[], None]) -> None:
+        """Run on the heavy thread after the response."""
+
+        async def go() -> None:
+            await self.heavy.run(work)
+            self.sessions.trim()
+
+        task = asyncio.create_task(go())
+        self.tasks.add(task)  # a task that nobody holds may be collected
+        task.add_done_callback(self.tasks.discard)
+
+    def session(self, request: Request) -> Session:
+        """The session that the path names."""
+        return self.sessions.get(request.path_params["id"])
+
+    async def show(self, request: Request) -> Response:
+        """State and progress of a session."""
+        return JSONResponse(self.session(request).describe())
+
+    async def drop(self, request: Request) -> Response:
+        """Forget a session."""
+        self.sessions.drop(request.path_params["id"])
+        return Response(status_code=204)
+
+    async def photo(self, request: Request) -> Response:
+        """The photograph at display size."""
+        session = self.session(request)
+
+        def encode() -> bytes:
+            rows, columns = session.display
+            image = Image.fromarray(session.image)
+            small = image.resize((len(columns), len(rows)), Image.Resampling.LANCZOS)
+            buffer = io.BytesIO()
+            small.save(buffer, "JPEG", quality=90)
+            return buffer.getvalue()
+
+        return Response(await self.quick.run(encode), media_type="image/jpeg")
+
+    async def maps(self, request: Request) -> Response:
+        """log D_MDE at display size and, for a sample, the log of its true depth."""
+        session = self.session(request)
+
+        def encode() -> bytes:
+            output = session.relative.output
+            log_depth = session.shown(output.mde_depth.double().log())
+            shown = {"log_mde_depth": np.where(session.shown(output.valid), log_depth, np.nan)}
+            if session.truth_m is not None:
+                rows, columns = session.display
+                shown["log_truth"] = np.log(session.truth_m[rows[:, None], columns])
+            return wire.pack(session.describe(), shown)
+
+        return octets(await self.quick.run(encode))
+
+    async def basis(self, request: Request) -> Response:
+        """The basis maps E on the generator's grid."""
+        session = self.session(request)
+
+        def encode() -> bytes:
+            relative = session.relative
+            maps = {"basis_maps": relative.maps.basis_maps[0].numpy()}
+            return wire.pack({"revision": relative.revision}, maps)
+
+        return octets(await self.quick.run(encode))
+
+    async def bring_depth(self, request: Request) -> Response:
+        """Relative depth of the client's own, in place of the estimator's."""
+        session, query = self.session(request), request.query_params
+        data = await self.bodies.read(request, self.limits.upload_bytes)
+        name = plain_name(query.get("name", ""), "depth.npy")
+        kind: Any = query.get("kind")
+        resize = query.get("resize") == "true"
+
+        def read() -> Any:
+            values = read_depth(data, PurePosixPath(name).suffix.lower(), self.limits)
+            return bring_depth(values, kind, session.image, resize=resize)
+
+        output = await self.heavy.run(read)
+        session.own_depth = name
+        session.state = "waiting"
+        self.background(lambda: session.prepare(lambda: output))
+        return JSONResponse(session.describe(), 202)
+
+    async def recover(self, request: Request) -> Response:
+        """ℓ for these anchors: on the generator's grid for basis, else at display size."""
+        session, edit = self.session(request), parse_edit(await self.json(request), self.limits)
+        pool = self.quick if edit.method == "basis" else self.heavy
+        return octets(await pool.run(lambda: wire.pack(*apply_edit(session, edit))))
+
+    async def measure(self, request: Request) -> Response:
+        """Metric depth at some pixels, in plain JSON."""
+        session, body = self.session(request), await self.json(request)
+        edit = parse_edit(body, self.limits)
+        points = body.get("points")
+        if not isinstance(points, list) or len(points) > self.limits.anchors:
+            raise InputError('wanted "points": [{"u", "v"}, …], at most as many as anchors')
+        there = [{**p, "depth_m": 1.0} if isinstance(p, dict) else p for p in points]
+        rows, columns = parse_edit({"anchors": there}, self.limits).anchors.pixels(session.shape)
+
+        def work() -> dict[str, Any]:
+            recovery = full_recovery(session, edit)
+            values = recovery.depth_m[rows, columns].tolist()
+            depths = [None if np.isnan(value) else value for value in values]
+            return {"depth_m": depths, "report": recovery.report.as_dict()}
+
+        return JSONResponse(await self.heavy.run(work))
+
+    async def file(self, request: Request) -> Response:
+        """One of the files to take home."""
+        session, body = self.session(request), await self.json(request)
+        edit, name = parse_edit(body, self.limits), request.path_params["name"]
+        said = body.get("fov_deg")
+        known = isinstance(said, (int, float)) and not isinstance(said, bool)
+        fov_deg = float(said) if known else None
+        data, media_type = await self.heavy.run(lambda: export(session, edit, name, fov_deg))
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return Response(data, media_type=media_type, headers=headers)
+
+    async def json(self, request: Request) -> Any:
+        """The body as JSON; NaN and infinities are no JSON."""
+        media_type = request.headers.get("content-type", "").partition(";")[0].strip()
+        if media_type != "application/json":
+            raise HTTPException(415, "wanted content-type: application/json")
+        data = await self.bodies.read(request, JSON_BYTES)
+        try:
+            return json.loads(data, parse_constant=_no_number)
+        except (ValueError, RecursionError) as e:
+            raise InputError(f"the body is not JSON ({e})") from None
+
+
+def create_app(limits: Limits | None = None, hosts: tuple[str, ...] = LOCAL_HOSTS) -> Starlette:
+    """The whole server, to be run by any ASGI runner; it answers to `hosts` only."""
+    server = Server(limits or Limits())
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        for pool in (server.heavy, server.quick):
+            pool.executor.shutdown(wait=False, cancel_futures=True)
+
+    one = "/api/sessions/{id}"
+    routes = [
+        Route("/", server.page),
+        Route("/openapi.json", server.openapi),
+        Route("/api", server.info),
+        Route("/api/sessions", server.create, methods=["POST"]),
+        Route("/api/samples/{name}", server.create_sample, methods=["POST"]),
+        Route(one, server.show, methods=["GET"]),
+        Route(one, server.drop, methods=["DELETE"]),
+        Route(f"{one}/photo.jpg", server.photo),
+        Route(f"{one}/maps", server.maps),
+        Route(f"{one}/basis", server.basis),
+        Route(f"{one}/depth", server.bring_depth, methods=["PUT"]),
+        Route(f"{one}/recover", server.recover, methods=["POST"]),
+        Route(f"{one}/measure", server.measure, methods=["POST"]),
+        Route(f"{one}/files/{{name}}", server.file, methods=["POST"]),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+    app = Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        middleware=[Middleware(Guard, hosts=hosts)],
+        exception_handlers={
+            InputError: _sentence(400),
+            MissingExtra: _sentence(501),
+            Gone: _sentence(404),
+            Busy: _sentence(503),
+            ClientDisconnect: _sentence(400),
+            HTTPException: _http_error,
+        },
+    )
+    app.state.server = server
+    return app
+
+
+def plain_name(name: str, otherwise: str) -> str:
+    """The last part of a client's file name, for display and for lines of Python; never opened."""
+    last = PurePosixPath(name.replace("\\", "/")).name
+    printable = "".join(c for c in last if c.isprintable())[-120:]
+    return printable if printable.strip(". ") else otherwise
+
+
+def octets(data: bytes) -> Response:
+    """A body in the format of `wire`."""
+    return Response(data, media_type="application/octet-stream")
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is not a number")
+
+
+def _sentence(status: int) -> Callable[[Request, Exception], Response]:
+    return lambda request, e: JSONResponse({"error": str(e)}, status)
+
+
+def _http_error(request: Request, e: Exception) -> Response:
+    status = getattr(e, "status_code", 500)
+    return JSONResponse(
+        {"error": str(getattr(e, "detail", e))}, status, getattr(e, "headers", None)
+    )

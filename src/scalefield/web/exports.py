@@ -1,0 +1,94 @@
+"""The files to take home, as bytes; what they hold is what `scalefield.recover` gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32
+
+from scalefield.errors import InputError
+from scalefield.export.cloud import PointCloud, write_ply
+from scalefield.files import write_depth_png, write_npz
+from scalefield.geometry import Camera
+from scalefield.result import Recovery
+from scalefield.web.edits import Edit, full_recovery
+from scalefield.web.sessions import Session
+
+OCTETS = "application/octet-stream"
+PNG_UNITS = (1000.0, 256.0, 100.0, 10.0)
+"""Units per metre of depth.png: millimetres, or the finest that holds the farthest pixel."""
+
+
+def export(session: Session, edit: Edit, name: str, fov_deg: float | None) -> tuple[bytes, str]:
+    """The bytes and the media type of one file."""
+    match name:
+        case "depth.png":
+            depth_m = full_recovery(session, edit).depth_m
+            return depth_png(depth_m), "image/png"
+        case "depth.npz":
+            return depth_npz(full_recovery(session, edit)), OCTETS
+        case "cloud.ply":
+            if fov_deg is None:
+                raise InputError("a point cloud needs fov_deg, the horizontal field of view")
+            camera = Camera.from_fov(fov_deg, session.shape)
+            cloud = PointCloud.of(full_recovery(session, edit).depth_m, camera, session.image)
+            return _through_disk(name, lambda path: write_ply(path, cloud)), OCTETS
+        case "recover.py":
+            return python_lines(session, edit).encode(), "text/x-python; charset=utf-8"
+        case _:
+            there = "depth.png, depth.npz, cloud.ply, recover.py"
+            raise InputError(f"no file {name[:40]!r}; there are {there}")
+
+
+def depth_png(depth_m: Float32[np.ndarray, "h w"]) -> bytes:
+    """A 16-bit PNG whose scale is in its metadata."""
+    farthest = float(np.nanmax(depth_m))
+    units = next((u for u in PNG_UNITS if farthest * u <= 65535), PNG_UNITS[-1])
+    return _through_disk("depth.png", lambda path: write_depth_png(path, depth_m, units))
+
+
+def depth_npz(recovery: Recovery) -> bytes:
+    """Every map of the recovery, by its name."""
+    fields = {f.name: getattr(recovery, f.name) for f in dataclasses.fields(recovery)}
+    maps = {name: v for name, v in fields.items() if isinstance(v, np.ndarray)}
+    return _through_disk("depth.npz", lambda path: write_npz(path, **maps))
+
+
+def python_lines(session: Session, edit: Edit) -> str:
+    """The lines that give this result again, beside the photograph."""
+    columns = {name: getattr(edit.anchors, name).tolist() for name in ("u", "v", "depth_m")}
+    listed = ",\n".join(f"    {name}={values!r}" for name, values in columns.items())
+    photo, lines = repr(session.name), ["import scalefield as sf"]
+    if session.sample:
+        lines.append("from scalefield import samples")
+        photo = f"samples.load({session.sample!r}).image"
+    arguments = [photo, "anchors", f"method={edit.method!r}"]
+    if session.own_depth:
+        lines += ["from pathlib import Path", "from scalefield.files import read_map"]
+        arguments += [
+            f"mde_depth=read_map(Path({session.own_depth!r}))",
+            f"kind={session.relative.output.kind!r}",
+            "resize=True",
+        ]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"anchors = sf.Anchors(\n{listed},\n)",
+            f"r = sf.recover({', '.join(arguments)})",
+            "r.depth_m  # float32 metres, of the photograph's size",
+            "",
+        ]
+    )
+
+
+def _through_disk(name: str, write: Callable[[Path], object]) -> bytes:
+    """The package's writers write files; this is one of our own, gone at once."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        write(path)
+        return path.read_bytes()

@@ -1,0 +1,221 @@
+"""The OpenAPI document of the server's API, written by hand beside the routes it describes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import scalefield
+from scalefield.methods import METHODS
+from scalefield.web.uploads import Limits
+
+JSON = "application/json"
+OCTETS = "application/octet-stream"
+
+
+def document(limits: Limits) -> dict[str, Any]:
+    """OpenAPI 3.1; `tests/web` holds it against the routes."""
+    one = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    session = _answer("The session", _ref("Session"))
+    refusals = {
+        "400": _refusal("Bad input, in a sentence"),
+        "404": _refusal("The session is no longer held"),
+        "503": _refusal("Busy; try again in a moment"),
+    }
+    started = {"202": session, **refusals, "413": _refusal("Too large")}
+    packed = {"200": _octets("A packed body: header and maps"), **refusals}
+    edit = {"required": True, "content": {JSON: {"schema": _ref("Edit")}}}
+    on_session = {"parameters": [one]}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "scalefield web",
+            "version": scalefield.__version__,
+            "description": "Metric depth of photographs from a few measured points. Packed bodies "
+            "are: uint32 length of the header, JSON header (padded with spaces to a multiple of 4 "
+            'bytes), then for each of its "maps" {name, shape, low, high} as many uint16: '
+            "low + q · (high − low) / 65534, where 65535 is a hole. All little-endian.",
+        },
+        "paths": {
+            "/": {"get": {"summary": "The page", "responses": {"200": {"description": "HTML"}}}},
+            "/openapi.json": {
+                "get": {"summary": "This document", "responses": {"200": _answer("OpenAPI", {})}}
+            },
+            "/api": {
+                "get": {
+                    "summary": "Methods, samples, limits and colour tables",
+                    "responses": {"200": _answer("What this server can do", {"type": "object"})},
+                }
+            },
+            "/api/sessions": {
+                "post": {
+                    "summary": "Start a session with a photograph; the estimator runs once",
+                    "parameters": [_query("name", "file name, for display")],
+                    "requestBody": _upload(f"A JPEG, PNG, WebP or BMP of ≤ {limits.pixels} pixels"),
+                    "responses": started,
+                }
+            },
+            "/api/samples/{name}": {
+                "post": {
+                    "summary": "Start a session with a bundled sample",
+                    "parameters": [{**one, "name": "name"}],
+                    "responses": started,
+                }
+            },
+            "/api/sessions/{id}": {
+                **on_session,
+                "get": {"summary": "State and progress", "responses": {"200": session, **refusals}},
+                "delete": {
+                    "summary": "Forget the session",
+                    "responses": {"204": {"description": "Forgotten"}, **refusals},
+                },
+            },
+            "/api/sessions/{id}/photo.jpg": {
+                **on_session,
+                "get": {
+                    "summary": "The photograph at display size",
+                    "responses": {
+                        "200": {"description": "JPEG", "content": {"image/jpeg": {}}},
+                        **refusals,
+                    },
+                },
+            },
+            "/api/sessions/{id}/maps": {
+                **on_session,
+                "get": {
+                    "summary": "log D_MDE at display size; of a sample also log_truth",
+                    "responses": packed,
+                },
+            },
+            "/api/sessions/{id}/basis": {
+                **on_session,
+                "get": {
+                    "summary": "The basis maps, on the generator's grid",
+                    "responses": packed,
+                },
+            },
+            "/api/sessions/{id}/depth": {
+                **on_session,
+                "put": {
+                    "summary": "Relative depth of your own in place of the estimator's",
+                    "parameters": [
+                        {**_query("kind", "what it holds"), "required": True}
+                        | {"schema": {"enum": ["depth", "disparity"]}},
+                        _query(
+                            "name",
+                            "file name; its ending (.npy, .npz, .png, .exr, .pfm) says the format",
+                        ),
+                        _query("resize", "true allows another size than the photograph's"),
+                    ],
+                    "requestBody": _upload("The file"),
+                    "responses": started,
+                },
+            },
+            "/api/sessions/{id}/recover": {
+                **on_session,
+                "post": {
+                    "summary": "The log-scale field for these anchors",
+                    "description": "The header has, for each anchor, residual_log or the reason it "
+                    "was not used; others_m, what the other anchors say there; suspects; "
+                    "suggestions; weights; warnings. log_scale is on the generator's grid for "
+                    "basis (bilinear between cell centres), at display size for other methods. "
+                    "depth = exp(log_mde_depth + log_scale), held within limits_m.",
+                    "requestBody": edit,
+                    "responses": packed,
+                },
+            },
+            "/api/sessions/{id}/measure": {
+                **on_session,
+                "post": {
+                    "summary": "Metric depth at pixels of the photograph, in JSON",
+                    "requestBody": {"content": {JSON: {"schema": _ref("Measure")}}},
+                    "responses": {"200": _answer("Depths in metres", _ref("Depths")), **refusals},
+                },
+            },
+            "/api/sessions/{id}/files/{name}": {
+                "parameters": [
+                    one,
+                    {**one, "name": "name"}
+                    | {"schema": {"enum": ["depth.png", "depth.npz", "cloud.ply", "recover.py"]}},
+                ],
+                "post": {
+                    "summary": "A file of the photograph's size; cloud.ply wants fov_deg",
+                    "requestBody": edit,
+                    "responses": {"200": _octets("The file"), **refusals},
+                },
+            },
+        },
+        "components": {"schemas": _schemas(limits)},
+    }
+
+
+def _schemas(limits: Limits) -> dict[str, Any]:
+    number, integer, string = ({"type": t} for t in ("number", "integer", "string"))
+    pixel = {"u": {**number, "description": "to the right"}, "v": {**number, "description": "down"}}
+    edit = {
+        "anchors": {"type": "array", "maxItems": limits.anchors, "items": _ref("Anchor")},
+        "method": {"enum": list(METHODS), "default": "basis"},
+        "fov_deg": {**number, "description": "horizontal field of view, for cloud.ply"},
+    }
+    depths = {"type": "array", "items": {"type": ["number", "null"]}}
+    return {
+        "Error": {"type": "object", "properties": {"error": string}, "required": ["error"]},
+        "Anchor": {
+            "type": "object",
+            "properties": {**pixel, "depth_m": {**number, "exclusiveMinimum": 0}},
+            "required": ["u", "v", "depth_m"],
+        },
+        "Edit": {"type": "object", "properties": edit, "required": ["anchors"]},
+        "Measure": {
+            "type": "object",
+            "properties": {
+                **edit,
+                "points": {"type": "array", "items": {"type": "object", "properties": pixel}},
+            },
+            "required": ["anchors", "points"],
+        },
+        "Depths": {
+            "type": "object",
+            "properties": {"depth_m": depths, "report": {"type": "object"}},
+            "required": ["depth_m", "report"],
+        },
+        "Session": {
+            "type": "object",
+            "properties": {
+                **dict.fromkeys(
+                    ("id", "name", "step", "error", "fov_source", "sample", "relative_depth",
+                     "kind"), string
+                ),
+                "state": {"enum": ["waiting", "working", "ready", "failed"]},
+                "progress": {**number, "minimum": 0, "maximum": 1},
+                **dict.fromkeys(
+                    ("width", "height", "display_width", "display_height", "revision"), integer
+                ),
+                "fov_deg": {"type": ["number", "null"]},
+            },
+            "required": ["id", "state", "width", "height"],
+        },
+    }  # fmt: skip
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _answer(description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": description, "content": {JSON: {"schema": schema}}}
+
+
+def _octets(description: str) -> dict[str, Any]:
+    return {"description": description, "content": {OCTETS: {}}}
+
+
+def _refusal(description: str) -> dict[str, Any]:
+    return _answer(description, _ref("Error"))
+
+
+def _upload(description: str) -> dict[str, Any]:
+    return {"description": description, "required": True, "content": {OCTETS: {}}}
+
+
+def _query(name: str, description: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": description, "schema": {"type": "string"}}

@@ -1,0 +1,218 @@
+"""What the server keeps of each photograph, bounded in number and in bytes."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import scipy.stats  # noqa: F401  recover_from imports it late, and the first edit shall not wait
+import torch
+import torch.nn.functional as nnf
+from jaxtyping import Bool, Float64, Int64, UInt8
+from torch import Tensor
+
+from scalefield.cues import geometric_cues, grid_log_depth
+from scalefield.defaults import MDE_NAME
+from scalefield.errors import InputError
+from scalefield.generator import BasisMaps, Generator
+from scalefield.mde import MDEOutput, load_mde
+from scalefield.methods.basis import Basis, basis_maps
+
+State = Literal["waiting", "working", "ready", "failed"]
+
+DISPLAY_SIDE = 800
+"""Longer side, in pixels, of what the page shows; depth to download has the photograph's size."""
+
+
+class Gone(LookupError):
+    """The session was never there, or made room for others."""
+
+
+@dataclass(frozen=True, eq=False)
+class Relative:
+    """A relative depth and what follows from it without anchors; replaced as a whole."""
+
+    output: MDEOutput
+    generator: Generator
+    maps: BasisMaps
+    measurable: Bool[Tensor, "h w"]
+    """Cells of the generator's grid where a measurement may be suggested."""
+    revision: int
+    """Counts the relative depths that the session has had."""
+
+    @classmethod
+    def of(cls, output: MDEOutput, revision: int) -> Relative:
+        """Run the generator."""
+        generator = Basis().choose(output)
+        maps = basis_maps(generator, output)
+        return cls(output, generator, maps, measurable(output), revision)
+
+
+@dataclass(eq=False)
+class Session:
+    """One photograph, its relative depth and its basis maps; anchors stay with the page."""
+
+    name: str
+    """For the page to show and for the lines that reproduce the result; never a path of ours."""
+    image: UInt8[np.ndarray, "h w 3"]
+    fov_deg: float | None = None
+    fov_source: str = ""
+    sample: str = ""
+    truth_m: Float64[np.ndarray, "h w"] | None = None
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    state: State = "waiting"
+    step: str = "waiting for its turn"
+    progress: float = 0.0
+    error: str = ""
+    made: Relative | None = None
+    own_depth: str = ""
+    """Name of the depth file that took the estimator's place."""
+
+    def prepare(self, relative_depth: Callable[[], MDEOutput] | None = None) -> None:
+        """Run the estimator (or take what is brought) and the generator; sets `state`."""
+        try:
+            self._report("working", "loading the estimator", 0.1)
+            make = relative_depth or self._estimate
+            output = make()
+            self._report("working", "making basis maps", 0.75)
+            self.made = Relative.of(output, self.revision + 1)
+            if output.image is not None:
+                self.image = output.image.numpy()  # one copy is enough
+            self._report("ready", "ready", 1.0)
+        except InputError as e:
+            self.error = str(e)
+            self._report("failed", "failed", 1.0)
+        except BaseException:  # the page must not wait for ever; the log has the rest
+            self.error = "the relative depth could not be made; the server's log says more"
+            self._report("failed", "failed", 1.0)
+            raise
+
+    def _estimate(self) -> MDEOutput:
+        estimator = load_mde(MDE_NAME)
+        self._report("working", "estimating relative depth", 0.3)
+        return estimator(self.image)
+
+    def _report(self, state: State, step: str, progress: float) -> None:
+        self.state, self.step, self.progress = state, step, progress
+
+    @property
+    def relative(self) -> Relative:
+        """The relative depth, once there is one."""
+        if self.made is None:
+            raise InputError(self.error or "the relative depth is not ready yet; ask again soon")
+        return self.made
+
+    @property
+    def revision(self) -> int:
+        """Of the relative depth; 0 before there is one."""
+        return 0 if self.made is None else self.made.revision
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of the photograph."""
+        return self.image.shape[0], self.image.shape[1]
+
+    @cached_property
+    def display(self) -> tuple[Int64[np.ndarray, " hd"], Int64[np.ndarray, " wd"]]:
+        """Rows and columns of the photograph that the page shows: the middle of each block."""
+        shrink = min(1.0, DISPLAY_SIDE / max(self.shape))
+        counts = (max(1, round(side * shrink)) for side in self.shape)
+        rows, columns = (
+            np.floor((np.arange(count) + 0.5) * (side / count)).astype(np.int64)
+            for count, side in zip(counts, self.shape, strict=True)
+        )
+        return rows, columns
+
+    def shown(self, values: Tensor) -> np.ndarray:
+        """The displayed pixels of a map of the photograph's size."""
+        rows, columns = self.display
+        return values[torch.from_numpy(rows)[:, None], torch.from_numpy(columns)].cpu().numpy()
+
+    @property
+    def nbytes(self) -> int:
+        """Roughly what it holds in memory."""
+        total = self.image.nbytes + (0 if self.truth_m is None else self.truth_m.nbytes)
+        held: list[Tensor] = []
+        if self.made is not None:
+            output = self.made.output
+            held = [*self.made.maps, output.prediction, output.mde_depth, output.valid]
+            held += [] if output.features is None else [output.features]
+        return total + sum({t.data_ptr(): t.numel() * t.element_size() for t in held}.values())
+
+    def describe(self) -> dict[str, Any]:
+        """The session as the API tells it."""
+        (rows, columns), (height, width) = self.display, self.shape
+        output = None if self.made is None else self.made.output
+        return {
+            "id": self.id,
+            "name": self.name,
+            "state": self.state,
+            "step": self.step,
+            "progress": self.progress,
+            "error": self.error,
+            "width": width,
+            "height": height,
+            "display_width": len(columns),
+            "display_height": len(rows),
+            "fov_deg": self.fov_deg,
+            "fov_source": self.fov_source,
+            "sample": self.sample,
+            "relative_depth": self.own_depth or (output.model if output else MDE_NAME),
+            "kind": output.kind if output else "",
+            "revision": self.revision,
+        }
+
+
+def measurable(output: MDEOutput) -> Bool[Tensor, "h w"]:
+    """Cells where one can hold a tape: with depth, off the frame, not on the steepest fifth."""
+    log_depth = grid_log_depth(output.mde_depth[None].float())
+    du, dv = geometric_cues(log_depth)[0, 1:3]
+    steep = du.abs() + dv.abs()
+    gentle = steep <= steep.flatten().kthvalue(-(-4 * steep.numel() // 5)).values
+    size = steep.shape
+    known = nnf.interpolate(output.valid[None, None].float(), size=size, mode="area")[0, 0]
+    margin = max(1, round(0.03 * max(size)))
+    inside = torch.zeros_like(gentle)
+    inside[margin:-margin, margin:-margin] = True
+    return (known > 0.999) & gentle & inside
+
+
+class Sessions:
+    """At most so many sessions and bytes; the one used longest ago makes room."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self.most, self.most_bytes = most, most_bytes
+        self._held: OrderedDict[str, Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, session: Session) -> None:
+        """Keep it, and drop the oldest until all fit."""
+        self._held[session.id] = session
+        self.trim()
+
+    def trim(self) -> None:
+        """Drop sessions used longest ago; the newest stays, whatever its size."""
+        while len(self._held) > 1 and (
+            len(self._held) > self.most
+            or sum(s.nbytes for s in self._held.values()) > self.most_bytes
+        ):
+            self._held.popitem(last=False)
+
+    def get(self, key: str) -> Session:
+        """The session of that id, which is now the one used last."""
+        if key not in self._held:
+            raise Gone("this session is no longer held; load the photograph again")
+        self._held.move_to_end(key)
+        return self._held[key]
+
+    def drop(self, key: str) -> None:
+        """Forget it."""
+        self.get(key)
+        del self._held[key]

@@ -1,0 +1,134 @@
+// From fields to pictures: D·e^ℓ in logarithms, colour scales with round ticks, painting.
+
+/** ℓ at every displayed pixel: as it is, or bilinear from the generator's grid. */
+export function upsample(map, session) {
+  const { display_width: w, display_height: h, width, height } = session;
+  const [gh, gw] = map.shape;
+  if (gh === h && gw === w) return map.values;
+  const out = new Float32Array(w * h);
+  const [x0, x1, fx] = weights(w, width, gw);
+  const [y0, y1, fy] = weights(h, height, gh);
+  const row = new Float32Array(gw);
+  for (let y = 0; y < h; y++) {
+    const a = y0[y] * gw, b = y1[y] * gw, f = fy[y];
+    for (let x = 0; x < gw; x++) row[x] = map.values[a + x] * (1 - f) + map.values[b + x] * f;
+    for (let x = 0, o = y * w; x < w; x++, o++) out[o] = row[x0[x]] * (1 - fx[x]) + row[x1[x]] * fx[x];
+  }
+  return out;
+}
+
+/** For each displayed pixel: the two grid cells and the share of the second. A displayed pixel is
+ *  the middle one of its block of the photo; cell centres lie at (i + 0.5) / cells of the photo. */
+function weights(shown, side, cells) {
+  const first = new Int32Array(shown), second = new Int32Array(shown), share = new Float32Array(shown);
+  for (let i = 0; i < shown; i++) {
+    const pixel = Math.floor((i + 0.5) * (side / shown));
+    const at = Math.max(0, ((pixel + 0.5) * cells) / side - 0.5);
+    first[i] = Math.min(cells - 1, Math.floor(at));
+    second[i] = Math.min(cells - 1, first[i] + 1);
+    share[i] = at - Math.floor(at);
+  }
+  return [first, second, share];
+}
+
+/** log D̂ = log D + ℓ, within the limits that `recover` keeps. */
+export function composeLogDepth(logMde, logScale, limits_m) {
+  const out = new Float32Array(logMde.length);
+  const [low, high] = limits_m.map(Math.log);
+  for (let i = 0; i < out.length; i++) {
+    const value = logMde[i] + logScale[i];
+    out[i] = value < low ? low : value > high ? high : value; // NaN stays NaN
+  }
+  return out;
+}
+
+/** Percentiles of the finite values, from a few thousand of them. */
+export function percentiles(values, fractions) {
+  const step = Math.max(1, Math.floor(values.length / 6007));
+  const some = [];
+  for (let i = 0; i < values.length; i += step) if (Number.isFinite(values[i])) some.push(values[i]);
+  some.sort((a, b) => a - b);
+  return fractions.map((f) => some[Math.min(some.length - 1, Math.round(f * (some.length - 1)))] ?? 0);
+}
+
+/** A colour scale over logarithms: `low` and `high` are logs; the bar may be even in metres. */
+export class Scale {
+  constructor(table, low, high, even, label) {
+    Object.assign(this, { table, low, high, even, label });
+    this.lookup = new Uint32Array(2048);
+    for (let i = 0; i < 2048; i++) {
+      const position = this.position(low + ((high - low) * i) / 2047);
+      const [r, g, b] = table[Math.min(255, Math.max(0, Math.round(255 * position)))];
+      this.lookup[i] = 0xff000000 | (b << 16) | (g << 8) | r;
+    }
+  }
+
+  position(log) {
+    if (!this.even) return (log - this.low) / (this.high - this.low);
+    const [low, high] = [Math.exp(this.low), Math.exp(this.high)];
+    return (Math.exp(log) - low) / (high - low);
+  }
+
+  colour(log) {
+    const i = Math.round((2047 * (log - this.low)) / (this.high - this.low));
+    const c = this.lookup[Math.min(2047, Math.max(0, i))];
+    return `rgb(${c & 255} ${(c >> 8) & 255} ${(c >> 16) & 255})`;
+  }
+}
+
+export function depthScale(table, arrays, label) {
+  const ends = arrays.map((values) => percentiles(values, [0.005, 0.995]));
+  let low = Math.min(...ends.map((e) => e[0])), high = Math.max(...ends.map((e) => e[1]));
+  if (high - low < 0.02) [low, high] = [low - 0.1, high + 0.1];
+  return new Scale(table, low, high, high - low < Math.log(8), label);
+}
+
+/** ℓ around its median, as a factor. */
+export function factorScale(table, values, label) {
+  const [middle] = percentiles(values, [0.5]);
+  const distances = Float32Array.from(values, (v) => Math.abs(v - middle));
+  const reach = Math.max(percentiles(distances, [0.995])[0], 0.02);
+  const scale = new Scale(table, middle - reach, middle + reach, false, label);
+  scale.middle = middle;
+  return scale;
+}
+
+export function paint(canvas, values, scale, width, height) {
+  if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(width, height);
+  const pixels = new Uint32Array(image.data.buffer);
+  const step = 2047 / (scale.high - scale.low), { low, lookup } = scale;
+  for (let i = 0; i < pixels.length; i++) {
+    const at = (values[i] - low) * step;
+    pixels[i] = at !== at ? 0xff8a8a8a : lookup[at < 0 ? 0 : at > 2047 ? 2047 : (at + 0.5) | 0];
+  }
+  context.putImageData(image, 0, 0);
+}
+
+/** Round numbers between two values, at most `most`. */
+export function ticks(low, high, most, logarithmic) {
+  if (logarithmic && high / low > 1.5) {
+    for (const mantissas of [[1, 1.5, 2, 3, 4, 5, 7], [1, 2, 3, 5], [1, 2, 5], [1, 3], [1]]) {
+      const found = [];
+      for (let e = Math.floor(Math.log10(low)); e <= Math.log10(high); e++) {
+        for (const m of mantissas) if (m * 10 ** e >= low && m * 10 ** e <= high) found.push(Number((m * 10 ** e).toPrecision(6)));
+      }
+      if (found.length >= 2 && found.length <= most) return found;
+    }
+  }
+  const power = Math.floor(Math.log10((high - low) / most));
+  for (let e = power; e < power + 3; e++) {
+    for (const m of [1, 2, 5]) {
+      const step = m * 10 ** e, first = Math.ceil(low / step - 1e-9), last = Math.floor(high / step + 1e-9);
+      if (last - first + 1 <= most) return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(6)));
+    }
+  }
+  return [];
+}
+
+/** The point a pixel (u, v) of the photo shows, in metres: x right, y down, z forward. */
+export function point(session, fovDeg, u, v, depth) {
+  const focal = session.width / 2 / Math.tan((fovDeg * Math.PI) / 360);
+  return [((u - (session.width - 1) / 2) / focal) * depth, ((v - (session.height - 1) / 2) / focal) * depth, depth];
+}

@@ -1,0 +1,44 @@
+// Depth along a horizontal line of the photo, as a chart.
+
+import { ticks } from "./maps.js";
+import { inUnit } from "./units.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** `lines` are {kind, label, values}: log-depth at each displayed column, NaN where there is none. */
+export function drawProfile(svg, lines, unit, cursorShare) {
+  const width = svg.clientWidth || 600, height = 150, left = 52, right = 10, top = 12, bottom = 10;
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.replaceChildren();
+  const depths = lines.map((l) => Array.from(l.values, (v) => inUnit(Math.exp(v), unit)));
+  const known = depths.flat().filter(Number.isFinite);
+  if (!known.length) return;
+  let low = Math.min(...known), high = Math.max(...known);
+  const air = Math.max(0.06 * (high - low), 0.01 * high);
+  [low, high] = [Math.max(0, low - air), high + air];
+  const y = (d) => height - bottom - ((height - top - bottom) * (d - low)) / (high - low);
+  const add = (name, attributes, words) => {
+    const shape = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) shape.setAttribute(key, value);
+    if (words) shape.textContent = words;
+    svg.append(shape);
+  };
+  for (const tick of ticks(low, high, 5, false)) {
+    add("line", { x1: left, x2: width - right, y1: y(tick), y2: y(tick), class: "grid" });
+    add("text", { x: left - 6, y: y(tick) + 4, class: "tick" }, `${tick} ${unit}`);
+  }
+  depths.forEach((row, j) => {
+    let path = "", pen = false;
+    row.forEach((d, i) => {
+      if (!Number.isFinite(d)) return void (pen = false);
+      path += `${pen ? "L" : "M"}${(left + ((width - left - right) * (i + 0.5)) / row.length).toFixed(1)} ${y(d).toFixed(1)}`;
+      pen = true;
+    });
+    add("path", { d: path, class: `trace ${lines[j].kind}` });
+  });
+  lines.forEach((line, j) => add("text", { x: left + 8 + 150 * j, y: top + 6, class: `legend ${line.kind}` }, line.label));
+  if (cursorShare !== null) {
+    const x = left + (width - left - right) * cursorShare;
+    add("line", { x1: x, x2: x, y1: top, y2: height - bottom, class: "profile-cursor" });
+  }
+}

@@ -1,0 +1,135 @@
+"""What strangers send: sizes are read and limited before a pixel is decoded."""
+
+from __future__ import annotations
+
+import io
+import math
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, ImageOps
+
+from scalefield.errors import InputError
+from scalefield.files import MAP_SUFFIXES, read_map, rgb
+
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+FOCAL_35MM_TAG, EXIF_IFD = 41989, 0x8769
+DIAGONAL_35MM = math.hypot(36, 24)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the server holds at most; every number is one that a flag may set."""
+
+    upload_bytes: int = 64 * 2**20
+    pixels: int = 50_000_000
+    sessions: int = 12
+    session_bytes: int = 2 * 2**30
+    """Of all sessions together."""
+    anchors: int = 5000
+    waiting_jobs: int = 8
+    """Photographs, exports and slow methods that may wait for their turn."""
+    waiting_edits: int = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Photo:
+    """An upright uint8 RGB image and, where its EXIF tells, the horizontal field of view."""
+
+    pixels: UInt8[np.ndarray, "h w 3"]
+    fov_deg: float | None
+
+
+def read_photo(data: bytes, limits: Limits) -> Photo:
+    """Decode an image of at most `limits.pixels`; anything else is a sentence."""
+    try:
+        with Image.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
+            check_pixels("the image", *image.size, limits)
+            focal_35mm = image.getexif().get_ifd(EXIF_IFD).get(FOCAL_35MM_TAG)
+            upright = ImageOps.exif_transpose(image)
+            return Photo(np.asarray(rgb(upright)), fov_from_exif(focal_35mm, upright.size))
+    except InputError:
+        raise
+    except Image.UnidentifiedImageError:
+        raise InputError(f"this file is no image in {', '.join(IMAGE_FORMATS)}") from None
+    except Image.DecompressionBombError:
+        raise InputError(f"the image has more than {limits.pixels / 1e6:g} megapixels") from None
+    except (OSError, ValueError, SyntaxError, TypeError) as e:
+        raise InputError(f"the image cannot be decoded ({e})") from None
+
+
+def fov_from_exif(focal_35mm: object, size: tuple[int, int]) -> float | None:
+    """Horizontal field of view in degrees; the 35 mm equivalent speaks of the diagonal."""
+    if not isinstance(focal_35mm, int) or not 4 <= focal_35mm <= 1000:
+        return None
+    focal_px = focal_35mm / DIAGONAL_35MM * math.hypot(*size)
+    return math.degrees(2 * math.atan(size[0] / 2 / focal_px))
+
+
+def read_depth(data: bytes, suffix: str, limits: Limits) -> np.ndarray:
+    """A depth or disparity map in one of `MAP_SUFFIXES`, from bytes."""
+    if suffix not in MAP_SUFFIXES:
+        raise InputError(f"a depth map is read from {', '.join(MAP_SUFFIXES)}, not {suffix!r}")
+    # The readers of the package take files. The name is ours; the client's never gets here.
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"map{suffix}")
+        path.write_bytes(data)
+        try:
+            check_map_size(path, data, limits)
+            return read_map(path)
+        except InputError as e:
+            raise InputError(str(e).replace(str(path), "the depth file")) from None
+
+
+def check_map_size(path: Path, data: bytes, limits: Limits) -> None:
+    """Refuse a map that would unpack to more than the limit, from its header alone."""
+    match path.suffix:
+        case ".npz":
+            try:
+                with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                    unpacked = sum(entry.file_size for entry in archive.infolist())
+            except (zipfile.BadZipFile, ValueError) as e:
+                raise InputError(f"the depth file is not a readable NPZ file ({e})") from None
+            check_pixels("the depth file", 1, unpacked // 8, limits)
+        case ".npy":
+            # numpy allocates what the header promises before it reads it.
+            try:
+                header = np.lib.format.read_magic(file := io.BytesIO(data))
+                read = np.lib.format.read_array_header_1_0 if header == (1, 0) else None
+                shape = (read or np.lib.format.read_array_header_2_0)(file)[0]
+            except (ValueError, OSError) as e:
+                raise InputError(f"the depth file is not a readable NPY file ({e})") from None
+            check_pixels("the depth file", 1, math.prod(shape), limits)
+        case ".png":
+            try:
+                with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
+                    check_pixels("the depth file", *image.size, limits)
+            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as e:
+                raise InputError(f"the depth file is not a readable PNG ({e})") from None
+        case ".exr":
+            check_pixels("the depth file", *exr_size(path), limits)
+
+
+def exr_size(path: Path) -> tuple[int, int]:
+    """Width and height from the header of an EXR."""
+    from scalefield.files import _import_openexr
+
+    try:
+        with _import_openexr().File(str(path), header_only=True) as file:
+            (left, top), (right, bottom) = file.header()["dataWindow"]
+    except (RuntimeError, ValueError, TypeError, KeyError) as e:
+        raise InputError(f"the depth file is not a readable EXR file ({e})") from None
+    return int(right - left + 1), int(bottom - top + 1)
+
+
+def check_pixels(what: str, width: int, height: int, limits: Limits) -> None:
+    """Say by how much something is too large."""
+    if width * height > limits.pixels:
+        raise InputError(
+            f"{what} has {width * height / 1e6:.1f} megapixels, and this server takes at most "
+            f"{limits.pixels / 1e6:g}; make it smaller"
+        )

@@ -1,0 +1,334 @@
+import io
+import re
+import sys
+
+import numpy as np
+import pytest
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+import scalefield as sf
+from scalefield import samples
+from scalefield.methods import METHODS
+from scalefield.web.app import STATIC, create_app, plain_name
+from scalefield.web.uploads import Limits
+from scalefield.web.wire import unpack
+
+FORBIDDEN_IN_PAGE = (r"<script(?![^>]*\bsrc=)", r"\son\w+=", r"\sstyle=", r"https?://", r"<style")
+
+
+def test_the_page_obeys_its_own_policy_and_needs_no_network(client: TestClient) -> None:
+    page = client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    for pattern in FORBIDDEN_IN_PAGE:
+        assert not re.search(pattern, page.text), pattern
+    for path in re.findall(r'(?:src|href)="(/[^"]+)"', page.text):
+        assert client.get(path).status_code == 200, path
+    for script in STATIC.glob("*.js"):
+        text = script.read_text()
+        assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", text), script.name
+        assert "innerHTML" not in text  # file names come from strangers
+        assert "eval(" not in text
+        for module in re.findall(r'from "\./([^"]+)"', text):
+            assert (STATIC / module).is_file()
+
+
+def test_every_control_has_a_name_and_every_script_its_elements(client: TestClient) -> None:
+    page = client.get("/").text
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    for script in STATIC.glob("*.js"):
+        for wanted in re.findall(r'\$\("([^"]+)"\)', script.read_text()):
+            assert wanted in ids, f"{script.name} wants #{wanted}"
+    for wanted in re.findall(r'(?:for|aria-labelledby|aria-describedby)="([^"]+)"', page):
+        assert wanted in ids
+
+
+def test_info_names_what_there_is(client: TestClient) -> None:
+    info = client.get("/api").json()
+    assert [m["name"] for m in info["methods"]] == list(METHODS)
+    assert all(m["about"] for m in info["methods"])
+    assert info["method"] in METHODS
+    assert info["samples"] == list(samples.SAMPLES)
+    assert np.array(info["colours"]["near_to_far"]).shape == (256, 3)
+
+
+def test_openapi_describes_every_route_and_no_other(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    served = {
+        (route.path, method.lower())
+        for route in client.app.routes
+        if isinstance(route, Route)
+        for method in route.methods - {"HEAD"}
+    }
+    described = {
+        (path, method)
+        for path, item in document["paths"].items()
+        for method in item
+        if method != "parameters"
+    }
+    assert described == served
+    for reference in re.findall(r"'#/components/schemas/(\w+)'", str(document)):
+        assert reference in document["components"]["schemas"]
+    described_session = document["components"]["schemas"]["Session"]["properties"]
+    session = client.post("/api/samples/room").json()
+    assert set(session) - {"anchors"} == set(described_session)
+    client.delete(f"/api/sessions/{session['id']}")
+
+
+def test_a_photo_becomes_metres(client: TestClient, wait, png) -> None:
+    pixels, data = png(200, 150)
+    started = client.post("/api/sessions?name=holiday.png", content=data)
+    assert started.status_code == 202
+    session = wait(client, started.json())
+    assert (session["state"], session["name"]) == ("ready", "holiday.png")
+    assert (session["width"], session["height"]) == (200, 150)
+    assert session["fov_deg"] is None
+    anchors = [{"u": 30, "v": 40, "depth_m": 2.0}, {"u": 150, "v": 100, "depth_m": 5.0}]
+    points = [{"u": 30, "v": 40}, {"u": 199, "v": 149}]
+    answer = client.post(
+        f"/api/sessions/{session['id']}/measure", json={"anchors": anchors, "points": points}
+    )
+    expected = sf.recover(pixels, sf.Anchors([30, 150], [40, 100], [2, 5])).depth_m
+    np.testing.assert_allclose(
+        answer.json()["depth_m"], [expected[40, 30], expected[149, 199]], rtol=1e-5
+    )
+    assert answer.json()["report"]["method"] == "basis"
+    photo = client.get(f"/api/sessions/{session['id']}/photo.jpg")
+    assert photo.headers["content-type"] == "image/jpeg"
+    assert client.delete(f"/api/sessions/{session['id']}").status_code == 204
+    gone = client.get(f"/api/sessions/{session['id']}")
+    assert gone.status_code == 404
+    assert "load the photograph again" in gone.json()["error"]
+
+
+def test_the_maps_of_the_room(client: TestClient, room: dict) -> None:
+    header, maps = unpack(client.get(f"/api/sessions/{room['id']}/maps").content)
+    assert header["state"] == "ready"
+    truth = samples.load("room").depth_m
+    np.testing.assert_allclose(np.exp(maps["log_truth"]), truth, rtol=1e-3)
+    assert maps["log_mde_depth"].shape == truth.shape
+    _, basis = unpack(client.get(f"/api/sessions/{room['id']}/basis").content)
+    edit = {"anchors": room["anchors"]}
+    answer, field = unpack(client.post(f"/api/sessions/{room['id']}/recover", json=edit).content)
+    assert len(answer["weights"]) == len(basis["basis_maps"])
+    # ℓ = Eᵀw + a constant, the offset.
+    combined = np.tensordot(answer["weights"], basis["basis_maps"], 1)
+    assert np.ptp(field["log_scale"] - combined) < 0.01
+
+
+def test_a_depth_file_takes_the_estimators_place(client: TestClient, wait, png, npy) -> None:
+    _, data = png(60, 40)
+    session = wait(client, client.post("/api/sessions", content=data).json())
+    url = f"/api/sessions/{session['id']}/depth"
+    disparity = 1 / np.linspace(1, 4, 60 * 40).reshape(40, 60)
+    put = client.put(f"{url}?name=mine.npy&kind=disparity", content=npy(disparity))
+    assert put.status_code == 202
+    session = wait(client, put.json())
+    told = (session["relative_depth"], session["kind"], session["revision"])
+    assert told == ("mine.npy", "disparity", 2)
+    edit = {
+        "anchors": [{"u": 0, "v": 0, "depth_m": 2.0}],
+        "method": "median",
+        "points": [{"u": 59, "v": 39}],
+    }
+    answer = client.post(f"/api/sessions/{session['id']}/measure", json=edit).json()
+    assert answer["depth_m"] == [pytest.approx(8.0, rel=1e-5)]
+    for query, body, words in (
+        ("name=mine.npy", npy(disparity), "kind must be said"),
+        ("name=mine.npy&kind=depth", npy(disparity[:20]), "resize=True"),
+        ("name=mine.txt&kind=depth", b"1 2", "read from .npy"),
+        ("name=mine.npy&kind=depth", npy(-disparity), "no usable value"),
+    ):
+        refused = client.put(f"{url}?{query}", content=body)
+        assert refused.status_code == 400
+        assert words in refused.json()["error"]
+    # What was there still is.
+    assert client.get(f"/api/sessions/{session['id']}").json()["relative_depth"] == "mine.npy"
+    resized = client.put(f"{url}?name=a.npy&kind=depth&resize=true", content=npy(disparity[:20]))
+    assert wait(client, resized.json())["state"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"", "no image"), (b"hello", "no image"), (b"\x89PNG\r\n\x1a\n", "image")],
+)
+def test_bad_photos_are_refused_in_a_sentence(
+    client: TestClient, content: bytes, words: str
+) -> None:
+    before = len(client.app.state.server.sessions)
+    answer = client.post("/api/sessions", content=content)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]
+    assert len(client.app.state.server.sessions) == before
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options", "status"),
+    [
+        ("GET", "/api/sessions/none", {}, 404),
+        ("POST", "/api/sessions/none/recover", {"json": {"anchors": []}}, 404),
+        ("POST", "/api/samples/palace", {}, 400),
+        ("POST", "/api/samples/..%2f..%2fetc", {}, 404),
+        ("GET", "/static/../app.py", {}, 404),
+        ("GET", "/static/%2e%2e/app.py", {}, 404),
+        ("GET", "/static/..%2f..%2fcli.py", {}, 404),
+        ("GET", "/nothing", {}, 404),
+        ("PUT", "/api", {}, 405),
+    ],
+)
+def test_wrong_doors_are_closed(client, method: str, path: str, options: dict, status: int) -> None:
+    answer = client.request(method, path, **options)
+    assert answer.status_code == status
+    assert answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"anchors": NaN}', "NaN"),
+        (b'{"anchors": [{"u": 1, "v": 1, "depth_m": Infinity}]}', "Infinity"),
+        (b'{"anchors": [{"u": 1, "v": 1, "depth_m": 1e999}]}', "finite depth_m"),
+        (b'{"anchors": []}', "no anchors"),
+        (b'{"anchors": [{"u": 9999, "v": 1, "depth_m": 1}]}', "outside the image"),
+    ],
+)
+def test_bad_edits_are_refused_in_a_sentence(client, room, body: bytes, words: str) -> None:
+    headers = {"content-type": "application/json"}
+    answer = client.post(f"/api/sessions/{room['id']}/recover", content=body, headers=headers)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]
+    # A form of another site can send text/plain without asking; it is not read.
+    answer = client.post(
+        f"/api/sessions/{room['id']}/recover", content=body, headers={"content-type": "text/plain"}
+    )
+    assert answer.status_code == 415
+
+
+def test_limits_hold(wait, png) -> None:
+    limits = Limits(upload_bytes=20_000, pixels=5_000, sessions=2)
+    with TestClient(create_app(limits), base_url="http://127.0.0.1:8008") as client:
+        small, large = png(50, 40)[1], png(100, 100)[1]
+        refused = client.post("/api/sessions", content=large)
+        assert refused.status_code == 400
+        assert "megapixels" in refused.json()["error"]
+        assert client.post("/api/sessions", content=bytes(20_001)).status_code == 413
+        parts = (bytes(7_000) for _ in range(4))  # chunked: no length is promised
+        assert client.post("/api/sessions", content=parts).status_code == 413
+        ids = [wait(client, client.post("/api/sessions", content=small).json()) for _ in range(3)]
+        states = [client.get(f"/api/sessions/{s['id']}").status_code for s in ids]
+        assert states == [404, 200, 200]
+        assert client.app.state.server.bodies.held == 0
+
+
+def test_too_much_work_at_once_is_refused(png) -> None:
+    limits = Limits(waiting_jobs=0)
+    with TestClient(create_app(limits), base_url="http://127.0.0.1:8008") as client:
+        client.app.state.server.heavy.room = 0
+        answer = client.post("/api/sessions", content=png(50, 40)[1])
+        assert answer.status_code == 503
+        assert "try again" in answer.json()["error"]
+
+
+def test_a_method_whose_extra_is_missing_says_how_to_install_it(
+    client, room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [m for m in sys.modules if m == "skimage" or m.startswith("skimage.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
+    edit = {"anchors": room["anchors"], "method": "region"}
+    answer = client.post(f"/api/sessions/{room['id']}/recover", json=edit)
+    assert answer.status_code == 501
+    assert "pip install 'scalefield[region]'" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("photo.jpg", "photo.jpg"),
+        ("../../etc/passwd", "passwd"),
+        ("C:\\Users\\me\\a.png", "a.png"),
+        ("a\x00b\n.png", "ab.png"),
+        ("..", "x"),
+        ("", "x"),
+        ("é" * 300 + ".jpg", ("é" * 300 + ".jpg")[-120:]),
+    ],
+)
+def test_names_of_strangers_are_only_names(name: str, kept: str) -> None:
+    assert plain_name(name, "x") == kept
+
+
+def test_files_come_home(client: TestClient, room: dict, tmp_path) -> None:
+    from scalefield.files import read_depth_png, read_npz
+    from scalefield.points import read_points
+
+    def fetch(name: str, **more: object):
+        edit = {"anchors": room["anchors"], **more}
+        return client.post(f"/api/sessions/{room['id']}/files/{name}", json=edit)
+
+    columns = {k: [a[k] for a in room["anchors"]] for k in ("u", "v", "depth_m")}
+    expected = sf.recover(samples.load("room").image, sf.Anchors(**columns))
+    png = fetch("depth.png")
+    assert png.headers["content-disposition"] == 'attachment; filename="depth.png"'
+    (tmp_path / "depth.png").write_bytes(png.content)
+    np.testing.assert_allclose(read_depth_png(tmp_path / "depth.png"), expected.depth_m, atol=6e-4)
+    (tmp_path / "depth.npz").write_bytes(fetch("depth.npz").content)
+    maps = read_npz(tmp_path / "depth.npz", required=("depth_m", "log_scale", "weights"))
+    np.testing.assert_array_equal(maps["depth_m"], expected.depth_m)
+    (tmp_path / "cloud.ply").write_bytes(fetch("cloud.ply", fov_deg=60).content)
+    points = read_points(tmp_path / "cloud.ply")
+    assert 0.9 * expected.depth_m.size < len(points) <= expected.depth_m.size
+    assert points[:, 2].max() == pytest.approx(expected.depth_m.max(), rel=1e-3)
+    for name, more, words in (
+        ("cloud.ply", {}, "fov_deg"),
+        ("cloud.ply", {"fov_deg": 190}, "between 0 and 180"),
+        ("../secret", {}, None),
+        ("shell.sh", {}, "no file"),
+    ):
+        refused = fetch(name, **more)
+        assert refused.status_code in (400, 404)
+        assert words is None or words in refused.json()["error"]
+
+
+def test_the_lines_of_python_give_the_same_result(client: TestClient, room: dict) -> None:
+    edit = {"anchors": room["anchors"], "method": "lwlr", "points": [{"u": 300, "v": 200}]}
+    lines = client.post(f"/api/sessions/{room['id']}/files/recover.py", json=edit).text
+    names: dict = {}
+    exec(compile(lines, "recover.py", "exec"), names)
+    (shown,) = client.post(f"/api/sessions/{room['id']}/measure", json=edit).json()["depth_m"]
+    assert names["r"].depth_m[200, 300] == pytest.approx(shown, rel=1e-6)
+
+
+def test_the_lines_for_own_files_name_them_and_nothing_else(
+    client: TestClient, wait, png, npy, tmp_path, monkeypatch
+) -> None:
+    name = 'it\'s "mine".png'
+    pixels, data = png(60, 40)
+    started = client.post("/api/sessions", params={"name": name}, content=data)
+    session = wait(client, started.json())
+    depth = np.linspace(1, 4, 60 * 40).reshape(40, 60)
+    url = f"/api/sessions/{session['id']}"
+    wait(client, client.put(f"{url}/depth?name=d.npy&kind=depth", content=npy(depth)).json())
+    edit = {"anchors": [{"u": 3, "v": 4, "depth_m": 2.0}], "method": "global"}
+    lines = client.post(f"{url}/files/recover.py", json=edit).text
+    (tmp_path / name).write_bytes(data)
+    (tmp_path / "d.npy").write_bytes(npy(depth))
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(compile(lines, "recover.py", "exec"), names)
+    expected = sf.recover(pixels, sf.Anchors([3], [4], [2.0]), mde_depth=depth, kind="depth",
+                          method="global")  # fmt: skip
+    np.testing.assert_allclose(names["r"].depth_m, expected.depth_m)
+
+
+@pytest.fixture(scope="module")
+def npy():
+    def make(values: np.ndarray) -> bytes:
+        buffer = io.BytesIO()
+        np.save(buffer, values)
+        return buffer.getvalue()
+
+    return make

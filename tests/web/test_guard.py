@@ -1,0 +1,112 @@
+import asyncio
+
+import pytest
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.testclient import TestClient
+
+from scalefield.web import guard
+from scalefield.web.guard import LOCAL_HOSTS, Bodies, Guard, host_name
+
+
+@pytest.mark.parametrize(
+    ("headers", "refused"),
+    [
+        ({"host": "127.0.0.1:8008"}, ""),
+        ({"host": "LOCALHOST:8008"}, ""),
+        ({"host": "localhost"}, ""),
+        ({"host": "[::1]:8008"}, ""),
+        ({"host": "127.0.0.1:8008", "origin": "http://127.0.0.1:8008"}, ""),
+        ({"host": "127.0.0.1:8008", "sec-fetch-site": "same-origin"}, ""),
+        ({"host": "127.0.0.1:8008", "sec-fetch-site": "none"}, ""),
+        ({}, "Host"),
+        ({"host": "evil.example"}, "Host"),
+        ({"host": "evil.example:8008"}, "Host"),
+        ({"host": "127.0.0.1.evil.example"}, "Host"),
+        ({"host": "127.0.0.1:8008@evil.example"}, "Host"),
+        ({"host": "localhost:8008:80"}, "Host"),
+        ({"host": "127.0.0.1:8008", "origin": "http://evil.example"}, "Origin"),
+        ({"host": "127.0.0.1:8008", "origin": "http://127.0.0.1:9000"}, "Origin"),
+        ({"host": "127.0.0.1:8008", "origin": "null"}, "Origin"),
+        ({"host": "127.0.0.1:8008", "sec-fetch-site": "cross-site"}, "another site"),
+        ({"host": "127.0.0.1:8008", "sec-fetch-site": "same-site"}, "another site"),
+    ],
+)
+def test_who_may_speak(headers: dict, refused: str) -> None:
+    words = Guard(lambda *_: None, LOCAL_HOSTS).refusal(Headers(headers))
+    assert (refused in words) if refused else (words == "")
+
+
+def test_host_names() -> None:
+    assert host_name("a:80") == "a"
+    assert host_name("[::1]:80") == "[::1]"
+    assert host_name("[::1]") == "[::1]"
+
+
+@pytest.mark.parametrize("path", ["/", "/api", "/static/app.js", "/openapi.json", "/nothing"])
+def test_refusals_come_before_everything_and_headers_with_everything(
+    client: TestClient, path: str
+) -> None:
+    for headers, status in (({"host": "evil.example"}, 403), ({}, None)):
+        answer = client.get(path, headers=headers)
+        assert status in (None, answer.status_code)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "does not answer" in client.get(path, headers={"host": "evil.example"}).json()["error"]
+
+
+def request_of(chunks: list, headers: dict | None = None) -> Request:
+    """A request whose body arrives in these chunks; None never arrives."""
+    waiting = iter(chunks)
+
+    async def receive() -> dict:
+        chunk = next(waiting, b"")
+        if chunk is None:
+            await asyncio.sleep(60)
+        return {"type": "http.request", "body": chunk, "more_body": chunk != b""}
+
+    raw = [(k.encode(), v.encode()) for k, v in (headers or {}).items()]
+    return Request({"type": "http", "method": "POST", "headers": raw}, receive)
+
+
+def read(bodies: Bodies, request: Request, limit: int) -> bytes:
+    return asyncio.run(bodies.read(request, limit))
+
+
+def test_bodies_are_limited_by_what_comes_and_by_what_is_promised() -> None:
+    bodies = Bodies(1000)
+    assert read(bodies, request_of([b"abc", b"def"]), 6) == b"abcdef"
+    with pytest.raises(HTTPException, match="413"):
+        read(bodies, request_of([b"abc", b"def", b"g"]), 6)
+    with pytest.raises(HTTPException, match="413"):
+        read(bodies, request_of([b"a"], {"content-length": "7"}), 6)
+    with pytest.raises(HTTPException, match="413"):
+        read(bodies, request_of([b"a"], {"content-length": "-1"}), 6)
+    assert bodies.held == 0
+
+
+def test_bodies_are_limited_together() -> None:
+    bodies = Bodies(10)
+
+    async def both() -> tuple:
+        slow = asyncio.create_task(bodies.read(request_of([b"12345678", None]), 100))
+        await asyncio.sleep(0.01)
+        with pytest.raises(HTTPException, match="503"):
+            await bodies.read(request_of([b"345"]), 100)
+        small = await bodies.read(request_of([b"34"]), 100)
+        slow.cancel()
+        await asyncio.gather(slow, return_exceptions=True)
+        return small, bodies.held
+
+    assert asyncio.run(both()) == (b"34", 0)
+
+
+def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.02)
+    bodies = Bodies(1000)
+    with pytest.raises(HTTPException, match="408"):
+        read(bodies, request_of([b"abc", None]), 100)
+    assert bodies.held == 0

@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalefield.errors import InputError
+from scalefield.web.sessions import DISPLAY_SIDE, Gone, Session, Sessions
+
+
+def held(megabytes: float = 0) -> Session:
+    return Session("s", np.zeros((1, max(1, round(megabytes * 1e6 / 3)), 3), np.uint8))
+
+
+def test_the_one_used_longest_ago_makes_room() -> None:
+    sessions = Sessions(most=2, most_bytes=10**9)
+    first, second, third = held(), held(), held()
+    sessions.add(first)
+    sessions.add(second)
+    sessions.get(first.id)
+    sessions.add(third)
+    assert sessions.get(first.id) is first
+    assert sessions.get(third.id) is third
+    with pytest.raises(Gone, match="load the photograph again"):
+        sessions.get(second.id)
+
+
+def test_memory_is_bounded_but_the_newest_stays() -> None:
+    sessions = Sessions(most=100, most_bytes=10_000_000)
+    for _ in range(5):
+        sessions.add(held(4))
+    assert len(sessions) == 2
+    sessions.add(held(40))
+    assert len(sessions) == 1
+
+
+def test_ids_cannot_be_guessed() -> None:
+    ids = {held().id for _ in range(50)}
+    assert len(ids) == 50
+    assert min(map(len, ids)) >= 20
+
+
+@given(st.integers(1, 5000), st.integers(1, 3000))
+def test_displayed_pixels_are_pixels_of_the_photo_in_order(width: int, height: int) -> None:
+    session = Session("s", np.broadcast_to(np.uint8(0), (height, width, 3)))
+    rows, columns = session.display
+    assert max(len(rows), len(columns)) <= DISPLAY_SIDE
+    for shown, side in ((rows, height), (columns, width)):
+        assert (np.diff(shown) >= 1).all()
+        assert shown[0] >= 0
+        assert shown[-1] < side
+        # The middle of each block: as much is left out before the first as after the last.
+        assert abs(shown[0] - (side - 1 - shown[-1])) <= 1
+    if max(width, height) <= DISPLAY_SIDE:
+        assert (rows == np.arange(height)).all()
+
+
+def test_progress_ends_ready(prepared) -> None:
+    session = prepared(64, 48)
+    told = session.describe()
+    assert (told["state"], told["progress"], told["revision"]) == ("ready", 1.0, 1)
+    assert told["relative_depth"] == "lite"
+    assert session.nbytes > 64 * 48 * 7  # at least its pixels and its depth
+
+
+def test_a_failure_is_told_and_leaves_nothing_waiting() -> None:
+    session = Session("s", np.zeros((8, 8, 3), np.uint8))
+
+    def refuse():
+        raise InputError("no depth today")
+
+    session.prepare(refuse)
+    assert (session.state, session.error) == ("failed", "no depth today")
+    with pytest.raises(InputError, match="no depth today"):
+        session.relative
+
+    def burst():
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        session.prepare(burst)
+    assert session.state == "failed"
+    assert "log" in session.error
+
+
+def test_measurable_cells_are_off_the_frame_and_off_holes(prepared) -> None:
+    from scalefield.recovery import bring_depth
+    from scalefield.web.sessions import measurable
+
+    depth = np.linspace(1, 2, 320 * 240).reshape(240, 320)
+    depth[:, :100] = np.nan
+    cells = measurable(bring_depth(depth, "depth", np.zeros((240, 320, 3), np.uint8)))
+    assert cells.shape == (120, 160)
+    assert cells.any()
+    assert not cells[:, :50].any()
+    assert not cells[[0, -1]].any()
+    assert not cells[:, -1].any()
+    assert cells.dtype == torch.bool

@@ -1,0 +1,146 @@
+import io
+import math
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from scalefield.errors import InputError
+from scalefield.web.uploads import Limits, fov_from_exif, read_depth, read_photo
+
+LIMITS = Limits(pixels=10_000)
+
+
+def picture(width: int, height: int) -> np.ndarray:
+    coarse = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
+
+
+def encoded(pixels: np.ndarray, form: str = "PNG", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+def npy(values: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, values)
+    return buffer.getvalue()
+
+
+def npz(**arrays: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "BMP"])
+def test_photo_is_decoded(form: str) -> None:
+    pixels = picture(80, 60)
+    photo = read_photo(encoded(pixels, form), LIMITS)
+    assert photo.pixels.shape == (60, 80, 3)
+    assert np.abs(photo.pixels.astype(int) - pixels).mean() < 12
+    assert photo.fov_deg is None
+
+
+def test_photo_is_upright_and_tells_its_field_of_view() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotated by a quarter
+    exif.get_ifd(0x8769)[41989] = 26
+    photo = read_photo(encoded(picture(80, 60), "JPEG", exif=exif), LIMITS)
+    assert photo.pixels.shape == (80, 60, 3)
+    assert photo.fov_deg == fov_from_exif(26, (60, 80))
+
+
+def test_35mm_equivalent_speaks_of_the_diagonal() -> None:
+    # On a 3:2 image the equivalent is the focal length on a frame of 36 × 24 mm itself.
+    assert fov_from_exif(18, (3000, 2000)) == pytest.approx(90.0)
+    assert fov_from_exif(None, (3000, 2000)) is None
+    assert fov_from_exif(0, (3000, 2000)) is None
+    tall, wide = fov_from_exif(26, (3000, 4000)), fov_from_exif(26, (4000, 3000))
+    assert tall is not None
+    assert wide is not None
+    assert math.tan(math.radians(wide / 2)) / math.tan(math.radians(tall / 2)) == pytest.approx(
+        4 / 3
+    )
+
+
+def promising_png(width: int, height: int) -> bytes:
+    """A PNG that promises pixels and holds none: decoding it would fail, not refuse."""
+    chunks = [b"IHDR" + struct.pack(">II5B", width, height, 8, 2, 0, 0, 0), b"IDAT"]
+    framed = (struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
+
+
+def test_size_is_refused_before_decoding() -> None:
+    with pytest.raises(InputError, match=r"has 20\.0 megapixels.*at most 0\.01"):
+        read_photo(promising_png(5_000, 4_000), LIMITS)
+    with pytest.raises(InputError, match=r"more than 0\.01 megapixels"):
+        read_photo(promising_png(40_000, 25_000), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "no image"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "no image"),
+        (b"GIF89a" + bytes(40), "no image"),
+        (encoded(picture(80, 60))[:200], "cannot be decoded"),
+        (encoded(np.zeros((20, 30), np.uint16)), "8 bits a channel"),
+    ],
+)
+def test_what_is_no_photo_gets_a_sentence(data: bytes, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_photo(data, LIMITS)
+
+
+def test_depth_is_read_from_bytes() -> None:
+    values = np.random.default_rng(0).uniform(1, 9, (6, 8)).astype(np.float32)
+    np.testing.assert_array_equal(read_depth(npy(values), ".npy", LIMITS), values)
+    np.testing.assert_array_equal(read_depth(npz(d=values), ".npz", LIMITS), values)
+    units = (1000 * values).astype(np.uint16)
+    np.testing.assert_array_equal(read_depth(encoded(units), ".png", LIMITS), units)
+    pfm = b"Pf\n8 6\n-1.0\n" + values[::-1].astype("<f4").tobytes()
+    np.testing.assert_array_equal(read_depth(pfm, ".pfm", LIMITS), values)
+
+
+def test_exr_is_measured_by_its_header(tmp_path_factory: pytest.TempPathFactory) -> None:
+    pytest.importorskip("OpenEXR")
+    from scalefield.files import write_map
+
+    path = tmp_path_factory.mktemp("exr") / "d.exr"
+    values = np.random.default_rng(0).uniform(1, 9, (6, 8)).astype(np.float32)
+    write_map(path, values)
+    np.testing.assert_array_equal(read_depth(path.read_bytes(), ".exr", LIMITS), values)
+    with pytest.raises(InputError, match="megapixels"):
+        read_depth(path.read_bytes(), ".exr", Limits(pixels=47))
+    with pytest.raises(InputError, match="not a readable EXR"):
+        read_depth(b"no exr", ".exr", LIMITS)
+
+
+def promising_npy(shape: str) -> bytes:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "suffix", "words"),
+    [
+        (promising_npy("(1000000, 1000000)"), ".npy", "megapixels"),
+        (npz(d=np.zeros((300, 300))), ".npz", "megapixels"),
+        (encoded(np.ones((200, 200), np.uint16)), ".png", "megapixels"),
+        (b"no npz", ".npz", "NPZ"),
+        (b"no npy", ".npy", "NPY"),
+        (b"no png", ".png", "PNG"),
+        (npy(np.array([object()])), ".npy", "the depth file"),
+        (encoded(picture(8, 6)), ".png", "8 bits"),
+        (b"x", ".sh", "read from .npy"),
+        (b"x", "", "read from .npy"),
+    ],
+)
+def test_bad_depth_gets_a_sentence_without_our_paths(data: bytes, suffix: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as refusal:
+        read_depth(data, suffix, LIMITS)
+    assert "/" not in str(refusal.value)
