@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import os
 import re
 import sys
 import time
@@ -18,8 +19,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -430,6 +432,15 @@ def _start_worker(evaluator: Evaluator) -> None:
     global _evaluator  # noqa: PLW0603  a worker process has one, loaded once
     torch.set_num_threads(1)
     _evaluator = evaluator
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A killed command cannot tell its workers to stop; they would wait for work for ever."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(name: str) -> str | None:
