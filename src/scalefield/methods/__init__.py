@@ -17,6 +17,7 @@ from scalefield.anchors import Anchors
 from scalefield.errors import InputError
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import Basis
+from scalefield.methods.field import Field
 from scalefield.methods.global_affine import Global
 from scalefield.methods.grid import Grid
 from scalefield.methods.interpolate import Interpolate
@@ -31,6 +32,7 @@ from scalefield.result import Recovery
 Method = Callable[[MDEOutput, Anchors], Recovery]
 
 METHODS: dict[str, Callable[..., Method]] = {
+    "field": Field,
     "basis": Basis,
     "global": Global,
     "piecewise": Piecewise,

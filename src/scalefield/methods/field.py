@@ -1,0 +1,268 @@
+"""`field`: the ridge solve seen as a Gaussian process, with a kernel that bends and knows doubt."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from scalefield.anchors import Anchors
+from scalefield.cues import sample, upsample
+from scalefield.errors import InputError
+from scalefield.files import read_bytes, write_json
+from scalefield.generator import BasisMaps
+from scalefield.kernel import Kernel, Points, Term
+from scalefield.mde.output import MDEOutput
+from scalefield.methods.basis import WEIGHTS, basis_maps, load_generator, targets
+from scalefield.posterior import Posterior, consistent
+from scalefield.result import Recovery, Rejection
+
+EXACT_ANCHORS = 2000
+"""More anchors than this are merged with their neighbours before the solve."""
+
+PAIRS_AT_ONCE = 1 << 22
+"""Pixel-anchor pairs held in memory while the dense field is made."""
+
+LEAST_NOISE = 1e-3
+"""However precise a measurement, its pixel and the map's agree to a part in a thousand at best."""
+
+
+@dataclass(frozen=True)
+class FieldModel:
+    """A learned kernel, and the generator whose basis maps are its linear modes."""
+
+    kernel: Kernel
+    generator: str = "basis-depth-k50"
+    """One without features, so that the model serves any depth map."""
+    calibration: float = 1.0
+    """Factor on the posterior's standard deviation, chosen on val."""
+    outlier_limit: float = 2.5
+    """Calibrated leave-one-out deviations beyond which an anchor counts as contradicted."""
+    contamination: float = 0.2
+    """Share of contradicted anchors from which they are rejected, not only reported. On val a few
+    among many are objects that the MDE missed, and dropping them costs a fifth of the accuracy."""
+
+    def save(self, folder: str | Path) -> None:
+        """Write config.json: the model is these few numbers."""
+        write_json(Path(folder) / "config.json", dataclasses.asdict(self))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> FieldModel:
+        """Read what `save` wrote."""
+        path = Path(folder) / "config.json"
+        try:
+            values = json.loads(read_bytes(path))
+            kernel = values.pop("kernel")
+            terms = tuple(Term(**term) for term in kernel.pop("terms"))
+            return cls(kernel=Kernel(terms=terms, **kernel), **values)
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            raise InputError(f"{path}: not a field model's configuration ({e})") from None
+
+
+@lru_cache(maxsize=4)
+def load_field(name: str | Path) -> FieldModel:
+    """A field model by shipped name or folder."""
+    shipped = WEIGHTS / name
+    return FieldModel.load(shipped if shipped.is_dir() else name)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A Gaussian process over position, depth and basis maps: bends to anchors, knows its doubt.
+
+    ℓ minimises Σ (ℓ(aᵢ) − yᵢ)²/σᵢ² + ‖ℓ‖²_k: `basis` is the case of a kernel with linear modes
+    only. It needs no features and no image, and serves any number of anchors.
+    """
+
+    model: str | Path | FieldModel = "field"
+    """The shipped model, a folder that `FieldModel.save` wrote, or a model."""
+    robust: bool = True
+    """Reject anchors where the others contradict many of them; a few are only reported, and of
+    fewer than five anchors none is doubted."""
+
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+        """Recover from one anchor or more."""
+        model, maps = self.prepare(mde_output)
+        return self.fit(mde_output, anchors, model, maps)
+
+    def prepare(self, mde_output: MDEOutput) -> tuple[FieldModel, BasisMaps]:
+        """What does not depend on the anchors: the model, and the image's basis maps."""
+        model = self.model if isinstance(self.model, FieldModel) else load_field(self.model)
+        generator = load_generator(model.generator, mde_output.prediction.device)
+        return model, basis_maps(generator, mde_output)
+
+    def fit(
+        self, mde_output: MDEOutput, anchors: Anchors, model: FieldModel, maps: BasisMaps
+    ) -> Recovery:
+        """Only the solve and the field it gives, for maps made before."""
+        posterior, rejected, notes = self.solve(mde_output, anchors, model, maps)
+        log_scale = dense_mean(posterior, mde_output, maps)
+        recovery = Recovery.from_log_scale(
+            mde_output, anchors, log_scale, rejected=rejected, **notes
+        )
+        std_log = dense_std(posterior, mde_output, maps) * model.calibration
+        weights = model.kernel.linear**2 * (posterior.anchors.basis.mT @ posterior.alpha)
+        return dataclasses.replace(
+            recovery,
+            std_log=torch.where(mde_output.valid, std_log, torch.nan),
+            weights=weights.float(),
+            basis_maps=maps.basis_maps[0],
+            gating=maps.gating[0],
+        )
+
+    def solve(
+        self, mde_output: MDEOutput, anchors: Anchors, model: FieldModel, maps: BasisMaps
+    ) -> tuple[Posterior, tuple[Rejection, ...], dict[str, tuple[str, ...]]]:
+        """The posterior, the anchors rejected, and the report's `fallbacks` and `warnings`."""
+        points = anchor_points(mde_output, anchors, maps)
+        device = points.log_depth.device
+        y = torch.from_numpy(targets(mde_output, anchors)).to(device)
+        noise = torch.from_numpy(noise_log(anchors, float(model.kernel.noise))).to(device)
+        member = torch.arange(len(anchors), device=device)
+        notes: dict[str, tuple[str, ...]] = {}
+        if len(anchors) > EXACT_ANCHORS:
+            points, y, noise, member = merge(points, y, noise, EXACT_ANCHORS)
+            merged = f"{len(anchors)} anchors were merged with neighbours into {len(y)}"
+            notes["fallbacks"] = (merged,)
+        rejected: tuple[Rejection, ...] = ()
+        if self.robust:
+            limit = model.outlier_limit * model.calibration
+            kept = consistent(model.kernel, points, y, noise, limit)
+            strange = (~kept)[member].nonzero()[:, 0].tolist()
+            # Six anchors are what it takes to know a scene; beyond them a share is meaningful.
+            if len(strange) > max(1, model.contamination * (len(anchors) - 6)):
+                rejected = tuple(Rejection(i, "contradicted by the others") for i in strange)
+                points, y, noise = points[kept], y[kept], noise[kept]
+            elif strange:
+                named = ", ".join(f"#{i} ({anchors.depth_m[i]:.3g} m)" for i in strange[:5])
+                more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
+                notes["warnings"] = (f"used, but contradicted by the others: {named}{more}",)
+        return Posterior.fit(model.kernel, points, y, noise), rejected, notes
+
+    def decompose(self, mde_output: MDEOutput, anchors: Anchors) -> dict[str, Tensor]:
+        """What log_scale is made of, as maps that sum to it: the anchors' median, the global
+        correction, the linear modes, and each way of bending."""
+        model, maps = self.prepare(mde_output)
+        posterior, _, _ = self.solve(mde_output, anchors, model, maps)
+        return dense_parts(posterior, mde_output, maps)
+
+
+def noise_log(anchors: Anchors, default: float) -> Float64[np.ndarray, " n"]:
+    """Standard deviation of each anchor's log-depth: its own where it is known."""
+    if anchors.sigma_m is None:
+        return np.full(len(anchors), default)
+    return np.hypot(anchors.sigma_m / anchors.depth_m, LEAST_NOISE)
+
+
+def anchor_points(mde_output: MDEOutput, anchors: Anchors, maps: BasisMaps) -> Points:
+    """The pixels that the anchors fall in, as the kernel sees them, float64."""
+    rows, columns = anchors.pixels(mde_output.shape)
+    device = mde_output.prediction.device
+    pixels = torch.from_numpy(np.stack([columns, rows], axis=1)).to(device).double()
+    basis = sample(maps.basis_maps.double(), pixels[None], mde_output.shape)[0]
+    log_depth = mde_output.mde_depth[rows, columns].double().log()
+    return Points(pixels / max(mde_output.shape), log_depth, basis)
+
+
+def merge(
+    points: Points, y: Float[Tensor, " n"], noise: Float[Tensor, " n"], most: int
+) -> tuple[Points, Float[Tensor, " m"], Float[Tensor, " m"], Int64[Tensor, " n"]]:
+    """At most `most` anchors: those in one cell of (position, log-depth) become their mean.
+
+    A cell's noise is that of a mean, and not less than its members' disagreement. The last value
+    says which merged anchor each one went into.
+    """
+    size = 1 / 128
+    while True:
+        place = torch.cat([points.position / size, points.log_depth[:, None] / (8 * size)], dim=1)
+        cells, member = place.floor().long().unique(dim=0, return_inverse=True)
+        if len(cells) <= most:
+            break
+        size *= 1.15
+    weight = noise**-2
+    total = torch.zeros(len(cells), dtype=y.dtype, device=y.device).index_add(0, member, weight)
+
+    def mean(values: Tensor) -> Tensor:
+        weighted = values * (weight if values.ndim == 1 else weight[:, None])
+        summed = values.new_zeros(len(cells), *values.shape[1:]).index_add(0, member, weighted)
+        return summed / (total if values.ndim == 1 else total[:, None])
+
+    merged = Points(mean(points.position), mean(points.log_depth), mean(points.basis))
+    level = mean(y)
+    spread = mean((y - level[member]) ** 2)
+    return merged, level, (1 / total + spread).sqrt(), member
+
+
+def dense_parts(
+    posterior: Posterior, mde_output: MDEOutput, maps: BasisMaps
+) -> dict[str, Float[Tensor, "h w"]]:
+    """E[ℓ] at every pixel, split by what explains it. Linear parts are made on the grid and
+    upsampled; bends are made at full resolution, where log-depth has its edges."""
+    kernel, alpha = posterior.kernel, posterior.alpha.float()
+    shape = mde_output.shape
+    flat = torch.ones(shape, device=alpha.device)
+    weights = (kernel.linear**2 * (posterior.anchors.basis.mT @ posterior.alpha)).float()
+    modes = torch.einsum("bkhw,k->bhw", maps.basis_maps, weights)
+    parts = {
+        "median": flat * posterior.offset.float(),
+        "global": flat * (kernel.constant**2 * alpha.sum()),
+        "modes": upsample(modes[:, None], shape)[0, 0],
+    }
+    # The kernel's terms look at position and depth alone.
+    blind = torch.zeros(len(alpha), 0, device=alpha.device)
+    anchors = posterior.anchors.to(torch.float32)
+    anchors = Points(anchors.position, anchors.log_depth, blind)
+    log_depth = mde_output.mde_depth.float().log()
+    columns = torch.arange(shape[1], device=alpha.device)
+    rows_at_once = max(1, PAIRS_AT_ONCE // (shape[1] * len(alpha)))
+    bends: dict[str, list[Tensor]] = {f"{t.shape} {i}": [] for i, t in enumerate(kernel.terms, 1)}
+    for first in range(0, shape[0], rows_at_once):
+        band = log_depth[first : first + rows_at_once]
+        rows = torch.arange(first, first + len(band), device=alpha.device)
+        position = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=-1)
+        pixels = Points(
+            position.flatten(0, 1) / max(shape), band.flatten(), blind.new_zeros(band.numel(), 0)
+        )
+        for values, term in zip(bends.values(), kernel.terms, strict=True):
+            values.append((term(pixels, anchors) @ alpha).reshape(band.shape))
+    return parts | {name: torch.cat(values) for name, values in bends.items()}
+
+
+def dense_mean(
+    posterior: Posterior, mde_output: MDEOutput, maps: BasisMaps
+) -> Float[Tensor, "h w"]:
+    """E[ℓ] at every pixel."""
+    parts = iter(dense_parts(posterior, mde_output, maps).values())
+    total = next(parts)
+    for part in parts:
+        total = total + part
+    return total
+
+
+def grid_points(mde_output: MDEOutput, maps: BasisMaps) -> Points:
+    """The cells of the generator's grid, as the kernel sees them."""
+    height, width = mde_output.shape
+    rows, columns = maps.basis_maps.shape[2:]
+    device = maps.basis_maps.device
+    v = ((torch.arange(rows, device=device) + 0.5) * (height / rows)).long()
+    u = ((torch.arange(columns, device=device) + 0.5) * (width / columns)).long()
+    log_depth = mde_output.mde_depth.float().log()[v][:, u].flatten()
+    position = torch.stack(torch.meshgrid(u, v, indexing="xy"), dim=-1).flatten(0, 1)
+    basis = maps.basis_maps[0].flatten(1).mT
+    return Points(position / max(height, width), log_depth, basis)
+
+
+def dense_std(posterior: Posterior, mde_output: MDEOutput, maps: BasisMaps) -> Float[Tensor, "h w"]:
+    """Standard deviation of ℓ, made on the generator's grid and upsampled."""
+    points = grid_points(mde_output, maps)
+    step = max(1, PAIRS_AT_ONCE // len(posterior.alpha))
+    variance = [posterior.variance(points[i : i + step]) for i in range(0, len(points), step)]
+    grid = torch.cat(variance).sqrt().reshape(1, 1, *maps.basis_maps.shape[2:])
+    return upsample(grid, mde_output.shape)[0, 0]

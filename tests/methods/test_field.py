@@ -1,0 +1,152 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalefield.anchors import Anchors
+from scalefield.errors import InputError
+from scalefield.kernel import Kernel, Points, Term
+from scalefield.mde.output import MDEOutput
+from scalefield.methods.field import Field, FieldModel, load_field, merge
+from scalefield.recovery import recover_from
+
+
+def world(seed=0, shape=(45, 60)):
+    """A room with a box in front of a slanted wall; the truth bends away from D smoothly."""
+    rng = np.random.default_rng(seed)
+    v, u = np.mgrid[0 : shape[0], 0 : shape[1]]
+    depth = 1 + u / shape[1] * rng.uniform(0.5, 2)
+    depth[10:30, 20:40] *= 0.5
+    bend = 0.4 * np.sin(3 * u / shape[1] + rng.uniform(0, 6)) + 0.2 * v / shape[0]
+    return MDEOutput(torch.from_numpy(depth).float(), "depth"), 2.5 * depth * np.exp(bend)
+
+
+def draw(truth, n, seed=0):
+    rng = np.random.default_rng(seed)
+    chosen = rng.choice(truth.size, n, replace=False)
+    v, u = np.divmod(chosen, truth.shape[1])
+    return Anchors(u, v, truth[v, u])
+
+
+def absrel(recovery, truth):
+    return float(np.mean(np.abs(recovery.depth_m.numpy() - truth) / truth))
+
+
+def test_error_falls_with_anchors_to_almost_nothing():
+    mde_output, truth = world()
+    errors = [absrel(Field()(mde_output, draw(truth, n)), truth) for n in (1, 10, 100, 1000)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 0.1
+    assert errors[-1] < 0.01
+
+
+def test_it_knows_where_it_does_not_know():
+    mde_output, truth = world()
+    v, u = np.mgrid[0:45:5, 0:25:5].reshape(2, -1)  # the left side only
+    recovery = Field()(mde_output, Anchors(u, v, truth[v, u]))
+    std = recovery.std_log
+    assert std.shape == mde_output.shape
+    assert float(std[:, 45:].mean()) > 2 * float(std[:, :20].mean())
+
+
+def test_anchors_with_a_deviation_of_their_own_are_heard_accordingly():
+    mde_output, truth = world()
+    anchors = draw(truth, 30)
+    wrong = anchors.depth_m.copy()
+    wrong[0] *= 1.1
+    sigma = np.full(30, 0.001)
+    precise = Field(robust=False)(mde_output, Anchors(anchors.u, anchors.v, wrong, sigma))
+    sigma[0] = 10.0
+    vague = Field(robust=False)(mde_output, Anchors(anchors.u, anchors.v, wrong, sigma))
+    at = int(anchors.v[0]), int(anchors.u[0])
+    assert float(precise.depth_m[at]) == pytest.approx(wrong[0], rel=0.02)
+    assert abs(float(vague.depth_m[at]) / anchors.depth_m[0] - 1) < 0.06
+
+
+@settings(max_examples=10)
+@given(scale=st.floats(1e-3, 1e3))
+def test_scaling_the_anchors_scales_the_depth(scale):
+    mde_output, truth = world()
+    anchors = draw(truth, 20)
+    plain = Field()(mde_output, anchors)
+    larger = Field()(mde_output, Anchors(anchors.u, anchors.v, anchors.depth_m * scale))
+    torch.testing.assert_close(larger.depth_m, plain.depth_m * scale, rtol=1e-3, atol=0)
+    torch.testing.assert_close(larger.std_log, plain.std_log)
+
+
+def test_the_decomposition_sums_to_the_field():
+    mde_output, truth = world()
+    anchors = draw(truth, 40)
+    parts = Field().decompose(mde_output, anchors)
+    assert list(parts)[:3] == ["median", "global", "modes"]
+    recovery = Field()(mde_output, anchors)
+    torch.testing.assert_close(sum(parts.values()), recovery.log_scale, atol=1e-4, rtol=0)
+
+
+def test_wrong_anchors_are_named_and_do_little_harm():
+    mde_output, truth = world()
+    anchors = draw(truth, 110)
+    wrong = np.random.default_rng(1).permutation(110)[:33]
+    depth_m = anchors.depth_m.copy()
+    depth_m[wrong] *= np.random.default_rng(2).choice([0.25, 0.4, 2.5, 4.0], 33)
+    spoiled = recover_from(mde_output, Anchors(anchors.u, anchors.v, depth_m), Field())
+    rejected = {r.anchor for r in spoiled.report.rejected}
+    assert len(rejected & set(wrong.tolist())) >= 28
+    assert len(rejected - set(wrong.tolist())) <= 4
+    assert spoiled.report.anchors_used == 110 - len(rejected)
+    fewer = anchors[np.setdiff1d(np.arange(110), wrong)]
+    assert absrel(spoiled, truth) < 1.5 * absrel(Field()(mde_output, fewer), truth)
+    trusting = Field(robust=False)(mde_output, Anchors(anchors.u, anchors.v, depth_m))
+    assert absrel(trusting, truth) > 3 * absrel(spoiled, truth)
+
+
+def test_one_strange_anchor_is_used_and_named():
+    mde_output, truth = world()
+    anchors = draw(truth, 12)
+    depth_m = anchors.depth_m.copy()
+    depth_m[7] *= 3
+    report = recover_from(mde_output, Anchors(anchors.u, anchors.v, depth_m), Field()).report
+    assert report.rejected == ()
+    assert f"contradicted by the others: #7 ({depth_m[7]:.3g} m)" in report.warnings[0]
+    assert Field(robust=False)(mde_output, anchors).report.warnings == ()
+
+
+def test_honest_anchors_are_not_rejected():
+    mde_output, truth = world()
+    for n in (5, 20, 300):
+        assert Field()(mde_output, draw(truth, n)).report.rejected == ()
+
+
+def test_ten_thousand_anchors_are_merged_and_said_so():
+    mde_output, truth = world(shape=(120, 160))
+    anchors = draw(truth, 10_000)
+    recovery = Field()(mde_output, anchors)
+    assert "10000 anchors were merged" in recovery.report.fallbacks[0]
+    assert absrel(recovery, truth) < 0.006
+
+
+def test_merging_keeps_means_and_says_how_sure_they_are():
+    points = Points(torch.rand(50, 2) * 1e-3, torch.zeros(50), torch.ones(50, 1))
+    y, noise = torch.randn(50).double(), torch.full((50,), 0.1).double()
+    merged, level, deviation, member = merge(points.to(torch.float64), y, noise, 10)
+    assert len(merged) == 1
+    assert bool((member == 0).all())
+    assert float(level) == pytest.approx(float(y.mean()))
+    expected = np.sqrt(0.1**2 / 50 + float(y.var(correction=0)))
+    assert float(deviation) == pytest.approx(expected)
+
+
+def test_the_model_survives_the_disk(tmp_path):
+    model = FieldModel(Kernel(1.0, 2.0, (Term(0.1, 0.2, 0.3, "gaussian"),), 0.05), calibration=1.2)
+    model.save(tmp_path)
+    assert FieldModel.load(tmp_path) == model
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(InputError, match="not a field model's configuration"):
+        FieldModel.load(tmp_path)
+
+
+def test_the_shipped_model_needs_nothing_but_depth():
+    model = load_field("field")
+    assert model.generator == "basis-depth-k50"
+    assert 0.5 < model.calibration < 2

@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalefield.kernel import Kernel
+from scalefield.posterior import Posterior, consistent
+from scalefield.ridge import Ridge, solve
+from test_kernel import KERNEL, points
+
+cases = {"n": st.integers(1, 20), "seed": st.integers(0, 500)}
+
+
+def problem(n, seed, noise=0.02):
+    rng = torch.Generator().manual_seed(seed)
+    y = torch.randn(n, generator=rng, dtype=torch.float64) * 0.3 + 1
+    return points(n, seed), y, torch.full((n,), noise, dtype=torch.float64)
+
+
+@given(**cases)
+def test_equals_the_textbook_with_an_explicit_inverse(n, seed):
+    anchors, y, noise = problem(n, seed)
+    query = points(7, seed + 1)
+    found = Posterior.fit(KERNEL, anchors, y, noise)
+    inverse = torch.linalg.inv(KERNEL(anchors, anchors) + torch.diag(noise**2))
+    cross = KERNEL(query, anchors)
+    offset = torch.quantile(y, 0.5)
+    mean = offset + cross @ inverse @ (y - offset)
+    variance = KERNEL(query, query).diagonal() - (cross @ inverse @ cross.mT).diagonal()
+    torch.testing.assert_close(found.mean(query), mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found.variance(query), variance, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(sum(found.parts(query).values()), found.mean(query))
+
+
+@given(n=st.integers(2, 12), seed=st.integers(0, 500))
+def test_leave_one_out_is_leaving_one_out(n, seed):
+    anchors, y, noise = problem(n, seed)
+    posterior = Posterior.fit(KERNEL, anchors, y, noise)
+    residual, deviation = posterior.leave_one_out()
+    for i in range(n):
+        others = torch.arange(n) != i
+        covariance = KERNEL(anchors[others], anchors[others]) + torch.diag(noise[others] ** 2)
+        cross = KERNEL(anchors[i : i + 1], anchors[others])
+        weights = torch.linalg.solve(covariance, cross.mT)[:, 0]
+        # The median stays that of all anchors, as in the closed form.
+        predicted = posterior.offset + weights @ (y[others] - posterior.offset)
+        own = KERNEL.variance(anchors[i : i + 1])[0] - cross[0] @ weights + noise[i] ** 2
+        assert float(residual[i]) == pytest.approx(float(y[i] - predicted), abs=1e-6)
+        assert float(deviation[i]) == pytest.approx(float(own.sqrt()), rel=1e-5)
+
+
+@given(**cases)
+def test_it_passes_through_exact_anchors(n, seed):
+    anchors, y, _ = problem(n, seed)
+    exact = Posterior.fit(KERNEL, anchors, y, torch.full((n,), 1e-6, dtype=torch.float64))
+    torch.testing.assert_close(exact.mean(anchors), y, atol=1e-5, rtol=0)
+    assert float(exact.variance(anchors).max()) < 1e-6
+
+
+@given(n=st.integers(2, 20), seed=st.integers(0, 500))
+def test_more_anchors_never_increase_the_variance(n, seed):
+    anchors, y, noise = problem(n, seed)
+    query = points(9, seed + 1)
+    fewer = Posterior.fit(KERNEL, anchors[:-1], y[:-1], noise[:-1]).variance(query)
+    more = Posterior.fit(KERNEL, anchors, y, noise).variance(query)
+    assert bool((more <= fewer + 1e-9).all())
+
+
+@given(n=st.integers(1, 15), seed=st.integers(0, 500))
+def test_the_paper_s_ridge_is_the_case_of_linear_modes_alone(n, seed):
+    """Prior variance τ² of the weights and noise σ² are a ridge of σ²/τ²."""
+    anchors, y, noise = problem(n, seed, noise=0.3)
+    linear = Kernel(0.0, 2.0, (), 0.3)
+    query = points(6, seed + 1)
+    gaussian = Posterior.fit(linear, anchors, y, noise).mean(query)
+    strength = 0.3**2 / 2.0**2
+    ridge = solve(
+        anchors.basis[None], y[None], torch.ones(1, n),
+        Ridge(ridge=strength, ridge_global=strength),
+    )  # fmt: skip
+    torch.testing.assert_close(gaussian, ridge.offset + query.basis @ ridge.weights[0])
+
+
+def test_float32_is_close_to_float64():
+    anchors, y, noise = problem(200, 3)
+    posterior = Posterior.fit(KERNEL, anchors, y, noise)
+    query = points(50, 4)
+    single = posterior.mean(query.to(torch.float32)).double()
+    assert float((single - posterior.mean(query)).abs().max()) < 2e-3
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 500))
+def test_gross_errors_are_found_and_honest_anchors_stay(seed):
+    """A field drawn from the kernel itself, 30 % of the anchors wrong by a factor of 4 to 10."""
+    n = 100
+    anchors = points(n, seed)
+    rng = np.random.default_rng(seed)
+    covariance = KERNEL(anchors, anchors).numpy() + 1e-9 * np.eye(n)
+    y = torch.from_numpy(np.linalg.cholesky(covariance) @ rng.normal(size=n))
+    y = y + 0.02 * torch.from_numpy(rng.normal(size=n))
+    wrong = torch.from_numpy(rng.permutation(n) < 30)
+    factor = torch.from_numpy(rng.choice([-1, 1], n) * rng.uniform(np.log(4), np.log(10), n))
+    noise = torch.full((n,), 0.02, dtype=torch.float64)
+    assert float(consistent(KERNEL, anchors, y, noise, 4.0).double().mean()) >= 0.99
+    kept = consistent(KERNEL, anchors, y + wrong * factor, noise, 4.0)
+    assert float((~kept)[wrong].double().mean()) > 0.8
+    assert float(kept[~wrong].double().mean()) > 0.9
+
+
+def test_without_a_majority_nobody_is_rejected():
+    anchors, _, noise = problem(4, 0)
+    y = torch.tensor([0.0, 0.0, 0.0, 9.0], dtype=torch.float64)
+    assert bool(consistent(KERNEL, anchors, y, noise, 5.0).all())
+    anchors, _, noise = problem(9, 0)
+    wild = torch.randn(9, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 50
+    assert int(consistent(KERNEL, anchors, wild, noise, 5.0).sum()) >= 5
