@@ -121,10 +121,13 @@ class Field:
         self, mde_output: MDEOutput, anchors: Anchors, model: FieldModel, maps: BasisMaps
     ) -> tuple[Posterior, tuple[Rejection, ...], dict[str, tuple[str, ...]]]:
         """The posterior, the anchors rejected, and the report's `fallbacks` and `warnings`."""
-        points = anchor_points(mde_output, anchors, maps)
+        # In an order of their own, so that rounding does not depend on the user's.
+        order = np.lexsort((anchors.depth_m, anchors.u, anchors.v))
+        ordered = anchors[order]
+        points = anchor_points(mde_output, ordered, maps)
         device = points.log_depth.device
-        y = torch.from_numpy(targets(mde_output, anchors)).to(device)
-        noise = torch.from_numpy(noise_log(anchors, float(model.kernel.noise))).to(device)
+        y = torch.from_numpy(targets(mde_output, ordered)).to(device)
+        noise = torch.from_numpy(noise_log(ordered, float(model.kernel.noise))).to(device)
         member = torch.arange(len(anchors), device=device)
         notes: dict[str, tuple[str, ...]] = {}
         if len(anchors) > EXACT_ANCHORS:
@@ -135,7 +138,7 @@ class Field:
         if self.robust:
             limit = model.outlier_limit * model.calibration
             kept = consistent(model.kernel, points, y, noise, limit)
-            strange = (~kept)[member].nonzero()[:, 0].tolist()
+            strange = sorted(order[(~kept)[member].cpu().numpy()].tolist())
             # Six anchors are what it takes to know a scene; beyond them a share is meaningful.
             if len(strange) > max(1, model.contamination * (len(anchors) - 6)):
                 rejected = tuple(Rejection(i, "contradicted by the others") for i in strange)
@@ -212,14 +215,14 @@ def dense_parts(
     modes = torch.einsum("bkhw,k->bhw", maps.basis_maps, weights)
     parts = {
         "median": flat * posterior.offset.float(),
-        "global": flat * (kernel.constant**2 * alpha.sum()),
+        "global": flat * (kernel.constant**2 * posterior.alpha.sum()).float(),
         "modes": upsample(modes[:, None], shape)[0, 0],
     }
     # The kernel's terms look at position and depth alone.
     blind = torch.zeros(len(alpha), 0, device=alpha.device)
     anchors = posterior.anchors.to(torch.float32)
     anchors = Points(anchors.position, anchors.log_depth, blind)
-    log_depth = mde_output.mde_depth.float().log()
+    log_depth = mde_output.mde_depth.log().float()
     columns = torch.arange(shape[1], device=alpha.device)
     rows_at_once = max(1, PAIRS_AT_ONCE // (shape[1] * len(alpha)))
     bends: dict[str, list[Tensor]] = {f"{t.shape} {i}": [] for i, t in enumerate(kernel.terms, 1)}
@@ -253,7 +256,7 @@ def grid_points(mde_output: MDEOutput, maps: BasisMaps) -> Points:
     device = maps.basis_maps.device
     v = ((torch.arange(rows, device=device) + 0.5) * (height / rows)).long()
     u = ((torch.arange(columns, device=device) + 0.5) * (width / columns)).long()
-    log_depth = mde_output.mde_depth.float().log()[v][:, u].flatten()
+    log_depth = mde_output.mde_depth.log().float()[v][:, u].flatten()
     position = torch.stack(torch.meshgrid(u, v, indexing="xy"), dim=-1).flatten(0, 1)
     basis = maps.basis_maps[0].flatten(1).mT
     return Points(position / max(height, width), log_depth, basis)

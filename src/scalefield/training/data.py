@@ -91,7 +91,7 @@ def prepare_frame(
     """Run the MDE on a frame and keep what training needs; anchors of `regimes` by the protocol."""
     output = (mde.for_scene(frame.scene) if isinstance(mde, CrossFit) else mde)(frame.image)
     name = frame.name
-    log_depth = grid_log_depth(output.mde_depth[None].float())[0].to(device)
+    log_depth = grid_log_depth(output.mde_depth[None])[0].float().to(device)
     features = output.features
     if features is not None and features.shape[1] * features.shape[2] > log_depth.numel():
         features = resize(features[None], log_depth.shape[1:])[0]
