@@ -126,6 +126,14 @@ def test_features_of_lite_are_used_and_those_of_others_are_not():
     )
 
 
+def test_maps_are_made_once_for_an_output():
+    mde_output = world()
+    generator = load_generator("basis-depth-k8")
+    first = basis_maps(generator, mde_output)
+    assert basis_maps(generator, mde_output) is first
+    assert basis_maps(generator, world()) is not first
+
+
 def test_the_paper_s_words_are_available():
     mde_output = world()
     anchors = some_anchors(mde_output, 10)

@@ -96,13 +96,15 @@ def load_generator(name: str | Path, device: torch.device | str = "cpu") -> Gene
 
 @torch.no_grad()
 def basis_maps(generator: Generator, mde_output: MDEOutput) -> BasisMaps:
-    """E and G of one image, with a batch dimension of one."""
-    # The logarithm first: float64 maps may hold depths that float32 cannot.
-    log_depth = grid_log_depth(mde_output.mde_depth[None], generator.config.cells).float()
-    features = None if mde_output.features is None else mde_output.features[None].float()
-    if not generator.config.feature_channels or generator.config.zero_features:
-        features = None
-    return generator(features, log_depth)
+    """E and G of one image, with a batch dimension of one; made once for each output."""
+    if generator not in mde_output.memo:
+        # The logarithm first: float64 maps may hold depths that float32 cannot.
+        log_depth = grid_log_depth(mde_output.mde_depth[None], generator.config.cells).float()
+        features = None if mde_output.features is None else mde_output.features[None].float()
+        if not generator.config.feature_channels or generator.config.zero_features:
+            features = None
+        mde_output.memo[generator] = generator(features, log_depth)
+    return mde_output.memo[generator]
 
 
 def anchor_embeddings(maps: BasisMaps, mde_output: MDEOutput, anchors: Anchors) -> Tensor:
