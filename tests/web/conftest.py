@@ -1,4 +1,6 @@
 import io
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -77,3 +79,17 @@ def png() -> Callable[[int, int], tuple[np.ndarray, bytes]]:
         return pixels, encoded(pixels)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    """The server on a real socket, with the address of its page."""
+    uvicorn = pytest.importorskip("uvicorn")
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(create_app(), log_level="error"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(timeout=10)

@@ -73,7 +73,13 @@ def request_of(chunks: list, headers: dict | None = None) -> Request:
 
 
 def read(bodies: Bodies, request: Request, limit: int) -> bytes:
-    return asyncio.run(bodies.read(request, limit))
+    return asyncio.run(whole(bodies, request, limit))
+
+
+async def whole(bodies: Bodies, request: Request, limit: int) -> bytes:
+    async with bodies.read(request, limit) as body:
+        assert bodies.held >= len(body)  # it counts for as long as it is used
+        return body
 
 
 def test_bodies_are_limited_by_what_comes_and_by_what_is_promised() -> None:
@@ -92,11 +98,11 @@ def test_bodies_are_limited_together() -> None:
     bodies = Bodies(10)
 
     async def both() -> tuple:
-        slow = asyncio.create_task(bodies.read(request_of([b"12345678", None]), 100))
+        slow = asyncio.create_task(whole(bodies, request_of([b"12345678", None]), 100))
         await asyncio.sleep(0.01)
         with pytest.raises(HTTPException, match="503"):
-            await bodies.read(request_of([b"345"]), 100)
-        small = await bodies.read(request_of([b"34"]), 100)
+            await whole(bodies, request_of([b"345"]), 100)
+        small = await whole(bodies, request_of([b"34"]), 100)
         slow.cancel()
         await asyncio.gather(slow, return_exceptions=True)
         return small, bodies.held

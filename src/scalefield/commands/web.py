@@ -94,6 +94,7 @@ def listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen(128)  # from here on a browser that comes early waits, and is not refused
     except OSError as e:
         listening.close()
         raise InputError(

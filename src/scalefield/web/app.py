@@ -25,7 +25,7 @@ import scalefield
 from scalefield import samples
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError, MissingExtra
-from scalefield.mde import MODELS
+from scalefield.mde import MODELS, MDEOutput
 from scalefield.methods import METHODS
 from scalefield.preview import NEAR_TO_FAR, SMALL_TO_LARGE
 from scalefield.recovery import bring_depth
@@ -117,8 +117,8 @@ class Server:
 
     async def create(self, request: Request) -> Response:
         """A session for the photograph in the body."""
-        data = await self.bodies.read(request, self.limits.upload_bytes)
-        photo = await self.heavy.run(lambda: read_photo(data, self.limits))
+        async with self.bodies.read(request, self.limits.upload_bytes) as data:
+            photo = await self.heavy.run(lambda: read_photo(data, self.limits))
         name = plain_name(request.query_params.get("name", ""), "photo.jpg")
         source = "EXIF" if photo.fov_deg else ""
         return self.start(Session(name, photo.pixels, photo.fov_deg, source))
@@ -209,16 +209,16 @@ class Server:
     async def bring_depth(self, request: Request) -> Response:
         """Relative depth of the client's own, in place of the estimator's."""
         session, query = self.session(request), request.query_params
-        data = await self.bodies.read(request, self.limits.upload_bytes)
         name = plain_name(query.get("name", ""), "depth.npy")
         kind: Any = query.get("kind")
         resize = query.get("resize") == "true"
 
-        def read() -> Any:
+        def read(data: bytes) -> MDEOutput:
             values = read_depth(data, PurePosixPath(name).suffix.lower(), self.limits)
             return bring_depth(values, kind, session.image, resize=resize)
 
-        output = await self.heavy.run(read)
+        async with self.bodies.read(request, self.limits.upload_bytes) as data:
+            output = await self.heavy.run(lambda: read(data))
         session.own_depth = name
         session.state = "waiting"
         self.background(lambda: session.prepare(lambda: output))
@@ -264,11 +264,11 @@ class Server:
         media_type = request.headers.get("content-type", "").partition(";")[0].strip()
         if media_type != "application/json":
             raise HTTPException(415, "wanted content-type: application/json")
-        data = await self.bodies.read(request, JSON_BYTES)
-        try:
-            return json.loads(data, parse_constant=_no_number)
-        except (ValueError, RecursionError) as e:
-            raise InputError(f"the body is not JSON ({e})") from None
+        async with self.bodies.read(request, JSON_BYTES) as data:
+            try:
+                return json.loads(data, parse_constant=_no_number)
+            except (ValueError, RecursionError) as e:
+                raise InputError(f"the body is not JSON ({e})") from None
 
 
 def create_app(limits: Limits | None = None, hosts: tuple[str, ...] = LOCAL_HOSTS) -> Starlette:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -86,8 +88,9 @@ class Bodies:
     def __init__(self, most_together: int) -> None:
         self.most_together, self.held = most_together, 0
 
-    async def read(self, request: Request, limit: int) -> bytes:
-        """The whole body, or 413, 408, 503 as the case may be."""
+    @asynccontextmanager
+    async def read(self, request: Request, limit: int) -> AsyncIterator[bytes]:
+        """The whole body, which counts until the block ends; or 413, 408, 503."""
         too_large = HTTPException(413, f"that is more than the {limit / 2**20:g} MiB taken here")
         promised = request.headers.get("content-length", "0")
         if not promised.isdigit() or int(promised) > limit:
@@ -95,17 +98,18 @@ class Bodies:
         chunks: list[bytes] = []
         size = 0
         try:
-            async with asyncio.timeout(BODY_SECONDS):
-                async for chunk in request.stream():
-                    size += len(chunk)
-                    self.held += len(chunk)
-                    chunks.append(chunk)
-                    if size > limit:
-                        raise too_large
-                    if self.held > self.most_together:
-                        raise HTTPException(503, "too many uploads at once; try again in a moment")
-            return b"".join(chunks)
-        except TimeoutError:
-            raise HTTPException(408, "the upload took too long and was given up") from None
+            try:
+                async with asyncio.timeout(BODY_SECONDS):
+                    async for chunk in request.stream():
+                        size += len(chunk)
+                        self.held += len(chunk)
+                        chunks.append(chunk)
+                        if size > limit:
+                            raise too_large
+                        if self.held > self.most_together:
+                            raise HTTPException(503, "too many uploads at once; try again soon")
+            except TimeoutError:
+                raise HTTPException(408, "the upload took too long and was given up") from None
+            yield b"".join(chunks)
         finally:
             self.held -= size

@@ -83,7 +83,10 @@ export class Stage {
       this.close(false);
       return;
     }
-    const pixel = this.pixel(event);
+    // A click tells whole pixels of the screen; the pointer was more exact, and its pixel is the
+    // one that the readout spoke of.
+    const exact = event.pointerType === "mouse" && !this.element.classList.contains("by-keyboard");
+    const pixel = (exact && this.cursor) || this.pixel(event);
     if (pixel) this.act(pixel);
   }
 
