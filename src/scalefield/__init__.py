@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scalefield.recovery import recover as recover
     from scalefield.result import Recovery as Recovery
     from scalefield.result import Report as Report
+    from scalefield.suggestion import suggest as suggest
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ _HOME = {
     "Recovery": "result",
     "Report": "result",
     "recover": "recovery",
+    "suggest": "suggestion",
 }
 
 __all__ = [*_HOME, "__version__"]  # noqa: PLE0604

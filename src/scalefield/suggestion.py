@@ -1,0 +1,141 @@
+"""Where to measure next: the pixels whose depth would remove most of the field's doubt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
+
+from scalefield.anchors import Anchors
+from scalefield.defaults import MDE_NAME
+from scalefield.errors import InputError
+from scalefield.kernel import Kernel, Points
+from scalefield.mde import MDE, Kind, MDEOutput
+from scalefield.methods.field import Field, grid_points
+
+CANDIDATES = 1200
+"""Grid cells that are weighed against one another; their covariance is a matrix of this size."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A pixel worth measuring."""
+
+    u: int
+    v: int
+    std_log: float
+    """Standard deviation of log-depth there, before it is measured."""
+    removes: float
+    """Share of the image's remaining variance that measuring it removes."""
+
+
+def suggest(
+    image: Any,
+    anchors: Anchors | None = None,
+    n: int = 3,
+    *,
+    mde: str | MDE = MDE_NAME,
+    mde_depth: np.ndarray | Tensor | None = None,
+    kind: Kind | None = None,
+    reachable: Bool[np.ndarray, "h w"] | None = None,
+    model: str | Path = "field",
+) -> list[Suggestion]:
+    """The `n` pixels to measure next, best first, given the anchors there are already.
+
+    Greedy: each is the one whose measurement removes most posterior variance, summed over the
+    image, the ones before it taken as measured. What they will say does not matter, only where
+    they are. `reachable` marks the pixels that can be measured at all.
+    """
+    from scalefield.recovery import bring_depth, estimate, load_image
+
+    pixels = None if image is None else load_image(image)
+    if mde_depth is not None:
+        output = bring_depth(mde_depth, kind, pixels)
+    elif pixels is not None:
+        output = estimate(pixels, mde, kind)
+    else:
+        raise InputError("nothing to look at: give an image, or mde_depth with its kind")
+    return suggest_from(output, anchors, n, reachable=reachable, model=model)
+
+
+def suggest_from(
+    mde_output: MDEOutput,
+    anchors: Anchors | None,
+    n: int,
+    *,
+    reachable: Bool[np.ndarray, "h w"] | None = None,
+    model: str | Path = "field",
+) -> list[Suggestion]:
+    """`suggest` once the MDE has spoken."""
+    if n < 1:
+        raise InputError(f"at least one pixel must be asked for, found n={n}")
+    if reachable is not None and reachable.shape != mde_output.shape:
+        raise InputError(
+            f"the mask of reachable pixels has shape {reachable.shape}, the image "
+            f"{mde_output.shape}"
+        )
+    field = Field(model=model)
+    learned, maps = field.prepare(mde_output)
+    points = grid_points(mde_output, maps).to(torch.float64)
+    chosen = np.unique(np.linspace(0, len(points) - 1, min(CANDIDATES, len(points))).astype(int))
+    points = points[torch.from_numpy(chosen).to(points.log_depth.device)]
+    uv = (points.position * max(mde_output.shape)).round().long().cpu().numpy()
+    open_to = mde_output.valid.cpu().numpy()[uv[:, 1], uv[:, 0]]
+    if reachable is not None:
+        open_to &= reachable[uv[:, 1], uv[:, 0]]
+    if not open_to.any():
+        raise InputError("no reachable pixel has a relative depth, so none can be suggested")
+    covariance = posterior_covariance(field, mde_output, anchors, points)
+    kernel = learned.kernel
+    order, removed, before = greedy(covariance, float(kernel.noise), n, open_to)
+    return [
+        Suggestion(int(uv[i, 0]), int(uv[i, 1]), float(s * learned.calibration), float(r))
+        for i, r, s in zip(order, removed, before, strict=True)
+    ]
+
+
+def posterior_covariance(
+    field: Field, mde_output: MDEOutput, anchors: Anchors | None, points: Points
+) -> Float64[np.ndarray, "m m"]:
+    """Covariance of ℓ between points, given the anchors (or none)."""
+    model, maps = field.prepare(mde_output)
+    kernel: Kernel = model.kernel
+    prior = kernel(points, points)
+    if anchors is not None and len(anchors):
+        posterior, _, _ = field.solve(mde_output, anchors, model, maps)
+        cross = kernel(posterior.anchors, points)
+        half = torch.linalg.solve_triangular(posterior.factor, cross, upper=False)
+        prior = prior - half.mT @ half
+    return prior.cpu().numpy()
+
+
+def greedy(
+    covariance: Float64[np.ndarray, "m m"],
+    noise: float,
+    n: int,
+    open_to: Bool[np.ndarray, " m"],
+) -> tuple[Int64[np.ndarray, " k"], Float64[np.ndarray, " k"], Float64[np.ndarray, " k"]]:
+    """Rows whose measurement removes most of the trace, one after another; the share of the
+    trace each removes, and its deviation before.
+
+    Measuring row j takes c cᵀ/(c_j + σ²) off the covariance, with c its column.
+    """
+    covariance = covariance.copy()
+    free = open_to.copy()
+    order, removed, before = [], [], []
+    for _ in range(min(n, int(free.sum()))):
+        variance = covariance.diagonal().clip(min=0)
+        gain = np.where(free, (covariance**2).sum(axis=0) / (variance + noise**2), -np.inf)
+        best = int(gain.argmax())
+        order.append(best)
+        removed.append(gain[best] / max(variance.sum(), 1e-300))
+        before.append(np.sqrt(variance[best]))
+        column = covariance[:, best].copy()
+        covariance -= np.outer(column, column) / (variance[best] + noise**2)
+        free[best] = False
+    return np.array(order, dtype=np.int64), np.array(removed), np.array(before)
