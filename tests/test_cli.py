@@ -227,7 +227,7 @@ def test_methods_tells_the_options_of_one(capsys):
     printed = capsys.readouterr().out
     assert "--option superpixels=100\n    About how many superpixels are made." in printed
     assert main(["methods", "magic"]) == 2
-    assert "no method 'magic'; there are basis" in capsys.readouterr().err
+    assert "no method 'magic'; there are field, basis" in capsys.readouterr().err
 
 
 @given(st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none())

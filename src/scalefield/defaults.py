@@ -1,4 +1,4 @@
 """What `recover` uses when nothing else is said; here, because reading it must cost no import."""
 
 MDE_NAME = "lite"
-METHOD_NAME = "basis"
+METHOD_NAME = "field"

@@ -64,6 +64,9 @@ def summary(recovery: Recovery) -> str:
         f"anchors used, median residual {error:.1f} %",
         f"  depth {low:.2f} … {high:.2f} m, median {middle:.2f} m",
     ]
+    if recovery.std_log is not None:
+        doubt = 100 * np.expm1(np.nanmedian(recovery.std_log))
+        lines.append(f"  a typical pixel is sure to ±{doubt:.0f} % (one standard deviation)")
     if report.hole_pixels:
         lines.append(f"  {report.hole_pixels} pixels have no relative depth and stay NaN")
     if report.limited_pixels:
