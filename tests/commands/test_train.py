@@ -1,0 +1,78 @@
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from scalefield.cli import main
+from scalefield.files import write_depth_png
+from scalefield.mde.lite import WEIGHTS
+from scalefield.training.mde import trained_on
+from training.world import World
+
+
+def write_folder(root, source="made/up", scene="room"):
+    """The made-up world on disk, in the plain folder layout."""
+    world, frames = World(), []
+    root.mkdir()
+    for split, count in (("train", 4), ("val", 2)):
+        names = world.names(split)[:count]
+        (root / f"{split}.txt").write_text("".join(f"{source}/{n[-2:]}\n" for n in names))
+        for name in names:
+            frame = world.load(name)
+            for part in ("rgb", "depth"):
+                (root / source / part).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.repeat(np.repeat(frame.image, 2, 0), 2, 1)).save(
+                root / source / "rgb" / f"{name[-2:]}.png"
+            )
+            depth_m = np.repeat(np.repeat(frame.depth_m, 2, 0), 2, 1)
+            write_depth_png(root / source / "depth" / f"{name[-2:]}.png", depth_m, 1000.0)
+            frames.append({"name": name[-2:], "scene": scene, "K": None})
+    meta = {"depth_scale_per_metre": 1000, "depth_range_m": [0.1, 10], "frames": frames}
+    (root / source / "meta.json").write_text(json.dumps(meta))
+    return root
+
+
+def test_a_generator_is_trained_and_used(tmp_path, capsys):
+    data = write_folder(tmp_path / "data")
+    out = tmp_path / "run"
+    command = ["train", "--root", str(data), "--mde", "lite", "--out", str(out), "--k", "4"]
+    options = ["--epochs", "1", "--preset", "paper", "--device", "cpu"]
+    assert main([*command, *options, "--cache", str(tmp_path / "cache")]) == 0
+    config = json.loads((out / "run.json").read_text())["config"]
+    assert (config["k"], config["anchors"], config["epochs"]) == (4, [10, 15], 1)
+    assert any((tmp_path / "cache").rglob("*.safetensors"))
+    photo = data / "made/up/rgb/00.png"
+    (tmp_path / "a.csv").write_text("u,v,depth_m\n3,4,2.5\n40,30,3.0\n")
+    recover = ["recover", str(photo), "--anchors", str(tmp_path / "a.csv"), "--method", "basis"]
+    model = ["--option", f"generator={out / 'model'}", "--out", str(tmp_path / "result")]
+    capsys.readouterr()
+    assert main([*recover, *model]) == 0
+    with np.load(tmp_path / "result" / "depth.npz") as file:
+        assert file["weights"].shape == (4,)
+
+
+def test_frames_that_the_estimator_was_trained_on_are_refused(tmp_path, capsys):
+    source, _, scene = min(trained_on(WEIGHTS)).rpartition("/")
+    data = write_folder(tmp_path / "data", source, scene)
+    command = ["train", "--root", str(data), "--mde", "lite", "--out", str(tmp_path / "run")]
+    assert main([*command, "--device", "cpu"]) == 2
+    assert "was trained on the scene" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_lite_is_trained_from_a_folder(tmp_path, capsys):
+    data = write_folder(tmp_path / "data")
+    out = tmp_path / "lite"
+    command = ["train-mde", "--root", str(data), "--out", str(out), "--device", "cpu"]
+    assert main([*command, "--steps", "1", "--batch", "1"]) == 0
+    assert trained_on(out / "model") == {"made/up/room"}
+    assert "use it with --cross-fit" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["train", "train-mde"])
+def test_a_missing_folder_is_named(tmp_path, capsys, command):
+    mde = ["--mde", "lite"] if command == "train" else []
+    wanted = ["--root", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out")]
+    assert main([command, *wanted, *mde]) == 2
+    assert "nowhere: no such folder" in capsys.readouterr().err
