@@ -86,7 +86,7 @@ class Kernel:
 
     def __post_init__(self) -> None:
         for name in ("constant", "linear", "noise"):
-            if not float(getattr(self, name)) >= 0:
+            if not bool(getattr(self, name) >= 0):
                 raise InputError(f"{name} must not be negative, found {getattr(self, name)}")
 
     def parts(self, a: Points, b: Points) -> dict[str, Float[Tensor, "n m"]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -124,13 +125,13 @@ def frame_loss(
 
 def train_field(
     frames: Sequence[TrainingFrame], generator: Generator, config: FieldTraining
-) -> tuple[Kernel, list[dict[str, float]]]:
+) -> tuple[Kernel, list[dict[str, Any]]]:
     """The learned kernel, and the losses' means every fifty steps."""
     torch.manual_seed(config.seed)
     learned = LearnedKernel(START)
     optimiser = torch.optim.Adam(learned.parameters(), lr=config.rate)
     points = [table_points(frame, generator) for frame in tqdm(frames, desc="basis maps")]
-    lines: list[dict[str, float]] = []
+    lines: list[dict[str, Any]] = []
     sums: dict[str, float] = {}
     for step in tqdm(range(config.steps), desc="kernel"):
         for group in optimiser.param_groups:
