@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 
 import scalefield as sf
 from scalefield import samples
+from scalefield.defaults import METHOD_NAME
 from scalefield.methods import METHODS
 from scalefield.web.app import STATIC, create_app, plain_name
 from scalefield.web.uploads import Limits
@@ -93,7 +94,7 @@ def test_a_photo_becomes_metres(client: TestClient, wait, png) -> None:
     np.testing.assert_allclose(
         answer.json()["depth_m"], [expected[40, 30], expected[149, 199]], rtol=1e-5
     )
-    assert answer.json()["report"]["method"] == "basis"
+    assert answer.json()["report"]["method"] == METHOD_NAME
     photo = client.get(f"/api/sessions/{session['id']}/photo.jpg")
     assert photo.headers["content-type"] == "image/jpeg"
     assert client.delete(f"/api/sessions/{session['id']}").status_code == 204
@@ -108,13 +109,15 @@ def test_the_maps_of_the_room(client: TestClient, room: dict) -> None:
     truth = samples.load("room").depth_m
     np.testing.assert_allclose(np.exp(maps["log_truth"]), truth, rtol=1e-3)
     assert maps["log_mde_depth"].shape == truth.shape
-    _, basis = unpack(client.get(f"/api/sessions/{room['id']}/basis").content)
-    edit = {"anchors": room["anchors"]}
+    _, basis = unpack(client.get(f"/api/sessions/{room['id']}/basis?method=basis").content)
+    edit = {"anchors": room["anchors"], "method": "basis"}
     answer, field = unpack(client.post(f"/api/sessions/{room['id']}/recover", json=edit).content)
     assert len(answer["weights"]) == len(basis["basis_maps"])
     # ℓ = Eᵀw + a constant, the offset.
     combined = np.tensordot(answer["weights"], basis["basis_maps"], 1)
     assert np.ptp(field["log_scale"] - combined) < 0.01
+    refused = client.get(f"/api/sessions/{room['id']}/basis?method=lwlr")
+    assert "only basis and field have basis maps" in refused.json()["error"]
 
 
 def test_a_depth_file_takes_the_estimators_place(client: TestClient, wait, png, npy) -> None:

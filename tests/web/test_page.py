@@ -159,6 +159,18 @@ def test_every_view_shows_something_of_its_own(open_page) -> None:
     weights = page.locator("#basis .weight").all_inner_texts()
     assert len(weights) == page.locator("#basis canvas").count() > 1
     assert all(re.fullmatch(r"w = −?\d+\.\d{3}", w) for w in weights)
+    # Only a method that knows its uncertainty has a view of it.
+    page.select_option("#method", "median")
+    page.wait_for_selector("[data-view=doubt]", state="hidden")
+    page.select_option("#method", "field")
+    page.click("[data-view=doubt]")
+    assert re.search(r"\d %", page.inner_text("#ticks"))
+    page.mouse.move(*at(page, 400, 300))
+    near, far = re.search(r"([\d.]+) … ([\d.]+) m with 90 %", page.inner_text("#readout")).groups()
+    value = float(page.inner_text("#readout .value").split()[0])
+    assert float(near) < value < float(far)
+    page.select_option("#method", "median")
+    page.wait_for_selector("[data-view=depth][aria-selected=true]")
     page.click("[data-view=cloud]")
     before = cloud_pixels(page)
     assert before.any(axis=-1).mean() > 0.1  # points, on a transparent ground
@@ -225,7 +237,7 @@ def test_anchors_are_dragged_edited_pasted_and_doubted(open_page) -> None:
     page.locator("#anchor-list input").nth(5).fill("44.2")
     page.keyboard.press("Enter")
     page.wait_for_selector(".marker.suspect")
-    assert "the others say 4." in page.inner_text("#anchor-list li.suspect .words")
+    assert "others say 4." in page.inner_text("#anchor-list li.suspect .words")
     assert page.inner_text(".marker.suspect .plate").startswith("44.20 m")
     # Suggestions come as rings.
     page.check("#next")
@@ -254,7 +266,7 @@ def test_measuring_comparing_and_profiles(open_page) -> None:
     page.select_option("#compare", "median")
     page.wait_for_selector("#divider:not([hidden])")
     assert page.locator("#profile-chart path").count() == 3
-    assert page.inner_text("#divider-left") == "basis"
+    assert page.inner_text("#divider-left") == page.input_value("#method")
     page.focus("#compare-slider")
     before = page.locator("#divider").bounding_box()["x"]
     for _ in range(20):

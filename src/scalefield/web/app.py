@@ -30,7 +30,7 @@ from scalefield.methods import METHODS
 from scalefield.preview import NEAR_TO_FAR, SMALL_TO_LARGE
 from scalefield.recovery import bring_depth
 from scalefield.web import wire
-from scalefield.web.edits import apply_edit, full_recovery, parse_edit
+from scalefield.web.edits import QUICK_METHODS, apply_edit, full_recovery, parse_edit
 from scalefield.web.exports import export
 from scalefield.web.guard import LOCAL_HOSTS, Bodies, Guard
 from scalefield.web.openapi import document
@@ -196,13 +196,16 @@ class Server:
         return octets(await self.quick.run(encode))
 
     async def basis(self, request: Request) -> Response:
-        """The basis maps E on the generator's grid."""
-        session = self.session(request)
+        """The basis maps E of the method `basis` or `field`, on the generator's grid."""
+        session, name = self.session(request), request.query_params.get("method", "basis")
+        if name not in QUICK_METHODS:
+            raise InputError(f"only {' and '.join(QUICK_METHODS)} have basis maps")
 
         def encode() -> bytes:
             relative = session.relative
-            maps = {"basis_maps": relative.maps.basis_maps[0].numpy()}
-            return wire.pack({"revision": relative.revision}, maps)
+            _, maps = relative.basis if name == "basis" else relative.field
+            header = {"method": name, "revision": relative.revision}
+            return wire.pack(header, {"basis_maps": maps.basis_maps[0].numpy()})
 
         return octets(await self.quick.run(encode))
 
@@ -227,7 +230,7 @@ class Server:
     async def recover(self, request: Request) -> Response:
         """ℓ for these anchors: on the generator's grid for basis, else at display size."""
         session, edit = self.session(request), parse_edit(await self.json(request), self.limits)
-        pool = self.quick if edit.method == "basis" else self.heavy
+        pool = self.quick if edit.method in QUICK_METHODS else self.heavy
         return octets(await pool.run(lambda: wire.pack(*apply_edit(session, edit))))
 
     async def measure(self, request: Request) -> Response:

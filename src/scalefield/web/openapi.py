@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import scalefield
+from scalefield.defaults import METHOD_NAME
 from scalefield.methods import METHODS
 from scalefield.web.uploads import Limits
 
@@ -90,6 +91,7 @@ def document(limits: Limits) -> dict[str, Any]:
                 **on_session,
                 "get": {
                     "summary": "The basis maps, on the generator's grid",
+                    "parameters": [_query("method", "basis or field; basis if not said")],
                     "responses": packed,
                 },
             },
@@ -115,9 +117,11 @@ def document(limits: Limits) -> dict[str, Any]:
                 "post": {
                     "summary": "The log-scale field for these anchors",
                     "description": "The header has, for each anchor, residual_log or the reason it "
-                    "was not used; others_m, what the other anchors say there; suspects; "
+                    "was not used; others, the depth that the other anchors expect there and by "
+                    "how many of their standard deviations they are contradicted; suspects; "
                     "suggestions; weights; warnings. log_scale is on the generator's grid for "
-                    "basis (bilinear between cell centres), at display size for other methods. "
+                    "basis (bilinear between cell centres), at display size for other methods; "
+                    "std_log, its standard deviation, on the grid where the method knows it. "
                     "depth = exp(log_mde_depth + log_scale), held within limits_m.",
                     "requestBody": edit,
                     "responses": packed,
@@ -153,7 +157,7 @@ def _schemas(limits: Limits) -> dict[str, Any]:
     pixel = {"u": {**number, "description": "to the right"}, "v": {**number, "description": "down"}}
     edit = {
         "anchors": {"type": "array", "maxItems": limits.anchors, "items": _ref("Anchor")},
-        "method": {"enum": list(METHODS), "default": "basis"},
+        "method": {"enum": list(METHODS), "default": METHOD_NAME},
         "fov_deg": {**number, "description": "horizontal field of view, for cloud.ply"},
     }
     depths = {"type": "array", "items": {"type": ["number", "null"]}}

@@ -22,6 +22,7 @@ from scalefield.errors import InputError
 from scalefield.generator import BasisMaps, Generator
 from scalefield.mde import MDEOutput, load_mde
 from scalefield.methods.basis import Basis, basis_maps
+from scalefield.methods.field import Field, FieldModel
 
 State = Literal["waiting", "working", "ready", "failed"]
 
@@ -38,19 +39,35 @@ class Relative:
     """A relative depth and what follows from it without anchors; replaced as a whole."""
 
     output: MDEOutput
-    generator: Generator
-    maps: BasisMaps
+    shown: MDEOutput
+    """D_MDE at the displayed pixels; the same as `output` where all are displayed."""
+    basis: tuple[Generator, BasisMaps]
+    field: tuple[FieldModel, BasisMaps]
     measurable: Bool[Tensor, "h w"]
     """Cells of the generator's grid where a measurement may be suggested."""
     revision: int
     """Counts the relative depths that the session has had."""
 
     @classmethod
-    def of(cls, output: MDEOutput, revision: int) -> Relative:
-        """Run the generator."""
+    def of(cls, output: MDEOutput, shown: MDEOutput, revision: int) -> Relative:
+        """Run the generators."""
         generator = Basis().choose(output)
-        maps = basis_maps(generator, output)
-        return cls(output, generator, maps, measurable(output), revision)
+        return cls(
+            output=output,
+            shown=shown,
+            basis=(generator, basis_maps(generator, output)),
+            field=Field().prepare(output),
+            measurable=measurable(output),
+            revision=revision,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Roughly what it holds in memory, photograph apart."""
+        held = [*self.basis[1], *self.field[1], self.output.prediction, self.output.mde_depth]
+        held += [self.output.valid, self.shown.prediction]
+        held += [] if self.output.features is None else [self.output.features]
+        return sum({t.data_ptr(): t.numel() * t.element_size() for t in held}.values())
 
 
 @dataclass(eq=False)
@@ -80,7 +97,11 @@ class Session:
             make = relative_depth or self._estimate
             output = make()
             self._report("working", "making basis maps", 0.75)
-            self.made = Relative.of(output, self.revision + 1)
+            shown = output
+            if max(self.shape) > DISPLAY_SIDE:
+                depth = torch.from_numpy(self.shown(output.mde_depth))
+                shown = MDEOutput(depth, "depth")
+            self.made = Relative.of(output, shown, self.revision + 1)
             if output.image is not None:
                 self.image = output.image.numpy()  # one copy is enough
             self._report("ready", "ready", 1.0)
@@ -137,12 +158,7 @@ class Session:
     def nbytes(self) -> int:
         """Roughly what it holds in memory."""
         total = self.image.nbytes + (0 if self.truth_m is None else self.truth_m.nbytes)
-        held: list[Tensor] = []
-        if self.made is not None:
-            output = self.made.output
-            held = [*self.made.maps, output.prediction, output.mde_depth, output.valid]
-            held += [] if output.features is None else [output.features]
-        return total + sum({t.data_ptr(): t.numel() * t.element_size() for t in held}.values())
+        return total + (0 if self.made is None else self.made.nbytes)
 
     def describe(self) -> dict[str, Any]:
         """The session as the API tells it."""

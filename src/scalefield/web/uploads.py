@@ -31,7 +31,7 @@ class Limits:
     session_bytes: int = 2 * 2**30
     """Of all sessions together."""
     anchors: int = 5000
-    waiting_jobs: int = 32
+    waiting_jobs: int = 64
     """Photographs, exports and slow methods that may wait for their turn."""
     waiting_edits: int = 512
 

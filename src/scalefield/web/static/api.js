@@ -30,7 +30,7 @@ export const photoUrl = (id) => `/api/sessions/${id}/photo.jpg`;
 export const bringDepth = (id, file, kind, resize) =>
   json(`/api/sessions/${id}/depth?${named(file.name)}&kind=${kind}&resize=${resize}`, { method: "PUT", body: file });
 export const getMaps = async (id) => unpack(await (await ask(`/api/sessions/${id}/maps`)).arrayBuffer());
-export const getBasis = async (id) => unpack(await (await ask(`/api/sessions/${id}/basis`)).arrayBuffer());
+export const getBasis = async (id, method) => unpack(await (await ask(`/api/sessions/${id}/basis?method=${method}`)).arrayBuffer());
 export const recover = async (id, anchors, method) => unpack(await (await post(`/api/sessions/${id}/recover`, { anchors, method })).arrayBuffer());
 export const getFile = async (id, name, body) => (await post(`/api/sessions/${id}/files/${name}`, body)).blob();
 

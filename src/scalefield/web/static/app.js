@@ -79,7 +79,7 @@ function wireTabs(id, take) {
   $(id).addEventListener("keydown", (e) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[e.key];
     if (!step) return;
-    const buttons = [...$(id).children];
+    const buttons = [...$(id).children].filter((b) => !b.hidden);
     const next = buttons[(buttons.indexOf(document.activeElement) + step + buttons.length) % buttons.length];
     take(next);
     next.focus();
@@ -139,8 +139,9 @@ function wireKeys(page) {
       e.preventDefault();
       if (e.shiftKey) page.anchors.redo();
       else page.anchors.undo();
-    } else if (!e.ctrlKey && !e.metaKey && !e.altKey && /^[1-6]$/.test(e.key)) {
-      page.setView($("views").children[Number(e.key) - 1].dataset.view);
+    } else if (!e.ctrlKey && !e.metaKey && !e.altKey && /^[1-9]$/.test(e.key)) {
+      const tab = [...$("views").children].filter((t) => !t.hidden)[Number(e.key) - 1];
+      if (tab) page.setView(tab.dataset.view);
     }
   });
 }

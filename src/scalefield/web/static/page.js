@@ -7,10 +7,12 @@ import { Cloud } from "./cloud.js";
 import { composeLogDepth, depthScale, factorScale, paint, point, ticks, upsample } from "./maps.js";
 import { drawProfile } from "./profile.js";
 import { Stage, element, listAnchors } from "./stage.js";
-import { formatLength, formatPercent, inUnit } from "./units.js";
+import { formatLength, formatNumber, formatPercent, inUnit } from "./units.js";
 
 const $ = (id) => document.getElementById(id);
 const ASSUMED_FOV = 60;
+const NINETY = 1.645; // standard deviations to either side that hold 90 % of a normal distribution
+const WORTH_SAYING = 1.5; // standard deviations from which it is told what the other anchors say
 const DEPTH_FILES = /\.(npy|npz|exr|pfm)$/i;
 
 export class Page {
@@ -29,12 +31,12 @@ export class Page {
     this.cloud = null;
     this.solves = new api.LatestOnly((wish) => this.solve(wish));
     this.comparisons = new api.LatestOnly((wish) => this.solveOther(wish));
-    this.bases = new api.LatestOnly(() => this.loadBasis());
+    this.bases = new api.LatestOnly((method) => this.loadBasis(method));
   }
 
   /** Forget everything that belongs to one photo. */
   clear() {
-    this.result = null; // {header, logScale, logDepth}
+    this.result = null; // {header, index, logScale, logDepth, stdLog}
     this.other = null; // the same for the method compared with
     this.logMde = null;
     this.logTruth = null;
@@ -186,15 +188,16 @@ export class Page {
     if (this.session?.id !== id || header.revision !== this.session.revision) return null;
     const logScale = upsample(maps.log_scale, this.session);
     const index = new Map(items.map((a, i) => [a.id, i]));
-    return { header, index, logScale, logDepth: composeLogDepth(this.logMde, logScale, header.limits_m) };
+    const stdLog = maps.std_log ? upsample(maps.std_log, this.session) : null;
+    return { header, index, logScale, stdLog, logDepth: composeLogDepth(this.logMde, logScale, header.limits_m) };
   }
 
-  async loadBasis() {
+  async loadBasis(method) {
     const { id } = this.session;
     try {
-      const { header, maps } = await api.getBasis(id);
+      const { header, maps } = await api.getBasis(id, method);
       if (this.session.id !== id) return;
-      this.basis = { revision: header.revision, ...maps.basis_maps };
+      this.basis = { method, revision: header.revision, ...maps.basis_maps };
       this.showView();
     } catch (e) {
       this.complain(e.message);
@@ -223,8 +226,13 @@ export class Page {
     const depth = this.depthAt(pixel), truth = this.truthAt(pixel);
     const words = [];
     if (depth) words.push(["value", formatLength(depth, this.unit)]);
-    else if (this.result) words.push(["note", "no depth here"]);
-    else return [["note", "click to set its distance"]];
+    const std = depth && this.result.stdLog?.[this.displayed(pixel)];
+    if (std) {
+      const [near, far] = [-1, 1].map((side) => formatNumber(depth * Math.exp(side * NINETY * std), this.unit));
+      words.push(["note", `${near} … ${far} ${this.unit} with 90 %`]);
+    }
+    if (!this.result) return [["note", "click to set its distance"]];
+    if (!depth) words.push(["note", "no depth here"]);
     if (this.other) words.push(["note", `${this.compareWith} ${formatLength(this.depthAt(pixel, this.other) ?? NaN, this.unit)}`]);
     if (depth && truth) words.push(["note", `true ${formatLength(truth, this.unit)} (${formatPercent(Math.log(depth / truth))})`]);
     if (this.view === "field" && depth) words.push(["note", `× ${Math.exp(this.result.logScale[this.displayed(pixel)]).toPrecision(3)}`]);
@@ -238,12 +246,14 @@ export class Page {
     const at = this.result?.index.get(anchor.id);
     const about = { colour, suspect: false, unused: false, words: "" };
     if (at === undefined) return about;
-    const { header } = this.result, state = header.anchors[at];
-    about.others_m = header.others_m[at];
+    const { header } = this.result, state = header.anchors[at], others = header.others[at];
+    about.others_m = others?.depth_m;
     about.suspect = header.suspects.includes(at);
     about.unused = Boolean(state.reason);
-    if (state.reason) about.words = `not used: ${state.reason}`;
-    else if (about.suspect) about.words = `the others say ${formatLength(about.others_m, this.unit)} (${formatPercent(Math.log(about.others_m / anchor.depth_m))})`;
+    const said = others ? `others say ${formatLength(others.depth_m, this.unit)}` : "";
+    if (about.suspect) about.words = `${about.unused ? "not used: " : ""}${said} (${formatPercent(Math.log(others.depth_m / anchor.depth_m))})`;
+    else if (about.unused) about.words = `not used: ${state.reason}`;
+    else if (others && Math.abs(others.sigmas) > WORTH_SAYING) about.words = said;
     else about.words = `map says ${formatPercent(state.residual_log)}`;
     return about;
   }
@@ -337,6 +347,9 @@ export class Page {
   }
 
   showView() {
+    const unsure = Boolean(this.result?.stdLog);
+    document.querySelector("[data-view=doubt]").hidden = !unsure;
+    if (this.view === "doubt" && !unsure) return this.setView("depth");
     const { view, session, result, other, info } = this;
     const { display_width: w, display_height: h } = session;
     const flat = !["basis", "cloud"].includes(view);
@@ -363,6 +376,11 @@ export class Page {
       paint($("base"), result.logDepth, this.metreScale, w, h);
       if (split) paint($("other"), other.logDepth, this.metreScale, w, h);
       bar(this.metreScale, result.logDepth, (log) => inUnit(Math.exp(log), this.unit));
+    } else if (view === "doubt") {
+      const share = result.stdLog.map((std) => Math.log(Math.expm1(std)));
+      const scale = depthScale(info.colours.near_to_far, [share]);
+      paint($("base"), share, scale, w, h);
+      bar(scale, share, (log) => 100 * Math.exp(log));
     } else if (view === "field") {
       const scale = factorScale(info.colours.small_to_large, result.logScale);
       paint($("base"), result.logScale, scale, w, h);
@@ -385,11 +403,13 @@ export class Page {
   }
 
   showBasis() {
-    if (this.basis?.revision !== this.session.revision) {
-      this.bases.request(true);
+    const weights = this.result?.header.weights ?? null;
+    const method = weights ? this.result.header.method : "basis";
+    if (this.basis?.revision !== this.session.revision || this.basis.method !== method) {
+      this.bases.request(method);
       return this.showBar(null);
     }
-    const scale = drawBasis($("basis"), this.basis, this.result?.header.weights ?? null, this.info.colours.small_to_large);
+    const scale = drawBasis($("basis"), this.basis, weights, this.info.colours.small_to_large);
     this.showBar(scale, null, (log) => Math.exp(log));
   }
 
@@ -422,7 +442,7 @@ export class Page {
     context.putImageData(image, 0, 0);
     const ends = [scale.low, scale.high].map(inverse);
     const found = ticks(...ends, innerWidth < 600 ? 5 : 8, !scale.even);
-    const unit = this.view === "depth" || this.view === "photo" ? ` ${this.unit}` : this.view === "mde" ? "" : "×";
+    const unit = { depth: ` ${this.unit}`, photo: ` ${this.unit}`, mde: "", doubt: " %" }[this.view] ?? "×";
     // Ticks lie where their values do: evenly in metres, or in their logarithm.
     const share = (value) => {
       const [low, high] = ends, f = scale.even ? (x) => x : Math.log;
@@ -444,9 +464,10 @@ export class Page {
     const captions = {
       photo: result ? "Hover to read distances." : "The photo as it is.",
       depth: "Recovered depth: straight ahead of the camera, not along the slant.",
+      doubt: "Uncertainty: one standard deviation of the distance, as a share of it. Light is sure, dark is not.",
       field: `Scale field: metres per unit of relative depth, around its median${result ? ` of ${Math.exp(factorScale(this.info.colours.small_to_large, result.logScale).middle).toPrecision(3)}` : ""}.`,
       mde: `Relative depth of ${session.relative_depth}: nearer and farther, in no unit.`,
-      basis: result?.header.weights ? "What each learned basis map adds to the scale field: map × weight, as a factor, all on one scale." : this.anchors.items.length ? "The basis maps belong to the method basis; choose it to see their weights." : "Learned basis maps of this photo. Anchors will give them weights.",
+      basis: result?.header.weights ? "What each learned basis map adds to the scale field: map × weight, as a factor, all on one scale." : this.anchors.items.length ? "Basis maps belong to the methods basis and field; choose one of them to see their weights." : "Learned basis maps of this photo. Anchors will give them weights.",
       cloud: "",
     };
     let words = captions[this.view];
@@ -481,7 +502,7 @@ export class Page {
     $("clear").disabled = !n;
     $("next-row").hidden = !result;
     $("next-hint").hidden = !result || !$("next").checked;
-    $("next-hint").textContent = "The numbered rings are where one more measurement would tell basis most about the rest of the photo, best first.";
+    $("next-hint").textContent = "The numbered rings are where one more measurement would tell most about the rest of the photo, best first.";
     for (const button of $("downloads").children) button.disabled = !n;
     listAnchors(this);
     const about = this.info.methods.find((m) => m.name === this.method);
