@@ -103,8 +103,8 @@ def test_gross_errors_are_found_and_honest_anchors_stay(seed):
     wrong = torch.from_numpy(rng.permutation(n) < 30)
     factor = torch.from_numpy(rng.choice([-1, 1], n) * rng.uniform(np.log(4), np.log(10), n))
     noise = torch.full((n,), 0.02, dtype=torch.float64)
-    assert float(consistent(KERNEL, anchors, y, noise, 4.0).double().mean()) >= 0.99
-    kept = consistent(KERNEL, anchors, y + wrong * factor, noise, 4.0)
+    assert float(consistent(KERNEL, anchors, y, noise, limit=4.0).double().mean()) >= 0.99
+    kept = consistent(KERNEL, anchors, y + wrong * factor, noise, limit=4.0)
     assert float((~kept)[wrong].double().mean()) > 0.8
     assert float(kept[~wrong].double().mean()) > 0.9
 
@@ -112,7 +112,7 @@ def test_gross_errors_are_found_and_honest_anchors_stay(seed):
 def test_without_a_majority_nobody_is_rejected():
     anchors, _, noise = problem(4, 0)
     y = torch.tensor([0.0, 0.0, 0.0, 9.0], dtype=torch.float64)
-    assert bool(consistent(KERNEL, anchors, y, noise, 5.0).all())
+    assert bool(consistent(KERNEL, anchors, y, noise, limit=5.0).all())
     anchors, _, noise = problem(9, 0)
     wild = torch.randn(9, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 50
-    assert int(consistent(KERNEL, anchors, wild, noise, 5.0).sum()) >= 5
+    assert int(consistent(KERNEL, anchors, wild, noise, limit=5.0).sum()) >= 5

@@ -12,14 +12,15 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
+from scalefield.cues import grid_shape
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
 from scalefield.kernel import Kernel, Points
 from scalefield.mde import MDE, Kind, MDEOutput
 from scalefield.methods.field import Field, grid_points
 
-CANDIDATES = 1200
-"""Grid cells that are weighed against one another; their covariance is a matrix of this size."""
+CANDIDATE_CELLS = 40
+"""Cells along the longer side that are weighed against one another: up to 1,600 in all."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,8 @@ def suggest_from(
         )
     field = Field(model=model)
     learned, maps = field.prepare(mde_output)
-    points = grid_points(mde_output, maps).to(torch.float64)
-    chosen = np.unique(np.linspace(0, len(points) - 1, min(CANDIDATES, len(points))).astype(int))
-    points = points[torch.from_numpy(chosen).to(points.log_depth.device)]
+    shape = grid_shape(*mde_output.shape, CANDIDATE_CELLS)
+    points = grid_points(mde_output, maps, shape).to(torch.float64)
     uv = (points.position * max(mde_output.shape)).round().long().cpu().numpy()
     open_to = mde_output.valid.cpu().numpy()[uv[:, 1], uv[:, 0]]
     if reachable is not None:

@@ -14,7 +14,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.cues import sample, upsample
+from scalefield.cues import grid_shape, sample, upsample
 from scalefield.errors import InputError
 from scalefield.files import read_bytes, write_json
 from scalefield.generator import BasisMaps
@@ -27,8 +27,11 @@ from scalefield.result import Recovery, Rejection
 EXACT_ANCHORS = 2000
 """More anchors than this are merged with their neighbours before the solve."""
 
-PAIRS_AT_ONCE = 1 << 22
-"""Pixel-anchor pairs held in memory while the dense field is made."""
+PAIRS_AT_ONCE = 1 << 18
+"""Pixel-anchor pairs that are worked on at once: what a processor's cache holds."""
+
+STD_CELLS = 80
+"""Cells along the longer side on which the deviation, which is smooth, is computed."""
 
 LEAST_NOISE = 1e-3
 """However precise a measurement, its pixel and the map's agree to a part in a thousand at best."""
@@ -137,10 +140,11 @@ class Field:
         rejected: tuple[Rejection, ...] = ()
         if self.robust:
             limit = model.outlier_limit * model.calibration
-            kept = consistent(model.kernel, points, y, noise, limit)
-            strange = sorted(order[(~kept)[member].cpu().numpy()].tolist())
             # Six anchors are what it takes to know a scene; beyond them a share is meaningful.
-            if len(strange) > max(1, model.contamination * (len(anchors) - 6)):
+            few = max(1.0, model.contamination * (len(y) - 6))
+            kept = consistent(model.kernel, points, y, noise, limit=limit, few=few)
+            strange = sorted(order[(~kept)[member].cpu().numpy()].tolist())
+            if int((~kept).sum()) > few:
                 rejected = tuple(Rejection(i, "contradicted by the others") for i in strange)
                 points, y, noise = points[kept], y[kept], noise[kept]
             elif strange:
@@ -218,24 +222,41 @@ def dense_parts(
         "global": flat * (kernel.constant**2 * posterior.alpha.sum()).float(),
         "modes": upsample(modes[:, None], shape)[0, 0],
     }
-    # The kernel's terms look at position and depth alone.
-    blind = torch.zeros(len(alpha), 0, device=alpha.device)
-    anchors = posterior.anchors.to(torch.float32)
-    anchors = Points(anchors.position, anchors.log_depth, blind)
+    bends = dense_bends(kernel, posterior.anchors.to(torch.float32), alpha, mde_output)
+    names = [f"{term.shape} {i}" for i, term in enumerate(kernel.terms, start=1)]
+    return parts | dict(zip(names, bends, strict=True))
+
+
+def dense_bends(
+    kernel: Kernel, anchors: Points, alpha: Float[Tensor, " n"], mde_output: MDEOutput
+) -> list[Float[Tensor, "h w"]]:
+    """Each term's part of E[ℓ] at every pixel.
+
+    What `Term` computes, for pixels on a grid: squared distances along rows and columns are made
+    once, and the pairs of a few rows at a time stay in the processor's cache.
+    """
+    height, width = mde_output.shape
     log_depth = mde_output.mde_depth.log().float()
-    columns = torch.arange(shape[1], device=alpha.device)
-    rows_at_once = max(1, PAIRS_AT_ONCE // (shape[1] * len(alpha)))
-    bends: dict[str, list[Tensor]] = {f"{t.shape} {i}": [] for i, t in enumerate(kernel.terms, 1)}
-    for first in range(0, shape[0], rows_at_once):
-        band = log_depth[first : first + rows_at_once]
-        rows = torch.arange(first, first + len(band), device=alpha.device)
-        position = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=-1)
-        pixels = Points(
-            position.flatten(0, 1) / max(shape), band.flatten(), blind.new_zeros(band.numel(), 0)
-        )
-        for values, term in zip(bends.values(), kernel.terms, strict=True):
-            values.append((term(pixels, anchors) @ alpha).reshape(band.shape))
-    return parts | {name: torch.cat(values) for name, values in bends.items()}
+    ticks = torch.arange(max(height, width), device=alpha.device) / max(height, width)
+    across, down = (
+        (ticks[:size, None] - anchors.position[:, side]) ** 2
+        for side, size in ((0, width), (1, height))
+    )
+    bends = [torch.empty_like(log_depth) for _ in kernel.terms]
+    rows = max(1, PAIRS_AT_ONCE // (width * len(alpha)))
+    for first in range(0, height, rows):
+        band = slice(first, first + rows)
+        depth = (log_depth[band, :, None] - anchors.log_depth).square_()  # rows w n
+        for bend, term in zip(bends, kernel.terms, strict=True):
+            place = float(term.position_length) ** -2
+            r = depth * float(term.depth_length) ** -2
+            r += across * place
+            r += (down[band] * place)[:, None]
+            correlation = (
+                r.mul_(-0.5).exp_() if term.shape == "gaussian" else r.sqrt_().neg_().exp_()
+            )
+            bend[band] = correlation @ (alpha * float(term.amplitude) ** 2)
+    return bends
 
 
 def dense_mean(
@@ -249,23 +270,24 @@ def dense_mean(
     return total
 
 
-def grid_points(mde_output: MDEOutput, maps: BasisMaps) -> Points:
-    """The cells of the generator's grid, as the kernel sees them."""
+def grid_points(
+    mde_output: MDEOutput, maps: BasisMaps, shape: tuple[int, int] | None = None
+) -> Points:
+    """The middle pixels of a grid's cells, as the kernel sees them; the grid is that of the maps
+    unless another shape is given."""
     height, width = mde_output.shape
-    rows, columns = maps.basis_maps.shape[2:]
+    rows, columns = shape or maps.basis_maps.shape[2:]
     device = maps.basis_maps.device
     v = ((torch.arange(rows, device=device) + 0.5) * (height / rows)).long()
     u = ((torch.arange(columns, device=device) + 0.5) * (width / columns)).long()
+    pixels = torch.stack(torch.meshgrid(u, v, indexing="xy"), dim=-1).flatten(0, 1).float()
     log_depth = mde_output.mde_depth.log().float()[v][:, u].flatten()
-    position = torch.stack(torch.meshgrid(u, v, indexing="xy"), dim=-1).flatten(0, 1)
-    basis = maps.basis_maps[0].flatten(1).mT
-    return Points(position / max(height, width), log_depth, basis)
+    basis = sample(maps.basis_maps, pixels[None], mde_output.shape)[0]
+    return Points(pixels / max(height, width), log_depth, basis)
 
 
 def dense_std(posterior: Posterior, mde_output: MDEOutput, maps: BasisMaps) -> Float[Tensor, "h w"]:
-    """Standard deviation of ℓ, made on the generator's grid and upsampled."""
-    points = grid_points(mde_output, maps)
-    step = max(1, PAIRS_AT_ONCE // len(posterior.alpha))
-    variance = [posterior.variance(points[i : i + step]) for i in range(0, len(points), step)]
-    grid = torch.cat(variance).sqrt().reshape(1, 1, *maps.basis_maps.shape[2:])
-    return upsample(grid, mde_output.shape)[0, 0]
+    """Standard deviation of ℓ, made on a coarse grid and upsampled."""
+    shape = grid_shape(*mde_output.shape, STD_CELLS)
+    std = posterior.variance(grid_points(mde_output, maps, shape)).sqrt()
+    return upsample(std.reshape(1, 1, *shape), mde_output.shape)[0, 0]

@@ -75,6 +75,7 @@ class LearnedKernel(torch.nn.Module):
         )
         return Kernel(self.start.constant, linear, terms, self.start.noise)
 
+    @torch.no_grad()
     def plain(self) -> Kernel:
         """The kernel in plain numbers."""
         kernel = self()
