@@ -16,6 +16,7 @@ from scalefield.commands.colmap import ColmapCommand
 from scalefield.commands.demo import DemoCommand
 from scalefield.commands.evaluate import EvaluateCommand
 from scalefield.commands.export import ExportCommand
+from scalefield.commands.label import LabelCommand
 from scalefield.commands.methods import MethodsCommand
 from scalefield.commands.models import ModelsCommand
 from scalefield.commands.predict import PredictCommand
@@ -39,6 +40,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "recover": RecoverCommand,
     "anchors": AnchorsCommand,
     "colmap": ColmapCommand,
+    "label": LabelCommand,
     "export": ExportCommand,
     "methods": MethodsCommand,
     "demo": DemoCommand,

@@ -1,0 +1,93 @@
+"""`scalefield label`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from scalefield.commands.recover import parse_option
+from scalefield.defaults import MDE_NAME, METHOD_NAME
+from scalefield.errors import InputError
+from scalefield.labelling.verdict import Rules
+
+
+@dataclass(frozen=True)
+class LabelCommand:
+    """Make depth labels for many images with anchors, and decide which to keep.
+
+    Takes a folder (KEY.jpg beside KEY.anchors.csv, .npz or .png), a .csv list with the columns
+    image and anchors, or tar shards of such pairs. Writes KEY.npz and KEY.json for each, or a tar
+    for each tar, and labels.jsonl with every verdict. A second run goes on where one was stopped;
+    a bad image is named and passed over, and the exit code is then 1.
+    """
+
+    source: tyro.conf.Positional[Path]
+    """Folder, .csv list, .tar, or a folder of .tar files."""
+    out: Path
+    """Where labels go; a folder holds those of one configuration."""
+    mde: Annotated[str, tyro.conf.arg(metavar="NAME")] = MDE_NAME
+    """The depth estimator; `scalefield models` lists the names."""
+    method: Annotated[str, tyro.conf.arg(metavar="NAME")] = METHOD_NAME
+    """How depth is recovered; `scalefield methods` lists the names."""
+    option: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=VALUE")
+    ] = ()
+    """An option of the method; may be repeated."""
+    device: str = "cpu"
+    """cpu, cuda, cuda:1, …"""
+    batch: int = 1
+    """Images that are read together, and estimated together where they have one size; for a GPU."""
+    workers: int = os.cpu_count() or 1
+    """Processes, or Ray's actors; 1 for a GPU that one process fills."""
+    cluster: Literal["local", "ray"] = "local"
+    """local is this machine; ray the Ray cluster that is connected, with a shared file system."""
+    rules: Annotated[Rules, tyro.conf.arg(name="")] = field(default_factory=Rules)
+
+    def run(self) -> int:
+        """Label, and say how many, how fast, and why not."""
+        from tqdm import tqdm
+
+        from scalefield.labelling.labeller import LabelConfig, Labeller
+        from scalefield.labelling.run import MANIFEST, label
+        from scalefield.labelling.samples import find_jobs
+
+        if self.workers < 1 or self.batch < 1:
+            raise InputError("--workers and --batch must be 1 or more")
+        jobs, lonely = find_jobs(self.source)
+        config = LabelConfig(
+            mde=self.mde,
+            method=self.method,
+            options=dict(parse_option(text) for text in self.option),
+            rules=self.rules,
+            device=self.device,
+            batch=self.batch,
+            threads=1 if self.workers > 1 else None,
+        )
+        Labeller.of(config, self.out)  # a wrong name is refused here, and weights fetched once
+        total = sum(len(job.samples) for job in jobs)
+        with tqdm(total=total, unit="image", disable=None, leave=False) as bar:
+            summary = label(
+                jobs,
+                config,
+                self.out,
+                workers=self.workers,
+                cluster=self.cluster,
+                progress=bar.update,
+            )
+        for key, reason in summary.failed.items():
+            print(f"scalefield: {key} failed: {reason}", file=sys.stderr)
+        for key in lonely:
+            print(f"scalefield: {key} has no anchors beside it", file=sys.stderr)
+        why = ", ".join(f"{name} {count}" for name, count in summary.reasons.most_common())
+        print(
+            f"{summary.kept} kept, {summary.rejected} rejected{f' ({why})' if why else ''}, "
+            f"{len(summary.failed)} failed, {len(lonely)} without anchors; "
+            f"{summary.found_done} were done before; {summary.images_per_second:.2f} images/s"
+        )
+        print(f"  {self.out / MANIFEST}")
+        return 1 if summary.failed or lonely else 0

@@ -1,0 +1,191 @@
+"""From a job to its files: the one function that every way of running maps over the jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scalefield.errors import InputError
+from scalefield.files import write_atomic, write_folder, write_json
+from scalefield.labelling.evidence import figures, held_out_errors
+from scalefield.labelling.samples import Job, Sample
+from scalefield.labelling.verdict import Rules
+from scalefield.mde import MDE, MDEOutput, load_mde
+from scalefield.methods import Method, make_method
+from scalefield.recovery import recover_from
+
+Record = dict[str, Any]
+"""What is known of one label: key, keep, reasons and figures; or key and failed."""
+
+FAILURES = (ValueError, OSError, ArithmeticError, RuntimeError)
+"""What a bad image may cause. It is recorded and the run goes on; other errors are ours."""
+
+
+@dataclass(frozen=True)
+class LabelConfig:
+    """Everything that influences a label; a folder of labels holds those of one configuration."""
+
+    mde: str
+    method: str
+    options: dict[str, Any] = field(default_factory=dict)
+    rules: Rules = field(default_factory=Rules)
+    device: str = "cpu"
+    batch: int = 1
+    """Images of one size that the MDE sees together."""
+    threads: int | None = None
+    """Of torch, in each process; None leaves its own choice."""
+
+    def identity(self) -> dict[str, Any]:
+        """What must be equal for two runs to share a folder."""
+        ours = dataclasses.asdict(self)
+        return {name: ours[name] for name in ("mde", "method", "options", "rules")}
+
+
+@dataclass(frozen=True)
+class Labeller:
+    """Labels jobs into `out`. A label is done when its last file, the record, is there.
+
+    Every file appears whole or not at all and has one place, so that a job may be run again, by
+    anyone and at any time, without harm.
+    """
+
+    out: Path
+    mde: MDE
+    method: Method
+    rules: Rules
+    batch: int = 1
+
+    @classmethod
+    def of(cls, config: LabelConfig, out: Path) -> Labeller:
+        """Load what the configuration names."""
+        import torch
+
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        mde = load_mde(config.mde, device=config.device)
+        return cls(
+            out, mde, make_method(config.method, **config.options), config.rules, config.batch
+        )
+
+    def __call__(self, job: Job) -> list[Record]:
+        """Label every sample of the job, write, and return the records."""
+        if job.shard:
+            return self.write_shard(job)
+        records = []
+        for sample, record, label in self.labels(job.samples):
+            if label:
+                write_atomic(self.out / f"{sample.key}.npz", label)
+            write_json(self.out / f"{sample.key}.json", record)
+            records.append(record)
+        return records
+
+    def write_shard(self, job: Job) -> list[Record]:
+        """One tar with KEY.npz and KEY.json for each sample, then the records."""
+        records = []
+        target = self.out / f"{job.name}.tar"
+        with (
+            write_folder(target.parent) as staging,
+            tarfile.open(staging / target.name, "w") as tar,
+        ):
+            for sample, record, label in self.labels(job.samples):
+                if label:
+                    _add(tar, f"{sample.key}.npz", label)
+                _add(tar, f"{sample.key}.json", json.dumps(record).encode())
+                records.append(record)
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        write_atomic(self.out / f"{job.name}.jsonl", lines.encode())
+        return records
+
+    def labels(self, samples: Sequence[Sample]) -> Iterator[tuple[Sample, Record, bytes]]:
+        """Sample, record and the label's bytes (none for a failure), batch by batch."""
+        rest = iter(samples)
+        while chunk := list(islice(rest, self.batch)):
+            outputs = self.estimate(chunk)
+            for sample in chunk:
+                try:
+                    output = outputs[sample.key]
+                    if isinstance(output, str):
+                        raise InputError(output)
+                    record, label = self.recover(sample, output)
+                except FAILURES as e:
+                    record, label = {"key": sample.key, "failed": _reason(e)}, b""
+                yield sample, record, label
+
+    def estimate(self, samples: list[Sample]) -> dict[str, MDEOutput | str]:
+        """The MDE's outputs by key, images of one size together; a sentence for a bad image."""
+        outputs: dict[str, MDEOutput | str] = {}
+        sizes: dict[tuple[int, ...], list[tuple[str, np.ndarray]]] = {}
+        for sample in samples:
+            try:
+                image = sample.read_image()
+                sizes.setdefault(image.shape, []).append((sample.key, image))
+            except FAILURES as e:
+                outputs[sample.key] = _reason(e)
+        together: Callable | None = getattr(self.mde, "batch", None)
+        for group in sizes.values():
+            keys, images = zip(*group, strict=True)
+            try:
+                found = together(images) if together else [self.mde(image) for image in images]
+                outputs |= zip(keys, found, strict=True)
+            except FAILURES as e:
+                outputs |= dict.fromkeys(keys, _reason(e))
+        return outputs
+
+    def recover(self, sample: Sample, mde_output: MDEOutput) -> tuple[Record, bytes]:
+        """One label with its verdict."""
+        anchors = sample.read_anchors()
+        recovery = recover_from(mde_output, anchors, self.method).numpy()
+        held_out = held_out_errors(mde_output, anchors, self.method, self.rules.folds, sample.key)
+        found = figures(recovery, anchors, held_out)
+        reasons = self.rules.judge(found)
+        maps = {"depth_m": recovery.depth_m}
+        std_log = getattr(recovery, "std_log", None)
+        if std_log is not None:
+            maps["std_log"] = std_log.astype(np.float16)
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **maps)
+        record = {"key": sample.key, "keep": not reasons, "reasons": reasons, "figures": found}
+        return record, buffer.getvalue()
+
+
+def is_done(out: Path, job: Job) -> bool:
+    """Whether all of the job's labels are there."""
+    return all(path.is_file() for path in _record_paths(out, job))
+
+
+def read_records(out: Path, job: Job) -> list[Record]:
+    """The records of a job that is done."""
+    texts = [path.read_text() for path in _record_paths(out, job)]
+    return [
+        json.loads(line) for text in texts for line in (text.splitlines() if job.shard else [text])
+    ]
+
+
+def _record_paths(out: Path, job: Job) -> list[Path]:
+    if job.shard:
+        return [out / f"{job.name}.jsonl"]
+    return [out / f"{sample.key}.json" for sample in job.samples]
+
+
+def failed_records(job: Job, reason: str) -> list[Record]:
+    """What is said of a job that nobody could run."""
+    return [{"key": sample.key, "failed": reason} for sample in job.samples]
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)  # no time, no owner: the same labels are the same bytes
+    member.size = len(data)
+    tar.addfile(member, io.BytesIO(data))
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,130 @@
+"""Ways of mapping a labeller over jobs: here, on several processes, on a Ray cluster."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import pickle
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from scalefield.errors import MissingExtra
+from scalefield.labelling.labeller import Record, failed_records
+from scalefield.labelling.samples import Job
+
+Label = Callable[[Job], list[Record]]
+Make = Callable[[], Label]
+"""Makes the labeller in the process that will use it; must survive pickling."""
+
+RETRIES = 2
+"""How often Ray tries a job again after its worker died."""
+DEAD = "the process that worked on it died (out of memory?)"
+
+
+def run_here(jobs: Sequence[Job], make: Make) -> Iterator[tuple[Job, list[Record]]]:
+    """One job after the other, in this process."""
+    label = make()
+    for job in jobs:
+        yield job, label(job)
+
+
+def run_pool(jobs: Sequence[Job], make: Make, workers: int) -> Iterator[tuple[Job, list[Record]]]:
+    """On so many processes, in order of completion.
+
+    If a process dies, its pool is gone with all it held. Those jobs then run alone, one by one,
+    so that the guilty one is known: it is recorded as failed, and the others are done.
+    """
+    waiting = deque(jobs)
+    suspects: deque[Job] = deque()
+    while waiting or suspects:
+        alone = bool(suspects)
+        source = suspects if alone else waiting
+        with _pool(make, 1 if alone else workers) as pool:
+            running: dict[Future, Job] = {}
+            while source or running:
+                while source and len(running) < (1 if alone else 2 * workers):
+                    job = source.popleft()
+                    running[pool.submit(_label, job)] = job
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                broken = []
+                for future in done:
+                    job = running.pop(future)
+                    try:
+                        yield job, future.result()
+                    except BrokenProcessPool:
+                        broken.append(job)
+                if broken:
+                    lost = [*broken, *running.values()]
+                    if alone:
+                        yield lost[0], failed_records(lost[0], DEAD)
+                    else:
+                        suspects.extend(lost)
+                    break
+
+
+def run_ray(
+    jobs: Sequence[Job], make: Make, workers: int, gpus: float = 0
+) -> Iterator[tuple[Job, list[Record]]]:
+    """On a Ray cluster (the one that is connected, or a local one), as a map over a dataset.
+
+    Each of `workers` actors makes its labeller once, with so many `gpus` of its own. Ray starts a
+    dead one again and repeats its job, `RETRIES` times; a job that still has no result is left
+    out. Samples and output must be on a file system that all nodes share.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtra("ray", "ray", "labelling on a cluster") from None
+
+    ray.data.DataContext.get_current().max_errored_blocks = -1
+    items = [{"index": i, "job": pickle.dumps(job)} for i, job in enumerate(jobs)]
+    # One block a job from the start: what fails is lost by the block, and to divide blocks later
+    # would need a free CPU when the actors have them all.
+    rows = ray.data.from_items(items, override_num_blocks=len(items))
+    with warnings.catch_warnings():
+        # Ray will rename the last two arguments in 2.64, beyond which the extra does not go.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        labelled = rows.map(
+            _Actor,
+            fn_constructor_args=(make,),
+            compute=ray.data.ActorPoolStrategy(size=workers),
+            num_gpus=gpus or None,
+            max_restarts=-1,
+            max_task_retries=RETRIES,  # without it, a deadly image is tried for ever
+        )
+    for row in labelled.iter_rows():
+        yield jobs[row["index"]], json.loads(row["records"])
+
+
+class _Actor:
+    """One of Ray's workers, with its labeller."""
+
+    def __init__(self, make: Make) -> None:
+        self.label = make()
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        # As text, because Arrow wants the same types in every row.
+        records = json.dumps(self.label(pickle.loads(row["job"])))
+        return {"index": row["index"], "records": records}
+
+
+def _pool(make: Make, workers: int) -> ProcessPoolExecutor:
+    # Spawned, because a forked torch may hang in its threads.
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(make,))
+
+
+_labeller: Label
+
+
+def _start(make: Make) -> None:
+    global _labeller  # noqa: PLW0603 - a pool's process has no other place for it
+    _labeller = make()
+
+
+def _label(job: Job) -> list[Record]:
+    return _labeller(job)

@@ -1,0 +1,165 @@
+"""Where samples lie: a folder, a list, or tar shards; all read in the same way."""
+
+from __future__ import annotations
+
+import csv
+import io
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from scalefield.anchors import Anchors
+from scalefield.errors import InputError
+from scalefield.files import read_bytes, read_image
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A file, or a file's place inside a tar, which is read without its neighbours."""
+
+    path: Path
+    name: str = ""
+    """Of the tar's member; empty for a file of its own."""
+    offset: int = 0
+    size: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.name}" if self.name else str(self.path)
+
+    @contextmanager
+    def as_file(self) -> Iterator[Path]:
+        """The piece as a path for the package's readers; their complaints name the piece."""
+        if not self.name:
+            yield self.path
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder, Path(self.name).name)
+            with self.path.open("rb") as tar:
+                tar.seek(self.offset)
+                copy.write_bytes(tar.read(self.size))
+            try:
+                yield copy
+            except InputError as e:
+                raise InputError(str(e).replace(str(copy), str(self))) from None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One image with its anchors, under a key that also names its outputs."""
+
+    key: str
+    image: Piece
+    anchors: Piece
+
+    def read_image(self) -> UInt8[np.ndarray, "h w 3"]:
+        """The pixels."""
+        with self.image.as_file() as path:
+            return read_image(path)
+
+    def read_anchors(self) -> Anchors:
+        """The anchors; a PNG must carry its units."""
+        with self.anchors.as_file() as path:
+            return Anchors.read(path)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Samples that are labelled, and marked as done, together."""
+
+    name: str
+    samples: tuple[Sample, ...]
+    shard: bool = False
+    """Whether the output is one tar, as the input was."""
+
+
+def find_jobs(source: Path) -> tuple[list[Job], list[str]]:
+    """What there is to label, in order, and the keys of images without anchors.
+
+    A folder has KEY.jpg (or another image) beside KEY.anchors.csv (.npz, .png), and is searched
+    to the bottom. A list is a .csv with the columns image and anchors, relative to itself. Tar
+    shards (one file, or all in a folder that has any) hold the same pairs as a folder.
+    """
+    if source.suffix == ".csv":
+        return _from_list(source)
+    shards = [source] if source.suffix == ".tar" else sorted(source.rglob("*.tar"))
+    if shards:
+        return _from_shards(shards, source if source.is_dir() else source.parent)
+    if not source.is_dir():
+        raise InputError(f"{source}: wanted a folder, a .csv list or a .tar shard")
+    files = sorted(p for p in source.rglob("*") if p.is_file())
+    pieces = {p.relative_to(source).as_posix(): Piece(p) for p in files}
+    samples, lonely = _pairs(source, pieces)
+    return [Job(s.key, (s,)) for s in samples], lonely
+
+
+def in_batches(jobs: Sequence[Job], batch: int) -> list[Job]:
+    """The same work, with single samples joined so that an estimator sees several at once."""
+    shards = [job for job in jobs if job.shard]
+    samples = [sample for job in jobs if not job.shard for sample in job.samples]
+    parts = (tuple(samples[i : i + batch]) for i in range(0, len(samples), batch))
+    return shards + [Job(part[0].key, part) for part in parts]
+
+
+def _pairs(where: Path, pieces: dict[str, Piece]) -> tuple[list[Sample], list[str]]:
+    """Images with the anchors of the same key, and the keys of images that have none."""
+    samples: dict[str, Sample] = {}
+    lonely = []
+    for name, piece in pieces.items():
+        stem, dot, suffix = name.rpartition(".")
+        if f"{dot}{suffix}".lower() not in IMAGE_SUFFIXES or stem.endswith(".anchors"):
+            continue
+        if stem in samples:
+            raise InputError(f"{where}: two images have the key {stem}")
+        anchors = [pieces[stem + s] for s in ANCHOR_SUFFIXES if stem + s in pieces]
+        if not anchors:
+            lonely.append(stem)
+            continue
+        samples[stem] = Sample(stem, piece, anchors[0])
+    if not samples:
+        raise InputError(f"{where}: no image with anchors beside it (KEY.jpg, KEY.anchors.csv)")
+    return list(samples.values()), lonely
+
+
+def _from_shards(shards: Iterable[Path], root: Path) -> tuple[list[Job], list[str]]:
+    jobs, lonely = [], []
+    for shard in shards:
+        try:
+            with tarfile.open(shard) as tar:
+                members = [m for m in tar.getmembers() if m.isfile()]
+        except (tarfile.TarError, OSError, EOFError) as e:
+            raise InputError(f"{shard}: not a readable tar file ({e})") from None
+        pieces = {m.name: Piece(shard, m.name, m.offset_data, m.size) for m in members}
+        samples, without = _pairs(shard, pieces)
+        name = shard.relative_to(root).with_suffix("").as_posix()
+        jobs.append(Job(name, tuple(samples), shard=True))
+        lonely += [f"{name}/{key}" for key in without]
+    return jobs, lonely
+
+
+def _from_list(path: Path) -> tuple[list[Job], list[str]]:
+    rows = csv.DictReader(io.StringIO(read_bytes(path).decode("utf-8-sig", errors="replace")))
+    if not {"image", "anchors"} <= set(rows.fieldnames or ()):
+        raise InputError(f"{path}: a list has the columns image and anchors")
+    jobs: dict[str, Job] = {}
+    for row in rows:
+        if not (row["image"] and row["anchors"]):
+            raise InputError(f"{path}, line {rows.line_num}: an image and its anchors are wanted")
+        key = Path(row["image"]).with_suffix("").as_posix().lstrip("/")
+        if key in jobs or ".." in Path(key).parts:
+            raise InputError(
+                f"{path}, line {rows.line_num}: {key} stands there twice, or outside the folder"
+            )
+        pieces = (Piece(path.parent / row[column]) for column in ("image", "anchors"))
+        jobs[key] = Job(key, (Sample(key, *pieces),))
+    if not jobs:
+        raise InputError(f"{path}: the list is empty")
+    return list(jobs.values()), []

@@ -1,0 +1,323 @@
+"""Labels: what is found, what is written, what is kept, and that nothing stops or mixes a run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from scalefield import Anchors, InputError, MDEOutput
+from scalefield.cli import main
+from scalefield.labelling.evidence import held_out_errors
+from scalefield.labelling.labeller import LabelConfig
+from scalefield.labelling.run import label
+from scalefield.labelling.runners import DEAD, run_pool, run_ray
+from scalefield.labelling.samples import find_jobs
+from scalefield.labelling.verdict import Rules
+from scalefield.methods import make_method
+from scalefield.recovery import recover_from
+
+KEYS = ["more/p5", "p0", "p1", "p2", "p3", "p4"]
+GENEROUS = ("--max-error", "10", "--min-in-range", "0")
+
+
+def run(source: Path, out: Path, *more: str) -> int:
+    words = ["label", str(source), "--out", str(out), "--method", "global", "--workers", "1"]
+    return main([*words, *more])
+
+
+def manifest(out: Path) -> dict[str, dict]:
+    lines = (out / "labels.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert len({r["key"] for r in records}) == len(records)
+    return {r["key"]: r for r in records}
+
+
+def content(out: Path) -> dict[str, bytes]:
+    """All that a run leaves, but for what it says of its machine."""
+    paths = (p for p in out.rglob("*") if p.is_file() and p.name != "label.json")
+    return {p.relative_to(out).as_posix(): p.read_bytes() for p in paths}
+
+
+def pack(folder: Path, shard: Path) -> None:
+    with tarfile.open(shard, "w") as tar:
+        for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+            tar.add(path, path.relative_to(folder).as_posix())
+
+
+def test_a_folder_gives_a_label_and_a_verdict_for_each(folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(folder, out, *GENEROUS) == 0
+    assert "6 kept, 0 rejected, 0 failed, 0 without anchors; 0 were done before" in (
+        capsys.readouterr().out
+    )
+    records = manifest(out)
+    assert list(records) == KEYS
+    for key in KEYS:
+        depth_m = np.load(out / f"{key}.npz")["depth_m"]
+        assert depth_m.shape == (48, 64)
+        assert depth_m.dtype == np.float32
+        assert json.loads((out / f"{key}.json").read_text()) == records[key]
+        assert records[key]["keep"] is True
+        assert records[key]["figures"]["anchors"] == 24
+    # One label is what `recover` says.
+    from scalefield import recover
+
+    direct = recover(
+        folder / "p3.png", Anchors.read(folder / "p3.anchors.npz"), mde="lite", method="global"
+    )
+    np.testing.assert_array_equal(np.load(out / "p3.npz")["depth_m"], direct.depth_m)
+
+
+def test_lists_shards_and_batches_give_the_same_labels(folder, tmp_path):
+    assert run(folder, tmp_path / "plain", *GENEROUS) == 0
+    expected = {key: np.load(tmp_path / "plain" / f"{key}.npz")["depth_m"] for key in KEYS}
+
+    rows = "".join(f"source/{key}.png,source/{key}.anchors.npz\n" for key in KEYS)
+    (tmp_path / "list.csv").write_text("image,anchors\n" + rows)
+    assert run(tmp_path / "list.csv", tmp_path / "listed", *GENEROUS, "--batch", "4") == 0
+    for key in KEYS:
+        listed = np.load(tmp_path / "listed" / "source" / f"{key}.npz")["depth_m"]
+        np.testing.assert_allclose(listed, expected[key], rtol=1e-4)
+
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    pack(folder / "more", shards / "b.tar")
+    for name in ("p0", "p1"):
+        (tmp_path / "few").mkdir(exist_ok=True)
+        for suffix in (".png", ".anchors.npz"):
+            os.link(folder / f"{name}{suffix}", tmp_path / "few" / f"{name}{suffix}")
+    pack(tmp_path / "few", shards / "a.tar")
+    out = tmp_path / "sharded"
+    assert run(shards, out, *GENEROUS, "--batch", "2") == 0
+    assert [(r["shard"], k) for k, r in manifest(out).items()] == [
+        ("a", "p0"), ("a", "p1"), ("b", "p5")
+    ]  # fmt: skip
+    with tarfile.open(out / "a.tar") as tar:
+        assert tar.getnames() == ["p0.npz", "p0.json", "p1.npz", "p1.json"]
+        tar.extract("p1.npz", tmp_path, filter="data")
+    np.testing.assert_allclose(np.load(tmp_path / "p1.npz")["depth_m"], expected["p1"], rtol=1e-4)
+
+
+def test_bad_images_are_named_and_passed_over(folder, tmp_path, capsys):
+    (folder / "p0.png").write_bytes(b"nothing")
+    (folder / "p1.anchors.npz").unlink()
+    (folder / "p2.anchors.npz").unlink()
+    (folder / "p2.anchors.csv").write_text("u,v,depth_m\n900,1,2\n")
+    out = tmp_path / "out"
+    assert run(folder, out, *GENEROUS) == 1
+    printed = capsys.readouterr()
+    assert "3 kept, 0 rejected, 2 failed, 1 without anchors" in printed.out
+    assert "p0 failed: " in printed.err
+    assert "p0.png: not a readable image" in printed.err
+    assert "p2 failed: 1 of 1 anchors lie outside the image" in printed.err
+    assert "p1 has no anchors beside it" in printed.err
+    assert "failed" in manifest(out)["p0"]
+    assert not (out / "p0.npz").exists()
+
+    shard = tmp_path / "s.tar"
+    pack(folder, shard)
+    assert run(shard, tmp_path / "out2", *GENEROUS) == 1
+    assert f"{shard}:p0.png: not a readable image" in capsys.readouterr().err
+    with tarfile.open(tmp_path / "out2" / "s.tar") as tar:
+        assert "p0.json" in tar.getnames()
+        assert "p0.npz" not in tar.getnames()
+
+
+def test_a_second_run_does_only_the_rest_and_other_settings_are_refused(folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(folder, out, *GENEROUS) == 0
+    whole = content(out)
+    for key in ("p1", "p4"):
+        (out / f"{key}.json").unlink()
+    (out / "p4.npz").unlink()
+    capsys.readouterr()
+    assert run(folder, out, *GENEROUS) == 0
+    assert "6 kept" in (said := capsys.readouterr().out)
+    assert "4 were done before" in said
+    assert content(out) == whole
+    assert run(folder, out, *GENEROUS, "--min-anchors", "3") == 2
+    assert "labels of another configuration (rules differ)" in capsys.readouterr().err
+    assert content(out) == whole
+
+
+def test_killed_at_any_moment_and_resumed_gives_the_same_bytes(folder, tmp_path):
+    for i in range(6, 14):
+        os.link(folder / "p0.png", folder / f"p{i}.png")
+        os.link(folder / "p0.anchors.npz", folder / f"p{i}.anchors.npz")
+    expected = tmp_path / "expected"
+    assert run(folder, expected, *GENEROUS) == 0
+    out = tmp_path / "out"
+    words = [sys.executable, "-m", "scalefield.cli", "label", str(folder), "--out", str(out)]
+    words += ["--method", "global", "--workers", "1", *GENEROUS]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(words, env=environment, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list(out.glob("*.npz")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = {p.stem for p in out.glob("p*.json")}
+    assert len(done) < 14, "it was done before it could be killed"
+    assert not (out / "labels.jsonl").exists()
+    assert run(folder, out, *GENEROUS) == 0
+    assert {k: v for k, v in content(out).items() if not k.startswith(".")} == content(expected)
+
+
+HELPER = """
+import os
+
+def make_mortal(config, out, mark, lives):
+    from scalefield.labelling.labeller import Labeller
+    labeller = Labeller.of(config, out)
+
+    def label(job):
+        deaths = len(list(mark.parent.glob(f"{mark.name}.death*")))
+        if job.name == "p3" and deaths < lives:
+            (mark.parent / f"{mark.name}.death{deaths}").touch()
+            os._exit(9)
+        with open(mark, "a") as file:
+            file.write(f"{os.getpid()} ")
+        return labeller(job)
+
+    return label
+"""
+
+
+@pytest.fixture
+def helper(tmp_path, monkeypatch):
+    """A labeller that kills its process; importable here and in the workers."""
+    (tmp_path / "label_helper.py").write_text(HELPER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    import label_helper
+
+    return label_helper
+
+
+RULES = Rules(max_error=10.0, min_in_range=0.0)
+CONFIG = LabelConfig("lite", "global", rules=RULES, threads=1)
+
+
+def test_a_deadly_image_costs_itself_and_no_other(folder, tmp_path, helper):
+    work = find_jobs(folder)[0]
+    label(work, CONFIG, tmp_path / "expected")
+    out, mark = tmp_path / "out", tmp_path / "mark"
+    make = partial(helper.make_mortal, CONFIG, out, mark, 99)
+    results = {job.name: records for job, records in run_pool(work, make, 2)}
+    assert sorted(results) == KEYS  # each once, none lost
+    assert results["p3"] == [{"key": "p3", "failed": DEAD}]
+    assert len(list(tmp_path.glob("mark.death*"))) == 2  # among others, then alone
+    summary = label(work, CONFIG, out)  # what died is tried again
+    assert (summary.found_done, summary.kept) == (5, 6)
+    assert content(out) == content(tmp_path / "expected")
+
+
+def test_ray_labels_all_though_a_worker_is_killed(folder, tmp_path, helper):
+    ray = pytest.importorskip("ray")
+    work = find_jobs(folder)[0]
+    label(work, CONFIG, tmp_path / "expected")
+    out, mark = tmp_path / "out", tmp_path / "mark"
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    try:
+        make = partial(helper.make_mortal, CONFIG, out, mark, 1)
+        found = [job.name for job, _ in run_ray(work, make, 2)]
+    finally:
+        ray.shutdown()
+    assert (tmp_path / "mark.death0").exists()
+    assert len(set(mark.read_text().split())) >= 2  # several workers took part
+    assert sorted(found) == KEYS
+    assert label(work, CONFIG, out).found_done == 6  # nothing is left to do but the manifest
+    assert content(out) == content(tmp_path / "expected")
+
+
+def test_held_out_errors_are_those_of_fits_that_have_not_seen_the_anchor():
+    rng = np.random.default_rng(0)
+    relative = np.linspace(1, 3, 600).reshape(20, 30)
+    output = MDEOutput(torch.from_numpy(relative).float(), "depth")
+    rows, columns = rng.integers(0, 20, 9), rng.integers(0, 30, 9)
+    anchors = Anchors(columns, rows, 2 * relative[rows, columns] * np.exp(rng.normal(0, 0.1, 9)))
+    method = make_method("median")
+    found = held_out_errors(output, anchors, method, 100, "name")  # as many folds as anchors
+    expected = []
+    for i in range(9):
+        others = anchors[np.arange(9) != i]
+        depth_m = recover_from(output, others, method).numpy().depth_m
+        expected.append(np.log(depth_m[rows[i], columns[i]] / anchors.depth_m[i]))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert held_out_errors(output, anchors[:1], method, 4, "name") is None
+    # A method that passes through every anchor is not thereby right.
+    through = recover_from(output, anchors, make_method("interpolate")).report.residuals_log
+    unseen = held_out_errors(output, anchors, make_method("interpolate"), 4, "name")
+    assert np.median(np.abs(unseen)) > 10 * np.median(np.abs(through))
+
+
+GOOD = {
+    "anchors": 30, "unused": 0.0, "held_out_error": 0.05, "in_range": 0.9, "spread": 0.5,
+    "std_log": None, "fallbacks": [], "warnings": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, None),
+        ({"std_log": 0.1}, None),
+        ({"anchors": 3}, "anchors 3, at least 10 wanted"),
+        ({"held_out_error": 0.23}, "held_out_error 0.23, at most 0.1 wanted"),
+        ({"held_out_error": None}, "one anchor cannot test itself"),
+        ({"unused": 0.5}, "unused 0.5, at most 0.3 wanted"),
+        ({"in_range": 0.2}, "in_range 0.2, at least 0.7 wanted"),
+        ({"spread": 0.01}, "spread 0.01, at least 0.1 wanted"),
+        ({"std_log": 0.5}, "std_log 0.5, at most 0.2 wanted"),
+        ({"fallbacks": ["one scale for all"]}, "fallback: one scale for all"),
+        ({"warnings": ["is it disparity?"]}, "warning: is it disparity?"),
+    ],
+)
+def test_each_rule_rejects_with_its_reason(change, said):
+    reasons = Rules().judge({**GOOD, **change})
+    assert reasons == [] if said is None else (len(reasons) == 1 and said in reasons[0])
+
+
+def test_wrong_anchors_are_rejected_and_counted(folder, tmp_path, capsys):
+    good = Anchors.read(folder / "p0.anchors.npz")
+    rng = np.random.default_rng(0)
+    wrong = Anchors(good.u, good.v, good.depth_m * np.exp(rng.normal(0, 1, len(good))))
+    wrong.write(folder / "p0.anchors.npz")
+    out = tmp_path / "out"
+    assert run(folder, out, "--max-error", "0.4", "--min-in-range", "0") == 0
+    assert manifest(out)["p0"]["keep"] is False
+    assert "held_out_error" in manifest(out)["p0"]["reasons"][0]
+    said = capsys.readouterr().out
+    assert "5 kept, 1 rejected (" in said
+    assert "held_out_error 1" in said
+    assert (out / "p0.npz").is_file()  # rejected is not lost
+
+
+def test_sources_that_are_none_are_refused(folder, tmp_path):
+    with pytest.raises(InputError, match=r"wanted a folder, a \.csv list or a \.tar shard"):
+        find_jobs(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no image with anchors beside it"):
+        find_jobs(tmp_path / "empty")
+    (tmp_path / "l.csv").write_text("picture,anchors\n")
+    with pytest.raises(InputError, match="columns image and anchors"):
+        find_jobs(tmp_path / "l.csv")
+    (tmp_path / "l.csv").write_text("image,anchors\na/../../b.png,b.csv\n")
+    with pytest.raises(InputError, match=r"line 2: a/\.\./\.\./b stands there twice, or outside"):
+        find_jobs(tmp_path / "l.csv")
+    (tmp_path / "s.tar").write_bytes(b"no tar")
+    with pytest.raises(InputError, match="not a readable tar file"):
+        find_jobs(tmp_path / "s.tar")
+    Image.new("RGB", (2, 2)).save(folder / "p0.jpg")
+    with pytest.raises(InputError, match="two images have the key p0"):
+        find_jobs(folder)
