@@ -11,13 +11,12 @@ from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import (
     WEIGHTS,
     Basis,
-    anchor_weights,
     basis_maps,
     load_generator,
     shipped,
-    targets,
 )
 from scalefield.ridge import LITERAL, Ridge
+from scalefield.targets import anchor_weights, targets
 
 
 def world(seed=0, shape=(45, 60)):

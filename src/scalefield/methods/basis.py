@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
@@ -20,6 +19,7 @@ from scalefield.generator import BasisMaps, Generator
 from scalefield.mde.output import MDEOutput
 from scalefield.result import Recovery
 from scalefield.ridge import Ridge, solve
+from scalefield.targets import anchor_weights, targets
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
 """Generators that come with the package: one folder each, model.safetensors and config.json."""
@@ -112,18 +112,3 @@ def anchor_embeddings(maps: BasisMaps, mde_output: MDEOutput, anchors: Anchors) 
     rows, columns = anchors.pixels(mde_output.shape)
     pixels = torch.from_numpy(np.stack([columns, rows], axis=1)).to(maps.basis_maps)
     return sample(maps.basis_maps, pixels[None], mde_output.shape)[0]
-
-
-def targets(mde_output: MDEOutput, anchors: Anchors) -> Float64[np.ndarray, " n"]:
-    """y_i = log D_gt(a_i) − log D_MDE(a_i) (Eq. anchor_targets)."""
-    rows, columns = anchors.pixels(mde_output.shape)
-    mde_depth = mde_output.mde_depth[rows, columns].double().cpu().numpy()
-    return np.log(anchors.depth_m) - np.log(mde_depth)
-
-
-def anchor_weights(anchors: Anchors) -> Float64[np.ndarray, " n"]:
-    """ω: one each, or inverse variances of log-depth, scaled so that their mean is one."""
-    if anchors.sigma_m is None:
-        return np.ones(len(anchors))
-    precision = (anchors.depth_m / anchors.sigma_m) ** 2
-    return precision / precision.mean()

@@ -20,9 +20,10 @@ from scalefield.files import read_bytes, write_json
 from scalefield.generator import BasisMaps
 from scalefield.kernel import Kernel, Points, Term
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.basis import WEIGHTS, basis_maps, load_generator, targets
+from scalefield.methods.basis import WEIGHTS, basis_maps, load_generator
 from scalefield.posterior import Posterior, consistent
 from scalefield.result import Recovery, Rejection
+from scalefield.targets import targets
 
 EXACT_ANCHORS = 2000
 """More anchors than this are merged with their neighbours before the solve."""

@@ -10,13 +10,7 @@ import torch
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
 from scalefield.result import Recovery
-
-
-def log_ratios(mde_output: MDEOutput, anchors: Anchors) -> np.ndarray:
-    """Targets y_i = log depth_m(a_i) − log D_MDE(a_i) in float64 (Eq. anchor_targets)."""
-    rows, columns = anchors.pixels(mde_output.shape)
-    mde_depth = mde_output.mde_depth[rows, columns].double().cpu().numpy()
-    return np.log(anchors.depth_m) - np.log(mde_depth)
+from scalefield.targets import targets
 
 
 @dataclass(frozen=True)
@@ -28,5 +22,5 @@ class Median:
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
         """Recover from one anchor or more."""
-        log_scale = float(np.median(log_ratios(mde_output, anchors)))
+        log_scale = float(np.median(targets(mde_output, anchors)))
         return Recovery.from_log_scale(mde_output, anchors, torch.tensor(log_scale))

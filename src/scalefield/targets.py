@@ -1,0 +1,24 @@
+"""What the anchors ask of the log-scale field: targets y, and how much each counts."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float64
+
+from scalefield.anchors import Anchors
+from scalefield.mde.output import MDEOutput
+
+
+def targets(mde_output: MDEOutput, anchors: Anchors) -> Float64[np.ndarray, " n"]:
+    """y_i = log D_gt(a_i) − log D_MDE(a_i) (Eq. anchor_targets)."""
+    rows, columns = anchors.pixels(mde_output.shape)
+    mde_depth = mde_output.mde_depth[rows, columns].double().cpu().numpy()
+    return np.log(anchors.depth_m) - np.log(mde_depth)
+
+
+def anchor_weights(anchors: Anchors) -> Float64[np.ndarray, " n"]:
+    """ω: one each, or inverse variances of log-depth, scaled so that their mean is one."""
+    if anchors.sigma_m is None:
+        return np.ones(len(anchors))
+    precision = (anchors.depth_m / anchors.sigma_m) ** 2
+    return precision / precision.mean()
