@@ -23,6 +23,7 @@ from scalefield.commands.predict import PredictCommand
 from scalefield.commands.recover import RecoverCommand
 from scalefield.commands.report import ReportCommand
 from scalefield.commands.reproduce import ReproduceCommand
+from scalefield.commands.suggest import SuggestCommand
 from scalefield.commands.train import TrainCommand, TrainMdeCommand
 from scalefield.commands.web import WebCommand
 from scalefield.errors import InputError, MissingExtra
@@ -38,6 +39,7 @@ class Command(Protocol):
 
 COMMANDS: dict[str, Callable[..., Command]] = {
     "recover": RecoverCommand,
+    "suggest": SuggestCommand,
     "anchors": AnchorsCommand,
     "colmap": ColmapCommand,
     "label": LabelCommand,

@@ -1,0 +1,33 @@
+import re
+
+import numpy as np
+from PIL import Image
+
+from scalefield import samples
+from scalefield.cli import main
+
+
+def test_pixels_are_named_best_first(capsys):
+    room = samples.load()
+    command = ["suggest", str(room.image_path), "--anchors", str(room.anchors_path)]
+    assert main([*command, "--n", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    found = [re.fullmatch(r"u=(\d+) v=(\d+): now ±\d+ %; measuring it .* left", x) for x in lines]
+    assert len(found) == 2
+    assert all(0 <= int(m[1]) < 640 and 0 <= int(m[2]) < 480 for m in found)
+
+
+def test_a_mask_keeps_to_what_can_be_reached(tmp_path, capsys):
+    room = samples.load()
+    mask = np.zeros((480, 640), np.uint8)
+    mask[300:] = 255
+    Image.fromarray(mask).save(tmp_path / "floor.png")
+    assert main(["suggest", str(room.image_path), "--reachable", str(tmp_path / "floor.png")]) == 0
+    rows = re.findall(r"v=(\d+)", capsys.readouterr().out)
+    assert len(rows) == 3
+    assert all(int(v) >= 300 for v in rows)
+
+
+def test_none_asked_for_is_refused(capsys):
+    assert main(["suggest", str(samples.load().image_path), "--n", "0"]) == 2
+    assert "at least one pixel" in capsys.readouterr().err
