@@ -136,6 +136,13 @@ class Generator(nn.Module):
             raise InputError(f"{folder}: not the weights of such a generator ({e})") from None
         return generator.eval().requires_grad_(False)
 
+    @classmethod
+    def from_pretrained(cls, source: str) -> Generator:
+        """The generator of a hub id `owner/name[@revision]` or of a folder; see `hub`."""
+        from scalefield.hub import from_pretrained
+
+        return from_pretrained(source)
+
 
 def read_config(path: Path) -> GeneratorConfig:
     """The generator's configuration, every field checked by name."""

@@ -321,3 +321,17 @@ def test_sources_that_are_none_are_refused(folder, tmp_path):
     Image.new("RGB", (2, 2)).save(folder / "p0.jpg")
     with pytest.raises(InputError, match="two images have the key p0"):
         find_jobs(folder)
+
+
+def test_uncertainty_is_kept_with_the_label_and_judged(folder, tmp_path):
+    out = tmp_path / "out"
+    words = ["label", str(folder), "--out", str(out), "--method", "field", "--workers", "1"]
+    assert main([*words, *GENEROUS, "--max-std-log", "1e-6"]) == 0
+    for key, record in manifest(out).items():
+        with np.load(out / f"{key}.npz") as label:
+            std_log = label["std_log"]
+            assert std_log.shape == label["depth_m"].shape
+        assert (std_log > 0).all()
+        assert record["keep"] is False
+        assert record["figures"]["std_log"] == pytest.approx(np.median(std_log), rel=0.01)
+        assert any(reason.startswith("std_log ") for reason in record["reasons"])

@@ -36,7 +36,7 @@ class View:
     ) -> View:
         """A recovery's view."""
         maps = recovery.numpy()
-        return cls(maps.depth_m, image, anchors, camera, getattr(maps, "std_log", None))
+        return cls(maps.depth_m, image, anchors, camera, maps.std_log)
 
     @property
     def seen_by(self) -> Camera:

@@ -28,7 +28,7 @@ def figures(
     height, width = recovery.depth_m.shape
     box = (np.ptp(anchors.u) + 1) * (np.ptp(anchors.v) + 1) / (height * width)
     error = None if held_out is None else float(np.expm1(np.median(np.abs(held_out))))
-    std_log = getattr(recovery, "std_log", None)
+    std_log = recovery.std_log
     return {
         "anchors": report.anchors_used,
         "unused": len(report.rejected) / len(anchors),

@@ -148,9 +148,8 @@ class Labeller:
         found = figures(recovery, anchors, held_out)
         reasons = self.rules.judge(found)
         maps = {"depth_m": recovery.depth_m}
-        std_log = getattr(recovery, "std_log", None)
-        if std_log is not None:
-            maps["std_log"] = std_log.astype(np.float16)
+        if recovery.std_log is not None:
+            maps["std_log"] = recovery.std_log.astype(np.float16)
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **maps)
         record = {"key": sample.key, "keep": not reasons, "reasons": reasons, "figures": found}

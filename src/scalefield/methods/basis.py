@@ -85,13 +85,15 @@ def shipped() -> list[str]:
 
 @lru_cache(maxsize=8)
 def load_generator(name: str | Path, device: torch.device | str = "cpu") -> Generator:
-    """A generator by shipped name or folder, on that device."""
-    folder = WEIGHTS / name
-    if not folder.is_dir():
-        folder = Path(name)
-    if not folder.is_dir():
-        raise InputError(f"no generator {str(name)!r}: not a folder, nor one of {shipped()}")
-    return Generator.load(folder).to(device)
+    """A generator by shipped name, folder or hub id `owner/name[@revision]`, on that device."""
+    if (WEIGHTS / name).is_dir():
+        return Generator.load(WEIGHTS / name).to(device)
+    if not Path(name).is_dir() and str(name).count("/") != 1:
+        raise InputError(
+            f"no generator {str(name)!r}: not a folder, nor a hub id owner/name, nor one of "
+            f"{shipped()}"
+        )
+    return Generator.from_pretrained(str(name)).to(device)
 
 
 @torch.no_grad()
