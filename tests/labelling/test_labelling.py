@@ -255,6 +255,9 @@ def test_held_out_errors_are_those_of_fits_that_have_not_seen_the_anchor():
         expected.append(np.log(depth_m[rows[i], columns[i]] / anchors.depth_m[i]))
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert held_out_errors(output, anchors[:1], method, 4, "name") is None
+    # Of many, as many folds are held out as are enough.
+    many = Anchors.from_map(relative)
+    assert len(held_out_errors(output, many, method, 4, "name")) == 150
     # A method that passes through every anchor is not thereby right.
     through = recover_from(output, anchors, make_method("interpolate")).report.residuals_log
     unseen = held_out_errors(output, anchors, make_method("interpolate"), 4, "name")
@@ -279,13 +282,19 @@ GOOD = {
         ({"in_range": 0.2}, "in_range 0.2, at least 0.7 wanted"),
         ({"spread": 0.01}, "spread 0.01, at least 0.1 wanted"),
         ({"std_log": 0.5}, "std_log 0.5, at most 0.2 wanted"),
-        ({"fallbacks": ["one scale for all"]}, "fallback: one scale for all"),
-        ({"warnings": ["is it disparity?"]}, "warning: is it disparity?"),
+        ({"fallbacks": ["one scale for all"]}, None),
+        ({"warnings": ["is it disparity?"]}, None),
     ],
 )
 def test_each_rule_rejects_with_its_reason(change, said):
     reasons = Rules().judge({**GOOD, **change})
     assert reasons == [] if said is None else (len(reasons) == 1 and said in reasons[0])
+
+
+def test_fallbacks_and_warnings_reject_where_that_is_wanted():
+    doubtful = {**GOOD, "fallbacks": ["one scale for all"], "warnings": ["is it disparity?"]}
+    assert Rules(refuse_fallbacks=True).judge(doubtful) == ["fallback: one scale for all"]
+    assert Rules(refuse_warnings=True).judge(doubtful) == ["warning: is it disparity?"]
 
 
 def test_wrong_anchors_are_rejected_and_counted(folder, tmp_path, capsys):

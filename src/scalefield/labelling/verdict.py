@@ -23,8 +23,10 @@ class Rules:
     """Share of the image inside the anchors' bounding box."""
     max_std_log: float = 0.2
     """Median standard deviation of log-depth, where the method knows it."""
-    allow_fallbacks: bool = False
-    """Keep labels for which the method had to fall back on a simpler fit."""
+    refuse_fallbacks: bool = False
+    """Reject labels for which the method had to take a simpler way."""
+    refuse_warnings: bool = False
+    """Reject labels with a warning in their report."""
     folds: int = 4
     """Parts that the anchors are held out in, one after the other."""
 
@@ -46,6 +48,8 @@ class Rules:
         ]
         if figures["held_out_error"] is None:
             broken.append("held_out_error unknown: one anchor cannot test itself")
-        if figures["fallbacks"] and not self.allow_fallbacks:
-            broken.append(f"fallback: {figures['fallbacks'][0]}")
-        return broken + [f"warning: {text}" for text in figures["warnings"]]
+        if self.refuse_fallbacks:
+            broken += [f"fallback: {text}" for text in figures["fallbacks"]]
+        if self.refuse_warnings:
+            broken += [f"warning: {text}" for text in figures["warnings"]]
+        return broken
