@@ -46,7 +46,7 @@ oracle: .venv/.dev
 	touch $@
 
 .venv/.dev: .venv/.core
-	$(PIP) --editable ".[mde,onnx,exr,region,plot,colmap,export,ray,rerun]" --group dev
+	$(PIP) --editable ".[mde,onnx,exr,region,plot,colmap,export,ray,rerun,web]" --group dev
 	touch $@
 
 clean:

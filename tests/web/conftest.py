@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+import uvicorn
 from PIL import Image
-
-pytest.importorskip("starlette")
-
 from starlette.testclient import TestClient
 
 from scalefield.web.app import create_app
@@ -84,7 +82,6 @@ def png() -> Callable[[int, int], tuple[np.ndarray, bytes]]:
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
     """The server on a real socket, with the address of its page."""
-    uvicorn = pytest.importorskip("uvicorn")
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(create_app(), log_level="error"))

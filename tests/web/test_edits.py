@@ -1,23 +1,19 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import scalefield as sf
 from scalefield.anchors import Anchors
 from scalefield.cues import upsample
 from scalefield.errors import InputError
-from scalefield.kernel import Kernel, Points, Term
 from scalefield.methods import METHODS
-from scalefield.posterior import Posterior
 from scalefield.web.edits import (
     Edit,
     apply_edit,
     check_anchors,
     full_recovery,
     parse_edit,
-    where_next,
+    suggestions,
 )
 from scalefield.web.uploads import Limits
 
@@ -55,7 +51,10 @@ def test_the_page_shows_what_recover_gives(session, method: str) -> None:
     assert (expected.std_log is None) == ("std_log" not in maps)
     if "std_log" in maps:
         std = upsample(torch.from_numpy(maps["std_log"])[None, None], session.shape)[0, 0]
-        np.testing.assert_allclose(std, expected.std_log, rtol=1e-4)
+        # A smooth map that travels on a grid: off by a little right at an anchor.
+        difference = np.abs(std.numpy() - expected.std_log)
+        assert difference.max() < 0.03
+        assert difference.mean() < 0.002
     residuals = [a["residual_log"] for a in header["anchors"]]
     np.testing.assert_allclose(residuals, expected.report.residuals_log, atol=2e-4)
 
@@ -85,44 +84,18 @@ def test_anchors_on_holes_are_named(prepared) -> None:
     assert header["revision"] == 2
 
 
-KERNEL = Kernel(2.0, 1.0, (Term(0.2, 0.3, 0.4, "exponential"),), 0.05)
-
-
-def random_points(seed: int, n: int) -> Points:
-    generator = torch.Generator().manual_seed(seed)
-    position, depth, basis = (
-        torch.rand(n, size, generator=generator, dtype=torch.float64) for size in (2, 1, 4)
-    )
-    return Points(position, depth[:, 0], basis)
-
-
-@given(st.integers(0, 10**6), st.integers(1, 6))
-def test_the_first_suggestion_shrinks_the_mean_variance_most(seed: int, n: int) -> None:
-    anchors, points = random_points(seed, n), random_points(seed + 1, 12)
-    noise, y = torch.full((n + 1,), 0.05).double(), torch.zeros(n + 1).double()
-    posterior = Posterior.fit(KERNEL, anchors, y[:n], noise[:n])
-    allowed = torch.arange(12) % 3 != 0
-    first, second = where_next(posterior, points, allowed, 2)
-    assert first != second
-
-    def mean_variance(extra: int) -> float:
-        more = Points(
-            *(
-                torch.cat([getattr(anchors, name), getattr(points, name)[extra : extra + 1]])
-                for name in ("position", "log_depth", "basis")
-            )
-        )
-        return float(Posterior.fit(KERNEL, more, y, noise).variance(points).mean())
-
-    after = {i: mean_variance(i) for i in range(12) if allowed[i]}
-    assert after[first] <= min(after.values()) * (1 + 1e-6)
-
-
-def test_nothing_is_suggested_where_nothing_may_be() -> None:
-    posterior = Posterior.fit(
-        KERNEL, random_points(0, 2), torch.zeros(2).double(), torch.ones(2).double()
-    )
-    assert where_next(posterior, random_points(1, 5), torch.zeros(5, dtype=torch.bool), 3) == []
+def test_suggestions_are_where_one_can_measure(room, client, prepared) -> None:
+    session = client.app.state.server.sessions.get(room["id"])
+    anchors = Anchors(*zip(*((a["u"], a["v"], a["depth_m"]) for a in room["anchors"]), strict=True))
+    found = suggestions(session, anchors)
+    assert len(found) == 3
+    for spot in found:
+        assert np.hypot(anchors.u - spot["u"], anchors.v - spot["v"]).min() > 40
+        row, column = int(spot["v"] * 120 // 480), int(spot["u"] * 160 // 640)
+        assert session.relative.measurable[row, column]
+        assert 0 < spot["removes"] < 1
+    assert len(suggestions(session, anchors[:0])) == 3  # the first anchor, too, may be suggested
+    assert suggestions(prepared(20, 2), Anchors([0], [0], [1.0])) == []
 
 
 def test_others_are_those_that_are_left(room, client) -> None:
@@ -153,10 +126,6 @@ def test_a_wrong_number_is_found_and_its_neighbours_are_not_blamed(room, client)
         assert found["others"][wrong]["sigmas"] > 2.5
         expected = columns["depth_m"][wrong]
         assert found["others"][wrong]["depth_m"] == pytest.approx(expected, rel=0.6)
-    assert len(clean["suggestions"]) == 3
-    for spot in clean["suggestions"]:
-        distance = np.hypot(columns["u"] - spot["u"], columns["v"] - spot["v"]).min()
-        assert distance > 40  # not where one has measured
 
 
 def test_few_anchors_blame_nobody_and_many_are_not_listed(session) -> None:

@@ -241,7 +241,9 @@ def test_anchors_are_dragged_edited_pasted_and_doubted(open_page) -> None:
     assert page.inner_text(".marker.suspect .plate").startswith("44.20 m")
     # Suggestions come as rings.
     page.check("#next")
+    page.wait_for_selector("#overlay .suggestion")
     assert page.locator("#overlay .suggestion").count() == 3
+    assert re.search(r"1 removes \d+ %", page.inner_text("#next-hint"))
 
 
 @needs_browser

@@ -30,7 +30,7 @@ from scalefield.methods import METHODS
 from scalefield.preview import NEAR_TO_FAR, SMALL_TO_LARGE
 from scalefield.recovery import bring_depth
 from scalefield.web import wire
-from scalefield.web.edits import QUICK_METHODS, apply_edit, full_recovery, parse_edit
+from scalefield.web.edits import QUICK_METHODS, apply_edit, full_recovery, parse_edit, suggestions
 from scalefield.web.exports import export
 from scalefield.web.guard import LOCAL_HOSTS, Bodies, Guard
 from scalefield.web.openapi import document
@@ -233,6 +233,12 @@ class Server:
         pool = self.quick if edit.method in QUICK_METHODS else self.heavy
         return octets(await pool.run(lambda: wire.pack(*apply_edit(session, edit))))
 
+    async def suggest(self, request: Request) -> Response:
+        """Where to measure next, given the anchors there are."""
+        session, edit = self.session(request), parse_edit(await self.json(request), self.limits)
+        found = await self.quick.run(lambda: suggestions(session, edit.anchors))
+        return JSONResponse({"suggestions": found})
+
     async def measure(self, request: Request) -> Response:
         """Metric depth at some pixels, in plain JSON."""
         session, body = self.session(request), await self.json(request)
@@ -298,6 +304,7 @@ def create_app(limits: Limits | None = None, hosts: tuple[str, ...] = LOCAL_HOST
         Route(f"{one}/basis", server.basis),
         Route(f"{one}/depth", server.bring_depth, methods=["PUT"]),
         Route(f"{one}/recover", server.recover, methods=["POST"]),
+        Route(f"{one}/suggest", server.suggest, methods=["POST"]),
         Route(f"{one}/measure", server.measure, methods=["POST"]),
         Route(f"{one}/files/{{name}}", server.file, methods=["POST"]),
         Mount("/static", StaticFiles(directory=STATIC)),

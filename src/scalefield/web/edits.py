@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+import torch.nn.functional as nnf
 from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.defaults import METHOD_NAME
 from scalefield.errors import InputError
-from scalefield.kernel import Points
 from scalefield.mde import MDEOutput
 from scalefield.methods import METHODS, make_method
-from scalefield.methods.basis import anchor_embeddings, anchor_weights, targets
-from scalefield.methods.field import Field, anchor_points, dense_mean, grid_points, noise_log
+from scalefield.methods.basis import anchor_embeddings
+from scalefield.methods.field import Field, anchor_points, dense_mean, dense_std, noise_log
 from scalefield.posterior import Posterior, consistent
 from scalefield.recovery import recover_from
 from scalefield.result import DEPTH_LIMITS, Recovery, Report
 from scalefield.ridge import solve
+from scalefield.suggestion import suggest_from
+from scalefield.targets import anchor_weights, targets
 from scalefield.web.sessions import Relative, Session
 from scalefield.web.uploads import Limits
 
@@ -30,8 +31,6 @@ QUICK_METHODS = ("basis", "field")
 """Those with a small solve of their own here; the others work on every pixel of the photograph."""
 MOST_CHECKED = 100
 """With more anchors than this nobody reads what the others say of each."""
-COARSE = 6
-"""Suggestions are sought on every so many-th row and column of the generator's grid."""
 SUGGESTIONS = 3
 
 
@@ -137,12 +136,14 @@ class SmallField:
         used = anchors[np.setdiff1d(np.arange(len(anchors)), [r.anchor for r in rejected])]
         fitted = posterior.mean(anchor_points(mde_output, used, maps))
         y = torch.from_numpy(targets(mde_output, used))
-        variance = posterior.variance(grid_points(mde_output, maps))
+        std_log = dense_std(posterior, self.relative.shown, maps)[None, None]
         weights = model.kernel.linear**2 * (posterior.anchors.basis.mT @ posterior.alpha)
         return Recovery(
             depth_m=None,
             log_scale=dense_mean(posterior, self.relative.shown, maps),
-            std_log=model.calibration * variance.sqrt().reshape(maps.basis_maps.shape[2:]),
+            # It is smooth, and travels on the generator's grid.
+            std_log=model.calibration
+            * nnf.interpolate(std_log, size=maps.basis_maps.shape[2:], mode="bilinear")[0, 0],
             weights=weights.float(),
             report=Report(
                 anchors_used=len(used),
@@ -174,18 +175,20 @@ def check_anchors(relative: Relative, anchors: Anchors) -> dict[str, Any]:
 
     "others" has for each anchor the depth that the remaining ones expect there, and by how many
     of their standard deviations they are contradicted; "suspects" are the anchors that `field`
-    finds inconsistent; "suggestions" the pixels to measure next.
+    finds inconsistent.
     """
     output, (model, maps) = relative.output, relative.field
     rows, columns = anchors.pixels(output.shape)
     usable = np.flatnonzero(output.valid[rows, columns].cpu().numpy())[:MOST_CHECKED]
     if len(usable) == 0 or len(anchors) > MOST_CHECKED:
-        return {"others": [None] * len(anchors), "suspects": [], "suggestions": []}
+        return {"others": [None] * len(anchors), "suspects": []}
     kept = anchors[usable]
     points = anchor_points(output, kept, maps)
     y = torch.from_numpy(targets(output, kept))
     noise = torch.from_numpy(noise_log(kept, float(model.kernel.noise)))
-    trusted = consistent(model.kernel, points, y, noise, model.outlier_limit * model.calibration)
+    limit = model.outlier_limit * model.calibration
+    limit = model.outlier_limit * model.calibration
+    trusted = consistent(model.kernel, points, y, noise, limit=limit)
     posterior = Posterior.fit(model.kernel, points[trusted], y[trusted], noise[trusted])
     # Suspects are judged by all that are trusted, each of these by the rest of them.
     residual = y - posterior.mean(points)
@@ -201,51 +204,20 @@ def check_anchors(relative: Relative, anchors: Anchors) -> dict[str, Any]:
     return {
         "others": others,
         "suspects": usable[~trusted.numpy()].tolist(),
-        "suggestions": suggest(relative, posterior),
     }
 
 
-def suggest(relative: Relative, posterior: Posterior) -> list[dict[str, int]]:
-    """The pixels whose measurement would tell most about the rest of the photograph, in order."""
-    height, width = relative.output.shape
-    grid_height, grid_width = relative.measurable.shape
-    offset = COARSE // 2
-    chosen = torch.zeros_like(relative.measurable)
-    chosen[offset::COARSE, offset::COARSE] = True
-    cells = chosen.nonzero()
-    _, maps = relative.field
-    points = grid_points(relative.output, maps)[chosen.flatten()]
-    picked = where_next(posterior, points, relative.measurable[chosen], SUGGESTIONS)
-    return [
-        {
-            "u": min(width - 1, int((int(cells[i, 1]) + 0.5) * width / grid_width)),
-            "v": min(height - 1, int((int(cells[i, 0]) + 0.5) * height / grid_height)),
-        }
-        for i in picked
-    ]
-
-
-def where_next(
-    posterior: Posterior, points: Points, allowed: Bool[Tensor, " m"], count: int
-) -> list[int]:
-    """Points to measure next: each most shrinks the mean variance of ℓ over all points.
-
-    With C the posterior covariance and σ the noise of a measurement, measuring x takes
-    C(x, ·)² / (C(x, x) + σ²) off the variances; each further point supposes the earlier ones.
-    """
-    points = points.to(torch.float64)
-    cross = posterior.kernel(posterior.anchors, points)
-    explained = torch.linalg.solve_triangular(posterior.factor, cross, upper=False)
-    covariance = posterior.kernel(points, points) - explained.mT @ explained
-    picked: list[int] = []
-    for _ in range(min(count, int(allowed.sum()))):
-        noisy = covariance.diagonal().clamp(min=0) + float(posterior.kernel.noise) ** 2
-        gain = covariance.square().mean(dim=0) / noisy
-        best = int(torch.where(allowed, gain, -torch.inf).argmax())
-        picked.append(best)
-        step = covariance[:, best] / noisy[best].sqrt()
-        covariance = covariance - torch.outer(step, step)
-    return picked
+def suggestions(session: Session, anchors: Anchors) -> list[dict[str, Any]]:
+    """The pixels to measure next, best first, where one can hold a tape; anchors may be none."""
+    relative = session.relative
+    (height, width), (rows, columns) = relative.output.shape, relative.measurable.shape
+    v, u = np.arange(height) * rows // height, np.arange(width) * columns // width
+    reachable = relative.measurable.numpy()[v[:, None], u]
+    try:
+        found = suggest_from(relative.output, anchors, SUGGESTIONS, reachable=reachable)
+    except InputError:  # nothing is reachable, as in a map of one steep slope or of few pixels
+        return []
+    return [asdict(suggestion) for suggestion in found]
 
 
 def full_recovery(session: Session, edit: Edit) -> Recovery:

@@ -119,12 +119,23 @@ def document(limits: Limits) -> dict[str, Any]:
                     "description": "The header has, for each anchor, residual_log or the reason it "
                     "was not used; others, the depth that the other anchors expect there and by "
                     "how many of their standard deviations they are contradicted; suspects; "
-                    "suggestions; weights; warnings. log_scale is on the generator's grid for "
+                    "weights; warnings. log_scale is on the generator's grid for "
                     "basis (bilinear between cell centres), at display size for other methods; "
                     "std_log, its standard deviation, on the grid where the method knows it. "
                     "depth = exp(log_mde_depth + log_scale), held within limits_m.",
                     "requestBody": edit,
                     "responses": packed,
+                },
+            },
+            "/api/sessions/{id}/suggest": {
+                **on_session,
+                "post": {
+                    "summary": "The pixels to measure next, best first; anchors may be empty",
+                    "requestBody": edit,
+                    "responses": {
+                        "200": _answer("Pixels", _ref("Suggestions")),
+                        **refusals,
+                    },
                 },
             },
             "/api/sessions/{id}/measure": {
@@ -181,6 +192,22 @@ def _schemas(limits: Limits) -> dict[str, Any]:
             "type": "object",
             "properties": {"depth_m": depths, "report": {"type": "object"}},
             "required": ["depth_m", "report"],
+        },
+        "Suggestions": {
+            "type": "object",
+            "properties": {
+                "suggestions": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {
+                            **pixel,
+                            "std_log": {**number, "description": "of log-depth there, now"},
+                            "removes": {**number, "description": "share of the doubt it removes"},
+                        },
+                    },
+                }
+            },
         },
         "Session": {
             "type": "object",

@@ -32,6 +32,7 @@ export const bringDepth = (id, file, kind, resize) =>
 export const getMaps = async (id) => unpack(await (await ask(`/api/sessions/${id}/maps`)).arrayBuffer());
 export const getBasis = async (id, method) => unpack(await (await ask(`/api/sessions/${id}/basis?method=${method}`)).arrayBuffer());
 export const recover = async (id, anchors, method) => unpack(await (await post(`/api/sessions/${id}/recover`, { anchors, method })).arrayBuffer());
+export const suggest = async (id, anchors) => (await (await post(`/api/sessions/${id}/suggest`, { anchors })).json()).suggestions;
 export const getFile = async (id, name, body) => (await post(`/api/sessions/${id}/files/${name}`, body)).blob();
 
 /** {header, maps: {name: {shape, values: Float32Array}}}; holes are NaN. */

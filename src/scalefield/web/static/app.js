@@ -22,7 +22,10 @@ function wire(page) {
   on("undo", "click", () => page.anchors.undo());
   on("redo", "click", () => page.anchors.redo());
   on("clear", "click", () => page.anchors.replaceAll([]));
-  on("next", "change", () => page.showAll());
+  on("next", "change", () => {
+    page.wantNext();
+    page.showAll();
+  });
   on("toast-close", "click", () => ($("toast").hidden = true));
   on("compare-slider", "input", () => page.showSplit());
   on("profile-row", "input", (e) => page.profileAt(Number(e.target.value)));

@@ -31,6 +31,7 @@ export class Page {
     this.cloud = null;
     this.solves = new api.LatestOnly((wish) => this.solve(wish));
     this.comparisons = new api.LatestOnly((wish) => this.solveOther(wish));
+    this.hints = new api.LatestOnly((wish) => this.suggest(wish));
     this.bases = new api.LatestOnly((method) => this.loadBasis(method));
   }
 
@@ -41,6 +42,7 @@ export class Page {
     this.logMde = null;
     this.logTruth = null;
     this.basis = null;
+    this.next = []; // where to measure next
     this.measured = [];
     this.profileRow = null;
     this.scale = null;
@@ -151,7 +153,26 @@ export class Page {
     } else {
       this.result = this.other = null;
     }
+    this.wantNext();
     this.showAll();
+  }
+
+  /** Ask where to measure next, if that is to be shown. */
+  wantNext() {
+    if ($("next").checked) this.hints.request(this.wish(this.method));
+    else this.next = [];
+  }
+
+  async suggest({ id, anchors }) {
+    try {
+      const next = await api.suggest(id, anchors);
+      if (this.session?.id !== id || !$("next").checked) return;
+      this.next = next;
+      this.stage.drawOverlay();
+      this.showNext();
+    } catch (e) {
+      this.complain(e.message);
+    }
   }
 
   wish(method) {
@@ -256,10 +277,6 @@ export class Page {
     else if (others && Math.abs(others.sigmas) > WORTH_SAYING) about.words = said;
     else about.words = `map says ${formatPercent(state.residual_log)}`;
     return about;
-  }
-
-  suggestions() {
-    return $("next").checked && this.result ? this.result.header.suggestions : [];
   }
 
   distanceBetween(a, b) {
@@ -500,18 +517,22 @@ export class Page {
     $("undo").disabled = !anchors.past.length;
     $("redo").disabled = !anchors.future.length;
     $("clear").disabled = !n;
-    $("next-row").hidden = !result;
-    $("next-hint").hidden = !result || !$("next").checked;
-    $("next-hint").textContent = "The numbered rings are where one more measurement would tell most about the rest of the photo, best first.";
+    this.showNext();
     for (const button of $("downloads").children) button.disabled = !n;
     listAnchors(this);
     const about = this.info.methods.find((m) => m.name === this.method);
     $("method-about").textContent = about.about;
     const notes = result ? [...result.header.warnings.map((w) => `Careful: ${w}`), ...result.header.fallbacks] : [];
     const bad = result?.header.suspects.length ?? 0;
-    if (bad) notes.unshift(`${bad === 1 ? "One anchor disagrees" : `${bad} anchors disagree`} with what the others say there. Measure again, or delete.`);
+    if (bad && !result.header.warnings.some((w) => w.includes("contradicted"))) notes.unshift(`${bad === 1 ? "One anchor disagrees" : `${bad} anchors disagree`} with what the others say there. Measure again, or delete.`);
     if (result) notes.push(`Solved in ${result.header.milliseconds.toFixed(0)} ms.`);
     $("notes").replaceChildren(...notes.map((words) => element("li", "", words)));
+  }
+
+  showNext() {
+    const shares = this.next.map(({ removes }, i) => `${i + 1} removes ${Math.round(100 * removes)} %`);
+    $("next-hint").hidden = !$("next").checked;
+    $("next-hint").textContent = shares.length ? `Rings mark the spots that would tell most about the rest. Of the doubt that is left: ${shares.join(", ")}.` : "No spot stands out here.";
   }
 
   showCamera() {

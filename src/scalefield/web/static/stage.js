@@ -268,7 +268,7 @@ export class Stage {
       add("line", { x1: 0, x2: "100%", y1: y, y2: y, class: "halo" });
       add("line", { x1: 0, x2: "100%", y1: y, y2: y, class: "profile-line" });
     }
-    for (const [i, { u, v }] of this.page.suggestions().entries()) {
+    for (const [i, { u, v }] of this.page.next.entries()) {
       const [x, y] = at(u, v);
       ring(u, v, 13, "halo");
       ring(u, v, 13, "suggestion");
