@@ -292,7 +292,10 @@ def test_undistorting_gives_a_scene_of_pinholes_with_their_depth(scene, tmp_path
         inside = (columns < camera.width) & (rows < camera.height)
         found = inverse[rows[inside], columns[inside]] * depth[inside]
         assert np.median(np.abs(found - 1)) < 0.02
-    assert (tmp_path / "images" / NAMES[0]).is_file()
+    photograph = (tmp_path / "images" / NAMES[0]).read_bytes()
+    # A folder that has images may be the user's own: it is not touched.
+    assert main([*words, "--method", "interpolate", "--out", str(tmp_path)]) == 2
+    assert (tmp_path / "images" / NAMES[0]).read_bytes() == photograph
 
 
 def test_smaller_copies_of_the_images_have_the_anchors_in_place(scene):

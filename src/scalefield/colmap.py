@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -179,19 +178,21 @@ class _Tracks:
 def undistort(model_folder: Path, images_folder: Path, out: Path) -> tuple[Path, Path]:
     """The model and its images as pinholes, by COLMAP's own undistorter: `sparse/0` and `images`.
 
-    Both appear under `out` when they are whole, in place of what a former run left there.
+    Both appear under `out` when they are whole. What is there already may be the user's own
+    photographs, and is never replaced.
     """
     pycolmap = _import_pycolmap()
+    sparse, images = out / "sparse" / "0", out / "images"
+    for target in (sparse, images):
+        if target.exists():
+            raise InputError(f"{target} exists; undistorted images need a folder of their own")
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".undistorted.") as staging:
         try:
             pycolmap.undistort_images(staging, str(model_folder), str(images_folder))
         except (ValueError, RuntimeError) as e:
             raise InputError(f"{images_folder}: cannot be undistorted ({e})") from None
-        sparse, images = out / "sparse" / "0", out / "images"
         for source, target in ((f"{staging}/sparse", sparse), (f"{staging}/images", images)):
-            if target.exists():
-                shutil.rmtree(target)
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(source, target)
     return sparse, images
@@ -208,6 +209,8 @@ def stems(frames: list[ColmapFrame]) -> Iterator[tuple[str, ColmapFrame]]:
     seen: dict[str, str] = {}
     for frame in frames:
         stem = frame.name.rpartition(".")[0] or frame.name
+        if stem.startswith("/") or ".." in Path(stem).parts:
+            raise InputError(f"{frame.name}: an image's name in a model must not leave its folder")
         if stem in seen:
             raise InputError(f"{seen[stem]} and {frame.name} would share the depth map {stem}.png")
         seen[stem] = frame.name

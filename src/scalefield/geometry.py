@@ -176,12 +176,16 @@ def read_rigid(path: str | Path) -> Float64[np.ndarray, "4 4"]:
         ) from None
     matrix = np.eye(4)
     matrix[:3] = numbers[:12].reshape(3, 4)
-    rotation = matrix[:3, :3]
     bottom = numbers[12:].tolist() or [0, 0, 0, 1]
-    rigid = np.allclose(rotation @ rotation.T, np.eye(3), atol=1e-3) and np.linalg.det(rotation) > 0
-    if not (np.isfinite(matrix).all() and rigid and bottom == [0, 0, 0, 1]):
+    if not (np.isfinite(matrix).all() and _is_rotation(matrix[:3, :3]) and bottom == [0, 0, 0, 1]):
         raise InputError(f"{path}: not a rigid motion: a rotation, a translation, last row 0 0 0 1")
     return matrix
+
+
+def _is_rotation(matrix: Float64[np.ndarray, "3 3"]) -> bool:
+    if np.abs(matrix).max() > 1.01:
+        return False
+    return bool(np.allclose(matrix @ matrix.T, np.eye(3), atol=1e-3) and np.linalg.det(matrix) > 0)
 
 
 def depth_map(
@@ -251,7 +255,7 @@ def depth_edges(
     Inverse depth is affine in (u, v) on every plane, however slanted; its second difference is
     therefore zero on planes and large at jumps.
     """
-    inverse = 1 / depth_m.astype(np.float64)
+    inverse = 1 / np.where(depth_m > 0, depth_m, np.nan).astype(np.float64)
     edges = np.zeros(depth_m.shape, bool)
     for axis in (0, 1):
         line = np.moveaxis(inverse, axis, 0)

@@ -1,6 +1,7 @@
 """Files for other tools, read back by those tools."""
 
 import json
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from scipy.spatial import cKDTree
 
 from scalefield import Anchors, files
 from scalefield.cli import main
+from scalefield.commands.recover import RecoverCommand
 from scalefield.errors import InputError
 from scalefield.export import FORMATS, IN_SPACE, View, write_formats
 from scalefield.geometry import Camera, unproject
@@ -113,6 +115,10 @@ def test_a_rerun_recording_holds_depth_and_anchors(tmp_path, view):
     for entity in (b"/camera/depth", b"/camera/image", b"/anchors"):
         assert entity in data
     assert rerun.__version__
+
+
+def test_the_command_line_knows_every_format():
+    assert get_args(get_args(get_type_hints(RecoverCommand)["formats"])[0]) == tuple(FORMATS)
 
 
 def test_what_is_missing_is_said_before_anything_is_written(tmp_path, view):

@@ -327,6 +327,15 @@ def test_sources_that_are_none_are_refused(folder, tmp_path):
     (tmp_path / "s.tar").write_bytes(b"no tar")
     with pytest.raises(InputError, match="not a readable tar file"):
         find_jobs(tmp_path / "s.tar")
+    with tarfile.open(tmp_path / "s.tar", "w") as tar:
+        for name in ("../p0.png", "../p0.anchors.npz"):
+            tar.add(folder / Path(name).name, name)
+    with pytest.raises(InputError, match=r"\.\./p0\.png would leave the folder of labels"):
+        find_jobs(tmp_path / "s.tar")
+    with tarfile.open(tmp_path / "s.tar", "w:gz") as tar:
+        tar.add(folder / "p0.png", "p0.png")
+    with pytest.raises(InputError, match="not a readable tar file"):
+        find_jobs(tmp_path / "s.tar")
     Image.new("RGB", (2, 2)).save(folder / "p0.jpg")
     with pytest.raises(InputError, match="two images have the key p0"):
         find_jobs(folder)

@@ -62,8 +62,9 @@ class AnchorsCommand:
     """Numbers a point in a .bin: 4 for KITTI, 5 for nuScenes."""
     keep_hidden: bool = False
     """Keep points that lie behind a nearer surface."""
-    window: tuple[int, int] = (9, 5)
-    """Rows and columns in which a nearer point hides a farther one; wider for sparser clouds."""
+    window: Annotated[tuple[int, int] | None, tyro.conf.arg(metavar="ROWS COLUMNS")] = None
+    """Where a nearer point hides a farther one; by default what suits a LiDAR of 64 beams, wider
+    for sparser clouds."""
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Keep so many anchors, spread evenly over the image."""
 
@@ -176,9 +177,13 @@ class AnchorsCommand:
         """`anchors_from_points` as the flags say."""
         from scalefield.points import SeeThrough, anchors_from_points
 
-        see_through = None if self.keep_hidden else SeeThrough(self.window)
+        rule = SeeThrough(self.window) if self.window else SeeThrough()
         return anchors_from_points(
-            points_m, camera, shape, camera_from_points=motion, see_through=see_through
+            points_m,
+            camera,
+            shape,
+            camera_from_points=motion,
+            see_through=None if self.keep_hidden else rule,
         )
 
 

@@ -119,6 +119,8 @@ def _pairs(where: Path, pieces: dict[str, Piece]) -> tuple[list[Sample], list[st
             continue
         if stem in samples:
             raise InputError(f"{where}: two images have the key {stem}")
+        if stem.startswith("/") or ".." in Path(stem).parts:
+            raise InputError(f"{where}: {name} would leave the folder of labels")
         anchors = [pieces[stem + s] for s in ANCHOR_SUFFIXES if stem + s in pieces]
         if not anchors:
             lonely.append(stem)
@@ -133,7 +135,7 @@ def _from_shards(shards: Iterable[Path], root: Path) -> tuple[list[Job], list[st
     jobs, lonely = [], []
     for shard in shards:
         try:
-            with tarfile.open(shard) as tar:
+            with tarfile.open(shard, "r:") as tar:  # not compressed: pieces are read by place
                 members = [m for m in tar.getmembers() if m.isfile()]
         except (tarfile.TarError, OSError, EOFError) as e:
             raise InputError(f"{shard}: not a readable tar file ({e})") from None
