@@ -73,6 +73,20 @@ def test_a_depth_camera_beside_the_photographs(depth_m):
         assert np.nanmin(np.abs(near - seen[row, column])) < 1e-3
 
 
+def test_pixels_that_hang_between_two_surfaces_are_no_anchors(depth_m):
+    depth_m[12:20, 5:15] = 1.0
+    depth_m[12:20, 15] = 1.6  # mixed: neither the box nor the wall
+    files.write_depth_png("frame.png", depth_m, 1000.0)
+    assert run("--depth", "frame.png") == 0
+    seen = as_map()
+    assert np.isnan(seen[12:20, 15]).all()
+    inner = np.zeros(SHAPE, bool)
+    inner[13:19, 6:14], inner[:3] = True, True
+    np.testing.assert_allclose(seen[inner], depth_m[inner], atol=6e-4)
+    assert run("--depth", "frame.png", "--keep-edges") == 0
+    np.testing.assert_allclose(as_map(), depth_m, atol=6e-4)
+
+
 def test_limit_spreads_anchors_and_fov_makes_intrinsics(depth_m, capsys):
     fov_deg = str(2 * np.rad2deg(np.arctan(16 / 30)))
     assert run("--points", "cloud.npy", "--fov-deg", fov_deg, "--limit", "20") == 0

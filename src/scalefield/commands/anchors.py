@@ -60,6 +60,8 @@ class AnchorsCommand:
     """Which of KITTI's cameras; 2 is the left colour camera."""
     bin_columns: int = 4
     """Numbers a point in a .bin: 4 for KITTI, 5 for nuScenes."""
+    keep_edges: bool = False
+    """Keep a depth frame's pixels at jumps of depth, which hang between two surfaces."""
     keep_hidden: bool = False
     """Keep points that lie behind a nearer surface."""
     window: Annotated[tuple[int, int] | None, tyro.conf.arg(metavar="ROWS COLUMNS")] = None
@@ -120,15 +122,19 @@ class AnchorsCommand:
 
     def from_depth(self, shape: tuple[int, int]) -> Anchors:
         """Anchors from the depth frame, by way of points if it is another camera's."""
+        import numpy as np
+
         from scalefield.anchors import Anchors
         from scalefield.files import read_depth_png, read_map
-        from scalefield.geometry import Camera, ray_length, unproject
+        from scalefield.geometry import Camera, depth_edges, ray_length, unproject
 
         assert self.depth is not None
         if self.depth.suffix.lower() == ".png":
             depth_m = read_depth_png(self.depth, units_per_metre=self.depth_units)
         else:
             depth_m = read_map(self.depth, scale=1 / (self.depth_units or 1)).astype("float64")
+        if not self.keep_edges:
+            depth_m = np.where(depth_edges(depth_m), np.nan, depth_m)
         aside = self.depth_intrinsics or self.extrinsics or self.pose
         if not aside and depth_m.shape != shape:
             found, wanted = (f"{s[1]}×{s[0]}" for s in (depth_m.shape, shape))
