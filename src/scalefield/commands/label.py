@@ -58,7 +58,10 @@ class LabelCommand:
 
         if self.workers < 1 or self.batch < 1:
             raise InputError("--workers and --batch must be 1 or more")
-        jobs, lonely = find_jobs(self.source)
+        source, out = self.source, self.out
+        if self.cluster == "ray":  # other nodes have other current folders
+            source, out = source.resolve(), out.resolve()
+        jobs, lonely = find_jobs(source)
         config = LabelConfig(
             mde=self.mde,
             method=self.method,
@@ -68,13 +71,13 @@ class LabelCommand:
             batch=self.batch,
             threads=1 if self.workers > 1 else None,
         )
-        Labeller.of(config, self.out)  # a wrong name is refused here, and weights fetched once
+        Labeller.of(config, out)  # a wrong name is refused here, and weights fetched once
         total = sum(len(job.samples) for job in jobs)
         with tqdm(total=total, unit="image", disable=None, leave=False) as bar:
             summary = label(
                 jobs,
                 config,
-                self.out,
+                out,
                 workers=self.workers,
                 cluster=self.cluster,
                 progress=bar.update,
@@ -89,5 +92,5 @@ class LabelCommand:
             f"{len(summary.failed)} failed, {len(lonely)} without anchors; "
             f"{summary.found_done} were done before; {summary.images_per_second:.2f} images/s"
         )
-        print(f"  {self.out / MANIFEST}")
+        print(f"  {out / MANIFEST}")
         return 1 if summary.failed or lonely else 0
