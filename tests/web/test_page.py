@@ -284,7 +284,7 @@ def test_bad_files_get_a_sentence_and_the_page_goes_on(open_page, tmp_path: Path
     (tmp_path / "notes.jpg").write_text("not a photograph")
     page.set_input_files("#file", tmp_path / "notes.jpg")
     page.wait_for_selector("#toast:not([hidden])")
-    assert "no image in JPEG" in page.inner_text("#toast-text")
+    assert "This file is no image in JPEG" in page.inner_text("#toast-text")
     page.set_input_files("#file", samples.load("room").image_path)
     page.wait_for_selector("body[data-screen=work]")
     assert "room.jpg · 640×480" in page.inner_text("#photo-name")

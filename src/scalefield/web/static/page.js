@@ -479,7 +479,7 @@ export class Page {
     const { result, session } = this;
     const [a, b] = this.measured;
     const captions = {
-      photo: result ? "Hover to read distances." : "The photo as it is.",
+      photo: result ? "Point anywhere to read its distance." : "The photo as it is.",
       depth: "Recovered depth: straight ahead of the camera, not along the slant.",
       doubt: "Uncertainty: one standard deviation of the distance, as a share of it. Light is sure, dark is not.",
       field: `Scale field: metres per unit of relative depth, around its median${result ? ` of ${Math.exp(factorScale(this.info.colours.small_to_large, result.logScale).middle).toPrecision(3)}` : ""}.`,
@@ -553,7 +553,7 @@ export class Page {
   }
 
   complain(words) {
-    $("toast-text").textContent = words;
+    $("toast-text").textContent = words[0].toUpperCase() + words.slice(1);
     $("toast").hidden = false;
     clearTimeout(this.complaining);
     this.complaining = setTimeout(() => ($("toast").hidden = true), 12000);

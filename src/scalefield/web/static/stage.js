@@ -70,11 +70,12 @@ export class Stage {
     readout.hidden = !text;
     if (!text) return;
     readout.replaceChildren(...text.map(([kind, words]) => element("span", kind, words)));
+    // Beside the pointer, below it; on the other side where there is no room, and never outside.
     const [x, y] = this.place(this.cursor.u, this.cursor.v);
-    put(readout, x, y);
+    const fit = (at, size, room) => Math.max(0, Math.min(at + 16 + size > room ? at - 16 - size : at + 16, room - size));
     const { clientWidth, clientHeight } = this.element;
-    readout.classList.toggle("left", (1 - x / 100) * clientWidth < 190);
-    readout.classList.toggle("above", (1 - y / 100) * clientHeight < 90);
+    readout.style.left = `${fit((x / 100) * clientWidth, readout.offsetWidth, clientWidth)}px`;
+    readout.style.top = `${fit((y / 100) * clientHeight, readout.offsetHeight, clientHeight)}px`;
   }
 
   click(event) {
