@@ -1,5 +1,6 @@
 """The README's promises: its example runs, its tables name what there is."""
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -27,8 +28,18 @@ def test_the_first_example_runs(tmp_path):
 
 
 def test_the_table_has_every_method():
-    named = re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)
+    (table,) = re.findall(r"what is fitted to the anchors \|\n(.*?)\n\n", README, re.DOTALL)
+    named = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     assert sorted(named) == sorted(METHODS)
+
+
+def test_the_results_are_those_that_were_measured():
+    path = ROOT / "scripts" / "readme_results.py"
+    spec = importlib.util.spec_from_file_location("readme_results", path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert script.filled(README) == README
+    assert "| **`field`** |" in README
 
 
 def test_commands_and_files_that_are_named_exist():
