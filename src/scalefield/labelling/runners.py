@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import pickle
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -81,7 +80,7 @@ def run_ray(
         raise MissingExtra("ray", "ray", "labelling on a cluster") from None
 
     ray.data.DataContext.get_current().max_errored_blocks = -1
-    items = [{"index": i, "job": pickle.dumps(job)} for i, job in enumerate(jobs)]
+    items = [{"index": i} for i in range(len(jobs))]
     # One block a job from the start: what fails is lost by the block, and to divide blocks later
     # would need a free CPU when the actors have them all.
     rows = ray.data.from_items(items, override_num_blocks=len(items))
@@ -90,7 +89,7 @@ def run_ray(
         warnings.simplefilter("ignore", DeprecationWarning)
         labelled = rows.map(
             _Actor,
-            fn_constructor_args=(make,),
+            fn_constructor_args=(make, jobs),
             compute=ray.data.ActorPoolStrategy(size=workers),
             num_gpus=gpus or None,
             max_restarts=-1,
@@ -103,12 +102,12 @@ def run_ray(
 class _Actor:
     """One of Ray's workers, with its labeller."""
 
-    def __init__(self, make: Make) -> None:
-        self.label = make()
+    def __init__(self, make: Make, jobs: Sequence[Job]) -> None:
+        self.label, self.jobs = make(), jobs
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         # As text, because Arrow wants the same types in every row.
-        records = json.dumps(self.label(pickle.loads(row["job"])))
+        records = json.dumps(self.label(self.jobs[row["index"]]))
         return {"index": row["index"], "records": records}
 
 
