@@ -82,6 +82,7 @@ class RecoverCommand:
 
             anchors = Anchors.read(self.anchors, png_units_per_metre=self.anchor_units)
             image = read_image(self.image)
+            anchors.pixels(image.shape[:2])  # all inside? better said before the estimator runs
             method = make_method(self.method, **self.options())
             _next(progress, "estimating relative depth")
             if self.depth is None:
