@@ -64,9 +64,10 @@ class Recovery:
     std_log: Map | None = None
     """Standard deviation of log_scale, which is that of log-depth (methods that know it)."""
     weights: Map | None = None
-    """w, one weight a basis map (basis methods only)."""
+    """w, one weight a basis map (`basis` and `field` only)."""
     basis_maps: Map | None = None
-    """E = G ⊙ B, K maps on the generator's grid; upsampled, Eᵀw (+ offset) is log_scale."""
+    """E = G ⊙ B, K maps on the generator's grid. In `basis`, Eᵀw upsampled and the anchors' median
+    make log_scale; in `field` they are its linear modes, beside those that bend."""
     gating: Map | None = None
     """G, K maps that sum to one at every cell."""
 
