@@ -42,19 +42,26 @@ export function composeLogDepth(logMde, logScale, limits_m) {
   return out;
 }
 
+/** A few thousand of the finite values, in order. */
+function some(values) {
+  const step = Math.max(1, Math.floor(values.length / 6007));
+  const found = [];
+  for (let i = 0; i < values.length; i += step) if (Number.isFinite(values[i])) found.push(values[i]);
+  return Float64Array.from(found).sort();
+}
+
+const at = (sorted, fraction) => sorted[Math.round(fraction * (sorted.length - 1))] ?? 0;
+
 /** Percentiles of the finite values, from a few thousand of them. */
 export function percentiles(values, fractions) {
-  const step = Math.max(1, Math.floor(values.length / 6007));
-  const some = [];
-  for (let i = 0; i < values.length; i += step) if (Number.isFinite(values[i])) some.push(values[i]);
-  some.sort((a, b) => a - b);
-  return fractions.map((f) => some[Math.min(some.length - 1, Math.round(f * (some.length - 1)))] ?? 0);
+  const sorted = some(values);
+  return fractions.map((fraction) => at(sorted, fraction));
 }
 
 /** A colour scale over logarithms: `low` and `high` are logs; the bar may be even in metres. */
 export class Scale {
-  constructor(table, low, high, even, label) {
-    Object.assign(this, { table, low, high, even, label });
+  constructor(table, low, high, even) {
+    Object.assign(this, { table, low, high, even });
     this.lookup = new Uint32Array(2048);
     for (let i = 0; i < 2048; i++) {
       const position = this.position(low + ((high - low) * i) / 2047);
@@ -76,19 +83,19 @@ export class Scale {
   }
 }
 
-export function depthScale(table, arrays, label) {
+export function depthScale(table, arrays) {
   const ends = arrays.map((values) => percentiles(values, [0.005, 0.995]));
   let low = Math.min(...ends.map((e) => e[0])), high = Math.max(...ends.map((e) => e[1]));
   if (high - low < 0.02) [low, high] = [low - 0.1, high + 0.1];
-  return new Scale(table, low, high, high - low < Math.log(8), label);
+  return new Scale(table, low, high, high - low < Math.log(8));
 }
 
 /** ℓ around its median, as a factor. */
-export function factorScale(table, values, label) {
-  const [middle] = percentiles(values, [0.5]);
-  const distances = Float32Array.from(values, (v) => Math.abs(v - middle));
-  const reach = Math.max(percentiles(distances, [0.995])[0], 0.02);
-  const scale = new Scale(table, middle - reach, middle + reach, false, label);
+export function factorScale(table, values) {
+  const sorted = some(values);
+  const middle = at(sorted, 0.5);
+  const reach = Math.max(at(sorted.map((v) => Math.abs(v - middle)).sort(), 0.995), 0.02);
+  const scale = new Scale(table, middle - reach, middle + reach, false);
   scale.middle = middle;
   return scale;
 }

@@ -4,7 +4,7 @@ import { AnchorList, parseCsv, toCsv } from "./anchors.js";
 import * as api from "./api.js";
 import { drawBasis } from "./basis.js";
 import { Cloud } from "./cloud.js";
-import { composeLogDepth, depthScale, factorScale, paint, point, ticks, upsample } from "./maps.js";
+import { composeLogDepth, depthScale, factorScale, paint, percentiles, point, ticks, upsample } from "./maps.js";
 import { drawProfile } from "./profile.js";
 import { Stage, element, listAnchors } from "./stage.js";
 import { formatLength, formatNumber, formatPercent, inUnit } from "./units.js";
@@ -45,7 +45,6 @@ export class Page {
     this.next = []; // where to measure next
     this.measured = [];
     this.profileRow = null;
-    this.scale = null;
   }
 
   // ---- loading -------------------------------------------------------------------------------
@@ -147,14 +146,16 @@ export class Page {
 
   edited() {
     if (!this.session) return;
-    if (this.anchors.items.length) {
-      this.solves.request(this.wish(this.method));
-      if (this.compareWith) this.comparisons.request(this.wish(this.compareWith));
-    } else {
-      this.result = this.other = null;
-    }
     this.wantNext();
-    this.showAll();
+    if (!this.anchors.items.length) {
+      this.result = this.other = null;
+      return this.showAll();
+    }
+    this.solves.request(this.wish(this.method));
+    if (this.compareWith) this.comparisons.request(this.wish(this.compareWith));
+    // The map is painted when the answer is here; until then only what was touched moves.
+    this.stage.draw();
+    this.showPanel();
   }
 
   /** Ask where to measure next, if that is to be shown. */
@@ -482,7 +483,7 @@ export class Page {
       photo: result ? "Point anywhere to read its distance." : "The photo as it is.",
       depth: "Recovered depth: straight ahead of the camera, not along the slant.",
       doubt: "Uncertainty: one standard deviation of the distance, as a share of it. Light is sure, dark is not.",
-      field: `Scale field: metres per unit of relative depth, around its median${result ? ` of ${Math.exp(factorScale(this.info.colours.small_to_large, result.logScale).middle).toPrecision(3)}` : ""}.`,
+      field: `Scale field: metres per unit of relative depth, around its median${result ? ` of ${Math.exp(percentiles(result.logScale, [0.5])[0]).toPrecision(3)}` : ""}.`,
       mde: `Relative depth of ${session.relative_depth}: nearer and farther, in no unit.`,
       basis: result?.header.weights ? "What each learned basis map adds to the scale field: map × weight, as a factor, all on one scale." : this.anchors.items.length ? "Basis maps belong to the methods basis and field; choose one of them to see their weights." : "Learned basis maps of this photo. Anchors will give them weights.",
       cloud: "",
