@@ -74,7 +74,7 @@ def test_anchors_on_holes_are_named(prepared) -> None:
     session = prepared(64, 48)
     depth = session.relative.output.mde_depth.numpy().copy()
     depth[:, :8] = np.nan
-    session.prepare(lambda: bring_depth(depth, "depth", session.image))
+    session.prepare(bring_depth(depth, "depth", session.image), "mine.npy")
     anchors = Anchors([2, 20, 50], [5, 20, 40], [1.0, 2.0, 3.0])
     header, _ = apply_edit(session, Edit(anchors, "basis"))
     assert header["anchors"][0] == {"reason": "no relative depth here"}

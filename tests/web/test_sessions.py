@@ -63,24 +63,26 @@ def test_progress_ends_ready(prepared) -> None:
     assert session.nbytes > 64 * 48 * 7  # at least its pixels and its depth
 
 
-def test_a_failure_is_told_and_leaves_nothing_waiting() -> None:
+@pytest.mark.parametrize(
+    ("error", "told"), [(InputError("no depth today"), "no depth today"), (MemoryError(), "log")]
+)
+def test_a_failure_is_told_and_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("scalefield.web.sessions.load_mde", fail)
     session = Session("s", np.zeros((8, 8, 3), np.uint8))
-
-    def refuse():
-        raise InputError("no depth today")
-
-    session.prepare(refuse)
-    assert (session.state, session.error) == ("failed", "no depth today")
-    with pytest.raises(InputError, match="no depth today"):
-        session.relative
-
-    def burst():
-        raise MemoryError
-
-    with pytest.raises(MemoryError):
-        session.prepare(burst)
+    if isinstance(error, InputError):
+        session.prepare()
+    else:  # what nobody foresaw goes on to the log
+        with pytest.raises(MemoryError):
+            session.prepare()
     assert session.state == "failed"
-    assert "log" in session.error
+    assert told in session.error
+    with pytest.raises(InputError, match=told):
+        session.relative
 
 
 def test_measurable_cells_are_off_the_frame_and_off_holes(prepared) -> None:

@@ -39,6 +39,8 @@ from scalefield.web.uploads import Limits, read_depth, read_photo
 
 STATIC = Path(__file__).parent / "static"
 JSON_BYTES = 2**20
+FEW_ANCHORS = 300
+"""With more of them `field` works for seconds, which is no small solve any more."""
 SAMPLE_FOV_DEG = {"room": 62.73}
 """2·atan(320 / 525): 640 pixels wide, rendered with a focal length of 525 pixels."""
 
@@ -222,15 +224,15 @@ class Server:
 
         async with self.bodies.read(request, self.limits.upload_bytes) as data:
             output = await self.heavy.run(lambda: read(data))
-        session.own_depth = name
         session.state = "waiting"
-        self.background(lambda: session.prepare(lambda: output))
+        self.background(lambda: session.prepare(output, name))
         return JSONResponse(session.describe(), 202)
 
     async def recover(self, request: Request) -> Response:
         """ℓ for these anchors: on the generator's grid for basis, else at display size."""
         session, edit = self.session(request), parse_edit(await self.json(request), self.limits)
-        pool = self.quick if edit.method in QUICK_METHODS else self.heavy
+        small = edit.method in QUICK_METHODS and len(edit.anchors) <= FEW_ANCHORS
+        pool = self.quick if small else self.heavy
         return octets(await pool.run(lambda: wire.pack(*apply_edit(session, edit))))
 
     async def suggest(self, request: Request) -> Response:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -90,18 +89,18 @@ class Session:
     own_depth: str = ""
     """Name of the depth file that took the estimator's place."""
 
-    def prepare(self, relative_depth: Callable[[], MDEOutput] | None = None) -> None:
-        """Run the estimator (or take what is brought) and the generator; sets `state`."""
+    def prepare(self, brought: MDEOutput | None = None, name: str = "") -> None:
+        """Run the estimator (or take what is brought under a name) and the generators; `state`
+        tells how far it is. Until it is done, what was there before stays."""
         try:
-            self._report("working", "loading the estimator", 0.1)
-            make = relative_depth or self._estimate
-            output = make()
+            output = self._estimate() if brought is None else brought
             self._report("working", "making basis maps", 0.75)
             shown = output
             if max(self.shape) > DISPLAY_SIDE:
                 depth = torch.from_numpy(self.shown(output.mde_depth))
                 shown = MDEOutput(depth, "depth")
             self.made = Relative.of(output, shown, self.revision + 1)
+            self.own_depth = name
             if output.image is not None:
                 self.image = output.image.numpy()  # one copy is enough
             self._report("ready", "ready", 1.0)
@@ -114,6 +113,7 @@ class Session:
             raise
 
     def _estimate(self) -> MDEOutput:
+        self._report("working", "loading the estimator", 0.1)
         estimator = load_mde(MDE_NAME)
         self._report("working", "estimating relative depth", 0.3)
         return estimator(self.image)

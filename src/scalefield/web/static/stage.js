@@ -2,6 +2,7 @@
 
 import { formatLength, formatNumber, parseLength } from "./units.js";
 
+const MOST_LISTED = 200; // nobody reads more, and the browser would be slow
 const SVG = "http://www.w3.org/2000/svg";
 const $ = (id) => document.getElementById(id);
 
@@ -299,7 +300,7 @@ export function listAnchors(page) {
   const list = $("anchor-list");
   const typing = document.activeElement?.closest?.("#anchor-list li")?.dataset.id;
   list.replaceChildren(
-    ...anchors.items.map((anchor, i) => {
+    ...anchors.items.slice(0, MOST_LISTED).map((anchor, i) => {
       const about = page.aboutAnchor(i);
       const item = element("li", about.suspect ? "suspect" : about.unused ? "unused" : "");
       item.dataset.id = anchor.id;
@@ -326,6 +327,8 @@ export function listAnchors(page) {
       return item;
     }),
   );
+  const more = anchors.items.length - MOST_LISTED;
+  if (more > 0) list.append(element("li", "", `… and ${more} more`));
   // The list is made anew; whoever was typing in it stays where they were.
   if (typing) (list.querySelector(`li[data-id="${typing}"] input`) ?? $("stage")).focus({ preventScroll: true });
 }
