@@ -44,11 +44,12 @@ def test_two_hundred_edits_at_once(address: str, session: dict) -> None:
     asyncio.run(at_once(30))  # warm: threads, arenas
     held = resident_bytes()
     answers = asyncio.run(at_once(EDITS))
-    grown = resident_bytes() - held
+    # The answers are held here, in the same process; the rest is the server's.
+    grown = resident_bytes() - held - sum(len(answer.content) for answer in answers)
     assert [a.status_code for a in answers] == [200] * EDITS
     for answer in answers:
         assert len(unpack(answer.content)[0]["anchors"]) == len(session["anchors"])
-    assert grown < 100 * 2**20
+    assert grown < 64 * 2**20
 
 
 @pytest.mark.parametrize(("method", "most_bytes"), [("basis", 60_000), ("field", 800_000)])
