@@ -10,10 +10,13 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cpu.txt
 SOURCES := pyproject.toml constraints-cpu.txt
 
-.PHONY: demo picture test check format oracle clean
+.PHONY: bench demo picture test check format oracle clean
 
 demo: .venv/.core  ## recover metric depth for the bundled sample
 	$(BIN)/scalefield demo --out $(OUT)
+
+bench: .venv/.core  ## what each step costs beside DA3-BASE
+	$(BIN)/python benchmarks/bench.py --out results/bench
 
 picture: demo  ## the README's picture
 	cp $(OUT)/preview.png docs/room.png
