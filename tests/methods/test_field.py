@@ -118,6 +118,26 @@ def test_honest_anchors_are_not_rejected():
         assert Field()(mde_output, draw(truth, n)).report.rejected == ()
 
 
+@pytest.mark.parametrize("shape", [(96, 128), (1, 300), (70, 2)])
+def test_the_field_of_large_images_is_interpolated_and_close(shape, monkeypatch):
+    mde_output, truth = world(shape=shape)
+    anchors = draw(truth, min(60, truth.size // 3))
+    exact = Field()(mde_output, anchors)
+    monkeypatch.setattr("scalefield.methods.field.EXACT_PAIRS", 0)
+    sliced = Field()(mde_output, anchors)
+    difference = (sliced.log_scale - exact.log_scale).abs()
+    assert 0 < float(difference.mean()) < 1e-3
+    assert float(difference.max()) < 0.02
+
+
+def test_a_map_of_any_range_is_interpolated(monkeypatch):
+    """Eleven orders of magnitude: the nodes are spread, not multiplied."""
+    monkeypatch.setattr("scalefield.methods.field.EXACT_PAIRS", 0)
+    depth = torch.logspace(-5, 6, 40 * 50).reshape(40, 50)
+    recovery = Field()(MDEOutput(depth, "depth"), Anchors([3, 30], [5, 20], [1.0, 2.0]))
+    assert bool(torch.isfinite(recovery.depth_m).all())
+
+
 def test_ten_thousand_anchors_are_merged_and_said_so():
     mde_output, truth = world(shape=(120, 160))
     anchors = draw(truth, 10_000)

@@ -31,6 +31,15 @@ EXACT_ANCHORS = 2000
 PAIRS_AT_ONCE = 1 << 18
 """Pixel-anchor pairs that are worked on at once: what a processor's cache holds."""
 
+EXACT_PAIRS = 1 << 28
+"""Above so many pixel-anchor pairs the dense field is interpolated from nodes."""
+SLICE_CELLS = 160
+"""Nodes along the longer side; an image of 640 pixels has one every four."""
+NODES_A_LENGTH = 24
+"""Nodes in log-depth for each length over which the kernel changes, …"""
+MOST_NODES = 500
+"""… and at most so many, whatever the map's range."""
+
 STD_CELLS = 80
 """Cells along the longer side on which the deviation, which is smooth, is computed."""
 
@@ -231,33 +240,96 @@ def dense_parts(
 def dense_bends(
     kernel: Kernel, anchors: Points, alpha: Float[Tensor, " n"], mde_output: MDEOutput
 ) -> list[Float[Tensor, "h w"]]:
-    """Each term's part of E[ℓ] at every pixel.
-
-    What `Term` computes, for pixels on a grid: squared distances along rows and columns are made
-    once, and the pairs of a few rows at a time stay in the processor's cache.
-    """
+    """Each term's part of E[ℓ] at every pixel; interpolated where the exact sum costs too much."""
     height, width = mde_output.shape
     log_depth = mde_output.mde_depth.log().float()
-    ticks = torch.arange(max(height, width), device=alpha.device) / max(height, width)
-    across, down = (
-        (ticks[:size, None] - anchors.position[:, side]) ** 2
-        for side, size in ((0, width), (1, height))
-    )
-    bends = [torch.empty_like(log_depth) for _ in kernel.terms]
-    rows = max(1, PAIRS_AT_ONCE // (width * len(alpha)))
-    for first in range(0, height, rows):
-        band = slice(first, first + rows)
-        depth = (log_depth[band, :, None] - anchors.log_depth).square_()  # rows w n
-        for bend, term in zip(bends, kernel.terms, strict=True):
-            place = float(term.position_length) ** -2
-            r = depth * float(term.depth_length) ** -2
-            r += across * place
-            r += (down[band] * place)[:, None]
-            correlation = (
-                r.mul_(-0.5).exp_() if term.shape == "gaussian" else r.sqrt_().neg_().exp_()
-            )
-            bend[band] = correlation @ (alpha * float(term.amplitude) ** 2)
+    v, u = (torch.arange(n, device=alpha.device) for n in (height, width))
+    if height * width * len(alpha) <= EXACT_PAIRS:
+        position = torch.stack(torch.meshgrid(u, v, indexing="xy"), dim=-1).flatten(0, 1)
+        bends = bends_at(kernel, anchors, alpha, position / max(height, width), log_depth.flatten())
+    else:
+        bends = sliced_bends(kernel, anchors, alpha, log_depth)
+    return list(bends.mT.reshape(-1, height, width))
+
+
+def bends_at(
+    kernel: Kernel,
+    anchors: Points,
+    alpha: Float[Tensor, " n"],
+    position: Float[Tensor, "m 2"],
+    log_depth: Float[Tensor, " m"],
+) -> Float[Tensor, "m terms"]:
+    """Each term's part of E[ℓ] at points: what `Term` computes, a cache's worth at a time."""
+    bends = torch.empty(len(log_depth), len(kernel.terms), device=alpha.device)
+    step = max(1, PAIRS_AT_ONCE // len(alpha))
+    for first in range(0, len(log_depth), step):
+        some = slice(first, first + step)
+        place = (position[some, :1] - anchors.position[:, 0]).square_()
+        place += (position[some, 1:] - anchors.position[:, 1]).square_()
+        depth = (log_depth[some, None] - anchors.log_depth).square_()
+        for i, term in enumerate(kernel.terms):
+            r = place * float(term.position_length) ** -2
+            r.add_(depth, alpha=float(term.depth_length) ** -2)
+            if term.shape == "gaussian":
+                correlation = r.mul_(-0.5).exp_()
+            else:
+                correlation = r.sqrt_().neg_().exp_()
+            bends[some, i] = correlation @ (alpha * float(term.amplitude) ** 2)
     return bends
+
+
+def sliced_bends(
+    kernel: Kernel, anchors: Points, alpha: Float[Tensor, " n"], log_depth: Float[Tensor, "h w"]
+) -> Float[Tensor, "m terms"]:
+    """`bends_at` for every pixel of a large image, by interpolation.
+
+    The bends are smooth in position and log-depth, so they are made at the nodes of a coarse grid
+    over both, only where a pixel needs them, and interpolated linearly: a bilateral grid. Edges
+    stay, because log-depth is a coordinate.
+    """
+    height, width = log_depth.shape
+    rows, columns = grid_shape(height, width, SLICE_CELLS)
+    nearest = log_depth.min()
+    reach = float(log_depth.max() - nearest)
+    spacing = min(float(term.depth_length) for term in kernel.terms) / NODES_A_LENGTH
+    spacing = max(spacing, reach / MOST_NODES, 1e-6)
+    nodes = int(reach / spacing) + 2
+
+    def between(size: int, cells: int) -> tuple[Tensor, Tensor]:
+        """The cell before each pixel, and how far the pixel is on its way to the next."""
+        at = (torch.arange(size, device=alpha.device) + 0.5) * (cells / size) - 0.5
+        at = at.clamp(0, cells - 1)
+        before = at.floor().clamp(max=max(cells - 2, 0))
+        return before.long(), at - before
+
+    (v, along_v), (u, along_u) = between(height, rows), between(width, columns)
+    at = (log_depth - nearest) / spacing
+    node = at.floor().clamp(0, nodes - 2)
+    along_d = at - node
+    corners = []  # index and weight of the eight nodes around each pixel
+    for dv in (0, 1):
+        weight_v = along_v if dv else 1 - along_v
+        for du in (0, 1):
+            weight_u = along_u if du else 1 - along_u
+            cell = (v + dv).clamp(max=rows - 1)[:, None] * columns + (u + du).clamp(max=columns - 1)
+            for dd in (0, 1):
+                weight = weight_v[:, None] * weight_u * (along_d if dd else 1 - along_d)
+                corners.append((cell * nodes + node.long() + dd, weight))
+    needed = torch.zeros(rows * columns * nodes, dtype=torch.bool, device=alpha.device)
+    for index, _ in corners:
+        needed[index.flatten()] = True
+    (made,) = needed.nonzero(as_tuple=True)
+    slot = needed.cumsum(0, dtype=torch.int32) - 1
+    cell, depth_node = made.div(nodes, rounding_mode="floor"), made % nodes
+    # Cells' centres in pixels, whose own centres are at integers.
+    x = (cell % columns + 0.5) * (width / columns) - 0.5
+    y = (cell.div(columns, rounding_mode="floor") + 0.5) * (height / rows) - 0.5
+    position = torch.stack([x, y], dim=1) / max(height, width)
+    values = bends_at(kernel, anchors, alpha, position, nearest + depth_node * spacing)
+    total = torch.zeros(height * width, values.shape[1], device=alpha.device)
+    for index, weight in corners:
+        total += values[slot[index.flatten()].long()] * weight.reshape(-1, 1)
+    return total
 
 
 def dense_mean(
