@@ -39,8 +39,9 @@ Made by `recipes/train_shipped.py lite --steps {steps}`, seed {seed}.
 """
 
 CROSS_FIT = """
-The estimator's outputs were cross-fitted over three folds of places: no frame was predicted by a
-model that had seen its place. Made by `recipes/train_shipped.py generators --mde lite`."""
+The estimator's outputs were cross-fitted over three folds of places ({steps} steps each): no frame
+was predicted by a model that had seen its place. Made by `recipes/train_shipped.py generators --mde
+lite`."""
 
 
 def main(runs: Path) -> None:
@@ -50,6 +51,8 @@ def main(runs: Path) -> None:
         write_atomic(WEIGHTS / "lite" / name, (runs / "lite" / "model" / name).read_bytes())
     card = LITE.format(data=DATA, steps=config["steps"], seed=config["seed"])
     write_atomic(WEIGHTS / "lite" / "README.md", card.encode())
+    fold = json.loads((runs / "lite-fold0" / "run.json").read_text())["config"]
+    data = DATA + "\n" + CROSS_FIT.format(steps=fold["steps"])
     for k in (8, 30, 50):
         for kind in ("full", "depth"):
             run = runs / f"basis-lite-{kind}-k{k}-s0"
@@ -59,7 +62,7 @@ def main(runs: Path) -> None:
             config = json.loads((run / "run.json").read_text())["config"]
             lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
             best = min(lines, key=lambda line: line["val_loss"])  # the checkpoint that was kept
-            card = basis_card(name, "`lite`", DATA + "\n" + CROSS_FIT, config, best["val_absrel"])
+            card = basis_card(name, "`lite`", data, config, best["val_absrel"])
             write_atomic(WEIGHTS / name / "README.md", card.encode())
     print(f"{len(trained_on(WEIGHTS / 'lite'))} scenes; weights in {WEIGHTS}")
 

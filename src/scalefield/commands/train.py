@@ -114,7 +114,7 @@ class TrainMdeCommand:
     """cpu, cuda, cuda:1, …; auto is the GPU where there is one."""
 
     def run(self) -> None:
-        """Train, and say how good the shape is on val."""
+        """Train, and say where the model lies."""
         from scalefield.commands.evaluate import parse_range
         from scalefield.datasets import open_dataset
         from scalefield.training.mde import MDETraining, train_mde

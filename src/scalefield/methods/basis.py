@@ -36,8 +36,8 @@ class Basis:
     """A shipped name (see `shipped`), a folder that `Generator.save` wrote, a generator, or
     "auto": the one of the output's MDE, its F = 0 twin where there is none."""
     k: Literal[8, 30, 50] = 50
-    """Basis maps of the shipped generator. On val 50 is best from 5 anchors on, and never worse
-    than 8; the paper uses 8 for few anchors."""
+    """Basis maps of the shipped generator. On val (results/places-lite-val) 30 and 50 are alike
+    with few anchors, 50 is best with many, and 8, which the paper uses for few, is behind both."""
     ridge: Ridge | None = None
     """The solve; None for the one that the generator was trained through."""
 

@@ -59,8 +59,8 @@ class FieldModel:
     outlier_limit: float = 2.5
     """Calibrated leave-one-out deviations beyond which an anchor counts as contradicted."""
     contamination: float = 0.2
-    """Share of contradicted anchors from which they are rejected, not only reported. On val a few
-    among many are objects that the MDE missed, and dropping them costs a fifth of the accuracy."""
+    """Share of contradicted anchors from which they are rejected, not only reported: a few among
+    many are mostly objects that the MDE missed, and dropping those makes the field worse."""
 
     def save(self, folder: str | Path) -> None:
         """Write config.json: the model is these few numbers."""

@@ -256,13 +256,20 @@ def train_basis(
                 best = scores["loss"]
                 ema.model.save(out / "model")  # type: ignore[operator]
                 data = f"Trained on {len(train)} frames, chosen on {len(val)} others."
-                card = basis_card(out.name, "one MDE's output", data, config, scores["absrel"])
-                write_atomic(out / "model" / "README.md", card.encode())
+                write_card(out, data, config, scores["absrel"])
             draw_progress(out / "progress.png", run.metrics(), ema.model, val[0])
             save_checkpoint(run.checkpoint, generator, ema, optimiser, step=step + 1, best=best)
         progress.set_postfix(val=f"{scores['dense']:.4f}", absrel=f"{scores['absrel']:.4f}")
     progress.close()
+    if world > 1:
+        torch.distributed.barrier()  # the first process may still be writing the model
     return Generator.load(out / "model")
+
+
+def write_card(out: Path, data: str, config: BasisTraining, absrel: float) -> None:
+    """The model card beside the weights."""
+    card = basis_card(out.name, "one MDE's output", data, config, absrel)
+    write_atomic(out / "model" / "README.md", card.encode())
 
 
 def build(
