@@ -9,10 +9,14 @@ from hypothesis.extra.numpy import arrays
 from scalefield.errors import InputError
 from scalefield.metrics import (
     BLOCK_FRAMES,
+    COVERAGE,
+    LEVELS,
     METRICS,
     Resampling,
     Truth,
     blocks,
+    coverage,
+    coverage_sums,
     metrics,
     paired_test,
     score,
@@ -68,6 +72,32 @@ def test_sums_add_up_over_parts() -> None:
     whole = sums(predicted, Truth.of(true_m))
     parts = [sums(predicted[s], Truth.of(true_m[s])) for s in (slice(0, 20), slice(20, 50))]
     assert {k: pytest.approx(parts[0][k] + parts[1][k]) for k in whole} == whole
+
+
+def test_normal_errors_are_covered_as_promised() -> None:
+    rng = np.random.default_rng(0)
+    true_m = rng.uniform(1, 9, 200_000)
+    std_log = rng.uniform(0.01, 0.5, len(true_m))
+    predicted = true_m * np.exp(std_log * rng.standard_normal(len(true_m)))
+    found = coverage(coverage_sums(predicted, std_log, Truth.of(true_m)))
+    assert tuple(found) == COVERAGE
+    for level in LEVELS:
+        assert found[f"coverage_{level}"] == pytest.approx(level / 100, abs=0.005)
+    assert found["std_log"] == pytest.approx(0.255, abs=0.005)
+
+
+@given(DEPTHS, st.floats(0.01, 3))
+def test_intervals_are_in_log_depth_and_nested(true_m, factor) -> None:
+    truth, spread = Truth.of(true_m), np.full(len(true_m), abs(math.log(factor)))
+    wide = coverage(coverage_sums(factor * true_m, spread / 0.674, truth))
+    assert all(wide[f"coverage_{level}"] == 1 for level in LEVELS)
+    some = coverage(coverage_sums(factor * true_m, spread / 1.5, truth))  # between 80 and 90 %
+    assert [some[f"coverage_{level}"] for level in LEVELS] == [factor == 1, factor == 1, 1, 1]
+
+
+def test_a_width_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match="std_log must be finite and not below zero, found nan at"):
+        coverage_sums(np.ones(2), np.array([0.1, np.nan]), Truth.of(np.ones(2)))
 
 
 def test_score_takes_the_masks_pixels_and_clamps_to_the_range() -> None:

@@ -37,7 +37,7 @@ from scalefield.files import read_bytes, write_atomic, write_json
 from scalefield.mde import MDE, MDEOutput, load_mde
 from scalefield.mde.cache import MDECache
 from scalefield.methods import METHODS, Method, make_method
-from scalefield.metrics import Truth, sums
+from scalefield.metrics import Truth, coverage_sums, sums
 from scalefield.provenance import commit
 from scalefield.recovery import recover_from
 from scalefield.result import Recovery
@@ -306,6 +306,10 @@ def _sums(
     }
     if not np.array_equal(clamped, predicted):
         cell["raw"] = sums(predicted, truth)  # else it is the same
+    if recovery.std_log is not None:
+        std_log = torch.as_tensor(recovery.std_log).cpu().numpy()[scored]
+        # The interval is around what the method said, not around what clamping made of it.
+        cell["coverage"] = coverage_sums(predicted, std_log, truth)
     if distance is not None:
         relative = np.abs(clamped - truth.depth_m) * truth.inverse
         cell["by_distance"] = {

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int64
@@ -36,6 +37,14 @@ METRICS: dict[str, Metric] = {
     "irmse": Metric("iRMSE", "√ mean (1/p − 1/t)²", unit="1/km"),
 }
 """p predicted and t true depth in metres; each is taken over one image's pixels."""
+
+LEVELS = (50, 80, 90, 95)
+"""Per cent that the central intervals of a normal distribution around ln p promise to cover."""
+WIDTHS = {level: NormalDist().inv_cdf(0.5 + level / 200) for level in LEVELS}
+"""Half of each interval, in standard deviations."""
+COVERAGE = (*(f"coverage_{level}" for level in LEVELS), "std_log")
+"""What is known of a method that says how sure it is: the shares of pixels that its intervals
+cover, and their width, the mean standard deviation of log-depth; wide enough covers anything."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,33 @@ def metrics(sums: Mapping[str, float | int]) -> dict[str, float]:
         "silog": 100 * max(variance, 0.0) ** 0.5,
         "irmse": 1000 * (sums["inverse_square"] / n) ** 0.5,
     }
+
+
+def coverage_sums(
+    depth_m: Float[np.ndarray, " n"], std_log: Float[np.ndarray, " n"], truth: Truth
+) -> dict[str, float | int]:
+    """Sufficient statistics of the coverage: pixels within each interval, and the sum of widths."""
+    p, std = np.asarray(depth_m, np.float64), np.asarray(std_log, np.float64)
+    _require(p, "predicted")
+    bad = ~(np.isfinite(std) & (std >= 0))
+    if bad.any():
+        raise InputError(
+            f"std_log must be finite and not below zero, found {std[bad][0]:g} "
+            f"at {np.count_nonzero(bad)} of {std.size} pixels"
+        )
+    error = np.abs(np.log(p) - truth.log)
+    return {
+        "pixels": len(p),
+        **{f"within{k}": int(np.count_nonzero(error <= z * std)) for k, z in WIDTHS.items()},
+        "std_log": float(std.sum()),
+    }
+
+
+def coverage(sums: Mapping[str, float | int]) -> dict[str, float]:
+    """Shares of covered pixels and mean width, from their sufficient statistics."""
+    n = sums["pixels"]
+    shares = {f"coverage_{level}": sums[f"within{level}"] / n for level in LEVELS}
+    return {**shares, "std_log": sums["std_log"] / n}
 
 
 def score(

@@ -7,9 +7,9 @@ import io
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,15 @@ from jaxtyping import Float64
 from scalefield.errors import InputError
 from scalefield.evaluation import DISTANCE_EDGES, frame_file
 from scalefield.files import read_bytes, write_atomic, write_json
-from scalefield.metrics import METRICS, Resampling, blocks, metrics, paired_test
+from scalefield.metrics import (
+    COVERAGE,
+    METRICS,
+    Resampling,
+    blocks,
+    coverage,
+    metrics,
+    paired_test,
+)
 from scalefield.provenance import provenance
 from scalefield.sampling import REGIMES
 
@@ -27,6 +35,8 @@ EVERYWHERE = "all"
 """The group of all images; every image counts the same, so groups weigh by their size."""
 
 CLAMPING = ("clamped", "raw")
+VALUES = (*product(CLAMPING, METRICS), *(("coverage", column) for column in COVERAGE))
+"""What is known of a method on an image, by kind and name."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,8 @@ class ImageScore:
     anchors: int
     clamped: dict[str, float]
     raw: dict[str, float]
+    coverage: dict[str, float] = field(default_factory=dict)
+    """Empty where the method does not say how sure it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +64,7 @@ class Scores:
     methods: tuple[str, ...]
     conditions: tuple[str, ...]
     values: dict[tuple[str, str], Float64[np.ndarray, "images methods conditions"]]
-    """By clamping and metric; NaN where a method has no result."""
+    """By clamping and metric, and by "coverage" and its columns; NaN where there is no result."""
     anchors: Float64[np.ndarray, "images conditions"]
 
     @classmethod
@@ -64,15 +76,14 @@ class Scores:
         conditions = tuple(dict.fromkeys(r.condition for r in rows))
         places = [{x: i for i, x in enumerate(xs)} for xs in (images, methods, conditions)]
         shape = (len(images), len(methods), len(conditions))
-        values = {(c, m): np.full(shape, np.nan) for c in CLAMPING for m in METRICS}
+        values = {column: np.full(shape, np.nan) for column in VALUES}
         anchors = np.full((shape[0], shape[2]), np.nan)
         for row in rows:
             image = places[0][row.name, row.group, row.block]
             method, condition = places[1][row.method], places[2][row.condition]
             anchors[image, condition] = row.anchors
-            for metric in METRICS:
-                values["clamped", metric][image, method, condition] = row.clamped[metric]
-                values["raw", metric][image, method, condition] = row.raw[metric]
+            for (kind, metric), array in values.items():
+                array[image, method, condition] = getattr(row, kind).get(metric, np.nan)
         return cls(images, methods, conditions, values, anchors)
 
     @property
@@ -115,12 +126,11 @@ def aggregate(scores: Scores, group: str) -> list[dict[str, Any]]:
                 "images": count,
                 "anchors": _round(float(np.nanmean(scores.anchors[chosen, c]))),
             }
-            for clamping in CLAMPING:
-                cell[clamping] = {}
-                for metric in METRICS:
-                    values = scores.values[clamping, metric][chosen, m, c]
+            for kind, metric in VALUES:
+                values = scores.values[kind, metric][chosen, m, c]
+                if np.isfinite(values).any():  # not every method says how sure it is
                     mean, interval = float(np.nanmean(values)), resampling.interval(values)
-                    cell[clamping][metric] = _triple(mean, interval)
+                    cell.setdefault(kind, {})[metric] = _triple(mean, interval)
             cells.append(cell)
     return cells
 
@@ -191,8 +201,11 @@ def image_scores(records: Sequence[dict[str, Any]]) -> list[ImageScore]:
                 {m: _round(x) for m, x in metrics(cell.get(clamping, cell["clamped"])).items()}
                 for clamping in CLAMPING
             )
+            covered = coverage(cell["coverage"]) if "coverage" in cell else {}
+            covered = {column: _round(x) for column, x in covered.items()}
+            where = (record["name"], record["group"], block)
             what = (cell["method"], cell["condition"], cell["anchors"])
-            rows.append(ImageScore(record["name"], record["group"], block, *what, clamped, raw))
+            rows.append(ImageScore(*where, *what, clamped, raw, covered))
     return rows
 
 
@@ -203,9 +216,9 @@ def write_scores(path: Path, rows: Iterable[ImageScore]) -> None:
     """Write images.csv: one line an image, method and condition."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*COLUMNS, *(f"{c}:{m}" for c in CLAMPING for m in METRICS)])
+    writer.writerow([*COLUMNS, *(f"{c}:{m}" for c in CLAMPING for m in METRICS), *COVERAGE])
     for row in rows:
-        values = [getattr(row, c)[m] for c in CLAMPING for m in METRICS]
+        values = [getattr(row, kind).get(name, "") for kind, name in VALUES]
         writer.writerow([*(getattr(row, column) for column in COLUMNS), *values])
     write_atomic(path, text.getvalue().encode())
 
@@ -224,6 +237,8 @@ def read_scores(path: Path) -> list[ImageScore]:
                 anchors=int(line["anchors"]),
                 clamped={m: float(line[f"clamped:{m}"]) for m in METRICS},
                 raw={m: float(line[f"raw:{m}"]) for m in METRICS},
+                # Blank without std_log, and not there at all in older files.
+                coverage={c: float(line[c]) for c in COVERAGE if line.get(c)},
             )
             for line in lines
         ]

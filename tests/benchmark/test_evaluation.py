@@ -130,6 +130,35 @@ def test_clamping_matters_where_predictions_leave_the_range(world, evaluation_of
         assert raw["mae"] - clamped["mae"] == pytest.approx(30, rel=1e-6)  # 50 m against 20 m
 
 
+def test_what_intervals_cover_is_counted(world, evaluation_of, red, tmp_path, monkeypatch):
+    (tmp_path / "test_sure.py").write_text(
+        "import dataclasses, torch\n"
+        "from scalefield.methods import make_method\n"
+        "def sure(mde_output, anchors):\n"
+        "    recovery = make_method('global')(mde_output, anchors)\n"
+        "    std_log = torch.full(mde_output.shape, 0.05)\n"
+        "    return dataclasses.replace(recovery, std_log=std_log)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    sure = evaluation_of("Sure: test_sure:sure", "interpolate", drop=False)
+    names = run(Evaluator(world, sure, tmp_path / "out", red))
+    found, (name, *_) = records(tmp_path / "out", names), names
+    frame = world.load(name)
+    anchors = sample_anchors(frame.depth_m, frame.mask, "low", seed=0, name=name)
+    depth_m = recover_from(red(frame.image), anchors, make_method("global")).numpy().depth_m
+    error = np.abs(np.log(depth_m) - np.log(frame.depth_m))[frame.mask]
+    cell = found[name]["cells"][0]
+    assert cell["coverage"]["within95"] == np.count_nonzero(error <= 1.959964 * 0.05)
+    assert "coverage" not in found[name]["cells"][1]
+    results = score_files(tmp_path / "out", names)
+    by_method = {c["method"]: c for c in results["cells"] if c["group"] == "all"}
+    mean, low, high = by_method["Sure"]["coverage"]["coverage_95"]
+    every = [c["coverage"] for r in found.values() for c in r["cells"] if "coverage" in c]
+    assert mean == pytest.approx(np.mean([c["within95"] / c["pixels"] for c in every]), rel=1e-5)
+    assert low <= mean <= high
+    assert "coverage" not in by_method["interpolate"]
+
+
 def test_region_runs_where_there_are_labels_and_says_so(world, evaluation, red, tmp_path) -> None:
     names = run(Evaluator(world, evaluation, tmp_path / "out", red))
     found = {

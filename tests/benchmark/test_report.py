@@ -15,6 +15,7 @@ from scalefield.errors import InputError
 from scalefield.evaluation import Evaluator, run
 from scalefield.gallery import write_gallery
 from scalefield.generator import Generator, GeneratorConfig
+from scalefield.metrics import LEVELS
 from scalefield.report import figures, load_run, write_report
 from scalefield.report.page import Panel, Section, render
 from scalefield.report.paper import MAIN
@@ -23,6 +24,7 @@ from scalefield.report.tables import (
     Table,
     ablation_series,
     all_tables,
+    coverage_table,
     drop_table,
     main_table,
     paper_table,
@@ -149,6 +151,51 @@ def test_spectral_table_has_a_row_a_method_and_place(results) -> None:
         f"Ours K={k} · {place}" for k in (3, 5) for place in ("all", "home/room", "home/hall")
     ]
     assert spectral_table(load_run(results[1])) is None  # no basis maps there
+
+
+def with_coverage(run_):
+    """The run with an affine method that promises too much, and the less the more anchors."""
+    shares = {"low": 0.6, "medium": 0.7}
+    cells = [
+        c
+        | {
+            "coverage": {
+                **{
+                    f"coverage_{level}": [shares.get(c["condition"], 0.5), 0.1, 1.0]
+                    for level in LEVELS
+                },
+                "std_log": [0.05, None, None],
+            }
+        }
+        if c["method"] == "Affine"
+        else c
+        for c in run_.results["cells"]
+    ]
+    return replace(run_, results=run_.results | {"cells": cells})
+
+
+def test_coverage_is_shown_for_methods_that_say_how_sure_they_are(results) -> None:
+    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
+    sure = with_coverage(load_run(results[0]))
+    table = coverage_table(sure)
+    places = ("all", "home/room", "home/hall")
+    assert [label for label, _ in table.rows] == [f"Affine · {place}" for place in places]
+    titles = [f"{level} %" for level in LEVELS] + ["std"]
+    assert table.columns == tuple((r, t) for r in ("Low", "Med") for t in titles)
+    assert [c.value for c in dict(table.rows)["Affine · all"]] == [
+        *[0.6] * 4,
+        0.05,
+        *[0.7] * 4,
+        0.05,
+    ]
+    assert "Affine's 90 % intervals cover: low 60 %, medium 70 %" in overview(sure.results)
+    figure = figures.reliability(sure)
+    drawn = [line.get_ydata().tolist() for line in figure.axes[0].lines]
+    assert [60.0] * 4 in drawn
+    assert len(figure.axes) == 3  # two regimes, and the number of anchors
+    plain = replace(sure, results=sure.results | {"cells": []})
+    assert coverage_table(plain) is None
+    assert figures.reliability(plain) is None
 
 
 def test_the_papers_figures_stand_beside_ours(results) -> None:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import pytest
 from scalefield.errors import InputError
 from scalefield.evaluation import Evaluator, frame_file, run
 from scalefield.gallery import RANKS, ranked, read_gallery, reduce, write_gallery
-from scalefield.metrics import METRICS, metrics
+from scalefield.metrics import COVERAGE, METRICS, metrics
 from scalefield.scoring import (
     EVERYWHERE,
     ImageScore,
@@ -31,6 +32,7 @@ def rows(values: dict[str, list[float | None]], groups: list[str]) -> list[Image
             anchors=10 + i,
             clamped=dict.fromkeys(METRICS, value),
             raw=dict.fromkeys(METRICS, 2 * value),
+            coverage=dict.fromkeys(COVERAGE, value / 10) if method == "a" else {},
         )
         for method, each in values.items()
         for i, (value, group) in enumerate(zip(each, groups, strict=True))
@@ -52,6 +54,8 @@ def test_means_are_per_image_so_groups_weigh_by_their_images() -> None:
     assert cells["a", EVERYWHERE]["anchors"] == 12
     mean, low, high = cells["a", "x"]["clamped"]["abs_rel"]
     assert low <= mean <= high
+    assert cells["a", "x"]["coverage"]["coverage_90"][0] == pytest.approx(0.3)
+    assert "coverage" not in cells["b", "x"]  # it does not say how sure it is
     assert cells["a", "y"]["clamped"]["abs_rel"] == [8, 7, 9]  # blocks x#1 and y#2 differ
 
 
@@ -70,9 +74,14 @@ def test_comparison_is_over_common_images() -> None:
 
 
 def test_tables_of_images_survive_the_disk(tmp_path) -> None:
-    before = rows({"a, with (k=1)": [0.123456, 2.0], "b": [1e-7, 3.0]}, ["x", "y/z"])
+    values = {"a, with (k=1)": [0.123456, 2.0], "a": [0.5, 0.6], "b": [1e-7, 3.0]}
+    before = rows(values, ["x", "y/z"])
     write_scores(tmp_path / "images.csv", before)
     assert read_scores(tmp_path / "images.csv") == before
+    lines = (tmp_path / "images.csv").read_text().splitlines()
+    older = [",".join(line.split(",")[: -len(COVERAGE)]) for line in lines]
+    (tmp_path / "images.csv").write_text("\n".join(older))
+    assert read_scores(tmp_path / "images.csv") == [replace(row, coverage={}) for row in before]
     (tmp_path / "images.csv").write_text("name,group\na,b\n")
     with pytest.raises(InputError, match="not a table that scalefield evaluate wrote"):
         read_scores(tmp_path / "images.csv")

@@ -59,6 +59,7 @@ def _sections(
         Section("Worst, median and best", _strips(runs), _GALLERY_WORDS),
         Section("Number of anchors", each(["anchors"], "drop-")),
         Section("Distance from anchors", each(["distance"])),
+        Section("Honest intervals", each(["reliability"], "coverage-"), _COVERAGE_WORDS),
         Section("Image by image", each(["scatter"])),
         Section("Basis maps", each(["ablation", "justification"], "ablation-", "spectral-")),
         Section("All datasets together", {t.title: Panel(tables=(t,)) for t in pooled}),
@@ -77,6 +78,10 @@ _METRICS_WORDS = (
     "Clamped: predictions are limited to the dataset's depth range before scoring; raw: as the "
     "method gives them."
 )
+_COVERAGE_WORDS = (
+    "Of methods that say how sure they are: an interval that promises 90 % should cover the true "
+    "depth of 90 % of the pixels, in every place, and be no wider than it must."
+)
 _GALLERY_WORDS = (
     "Images chosen by each method's own AbsRel, clamped. In the error, red is too far and blue too "
     "near; grey is unknown."
@@ -91,6 +96,11 @@ def _draw(run: Run, out: Path) -> dict[str, Image]:
         "distance": (
             figures.over_distance(run),
             "Error over the distance to the nearest anchor, where half of the images reach it.",
+        ),
+        "reliability": (
+            figures.reliability(run),
+            "What intervals cover over what they promise; below the line is too sure. Thin lines "
+            "are single places.",
         ),
         "scatter": (figures.scatter(run), "One point an image; above the line is worse."),
         "ablation": (figures.ablation(run), "Number of basis maps; grey is the paper's figure."),

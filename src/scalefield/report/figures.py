@@ -12,7 +12,7 @@ import numpy as np
 
 from scalefield.errors import MissingExtra
 from scalefield.gallery import Entry, Picture
-from scalefield.metrics import METRICS
+from scalefield.metrics import LEVELS, METRICS
 from scalefield.report import paper
 from scalefield.report.tables import REGIME_TITLES, Run, ablation_series
 from scalefield.sampling import REGIMES
@@ -166,6 +166,47 @@ def over_distance(run: Run) -> Figure:
     axes[0][0].set_ylim(bottom=0)
     axes[0][0].set_ylabel("AbsRel")
     handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", fontsize=8)
+    return figure
+
+
+def reliability(run: Run) -> Figure | None:
+    """What intervals cover over what they promise, one panel a regime; below the line is too sure.
+
+    The last panel has the 90 % interval over the number of anchors; thin lines are single places.
+    """
+    cells = [c for c in run.results["cells"] if "coverage" in c]
+    if not cells:
+        return None
+    plt = pyplot()
+    regimes = _regimes(run)
+    figure, axes = plt.subplots(1, len(regimes) + 1, figsize=(2.9 * len(regimes) + 5.2, 3.4))
+    everywhere = [c for c in cells if c["group"] == EVERYWHERE]
+    for axis, regime in zip(axes, regimes, strict=False):
+        axis.plot([0, 100], [0, 100], color="#999999", lw=0.8)
+        for cell in (c for c in cells if c["condition"] == regime):
+            covered = [100 * cell["coverage"][f"coverage_{level}"][0] for level in LEVELS]
+            style = method_style(run.scores.methods, cell["method"])
+            if cell["group"] == EVERYWHERE:
+                axis.plot(LEVELS, covered, label=cell["method"], lw=1.5, ms=4.5, **style)
+            else:
+                axis.plot(LEVELS, covered, color=style["color"], lw=0.5, alpha=0.45)
+        axis.set(xlim=(45, 100), ylim=(0, 102), xlabel="promised [%]")
+        axis.set_xticks(LEVELS, [str(level) for level in LEVELS])
+        axis.set_title(f"{REGIME_TITLES[regime]} anchors")
+    axes[0].set_ylabel("covered [%]")
+    last = axes[-1]
+    last.axhline(90, color="#999999", lw=0.8)
+    for method in dict.fromkeys(c["method"] for c in everywhere):
+        own = sorted((c for c in everywhere if c["method"] == method), key=lambda c: c["anchors"])
+        covered = [100 * c["coverage"]["coverage_90"][0] for c in own]
+        style = method_style(run.scores.methods, method)
+        last.plot([c["anchors"] for c in own], covered, label=method, lw=1.5, ms=4.5, **style)
+    last.set(xscale="log", ylim=(0, 102), xlabel="anchors an image")
+    last.set_xticks([1, 3, 9, 30, 100, 500], ["1", "3", "9", "30", "100", "500"])
+    last.minorticks_off()
+    last.set_title("90 % interval")
+    handles, labels = last.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", fontsize=8)
     return figure
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from scalefield.errors import InputError
 from scalefield.files import read_bytes
-from scalefield.metrics import METRICS
+from scalefield.metrics import COVERAGE, LEVELS, METRICS
 from scalefield.report import paper
 from scalefield.sampling import REGIMES
 from scalefield.scoring import CLAMPING, EVERYWHERE, Scores, aggregate, read_scores
@@ -245,6 +245,40 @@ def spectral_table(run: Run, condition: str = "low") -> Table | None:
     )
 
 
+def coverage_table(run: Run) -> Table | None:
+    """How much the intervals of each method cover, by method and group."""
+    found = [c for c in run.results["cells"] if "coverage" in c and c["condition"] in REGIMES]
+    if not found:
+        return None
+    conditions = [c for c in run.scores.conditions if c in REGIMES]
+    by_row: dict[str, dict[str, dict[str, Any]]] = {}
+    order = (EVERYWHERE, *run.scores.groups)
+    methods = run.scores.methods
+    for c in sorted(found, key=lambda c: (methods.index(c["method"]), order.index(c["group"]))):
+        by_row.setdefault(f"{c['method']} · {c['group']}", {})[c["condition"]] = c
+    rows = {
+        label: [
+            _cell(by_condition[condition], column, "coverage")
+            if condition in by_condition
+            else Cell(None)
+            for condition in conditions
+            for column in COVERAGE
+        ]
+        for label, by_condition in by_row.items()
+    }
+    titles = (*(f"{level} %" for level in LEVELS), "std")
+    return Table(
+        f"coverage-{_stem(run.dataset, run.mde)}",
+        f"{run.dataset}, {run.mde}: what intervals cover",
+        "Share of pixels whose true log-depth lies within the central interval of a normal "
+        "distribution around the predicted one, mean over images, not clamped; std is the mean "
+        "standard deviation of log-depth that the method gives. Only methods that give one.",
+        "Method and place",
+        tuple((REGIME_TITLES[condition], title) for condition in conditions for title in titles),
+        _rows(rows),
+    )
+
+
 def paired_table(run: Run, condition: str) -> Table | None:
     """p-values of the row's method against the column's, with the sign of the difference."""
     tests = [t for t in run.results["paired"] if t["condition"] == condition]
@@ -366,6 +400,7 @@ def all_tables(runs: Sequence[Run]) -> list[Table]:
     tables += [paper_table(runs, title) for title in paper.DATASETS]
     for run in runs:
         tables += [drop_table([run]), ablation_table([run]), spectral_table(run)]
+        tables.append(coverage_table(run))
         regimes = [c for c in run.scores.conditions if c in REGIMES]
         tables += [metric_table(run, EVERYWHERE, c, k) for c in regimes for k in CLAMPING]
         tables += [paired_table(run, c) for c in regimes]

@@ -106,7 +106,17 @@ def overview(results: dict[str, Any]) -> str:
             width = f"±{(high - low) / 2:.3f}" if low is not None else ""
             shown.append(f"{mean:7.3f} {width:6} /{delta:6.3f}")
         lines.append(f"{method:{left}}  " + "".join(f"{s:>22}" for s in shown))
-    return "\n".join([*lines, *missing(results)])
+    return "\n".join([*lines, *_coverage_lines(results, regimes), *missing(results)])
+
+
+def _coverage_lines(results: dict[str, Any], regimes: list[str]) -> list[str]:
+    """A line for each method that says how sure it is: what its 90 % interval covers."""
+    found: dict[str, list[str]] = {}
+    for cell in results["cells"]:
+        if "coverage" in cell and cell["group"] == EVERYWHERE and cell["condition"] in regimes:
+            covered = 100 * cell["coverage"]["coverage_90"][0]
+            found.setdefault(cell["method"], []).append(f"{cell['condition']} {covered:.0f} %")
+    return [f"{method}'s 90 % intervals cover: {', '.join(c)}" for method, c in found.items()]
 
 
 def missing(results: dict[str, Any]) -> list[str]:
