@@ -44,7 +44,7 @@ def train_lite(args: argparse.Namespace) -> None:
     out = args.out / ("lite" if args.fold == FOLDS else f"lite-fold{args.fold}")
     folds = 0 if args.fold == FOLDS else FOLDS
     config = MDETraining(steps=args.steps, folds=folds, fold=args.fold % FOLDS, seed=args.seed)
-    train_mde(config, dataset, out, encoder=args.encoder)
+    train_mde(config, dataset, out, encoder=args.encoder, teacher=args.teacher)
     mde = load_lite(out / "model", DEVICE)
     scores: dict[str, list[float]] = {}
     for name in dataset.names("val"):
@@ -133,6 +133,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--encoder", type=Path)
+    parser.add_argument("--teacher", type=Path, help="the same fold's model of train_teacher.py")
     parser.add_argument("--fold", type=int, default=FOLDS, choices=range(FOLDS + 1))
     parser.add_argument("--mde", default="lite")
     parser.add_argument("--steps", type=int, default=MDETraining.steps)

@@ -44,6 +44,8 @@ class SameConv(nn.Conv2d):
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
         """For even sizes and stride 2, the odd row and column of padding go right and below."""
         kernel, stride = self.kernel_size[0], self.stride[0]
+        if stride == 1:  # the same on all sides, so that nothing need be copied
+            return nnf.conv2d(x, self.weight, None, 1, kernel // 2, 1, self.groups)
         pads = []
         for size in (x.shape[3], x.shape[2]):
             total = max((-(-size // stride) - 1) * stride + kernel - size, 0)

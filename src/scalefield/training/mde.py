@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int64, UInt8
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from scalefield.datasets import Dataset, Frame
@@ -23,6 +24,7 @@ from scalefield.mde import MDE, load_mde
 from scalefield.mde.cache import MDECache
 from scalefield.mde.lite import PREPROCESS, LiteNet, load_imagenet_encoder, load_lite
 from scalefield.mde.lite import WEIGHTS as LITE_WEIGHTS
+from scalefield.mde.vit import PATCH, VitNetwork, load_vit, read_vit
 from scalefield.sampling import generator as named_generator
 from scalefield.training.loop import (
     Ema,
@@ -55,6 +57,8 @@ class MDETraining:
     """Weight of the multi-scale gradient loss, which makes edges sharp."""
     metric_weight: float = 0.05
     """Weight of the absolute log-depth loss, which keeps outputs near metres."""
+    distil: float = 1.0
+    """Weight of the teacher's depth beside the true one, where there is a teacher."""
     balance: float = 0.5
     """A source with n frames is drawn in proportion to n^(1 − balance)."""
     folds: int = 0
@@ -121,16 +125,17 @@ def load_frames(dataset: Dataset, config: MDETraining, device: torch.device) -> 
 def augment(
     bank: FrameBank, chosen: Int64[Tensor, " b"], crop: tuple[int, int], rng: torch.Generator
 ) -> tuple[Float[Tensor, "b 3 h w"], Float[Tensor, "b 1 h2 w2"]]:
-    """Random windows (place, scale, aspect, roll, mirror), and their log-depth at half the size."""
+    """Random windows (place, scale, aspect, roll, mirror) with colours in −1 … 1, and their
+    log-depth at half the size."""
     sizes = bank.sizes[chosen]
     draw = torch.rand(6, len(chosen), generator=rng)
     working = torch.tensor([PREPROCESS.target((int(h), int(w)))[0] for h, w in sizes.tolist()])
-    density = working / sizes[:, 0] * 2 ** (draw[0] - 0.5)
-    aspect = 1.3 ** (draw[1] - 0.5)
+    density = working / sizes[:, 0] * 2 ** (1.4 * draw[0] - 0.6)
+    aspect = 1.5 ** (draw[1] - 0.5)
     window = torch.stack([crop[0] * aspect, crop[1] / aspect], dim=1) / density[:, None]
     window *= (sizes / window).amin(dim=1, keepdim=True).clamp(max=1)  # it must fit
     centre = window / 2 + (sizes - window) * draw[2:4].T  # in pixels, as (v, u)
-    roll = (draw[4] - 0.5) * 0.14
+    roll = (draw[4] - 0.5) * 0.2
     mirror = torch.where(draw[5] < 0.5, -1.0, 1.0)
     half_v, half_u = (window / 2).unbind(1)
     cos, sin = roll.cos(), roll.sin()
@@ -146,14 +151,19 @@ def augment(
     theta = theta * (2 / canvas)[:, None]
     theta[:, :, 2] -= 1
     device = bank.images.device
-    theta = theta.to(device)
-    limits = (sizes.flip(1) * 2 / canvas - 1).to(device)[:, None, None]  # the frame's far corner
-    chosen = chosen.to(device)
+    theta = theta.to(device, non_blocking=True)
+    limits = sizes.flip(1) * 2 / canvas - 1  # the frame's far corner
+    last = (limits - 2 / canvas).to(device, non_blocking=True)[:, None, None]
+    limits = limits.to(device, non_blocking=True)[:, None, None]
+    chosen = chosen.to(device, non_blocking=True)
 
     image_at = nnf.affine_grid(theta, [len(chosen), 1, *crop], align_corners=False)
-    image_at = torch.minimum(image_at, limits - 2 / canvas.to(device))
     images = nnf.grid_sample(
-        bank.images[chosen].float() / 127.5 - 1, image_at, "bilinear", "border", align_corners=False
+        bank.images[chosen].float(),
+        torch.minimum(image_at, last),
+        "bilinear",
+        "border",
+        align_corners=False,
     )
     halved = [len(chosen), 1, crop[0] // 2, crop[1] // 2]
     depth_at = nnf.affine_grid(theta, halved, align_corners=False)
@@ -161,7 +171,7 @@ def augment(
     log_depth = nnf.grid_sample(
         bank.log_depth[chosen].float(), depth_at, "nearest", "border", align_corners=False
     )
-    return images, torch.where(inside, log_depth, torch.nan)
+    return images / 127.5 - 1, torch.where(inside, log_depth, torch.nan)
 
 
 def colour(images: Float[Tensor, "b 3 h w"], rng: torch.Generator) -> Float[Tensor, "b 3 h w"]:
@@ -169,7 +179,8 @@ def colour(images: Float[Tensor, "b 3 h w"], rng: torch.Generator) -> Float[Tens
     batch = images.shape[0]
 
     def draw(*shape: int) -> Tensor:
-        return torch.rand(batch, *shape, 1, 1, generator=rng).to(images.device)
+        drawn = torch.rand(batch, *shape, 1, 1, generator=rng)
+        return drawn.to(images.device, non_blocking=True)
 
     x = (images + 1) / 2
     x = x.clamp(1e-3, 1) ** (2 ** ((draw(1) - 0.5) * 1.4))  # gamma
@@ -185,6 +196,17 @@ def colour(images: Float[Tensor, "b 3 h w"], rng: torch.Generator) -> Float[Tens
     return x.clamp(0, 1) * 2 - 1
 
 
+def hide(images: Float[Tensor, "b 3 h w"], rng: torch.Generator) -> Float[Tensor, "b 3 h w"]:
+    """Half of the images lose a rectangle to one colour: its depth must come from around it."""
+    batch, _, height, width = images.shape
+    drawn = torch.rand(8, batch, 1, 1, generator=rng).to(images.device, non_blocking=True)
+    half_v, half_u = 0.05 + 0.15 * drawn[:2]  # a tenth to four tenths of each side
+    v = (torch.arange(height, device=images.device)[:, None] + 0.5) / height
+    u = (torch.arange(width, device=images.device)[None, :] + 0.5) / width
+    inside = ((v - drawn[2]).abs() < half_v) & ((u - drawn[3]).abs() < half_u) & (drawn[4] < 0.5)
+    return torch.where(inside[:, None], drawn[5:].transpose(0, 1) * 2 - 1, images)
+
+
 def relative_loss(
     log_depth: Float[Tensor, "b 1 h w"], truth: Float[Tensor, "b 1 h w"], config: MDETraining
 ) -> Float[Tensor, ""]:
@@ -192,10 +214,8 @@ def relative_loss(
     of the absolute error."""
     known = torch.isfinite(truth)
     residual = torch.where(known, log_depth - truth.nan_to_num(), 0)
-    unknown_far = torch.where(known, residual, torch.inf).flatten(1)
-    middle = (known.flatten(1).sum(1) // 2).clamp(max=unknown_far.shape[1] - 1)
-    median = unknown_far.sort(dim=1).values.gather(1, middle[:, None])
-    median = median.nan_to_num(posinf=0)[:, :, None, None].detach()
+    only_known = torch.where(known, residual.detach(), torch.nan).flatten(1)
+    median = only_known.nanmedian(dim=1).values.nan_to_num()[:, None, None, None]
     relative = (residual - median).abs()
     return (
         per_image(relative, known)
@@ -223,51 +243,49 @@ def per_image(values: Float[Tensor, "b 1 h w"], known: Bool[Tensor, "b 1 h w"]) 
     return (known_values / known.sum(dim=(1, 2, 3)).clamp(min=1)).mean()
 
 
-def train_mde(
+CropLoss = Callable[[Tensor, Tensor, torch.Generator], Tensor]
+"""From crops in −1 … 1, their log-depth at half the size and a step's generator: the loss."""
+
+
+def fit(
+    net: nn.Module,
+    crop_loss: CropLoss,
     config: MDETraining,
-    dataset: Dataset,
-    out: Path,
+    bank: FrameBank,
     *,
-    encoder: Path | None,
-    device: str = "auto",
-    save_every: int = 500,
-) -> None:
-    """Train on the split "train" (without the fold left out) and write `out`/model."""
-    where = pick_device(device)
-    run = RunFolder(out, config)
-    bank = load_frames(dataset, config, where)
-    torch.manual_seed(config.seed)
-    net = LiteNet()
-    if encoder is not None:
-        load_imagenet_encoder(net, torch.load(encoder, weights_only=True, map_location="cpu"))
-    net = net.to(where).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    crops: Sequence[tuple[int, int]],
+    run: RunFolder,
+    save_every: int,
+) -> nn.Module:
+    """Minimise the loss of random crops with AdamW; the moving average of `net` comes out.
+
+    `net.encoder` is pretrained and has a rate of its own.
+    """
     ema = Ema(net, config.ema)
-    inside = set(net.encoder.parameters())
-    groups = [
-        {"params": list(net.encoder.parameters()), "lr": config.encoder_rate},
-        {"params": [p for p in net.parameters() if p not in inside], "lr": config.rate},
-    ]
-    optimiser = torch.optim.AdamW(groups, weight_decay=config.weight_decay)
-    rates = [group["lr"] for group in optimiser.param_groups]
+    pretrained = [p for name, p in net.named_parameters() if name.startswith("encoder.")]
+    new = [p for name, p in net.named_parameters() if not name.startswith("encoder.")]
+    rates = (config.encoder_rate, config.rate)
+    optimiser = torch.optim.AdamW(
+        [{"params": p, "lr": r} for p, r in zip((pretrained, new), rates, strict=True)],
+        weight_decay=config.weight_decay,
+    )
     start = 0
     if run.checkpoint.exists():
         start, _ = load_checkpoint(run.checkpoint, net, ema, optimiser)
+    torch.backends.cudnn.benchmark = True  # only as many shapes as there are crops
 
     counts = Counter(bank.sources)
     chance = torch.tensor([counts[source] ** -config.balance for source in bank.sources])
-    progress = tqdm(range(start, config.steps), initial=start, total=config.steps, desc="lite")
+    progress = tqdm(range(start, config.steps), initial=start, total=config.steps, desc="train")
     for step in progress:
         rng = step_generator(config.seed, step)
-        crop = CROPS[int(torch.randint(len(CROPS), (), generator=rng))]
+        crop = crops[int(torch.randint(len(crops), (), generator=rng))]
         chosen = torch.multinomial(chance, config.batch, replacement=True, generator=rng)
         images, truth = augment(bank, chosen, crop, rng)
-        images = colour(images, rng)
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = rate * cosine_rate(step, config.steps, config.warmup)
         net.train()
-        with torch.autocast(where.type, torch.bfloat16, enabled=where.type == "cuda"):
-            log_depth, _ = net(images.contiguous(memory_format=torch.channels_last))
-        loss = relative_loss(log_depth.float(), truth, config)
+        loss = crop_loss(images, truth, rng)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -276,7 +294,70 @@ def train_mde(
         if (step + 1) % save_every == 0 or step + 1 == config.steps:
             run.log(step + 1, loss=float(loss.detach()))
             save_checkpoint(run.checkpoint, net, ema, optimiser, step=step + 1, best=float("inf"))
-    write_lite(out / "model", ema.model, config, sorted(set(bank.scenes)))
+    return ema.model
+
+
+def train_mde(
+    config: MDETraining,
+    dataset: Dataset,
+    out: Path,
+    *,
+    encoder: Path | None,
+    teacher: Path | None = None,
+    device: str = "auto",
+    save_every: int = 500,
+) -> None:
+    """Train on the split "train" (without the fold left out) and write `out`/model.
+
+    A teacher is the folder of a model that `train_teacher` made on the same fold.
+    """
+    where = pick_device(device)
+    run = RunFolder(out, config)
+    bank = load_frames(dataset, config, where)
+    scenes = sorted(set(bank.scenes))
+    taught = None if teacher is None else open_teacher(teacher, scenes, where)
+    torch.manual_seed(config.seed)
+    net = LiteNet()
+    if encoder is not None:
+        load_imagenet_encoder(net, torch.load(encoder, weights_only=True, map_location="cpu"))
+    net = net.to(where).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def crop_loss(images: Tensor, truth: Tensor, rng: torch.Generator) -> Tensor:
+        seen = hide(colour(images, rng), rng).contiguous(memory_format=torch.channels_last)
+        with torch.autocast(where.type, torch.bfloat16, enabled=where.type == "cuda"):
+            log_depth, _ = net(seen)
+        loss = relative_loss(log_depth.float(), truth, config)
+        if taught is None:
+            return loss
+        # The teacher sees the crop as it was photographed, and answers for every pixel.
+        answer = teach(taught, images, (truth.shape[2], truth.shape[3]))
+        return loss + config.distil * relative_loss(log_depth.float(), answer, config)
+
+    average = fit(net, crop_loss, config, bank, crops=CROPS, run=run, save_every=save_every)
+    write_lite(out / "model", average, config, scenes)
+
+
+LogDepth = Callable[[Tensor], Tensor]
+"""From RGB in −1 … 1 at a multiple of 14 to log-depth."""
+
+
+def open_teacher(folder: Path, scenes: list[str], device: torch.device) -> LogDepth:
+    """A teacher that was trained on some of these scenes and on no others."""
+    if leaked := sorted(trained_on(folder) - set(scenes)):
+        raise InputError(
+            f"{folder}: the teacher was trained on {leaked[0]!r}, which this fold leaves out; "
+            "give --teacher the model of the same fold"
+        )
+    return VitNetwork(read_vit(folder)[0], str(device)).log_depth
+
+
+def teach(
+    teacher: LogDepth, images: Float[Tensor, "b 3 h w"], size: tuple[int, int]
+) -> Float[Tensor, "b 1 h2 w2"]:
+    """The teacher's log-depth of images in −1 … 1, on a grid of the size wanted."""
+    sides = [round(side / PATCH) * PATCH for side in images.shape[2:]]
+    pixels = nnf.interpolate(images, sides, mode="bilinear", align_corners=False)
+    return nnf.interpolate(teacher(pixels), size, mode="bilinear", align_corners=False)
 
 
 def write_lite(folder: Path, net: torch.nn.Module, config: MDETraining, scenes: list[str]) -> None:
@@ -285,15 +366,21 @@ def write_lite(folder: Path, net: torch.nn.Module, config: MDETraining, scenes: 
     write_atomic(
         folder / "model.safetensors", save({k: v.cpu().contiguous() for k, v in state.items()})
     )
-    revision = f"s{config.seed}-f{config.fold}of{config.folds}-{config.steps}"
-    write_json(folder / "config.json", {"revision": revision, "trained_on": scenes})
+    write_json(folder / "config.json", {"revision": revision(config), "trained_on": scenes})
+
+
+def revision(config: MDETraining) -> str:
+    """Names a trained model by its seed, fold and length."""
+    return f"s{config.seed}-f{config.fold}of{config.folds}-{config.steps}"
 
 
 def open_mde(name: str, device: str, cache: Path | None = None) -> tuple[MDE, frozenset[str]]:
     """An MDE by name or folder, and the scenes it is known to have been trained on."""
     folder = LITE_WEIGHTS if name == "lite" else Path(name)
-    if (folder / "config.json").is_file() and "trained_on" in (folder / "config.json").read_text():
-        mde: MDE = load_lite(folder, device)
+    config = (folder / "config.json").read_text() if (folder / "config.json").is_file() else ""
+    if "trained_on" in config:
+        load = load_vit if "size" in json.loads(config) else load_lite
+        mde: MDE = load(folder, device)
         seen = trained_on(folder)
     else:
         mde, seen = load_mde(name, device=device), frozenset()

