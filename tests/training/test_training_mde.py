@@ -14,6 +14,7 @@ from scalefield.training.mde import (
     colour,
     fold_of,
     gradient_loss,
+    hide,
     load_frames,
     open_mde,
     relative_loss,
@@ -54,6 +55,26 @@ def test_colours_change_and_stay_in_range():
     assert float(out.min()) >= -1
     assert float(out.max()) <= 1
     assert not torch.allclose(out, images, atol=0.05)
+
+
+def test_half_of_the_images_lose_a_rectangle_and_nothing_else():
+    images = torch.linspace(-1, 1, 40).expand(200, 3, 30, 40)
+    out = hide(images, step_generator(0, 1))
+    changed = (out != images).any(dim=1)
+    hit = changed.flatten(1).any(dim=1)
+    assert 80 <= int(hit.sum()) <= 120
+    assert float(changed[hit].float().mean(dim=(1, 2)).max()) <= 0.17  # 0.4 × 0.4, and its rim
+    for image, hole in zip(out[hit], changed[hit], strict=True):
+        assert all(len(channel[hole].unique()) == 1 for channel in image)
+    assert float(out.abs().max()) <= 1
+
+
+def test_the_offset_removed_is_the_median_of_known_pixels():
+    truth = torch.full((2, 1, 3, 5), torch.nan)
+    truth[0, 0, 0] = torch.tensor([0.0, 0.0, 0.0, 4.0, 9.0])  # the second image knows nothing
+    config = MDETraining(metric_weight=0.0, gradient_weight=0.0)
+    loss = relative_loss(torch.full((2, 1, 3, 5), 7.0), truth, config)
+    assert loss.item() == pytest.approx((4 + 9) / 5 / 2)
 
 
 def test_the_loss_forgives_scale_and_nothing_else():

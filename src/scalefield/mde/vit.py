@@ -6,7 +6,7 @@ It is not shipped: a recipe trains it, `lite` learns from it, and it is an MDE l
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -214,8 +214,3 @@ def read_vit(folder: Path) -> tuple[VitNet, str]:
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as e:
         raise InputError(f"{folder}: not the weights of vit-s ({e})") from None
     return net, config["revision"]
-
-
-def vit_config(net: VitNet, revision: str, scenes: list[str]) -> dict[str, object]:
-    """What `read_vit` finds in config.json, beside the scenes that the training saw."""
-    return {"size": asdict(net.size), "revision": revision, "trained_on": scenes}

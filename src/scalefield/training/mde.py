@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -334,7 +335,7 @@ def train_mde(
         return loss + config.distil * relative_loss(log_depth.float(), answer, config)
 
     average = fit(net, crop_loss, config, bank, crops=CROPS, run=run, save_every=save_every)
-    write_lite(out / "model", average, config, scenes)
+    write_model(out / "model", average, config, scenes)
 
 
 LogDepth = Callable[[Tensor], Tensor]
@@ -360,18 +361,17 @@ def teach(
     return nnf.interpolate(teacher(pixels), size, mode="bilinear", align_corners=False)
 
 
-def write_lite(folder: Path, net: torch.nn.Module, config: MDETraining, scenes: list[str]) -> None:
+def write_model(
+    folder: Path, net: nn.Module, config: MDETraining, scenes: list[str], **more: object
+) -> None:
     """Weights in float16 with the scenes they were trained on, for the out-of-sample check."""
     state = {k: v.half() for k, v in net.state_dict().items() if v.is_floating_point()}
-    write_atomic(
-        folder / "model.safetensors", save({k: v.cpu().contiguous() for k, v in state.items()})
-    )
-    write_json(folder / "config.json", {"revision": revision(config), "trained_on": scenes})
-
-
-def revision(config: MDETraining) -> str:
-    """Names a trained model by its seed, fold and length."""
-    return f"s{config.seed}-f{config.fold}of{config.folds}-{config.steps}"
+    data = save({k: v.cpu().contiguous() for k, v in state.items()})
+    write_atomic(folder / "model.safetensors", data)
+    # With a hash: equal settings make other weights with another encoder or teacher.
+    number = hashlib.sha256(data).hexdigest()[:8]
+    revision = f"s{config.seed}-f{config.fold}of{config.folds}-{config.steps}-{number}"
+    write_json(folder / "config.json", {"revision": revision, "trained_on": scenes, **more})
 
 
 def open_mde(name: str, device: str, cache: Path | None = None) -> tuple[MDE, frozenset[str]]:

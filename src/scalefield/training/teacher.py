@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from torch import Tensor
 
 from scalefield.datasets import Dataset
 from scalefield.errors import InputError, MissingExtra
-from scalefield.files import write_atomic, write_json
-from scalefield.mde.vit import VitNet, VitSize, vit_config
+from scalefield.mde.vit import VitNet, VitSize
 from scalefield.training.loop import RunFolder, pick_device
 from scalefield.training.mde import (
     MDETraining,
@@ -21,7 +21,7 @@ from scalefield.training.mde import (
     hide,
     load_frames,
     relative_loss,
-    revision,
+    write_model,
 )
 
 TEACHER = MDETraining(steps=1000, batch=32, rate=3e-4, encoder_rate=2e-5, weight_decay=0.05)
@@ -57,10 +57,8 @@ def train_teacher(
         return relative_loss(log_depth.float(), truth, config)
 
     average = fit(net, crop_loss, config, bank, crops=CROPS, run=run, save_every=save_every)
-    state = {name: tensor.half().cpu() for name, tensor in average.state_dict().items()}
-    write_atomic(out / "model" / "model.safetensors", save(state))
     scenes = sorted(set(bank.scenes))
-    write_json(out / "model" / "config.json", vit_config(net, revision(config), scenes))
+    write_model(out / "model", average, config, scenes, size=asdict(net.size))
 
 
 def load_backbone(net: VitNet, file: Path) -> None:
