@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.interpolate import LinearNDInterpolator
 
 from scalefield import Anchors, InputError
-from scalefield.methods.interpolate import Interpolate
+from scalefield.methods.interpolate import Interpolate, interpolate
 
 FORMS = {"log_depth": np.exp, "depth": lambda q: q, "disparity": lambda q: 1 / q}
 
@@ -20,6 +23,23 @@ def test_a_plane_in_its_own_quantity_is_exact_inside_the_hull(relative, linear_i
     recovery = Interpolate(linear_in=linear_in)(mde_output, anchors)
     np.testing.assert_allclose(recovery.depth_m, depth_m, rtol=1e-5)
     assert recovery.report.fallbacks == ()
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(4, 120), lattice=st.sampled_from([1, 2, 5]))
+@settings(max_examples=30)
+def test_equals_a_search_for_the_triangle_of_every_pixel(seed, n, lattice):
+    """Row by row it is what SciPy finds pixel by pixel; on a lattice many edges are level."""
+    shape, rng = (41, 53), np.random.default_rng(seed)
+    pixels = np.unique(rng.integers(0, [-(-s // lattice) for s in shape], (n, 2)), axis=0) * lattice
+    pixels = np.vstack([pixels, [[0, 0], [0, 7], [5, 0]]])  # never collinear
+    pixels, first = np.unique(pixels, axis=0, return_index=True)
+    values = rng.standard_normal(n + 3)[first]
+    field, fallbacks = interpolate(pixels.astype(float), values, shape)
+    wanted = LinearNDInterpolator(pixels, values)(np.indices(shape).reshape(2, -1).T)
+    inside = ~np.isnan(wanted)
+    np.testing.assert_allclose(field.reshape(-1)[inside], wanted[inside], atol=1e-6)
+    assert fallbacks == ()
+    assert np.isfinite(field).all()
 
 
 def test_the_nearest_anchor_outside_the_hull(relative):

@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalefield import Anchors, InputError, MDEOutput
-from scalefield.methods import knn
 from scalefield.methods.knn import KNN
 
 
@@ -20,9 +19,7 @@ def test_equals_a_slow_fit_at_every_pixel(relative, space, seed, n, k):
     pixels = rng.choice(shape[0] * shape[1], n, replace=False)
     v, u = np.divmod(pixels, shape[1])
     depth_m = rng.uniform(2, 3, n)
-    with pytest.MonkeyPatch.context() as patch:  # several chunks
-        patch.setattr(knn, "CHUNK_NUMBERS", 100)
-        recovery = KNN(k=k, space=space)(mde_output, Anchors(u, v, depth_m))
+    recovery = KNN(k=k, space=space)(mde_output, Anchors(u, v, depth_m))
     x, y = x_map[v, u], depth_m if space == "depth" else 1 / depth_m
     lower = checked = 0
     for row, column in np.ndindex(shape):

@@ -8,13 +8,13 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float64
-from scipy.interpolate import LinearNDInterpolator
-from scipy.spatial import cKDTree
+from jaxtyping import Float64, Int64
+from scipy.spatial import Delaunay
 
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.affine import Samples, require_choice
+from scalefield.methods.nearest import nearest_points
 from scalefield.result import Recovery
 
 Linear = Literal["log_depth", "depth", "disparity"]
@@ -25,6 +25,9 @@ LINEAR_IN: dict[str, tuple[Callable, Callable]] = {
     "disparity": (lambda log_depth: np.exp(-log_depth), lambda value: -np.log(value)),
 }
 """From log depth to the quantity that is linear, and back."""
+
+ROUNDING = 1e-6
+"""Pixels by which a pixel on the hull's edge may seem to lie outside."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +66,51 @@ def interpolate(
     """Values at distinct pixels brought to every pixel, and the rung of the ladder taken."""
     if len(pixels) == 1:
         return np.full(shape, values[0]), ("constant depth: one anchor",)
-    grid = np.indices(shape, dtype=np.float64).reshape(2, -1).T
     centred = pixels - pixels.mean(axis=0)
     _, extents, axes = np.linalg.svd(centred, full_matrices=False)
     if extents[1] < 1e-9 * extents[0]:
         along = centred @ axes[0]
         order = np.argsort(along)
+        grid = np.indices(shape, dtype=np.float64).reshape(2, -1).T
         place = (grid - pixels.mean(axis=0)) @ axes[0]
         field = np.interp(place, along[order], values[order])
         return field.reshape(shape), ("interpolated along one line: the anchors are collinear",)
-    field = LinearNDInterpolator(pixels, values)(grid)
-    outside = np.isnan(field)
-    _, nearest = cKDTree(pixels).query(grid[outside])
-    field[outside] = values[nearest]
-    return field.reshape(shape), ()
+    rows, columns, knots = crossings(pixels, values)
+    first, last = (np.searchsorted(rows, np.arange(shape[0]), side) for side in ("left", "right"))
+    crossed = last > first
+    start, end = np.full(shape[0], np.inf), np.full(shape[0], -np.inf)
+    start[crossed], end[crossed] = columns[first[crossed]], columns[last[crossed] - 1]
+    u = np.arange(shape[1], dtype=np.float64)
+    inside = (u >= start[:, None] - ROUNDING) & (u <= end[:, None] + ROUNDING)
+    # All rows in one call: each is shifted to the right of the one above.
+    width = 2.0 * shape[1]
+    grid = (width * np.arange(shape[0]))[:, None] + u
+    field = np.interp(grid, width * rows + columns, knots)
+    points, device = pixels.astype(np.int64), torch.device("cpu")
+    beyond = np.empty(field.size)
+    for pixel, index, _ in nearest_points(points, shape, 1, device, wanted=~inside):
+        beyond[pixel] = values[index[0]]
+    return np.where(inside, field, beyond.reshape(shape)), ()
+
+
+def crossings(
+    pixels: Float64[np.ndarray, "n 2"], values: Float64[np.ndarray, " n"]
+) -> tuple[Int64[np.ndarray, " m"], Float64[np.ndarray, " m"], Float64[np.ndarray, " m"]]:
+    """Where the edges of the Delaunay triangles cross the image's rows: row, column and value of
+    each crossing, sorted. Along a row the interpolation is linear between them."""
+    triangles = Delaunay(pixels).simplices.astype(np.int64)
+    ends = np.sort(triangles[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2))
+    upper, lower = np.divmod(np.unique(ends[:, 0] * len(pixels) + ends[:, 1]), len(pixels))
+    falling = pixels[upper, 0] > pixels[lower, 0]
+    upper, lower = np.where(falling, lower, upper), np.where(falling, upper, lower)
+    top, height = pixels[upper, 0], pixels[lower, 0] - pixels[upper, 0]
+    steps = np.where(height > 0, height + 1, 0).astype(np.int64)  # level edges end where others do
+    edge = np.repeat(np.arange(len(steps)), steps)
+    down = np.arange(len(edge)) - np.repeat(np.cumsum(steps) - steps, steps)
+    share = down / height[edge]
+    row = top[edge].astype(np.int64) + down
+    column, value = (
+        (1 - share) * of[upper[edge]] + share * of[lower[edge]] for of in (pixels[:, 1], values)
+    )
+    order = np.lexsort((column, row))
+    return row[order], column[order], value[order]

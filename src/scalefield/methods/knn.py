@@ -7,17 +7,14 @@ from typing import get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
-from scipy.spatial import cKDTree
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
 from scalefield.methods.affine import MIN_RELATIVE_SPREAD, Samples, require, require_choice
+from scalefield.methods.nearest import nearest_points
 from scalefield.result import Recovery
-
-CHUNK_NUMBERS = 1 << 19
-"""Pixels times neighbours that are worked on at once."""
 
 
 @dataclass(frozen=True)
@@ -43,57 +40,48 @@ class KNN:
         """Recover from one anchor or more."""
         samples = Samples.at(mde_output, anchors, self.space)
         mde_map = mde_output.in_space(self.space).double()
-        height, width = mde_output.shape
-        tree = cKDTree(samples.pixels)
+        x, prediction = mde_map.flatten(), torch.empty_like(mde_map).flatten()
+        scale_only = torch.zeros_like(prediction, dtype=torch.bool)
+        points = np.stack([samples.rows, samples.columns], axis=1)
         k = min(self.k, len(samples))
-        prediction = torch.empty_like(mde_map)
-        scale_only = 0
-        rows_at_once = max(1, CHUNK_NUMBERS // (width * k))
-        for top in range(0, height, rows_at_once):
-            chunk = mde_map[top : top + rows_at_once]
-            pixels = np.indices(chunk.shape).reshape(2, -1).T + np.array([top, 0])
-            distance, index = tree.query(pixels, k=[*range(1, k + 1)])
-            scale, shift, lower = fit_neighbours(
-                samples,
-                torch.from_numpy(index.astype(np.int64)).to(mde_map.device),
-                torch.from_numpy(distance).to(mde_map.device),
-            )
-            prediction[top : top + rows_at_once] = (scale * chunk.reshape(-1) + shift).view_as(
-                chunk
-            )
-            scale_only += lower
+        for pixel, index, squared in nearest_points(points, mde_output.shape, k, x.device):
+            scale, shift, lower = fit_neighbours(samples, index, squared.double().sqrt_())
+            prediction[pixel] = scale * x[pixel] + shift
+            scale_only[pixel] = lower
+        lower_pixels = int(scale_only.sum())
         why = "the k anchors' relative depths have no spread or give no positive scale"
         return Recovery.from_space(
             mde_output,
             anchors,
-            prediction,
+            prediction.view_as(mde_map),
             self.space,
-            fallbacks=(f"scale only at {scale_only} pixels: {why}",) if scale_only else (),
+            fallbacks=(f"scale only at {lower_pixels} pixels: {why}",) if lower_pixels else (),
         )
 
 
 def fit_neighbours(
-    samples: Samples, index: Int64[Tensor, "p k"], distance: Float64[Tensor, "p k"]
-) -> tuple[Float64[Tensor, " p"], Float64[Tensor, " p"], int]:
-    """Scale and shift of every pixel, and how many pixels stand on a lower rung."""
+    samples: Samples, index: Int64[Tensor, "k p"], distance: Float64[Tensor, "k p"]
+) -> tuple[Float64[Tensor, " p"], Float64[Tensor, " p"], Bool[Tensor, " p"]]:
+    """Scale and shift of every pixel, and which pixels stand on a lower rung."""
     x_unit, y_unit = float(np.abs(samples.x).max()) or 1.0, float(samples.y.max())
     x, y, weight = (
-        torch.from_numpy(values).to(index.device)[index]
+        torch.from_numpy(values).to(index.device).index_select(0, index.flatten()).view_as(index)
         for values in (samples.x / x_unit, samples.y / y_unit, samples.weight)
     )
     weight = weight / distance.clamp(min=1)
-    weight = weight / weight.sum(1, keepdim=True)
-    x_mean, y_mean = (weight * x).sum(1), (weight * y).sum(1)
-    x_centred = x - x_mean[:, None]
-    variance = (weight * x_centred**2).sum(1)
-    scale = (weight * x_centred * y).sum(1) / variance
-    flat = x.amax(1) - x.amin(1) < MIN_RELATIVE_SPREAD * x.abs().amax(1)
+    weight = weight / weight.sum(0)
+    x_mean, y_mean = (weight * x).sum(0), (weight * y).sum(0)
+    x_centred = x - x_mean
+    x_weighted = weight * x_centred
+    scale = (x_weighted * y).sum(0) / (x_weighted * x_centred).sum(0)
+    low, high = x.amin(0), x.amax(0)
+    flat = high - low < MIN_RELATIVE_SPREAD * torch.maximum(high, -low)
     lower = flat | ~(scale > 0) | ~torch.isfinite(scale)
     shift = y_mean - scale * x_mean
     if lower.any():
-        ratios = torch.where(x[lower] > 0, y[lower] / x[lower], torch.nan)
-        median = ratios.nanquantile(0.5, dim=1)
+        ratios = torch.where(x[:, lower] > 0, y[:, lower] / x[:, lower], torch.nan)
+        median = ratios.nanquantile(0.5, dim=0)
         constant = median.isnan()
         scale[lower] = torch.where(constant, 0, median)
-        shift[lower] = torch.where(constant, y[lower].quantile(0.5, dim=1), 0)
-    return scale * (y_unit / x_unit), shift * y_unit, int(lower.sum())
+        shift[lower] = torch.where(constant, y[:, lower].quantile(0.5, dim=0), 0)
+    return scale * (y_unit / x_unit), shift * y_unit, lower
