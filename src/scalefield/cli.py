@@ -14,6 +14,7 @@ import scalefield
 from scalefield.commands.anchors import AnchorsCommand
 from scalefield.commands.colmap import ColmapCommand
 from scalefield.commands.demo import DemoCommand
+from scalefield.commands.diagnose import DiagnoseCommand
 from scalefield.commands.evaluate import EvaluateCommand
 from scalefield.commands.export import ExportCommand
 from scalefield.commands.label import LabelCommand
@@ -50,6 +51,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "models": ModelsCommand,
     "evaluate": EvaluateCommand,
     "report": ReportCommand,
+    "diagnose": DiagnoseCommand,
     "reproduce": ReproduceCommand,
     "web": WebCommand,
     "train": TrainCommand,

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +22,7 @@ from importlib import import_module
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -42,6 +42,8 @@ from scalefield.provenance import commit
 from scalefield.recovery import recover_from
 from scalefield.result import Recovery
 from scalefield.sampling import DROP_SEQUENCE, REGIMES, drop_anchors, sample_anchors
+
+Result = TypeVar("Result")
 
 FORMAT = 1
 """Of the files in an output folder; another number means that they must not be mixed."""
@@ -173,6 +175,15 @@ def import_object(path: str) -> Any:
     return found
 
 
+def open_mde(source: MDE | str, device: str = "cpu", cache: Path | None = None) -> MDE:
+    """An estimator, given itself, by what `load_mde` takes or by an import path, and cached."""
+    loaded = source
+    if isinstance(loaded, str):
+        by_path = ":" in loaded
+        loaded = import_object(loaded) if by_path else load_mde(loaded, device=device)
+    return loaded if cache is None else MDECache(cache, loaded)
+
+
 # ---- one frame -------------------------------------------------------------------------------
 
 
@@ -184,18 +195,14 @@ class Evaluator:
     evaluation: Evaluation
     out: Path
     source: MDE | str
-    """The estimator, or what `load_mde` is to load, or an import path `module:object`."""
+    """The estimator, or what `open_mde` is to open."""
     device: str = "cpu"
     cache: Path | None = None
 
     @cached_property
     def mde(self) -> MDE:
         """The estimator."""
-        loaded = self.source
-        if isinstance(loaded, str):
-            by_path = ":" in loaded
-            loaded = import_object(loaded) if by_path else load_mde(loaded, device=self.device)
-        return loaded if self.cache is None else MDECache(self.cache, loaded)
+        return open_mde(self.source, self.device, self.cache)
 
     @cached_property
     def commit(self) -> str | None:
@@ -381,7 +388,7 @@ def run(
     bar = tqdm(total=len(names[shard[0] :: shard[1]]), unit="frame", disable=not progress)
     bar.update(bar.total - len(pending))
     with bar:
-        for name, error in _each(evaluator, pending, workers):
+        for name, error in each(evaluator, pending, workers):
             if error:
                 bar.write(f"no result for {name}: {error}", file=sys.stderr)
             bar.update()
@@ -410,32 +417,32 @@ def claim(out: Path, evaluation: Evaluation, *, overwrite: bool) -> None:
     write_json(path, wanted)
 
 
-def _each(
-    evaluator: Evaluator, names: Sequence[str], workers: int
-) -> Iterator[tuple[str, str | None]]:
-    """Each name with its error; the order does not matter to any result."""
+def each(
+    work: Callable[[str], Result], names: Sequence[str], workers: int
+) -> Iterator[tuple[str, Result]]:
+    """Each name with what the work gives for it, done by so many processes of one thread."""
     if workers == 1 or len(names) < 2:
         threads = torch.get_num_threads()
         try:
             torch.set_num_threads(1)  # sums must not depend on how many threads share them
             for name in names:
-                yield name, evaluator(name)
+                yield name, work(name)
         finally:
             torch.set_num_threads(threads)
         return
     # Spawned, not forked: a fork after torch's threads have started may hang.
     context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _start_worker, (evaluator,)) as pool:
+    with ProcessPoolExecutor(workers, context, _start_worker, (work,)) as pool:
         yield from zip(names, pool.map(_work, names), strict=True)
 
 
-_evaluator: Evaluator | None = None
+_given: Callable[[str], Any] | None = None
 
 
-def _start_worker(evaluator: Evaluator) -> None:
-    global _evaluator  # noqa: PLW0603  a worker process has one, loaded once
+def _start_worker(work: Callable[[str], Any]) -> None:
+    global _given  # noqa: PLW0603  a worker process has one, loaded once
     torch.set_num_threads(1)
-    _evaluator = evaluator
+    _given = work
     Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -447,9 +454,9 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _work(name: str) -> str | None:
-    assert _evaluator is not None
-    return _evaluator(name)
+def _work(name: str) -> Any:
+    assert _given is not None
+    return _given(name)
 
 
 def _done(path: Path) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from scalefield.commands.data import DataOptions
 from scalefield.commands.evaluate import EvaluateCommand
 from scalefield.commands.report import ReportCommand
 
@@ -77,16 +78,15 @@ class ReproduceCommand:
             for mde in self.mdes:
                 folder = self.out / "results" / f"{dataset}-{Path(mde).stem}"
                 folders.append(folder)
-                EvaluateCommand(
+                data = DataOptions(
                     root=root,
                     mde=mde,
-                    out=folder,
                     dataset=dataset,  # type: ignore[arg-type]
-                    methods=paper_methods(dataset),
-                    split=self.split,
                     device=self.device,
                     workers=self.workers,
                     limit=self.limit,
-                ).run()
+                )
+                methods = paper_methods(dataset)
+                EvaluateCommand(data, folder, methods=methods, split=self.split).run()
         title = "Learning Image-Adaptive Scale Fields: the paper's tables, rerun"
         ReportCommand(tuple(folders), self.out / "report", title).run()

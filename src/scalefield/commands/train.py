@@ -52,7 +52,7 @@ class TrainCommand:
 
     def run(self) -> None:
         """Prepare the frames and train."""
-        from scalefield.commands.evaluate import parse_range
+        from scalefield.commands.data import parse_range
         from scalefield.datasets import open_dataset
         from scalefield.generator import Generator
         from scalefield.training.basis import train_basis
@@ -115,7 +115,7 @@ class TrainMdeCommand:
 
     def run(self) -> None:
         """Train, and say where the model lies."""
-        from scalefield.commands.evaluate import parse_range
+        from scalefield.commands.data import parse_range
         from scalefield.datasets import open_dataset
         from scalefield.training.mde import MDETraining, train_mde
 

@@ -41,7 +41,12 @@ class Section:
 
 
 def render(title: str, runs: Sequence[Run], sections: Sequence[Section]) -> str:
-    """The page."""
+    """The page of these runs."""
+    return document(title, _facts(runs), sections)
+
+
+def document(title: str, introduction: str, sections: Sequence[Section]) -> str:
+    """A page: a title, an introduction in HTML, and the sections that have a panel."""
     shown = [s for s in sections if s.panels]
     nav = "".join(f'<a href="#s{i}">{escape(s.title)}</a>' for i, s in enumerate(shown))
     body = "".join(_section(i, section) for i, section in enumerate(shown))
@@ -49,7 +54,7 @@ def render(title: str, runs: Sequence[Run], sections: Sequence[Section]) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style>"
-        f"<header><h1>{escape(title)}</h1>{_facts(runs)}</header><nav>{nav}</nav>"
+        f"<header><h1>{escape(title)}</h1>{introduction}</header><nav>{nav}</nav>"
         f"<main>{body}</main><script>{SCRIPT}</script></html>\n"
     )
 
@@ -66,10 +71,15 @@ def _facts(runs: Sequence[Run]) -> str:
             ("scalefield", f"{origin['scalefield']} ({(origin['commit'] or 'no commit')[:10]})"),
             ("seed", str(run.results["config"]["seed"])),
         )
-        items = "".join(f"<div><dt>{escape(k)}<dd>{escape(v)}</div>" for k, v in facts)
-        notes = "".join(f"<li>{escape(line)}</li>" for line in missing(run.results)[1:])
-        rows.append(f"<dl>{items}</dl>" + (f"<ul class=notes>{notes}</ul>" if notes else ""))
+        rows.append(fact_list(facts, missing(run.results)[1:]))
     return "".join(rows)
+
+
+def fact_list(facts: Sequence[tuple[str, str]], notes: Sequence[str] = ()) -> str:
+    """Names and values in a box, with notes under it, in HTML."""
+    items = "".join(f"<div><dt>{escape(k)}<dd>{escape(v)}</div>" for k, v in facts)
+    lines = "".join(f"<li>{escape(line)}</li>" for line in notes)
+    return f"<dl>{items}</dl>" + (f"<ul class=notes>{lines}</ul>" if lines else "")
 
 
 def _section(i: int, section: Section) -> str:

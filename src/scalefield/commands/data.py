@@ -1,0 +1,74 @@
+"""Which frames an estimator is run over: flags that `evaluate` and `diagnose` share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    from scalefield.datasets import Dataset
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """A dataset with true depth, and an estimator."""
+
+    root: Path
+    """The dataset's folder."""
+    mde: str
+    """Monocular depth estimator by name, or your own as module:object."""
+    dataset: Literal["folder", "kitti", "urbansyn", "sunrgbd"] = "folder"
+    """The layout of that folder."""
+    name: str | None = None
+    """How tables call the data; the layout's name if left out."""
+    range: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SOURCE=NEAR,FAR")] = ()
+    """Depth ranges in metres of a folder's sources, e.g. kitti=0.1,80 '*=0.1,10'."""
+    device: str = "cpu"
+    """Where the MDE runs: cpu, cuda, cuda:1, …"""
+    cache: Path | None = None
+    """Keep the MDE's outputs in this folder, for other runs with the same images."""
+    workers: int = os.cpu_count() or 1
+    """Processes."""
+    limit: int | None = None
+    """Take only so many frames, spread over the split."""
+
+    def open(self) -> Dataset:
+        """The reader of the dataset; from now on modules are also found beside the user."""
+        from scalefield.datasets import open_dataset
+
+        # As for `python -m`: your own module:function is found beside you, by the workers too.
+        sys.path.insert(0, str(Path.cwd()))
+        return open_dataset(self.dataset, self.root, self.ranges_m)
+
+    @property
+    def ranges_m(self) -> dict[str, tuple[float, float]]:
+        """The declared depth ranges by source."""
+        return dict(parse_range(text) for text in self.range)
+
+    @property
+    def data_name(self) -> str:
+        """How tables call the data."""
+        return self.name or self.dataset
+
+    @property
+    def mde_name(self) -> str:
+        """How tables call the estimator. A file goes by its stem: where it lies is private."""
+        path = Path(self.mde)
+        return path.stem if path.suffix in (".onnx", ".json") or path.is_dir() else self.mde
+
+
+def parse_range(text: str) -> tuple[str, tuple[float, float]]:
+    """A source and its depth range, from SOURCE=NEAR,FAR."""
+    from scalefield.errors import InputError
+
+    source, _, limits = text.rpartition("=")
+    try:
+        nearest, farthest = (float(x) for x in limits.split(","))
+    except ValueError:
+        raise InputError(f"--range wants SOURCE=NEAR,FAR in metres, found {text!r}") from None
+    return source, (nearest, farthest)

@@ -1,0 +1,71 @@
+"""`scalefield diagnose`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from scalefield.commands.data import DataOptions
+
+
+@dataclass(frozen=True)
+class DiagnoseCommand:
+    """Say what the bias of an MDE looks like on a dataset, and what would remove it.
+
+    Splits its squared log error into what is one number an image, follows depth, follows the
+    position, belongs to regions, or is finer. Writes diagnosis.html, diagnosis.json and images.csv.
+    """
+
+    data: Annotated[DataOptions, tyro.conf.arg(name="")]
+    out: Path
+    """Folder for the page and the numbers."""
+    splits: tuple[Literal["train", "val", "test", "all"], ...] = ("val", "test")
+    """Which frames."""
+    pictures: bool = True
+    """Take the worst, median and best frame apart in the page, which shows the dataset's pictures;
+    mind its licence."""
+
+    def run(self) -> None:
+        """Write everything, and print what it says."""
+        from tqdm import tqdm
+
+        from scalefield.datasets.splits import thin
+        from scalefield.diagnosis import Diagnoser, ImageDiagnosis, collect, write_images
+        from scalefield.errors import InputError
+        from scalefield.evaluation import each
+        from scalefield.files import write_json
+        from scalefield.report.advice import overview
+        from scalefield.report.diagnosis_page import ranked, take_apart, write_page
+
+        data = self.data
+        if data.workers < 1 or (data.limit is not None and data.limit < 1):
+            raise InputError("--workers and --limit must be at least 1")
+        dataset = data.open()
+        names = list(dict.fromkeys(n for split in self.splits for n in dataset.names(split)))
+        names = names if data.limit is None else thin(names, data.limit)
+        diagnoser = Diagnoser(dataset, data.mde, data.device, data.cache)
+        results: dict[str, ImageDiagnosis | str] = {}
+        for name, found in tqdm(
+            each(diagnoser, names, data.workers), total=len(names), unit="frame"
+        ):
+            results[name] = found
+        config = {
+            "name": data.data_name,
+            "dataset": data.dataset,
+            "splits": list(self.splits),
+            "mde": data.mde_name,
+            "limit": data.limit,
+            "ranges_m": data.ranges_m,
+        }
+        diagnosis = collect(results, config)
+        write_json(self.out / "diagnosis.json", diagnosis)
+        write_images(self.out / "images.csv", diagnosis["summary"]["images"])
+        shown = ranked(diagnosis["summary"]) if self.pictures else {}
+        frames = ((rank, dataset.load(name)) for rank, name in shown.items())
+        pictures = [take_apart(frame, diagnoser.mde(frame.image), rank) for rank, frame in frames]
+        page = write_page(diagnosis, self.out, pictures)
+        print(overview(diagnosis))
+        print(f"\n{page}")

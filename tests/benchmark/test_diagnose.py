@@ -1,0 +1,72 @@
+import json
+import pickle
+import re
+
+import pytest
+
+from scalefield.cli import main
+from scalefield.diagnosis import PARTS, Diagnoser, collect
+
+RED = """
+import torch
+from scalefield import MDEOutput
+
+class Red:
+    name = "red"
+    def __call__(self, image):
+        red = torch.tensor(image[..., 0], dtype=torch.float32)
+        return MDEOutput((red + 20) ** 1.2 / 300, "depth", model="red")
+
+red = Red()
+"""
+
+
+@pytest.fixture
+def flags(world, tmp_path, monkeypatch):
+    """Flags of a diagnosis of the small world."""
+    (tmp_path / "red_eye.py").write_text(RED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    where = ["--root", str(world.root), "--range", "*=0.1,20", "--mde", "red_eye:red"]
+    return ["diagnose", *where, "--splits", "test", "--out", str(tmp_path / "out"), "--name", "W&B"]
+
+
+def test_a_dataset_becomes_a_page_and_numbers(flags, world, tmp_path, capsys) -> None:
+    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
+    (world.root / "home" / "room" / "depth" / "f1.png").unlink()
+    assert main([*flags, "--workers", "1", "--cache", str(tmp_path / "cache")]) == 2  # no revision
+    assert main([*flags, "--workers", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "5 of 6 frames" in said
+    assert "no result for home/room/f1" in said
+    out = tmp_path / "out"
+    found = json.loads((out / "diagnosis.json").read_text())
+    assert found["config"]["mde"] == "red_eye:red"
+    assert [row["part"] for row in found["summary"]["parts"]] == list(PARTS)
+    assert sum(row["share"] for row in found["summary"]["parts"]) == pytest.approx(1, abs=1e-5)
+    assert {g["group"] for g in found["summary"]["groups"]} == {"home/room", "home/hall"}
+    page = (out / "diagnosis.html").read_text()
+    assert "What is wrong with red_eye:red’s depth on W&amp;B" in page
+    bare = re.sub(r'"data:[^"]*"', "", page)
+    assert not re.search(r"https?://(?!www\.w3\.org)", bare)
+    assert bare.count("<img") == 5 + 3  # figures; the worst, median and best frame
+    for sentence in ("one number per image", "no result for home/room/f1", "Shares by place"):
+        assert sentence in bare.replace("\xa0", " ")
+    lines = (out / "images.csv").read_text().splitlines()
+    assert len(lines) == 1 + 5
+
+
+def test_workers_can_be_sent_the_work_and_send_back_the_answer(flags, world, red, tmp_path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
+    diagnoser = pickle.loads(pickle.dumps(Diagnoser(world, red)))
+    names = world.names("test")
+    answers = {name: pickle.loads(pickle.dumps(diagnoser(name))) for name in names}
+    assert main([*flags, "--workers", "1", "--no-pictures"]) == 0
+    written = json.loads((tmp_path / "out" / "diagnosis.json").read_text())
+    assert collect(answers, written["config"])["summary"] == written["summary"]
+    assert (tmp_path / "out" / "diagnosis.html").read_text().count("<img") == 5
+
+
+def test_flags_are_checked(flags, capsys) -> None:
+    assert main([*flags, "--limit", "0"]) == 2
+    assert "--limit must be at least 1" in capsys.readouterr().err
