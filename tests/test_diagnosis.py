@@ -105,6 +105,7 @@ def test_shares_sum_to_one_over_images_and_places() -> None:
         whole = np.square(row["rms_log"])
         assert sum(row[part] for part in PARTS) == pytest.approx(whole)
         assert row["scale"] == pytest.approx((image.scale - summary["unit_log"]) ** 2)
+    assert sum(row["share_without_scale"] for row in summary["parts"]) == pytest.approx(1)
     left = [row["left_rms_log"] for row in summary["parts"]]
     assert left == sorted(left, reverse=True)
     assert left[0] == pytest.approx(
@@ -249,7 +250,7 @@ def test_what_is_written_tells_what_is_missing(tmp_path) -> None:
     text = overview(found)
     assert "m on world, 2 of 3 frames" in text
     assert "no result for bad: bad.png" in text
-    write_images(tmp_path / "images.csv", found["summary"]["images"])
+    write_images(tmp_path / "images.csv", found["images"])
     assert (tmp_path / "images.csv").read_text().count("\n") == 3
     with pytest.raises(InputError, match=r"no frame could be diagnosed; the first: bad\.png"):
         collect({"bad": "bad.png: no such file"}, config)
@@ -259,12 +260,13 @@ def test_what_is_written_tells_what_is_missing(tmp_path) -> None:
 
 def test_advice_says_what_the_numbers_say() -> None:
     images = [
-        seen(0.3 * (-1) ** i + 0.05 * TILT + 0.02 * LOG_DEPTH, f"f{i}", scene=f"s{i % 2}")
+        seen(0.3 * (-1) ** i + 0.05 * TILT + 0.04 * LOG_DEPTH, f"f{i}", scene=f"s{i % 2}")
         for i in range(4)
     ]
     said = " ".join([*advice(summarise(images)), *extremes(summarise(images))]).replace("\xa0", " ")
     assert said.startswith("97 % of the squared log error is one number per image: one anchor ")
-    assert "100 % of that is the same for all frames of a scene: carry the scale" in said
-    assert "is a smooth function of the position, 100 % of which is the same in every" in said
-    assert "look for a cause in the camera" in said
+    assert "100 % of that scatter is between scenes and not within them: carry it from" in said
+    assert "Of what a scale leaves, 9 % follows depth" in said
+    assert "91 % is a tilt or a bow over the image" in said
+    assert "100 % of it is the same in every image: look for a cause in the camera" in said
     assert "Worst frame: f" in said

@@ -366,6 +366,7 @@ def _with_scale(image: ImageDiagnosis, unit: float) -> dict[str, float]:
 def _parts(pooled: dict[str, float]) -> list[dict[str, Any]]:
     """Each part with its share and what is left after it and all before it."""
     total, left, rows = sum(pooled.values()), sum(pooled.values()), []
+    scaled = total - pooled["scale"]
     for part, square in pooled.items():
         left = max(left - square, 0.0)
         rows.append(
@@ -373,6 +374,7 @@ def _parts(pooled: dict[str, float]) -> list[dict[str, Any]]:
                 "part": part,
                 "title": PARTS[part],
                 "share": square / total,
+                "share_without_scale": square / scaled if part != "scale" and scaled > 0 else 0.0,
                 "rms_log": square**0.5,
                 "left_rms_log": 0.0 if part == "rest" else left**0.5,
             }
@@ -520,7 +522,7 @@ def worst(summary: dict[str, Any]) -> list[dict[str, Any]]:
 def collect(
     results: Mapping[str, ImageDiagnosis | str], config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What diagnosis.json holds: the summary, and where it comes from."""
+    """What diagnosis.json holds: where the numbers come from, and the pooled analysis."""
     images = [found for found in results.values() if isinstance(found, ImageDiagnosis)]
     missing = [{"name": n, "error": e} for n, e in results.items() if isinstance(e, str)]
     if not images:
@@ -537,7 +539,7 @@ def collect(
             "sha256": sha256(seen.encode()).hexdigest(),
             "mde": sorted({image.model for image in images}),
         },
-        "summary": _rounded(summarise(images)),
+        **_rounded(summarise(images)),
     }
 
 

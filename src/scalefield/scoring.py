@@ -184,7 +184,7 @@ def score_files(out: str | Path, names: Sequence[str]) -> dict[str, Any]:
         "spectral": _spectral(good),
         "paired": [row for c in scores.conditions if c in REGIMES for row in compare(scores, c)],
     }
-    write_atomic(out / "results.json", _lines(results).encode())
+    write_atomic(out / "results.json", readable(results).encode())
     _write_timings(out, names)
     return results
 
@@ -349,7 +349,7 @@ def _round(x: float) -> float:
     return float(f"{x:.6g}") if math.isfinite(x) else x
 
 
-def _lines(results: dict[str, Any]) -> str:
+def readable(results: dict[str, Any]) -> str:
     """JSON with one line for each element of each list: a reader can diff it."""
     parts = []
     for key, value in results.items():

@@ -36,9 +36,10 @@ class DiagnoseCommand:
         from scalefield.diagnosis import Diagnoser, ImageDiagnosis, collect, write_images
         from scalefield.errors import InputError
         from scalefield.evaluation import each
-        from scalefield.files import write_json
+        from scalefield.files import write_atomic
         from scalefield.report.advice import overview
         from scalefield.report.diagnosis_page import ranked, take_apart, write_page
+        from scalefield.scoring import readable
 
         data = self.data
         if data.workers < 1 or (data.limit is not None and data.limit < 1):
@@ -61,9 +62,9 @@ class DiagnoseCommand:
             "ranges_m": data.ranges_m,
         }
         diagnosis = collect(results, config)
-        write_json(self.out / "diagnosis.json", diagnosis)
-        write_images(self.out / "images.csv", diagnosis["summary"]["images"])
-        shown = ranked(diagnosis["summary"]) if self.pictures else {}
+        write_atomic(self.out / "diagnosis.json", readable(diagnosis).encode())
+        write_images(self.out / "images.csv", diagnosis["images"])
+        shown = ranked(diagnosis) if self.pictures else {}
         frames = ((rank, dataset.load(name)) for rank, name in shown.items())
         pictures = [take_apart(frame, diagnoser.mde(frame.image), rank) for rank, frame in frames]
         page = write_page(diagnosis, self.out, pictures)

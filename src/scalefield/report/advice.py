@@ -15,76 +15,72 @@ RARE = 1e-3
 
 def overview(diagnosis: dict[str, Any]) -> str:
     """The parts as bars for a terminal, then the advice, and where it is worst."""
-    config, data, summary = (diagnosis[key] for key in ("config", "data", "summary"))
+    config, data = diagnosis["config"], diagnosis["data"]
     head = f"{config['mde']} on {config['name']}, {data['diagnosed']} of {data['frames']} frames: "
-    lines = [f"{head}the depth is off by {percent(summary['total_rms_log'])} (root mean square)"]
+    lines = [f"{head}the depth is off by {percent(diagnosis['total_rms_log'])} (root mean square)"]
     lines += [f"no result for {m['name']}: {m['error']}" for m in data["missing"]]
-    lines += ["", f"{'part, in this order':26}{'share':>10}  {'':24}  left"]
-    for row in summary["parts"]:
-        bar = "█" * round(24 * row["share"])
+    lines += ["", f"{'part, in this order':24}{'share':>11}{'after scale':>13}  {'':20}  left"]
+    for row in diagnosis["parts"]:
+        bar = "█" * round(20 * row["share_without_scale"])
         left = percent(row["left_rms_log"]) if row["part"] != "rest" else ""
-        lines.append(f"{row['title']:26}{_share(row['share']):>10}  {bar:24}  {left}".rstrip())
-    return "\n".join([*lines, "", *advice(summary), *extremes(summary)])
-
-
-def percent(log: float) -> str:
-    """A standard deviation of log-depth as a per cent of depth."""
-    return f"{100 * np.expm1(log):.0f}\N{NO-BREAK SPACE}%"
+        shares = f"{_share(row['share']):>11}{_share(row['share_without_scale']):>13}"
+        lines.append(f"{row['title']:24}{shares}  {bar:20}  {left}".rstrip())
+    return "\n".join([*lines, "", *advice(diagnosis), *extremes(diagnosis)])
 
 
 def advice(summary: dict[str, Any]) -> list[str]:
     """What the numbers mean for someone who has anchors, or a choice of MDE."""
-    share = {row["part"]: row["share"] for row in summary["parts"]}
+    scale = summary["of_scale"]
+    of_all = summary["parts"][0]["share"]
+    share = {row["part"]: row["share_without_scale"] for row in summary["parts"]}
     left = {row["part"]: percent(row["left_rms_log"]) for row in summary["parts"]}
-    scale, common = summary["of_scale"], summary["of_depth"]["common"]
-    depth = sum(share[part] for part in DEPTH_PARTS)
-    regions = sum(share[part] for part in REGION_PARTS)
     said = [
-        f"{_share(share['scale'])} of the squared log error is one number per image: one anchor "
-        f"removes it, down from {percent(summary['total_rms_log'])} to {left['scale']} "
-        f"(the scale scatters by {percent(scale['std_log'])} from image to image)."
+        f"{_share(of_all)} of the squared log error is one number per image: one anchor removes "
+        f"it, down from {percent(summary['total_rms_log'])} to {left['scale']} (the scale scatters "
+        f"by {percent(scale['std_log'])} from image to image)."
     ]
-    if scale["images"] >= 2 * scale["scenes"] and share["scale"] > 0.05:
+    if scale["images"] >= 2 * scale["scenes"] and of_all > 0.05:
         steady = 1 - scale["shares"]["frames"]
-        said.append(
-            f"{_share(steady)} of that is the same for all frames of a scene"
-            + (
-                ": carry the scale from frame to frame."
-                if steady > 0.5
-                else ", so each needs its own."
-            )
-        )
+        so = ": carry it from frame to frame." if steady > 0.5 else ", so each needs its own."
+        said.append(f"{_share(steady)} of that scatter is between scenes and not within them{so}")
+    common, depth = summary["of_depth"]["common"], sum(share[part] for part in DEPTH_PARTS)
     said.append(
-        f"{_share(depth)} follows depth ({_share(share['power'])} a power law, "
-        f"{_share(share['shift'])} a shift, {_share(share['curve'])} another curve): a few anchors "
-        f"at different depths remove it, down to {left['curve']}. {_share(common)} of it is the "
-        "same curve in every image"
+        f"Of what a scale leaves, {_share(depth)} follows depth ({_share(share['power'])} a power "
+        f"law, {_share(share['shift'])} a shift, {_share(share['curve'])} another curve): a few "
+        f"anchors at different depths remove it, down to {left['curve']}. {_share(common)} of it "
+        "is the same curve in every image"
         + (", which could be corrected once and for all." if common > 0.3 else ".")
     )
     fixed = summary["of_position"]["common"]
     said.append(
-        f"{_share(share['position'])} is a smooth function of the position, {_share(fixed)} of "
-        "which is the same in every image"
+        f"{_share(share['position'])} is a tilt or a bow over the image: a handful of anchors "
+        f"spread over it remove it, down to {left['position']}. {_share(fixed)} of it is the same "
+        "in every image"
         + (": look for a cause in the camera or its mounting." if fixed > 0.3 else ".")
     )
-    counts = ", ".join(f"{REGION_CELLS[regime]}: {left[f'region_{regime}']}" for regime in REGIMES)
+    regions = sum(share[part] for part in REGION_PARTS)
+    counts = ", ".join(f"{REGION_CELLS[r]} leave {left[f'region_{r}']}" for r in REGIMES)
     said.append(
-        f"{_share(regions)} belongs to regions: anchors spread over the image remove it as far as "
-        f"they are dense enough. What is left at best with so many of them: {counts}."
+        f"{_share(regions)} belongs to regions: anchors remove it as far as they are dense enough; "
+        f"at best {counts}."
     )
     said.append(
         f"{_share(share['rest'])} is finer than {REGION_CELLS['high']} anchors can see: edges and "
         "noise, of the MDE or of the true depth."
     )
-    return said
+    return [sentence[0].upper() + sentence[1:] for sentence in said]
+
+
+def percent(log: float) -> str:
+    """A deviation of log-depth as a per cent of depth, or as a factor where that is large."""
+    if log > np.log(2):
+        return f"a factor of {np.exp(log):.1f}"
+    return f"{100 * np.expm1(log):.0f}\N{NO-BREAK SPACE}%"
 
 
 def _share(x: float) -> str:
-    return (
-        f"{100 * x:.0f}\N{NO-BREAK SPACE}%"
-        if x >= 0.0095 or x == 0
-        else "under 1\N{NO-BREAK SPACE}%"
-    )
+    shown = f"{100 * x:.0f}" if x >= 0.0095 or x == 0 else "under 1"
+    return f"{shown}\N{NO-BREAK SPACE}%"
 
 
 def extremes(summary: dict[str, Any]) -> list[str]:

@@ -97,37 +97,36 @@ def write_page(
     diagnosis: dict[str, Any], out: str | Path, pictures: Sequence[Picture] = ()
 ) -> Path:
     """Write diagnosis.html from what diagnosis.json holds."""
-    summary = diagnosis["summary"]
     figures = {
         "left": (
-            _left_figure(summary),
+            _left_figure(diagnosis),
             "What is left of the error after each step, from the left.",
         ),
         "curve": (
-            _curve_figure(summary),
+            _curve_figure(diagnosis),
             "The MDE's error over its own depth relative to the image's mean, scale removed: the "
             "line is the same in all images, the band holds 80 % of the images' own curves.",
         ),
         "maps": (
-            _map_figure(summary),
+            _map_figure(diagnosis),
             "Over the image, all frames together, scale removed; red is too far, blue too near. "
             "The function of the position is what depth does not explain.",
         ),
-        "bins": (_bin_figure(summary), "Error once each image has its scale."),
-        "groups": (_group_figure(summary), "What the error is made of in each place."),
+        "bins": (_bin_figure(diagnosis), "Error once each image has its scale."),
+        "groups": (_group_figure(diagnosis), "What the error is made of in each place."),
     }
     drawn = {name: _svg(figure, caption) for name, (figure, caption) in figures.items()}
     strips = {f"{p.rank}: {p.name}": Panel((_strip(p),)) for p in pictures}
     sections = [
-        Section("What would remove it", {"": Panel((drawn["left"],), (_part_table(summary),))}),
-        Section("With depth", {"": Panel((drawn["curve"],))}, _depth_words(summary)),
+        Section("What would remove it", {"": Panel((drawn["left"],), (_part_table(diagnosis),))}),
+        Section("With depth", {"": Panel((drawn["curve"],))}, _depth_words(diagnosis)),
         Section("Over the image", {"": Panel((drawn["maps"],))}),
         Section(
             "Where it is worst",
-            {"": Panel((drawn["bins"],), (_frame_table(summary),))},
-            " ".join(extremes(summary)),
+            {"": Panel((drawn["bins"],), (_frame_table(diagnosis),))},
+            " ".join(extremes(diagnosis)),
         ),
-        Section("By place", {"": Panel((drawn["groups"],), (_group_table(summary),))}),
+        Section("By place", {"": Panel((drawn["groups"],), (_group_table(diagnosis),))}),
         Section("Frames taken apart", strips, _STRIP_WORDS),
     ]
     config = diagnosis["config"]
@@ -146,39 +145,44 @@ _STRIP_WORDS = (
 def _introduction(diagnosis: dict[str, Any]) -> str:
     """Where the numbers come from, the error as one bar, and the advice, in HTML."""
     config, data, origin = (diagnosis[key] for key in ("config", "data", "provenance"))
-    summary = diagnosis["summary"]
     facts = (
         ("dataset", f"{config['name']}, {data['diagnosed']} of {data['frames']} frames"),
         ("splits", ", ".join(config["splits"])),
         ("MDE", ", ".join(data["mde"])),
-        ("error, root mean square", percent(summary["total_rms_log"])),
+        ("error, root mean square", percent(diagnosis["total_rms_log"])),
         ("data", f"sha256 {data['sha256'][:12]}"),
         ("scalefield", f"{origin['scalefield']} ({(origin['commit'] or 'no commit')[:10]})"),
     )
     notes = [f"no result for {m['name']}: {m['error']}" for m in data["missing"]]
-    said = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice(summary))
+    said = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice(diagnosis))
     about = f"<style>{STYLE}</style>{fact_list(facts, notes)}"
-    return f"{about}{_bar(summary)}<ul class=advice>{said}</ul>"
+    bars = _bar(diagnosis, "share", "The squared log error") + _bar(
+        diagnosis, "share_without_scale", "Once each image has its scale"
+    )
+    return f"{about}{bars}<ul class=advice>{said}</ul>"
 
 
-def _bar(summary: dict[str, Any]) -> str:
-    """The shares as one bar, with a legend under it."""
-    share = {row["part"]: row["share"] for row in summary["parts"]}
+def _bar(summary: dict[str, Any], which: str, title: str) -> str:
+    """Shares as one bar, with a legend under it."""
+    share = {row["part"]: row[which] for row in summary["parts"]}
     blocks = "".join(
         f'<i style="flex:{100 * share[p]:.3f} 0 0;background:{PART_COLOURS[p]}"'
         f' title="{escape(PARTS[p], quote=True)}: {100 * share[p]:.1f} %"></i>'
         for p in PARTS
+        if share[p] > 0
     )
     legend = "".join(
         f'<span><b style="background:{PART_COLOURS[parts[0]]}"></b>{escape(family)} '
         f"<em>{100 * sum(share[p] for p in parts):.0f} %</em></span>"
         for family, parts in FAMILIES.items()
+        if any(share[p] > 0 for p in parts)
     )
-    return f"<div class=bar role=img aria-label=shares>{blocks}</div><p class=legend>{legend}</p>"
+    return f"<h3>{escape(title)}</h3><div class=bar>{blocks}</div><p class=legend>{legend}</p>"
 
 
 STYLE = """
-.bar{display:flex;height:34px;border-radius:8px;overflow:hidden;margin:22px 0 10px;gap:1.5px}
+header h3{font-size:14px;font-weight:600;margin:20px 0 0}
+.bar{display:flex;height:30px;border-radius:7px;overflow:hidden;margin:7px 0 9px;gap:1.5px}
 .bar i{min-width:0}
 .legend{display:flex;flex-wrap:wrap;gap:4px 22px;max-width:none;color:var(--soft);font-size:13.5px}
 .legend b{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:7px}
@@ -371,6 +375,7 @@ def _part_table(summary: dict[str, Any]) -> Table:
             row["title"],
             (
                 _percent_cell(row["share"]),
+                _percent_cell(row["share_without_scale"]) if row["part"] != "scale" else Cell(None),
                 _percent_cell(np.expm1(row["rms_log"])),
                 _percent_cell(np.expm1(row["left_rms_log"]))
                 if row["part"] != "rest"
@@ -382,10 +387,11 @@ def _part_table(summary: dict[str, Any]) -> Table:
     return Table(
         "parts",
         "Parts, in the order in which they are taken out",
-        "Share of the squared log error; size of the part; error left after it and all before it. "
+        "Share of the squared log error, and of what the scale leaves of it; size of the part; "
+        "error left after it and all before it. "
         "The unit common to all images is taken out first and belongs to no part.",
         "Part",
-        (("share [%]",), ("size [%]",), ("left [%]",)),
+        (("share [%]",), ("after scale [%]",), ("size [%]",), ("left [%]",)),
         rows,
     )
 
