@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from scalefield.anchors import Anchors
@@ -15,6 +16,11 @@ from scalefield.mde.output import MDEOutput, Space
 
 Map = Any
 """A map of the image's size: a torch tensor inside the package, numpy for numpy users."""
+
+Form = Literal["depth", "disparity", "log_scale"]
+"""What a method predicts."""
+
+BAND_PIXELS = 1 << 17
 
 DEPTH_LIMITS = (1e-3, 1e3)
 """Recovered depth stays within these multiples of the nearest and the farthest anchor."""
@@ -73,44 +79,13 @@ class Recovery:
 
     @classmethod
     def from_depth(
-        cls,
-        mde_output: MDEOutput,
-        anchors: Anchors,
-        depth_m: Tensor,
-        *,
-        rejected: tuple[Rejection, ...] = (),
-        **report: Any,
+        cls, mde_output: MDEOutput, anchors: Anchors, depth_m: Tensor, **report: Any
     ) -> Recovery:
         """Finish a method that predicts depth; non-positive or infinite values are limited.
 
-        `rejected` are the anchors that the method dropped; residuals are those of the others.
+        `rejected=` are the anchors that the method dropped; residuals are those of the others.
         """
-        given = len(anchors)
-        if rejected:
-            anchors = anchors[np.setdiff1d(np.arange(given), [r.anchor for r in rejected])]
-        low = DEPTH_LIMITS[0] * float(anchors.depth_m.min())
-        high = DEPTH_LIMITS[1] * float(anchors.depth_m.max())
-        limited = depth_m.clamp(low, high)
-        valid = mde_output.valid
-        depth = torch.where(valid, limited, torch.nan).float()
-        log_scale = (limited.double().log() - mde_output.mde_depth.double().log()).float()
-        rows, columns = anchors.pixels(mde_output.shape)
-        predicted = limited[rows, columns].detach().double().cpu().numpy()
-        return cls(
-            depth_m=depth,
-            log_scale=torch.where(valid, log_scale, torch.nan),
-            report=Report(
-                model=mde_output.model,
-                kind=mde_output.kind,
-                anchors_given=given,
-                anchors_used=len(anchors),
-                rejected=rejected,
-                residuals_log=tuple((np.log(predicted) - np.log(anchors.depth_m)).tolist()),
-                limited_pixels=int(((limited != depth_m) & valid).sum()),
-                hole_pixels=int((~valid).sum()),
-                **report,
-            ),
-        )
+        return cls._finish(mde_output, anchors, depth_m, "depth", **report)
 
     @classmethod
     def from_space(
@@ -122,9 +97,7 @@ class Recovery:
         **report: Any,
     ) -> Recovery:
         """Finish an aligner that predicts metric depth or metric disparity (1/m)."""
-        if space == "disparity":
-            prediction = torch.where(prediction > 0, 1 / prediction, torch.inf)
-        return cls.from_depth(mde_output, anchors, prediction, **report)
+        return cls._finish(mde_output, anchors, prediction, space, **report)
 
     @classmethod
     def from_log_scale(
@@ -135,8 +108,59 @@ class Recovery:
         **report: Any,
     ) -> Recovery:
         """Finish a method that predicts ℓ: D̂ = D_MDE · e^ℓ (Eq. estimate_depth)."""
-        depth_m = mde_output.mde_depth * log_scale.exp()
-        return cls.from_depth(mde_output, anchors, depth_m, **report)
+        return cls._finish(mde_output, anchors, log_scale, "log_scale", **report)
+
+    @classmethod
+    def _finish(
+        cls,
+        mde_output: MDEOutput,
+        anchors: Anchors,
+        prediction: Tensor,
+        form: Form,
+        *,
+        rejected: tuple[Rejection, ...] = (),
+        **report: Any,
+    ) -> Recovery:
+        given = len(anchors)
+        if rejected:
+            anchors = anchors[np.setdiff1d(np.arange(given), [r.anchor for r in rejected])]
+        limits = (
+            DEPTH_LIMITS[0] * float(anchors.depth_m.min()),
+            DEPTH_LIMITS[1] * float(anchors.depth_m.max()),
+        )
+        shape, device = mde_output.shape, prediction.device
+        prediction = prediction.expand(shape)
+        depth_m, log_scale = (torch.empty(shape, device=device) for _ in range(2))
+        limited_pixels = 0
+        # A band of rows at a time: what lies between stays small, and in a processor's cache.
+        step = shape[0] if device.type == "cuda" else max(1, BAND_PIXELS // shape[1])
+        for top in range(0, shape[0], step):
+            band = slice(top, top + step)
+            valid, mde_depth = mde_output.valid[band], mde_output.mde_depth[band]
+            depth, scale, limited = _limit(prediction[band], mde_depth, valid, form, limits)
+            depth_m[band] = torch.where(valid, depth.float(), torch.nan)
+            log_scale[band] = torch.where(valid, scale.float(), torch.nan)
+            limited_pixels += limited
+        where = anchors.pixels(shape)
+        predicted, _, _ = _limit(
+            prediction[where], mde_output.mde_depth[where], mde_output.valid[where], form, limits
+        )
+        residuals = np.log(predicted.detach().double().cpu().numpy()) - np.log(anchors.depth_m)
+        return cls(
+            depth_m=depth_m,
+            log_scale=log_scale,
+            report=Report(
+                model=mde_output.model,
+                kind=mde_output.kind,
+                anchors_given=given,
+                anchors_used=len(anchors),
+                rejected=rejected,
+                residuals_log=tuple(residuals.tolist()),
+                limited_pixels=limited_pixels,
+                hole_pixels=int((~mde_output.valid).sum()),
+                **report,
+            ),
+        )
 
     def numpy(self) -> Recovery:
         """The same recovery with every map as a numpy array."""
@@ -146,3 +170,25 @@ class Recovery:
             if isinstance(value := getattr(self, f.name), Tensor)
         }
         return dataclasses.replace(self, **maps)
+
+
+def _limit(
+    prediction: Float[Tensor, "*p"],
+    mde_depth: Float[Tensor, "*p"],
+    valid: Bool[Tensor, "*p"],
+    form: Form,
+    limits: tuple[float, float],
+) -> tuple[Float[Tensor, "*p"], Float[Tensor, "*p"], int]:
+    """Depth within the limits, its log-scale, and at how many valid pixels they were needed."""
+    match form:
+        case "depth":
+            depth_m = prediction
+        case "disparity":
+            depth_m = torch.where(prediction > 0, 1 / prediction, torch.inf)
+        case "log_scale":
+            depth_m = mde_depth * prediction.exp()
+    limited = depth_m.clamp(*limits)
+    changed = int(((limited != depth_m) & valid).sum())
+    if form == "log_scale" and not changed:
+        return limited, prediction, changed
+    return limited, limited.double().log() - mde_depth.double().log(), changed
