@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from scalefield import Anchors, InputError
+from scalefield.anchors import METRES
 from scalefield.files import write_depth_png
 
 
 def columns(draw_sigma: bool = True) -> st.SearchStrategy[Anchors]:
-    """Any anchors that the constructor accepts, to the ends of float64."""
+    """Any anchors that the constructor accepts, positions to the ends of float64."""
     position = st.floats(allow_nan=False, allow_infinity=False)
-    positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+    positive = st.floats(*METRES)
 
     def build(n: int) -> st.SearchStrategy[Anchors]:
         def of(elements: st.SearchStrategy[float]) -> st.SearchStrategy[np.ndarray]:

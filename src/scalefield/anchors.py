@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from scalefield.errors import InputError
-from scalefield.files import read_bytes, read_depth_png, read_npz, write_atomic, write_depth_png
+from scalefield.errors import InputError, brief
+from scalefield.files import read_depth_png, read_npz, read_text, write_atomic, write_depth_png
+
+METRES = (1e-12, 1e12)
+"""What a depth or its deviation may be: recovered depth, a thousand times beyond it, and ratios
+of such depths are still numbers in float32."""
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -44,6 +48,11 @@ class Anchors:
         if self.sigma_m is not None:
             positive = np.isfinite(self.sigma_m) & (self.sigma_m > 0)
             _require(positive, "a finite sigma_m above zero", self.sigma_m)
+        for name in ("depth_m", "sigma_m"):
+            values = getattr(self, name)
+            if values is not None:
+                within = (values >= METRES[0]) & (values <= METRES[1])
+                _require(within, f"a {name} between {METRES[0]:g} and {METRES[1]:g} m", values)
 
     def __len__(self) -> int:
         return len(self.u)
@@ -148,8 +157,8 @@ def _column(name: str, values: Any) -> np.ndarray:
         values = values.detach().cpu().double().numpy()
     try:
         column = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as e:
-        raise InputError(f"anchor column {name} must be numbers: {e}") from None
+    except (TypeError, ValueError, OverflowError) as e:
+        raise InputError(f"anchor column {name} must be numbers: {brief(e)}") from None
     if column.ndim != 1:
         raise InputError(f"anchor column {name} must be one-dimensional, found {column.shape}")
     column.flags.writeable = False
@@ -166,11 +175,7 @@ def _require(good: np.ndarray, wanted: str, values: np.ndarray | None = None) ->
 
 
 def _parse_csv(path: Path) -> dict[str, list[float]]:
-    try:
-        text = read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not a UTF-8 text file") from None
-    reader = csv.reader(io.StringIO(text))
+    reader = csv.reader(io.StringIO(read_text(path)))
     try:
         lines = [(reader.line_num, row) for row in reader if row]
     except csv.Error as e:

@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError, MissingExtra
+from scalefield.colmap_files import check_counts
+from scalefield.errors import InputError, MissingExtra, brief
 
 SIGMA_FLOOR = 0.02
 """Fraction of depth added to every sigma. No relative depth is better than this, and without it
@@ -58,10 +59,11 @@ def read_model(folder: str | Path) -> Any:
     if not any((folder / f"cameras.{kind}").is_file() for kind in ("bin", "txt")):
         raise InputError(f"{folder}: not a COLMAP model: has no cameras.bin or cameras.txt")
     try:
+        check_counts(folder)
         model = pycolmap.Reconstruction(str(folder))
-    except (ValueError, RuntimeError, IndexError) as e:
+    except (ValueError, RuntimeError, IndexError, KeyError) as e:
         reason = str(e).strip().splitlines()[-1] if str(e).strip() else type(e).__name__
-        raise InputError(f"{folder}: not a readable COLMAP model ({reason})") from None
+        raise InputError(f"{folder}: not a readable COLMAP model ({brief(reason)})") from None
     if not model.num_reg_images() or not model.num_points3D():
         raise InputError(f"{folder}: this model has no registered image or no point")
     return model
@@ -74,7 +76,11 @@ def model_frames(model: Any, *, min_track: int = 3, max_error_px: float = 2.0) -
     line leaves no error between two. So are those with a mean reprojection error above
     `max_error_px` and those whose depth the model does not determine.
     """
-    tracks = _Tracks.of(model)
+    try:
+        tracks = _Tracks.of(model)
+    except (KeyError, UnicodeDecodeError) as e:
+        why = brief(repr(e))
+        raise InputError(f"the COLMAP model contradicts itself or has no names ({why})") from None
     covariance = tracks.covariances()
     good = (tracks.length >= min_track) & (tracks.error_px <= max_error_px)
     frames = []
@@ -112,6 +118,8 @@ class _View:
         camera, pose = image.camera, image.cam_from_world().matrix()
         if camera.model_name in ("SPHERICAL", "EQUIRECTANGULAR"):
             raise InputError(f"{image.name}: a {camera.model_name} camera has no optical axis")
+        if min(camera.height, camera.width) < 1:
+            raise InputError(f"{image.name}: its camera is {camera.width}×{camera.height} pixels")
         observed = [p for p in image.points2D if p.has_point3D()]
         return cls(
             image.name,

@@ -5,6 +5,12 @@ class InputError(ValueError):
     """Bad input. The command line prints its message and exits with code 2."""
 
 
+def brief(error: object, most: int = 200) -> str:
+    """What an error or a text says, in one line that fits into a sentence."""
+    said = " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())
+    return said if len(said) <= most else f"{said[:most]}…"
+
+
 class MissingExtra(ImportError):
     """An optional dependency is absent. The message is the command that installs it."""
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
+import struct
 import tempfile
+import tokenize
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,10 +19,24 @@ from typing import Any
 import numpy as np
 from PIL import Image, PngImagePlugin
 
-from scalefield.errors import InputError, MissingExtra
+from scalefield.errors import InputError, MissingExtra, brief
+
+MOST_UNPACKED = 2**32
+"""Bytes that the arrays of a compressed file may have; a few kilobytes can promise terabytes."""
 
 UNITS_TAG = "scalefield:units_per_metre"
 """PNG text chunk in which our own 16-bit depth files state their scale."""
+
+# What damaged files make the libraries say, as fuzzing found it; the last of numpy's come from
+# its parsing of headers, the last but one from members that are encrypted or packed strangely.
+IMAGE_ERRORS = (
+    OSError, ValueError, SyntaxError, TypeError, KeyError, IndexError, AttributeError,
+    OverflowError, EOFError, struct.error, zlib.error, Image.DecompressionBombError,
+)  # fmt: skip
+NUMPY_ERRORS = (
+    ValueError, OSError, EOFError, KeyError, TypeError, OverflowError, RecursionError, struct.error,
+    zlib.error, zipfile.BadZipFile, RuntimeError, SyntaxError, tokenize.TokenError,
+)  # fmt: skip
 
 
 def read_bytes(path: Path) -> bytes:
@@ -29,6 +47,26 @@ def read_bytes(path: Path) -> bytes:
         raise InputError(f"{path}: no such file") from None
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from None
+    except ValueError as e:  # no system has such a name
+        raise InputError(f"{brief(path)!r} cannot be the name of a file ({brief(e)})") from None
+
+
+def read_text(path: Path) -> str:
+    """The content of a UTF-8 file, with or without a byte order mark."""
+    try:
+        return read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a UTF-8 text file") from None
+
+
+def read_json(path: Path) -> Any:
+    """The values of a JSON file."""
+    try:
+        return json.loads(read_text(path))
+    except (json.JSONDecodeError, RecursionError) as e:
+        raise InputError(f"{path}: not a JSON file ({brief(e)})") from None
+    except ValueError as e:  # a whole number of thousands of digits
+        raise e if isinstance(e, InputError) else InputError(f"{path}: {brief(e)}") from None
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
@@ -81,17 +119,13 @@ def write_json(path: str | Path, value: Any) -> None:
 
 def read_npz(path: Path, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict:
     """The named arrays of an NPZ file; pickled objects are refused."""
-    try:
-        with np.load(io.BytesIO(read_bytes(path)), allow_pickle=False) as file:
-            names = set(getattr(file, "files", ()))
-            missing = [name for name in required if name not in names]
-            if missing:
-                raise InputError(f"{path}: lacks the array {missing[0]!r}, has {sorted(names)}")
-            return {name: file[name] for name in (*required, *optional) if name in names}
-    except InputError:
-        raise
-    except (ValueError, OSError, EOFError, KeyError, TypeError, zipfile.BadZipFile) as e:
-        raise InputError(f"{path}: not a readable NPZ file ({e})") from None
+    with _npz(path) as members:
+        missing = [name for name in required if name not in members]
+        if missing:
+            raise InputError(
+                f"{path}: lacks the array {missing[0]!r}, has {brief(sorted(members))}"
+            )
+        return {name: members[name]() for name in (*required, *optional) if name in members}
 
 
 def write_npz(path: str | Path, **arrays: np.ndarray) -> None:
@@ -121,8 +155,8 @@ def read_image(path: str | Path) -> np.ndarray:
             return np.asarray(rgb(upright))
     except InputError as e:
         raise InputError(f"{path}: {e}") from None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as e:
-        raise InputError(f"{path}: not a readable image ({e})") from None
+    except IMAGE_ERRORS as e:
+        raise InputError(f"{path}: not a readable image ({brief(e)})") from None
 
 
 def read_labels(path: str | Path) -> np.ndarray:
@@ -134,8 +168,8 @@ def read_labels(path: str | Path) -> np.ndarray:
         try:
             with Image.open(io.BytesIO(read_bytes(path))) as image:
                 labels = np.asarray(image)  # a palette's indices are the labels, not its colours
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as e:
-            raise InputError(f"{path}: not a readable image ({e})") from None
+        except IMAGE_ERRORS as e:
+            raise InputError(f"{path}: not a readable image ({brief(e)})") from None
     if labels.ndim != 2 or 0 in labels.shape or labels.dtype.kind not in "iub":
         raise InputError(
             f"{path}: labels must be integers of shape (height, width), found {labels.dtype} of "
@@ -171,8 +205,8 @@ def read_png16(path: Path) -> tuple[np.ndarray, dict[str, str]]:
         with Image.open(io.BytesIO(data)) as image:
             mode, tags = image.mode, dict(getattr(image, "text", {}))
             values = np.asarray(image)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as e:
-        raise InputError(f"{path}: not a readable PNG ({e})") from None
+    except IMAGE_ERRORS as e:
+        raise InputError(f"{path}: not a readable PNG ({brief(e)})") from None
     if not mode.startswith("I"):
         raise InputError(
             f"{path}: depth must be a one-channel 16-bit PNG, found mode {mode} with 8 bits "
@@ -262,7 +296,7 @@ def write_map(path: str | Path, values: np.ndarray) -> None:
 
 def _only(path: Path, arrays: dict[str, np.ndarray], key: str | None) -> np.ndarray:
     """The array called `key`, or the only one there is."""
-    named = ", ".join(sorted(arrays))
+    named = brief(", ".join(sorted(arrays)))
     if key is None and len(arrays) == 1:
         return next(iter(arrays.values()))
     if key is None:
@@ -274,16 +308,60 @@ def _only(path: Path, arrays: dict[str, np.ndarray], key: str | None) -> np.ndar
 
 def _load_npy(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an NPZ by name, or that of an NPY under no name; no pickled objects."""
+    if path.suffix.lower() == ".npz":
+        with _npz(path) as members:
+            return {name: member() for name, member in members.items()}
+    return {"": read_npy(path)}
+
+
+def read_npy(path: Path) -> np.ndarray:
+    """The array of an NPY file; pickled objects are refused."""
+    with _reading(path, "NPY"):
+        return _parse_npy(read_bytes(path))
+
+
+def _parse_npy(data: bytes) -> np.ndarray:
+    """The array in NPY's bytes; one that promises more than there is allocates nothing."""
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    headers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in headers:  # the third is for records with names outside of ASCII
+        raise ValueError(f"version {version[0]}.{version[1]} of the format")
+    shape, _, dtype = headers[version](file)
+    promised, found = math.prod(shape) * dtype.itemsize, len(data) - file.tell()
+    if dtype.hasobject or min(shape, default=0) < 0 or promised > found:
+        raise ValueError(f"{dtype} of shape {shape} in {found} bytes")
+    file.seek(0)
+    return np.lib.format.read_array(file, allow_pickle=False)
+
+
+@contextmanager
+def _npz(path: Path) -> Iterator[dict[str, Callable[[], np.ndarray]]]:
+    """The arrays of an NPZ by name, each read when it is called."""
+    with _reading(path, "NPZ"), zipfile.ZipFile(io.BytesIO(read_bytes(path))) as archive:
+        entries = [e for e in archive.infolist() if e.filename.endswith(".npy")]
+        unpacked = sum(e.file_size for e in entries)
+        if unpacked > MOST_UNPACKED:
+            raise ValueError(f"its arrays have {unpacked} bytes, at most {MOST_UNPACKED} are read")
+
+        def member(entry: zipfile.ZipInfo) -> Callable[[], np.ndarray]:
+            return lambda: _parse_npy(archive.read(entry))
+
+        yield {e.filename.removesuffix(".npy"): member(e) for e in entries}
+
+
+@contextmanager
+def _reading(path: Path, kind: str) -> Iterator[None]:
+    """Whatever damage makes numpy and zipfile say becomes one sentence."""
     try:
-        loaded = np.load(io.BytesIO(read_bytes(path)), allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return {"": loaded}
-        with loaded:
-            return {name: loaded[name] for name in loaded.files}
+        yield
     except InputError:
         raise
-    except (ValueError, OSError, EOFError, KeyError, TypeError, zipfile.BadZipFile) as e:
-        raise InputError(f"{path}: not a readable {path.suffix[1:].upper()} file ({e})") from None
+    except NUMPY_ERRORS as e:
+        raise InputError(f"{path}: not a readable {kind} file ({brief(e)})") from None
 
 
 def _read_pfm(path: Path) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +9,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError
-from scalefield.files import read_bytes, read_npz
+from scalefield.errors import InputError, brief
+from scalefield.files import read_bytes, read_npy, read_npz
 from scalefield.geometry import (
     SEE_THROUGH_MARGIN,
     SEE_THROUGH_WINDOW,
@@ -80,7 +79,7 @@ def read_points(path: str | Path, *, bin_columns: int = 4) -> Float64[np.ndarray
         case ".npz":
             points = _columns(path, read_npz(path, required=("points",))["points"])
         case ".npy":
-            points = _columns(path, _read_npy(path))
+            points = _columns(path, read_npy(path))
         case suffix:
             raise InputError(
                 f"{path}: points are read from {', '.join(CLOUD_SUFFIXES)}, not {suffix!r}"
@@ -99,13 +98,6 @@ def _columns(path: Path, values: np.ndarray) -> np.ndarray:
             f"shape {values.shape}"
         )
     return values[:, :3]
-
-
-def _read_npy(path: Path) -> np.ndarray:
-    try:
-        return np.load(io.BytesIO(read_bytes(path)), allow_pickle=False)
-    except (ValueError, OSError, EOFError, TypeError) as e:
-        raise InputError(f"{path}: not a readable NPY file ({e})") from None
 
 
 def _read_bin(path: Path, columns: int) -> np.ndarray:
@@ -135,6 +127,10 @@ class _Element:
     count: int
     properties: list[tuple[str, str]]
 
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise ValueError(f"{self.count} of {self.name}")
+
     def record(self, order: str) -> np.dtype:
         if any(not kind for _, kind in self.properties):
             raise ValueError(f"a list in {self.name}, which is the vertices or before them")
@@ -156,7 +152,7 @@ def _read_ply(path: Path) -> np.ndarray:
         before, vertex = elements[: names.index("vertex")], elements[names.index("vertex")]
         has = [name for name, _ in vertex.properties]
         if not {"x", "y", "z"} <= set(has):
-            raise InputError(f"{path}: its vertices have no x, y, z, only {', '.join(has)}")
+            raise InputError(f"{path}: its vertices have no x, y, z, only {brief(', '.join(has))}")
         if order == "ascii":
             return _ply_text(body, sum(e.count for e in before), vertex.count, has)
         skipped = sum(e.count * e.record(order).itemsize for e in before)
@@ -165,7 +161,7 @@ def _read_ply(path: Path) -> np.ndarray:
     except InputError:
         raise
     except (KeyError, IndexError, ValueError, TypeError, OverflowError) as e:
-        raise InputError(f"{path}: not a readable PLY file ({e!r})") from None
+        raise InputError(f"{path}: not a readable PLY file ({brief(repr(e))})") from None
 
 
 def _ply_header(head: str) -> tuple[str, list[_Element]]:
@@ -211,12 +207,14 @@ def _read_pcd(path: Path) -> np.ndarray:
     try:
         names, n = header["FIELDS"], int(header["POINTS"][0])
         counts = [int(count) for count in header.get("COUNT", ["1"] * len(names))]
+        if n < 0 or min(counts, default=1) < 1 or sum(counts) > len(data):
+            raise ValueError(f"{n} points of {sum(counts)} numbers in {len(data)} bytes")
         kinds = [
             {"F": "<f", "I": "<i", "U": "<u"}[kind] + size
             for kind, size in zip(header["TYPE"], header["SIZE"], strict=True)
         ]
         if not {"x", "y", "z"} <= set(names):
-            raise InputError(f"{path}: its points have no x, y, z, only {', '.join(names)}")
+            raise InputError(f"{path}: its points have no x, y, z, only {brief(', '.join(names))}")
         fields = list(zip(names, kinds, counts, strict=True))
         match header["DATA"]:
             case ["ascii"]:
@@ -230,7 +228,7 @@ def _read_pcd(path: Path) -> np.ndarray:
     except InputError:
         raise
     except (KeyError, IndexError, ValueError, TypeError, OverflowError) as e:
-        raise InputError(f"{path}: not a readable PCD file ({e!r})") from None
+        raise InputError(f"{path}: not a readable PCD file ({brief(repr(e))})") from None
 
 
 _Fields = list[tuple[str, str, int]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,8 +12,9 @@ import numpy as np
 
 from scalefield.datasets.frame import Frame, read_label_image
 from scalefield.datasets.splits import SPLITS, check_split, read_list
-from scalefield.errors import InputError
-from scalefield.files import read_bytes, read_depth_png, read_image
+from scalefield.errors import InputError, brief
+from scalefield.files import read_depth_png, read_image, read_json
+from scalefield.geometry import Camera
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Folder:
         """The frame, with what its source's meta.json says about it."""
         source, _, frame = name.rpartition("/")
         folder, meta = Path(self.root) / source, self._source(source)
-        about = meta["frames"].get(frame, {})
+        scene, intrinsics = meta["frames"].get(frame, ("", None))
         labels = _labels(folder / "label" / f"{frame}.png")
-        sky = meta.get("sky_label")
+        sky = meta["sky_label"]
         return Frame(
             name=name,
             group=meta["group"],
-            scene=f"{source}/{about.get('scene', '')}",
+            scene=f"{source}/{scene}",
             image=read_image(_image_path(folder / "rgb", frame)),
             depth_m=read_depth_png(
                 folder / "depth" / f"{frame}.png", meta["depth_scale_per_metre"]
@@ -65,7 +65,7 @@ class Folder:
             depth_range_m=self._range_m(source, meta),
             labels=labels,
             sky=None if sky is None or labels is None else labels == sky,
-            intrinsics=tuple(map(float, about["K"])) if about.get("K") else None,  # type: ignore[arg-type]
+            intrinsics=intrinsics,
         )
 
     @cached_property
@@ -73,31 +73,16 @@ class Folder:
         return {}
 
     def _source(self, source: str) -> dict[str, Any]:
-        """meta.json with its frames by name and the group's name; read once a source."""
+        """`read_meta` of the source, read once."""
         if source not in self._sources:
-            path = Path(self.root) / source / "meta.json"
-            try:
-                meta = json.loads(read_bytes(path))
-                frames = {frame["name"]: frame for frame in meta.get("frames", [])}
-                scale = float(meta["depth_scale_per_metre"])
-            except (ValueError, KeyError, TypeError, AttributeError) as e:
-                raise InputError(
-                    f"{path}: wanted JSON with depth_scale_per_metre and frames ({e!r})"
-                ) from None
-            scenes = {frame.get("scene") for frame in frames.values()} - {None}
-            group = scenes.pop() if len(scenes) == 1 else source
-            self._sources[source] = meta | {
-                "frames": frames,
-                "group": group,
-                "depth_scale_per_metre": scale,
-            }
+            self._sources[source] = read_meta(Path(self.root) / source / "meta.json", source)
         return self._sources[source]
 
     def _range_m(self, source: str, meta: dict[str, Any]) -> tuple[float, float]:
         parts = source.split("/")
         keys = ["/".join(parts[:i]) for i in range(len(parts), 0, -1)] + ["*"]
         declared = [self.ranges_m[key] for key in keys if key in self.ranges_m]
-        found = meta.get("depth_range_m") or (declared[0] if declared else None)
+        found = meta["depth_range_m"] or (declared[0] if declared else None)
         if found is None:
             raise InputError(
                 f"{source}: no depth range is declared; put depth_range_m into its meta.json or "
@@ -107,6 +92,38 @@ class Folder:
         if not 0 < nearest < farthest:
             raise InputError(f"{source}: a depth range must grow from above 0, found {found}")
         return nearest, farthest
+
+
+def read_meta(path: Path, source: str) -> dict[str, Any]:
+    """A source's meta.json, checked: frames by name with scene and intrinsics, and the group."""
+    meta = read_json(path)
+    try:
+        frames = {str(frame["name"]): _about(frame) for frame in meta.get("frames", [])}
+        range_m, sky = meta.get("depth_range_m"), meta.get("sky_label")
+        checked = {
+            "depth_scale_per_metre": float(meta["depth_scale_per_metre"]),
+            "depth_range_m": None if range_m is None else tuple(map(float, range_m)),
+            "sky_label": None if sky is None else int(sky),
+        }
+        if range_m is not None and len(range_m) != 2:
+            raise ValueError(f"depth_range_m has {len(range_m)} numbers")
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as e:
+        why = brief(repr(e))
+        raise InputError(
+            f"{path}: wanted JSON with depth_scale_per_metre and frames ({why})"
+        ) from None
+    scenes = {scene for scene, _ in frames.values()} - {""}
+    return checked | {"frames": frames, "group": scenes.pop() if len(scenes) == 1 else source}
+
+
+def _about(frame: dict[str, Any]) -> tuple[str, tuple[float, float, float, float] | None]:
+    """Scene and fx, fy, cx, cy of a frame; empty and None where they are not told."""
+    scene = "" if frame.get("scene") is None else str(frame["scene"])
+    if not frame.get("K"):
+        return scene, None
+    fx, fy, cx, cy = map(float, frame["K"])
+    camera = Camera(fx, fy, cx, cy)  # which checks them
+    return scene, (camera.fx, camera.fy, camera.cx, camera.cy)
 
 
 def _image_path(folder: Path, frame: str) -> Path:

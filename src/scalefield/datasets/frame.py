@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int, UInt8
 from PIL import Image
 
-from scalefield.errors import InputError
-from scalefield.files import read_bytes
+from scalefield.errors import InputError, brief
+from scalefield.files import IMAGE_ERRORS, read_bytes
 from scalefield.sampling import depth_mask
 
 
@@ -85,8 +85,8 @@ def read_label_image(path: Path) -> Int[np.ndarray, "h w *channels"]:
     try:
         with Image.open(io.BytesIO(read_bytes(path))) as image:
             return np.asarray(image).astype(np.int32)
-    except (OSError, ValueError, SyntaxError) as e:
-        raise InputError(f"{path}: not a readable label image ({e})") from None
+    except IMAGE_ERRORS as e:
+        raise InputError(f"{path}: not a readable label image ({brief(e)})") from None
 
 
 def _size(array: np.ndarray) -> str:

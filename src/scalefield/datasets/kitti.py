@@ -152,6 +152,9 @@ def _matrix(path: Path, key: str, shape: tuple[int, ...]) -> np.ndarray:
     if key not in lines:
         raise InputError(f"{path}: has no line {key}")
     try:
-        return np.array([float(value) for value in lines[key].split()]).reshape(shape)
+        matrix = np.array([float(value) for value in lines[key].split()]).reshape(shape)
+        if not np.isfinite(matrix).all():
+            raise ValueError
     except ValueError:
         raise InputError(f"{path}: {key} must be {int(np.prod(shape))} numbers") from None
+    return matrix

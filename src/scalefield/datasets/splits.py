@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from scalefield.errors import InputError
-from scalefield.files import read_bytes, write_atomic
+from scalefield.files import read_text, write_atomic
 
 SPLITS = ("train", "val", "test")
 
@@ -63,7 +63,7 @@ def split_drives(
 
 def read_list(path: Path) -> list[str]:
     """The names of a text list, one a line."""
-    names = [line.strip() for line in read_bytes(path).decode().splitlines() if line.strip()]
+    names = [line.strip() for line in read_text(path).splitlines() if line.strip()]
     if len(set(names)) < len(names):
         twice = next(n for i, n in enumerate(names) if n in names[:i])
         raise InputError(f"{path}: lists {twice} twice")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,9 +11,11 @@ import numpy as np
 from jaxtyping import Float64, UInt16
 
 from scalefield.datasets.frame import Frame
+from scalefield.datasets.mat import read_matrix
 from scalefield.datasets.splits import check_split, split_frames
-from scalefield.errors import InputError
+from scalefield.errors import InputError, brief
 from scalefield.files import read_bytes, read_image, read_png16
+from scalefield.geometry import Camera
 
 
 @dataclass(frozen=True)
@@ -81,20 +83,23 @@ def _only(folder: Path, pattern: str) -> Path:
 
 
 def _labels(path: Path) -> np.ndarray | None:
-    from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
-
     if not path.exists():
         return None
     try:
-        return np.asarray(loadmat(io.BytesIO(read_bytes(path)))["seglabel"]).astype(np.int32)
-    except (KeyError, ValueError, TypeError, OSError, NotImplementedError, MatReadError) as e:
-        raise InputError(f"{path}: no readable label image 'seglabel' ({e!r})") from None
+        labels = read_matrix(read_bytes(path), "seglabel")
+        if labels.ndim != 2 or labels.dtype.kind not in "iu":
+            raise ValueError(f"{labels.dtype} of shape {labels.shape}")
+    except (ValueError, IndexError, zlib.error) as e:
+        raise InputError(f"{path}: no readable label image 'seglabel' ({brief(e)})") from None
+    return labels.astype(np.int32)
 
 
 def _intrinsics(path: Path) -> tuple[float, float, float, float]:
     try:
         k = np.array([float(x) for x in read_bytes(path).split()]).reshape(3, 3)
+        camera = Camera(*k[[0, 1, 0, 1], [0, 1, 2, 2]].tolist())
+    except InputError as e:
+        raise InputError(f"{path}: {e}") from None
     except ValueError:
         raise InputError(f"{path}: a 3×3 matrix is wanted") from None
-    return float(k[0, 0]), float(k[1, 1]), float(k[0, 2]), float(k[1, 2])
+    return camera.fx, camera.fy, camera.cx, camera.cy

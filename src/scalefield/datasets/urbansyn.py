@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,8 +10,9 @@ import numpy as np
 
 from scalefield.datasets.frame import Frame, read_label_image
 from scalefield.datasets.splits import check_split, split_frames
-from scalefield.errors import InputError
-from scalefield.files import read_bytes, read_image, read_map
+from scalefield.errors import InputError, brief
+from scalefield.files import read_image, read_json, read_map
+from scalefield.geometry import Camera
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,13 @@ def _intrinsics(path: Path, shape: tuple[int, int]) -> tuple[float, float, float
     if not path.exists():
         return None
     height, width = shape
+    said = read_json(path)
     try:
-        camera = json.loads(read_bytes(path))["parameters"][0]["Camera"]
-        fx = camera["focalLength_mm"] / camera["sensorWidth_mm"] * width
-        fy = camera["focalLength_mm"] / camera["sensorHeight_mm"] * height
-    except (ValueError, KeyError, IndexError, TypeError, ZeroDivisionError) as e:
-        raise InputError(f"{path}: not UrbanSyn's camera metadata ({e!r})") from None
-    return fx, fy, (width - 1) / 2, (height - 1) / 2
+        said = said["parameters"][0]["Camera"]
+        fx = said["focalLength_mm"] / said["sensorWidth_mm"] * width
+        fy = said["focalLength_mm"] / said["sensorHeight_mm"] * height
+        camera = Camera(fx, fy, (width - 1) / 2, (height - 1) / 2)
+    except (ValueError, KeyError, IndexError, TypeError, ArithmeticError) as e:
+        why = brief(repr(e))
+        raise InputError(f"{path}: not UrbanSyn's camera metadata ({why})") from None
+    return camera.fx, camera.fy, camera.cx, camera.cy

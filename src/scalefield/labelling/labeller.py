@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from scalefield.errors import InputError
-from scalefield.files import write_atomic, write_folder, write_json
+from scalefield.errors import InputError, brief
+from scalefield.files import read_text, write_atomic, write_folder, write_json
 from scalefield.labelling.evidence import figures, held_out_errors
 from scalefield.labelling.samples import Job, Sample
 from scalefield.labelling.verdict import Rules
@@ -163,10 +163,15 @@ def is_done(out: Path, job: Job) -> bool:
 
 def read_records(out: Path, job: Job) -> list[Record]:
     """The records of a job that is done."""
-    texts = [path.read_text() for path in _record_paths(out, job)]
-    return [
-        json.loads(line) for text in texts for line in (text.splitlines() if job.shard else [text])
-    ]
+    texts = [read_text(path) for path in _record_paths(out, job)]
+    try:
+        return [
+            json.loads(line)
+            for text in texts
+            for line in (text.splitlines() if job.shard else [text])
+        ]
+    except (ValueError, RecursionError) as e:
+        raise InputError(f"{out}: the record of {job.name} is damaged ({brief(e)})") from None
 
 
 def _record_paths(out: Path, job: Job) -> list[Path]:

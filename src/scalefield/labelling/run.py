@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from scalefield.errors import InputError
-from scalefield.files import read_bytes, write_atomic, write_json
+from scalefield.files import read_json, write_atomic, write_json
 from scalefield.labelling.labeller import (
     LabelConfig,
     Labeller,
@@ -108,9 +108,11 @@ def _claim(out: Path, config: LabelConfig) -> None:
     """Labels of two configurations are never mixed in one folder."""
     path, wanted = out / CONFIG, json.loads(json.dumps(config.identity()))
     if path.is_file():
-        found = json.loads(read_bytes(path)).get("config")
+        record = read_json(path)
+        found = record.get("config") if isinstance(record, dict) else None
         if found != wanted:
-            differ = sorted(k for k in wanted if not found or found.get(k) != wanted[k])
+            known = found if isinstance(found, dict) else {}
+            differ = sorted(k for k in wanted if known.get(k) != wanted[k])
             raise InputError(
                 f"{out} has labels of another configuration ({', '.join(differ)} differ); "
                 "give another folder"

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import UInt8
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError
-from scalefield.files import read_bytes, read_image
+from scalefield.errors import InputError, brief
+from scalefield.files import read_image, read_text
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png")
@@ -148,17 +148,21 @@ def _from_shards(shards: Iterable[Path], root: Path) -> tuple[list[Job], list[st
 
 
 def _from_list(path: Path) -> tuple[list[Job], list[str]]:
-    rows = csv.DictReader(io.StringIO(read_bytes(path).decode("utf-8-sig", errors="replace")))
-    if not {"image", "anchors"} <= set(rows.fieldnames or ()):
-        raise InputError(f"{path}: a list has the columns image and anchors")
+    rows = csv.DictReader(io.StringIO(read_text(path)))
+    try:
+        if not {"image", "anchors"} <= set(rows.fieldnames or ()):
+            raise InputError(f"{path}: a list has the columns image and anchors")
+        listed = [(rows.line_num, row) for row in rows]
+    except csv.Error as e:
+        raise InputError(f"{path}, line {rows.line_num}: not a CSV file ({e})") from None
     jobs: dict[str, Job] = {}
-    for row in rows:
-        if not (row["image"] and row["anchors"]):
-            raise InputError(f"{path}, line {rows.line_num}: an image and its anchors are wanted")
+    for number, row in listed:
+        if not (row["image"] and row["anchors"] and Path(row["image"]).name):
+            raise InputError(f"{path}, line {number}: an image and its anchors are wanted")
         key = Path(row["image"]).with_suffix("").as_posix().lstrip("/")
         if key in jobs or ".." in Path(key).parts:
             raise InputError(
-                f"{path}, line {rows.line_num}: {key} stands there twice, or outside the folder"
+                f"{path}, line {number}: {brief(key)} stands there twice, or outside the folder"
             )
         pieces = (Piece(path.parent / row[column]) for column in ("image", "anchors"))
         jobs[key] = Job(key, (Sample(key, *pieces),))

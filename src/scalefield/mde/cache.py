@@ -9,20 +9,23 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from scalefield.errors import InputError
+from scalefield.errors import InputError, brief
 from scalefield.files import write_atomic
 from scalefield.mde import MDE
-from scalefield.mde.output import MDEOutput
+from scalefield.mde.output import Kind, MDEOutput
 
 FORMAT = 1
 """Part of every key: files of another layout are never read."""
+
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
+"""What a damaged file may cause on its way to an output."""
 
 
 def default_cache() -> Path:
@@ -96,10 +99,13 @@ class MDECache:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             if said.pop("checksum") != _checksum(tensors, said):
                 raise ValueError("its checksum differs")
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-            warnings.warn(f"{path} is damaged ({e}) and is made again", stacklevel=2)
+            output = _unpack(tensors, said, image)
+            if output.shape != image.shape[:2] or output.kind not in get_args(Kind):
+                raise ValueError("it belongs to another image")
+        except (*DAMAGE, SafetensorError) as e:
+            warnings.warn(f"{path} is damaged ({brief(e)}) and is made again", stacklevel=2)
             return None
-        return _unpack(tensors, said, image)
+        return output
 
     def store(self, image: UInt8[np.ndarray, "h w 3"], output: MDEOutput) -> MDEOutput:
         """Write an output, and return it as `load` will."""

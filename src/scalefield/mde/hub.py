@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from scalefield.errors import InputError
+from scalefield.files import read_json
 
 WEIGHTS_FILE = "model.safetensors"
 FILES = (WEIGHTS_FILE, "config.json", "preprocessor_config.json", "README.md")
@@ -33,10 +33,10 @@ class Weights:
     def architecture(self) -> str | None:
         """The transformers library's name for it, from config.json; None for all others."""
         config = self.folder / "config.json"
-        try:
-            return json.loads(config.read_bytes()).get("model_type") if config.is_file() else None
-        except (ValueError, AttributeError):
-            raise InputError(f"{config}: not a JSON description of a model") from None
+        said = read_json(config) if config.is_file() else {}
+        if not isinstance(said, dict):
+            raise InputError(f"{config}: not a JSON description of a model")
+        return said.get("model_type")
 
     @property
     def licence(self) -> str:

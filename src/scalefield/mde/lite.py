@@ -6,7 +6,6 @@ and no network, and no rival for a large model.
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,7 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from scalefield.errors import InputError
+from scalefield.errors import InputError, brief
+from scalefield.files import read_json
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.preprocess import Preprocess
 
@@ -188,13 +188,13 @@ def load_lite(folder: str | Path = WEIGHTS, device: str = "cpu") -> Estimator:
     folder = Path(folder)
     try:
         state = load_file(folder / "model.safetensors")
-        revision = json.loads((folder / "config.json").read_text())["revision"]
+        revision = str(read_json(folder / "config.json")["revision"])
         net = LiteNet()
         # Stored in float16 without the batch counters, which inference never reads.
         counters = {k: v for k, v in net.state_dict().items() if not v.is_floating_point()}
         net.load_state_dict({name: tensor.float() for name, tensor in state.items()} | counters)
-    except (OSError, SafetensorError, ValueError, KeyError, RuntimeError) as e:
-        raise InputError(f"{folder}: not the weights of lite ({e})") from None
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as e:
+        raise InputError(f"{folder}: not the weights of lite ({brief(e)})") from None
     return Estimator("lite", revision, "depth", PREPROCESS, LiteNetwork(net, device), device)
 
 

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +20,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.errors import InputError, MissingExtra
-from scalefield.files import read_bytes
+from scalefield.errors import InputError, MissingExtra, brief
+from scalefield.files import read_bytes, read_json
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.output import Kind
 from scalefield.mde.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
+
+MOST_SIDE = 8192
+"""Pixels along a side of a network's input; a mistyped size shall not fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,10 @@ def read_description(path: Path) -> tuple[Path, OnnxConfig]:
             f"{path}: an ONNX file does not say what it computes; describe it in {sidecar}, "
             'for example {"kind": "disparity", "size": [384, 384]}'
         )
-    try:
-        said = json.loads(read_bytes(sidecar))
-        onnx = sidecar.parent / said.pop("onnx", sidecar.with_suffix(".onnx").name)
-    except (ValueError, TypeError, AttributeError) as e:
-        raise InputError(f"{sidecar}: not a description of an ONNX file ({e})") from None
+    said = read_json(sidecar)
+    if not isinstance(said, dict) or not isinstance(said.get("onnx", ""), str):
+        raise InputError(f"{sidecar}: not a description of an ONNX file: wanted names and values")
+    onnx = sidecar.parent / said.pop("onnx", sidecar.with_suffix(".onnx").name)
     return onnx, parse_config(said, str(sidecar))
 
 
@@ -98,22 +99,32 @@ def parse_config(said: dict[str, Any], where: str) -> OnnxConfig:
     three: Check = ("a list of three numbers", lambda v: _numbers(v, 3), _floats)
     checks: dict[str, Check] = {
         "kind": ('"depth" or "disparity"', lambda v: v in ("depth", "disparity"), str),
-        "size": ("[height, width]", lambda v: _numbers(v, 2), lambda v: tuple(map(int, v))),
+        "size": (
+            f"[height, width] of 1 to {MOST_SIDE} pixels",
+            lambda v: _numbers(v, 2) and all(1 <= side <= MOST_SIDE for side in v),
+            lambda v: tuple(map(int, v)),
+        ),
         "fit": ("inside, least or native", lambda v: v in ("inside", "least", "native"), str),
-        "multiple": ("a whole number above zero", lambda v: type(v) is int and v > 0, int),
+        "multiple": (
+            f"a whole number from 1 to {MOST_SIDE}",
+            lambda v: type(v) is int and 0 < v <= MOST_SIDE,
+            int,
+        ),
         "dynamic": ("true or false", lambda v: isinstance(v, bool), bool),
         "mean": three, "std": three,
         "output": text, "features": text, "confidence": text, "name": text,
     }  # fmt: skip
     if foreign := set(said) - set(checks):
-        raise InputError(f"{where}: no field {min(foreign)!r}; there are {', '.join(checks)}")
+        raise InputError(
+            f"{where}: no field {brief(min(foreign))!r}; there are {', '.join(checks)}"
+        )
     for name in ("kind", "size"):
         if name not in said:
             raise InputError(f"{where}: lacks {name!r}: {checks[name][0]}")
     for name, value in said.items():
         wanted, good, _ = checks[name]
         if not good(value):
-            raise InputError(f"{where}: {name} must be {wanted}, found {value!r}")
+            raise InputError(f"{where}: {name} must be {wanted}, found {brief(repr(value))}")
     values: dict[str, Any] = {name: checks[name][2](value) for name, value in said.items()}
     return OnnxConfig(**values)
 
@@ -122,7 +133,10 @@ Check = tuple[str, Callable[[Any], bool], Callable[[Any], Any]]
 
 
 def _numbers(values: Any, n: int) -> bool:
-    return isinstance(values, list) and [type(v) in (int, float) for v in values] == [True] * n
+    """Whether these are so many numbers that a float can hold."""
+    if not isinstance(values, list) or len(values) != n:
+        return False
+    return all(type(v) in (int, float) and abs(v) <= 1e300 for v in values)  # not so for NaN
 
 
 def _floats(values: list[int | float]) -> tuple[float, ...]:
@@ -161,7 +175,9 @@ class OnnxNetwork:
             return self.session.run(self.names, {self.input: image})
         except _runtime_errors() as e:
             height, width = image.shape[2:]
-            raise InputError(f"{self.path}: fails on {width}×{height} pixels ({e})") from None
+            raise InputError(
+                f"{self.path}: fails on {width}×{height} pixels ({brief(e)})"
+            ) from None
 
 
 def _prepare(path: Path, data: bytes, config: OnnxConfig) -> tuple[list[str], Any]:
@@ -174,7 +190,7 @@ def _prepare(path: Path, data: bytes, config: OnnxConfig) -> tuple[list[str], An
     try:
         model = onnx.load_model_from_string(data)
     except DecodeError as e:
-        raise InputError(f"{path}: not a readable ONNX file ({e})") from None
+        raise InputError(f"{path}: not a readable ONNX file ({brief(e)})") from None
     graph = model.graph
     if not graph.output:
         raise InputError(f"{path}: not a readable ONNX file (its graph has no output)")
@@ -216,14 +232,14 @@ def _start(path: Path, model: Any, device: str) -> Any:
     try:
         return onnxruntime.InferenceSession(model.SerializeToString(), options, providers)
     except _runtime_errors() as e:
-        raise InputError(f"{path}: onnxruntime cannot run it ({e})") from None
+        raise InputError(f"{path}: onnxruntime cannot run it ({brief(e)})") from None
 
 
 def _runtime_errors() -> tuple[type[Exception], ...]:
-    """The errors of onnxruntime, which have no base of their own."""
+    """The errors of onnxruntime, which have no base of their own; some cannot be decoded."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     return (
         state.Fail, state.InvalidArgument, state.InvalidGraph, state.NotImplemented,
-        state.RuntimeException,
+        state.RuntimeException, UnicodeDecodeError,
     )  # fmt: skip

@@ -69,9 +69,11 @@ class MDEOutput:
             depth = self.prediction
         else:
             known = self.prediction[self.valid]
+            if known.dtype != torch.float64:
+                known = known.float()
             # kthvalue, because torch.quantile refuses more than 16 M elements.
             rank = max(1, round(0.99 * known.numel()))
-            q = DISPARITY_FLOOR * known.float().kthvalue(rank).values if known.numel() else 1.0
+            q = DISPARITY_FLOOR * known.kthvalue(rank).values if known.numel() else 1.0
             tiny = torch.finfo(self.prediction.dtype).tiny
             depth = 1 / self.prediction.clamp(min=max(float(q), tiny))
         if bool(self.valid.all()):

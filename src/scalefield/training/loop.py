@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from scalefield.errors import InputError
-from scalefield.files import write_atomic, write_json
+from scalefield.errors import InputError, brief
+from scalefield.files import read_json, write_atomic, write_json
 from scalefield.provenance import provenance
 
 
@@ -81,19 +81,23 @@ def load_checkpoint(
     path: Path, model: nn.Module, ema: Ema, optimiser: torch.optim.Optimizer
 ) -> tuple[int, float]:
     """Restore what `save_checkpoint` wrote; returns the next step and the best score so far."""
-    with safe_open(path, "pt") as file:
-        note = json.loads(file.metadata()["state"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    for prefix, module in (("model/", model), ("ema/", ema.model)):
-        part = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-        module.load_state_dict(part)
-    slots: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimiser/"):
-            _, index, slot = name.split("/")
-            slots.setdefault(int(index), {})[slot] = tensor
+    try:
+        with safe_open(path, "pt") as file:
+            note = json.loads(file.metadata()["state"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        step, best = int(note["step"]), math.inf if note["best"] is None else float(note["best"])
+        for prefix, module in (("model/", model), ("ema/", ema.model)):
+            part = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+            module.load_state_dict(part)
+        slots: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith("optimiser/"):
+                _, index, slot = name.split("/")
+                slots.setdefault(int(index), {})[slot] = tensor
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as e:
+        raise InputError(f"{path}: not a checkpoint of this training ({brief(e)})") from None
     optimiser.load_state_dict(optimiser.state_dict() | {"state": slots})
-    return note["step"], math.inf if note["best"] is None else note["best"]
+    return step, best
 
 
 class RunFolder:
@@ -105,7 +109,10 @@ class RunFolder:
         self.config = json.loads(json.dumps(dataclasses.asdict(config), default=str))
         record = self.path / "run.json"
         if record.exists():
-            found = json.loads(record.read_text())["config"]
+            said = read_json(record)
+            found = said.get("config") if isinstance(said, dict) else None
+            if not isinstance(found, dict):
+                raise InputError(f"{record}: not the record of a training run")
             changed = sorted(k for k in self.config if found.get(k) != self.config[k])
             if changed:
                 raise InputError(

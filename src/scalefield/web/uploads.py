@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
-from scalefield.errors import InputError
-from scalefield.files import MAP_SUFFIXES, read_map, rgb
+from scalefield.errors import InputError, brief
+from scalefield.files import IMAGE_ERRORS, MAP_SUFFIXES, NUMPY_ERRORS, read_map, rgb
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 FOCAL_35MM_TAG, EXIF_IFD = 41989, 0x8769
@@ -58,8 +58,8 @@ def read_photo(data: bytes, limits: Limits) -> Photo:
         raise InputError(f"this file is no image in {', '.join(IMAGE_FORMATS)}") from None
     except Image.DecompressionBombError:
         raise InputError(f"the image has more than {limits.pixels / 1e6:g} megapixels") from None
-    except (OSError, ValueError, SyntaxError, TypeError) as e:
-        raise InputError(f"the image cannot be decoded ({e})") from None
+    except IMAGE_ERRORS as e:
+        raise InputError(f"the image cannot be decoded ({brief(e)})") from None
 
 
 def fov_from_exif(focal_35mm: object, size: tuple[int, int]) -> float | None:
@@ -92,24 +92,25 @@ def check_map_size(path: Path, data: bytes, limits: Limits) -> None:
             try:
                 with zipfile.ZipFile(io.BytesIO(data)) as archive:
                     unpacked = sum(entry.file_size for entry in archive.infolist())
-            except (zipfile.BadZipFile, ValueError) as e:
-                raise InputError(f"the depth file is not a readable NPZ file ({e})") from None
+            except NUMPY_ERRORS as e:
+                why = brief(e)
+                raise InputError(f"the depth file is not a readable NPZ file ({why})") from None
             check_pixels("the depth file", 1, unpacked // 8, limits)
         case ".npy":
-            # numpy allocates what the header promises before it reads it.
             try:
                 header = np.lib.format.read_magic(file := io.BytesIO(data))
                 read = np.lib.format.read_array_header_1_0 if header == (1, 0) else None
                 shape = (read or np.lib.format.read_array_header_2_0)(file)[0]
-            except (ValueError, OSError) as e:
-                raise InputError(f"the depth file is not a readable NPY file ({e})") from None
+            except NUMPY_ERRORS as e:
+                why = brief(e)
+                raise InputError(f"the depth file is not a readable NPY file ({why})") from None
             check_pixels("the depth file", 1, math.prod(shape), limits)
         case ".png":
             try:
                 with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
                     check_pixels("the depth file", *image.size, limits)
-            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as e:
-                raise InputError(f"the depth file is not a readable PNG ({e})") from None
+            except IMAGE_ERRORS as e:
+                raise InputError(f"the depth file is not a readable PNG ({brief(e)})") from None
         case ".exr":
             check_pixels("the depth file", *exr_size(path), limits)
 

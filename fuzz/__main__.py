@@ -1,0 +1,102 @@
+"""`python -m fuzz`: run cases of all targets and write what came of them.
+
+python -m fuzz --cases 100000 --out results/fuzz
+python -m fuzz --target "points.ply" --replay out/fuzz/points.ply/0123456789abcdef
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from fuzz.engine import Cases, Tally, Target, run_guarded, verdict
+from fuzz.targets import TARGETS
+from scalefield.files import write_json
+from scalefield.provenance import provenance
+
+
+def shares(cases: int, targets: list[Target]) -> list[int]:
+    """Cases of each target, which sum to all."""
+    total = sum(target.share for target in targets)
+    ends, reached = [], 0.0
+    for target in targets:
+        reached += target.share
+        ends.append(round(cases * reached / total))
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def main() -> int:
+    """Exit code 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(prog="python -m fuzz")
+    parser.add_argument("--cases", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--target", action="append", help="only these; all by default")
+    parser.add_argument("--out", type=Path, help="folder for results.json")
+    parser.add_argument("--failures", type=Path, default=Path("out/fuzz"))
+    parser.add_argument("--replay", type=Path, help="run this one file through the target")
+    said = parser.parse_args()
+    torch.set_num_threads(1)
+    targets = [t for t in TARGETS if not said.target or t.name in said.target]
+    if not targets:
+        parser.error(f"no such target; there are {', '.join(t.name for t in TARGETS)}")
+    if said.replay:
+        return replay(targets[0], said.replay)
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(said.workers) as pool:
+        counts = shares(said.cases, targets)
+        jobs = [
+            pool.submit(run_guarded, t, n, said.seed, said.failures / t.name.replace(" ", "-"))
+            for t, n in zip(targets, counts, strict=True)
+        ]
+        tallies = {}
+        for target, job in zip(targets, jobs, strict=True):
+            tallies[target.name] = job.result()
+            tell(target.name, tallies[target.name], said.failures)
+    failed = sum(t.failed for t in tallies.values())
+    total = sum(t.cases for t in tallies.values())
+    print(f"{total} cases in {time.monotonic() - began:.0f} s, {failed} failures")
+    if said.out:
+        record = {
+            "cases": total,
+            "failures": failed,
+            "seed": said.seed,
+            "provenance": provenance(),
+            "targets": {name: dataclasses.asdict(t) for name, t in tallies.items()},
+        }
+        write_json(said.out / "results.json", record)
+    return 1 if failed else 0
+
+
+def tell(name: str, tally: Tally, failures: Path) -> None:
+    """One line a target, and one a failure."""
+    print(
+        f"{name:32} {tally.cases:6} cases: {tally.accepted} accepted, {tally.refused} refused, "
+        f"{tally.failed} failed; {tally.lines} lines, slowest {tally.slowest_s:.2f} s, "
+        f"{tally.memory_mb} MB",
+        flush=True,
+    )
+    for what, file in tally.failures.items():
+        print(f"    {what}: {failures / name.replace(' ', '-') / file}", flush=True)
+
+
+def replay(target: Target, file: Path) -> int:
+    """Run one saved case here, where a debugger can see it."""
+    with tempfile.TemporaryDirectory() as folder:
+        cases = Cases(target, 0, Path(folder))
+        cases.path.write_bytes(file.read_bytes())
+        judged = verdict(target, cases.path)
+    print(judged.found, judged.said)
+    return 0 if judged.found in ("accepted", "refused") else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,260 @@
+"""Runs cases of one target and judges what comes out.
+
+A case is a file that was valid before it was mutated. Cases that reach a line of the package which
+none has reached before are kept, and mutated further. All chance comes from (seed, target), so a
+run can be had again; a failing case is saved as the file that it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from fuzz.mutate import mutate
+from scalefield.errors import InputError, MissingExtra
+
+PACKAGE = str(Path(sys.modules["scalefield"].__file__ or "").parent)
+MOST_SECONDS = 20.0
+"""A case that takes longer hangs; the slowest honest one takes a tenth of it on a busy machine."""
+MOST_MEMORY = 2 << 30
+"""Address space that a case may ask for beyond what the process had: files are a few kilobytes."""
+LONGEST_MESSAGE = 1000
+WRAPPED = 0.7
+"""Share of the cases whose checksums and lengths are mended after the damage."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader, and valid files for it."""
+
+    name: str
+    seeds: Callable[[Path], Sequence[bytes]]
+    """Puts what else the reader needs into a folder; gives valid contents of the file."""
+    read: Callable[[Path], object]
+    """Reads the file and checks the value; an AssertionError is a broken promise."""
+    file: str = ""
+    """How the file is called in the folder; the target's name where it is not said."""
+    wrap: Callable[[bytes], bytes] = bytes
+    """Makes a seed into the file: checksums and lengths, so that damage gets past them."""
+    share: float = 1.0
+    """How many cases it gets, beside other targets."""
+
+
+@dataclass
+class Tally:
+    """What came of a target's cases."""
+
+    cases: int = 0
+    accepted: int = 0
+    refused: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+    """By what went wrong and where: the first case's file, and what was said."""
+    failed: int = 0
+    lines: int = 0
+    """Lines of the package that were reached."""
+    kept: int = 0
+    """Cases that reached a new one."""
+    slowest_s: float = 0.0
+    memory_mb: int = 0
+    """Growth of the process's peak memory."""
+
+
+@contextmanager
+def reached(lines: set[tuple[CodeType, int]]) -> Iterator[None]:
+    """Collects the package's lines that run within the block."""
+
+    def local(frame: FrameType, event: str, arg: Any) -> Any:
+        lines.add((frame.f_code, frame.f_lineno))
+        return local
+
+    def enter(frame: FrameType, event: str, arg: Any) -> Any:
+        return local if frame.f_code.co_filename.startswith(PACKAGE) else None
+
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a case: "accepted", "refused", or what went wrong where."""
+
+    found: str
+    said: str = ""
+
+
+def verdict(target: Target, path: Path) -> Verdict:
+    """Read the file, and judge."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            target.read(path)
+    except (InputError, MissingExtra) as e:
+        said = str(e)
+        if not said.strip() or "\n" in said or len(said) > LONGEST_MESSAGE:
+            return Verdict(f"no sentence from {_place(e)}", said[:300])
+        return Verdict("refused", said)
+    except (Exception, SystemExit) as e:
+        return Verdict(f"{type(e).__name__} from {_place(e)}", str(e)[:300])
+    return Verdict("accepted")
+
+
+def _place(error: BaseException) -> str:
+    """The deepest line of the package in a traceback, which tells failures apart."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [f for f in frames if f.filename.startswith(PACKAGE)] or frames
+    where = Path(ours[-1].filename)
+    named = where.relative_to(PACKAGE) if where.is_relative_to(PACKAGE) else where.name
+    return f"{named}:{ours[-1].lineno}"
+
+
+class Cases:
+    """The endless list of a target's cases, the same for the same seed."""
+
+    def __init__(self, target: Target, seed: int | str, folder: Path) -> None:
+        self.target, self.folder = target, folder
+        self.path = folder / (target.file or target.name)
+        self.rng = random.Random(f"{seed} {target.name}")
+        self.corpus = list(target.seeds(folder))
+        self.lines: set[tuple[CodeType, int]] = set()
+        self.seeds = len(self.corpus)
+        for content in self.corpus:  # what valid files reach is nothing new
+            self.run(target.wrap(content))
+
+    def run(self, data: bytes) -> tuple[Verdict, bool]:
+        """The verdict, and whether a new line was reached."""
+        self.path.write_bytes(data)
+        before = len(self.lines)
+        with reached(self.lines):
+            found = verdict(self.target, self.path)
+        return found, len(self.lines) > before
+
+    def next(self) -> tuple[bytes, bytes | None]:
+        """A case, and the content to keep if it is a good one."""
+        base = self.rng.choice(self.corpus)
+        if self.target.wrap is not bytes and self.rng.random() > WRAPPED:
+            return mutate(self.target.wrap(base), self.rng, self.corpus), None
+        content = mutate(base, self.rng, self.corpus)
+        return self.target.wrap(content), content
+
+
+def run_cases(
+    target: Target,
+    cases: int,
+    seed: int,
+    *,
+    save: Path | None = None,
+    first: int = 0,
+    clock: Any = None,
+    tally: Tally | None = None,
+) -> Tally:
+    """Run so many cases in this process. `clock` is told when each begins."""
+    tally = tally or Tally()
+    with tempfile.TemporaryDirectory() as folder:
+        work = Cases(target, f"{seed} {first}" if first else seed, Path(folder))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for i in range(first, cases):
+            data, content = work.next()
+            began = time.monotonic()
+            if clock is not None:
+                (save / "current").write_bytes(data)
+                clock[0], clock[1] = i, began
+            found, new = work.run(data)
+            tally.slowest_s = max(tally.slowest_s, round(time.monotonic() - began, 3))
+            count(tally, found, data, save)
+            if new and content:
+                work.corpus.append(content)
+        tally.lines, tally.kept = len(work.lines), len(work.corpus) - work.seeds
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
+        tally.memory_mb = max(tally.memory_mb, grown // 1024)
+    return tally
+
+
+def count(tally: Tally, judged: Verdict, data: bytes, save: Path | None) -> None:
+    """Add a verdict; the first case of each failure is saved."""
+    tally.cases += 1
+    if judged.found in ("accepted", "refused"):
+        setattr(tally, judged.found, getattr(tally, judged.found) + 1)
+        return
+    tally.failed += 1
+    if judged.found in tally.failures:
+        return
+    name = hashlib.sha256(data).hexdigest()[:16]
+    tally.failures[judged.found] = f"{name}: {judged.said}"
+    if save is not None:
+        save.mkdir(parents=True, exist_ok=True)
+        (save / name).write_bytes(data)
+
+
+def run_guarded(target: Target, cases: int, seed: int, save: Path) -> Tally:
+    """`run_cases` in processes of its own: one that dies or hangs is a failure, and not the end."""
+    context = multiprocessing.get_context("fork")
+    save.mkdir(parents=True, exist_ok=True)
+    clock = context.Array("d", [0, time.monotonic()], lock=False)
+    tally, first = Tally(), 0
+    while first < cases:
+        report = save / "tally.json"
+        report.unlink(missing_ok=True)
+        clock[0], clock[1] = first, time.monotonic() + MOST_SECONDS  # to make its seeds
+        work = partial(
+            run_cases, target, cases, seed, save=save, first=first, clock=clock, tally=tally
+        )
+        child = context.Process(target=_child, args=(work, report))
+        child.start()
+        hangs = False
+        while child.is_alive():
+            child.join(0.2)
+            hangs = child.is_alive() and time.monotonic() - clock[1] > MOST_SECONDS
+            if hangs:
+                child.kill()
+                child.join()
+        if report.exists():
+            tally = Tally(**json.loads(report.read_text()))
+            first = cases
+        else:
+            died = Verdict("hang" if hangs else f"the process died ({child.exitcode})")
+            # What the child had counted is gone with it; the cases were run all the same.
+            done = int(clock[0]) - first
+            tally.cases += done
+            count(tally, died, (save / "current").read_bytes(), save)
+            first += done + 1
+    (save / "current").unlink(missing_ok=True)
+    (save / "tally.json").unlink(missing_ok=True)
+    if not any(save.iterdir()):
+        shutil.rmtree(save)
+    return tally
+
+
+def _child(work: Callable[[], Tally], report: Path) -> None:
+    """Do the work under limits, and leave its tally behind."""
+    import torch
+
+    torch.set_num_threads(1)
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (held + MOST_MEMORY, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Libraries print what they refuse, a hundred thousand times.
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    report.write_text(json.dumps(work().__dict__))

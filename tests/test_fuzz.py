@@ -1,0 +1,118 @@
+"""The fuzzer finds what it should, and a few thousand of its cases find nothing."""
+
+import os
+import signal
+import time
+from contextlib import suppress
+
+import pytest
+from fuzz.engine import Target, run_cases, run_guarded, verdict
+from fuzz.recoveries import check_call
+from fuzz.targets import TARGETS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scalefield.errors import InputError
+
+CASES = 3000
+SEED = 1
+
+
+def cases_of(target: Target) -> int:
+    return max(1, round(CASES * target.share / sum(t.share for t in TARGETS)))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=[t.name for t in TARGETS])
+def test_only_our_own_errors_come_out(target, tmp_path):
+    tally = run_cases(target, cases_of(target), SEED, save=tmp_path)
+    assert tally.failures == {}
+    assert tally.accepted + tally.refused == cases_of(target)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=[t.name for t in TARGETS])
+def test_what_is_damaged_was_whole(target, tmp_path):
+    """A seed that is refused from the start would let every case off."""
+    contents = target.seeds(tmp_path)
+    for content in contents:
+        path = tmp_path / (target.file or target.name)
+        path.write_bytes(target.wrap(content))
+        target.read(path)
+
+
+@given(st.binary(max_size=250))
+def test_recover_gives_depth_or_a_sentence(data):
+    with suppress(InputError):
+        check_call(data)
+
+
+def planted(read, *seeds: bytes) -> Target:
+    return Target("planted", lambda folder: seeds or (b"header 12 34",), read)
+
+
+def test_a_planted_error_is_found_and_saved(tmp_path):
+    def read(path):
+        if b"nan" in path.read_bytes():
+            raise KeyError("planted")
+
+    target = planted(read)
+    tally = run_cases(target, 500, seed=0, save=tmp_path)
+    (what,) = tally.failures
+    assert what.startswith("KeyError from test_fuzz.py:")
+    assert tally.failed >= 1
+    assert tally.accepted + tally.failed == tally.cases == 500
+    (saved,) = tmp_path.iterdir()
+    assert verdict(target, saved).found == what
+
+
+def test_the_same_seed_gives_the_same_cases(tmp_path):
+    seen: list[bytes] = []
+    target = planted(lambda path: seen.append(path.read_bytes()))
+    runs = []
+    for seed in (3, 3, 4):
+        seen.clear()
+        run_cases(target, 50, seed)
+        runs.append(list(seen))
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_a_refusal_must_be_one_sentence(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+
+    def say(text):
+        def read(path):
+            raise InputError(text)
+
+        return verdict(planted(read), tmp_path / "file").found
+
+    assert say("three numbers wanted, two found") == "refused"
+    for text in ("", "two\nlines", 5000 * "long"):
+        assert say(text).startswith("no sentence")
+
+
+def test_death_hangs_and_greed_are_failures_and_not_the_end(tmp_path, monkeypatch):
+    """Each child begins anew, so the cases are those of a counter that outlives it."""
+    began = tmp_path / "began"
+    began.write_bytes(b"")
+    deeds = b"4342114"
+
+    def read(path):
+        number = len(began.read_bytes())
+        if path.read_bytes() == b"seed" or number == len(deeds):
+            return
+        with began.open("ab") as file:
+            file.write(b".")
+        match deeds[number : number + 1]:
+            case b"3":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case b"2":
+                time.sleep(60)
+            case b"1":
+                bytearray(1 << 40)
+
+    monkeypatch.setattr("fuzz.engine.mutate", lambda *_: b"case")
+    monkeypatch.setattr("fuzz.engine.MOST_SECONDS", 1.0)
+    tally = run_guarded(planted(read, b"seed"), len(deeds), 0, tmp_path / "found")
+    assert len(began.read_bytes()) == tally.cases == len(deeds)
+    assert tally.failed == 4
+    for said in ("the process died (-11)", "hang", "MemoryError from test_fuzz.py"):
+        assert any(what.startswith(said) for what in tally.failures), said
