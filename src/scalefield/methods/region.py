@@ -80,13 +80,16 @@ class Region:
         """Recover from one anchor or more."""
         regions = merge_small(components(self._labels(mde_output)), self.min_share)
         samples = Samples.at(mde_output, anchors, self.space)
-        mde_map = mde_output.in_space(self.space).double()
+        mde_map = mde_output.in_space(self.space)
+        x = mde_map.cpu().numpy().reshape(-1)
         v, u = (_scaled(np.arange(n), n) for n in mde_output.shape)
-        # One design row a pixel and an anchor: x, u, v, 1.
-        pixels = np.stack(
-            np.broadcast_arrays(mde_map.cpu().numpy(), u[None, :], v[:, None], 1.0), axis=-1
-        )
-        at_anchors = pixels[samples.rows, samples.columns]
+
+        def design(pixel: np.ndarray) -> Float64[np.ndarray, "p 4"]:
+            """x, u, v, 1 at flat pixels."""
+            row, column = np.divmod(pixel, len(u))
+            return np.stack([x[pixel], u[column], v[row], np.ones(len(pixel))], axis=1)
+
+        at_anchors = design(samples.rows * len(u) + samples.columns)
         valid = mde_output.valid.cpu().numpy()
         supports = _Supports(regions, samples)
         everywhere = fit_affine(samples)
@@ -96,7 +99,7 @@ class Region:
         members = members_of(regions)
         for region, inside in enumerate(members):
             support, how = supports.of(region)
-            shown = pixels.reshape(-1, 4)[inside]
+            shown = design(inside)
             known = shown[valid.reshape(-1)[inside]]
             plane, rung = self._plane(samples[support], at_anchors[support], known, limits)
             if plane is None:

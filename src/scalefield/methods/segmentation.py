@@ -40,13 +40,17 @@ def superpixel_labels(
 
 def components(labels: Int64[np.ndarray, "h w"]) -> Int64[np.ndarray, "h w"]:
     """Number the connected parts (4 neighbours) of equal labels 0, 1, …"""
-    pixel = np.arange(labels.size).reshape(labels.shape)
-    equal_down, equal_across = labels[1:] == labels[:-1], labels[:, 1:] == labels[:, :-1]
-    start = np.concatenate([pixel[:-1][equal_down], pixel[:, :-1][equal_across]])
-    end = np.concatenate([pixel[1:][equal_down], pixel[:, 1:][equal_across]])
-    graph = coo_array((np.ones(len(start), bool), (start, end)), shape=(labels.size,) * 2)
+    # Nodes are runs of a row, of which there are far fewer than pixels; two runs that touch are
+    # joined once, where the later of the two begins.
+    begins = np.ones(labels.shape, dtype=bool)
+    begins[:, 1:] = labels[:, 1:] != labels[:, :-1]
+    run = np.cumsum(begins).reshape(labels.shape) - 1
+    joined = (labels[1:] == labels[:-1]) & (begins[1:] | begins[:-1])
+    above, below = run[:-1][joined], run[1:][joined]
+    runs = int(run[-1, -1]) + 1
+    graph = coo_array((np.ones(len(above), bool), (above, below)), shape=(runs, runs))
     _, parts = connected_components(graph, directed=False)
-    return parts.reshape(labels.shape).astype(np.int64)
+    return parts.astype(np.int64)[run]
 
 
 def merge_small(regions: Int64[np.ndarray, "h w"], min_share: float) -> Int64[np.ndarray, "h w"]:
@@ -84,13 +88,10 @@ def merge_small(regions: Int64[np.ndarray, "h w"], min_share: float) -> Int64[np
 
 def _border_lengths(regions: np.ndarray, count: int) -> dict[int, Counter[int]]:
     """For every region, its neighbours with the number of pixel edges shared."""
-    pairs = np.concatenate(
-        [
-            np.stack([regions[:-1].reshape(-1), regions[1:].reshape(-1)], axis=1),
-            np.stack([regions[:, :-1].reshape(-1), regions[:, 1:].reshape(-1)], axis=1),
-        ]
-    )
-    pairs = np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1)
+    down, across = regions[1:] != regions[:-1], regions[:, 1:] != regions[:, :-1]
+    first = np.concatenate([regions[:-1][down], regions[:, :-1][across]])
+    second = np.concatenate([regions[1:][down], regions[:, 1:][across]])
+    pairs = np.sort(np.stack([first, second], axis=1), axis=1)
     edges, lengths = np.unique(pairs, axis=0, return_counts=True)
     borders: dict[int, Counter[int]] = {region: Counter() for region in range(count)}
     for (a, b), length in zip(edges.tolist(), lengths.tolist(), strict=True):
