@@ -102,14 +102,14 @@ def write_folder(path: str | Path) -> Iterator[Path]:
         staging = tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.")
     except OSError as e:
         raise InputError(f"{path}: cannot be written ({e.strerror})") from None
-    with staging as folder:
-        yield Path(folder)
-        try:
+    try:
+        with staging as folder:
+            yield Path(folder)
             path.mkdir(exist_ok=True)
             for file in sorted(Path(folder).iterdir()):
                 os.replace(file, path / file.name)
-        except OSError as e:
-            raise InputError(f"{path}: cannot be written ({e.strerror})") from None
+    except OSError as e:
+        raise InputError(f"{path}: cannot be written ({e.strerror})") from None
 
 
 def write_json(path: str | Path, value: Any) -> None:

@@ -1,0 +1,117 @@
+"""A full disk and a folder without rights: one sentence, and what was there stays as it was."""
+
+import os
+import resource
+import signal
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from scalefield.cli import main
+
+COMMANDS = ("recover", "predict", "label", "evaluate", "train")
+NOBODY = 65534
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def check_sentence(ended, words: str) -> None:
+    assert ended.code == 2, ended.said
+    said = [line for line in ended.said.splitlines() if "cannot be" in line]
+    assert len(said) == 1, ended.said
+    assert "scalefield: " in said[0]  # a progress bar may stand before it
+    assert words in said[0]
+    assert "Traceback" not in ended.said
+
+
+def limit_files(size: int):
+    """No file may grow beyond so many bytes, as on a disk with no more room."""
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails, and the process lives
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+    return limit
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_room_is_said_in_a_sentence(command, world, in_child, tmp_path):
+    place = tmp_path / "place"
+    place.mkdir()
+    ended = in_child(lambda: world.run(command, place / "out"), limit_files(100))
+    check_sentence(ended, "cannot be written (File too large)")
+    # Nothing half-written, and no litter: at most small files that were whole before.
+    for name, data in everything(place).items():
+        assert not Path(name).name.startswith("."), name
+        assert 0 < len(data) <= 100
+
+
+@pytest.mark.parametrize("command", ["recover", "predict", "label"])
+def test_no_room_leaves_earlier_files_whole(command, world, in_child, tmp_path):
+    place = tmp_path / "place"
+    assert in_child(lambda: world.run(command, place / "out")).code == 0
+    before = everything(place)
+    lost = max(before, key=lambda name: len(before[name]) * name.endswith((".npz", ".safetensors")))
+    if command != "recover":  # which writes all of its files anew
+        (place / lost).unlink()
+        (place / lost).with_suffix(".json").unlink(missing_ok=True)
+    ended = in_child(lambda: world.run(command, place / "out"), limit_files(100))
+    check_sentence(ended, "cannot be written")
+    kept = everything(place)
+    assert set(kept) >= set(before) - {lost, str(Path(lost).with_suffix(".json"))}
+    assert all(data == before[name] for name, data in kept.items())
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 64 kB of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system needs more rights than these")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_disk_that_is_really_full(command, world, in_child, small_disk):
+    (small_disk / "mine").write_bytes(bytes(60_000))
+    ended = in_child(lambda: world.run(command, small_disk / "out"))
+    check_sentence(ended, "No space left on device")
+    assert (small_disk / "mine").read_bytes() == bytes(60_000)
+    assert not [name for name in everything(small_disk) if Path(name).name.startswith(".")]
+
+
+def test_a_shard_without_room(world, in_child, tmp_path):
+    """Tars are written by tarfile itself, and its complaints are caught too."""
+    rgb, shard = world.root / "home" / "rgb", tmp_path / "s.tar"
+    with tarfile.open(shard, "w") as tar:
+        for name in ("0.png", "0.anchors.csv"):
+            tar.add(rgb / name, name)
+    words = ["label", str(shard), "--method", "global", "--workers", "1"]
+    place = tmp_path / "place"
+    ended = in_child(lambda: main([*words, "--out", str(place)]), limit_files(2000))
+    check_sentence(ended, "cannot be written (File too large)")
+    assert set(everything(place)) == {"label.json"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_folder_without_rights(command, world, in_child):
+    place = world.root.parent / f"closed-{command}"
+    place.mkdir()
+    (place / "mine").write_bytes(b"mine")
+    place.chmod(0o555)
+
+    def become_nobody() -> None:
+        if os.geteuid() == 0:
+            os.setegid(NOBODY)
+            os.seteuid(NOBODY)
+
+    ended = in_child(lambda: world.run(command, place / "out"), become_nobody)
+    check_sentence(ended, "cannot be written (Permission denied)")
+    assert everything(place) == {"mine": b"mine"}
