@@ -10,13 +10,15 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cpu.txt
 SOURCES := pyproject.toml constraints-cpu.txt
 
-.PHONY: bench demo picture test check format oracle clean
+.PHONY: audit bench demo lowest picture test check format oracle clean weights-sums wheel
 
 demo: .venv/.core  ## recover metric depth for the bundled sample
 	$(BIN)/scalefield demo --out $(OUT)
 
-bench: .venv/.core  ## what each step costs beside DA3-BASE
-	$(BIN)/python benchmarks/bench.py --out results/bench
+bench: .venv/.core  ## what each step costs: results/bench, and its tables in docs/speed.md
+	$(PIP) --group bench
+	$(BIN)/python benchmarks/bench.py --out results/bench $(BENCH)
+	$(BIN)/python scripts/speed_tables.py
 
 picture: demo  ## the README's picture
 	cp $(OUT)/preview.png docs/room.png
@@ -42,6 +44,35 @@ oracle: .venv/.dev
 	  depth-anything-3==0.1.1 addict omegaconf einops \
 	  || echo "no oracle for Depth Anything 3: its tests will skip"
 
+# What a user gets: the sdist, the wheel made from it, and that wheel at work where nothing else is.
+wheel: .venv/.core
+	rm -rf dist .wheel
+	$(PIP) --group release
+	$(BIN)/python -m build --outdir dist > /dev/null
+	$(PYTHON) -m venv .wheel
+	.wheel/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-cpu.txt \
+	  dist/*.whl
+	.wheel/bin/python scripts/smoke_wheel.py
+
+# The oldest versions that pyproject.toml allows, really tested. This alone does without the
+# constraint, which would lift torch; UV_TORCH_BACKEND=cpu saves gigabytes where that index is near.
+lowest: .venv/.core
+	$(PIP) --group release
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .lowest
+	$(BIN)/uv pip install --quiet --python .lowest --resolution lowest-direct \
+	  --editable ".[mde,onnx,exr,region,plot,colmap,web]" --group dev
+	.lowest/bin/python -m pytest -n $(WORKERS) --ignore=tests/export/test_onnx_export.py \
+	  --ignore=tests/training --ignore=tests/labelling --ignore=tests/web/test_page.py
+
+# Known vulnerabilities of everything installed. --strict: what could not be looked up is no pass.
+audit: .venv/.dev
+	$(PIP) --group release
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//' > .venv/frozen.txt
+	$(BIN)/python -m pip_audit --strict --no-deps --disable-pip -r .venv/frozen.txt
+
+weights-sums: .venv/.core  ## the hashes of shipped weights, after they were replaced
+	$(BIN)/python -m scalefield.integrity
+
 .venv/.core: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) --upgrade "pip>=25.1"  # the first to know dependency groups
@@ -53,4 +84,4 @@ oracle: .venv/.dev
 	touch $@
 
 clean:
-	rm -rf .venv .oracle out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .lowest .oracle .wheel dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
