@@ -1,0 +1,65 @@
+"""The same inputs and the same seed give the same bytes, whatever the number of workers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import scalefield as sf
+from scalefield.cli import main
+from scalefield.methods import METHODS
+
+
+def content(out: Path) -> dict[str, bytes]:
+    """All that a run leaves, but for times."""
+    paths = (p for p in out.rglob("*") if p.is_file())
+    found = {p.relative_to(out).as_posix(): p.read_bytes() for p in paths}
+    return {name: data for name, data in found.items() if not name.startswith("timings")}
+
+
+@pytest.mark.parametrize("command", ["label", "evaluate"])
+def test_workers_do_not_matter(command, world, tmp_path):
+    runs = []
+    for workers in ("1", "2"):
+        words = world.words(command, tmp_path / workers)
+        words[words.index("--workers") + 1] = workers
+        assert main(words) == 0
+        runs.append(content(tmp_path / workers))
+    assert runs[0] == runs[1]
+    assert len(runs[0]) > 4
+
+
+@pytest.mark.parametrize("command", ["recover", "predict", "train"])
+def test_a_second_run_is_the_first(command, world, tmp_path):
+    runs = []
+    for name in ("a", "b"):
+        out = tmp_path / name / "out"  # a model's card has the name of its folder
+        assert world.run(command, out) == 0
+        runs.append(content(out))
+    assert runs[0] == runs[1]
+    assert runs[0]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_threads_do_not_matter(name):
+    """Aligners give the same bytes. Convolutions split their sums among threads, so that what
+    has basis maps agrees to a part in 10⁵; commands that promise bytes run on one thread."""
+    v, u = np.indices((96, 128))
+    relative = 2 + np.sin(u / 17) + v / 60
+    where = np.random.default_rng(0).integers(0, 96, (2, 40))
+    anchors = sf.Anchors(where[1], where[0], 3 * relative[where[0], where[1]] ** 1.1)
+    options = {"superpixels": 20} if name == "region" else {}
+    depths = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found = sf.recover(
+                None, anchors, mde_depth=relative, kind="depth", method=name, **options
+            )
+            depths.append(found.depth_m)
+    finally:
+        torch.set_num_threads(1)
+    for other in depths[1:]:
+        rtol = 0 if found.basis_maps is None else 1e-5
+        np.testing.assert_allclose(other, depths[0], rtol=rtol)
