@@ -119,6 +119,7 @@ class Recovery:
         form: Form,
         *,
         rejected: tuple[Rejection, ...] = (),
+        std_log: Tensor | None = None,
         **report: Any,
     ) -> Recovery:
         given = len(anchors)
@@ -149,6 +150,9 @@ class Recovery:
         return cls(
             depth_m=depth_m,
             log_scale=log_scale,
+            std_log=None
+            if std_log is None
+            else torch.where(mde_output.valid, std_log.float(), torch.nan),
             report=Report(
                 model=mde_output.model,
                 kind=mde_output.kind,

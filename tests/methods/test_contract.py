@@ -12,6 +12,7 @@ from scalefield.mde.output import MDEOutput
 from scalefield.methods import METHODS
 from scalefield.methods.basis import Basis
 from scalefield.methods.field import Field
+from scalefield.methods.interpolate import Interpolate
 from scalefield.methods.log_kernel import LogKernel
 from scalefield.methods.median import Median
 from scalefield.recovery import bring_depth, recover_from
@@ -111,7 +112,11 @@ def test_finite_positive_float32_of_the_images_size(method, mde_map, anchor_set)
     recovery = recover_from(mde_output, anchors, method)
 
     valid = mde_output.valid
-    for values in (recovery.depth_m, recovery.log_scale):
+    maps = [recovery.depth_m, recovery.log_scale]
+    if recovery.std_log is not None:
+        assert (recovery.std_log[valid] > 0).all()
+        maps.append(recovery.std_log)
+    for values in maps:
         assert values.shape == SHAPE
         assert values.dtype == torch.float32
         assert values.device == mde_output.prediction.device
@@ -195,6 +200,11 @@ def test_numpy_in_numpy_out_torch_in_torch_out(method):
     assert isinstance(from_numpy.depth_m, np.ndarray)
     assert isinstance(from_torch.depth_m, torch.Tensor)
     np.testing.assert_array_equal(from_numpy.depth_m, from_torch.depth_m.numpy())
+
+
+def test_every_method_but_plain_interpolation_says_how_sure_it_is(method):
+    recovery = recover_from(bring_depth(*MAPS["depth"]), anchors_named("many"), method)
+    assert (recovery.std_log is None) == isinstance(method, Interpolate)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (3, 2)])

@@ -45,7 +45,7 @@ def test_the_ridge_costs_no_more_than_its_share(relative, measure, corners, n):
     method = Grid()
     start = fit_scale(samples, "")
     vertices, _ = method.vertex_scales(samples, mde_output.shape, start)
-    A = method._bilinear(samples, mde_output.shape) * samples.x[:, None]
+    A = method._bilinear(samples.rows, samples.columns, mde_output.shape) * samples.x[:, None]
     r = method.ridge * np.trace(A.T @ A) / 4
     smallest = np.linalg.eigvalsh(A.T @ A)[0]
     wanted = np.array(corners)
@@ -74,7 +74,7 @@ def test_a_finer_grid_minimises_its_stated_objective(relative, measure):
     vertices, fallbacks = method.vertex_scales(samples, mde_output.shape, start)
     assert fallbacks == []
 
-    bilinear = method._bilinear(samples, mde_output.shape)
+    bilinear = method._bilinear(samples.rows, samples.columns, mde_output.shape)
     np.testing.assert_allclose(bilinear.sum(axis=1), 1)
     A = np.sqrt(samples.weight)[:, None] * bilinear * samples.x[:, None]
     r = np.trace(A.T @ A) / 12

@@ -66,7 +66,7 @@ def test_whatever_the_data_at_most_k_rising_lines(relative, measure, seed, edges
     mde_output = relative(seed=seed % 11)
     rng = np.random.default_rng(seed)
     anchors = measure(rng.uniform(1, 9, mde_output.shape), 15, seed)
-    curve, fallbacks = fit_bins(Samples.at(mde_output, anchors, "depth"), sorted(edges))
+    curve, fallbacks, _ = fit_bins(Samples.at(mde_output, anchors, "depth"), sorted(edges))
     x = torch.linspace(0.1, 4, 2000).double()
     slopes = torch.unique(((curve(x + 1e-7) - curve(x)) / 1e-7).round(decimals=3))
     slopes = slopes[slopes.abs() < 1e4]  # not across a jump between two intervals

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
 from scipy.spatial import cKDTree
+from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
 from scalefield.mde.output import MDEOutput, Space
+from scalefield.smoother import Smoother, at_lattice, fit_std, log_residuals, sigma_log, to_image
 
 MIN_RELATIVE_SPREAD = 1e-6
 """Samples whose x differ by less than this fraction of the largest say nothing about a shift."""
@@ -112,6 +116,34 @@ class Affine:
     def __call__(self, x: Any) -> Any:
         """The metric value of x, a number, an array or a tensor."""
         return self.scale * x + self.shift
+
+    def design(self, x: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, "n k"]:
+        """What y is linear in on this rung: x and one, x alone, or one alone."""
+        if not self.fallback:
+            return np.stack([x, np.ones_like(x)], axis=1)
+        return np.ones((len(x), 1)) if self.scale == 0 else x[:, None]
+
+
+def curve_std(
+    mde_output: MDEOutput,
+    anchors: Anchors,
+    samples: Samples,
+    space: Space,
+    *,
+    curve: Callable[[Any], Any],
+    design: Callable[[Float64[np.ndarray, " n"]], Float64[np.ndarray, "n k"]],
+) -> Float[Tensor, "h w"]:
+    """std_log of a function of x, linear in the columns of a design, fitted by least squares."""
+    x = at_lattice(mde_output.in_space(space))
+    fitted, predicted = (curve(torch.from_numpy(each)).numpy() for each in (samples.x, x))
+    std_log = fit_std(
+        Smoother.of(design(samples.x), samples.weight),
+        log_residuals(samples.y, fitted),
+        sigma_log(anchors)[samples.index],
+        (samples.y, predicted),
+        design(x),
+    )
+    return to_image(std_log, mde_output.shape, mde_output.prediction.device)
 
 
 def fit_affine(samples: Samples) -> Affine:

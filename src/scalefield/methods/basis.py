@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
@@ -19,6 +20,7 @@ from scalefield.generator import BasisMaps, Generator
 from scalefield.mde.output import MDEOutput
 from scalefield.result import Recovery
 from scalefield.ridge import Ridge, solve
+from scalefield.smoother import Smoother, fit_std, lattice, sigma_log, to_image
 from scalefield.targets import anchor_weights, targets
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
@@ -55,10 +57,13 @@ class Basis:
             torch.from_numpy(values).to(M.device)[None]
             for values in (targets(mde_output, anchors), anchor_weights(anchors))
         )
-        solution = solve(M[None], y, omega, self.ridge or generator.config.ridge)
+        ridge = self.ridge or generator.config.ridge
+        solution = solve(M[None], y, omega, ridge)
         # Upsampling is linear: ℓ is combined on the grid and one map is upsampled, not K.
         log_scale = upsample(solution.log_scale(maps.basis_maps)[:, None], mde_output.shape)
-        recovery = Recovery.from_log_scale(mde_output, anchors, log_scale[0, 0])
+        residuals = y[0] - solution.offset - M.double() @ solution.weights[0]
+        std_log = basis_std(mde_output, anchors, maps, M, residuals=residuals, ridge=ridge)
+        recovery = Recovery.from_log_scale(mde_output, anchors, log_scale[0, 0], std_log=std_log)
         return dataclasses.replace(
             recovery,
             weights=solution.weights[0].float(),
@@ -111,6 +116,39 @@ def basis_maps(generator: Generator, mde_output: MDEOutput) -> BasisMaps:
 
 def anchor_embeddings(maps: BasisMaps, mde_output: MDEOutput, anchors: Anchors) -> Tensor:
     """M, with M_im = E_m(a_i) at the pixel each anchor falls in (Eq. M)."""
-    rows, columns = anchors.pixels(mde_output.shape)
+    return embeddings(maps, mde_output.shape, *anchors.pixels(mde_output.shape))
+
+
+def embeddings(
+    maps: BasisMaps, shape: tuple[int, int], rows: np.ndarray, columns: np.ndarray
+) -> Float[Tensor, "n k"]:
+    """E at pixels of an image of this shape."""
     pixels = torch.from_numpy(np.stack([columns, rows], axis=1)).to(maps.basis_maps)
-    return sample(maps.basis_maps, pixels[None], mde_output.shape)[0]
+    return sample(maps.basis_maps, pixels[None], shape)[0]
+
+
+def basis_std(
+    mde_output: MDEOutput,
+    anchors: Anchors,
+    maps: BasisMaps,
+    M: Float[Tensor, "n k"],
+    *,
+    residuals: Float64[Tensor, " n"],
+    ridge: Ridge,
+) -> Float[Tensor, "h w"]:
+    """std_log of the weighted basis maps, which are linear in the targets."""
+    shape = mde_output.shape
+    rows, columns = (a.reshape(-1) for a in np.meshgrid(*map(lattice, shape), indexing="ij"))
+    design, there = (
+        E.detach().double().cpu().numpy() for E in (M, embeddings(maps, shape, rows, columns))
+    )
+    penalty = ridge.ridge * np.eye(design.shape[1])
+    penalty[0, 0] = ridge.ridge_global
+    std_log = fit_std(
+        Smoother.of(design, anchor_weights(anchors), penalty),
+        residuals.detach().cpu().numpy(),
+        sigma_log(anchors),
+        (np.ones(len(design)), np.ones(len(there))),
+        there,
+    )
+    return to_image(std_log, shape, M.device)

@@ -13,6 +13,7 @@ from scalefield.methods.affine import (
     MIN_RELATIVE_SPREAD,
     Affine,
     Samples,
+    curve_std,
     fit_affine,
     fit_ransac,
     fit_scale,
@@ -57,6 +58,7 @@ class Global:
             affine, inliers = fit_ransac(samples, self.seed)
             outliers = np.sort(samples.index[~inliers])
             rejected = tuple(Rejection(int(i), "outside RANSAC's consensus") for i in outliers)
+            samples = samples[inliers]
         elif self.fit == "median_mad":
             affine = match_median_mad(samples)
         else:
@@ -67,6 +69,9 @@ class Global:
             affine(mde_output.in_space(self.space).double()),
             self.space,
             rejected=rejected,
+            std_log=curve_std(
+                mde_output, anchors, samples, self.space, curve=affine, design=affine.design
+            ),
             fallbacks=(affine.fallback,) if affine.fallback else (),
         )
 

@@ -8,12 +8,21 @@ from typing import get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Bool, Float, Float64
+from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.methods.affine import Affine, Samples, fit_scale, require, require_choice
+from scalefield.methods.affine import (
+    Affine,
+    Samples,
+    curve_std,
+    fit_scale,
+    require,
+    require_choice,
+)
 from scalefield.result import Recovery
+from scalefield.smoother import Smoother, fit_std, lattice, log_residuals, sigma_log, to_image
 
 MIN_ANCHORS = 4
 SMALLEST_SCALE = 0.05
@@ -62,6 +71,9 @@ class Grid:
         mde_map = mde_output.in_space(self.space).double()
         if len(samples) < MIN_ANCHORS or start.scale == 0:
             prediction, fallbacks = start(mde_map), [start.fallback]
+            std_log = curve_std(
+                mde_output, anchors, samples, self.space, curve=start, design=start.design
+            )
         else:
             vertices, fallbacks = self.vertex_scales(samples, mde_output.shape, start)
             field = torch.nn.functional.interpolate(
@@ -71,30 +83,27 @@ class Grid:
                 align_corners=True,
             )[0, 0]
             prediction = field * mde_map
+            std_log = self._std(mde_output, samples, sigma_log(anchors)[samples.index], field)
         return Recovery.from_space(
-            mde_output, anchors, prediction, self.space, fallbacks=tuple(fallbacks)
+            mde_output,
+            anchors,
+            prediction,
+            self.space,
+            std_log=std_log,
+            fallbacks=tuple(fallbacks),
         )
 
     def vertex_scales(
         self, samples: Samples, shape: tuple[int, int], start: Affine
     ) -> tuple[Float64[np.ndarray, "rows columns"], list[str]]:
         """The scale s_k of each vertex, and the fallbacks taken."""
-        bilinear = self._bilinear(samples, shape)
-        # Units in which s₀ and typical x are one: the squares of extreme maps stay finite.
-        unit = float(np.median(samples.x[samples.x > 0]))
+        design, penalty, supported, unit = self._system(samples, shape)
         root = np.sqrt(samples.weight)
-        design = root[:, None] * bilinear * (samples.x / unit)[:, None]
         residual = root * (samples.y / (start.scale * unit) - samples.x / unit)
-        supported = bilinear.sum(axis=0) > 0
-        design = design[:, supported]
-        normal = design.T @ design
-        mean_square = np.trace(normal) / len(normal)
-        penalty = self.ridge * np.eye(bilinear.shape[1])
-        if self.rows * self.columns > 4:
-            penalty = penalty + self.laplacian * self._laplacian()
-        normal = normal + mean_square * penalty[np.ix_(supported, supported)]
-        delta = np.zeros(bilinear.shape[1])
+        design = root[:, None] * design
+        delta = np.zeros(len(supported))
         # lstsq, because without a ridge a vertex may be undetermined: it then moves least.
+        normal = design.T @ design + penalty
         delta[supported] = np.linalg.lstsq(normal, design.T @ residual, rcond=None)[0]
         fallbacks = []
         if not supported.all():
@@ -107,13 +116,56 @@ class Grid:
             scales = np.where(scales <= 0, SMALLEST_SCALE, scales)
         return (start.scale * scales).reshape(self.rows, self.columns), fallbacks
 
-    def _bilinear(
+    def _system(
         self, samples: Samples, shape: tuple[int, int]
+    ) -> tuple[
+        Float64[np.ndarray, "n k"],
+        Float64[np.ndarray, "k k"],
+        Bool[np.ndarray, " vertices"],
+        float,
+    ]:
+        """x · w_k(a_i) over the vertices with an anchor near, the penalty, which those are, and
+        the unit of x in which typical ones are one: the squares of extreme maps stay finite."""
+        bilinear = self._bilinear(samples.rows, samples.columns, shape)
+        unit = float(np.median(samples.x[samples.x > 0]))
+        supported = bilinear.sum(axis=0) > 0
+        design = (bilinear * (samples.x / unit)[:, None])[:, supported]
+        mean_square = (samples.weight @ design**2).mean()
+        penalty = self.ridge * np.eye(bilinear.shape[1])
+        if self.rows * self.columns > 4:
+            penalty = penalty + self.laplacian * self._laplacian()
+        return design, mean_square * penalty[np.ix_(supported, supported)], supported, unit
+
+    def _std(
+        self,
+        mde_output: MDEOutput,
+        samples: Samples,
+        tau: Float64[np.ndarray, " n"],
+        field: Float64[Tensor, "h w"],
+    ) -> Float[Tensor, "h w"]:
+        """std_log of the vertices' scales; x is a factor of both, and drops out at pixels."""
+        shape = mde_output.shape
+        design, penalty, supported, unit = self._system(samples, shape)
+        scales = field[samples.rows, samples.columns].cpu().numpy()
+        rows, columns = (
+            each.reshape(-1) for each in np.meshgrid(*map(lattice, shape), indexing="ij")
+        )
+        std_log = fit_std(
+            Smoother.of(design, samples.weight, penalty + 1e-12 * np.eye(len(penalty))),
+            log_residuals(samples.y, scales * samples.x),
+            tau,
+            (samples.y / unit, field[rows, columns].cpu().numpy()),
+            self._bilinear(rows, columns, shape)[:, supported],
+        )
+        return to_image(std_log, shape, field.device)
+
+    def _bilinear(
+        self, rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]
     ) -> Float64[np.ndarray, "n vertices"]:
-        """w_k(a_i): each anchor's weights on the vertices, summing to one."""
-        down = _hat_weights(samples.rows, shape[0], self.rows)
-        across = _hat_weights(samples.columns, shape[1], self.columns)
-        return (down[:, :, None] * across[:, None, :]).reshape(len(samples), -1)
+        """w_k(a_i): each pixel's weights on the vertices, summing to one."""
+        down = _hat_weights(rows, shape[0], self.rows)
+        across = _hat_weights(columns, shape[1], self.columns)
+        return (down[:, :, None] * across[:, None, :]).reshape(len(rows), -1)
 
     def _laplacian(self) -> Float64[np.ndarray, "vertices vertices"]:
         """δᵀLδ = Σ (δ_k − δ_l)² over neighbours in the four directions."""

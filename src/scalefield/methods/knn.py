@@ -7,7 +7,8 @@ from typing import get_args
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
+from scipy.spatial import cKDTree
 from torch import Tensor
 
 from scalefield.anchors import Anchors
@@ -15,6 +16,17 @@ from scalefield.mde.output import MDEOutput, Space
 from scalefield.methods.affine import MIN_RELATIVE_SPREAD, Samples, require, require_choice
 from scalefield.methods.nearest import nearest_points
 from scalefield.result import Recovery
+from scalefield.smoother import (
+    LARGEST_STD,
+    at_lattice,
+    chosen,
+    lattice,
+    log_residuals,
+    noise_variance,
+    sigma_log,
+    to_image,
+    total_std,
+)
 
 
 @dataclass(frozen=True)
@@ -55,8 +67,60 @@ class KNN:
             anchors,
             prediction.view_as(mde_map),
             self.space,
+            std_log=self._std(mde_map, samples, sigma_log(anchors)[samples.index]),
             fallbacks=(f"scale only at {lower_pixels} pixels: {why}",) if lower_pixels else (),
         )
+
+    def _std(
+        self, mde_map: Float64[Tensor, "h w"], samples: Samples, tau: Float64[np.ndarray, " n"]
+    ) -> Float[Tensor, "h w"]:
+        """std_log, with v from fits to the k anchors nearest to one that is left out."""
+        shape, n = (mde_map.shape[0], mde_map.shape[1]), len(samples)
+        tree = cKDTree(samples.pixels)
+        variance = noise_variance(*(np.empty(0),) * 3)
+        if n > 1:
+            out = chosen(n)
+            distance, index = tree.query(samples.pixels[out], k=[*range(1, min(self.k, n - 1) + 2)])
+            # The anchor itself, or of several on its pixel the last: any one goes.
+            own = index == out[:, None]
+            own[~own.any(axis=1), -1] = True
+            index, distance = (a[~own].reshape(len(out), -1).T for a in (index, distance))
+            left_out, spread = _neighbour_spread(
+                samples, index, distance, samples.x[out], 0 * tau + 1
+            )
+            residuals = log_residuals(samples.y[out], left_out)
+            variance = noise_variance(residuals, 1 + spread, tau[out])
+        rows, columns = (a.reshape(-1) for a in np.meshgrid(*map(lattice, shape), indexing="ij"))
+        pixels = np.stack([rows, columns], axis=1)
+        distance, index = tree.query(pixels, k=[*range(1, min(self.k, n) + 1)])
+        x = at_lattice(mde_map)
+        _, spread = _neighbour_spread(samples, index.T, distance.T, x, variance + tau**2)
+        return to_image(total_std(variance, spread), shape, mde_map.device)
+
+
+def _neighbour_spread(
+    samples: Samples,
+    index: Int64[np.ndarray, "k p"],
+    distance: Float64[np.ndarray, "k p"],
+    x: Float64[np.ndarray, " p"],
+    variance: Float64[np.ndarray, " n"],
+) -> tuple[Float64[np.ndarray, " p"], Float64[np.ndarray, " p"]]:
+    """Predictions at pixels with these neighbours, and the relative variance that comes of theirs.
+
+    S_j = w_j (1 + (x − x̄)(x_j − x̄) / var x) where a line was fitted, and w_j on a lower rung.
+    """
+    fit = fit_neighbours(samples, *(torch.from_numpy(a) for a in (index, distance)))
+    scale, shift, lower = (each.numpy() for each in fit)
+    weight = samples.weight[index] / np.maximum(distance, 1)
+    weight = weight / weight.sum(axis=0)
+    predicted = scale * x + shift
+    with np.errstate(all="ignore"):  # no spread of x: a lower rung
+        centred = samples.x[index] - (weight * samples.x[index]).sum(axis=0)
+        tilt = (x - (weight * samples.x[index]).sum(axis=0)) / (weight * centred**2).sum(axis=0)
+        line = (weight * (1 + tilt * centred) * samples.y[index] / predicted) ** 2
+        spread = np.where(lower, weight**2, line)
+        spread = (spread * variance[index]).sum(axis=0)
+    return predicted, np.nan_to_num(spread, nan=LARGEST_STD**2, posinf=LARGEST_STD**2)
 
 
 def fit_neighbours(

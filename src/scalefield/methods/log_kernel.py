@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from jaxtyping import Float, Float64
 from scipy.spatial import cKDTree
+from scipy.spatial.distance import cdist
+from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.affine import Samples, require
 from scalefield.methods.gaussian import gaussian_sums
 from scalefield.result import Recovery
+from scalefield.smoother import chosen, fit_variance, lattice, sigma_log, to_image, total_std
 
 SMALLEST_SUM = 1e-290
 """Total weights below this have lost digits to float64's underflow."""
@@ -52,7 +58,46 @@ class LogKernel:
         if len(far):
             _, nearest = cKDTree(samples.pixels).query(far.cpu())
             log_scale[tuple(far.T)] = ratios[torch.as_tensor(nearest, device=device)]
+        std_log = kernel_std(
+            mde_output, samples, sigma_log(anchors)[samples.index], log_scale, bandwidth
+        )
         why = f"nearest anchor's ratio at {len(far)} pixels: all others are out of the kernel"
         return Recovery.from_log_scale(
-            mde_output, anchors, log_scale, fallbacks=(why,) if len(far) else ()
+            mde_output,
+            anchors,
+            log_scale,
+            std_log=std_log,
+            fallbacks=(why,) if len(far) else (),
         )
+
+
+def kernel_std(
+    mde_output: MDEOutput,
+    samples: Samples,
+    tau: Float64[np.ndarray, " n"],
+    log_scale: Float64[Tensor, "h w"],
+    bandwidth: float,
+) -> Float[Tensor, "h w"]:
+    """std_log of the weighted mean; S_i = w_i / Σ w, so an anchor's leverage is its own share."""
+    out = chosen(len(samples))
+    square = cdist(samples.pixels[out], samples.pixels, "sqeuclidean")
+    weights = np.exp(-square / (2 * bandwidth**2)) * samples.weight
+    shares = weights / weights.sum(axis=1, keepdims=True)
+    fitted = log_scale[samples.rows[out], samples.columns[out]].cpu().numpy()
+    residuals = (samples.y - samples.x)[out] - fitted
+    own = shares[np.arange(len(out)), out]
+    variance = fit_variance(residuals, own, (shares**2).sum(axis=1), tau[out])
+    # The square of a Gaussian is one of bandwidth b/√2.
+    shape, device = mde_output.shape, log_scale.device
+    v, u = (torch.from_numpy(lattice(n)).double().to(device) for n in shape)
+    pixels, weight = (torch.from_numpy(a).to(device) for a in (samples.pixels, samples.weight))
+    noise = weight**2 * torch.from_numpy(variance + tau**2).to(device)
+    sums = torch.empty(2, len(v), len(u), dtype=torch.float64, device=device)
+    for i, (moment, b) in enumerate(((weight, bandwidth), (noise, bandwidth / math.sqrt(2)))):
+        for down, across, (each,) in gaussian_sums(pixels, moment[None], b, (v, u)):
+            sums[i, down, across] = each
+    # Where every weight underflows, one anchor speaks alone.
+    alone = float((variance + tau**2).max())
+    spread = torch.where(sums[0] > SMALLEST_SUM, sums[1] / sums[0] ** 2, alone)
+    spread = torch.nan_to_num(spread, nan=alone, posinf=alone).clamp(max=alone)
+    return to_image(total_std(variance, spread.cpu().numpy().reshape(-1)), shape, device)

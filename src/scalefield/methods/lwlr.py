@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
@@ -16,6 +16,19 @@ from scalefield.mde.output import MDEOutput, Space
 from scalefield.methods.affine import Samples, fit_affine, require, require_choice
 from scalefield.methods.gaussian import gaussian_sums, gaussian_sums_on_image
 from scalefield.result import Recovery, Rejection
+from scalefield.smoother import (
+    EXACT,
+    LARGEST_STD,
+    Smoother,
+    at_lattice,
+    chosen,
+    lattice,
+    log_residuals,
+    noise_variance,
+    sigma_log,
+    to_image,
+    total_std,
+)
 
 Bandwidth = Literal["paper", "adaptive"]
 
@@ -76,11 +89,16 @@ class LWLR:
             fallbacks.append("no anchor left out: every one is 15 % off or more under Global")
         aligned = affine(mde_output.in_space(self.space).double())
         scale, shift = self._fields(mde_output.shape, aligned, samples[kept])
+        tau = sigma_log(anchors)[samples.index[kept]]
+        # Anchors are left out of Global too, to first order.
+        own = Smoother.of(affine.design(samples.x), samples.weight).leverage[kept]
+        std_log = self._std(mde_output.shape, aligned, samples[kept], tau, 1 - own)
         return Recovery.from_space(
             mde_output,
             anchors,
             aligned.mul_(scale).add_(shift),
             self.space,
+            std_log=std_log,
             fallbacks=tuple(fallbacks),
             rejected=tuple(
                 Rejection(int(i), f"relative error under Global at least {OUTLIER_RELATIVE_ERROR}")
@@ -128,6 +146,62 @@ class LWLR:
             )
             scale, shift = left @ scale @ right.T, left @ shift @ right.T
         return scale, shift.mul_(unit)
+
+    def _std(
+        self,
+        shape: tuple[int, int],
+        aligned: Tensor,
+        samples: Samples,
+        tau: Float64[np.ndarray, " n"],
+        left: Float64[np.ndarray, " n"],
+    ) -> Float[Tensor, "h w"]:
+        """std_log, with v from the local fits at anchors that are left out."""
+        device, n = aligned.device, len(samples)
+        unit, b = float(np.median(samples.y)), self.bandwidth_px(shape[1], samples)
+        x = aligned[samples.rows, samples.columns] / unit
+        y, weight, pixels = (
+            torch.from_numpy(a).to(device)
+            for a in (samples.y / unit, samples.weight, samples.pixels)
+        )
+        powers = torch.stack([torch.ones_like(x), x, x * x])
+        moments = torch.cat([weight * powers, weight * y * powers[:2]])
+        noise = (weight * y) ** 2 * powers
+        which = chosen(n)
+        which = which[left[which] > EXACT]
+        out = torch.from_numpy(which).to(device)
+        kernel = torch.exp(-(torch.cdist(pixels[out], pixels) ** 2) / (2 * b * b))
+        kernel[torch.arange(len(out)), out] = 0
+        sums = moments @ kernel.T
+        scale, shift = self._solve(*sums)
+        left_out = scale * x[out] + shift
+        inflation = 1 + self._spread(x[out], left_out, sums, noise @ (kernel**2).T)
+        residuals = log_residuals(y[out].cpu().numpy(), left_out.cpu().numpy()) / left[which]
+        variance = noise_variance(residuals, inflation.cpu().numpy() / left[which], tau[which])
+        # The square of a Gaussian is one of bandwidth b/√2.
+        noise = noise * torch.from_numpy(variance + tau**2).to(device)
+        nodes = tuple(lattice(size) for size in shape)
+        v, u = (torch.from_numpy(each).double().to(device) for each in nodes)
+        sums = torch.empty(5, len(v), len(u), dtype=torch.float64, device=device)
+        noise_sums = torch.empty_like(sums[:3])
+        for down, across, each in gaussian_sums(pixels, moments, b, (v, u)):
+            sums[:, down, across] = each
+        for down, across, each in gaussian_sums(pixels, noise, b / math.sqrt(2), (v, u)):
+            noise_sums[:, down, across] = each
+        x = torch.from_numpy(at_lattice(aligned)).to(device).view_as(sums[0]) / unit
+        scale, shift = self._solve(*sums)
+        spread = self._spread(x, scale * x + shift, sums, noise_sums)
+        return to_image(total_std(variance, spread.cpu().numpy().reshape(-1)), shape, device)
+
+    def _spread(self, x: Tensor, predicted: Tensor, sums: Tensor, noise: Tensor) -> Tensor:
+        """Σ S_i² (y_i/ŷ)² var_i, where `noise` are the sums of w² y² var · (1, x, x²)."""
+        w, wx, wxx = sums[:3]
+        w_ridge = w + self.shift_penalty
+        factor = w / ((wxx * w_ridge - wx * wx) * (w + self.blend) * predicted)
+        a, b = (x * w_ridge - wx) * factor, (wxx - x * wx) * factor
+        spread = noise[2] * a * a + 2 * noise[1] * a * b + noise[0] * b * b
+        # As in the fit itself: Global, whose own spread is small beside v.
+        spread = torch.where(w > 1e-9 * self.blend, spread, 0)
+        return spread.nan_to_num(nan=0.0, posinf=LARGEST_STD**2).clamp(min=0)
 
     def _solve(
         self, w: Tensor, wx: Tensor, wxx: Tensor, wy: Tensor, wxy: Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
 from scalefield.result import Recovery
+from scalefield.smoother import fit_variance, sigma_log, total_std
 from scalefield.targets import targets
 
 
@@ -22,5 +24,13 @@ class Median:
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
         """Recover from one anchor or more."""
-        log_scale = float(np.median(targets(mde_output, anchors)))
-        return Recovery.from_log_scale(mde_output, anchors, torch.tensor(log_scale))
+        y, n = targets(mde_output, anchors), len(anchors)
+        log_scale = float(np.median(y))
+        # As for a mean, but for the π/2 that a median's variance is larger by.
+        tau = sigma_log(anchors)
+        share = np.full(n, 1 / n)
+        variance = fit_variance(y - log_scale, share, share, tau)
+        std_log = total_std(variance, min(1.0, math.pi / 2 / n) * (variance + (tau**2).mean()))
+        return Recovery.from_log_scale(
+            mde_output, anchors, torch.tensor(log_scale), std_log=torch.tensor(std_log)
+        )

@@ -15,6 +15,7 @@ from scalefield.mde.output import MDEOutput, Space
 from scalefield.methods.affine import (
     Affine,
     Samples,
+    curve_std,
     fit_affine,
     fit_ransac,
     require,
@@ -28,8 +29,9 @@ Edges = Literal["quantile", "equal_width"]
 MIN_BIN_ANCHORS = 3
 BREAKPOINT_QUANTILES = np.linspace(0.1, 0.9, 81)
 
-Curve = tuple[Callable[[Tensor], Tensor], list[str]]
-"""Metric value as a function of the relative map, and the fallbacks taken."""
+Design = Callable[[np.ndarray], np.ndarray]
+Curve = tuple[Callable[[Tensor], Tensor], list[str], Design]
+"""Metric value as a function of the relative map, the fallbacks taken, and what it is linear in."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +69,19 @@ class Piecewise:
         """Recover from one anchor or more."""
         assert self.space is not None
         samples = Samples.at(mde_output, anchors, self.space)
-        curve, fallbacks = (
+        curve, fallbacks, design = (
             fit_bins(samples, self._edges(samples.x))
             if self.variant == "bins"
             else fit_continuous(samples, self.seed)
         )
         prediction = curve(mde_output.in_space(self.space).double())
         return Recovery.from_space(
-            mde_output, anchors, prediction, self.space, fallbacks=tuple(fallbacks)
+            mde_output,
+            anchors,
+            prediction,
+            self.space,
+            std_log=curve_std(mde_output, anchors, samples, self.space, curve=curve, design=design),
+            fallbacks=tuple(fallbacks),
         )
 
     def _edges(self, x: np.ndarray) -> list[float]:
@@ -120,7 +127,12 @@ def fit_bins(samples: Samples, edges: list[float]) -> Curve:
         scale, shift = table([f.scale for f in lines]), table([f.shift for f in lines])
         return scale[interval] * x + shift[interval]
 
-    return curve, fallbacks
+    def design(x: np.ndarray) -> np.ndarray:
+        interval = np.searchsorted(edges, x, side="right")
+        columns = [(interval == k)[:, None] * line.design(x) for k, line in enumerate(lines)]
+        return np.concatenate(columns, axis=1)
+
+    return curve, fallbacks, design
 
 
 def _flaw(samples: Samples, inside: np.ndarray) -> str:
@@ -138,10 +150,8 @@ def fit_continuous(samples: Samples, seed: int) -> Curve:
     """
     if len(samples) < 4:
         line = fit_affine(samples)
-        return line, [
-            "one line for all depths: fewer than 4 anchors",
-            *([line.fallback] if line.fallback else []),
-        ]
+        said = ["one line for all depths: fewer than 4 anchors"]
+        return line, said + ([line.fallback] if line.fallback else []), line.design
     x, y, root = samples.x, samples.y, np.sqrt(samples.weight)
     unit = np.abs(x).max() or 1.0
     best: tuple[float, float, np.ndarray] | None = None  # error, b, coefficients
@@ -158,10 +168,15 @@ def fit_continuous(samples: Samples, seed: int) -> Curve:
     if best is None:
         line, inliers = fit_ransac(samples, seed)
         why = f"no breakpoint gives two rising segments; {inliers.sum()} of {len(x)} anchors agree"
-        return line, [
-            f"RANSAC's line for all depths: {why}",
-            *([line.fallback] if line.fallback else []),
-        ]
+        said = [f"RANSAC's line for all depths: {why}"]
+        return line, said + ([line.fallback] if line.fallback else []), line.design
     _, b, (constant, slope, bend) = best
     below = Affine(slope / unit, constant)
-    return lambda x: below(x) + (bend / unit) * (x - b).clamp(min=0), []
+
+    def curve(x: Tensor) -> Tensor:
+        return below(x) + (bend / unit) * (x - b).clamp(min=0)
+
+    def columns(x: np.ndarray) -> np.ndarray:
+        return np.stack([np.ones_like(x), x / unit, np.maximum(x - b, 0) / unit], axis=1)
+
+    return curve, [], columns

@@ -33,13 +33,18 @@ from scalefield.methods.segmentation import (
     superpixel_labels,
 )
 from scalefield.result import Recovery
+from scalefield.smoother import Smoother, fit_variance, log_residuals, sigma_log, total_std
 
 MIN_ANCHORS = 5
 DILATION_STEP = 0.02
 """Of the image's diagonal."""
 DILATION_STEPS = 10
 TILT_RIDGE = 1e-3
+AFFINE_RUNG = "scale and shift without tilt"
+SCALE_RUNG = "scale only"
 GLOBAL_RUNG = "Global's scale and shift"
+COLUMNS = {"": (0, 1, 2, 3), AFFINE_RUNG: (0, 3), SCALE_RUNG: (0,), GLOBAL_RUNG: (0, 3)}
+"""Of x, u, v, 1, those that each rung fits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +100,7 @@ class Region:
         everywhere = fit_affine(samples)
         limits = (0.5 * samples.y.min(), 2 * samples.y.max())
         reasons: Counter[str] = Counter()
+        doubts = _Doubts(samples, at_anchors, sigma_log(anchors)[samples.index], supports.home)
         prediction = np.empty(mde_output.shape)
         members = members_of(regions)
         for region, inside in enumerate(members):
@@ -103,8 +109,10 @@ class Region:
             known = shown[valid.reshape(-1)[inside]]
             plane, rung = self._plane(samples[support], at_anchors[support], known, limits)
             if plane is None:
-                plane = _flat(everywhere)
+                plane, support = _flat(everywhere), np.arange(len(samples))
             prediction.reshape(-1)[inside] = shown @ plane
+            centre = known.mean(axis=0) if len(known) else at_anchors[support].mean(axis=0)
+            doubts.add(region, support, plane, COLUMNS[rung], centre)
             reasons.update(reason for reason in (how, rung) if reason)
         fallbacks = [f"{why}: {n} of {len(members)} regions" for why, n in reasons.items()]
         if everywhere.fallback and reasons[GLOBAL_RUNG]:
@@ -114,6 +122,7 @@ class Region:
             anchors,
             torch.from_numpy(prediction).to(mde_map.device),
             self.space,
+            std_log=torch.from_numpy(doubts.std_log()[regions]).to(mde_map.device),
             fallbacks=tuple(fallbacks),
         )
 
@@ -140,10 +149,10 @@ class Region:
             return full, ""
         affine = fit_affine(support)
         if not affine.fallback and holds(_flat(affine)):
-            return _flat(affine), "scale and shift without tilt"
+            return _flat(affine), AFFINE_RUNG
         scale = fit_scale(support, "")
         if scale.scale > 0 and holds(_flat(scale)):
-            return _flat(scale), "scale only"
+            return _flat(scale), SCALE_RUNG
         return None, GLOBAL_RUNG
 
     def _labels(self, mde_output: MDEOutput) -> Int64[np.ndarray, "h w"]:
@@ -173,6 +182,52 @@ def fit_plane(
     target = np.concatenate([root * samples.y / y_unit, np.zeros(2)])
     plane, _, rank, _ = np.linalg.lstsq(rows, target, rcond=None)
     return plane * y_unit / units if rank == 4 else None
+
+
+class _Doubts:
+    """std_log of every region at its middle: one v for the image, each region's own spread."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        design: Float64[np.ndarray, "n 4"],
+        tau: Float64[np.ndarray, " n"],
+        home: Int64[np.ndarray, " n"],
+    ) -> None:
+        self.samples, self.design, self.tau, self.home = samples, design, tau, home
+        # Residuals in log-depth, leverage and spread, of each anchor in its own region's fit.
+        self.told = np.full((3, len(samples)), np.nan)
+        self.fits: list[tuple[Smoother, np.ndarray, np.ndarray, float]] = []
+
+    def add(
+        self,
+        region: int,
+        support: Int64[np.ndarray, " m"],
+        plane: Float64[np.ndarray, " 4"],
+        columns: tuple[int, ...],
+        centre: Float64[np.ndarray, " 4"],
+    ) -> None:
+        """Take note of a region's fit."""
+        samples, rows = self.samples[support], self.design[support]
+        smoother = Smoother.of(rows[:, list(columns)], samples.weight)
+        residuals = log_residuals(samples.y, rows @ plane)
+        spread = smoother.spread(smoother.design, samples.y, samples.y)
+        own = self.home[support] == region
+        told = np.stack([residuals, smoother.leverage, spread])
+        self.told[:, support[own]] = told[:, own]
+        self.fits.append((smoother, support, centre[list(columns)], float(centre @ plane)))
+
+    def std_log(self) -> Float64[np.ndarray, " regions"]:
+        """One value a region, in the order in which they were added."""
+        known = np.isfinite(self.told).all(axis=0)
+        residuals, leverage, spread = self.told[:, known]
+        variance = fit_variance(residuals, leverage, spread, self.tau[known])
+        noise = self.samples.y * np.sqrt(variance + self.tau**2)
+        spreads = [
+            smoother.spread(centre[None], noise[support], np.array([predicted]))[0]
+            for smoother, support, centre, predicted in self.fits
+        ]
+        return total_std(variance, np.array(spreads))
 
 
 class _Supports:
