@@ -205,7 +205,7 @@ def helper(tmp_path, monkeypatch):
 
 
 RULES = Rules(max_error=10.0, min_in_range=0.0)
-CONFIG = LabelConfig("lite", "global", rules=RULES, threads=1)
+CONFIG = LabelConfig("lite", "global", rules=RULES)
 
 
 def test_a_deadly_image_costs_itself_and_no_other(folder, tmp_path, helper):

@@ -20,11 +20,17 @@ def content(out: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("command", ["label", "evaluate"])
 def test_workers_do_not_matter(command, world, tmp_path):
+    """Nor do the threads that this process was given, on which convolutions do depend."""
     runs = []
-    for workers in ("1", "2"):
-        words = world.words(command, tmp_path / workers)
+    for workers, threads in (("1", 2), ("2", 1)):
+        words = [w.replace("global", "basis") for w in world.words(command, tmp_path / workers)]
         words[words.index("--workers") + 1] = workers
-        assert main(words) == 0
+        torch.set_num_threads(threads)
+        try:
+            assert main(words) == 0
+            assert torch.get_num_threads() == threads
+        finally:
+            torch.set_num_threads(1)
         runs.append(content(tmp_path / workers))
     assert runs[0] == runs[1]
     assert len(runs[0]) > 4

@@ -69,7 +69,6 @@ class LabelCommand:
             rules=self.rules,
             device=self.device,
             batch=self.batch,
-            threads=1 if self.workers > 1 else None,
         )
         Labeller.of(config, out)  # a wrong name is refused here, and weights fetched once
         total = sum(len(job.samples) for job in jobs)

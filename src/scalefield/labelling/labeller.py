@@ -41,8 +41,6 @@ class LabelConfig:
     device: str = "cpu"
     batch: int = 1
     """Images of one size that the MDE sees together."""
-    threads: int | None = None
-    """Of torch, in each process; None leaves its own choice."""
 
     def identity(self) -> dict[str, Any]:
         """What must be equal for two runs to share a folder."""
@@ -67,10 +65,6 @@ class Labeller:
     @classmethod
     def of(cls, config: LabelConfig, out: Path) -> Labeller:
         """Load what the configuration names."""
-        import torch
-
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
         mde = load_mde(config.mde, device=config.device)
         return cls(
             out, mde, make_method(config.method, **config.options), config.rules, config.batch

@@ -19,6 +19,9 @@ Label = Callable[[Job], list[Record]]
 Make = Callable[[], Label]
 """Makes the labeller in the process that will use it; must survive pickling."""
 
+ONE_THREAD = 1
+"""Convolutions split their sums among threads; with one, a label is the same bytes whoever makes
+it, and more processes make up for it."""
 RETRIES = 2
 """How often Ray tries a job again after its worker died."""
 DEAD = "the process that worked on it died (out of memory?)"
@@ -26,9 +29,16 @@ DEAD = "the process that worked on it died (out of memory?)"
 
 def run_here(jobs: Sequence[Job], make: Make) -> Iterator[tuple[Job, list[Record]]]:
     """One job after the other, in this process."""
-    label = make()
-    for job in jobs:
-        yield job, label(job)
+    import torch
+
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(ONE_THREAD)
+        label = make()
+        for job in jobs:
+            yield job, label(job)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def run_pool(jobs: Sequence[Job], make: Make, workers: int) -> Iterator[tuple[Job, list[Record]]]:
@@ -103,6 +113,9 @@ class _Actor:
     """One of Ray's workers, with its labeller."""
 
     def __init__(self, make: Make, jobs: Sequence[Job]) -> None:
+        import torch
+
+        torch.set_num_threads(ONE_THREAD)
         self.label, self.jobs = make(), jobs
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -122,6 +135,9 @@ _labeller: Label
 
 def _start(make: Make) -> None:
     global _labeller  # noqa: PLW0603 - a pool's process has no other place for it
+    import torch
+
+    torch.set_num_threads(ONE_THREAD)
     _labeller = make()
 
 
