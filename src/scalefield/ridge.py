@@ -88,5 +88,7 @@ def solve(
     weighted = M * anchor_weights[..., None]
     normal = weighted.mT @ M + torch.diag(ridge)
     moment = weighted.mT @ (y - offset[:, None])[..., None]
-    weights = torch.cholesky_solve(moment, torch.linalg.cholesky(normal))[..., 0]
+    # On a GPU the check would wait for the device, and no CUDA graph could hold the solve.
+    factor, _ = torch.linalg.cholesky_ex(normal, check_errors=not normal.is_cuda)
+    weights = torch.cholesky_solve(moment, factor)[..., 0]
     return Solution(weights, offset)

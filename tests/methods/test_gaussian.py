@@ -5,7 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalefield.methods import gaussian
-from scalefield.methods.gaussian import PATCH_NODES, gaussian_sums, gaussian_sums_on_image
+from scalefield.methods.gaussian import (
+    PATCH_NODES,
+    gaussian_sums,
+    gaussian_sums_on_image,
+    solved_on_image,
+)
 
 
 def slow_sums(points, coefficients, bandwidth, queries):
@@ -65,6 +70,48 @@ def test_interpolated_patches_equal_the_sums_at_every_pixel(shape, bandwidth, cl
     queries = tuple(np.arange(n, dtype=float) for n in shape)
     wanted = slow_sums(points.numpy(), coefficients.numpy(), bandwidth, queries)
     np.testing.assert_allclose(found, wanted, rtol=1e-8, atol=1e-16)
+
+
+@pytest.mark.parametrize("resolved", [0.0, gaussian.RESOLVED])
+@given(
+    shape=st.tuples(st.integers(1, 150), st.integers(1, 150)),
+    bandwidth=st.floats(5, 200),
+    cluster=st.floats(0.05, 1),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=20)
+def test_a_ratio_of_sums_is_that_of_every_pixel(resolved, shape, bandwidth, cluster, seed):
+    """Interpolated where it is smooth, else made of sums at the pixels: the same."""
+    rng = np.random.default_rng(seed)
+    points = torch.from_numpy(rng.uniform(0, cluster, (80, 2)) * shape)
+    weight, value = rng.uniform(0.1, 1, (2, 80))
+    coefficients = torch.from_numpy(np.stack([weight, weight * value]))
+
+    def smoothed(sums):  # tends to one half far from all points, over less than a bandwidth
+        return ((sums[1] + 5e-7) / (sums[0] + 1e-6))[None]
+
+    found = torch.full(shape, torch.nan).double()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gaussian, "RESOLVED", resolved)
+        tiles = solved_on_image(points, coefficients, bandwidth, shape, reach=9.8, solve=smoothed)
+        for down, across, (ratio,) in tiles:
+            assert found[down, across].isnan().all()
+            found[down, across] = ratio
+    queries = tuple(np.arange(n, dtype=float) for n in shape)
+    wanted = smoothed(slow_sums(points.numpy(), coefficients.numpy(), bandwidth, queries))[0]
+    np.testing.assert_allclose(found, wanted, atol=1e-8)
+
+
+def test_a_smooth_ratio_is_interpolated():
+    rng = np.random.default_rng(0)
+    points = torch.from_numpy(rng.uniform(0, 200, (400, 2)))
+    calls = []
+    maps = solved_on_image(
+        points, torch.ones(1, 400).double(), 50.0, (200, 200), reach=9.8,
+        solve=lambda sums: calls.append(sums.shape) or sums / (sums + 1),
+    )  # fmt: skip
+    assert sum(ratio.numel() for _, _, ratio in maps) == 200 * 200
+    assert {rows * columns for _, rows, columns in calls} == {PATCH_NODES * 2 * PATCH_NODES}
 
 
 @pytest.mark.parametrize(("n", "bandwidth"), [(PATCH_NODES, 50.0), (500, 10.0)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from jaxtyping import Float64
@@ -21,6 +21,11 @@ PATCH_EXPONENT = 8.0
 PATCH_NODES = 26
 """Over a square patch of 2·8/reach bandwidths a Gaussian in reach is e^(±8·x − …) along an axis,
 which 26 Chebyshev nodes give to 1e-13 of its largest value there."""
+
+SOLVED_PATCH = 2.4
+"""Bandwidths over which a ratio of sums is tried with as many nodes, …"""
+RESOLVED = 3e-10
+"""… and the share of it that its last two coefficients may have."""
 
 
 def gaussian_sums(
@@ -82,32 +87,96 @@ def gaussian_sums_on_image(
         v, u = (torch.arange(n, dtype=torch.float64, device=device) for n in shape)
         yield from gaussian_sums(points, coefficients, bandwidth, (v, u), reach)
         return
-    positions, to_pixels = (m.to(device) for m in _chebyshev(patch))
+    positions, _, to_pixels = (m.to(device) for m in _chebyshev(patch))
     nodes = [
         (torch.arange(0, n, patch, device=device)[:, None] + positions).reshape(-1) for n in shape
     ]
-    at_nodes = points.new_empty(len(coefficients), len(nodes[0]), len(nodes[1]))
-    for down, across, sums in gaussian_sums(
-        points, coefficients, bandwidth, (nodes[0], nodes[1]), reach
-    ):
-        at_nodes[:, down, across] = sums
+    at_nodes = _assembled(points, coefficients, bandwidth, (nodes[0], nodes[1]), reach)
     for i, top in enumerate(range(0, height, patch)):
-        band = to_pixels[: height - top] @ at_nodes[:, i * PATCH_NODES : (i + 1) * PATCH_NODES]
-        band = band.unflatten(-1, (-1, PATCH_NODES)) @ to_pixels.T  # k rows patches pixels
-        yield slice(top, top + band.shape[1]), slice(0, width), band.flatten(-2)[..., :width]
+        band = at_nodes[:, i * PATCH_NODES : (i + 1) * PATCH_NODES]
+        band = _to_pixels(band, to_pixels[: height - top], to_pixels)[..., :width]
+        yield slice(top, top + band.shape[1]), slice(0, width), band
+
+
+def solved_on_image(
+    points: Float64[Tensor, "n 2"],
+    coefficients: Float64[Tensor, "k n"],
+    bandwidth: float,
+    shape: tuple[int, int],
+    *,
+    reach: float,
+    solve: Callable[[Float64[Tensor, "k h w"]], Float64[Tensor, "m h w"]],
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Yield what `solve` makes of the sums at each pixel.
+
+    It is called at the Chebyshev nodes of patches, larger ones than the sums themselves would
+    need, and interpolated where the last coefficients of its series show that it is that smooth;
+    elsewhere, as at the rim of a cluster of points, the sums are and it is called at every pixel.
+    """
+    height, width = shape
+    patch = min(int(SOLVED_PATCH * min(bandwidth, 1e6)), max(shape))
+    few = 2 * patch < 3 * PATCH_NODES or len(points) < 2 * PATCH_NODES
+    positions, to_series, to_pixels = (m.to(points.device) for m in _chebyshev(patch))
+    across = torch.arange(0, width, patch, device=points.device)[:, None] + positions
+    band = height if few else patch
+    for top in range(0, height, band):
+        rows = min(band, height - top)
+        if not few:
+            nodes = positions + top, across.reshape(-1)
+            solved = solve(_assembled(points, coefficients, bandwidth, nodes, reach))
+            if _resolved(solved, to_series):
+                solved = _to_pixels(solved, to_pixels[:rows], to_pixels)[..., :width]
+                yield slice(top, top + rows), slice(0, width), solved
+                continue
+        moved = points - points.new_tensor([top, 0])
+        for down, columns, sums in gaussian_sums_on_image(
+            moved, coefficients, bandwidth, (rows, width), reach
+        ):
+            yield slice(top + down.start, top + down.stop), columns, solve(sums)
+
+
+def _assembled(
+    points: Tensor,
+    coefficients: Tensor,
+    bandwidth: float,
+    queries: tuple[Tensor, Tensor],
+    reach: float,
+) -> Float64[Tensor, "k h w"]:
+    """The tiles of `gaussian_sums` in one piece."""
+    whole = points.new_empty(len(coefficients), len(queries[0]), len(queries[1]))
+    for down, across, sums in gaussian_sums(points, coefficients, bandwidth, queries, reach):
+        whole[:, down, across] = sums
+    return whole
+
+
+def _to_pixels(
+    maps: Float64[Tensor, "k nodes across"], down: Tensor, across: Tensor
+) -> Float64[Tensor, "k h w"]:
+    """A band of patches from its nodes to its pixels."""
+    return ((down @ maps).unflatten(-1, (-1, PATCH_NODES)) @ across.T).flatten(-2)
+
+
+def _resolved(maps: Float64[Tensor, "m nodes across"], to_series: Tensor) -> bool:
+    """Whether the last Chebyshev coefficients of every patch are next to nothing."""
+    last = to_series[-2:]
+    down = (last @ maps).abs().amax()
+    across = (maps.unflatten(-1, (-1, PATCH_NODES)) @ last.T).abs().amax()
+    return bool(torch.maximum(down, across) <= RESOLVED * maps.abs().amax())
 
 
 def _chebyshev(
     patch: int,
-) -> tuple[Float64[Tensor, " nodes"], Float64[Tensor, "patch nodes"]]:
-    """The nodes in 0 … patch − 1, and the matrix from values there to values at the pixels."""
+) -> tuple[
+    Float64[Tensor, " nodes"], Float64[Tensor, "nodes nodes"], Float64[Tensor, "patch nodes"]
+]:
+    """The nodes in 0 … patch − 1, and from values there to the series and to the pixels."""
     degree = torch.arange(PATCH_NODES, dtype=torch.float64)
     angle = (degree + 0.5) * math.pi / PATCH_NODES
     to_series = torch.cos(degree[:, None] * angle) * (2 / PATCH_NODES)
     to_series[0] /= 2
     pixels = torch.linspace(-1, 1, patch, dtype=torch.float64)
     to_pixels = torch.cos(torch.acos(pixels)[:, None] * degree) @ to_series
-    return (torch.cos(angle) + 1) / 2 * (patch - 1), to_pixels
+    return (torch.cos(angle) + 1) / 2 * (patch - 1), to_series, to_pixels
 
 
 def _kernel(difference: Tensor, bandwidth: float) -> Tensor:

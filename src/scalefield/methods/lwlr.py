@@ -14,7 +14,7 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
 from scalefield.methods.affine import Samples, fit_affine, require, require_choice
-from scalefield.methods.gaussian import gaussian_sums, gaussian_sums_on_image
+from scalefield.methods.gaussian import gaussian_sums, solved_on_image
 from scalefield.result import Recovery, Rejection
 from scalefield.smoother import (
     EXACT,
@@ -134,12 +134,15 @@ class LWLR:
         )
         scale = aligned.new_empty([len(q) for q in queries])
         shift = torch.empty_like(scale)
-        for down, across, sums in (
-            gaussian_sums_on_image(pixels, moments, b, shape, reach)
+        for down, across, (scales, shifts) in (
+            solved_on_image(pixels, moments, b, shape, reach=reach, solve=self._line)
             if self.stride == 1
-            else gaussian_sums(pixels, moments, b, queries, reach)
+            else (
+                (down, across, self._line(sums))
+                for down, across, sums in gaussian_sums(pixels, moments, b, queries, reach)
+            )
         ):
-            scale[down, across], shift[down, across] = self._solve(*sums)
+            scale[down, across], shift[down, across] = scales, shifts
         if self.stride > 1:
             left, right = (
                 _linear_interpolation(q, size) for q, size in zip(queries, shape, strict=True)
@@ -202,6 +205,10 @@ class LWLR:
         # As in the fit itself: Global, whose own spread is small beside v.
         spread = torch.where(w > 1e-9 * self.blend, spread, 0)
         return spread.nan_to_num(nan=0.0, posinf=LARGEST_STD**2).clamp(min=0)
+
+    def _line(self, sums: Float64[Tensor, "5 h w"]) -> Float64[Tensor, "2 h w"]:
+        """Scale and shift from the moments' sums."""
+        return torch.stack(self._solve(*sums))
 
     def _solve(
         self, w: Tensor, wx: Tensor, wxx: Tensor, wy: Tensor, wxy: Tensor
