@@ -142,8 +142,11 @@ def basis_std(
     design, there = (
         E.detach().double().cpu().numpy() for E in (M, embeddings(maps, shape, rows, columns))
     )
-    penalty = ridge.ridge * np.eye(design.shape[1])
-    penalty[0, 0] = ridge.ridge_global
+    penalty = np.diag([ridge.ridge_global, *[ridge.ridge] * (design.shape[1] - 1)])
+    if ridge.centre == "median":
+        # The median takes what a free constant would, nearly: with it one anchor leaves nothing.
+        design, there = (np.insert(E, 0, 1.0, axis=1) for E in (design, there))
+        penalty = np.pad(penalty, ((1, 0), (1, 0)))
     std_log = fit_std(
         Smoother.of(design, anchor_weights(anchors), penalty),
         residuals.detach().cpu().numpy(),

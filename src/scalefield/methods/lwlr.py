@@ -13,7 +13,7 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.methods.affine import Samples, fit_affine, require, require_choice
+from scalefield.methods.affine import Affine, Samples, fit_affine, require, require_choice
 from scalefield.methods.gaussian import gaussian_sums, solved_on_image
 from scalefield.result import Recovery, Rejection
 from scalefield.smoother import (
@@ -90,9 +90,7 @@ class LWLR:
         aligned = affine(mde_output.in_space(self.space).double())
         scale, shift = self._fields(mde_output.shape, aligned, samples[kept])
         tau = sigma_log(anchors)[samples.index[kept]]
-        # Anchors are left out of Global too, to first order.
-        own = Smoother.of(affine.design(samples.x), samples.weight).leverage[kept]
-        std_log = self._std(mde_output.shape, aligned, samples[kept], tau, 1 - own)
+        std_log = self._std(mde_output.shape, aligned, samples[kept], tau, affine)
         return Recovery.from_space(
             mde_output,
             anchors,
@@ -156,9 +154,12 @@ class LWLR:
         aligned: Tensor,
         samples: Samples,
         tau: Float64[np.ndarray, " n"],
-        left: Float64[np.ndarray, " n"],
+        affine: Affine,
     ) -> Float[Tensor, "h w"]:
-        """std_log, with v from the local fits at anchors that are left out."""
+        """std_log, with v from the local fits at anchors that are left out.
+
+        To first order they are left out of Global too, whose spread is that of pixels far off.
+        """
         device, n = aligned.device, len(samples)
         unit, b = float(np.median(samples.y)), self.bandwidth_px(shape[1], samples)
         x = aligned[samples.rows, samples.columns] / unit
@@ -169,6 +170,8 @@ class LWLR:
         powers = torch.stack([torch.ones_like(x), x, x * x])
         moments = torch.cat([weight * powers, weight * y * powers[:2]])
         noise = (weight * y) ** 2 * powers
+        everywhere = Smoother.of(affine.design(x.cpu().numpy()), samples.weight)
+        left = 1 - everywhere.leverage
         which = chosen(n)
         which = which[left[which] > EXACT]
         out = torch.from_numpy(which).to(device)
@@ -177,7 +180,7 @@ class LWLR:
         sums = moments @ kernel.T
         scale, shift = self._solve(*sums)
         left_out = scale * x[out] + shift
-        inflation = 1 + self._spread(x[out], left_out, sums, noise @ (kernel**2).T)
+        inflation = 1 + self._spread(x[out], left_out, sums, noise @ (kernel**2).T, 0 * x[out])
         residuals = log_residuals(y[out].cpu().numpy(), left_out.cpu().numpy()) / left[which]
         variance = noise_variance(residuals, inflation.cpu().numpy() / left[which], tau[which])
         # The square of a Gaussian is one of bandwidth b/√2.
@@ -190,21 +193,29 @@ class LWLR:
             sums[:, down, across] = each
         for down, across, each in gaussian_sums(pixels, noise, b / math.sqrt(2), (v, u)):
             noise_sums[:, down, across] = each
-        x = torch.from_numpy(at_lattice(aligned)).to(device).view_as(sums[0]) / unit
+        there = at_lattice(aligned) / unit
+        deviation = samples.y / unit * np.sqrt(variance + tau**2)
+        away = everywhere.spread(affine.design(there), deviation, there)
+        x, far = (torch.from_numpy(a).to(device).view_as(sums[0]) for a in (there, away))
         scale, shift = self._solve(*sums)
-        spread = self._spread(x, scale * x + shift, sums, noise_sums)
+        spread = self._spread(x, scale * x + shift, sums, noise_sums, far)
         return to_image(total_std(variance, spread.cpu().numpy().reshape(-1)), shape, device)
 
-    def _spread(self, x: Tensor, predicted: Tensor, sums: Tensor, noise: Tensor) -> Tensor:
-        """Σ S_i² (y_i/ŷ)² var_i, where `noise` are the sums of w² y² var · (1, x, x²)."""
+    def _spread(
+        self, x: Tensor, predicted: Tensor, sums: Tensor, noise: Tensor, far: Tensor
+    ) -> Tensor:
+        """Σ S_i² (y_i/ŷ)² var_i, where `noise` are the sums of w² y² var · (1, x, x²).
+
+        `far` is Global's, for pixels that Global decides.
+        """
         w, wx, wxx = sums[:3]
         w_ridge = w + self.shift_penalty
         factor = w / ((wxx * w_ridge - wx * wx) * (w + self.blend) * predicted)
         a, b = (x * w_ridge - wx) * factor, (wxx - x * wx) * factor
         spread = noise[2] * a * a + 2 * noise[1] * a * b + noise[0] * b * b
-        # As in the fit itself: Global, whose own spread is small beside v.
-        spread = torch.where(w > 1e-9 * self.blend, spread, 0)
-        return spread.nan_to_num(nan=0.0, posinf=LARGEST_STD**2).clamp(min=0)
+        spread = torch.where(w > self.blend, spread, far)
+        limit = LARGEST_STD**2
+        return spread.nan_to_num(nan=limit, posinf=limit).clamp(min=0)
 
     def _line(self, sums: Float64[Tensor, "5 h w"]) -> Float64[Tensor, "2 h w"]:
         """Scale and shift from the moments' sums."""

@@ -182,6 +182,8 @@ def reliability(run: Run) -> Figure | None:
     regimes = _regimes(run)
     figure, axes = plt.subplots(1, len(regimes) + 1, figsize=(2.9 * len(regimes) + 5.2, 3.4))
     everywhere = [c for c in cells if c["group"] == EVERYWHERE]
+    least = min(c["coverage"]["coverage_50"][0] for c in cells)
+    limits = (10 * (10 * least // 1), 101)
     for axis, regime in zip(axes, regimes, strict=False):
         axis.plot([0, 100], [0, 100], color="#999999", lw=0.8)
         for cell in (c for c in cells if c["condition"] == regime):
@@ -191,7 +193,7 @@ def reliability(run: Run) -> Figure | None:
                 axis.plot(LEVELS, covered, label=cell["method"], lw=1.5, ms=4.5, **style)
             else:
                 axis.plot(LEVELS, covered, color=style["color"], lw=0.5, alpha=0.45)
-        axis.set(xlim=(45, 100), ylim=(0, 102), xlabel="promised [%]")
+        axis.set(xlim=(47, 98), ylim=limits, xlabel="promised [%]")
         axis.set_xticks(LEVELS, [str(level) for level in LEVELS])
         axis.set_title(f"{REGIME_TITLES[regime]} anchors")
     axes[0].set_ylabel("covered [%]")
@@ -202,7 +204,7 @@ def reliability(run: Run) -> Figure | None:
         covered = [100 * c["coverage"]["coverage_90"][0] for c in own]
         style = method_style(run.scores.methods, method)
         last.plot([c["anchors"] for c in own], covered, label=method, lw=1.5, ms=4.5, **style)
-    last.set(xscale="log", ylim=(0, 102), xlabel="anchors an image")
+    last.set(xscale="log", ylim=limits, xlabel="anchors an image")
     last.set_xticks([1, 3, 9, 30, 100, 500], ["1", "3", "9", "30", "100", "500"])
     last.minorticks_off()
     last.set_title("90 % interval")
