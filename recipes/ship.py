@@ -16,6 +16,7 @@ import torch
 
 from scalefield.files import write_atomic
 from scalefield.generator import Generator
+from scalefield.integrity import write_sums
 from scalefield.methods.basis import WEIGHTS
 from scalefield.training.card import basis_card
 from scalefield.training.mde import trained_on
@@ -64,6 +65,7 @@ def main(runs: Path) -> None:
             best = min(lines, key=lambda line: line["val_loss"])  # the checkpoint that was kept
             card = basis_card(name, "`lite`", data, config, best["val_absrel"])
             write_atomic(WEIGHTS / name / "README.md", card.encode())
+    write_sums()
     print(f"{len(trained_on(WEIGHTS / 'lite'))} scenes; weights in {WEIGHTS}")
 
 

@@ -1,6 +1,6 @@
 """Weights from folders and from the hub's cache, with the network away."""
 
-import huggingface_hub
+import huggingface_hub.constants
 import pytest
 
 from scalefield.errors import InputError

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from scalefield.errors import InputError, brief
 from scalefield.files import read_json
+from scalefield.integrity import verified
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.preprocess import Preprocess
 
@@ -185,7 +186,7 @@ class LiteNetwork:
 @lru_cache(maxsize=8)
 def load_lite(folder: str | Path = WEIGHTS, device: str = "cpu") -> Estimator:
     """The shipped `lite`, or one trained by the recipe."""
-    folder = Path(folder)
+    folder = verified(Path(folder))
     try:
         state = load_file(folder / "model.safetensors")
         revision = str(read_json(folder / "config.json")["revision"])

@@ -17,6 +17,7 @@ from scalefield.anchors import Anchors
 from scalefield.cues import grid_log_depth, sample, upsample
 from scalefield.errors import InputError
 from scalefield.generator import BasisMaps, Generator
+from scalefield.integrity import verified
 from scalefield.mde.output import MDEOutput
 from scalefield.result import Recovery
 from scalefield.ridge import Ridge, solve
@@ -92,7 +93,7 @@ def shipped() -> list[str]:
 def load_generator(name: str | Path, device: torch.device | str = "cpu") -> Generator:
     """A generator by shipped name, folder or hub id `owner/name[@revision]`, on that device."""
     if (WEIGHTS / name).is_dir():
-        return Generator.load(WEIGHTS / name).to(device)
+        return Generator.load(verified(WEIGHTS / name)).to(device)
     if not Path(name).is_dir() and str(name).count("/") != 1:
         raise InputError(
             f"no generator {str(name)!r}: not a folder, nor a hub id owner/name, nor one of "
