@@ -1,7 +1,10 @@
 """The border to the disk: all or nothing, units in the file, refusals in a sentence."""
 
+import io
 import json
 import stat
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -173,3 +176,37 @@ def test_npz_round_trip(tmp_path_factory, array):
     assert set(back) == {"first", "second"}
     np.testing.assert_array_equal(back["first"], array)
     assert back["first"].dtype == array.dtype
+
+
+def test_a_png_that_promises_more_than_it_holds_is_refused(tmp_path):
+    """Pillow would make up the rest: here half a gigabyte, out of less than a hundred bytes."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        sum_ = zlib.crc32(kind + body)
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", sum_)
+
+    header = struct.pack(">IIBBBBB", 16_000, 8_000, 16, 0, 0, 0, 0)
+    body = zlib.compress(bytes(100))
+    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+    path = tmp_path / "bomb.png"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunks)
+    for read in (files.read_image, files.read_labels, files.read_png16):
+        with pytest.raises(InputError, match=r"16000×8000 pixels are promised, and \d\d bytes"):
+            read(path)
+
+
+def test_an_npy_that_promises_more_than_it_holds_allocates_nothing(tmp_path):
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)}
+    )
+    (tmp_path / "bomb.npy").write_bytes(buffer.getvalue() + bytes(80))
+    with pytest.raises(InputError, match=r"float64 of shape \(1000000, 1000000\) in 80 bytes"):
+        files.read_map(tmp_path / "bomb.npy")
+
+
+def test_an_npz_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    files.write_npz(tmp_path / "bomb.npz", depth=np.zeros((100, 100)))
+    monkeypatch.setattr("scalefield.files.MOST_UNPACKED", 80_000)
+    with pytest.raises(InputError, match="its arrays have 80128 bytes, at most 80000 are read"):
+        files.read_map(tmp_path / "bomb.npz")

@@ -144,13 +144,27 @@ def rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+def open_image(data: bytes) -> Image.Image:
+    """An image whose pixels are not decoded yet; a PNG that cannot have so many is refused.
+
+    Deflate packs at most 1032 bytes into one. Where a PNG promises more, Pillow would make the
+    rest of the pixels up, gigabytes of them out of a few hundred bytes.
+    """
+    image = Image.open(io.BytesIO(data))
+    bits = {"I": 16, "I;16": 16, "I;16B": 16, "LA": 16, "RGB": 24, "RGBA": 32}.get(image.mode, 1)
+    if image.format == "PNG" and image.width * image.height * bits / 8 > 1032 * len(data):
+        found = f"{image.width}×{image.height}"
+        raise ValueError(f"{found} pixels are promised, and {len(data)} bytes cannot hold them")
+    return image
+
+
 def read_image(path: str | Path) -> np.ndarray:
     """An image file as uint8 RGB, upright (EXIF orientation applied)."""
     from PIL import ImageOps
 
     path = Path(path)
     try:
-        with Image.open(io.BytesIO(read_bytes(path))) as image:
+        with open_image(read_bytes(path)) as image:
             upright = ImageOps.exif_transpose(image)
             return np.asarray(rgb(upright))
     except InputError as e:
@@ -166,7 +180,7 @@ def read_labels(path: str | Path) -> np.ndarray:
         labels = _only(path, _load_npy(path), None)
     else:
         try:
-            with Image.open(io.BytesIO(read_bytes(path))) as image:
+            with open_image(read_bytes(path)) as image:
                 labels = np.asarray(image)  # a palette's indices are the labels, not its colours
         except IMAGE_ERRORS as e:
             raise InputError(f"{path}: not a readable image ({brief(e)})") from None
@@ -202,7 +216,7 @@ def read_png16(path: Path) -> tuple[np.ndarray, dict[str, str]]:
     """The raw values and text tags of a one-channel 16-bit PNG; 8-bit files are refused."""
     data = read_bytes(path)
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_image(data) as image:
             mode, tags = image.mode, dict(getattr(image, "text", {}))
             values = np.asarray(image)
     except IMAGE_ERRORS as e:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +10,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int, UInt8
-from PIL import Image
 
 from scalefield.errors import InputError, brief
-from scalefield.files import IMAGE_ERRORS, read_bytes
+from scalefield.files import IMAGE_ERRORS, open_image, read_bytes
 from scalefield.sampling import depth_mask
 
 
@@ -83,7 +81,7 @@ class Dataset(Protocol):
 def read_label_image(path: Path) -> Int[np.ndarray, "h w *channels"]:
     """The ids of a label image, with all its channels."""
     try:
-        with Image.open(io.BytesIO(read_bytes(path))) as image:
+        with open_image(read_bytes(path)) as image:
             return np.asarray(image).astype(np.int32)
     except IMAGE_ERRORS as e:
         raise InputError(f"{path}: not a readable label image ({brief(e)})") from None
