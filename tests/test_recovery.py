@@ -5,10 +5,11 @@ import doctest
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
+from scipy.stats import spearmanr
 
 import scalefield as sf
 from scalefield import Anchors, InputError, MDEOutput, recover, recovery
@@ -27,6 +28,14 @@ class Fake:
     def __call__(self, image: np.ndarray) -> MDEOutput:
         self.seen = image
         return MDEOutput(torch.from_numpy(RELATIVE).float(), "depth", model=self.name)
+
+
+@given(hnp.arrays(np.float64, (2, 9), elements=st.integers(0, 5)))
+def test_rank_correlation_is_spearmans(values):
+    x, y = values
+    assume(len(set(x)) > 1 and len(set(y)) > 1)
+    wanted = spearmanr(x, y).statistic
+    assert recovery.rank_correlation(x, y) == pytest.approx(wanted, abs=1e-12)
 
 
 def test_numpy_in_numpy_out_torch_in_torch_out():
