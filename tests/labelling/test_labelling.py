@@ -27,7 +27,7 @@ from scalefield.methods import make_method
 from scalefield.recovery import recover_from
 
 KEYS = ["more/p5", "p0", "p1", "p2", "p3", "p4"]
-GENEROUS = ("--max-error", "10", "--min-in-range", "0")
+GENEROUS = ("--max-error", "10", "--min-in-range", "0", "--max-std-log", "10")
 
 
 def run(source: Path, out: Path, *more: str) -> int:
@@ -204,7 +204,7 @@ def helper(tmp_path, monkeypatch):
     return label_helper
 
 
-RULES = Rules(max_error=10.0, min_in_range=0.0)
+RULES = Rules(max_error=10.0, min_in_range=0.0, max_std_log=10.0)
 CONFIG = LabelConfig("lite", "global", rules=RULES)
 
 
@@ -303,7 +303,8 @@ def test_wrong_anchors_are_rejected_and_counted(folder, tmp_path, capsys):
     wrong = Anchors(good.u, good.v, good.depth_m * np.exp(rng.normal(0, 1, len(good))))
     wrong.write(folder / "p0.anchors.npz")
     out = tmp_path / "out"
-    assert run(folder, out, "--max-error", "0.4", "--min-in-range", "0") == 0
+    limits = ("--max-error", "0.4", "--min-in-range", "0", "--max-std-log", "10")
+    assert run(folder, out, *limits) == 0
     assert manifest(out)["p0"]["keep"] is False
     assert "held_out_error" in manifest(out)["p0"]["reasons"][0]
     said = capsys.readouterr().out
