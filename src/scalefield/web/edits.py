@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,12 +17,13 @@ from scalefield.defaults import METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.mde import MDEOutput
 from scalefield.methods import METHODS, make_method
-from scalefield.methods.basis import anchor_embeddings
+from scalefield.methods.basis import anchor_embeddings, basis_std
 from scalefield.methods.field import Field, anchor_points, dense_mean, dense_std, noise_log
 from scalefield.posterior import Posterior, consistent
 from scalefield.recovery import recover_from
 from scalefield.result import DEPTH_LIMITS, Recovery, Report
 from scalefield.ridge import solve
+from scalefield.smoother import STEP
 from scalefield.suggestion import suggest_from
 from scalefield.targets import anchor_weights, targets
 from scalefield.web.sessions import Relative, Session
@@ -78,10 +80,13 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
         case name:
             recovery = recover_from(relative.output, edit.anchors, make_method(name))
     maps = {"log_scale": recovery.log_scale}
-    if edit.method not in QUICK_METHODS:
-        maps = {"log_scale": session.shown(recovery.log_scale)}
     if recovery.std_log is not None:
         maps["std_log"] = recovery.std_log
+    if edit.method not in QUICK_METHODS:
+        maps = {"log_scale": session.shown(recovery.log_scale)}
+        if recovery.std_log is not None:
+            grid = [-(-n // STEP) for n in recovery.std_log.shape]
+            maps["std_log"] = on_grid(recovery.std_log, grid)
     report = recovery.report
     header = {
         "method": edit.method,
@@ -114,12 +119,22 @@ class SmallBasis:
         omega = torch.from_numpy(anchor_weights(anchors))
         solution = solve(M[None], y[None], omega[None], generator.config.ridge)
         fitted = M.double() @ solution.weights[0] + solution.offset[0]
+        std_log = basis_std(
+            mde_output, anchors, maps, M, residuals=y - fitted, ridge=generator.config.ridge
+        )
         return Recovery(
             depth_m=None,
             log_scale=solution.log_scale(maps.basis_maps)[0],
+            std_log=on_grid(std_log, maps.basis_maps.shape[2:]),
             weights=solution.weights[0].float(),
             report=Report(anchors_used=len(anchors), residuals_log=residuals(fitted, y)),
         )
+
+
+def on_grid(std_log: Tensor, size: Sequence[int]) -> Tensor:
+    """A smooth map on a coarse grid, on which it travels; holes take the median."""
+    filled = torch.nan_to_num(std_log, nan=float(std_log.nanmedian()))
+    return nnf.interpolate(filled[None, None], size=tuple(size), mode="bilinear")[0, 0]
 
 
 @dataclass(frozen=True, eq=False)
