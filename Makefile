@@ -10,7 +10,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cpu.txt
 SOURCES := pyproject.toml constraints-cpu.txt
 
-.PHONY: audit bench demo lowest picture test check format oracle clean weights-sums wheel
+.PHONY: audit bench demo fuzz soak lowest picture test check format oracle clean weights-sums wheel
 
 demo: .venv/.core  ## recover metric depth for the bundled sample
 	$(BIN)/scalefield demo --out $(OUT)
@@ -19,6 +19,12 @@ bench: .venv/.core  ## what each step costs: results/bench, and its tables in do
 	$(PIP) --group bench
 	$(BIN)/python benchmarks/bench.py --out results/bench $(BENCH)
 	$(BIN)/python scripts/speed_tables.py
+
+fuzz: .venv/.dev  ## damage every kind of file 100,000 times; results/fuzz
+	$(BIN)/python -m fuzz --cases 100000 --workers $(WORKERS) --out results/fuzz
+
+soak: .venv/.dev  ## thousands of calls and requests, after which nothing may be missing
+	$(BIN)/python benchmarks/soak.py --out results/soak
 
 picture: demo  ## the README's picture
 	cp $(OUT)/preview.png docs/room.png

@@ -33,7 +33,7 @@ from scalefield.anchors import Anchors
 from scalefield.datasets import Dataset, Frame
 from scalefield.datasets.splits import thin, write_list
 from scalefield.errors import InputError
-from scalefield.files import read_bytes, write_atomic, write_json
+from scalefield.files import read_json, write_atomic, write_json
 from scalefield.mde import MDE, MDEOutput, load_mde
 from scalefield.mde.cache import MDECache
 from scalefield.methods import METHODS, Method, make_method
@@ -399,10 +399,9 @@ def claim(out: Path, evaluation: Evaluation, *, overwrite: bool) -> None:
     """Make the folder this evaluation's own; one that holds another's results is refused."""
     path, wanted = out / "config.json", evaluation.as_dict()
     if path.exists():
-        try:
-            found = dict(json.loads(read_bytes(path)))
-        except (ValueError, TypeError):
-            raise InputError(f"{path}: not a configuration of evaluate") from None
+        found = read_json(path)
+        if not isinstance(found, dict):
+            raise InputError(f"{path}: not a configuration of evaluate")
         differing = [k for k in wanted if found.get(k) != wanted[k]]
         if not differing:
             return
@@ -460,7 +459,7 @@ def _work(name: str) -> Any:
 
 
 def _done(path: Path) -> bool:
-    return path.exists() and "error" not in json.loads(read_bytes(path))
+    return path.exists() and "error" not in read_json(path)
 
 
 def _parse_options(text: str, arguments: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ dataset's licence allows it.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from jaxtyping import Float, Float32, UInt8
 from scalefield.datasets import Frame
 from scalefield.errors import InputError
 from scalefield.evaluation import Evaluator, with_labels
-from scalefield.files import read_bytes, read_npz, write_json, write_npz
+from scalefield.files import read_json, read_npz, write_json, write_npz
 from scalefield.mde import MDEOutput
 from scalefield.recovery import recover_from
 from scalefield.scoring import Scores, read_scores
@@ -112,7 +111,7 @@ def read_gallery(out: Path) -> list[tuple[Entry, Picture, np.ndarray]]:
         return []
     pictures: dict[str, Picture] = {}
     found = []
-    for line in json.loads(read_bytes(index)):
+    for line in read_json(index):
         entry = Entry(**line)
         if entry.image_file not in pictures:
             path = out / "gallery" / entry.image_file

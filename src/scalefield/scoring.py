@@ -18,7 +18,7 @@ from jaxtyping import Float64
 
 from scalefield.errors import InputError
 from scalefield.evaluation import DISTANCE_EDGES, frame_file
-from scalefield.files import read_bytes, write_atomic, write_json
+from scalefield.files import read_bytes, read_json, write_atomic, write_json
 from scalefield.metrics import (
     COVERAGE,
     METRICS,
@@ -162,7 +162,7 @@ def compare(scores: Scores, condition: str, metric: str = "abs_rel") -> list[dic
 def score_files(out: str | Path, names: Sequence[str]) -> dict[str, Any]:
     """Score the files of these frames; writes and returns what results.json holds."""
     out = Path(out)
-    records = [json.loads(read_bytes(frame_file(out, name))) for name in names]
+    records = [read_json(frame_file(out, name)) for name in names]
     good = [record for record in records if "error" not in record]
     if not good:
         first = records[0]["error"] if records else "there is no frame"
@@ -172,7 +172,7 @@ def score_files(out: str | Path, names: Sequence[str]) -> dict[str, Any]:
         first = next((c["error"] for r in good for c in r["cells"] if "error" in c), "no labels")
         raise InputError(f"no method gave a result on any frame; the first reason: {first}")
     write_scores(out / "images.csv", rows)
-    config = json.loads(read_bytes(out / "config.json"))
+    config = read_json(out / "config.json")
     scores = Scores.of(rows, [method["label"] for method in config["methods"]])
     results = {
         "provenance": provenance(),
@@ -333,7 +333,7 @@ def _write_timings(out: Path, names: Sequence[str]) -> None:
     found: dict[str, list[float]] = {}
     for name in names:
         path = out / "timings" / f"{name}.json"
-        for what, milliseconds in json.loads(read_bytes(path)).items():
+        for what, milliseconds in read_json(path).items():
             found.setdefault(what, []).append(milliseconds)
     medians = {what: _round(float(np.median(each))) for what, each in found.items()}
     write_json(out / "timings.json", medians)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from scalefield.errors import InputError
-from scalefield.files import read_bytes
+from scalefield.files import read_json
 from scalefield.metrics import COVERAGE, LEVELS, METRICS
 from scalefield.report import paper
 from scalefield.sampling import REGIMES
@@ -54,7 +53,7 @@ def load_run(path: str | Path) -> Run:
     path = Path(path)
     folder = path.parent if path.name == "results.json" else path
     try:
-        results = json.loads(read_bytes(folder / "results.json"))
+        results = read_json(folder / "results.json")
         labels = [method["label"] for method in results["config"]["methods"]]
         results["config"]["name"], results["cells"], results["data"]["evaluated"]
     except (ValueError, KeyError, TypeError) as e:
@@ -64,7 +63,7 @@ def load_run(path: str | Path) -> Run:
         folder=folder,
         results=results,
         scores=Scores.of(read_scores(folder / "images.csv"), labels),
-        timings=json.loads(read_bytes(timings)) if timings.exists() else {},
+        timings=read_json(timings) if timings.exists() else {},
     )
 
 
