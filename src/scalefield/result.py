@@ -146,13 +146,16 @@ class Recovery:
         predicted, _, _ = _limit(
             prediction[where], mde_output.mde_depth[where], mde_output.valid[where], form, limits
         )
+        hole_pixels = int((~mde_output.valid).sum())
+        if std_log is not None:
+            std_log = std_log.float().expand(shape).contiguous()
+            if hole_pixels:
+                std_log = torch.where(mde_output.valid, std_log, torch.nan)
         residuals = np.log(predicted.detach().double().cpu().numpy()) - np.log(anchors.depth_m)
         return cls(
             depth_m=depth_m,
             log_scale=log_scale,
-            std_log=None
-            if std_log is None
-            else torch.where(mde_output.valid, std_log.float(), torch.nan),
+            std_log=std_log,
             report=Report(
                 model=mde_output.model,
                 kind=mde_output.kind,
@@ -161,7 +164,7 @@ class Recovery:
                 rejected=rejected,
                 residuals_log=tuple(residuals.tolist()),
                 limited_pixels=limited_pixels,
-                hole_pixels=int((~mde_output.valid).sum()),
+                hole_pixels=hole_pixels,
                 **report,
             ),
         )
