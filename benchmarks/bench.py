@@ -1,187 +1,261 @@
-"""What each step costs beside the estimator it corrects, and what F weighs.
+"""What each step costs, beside the estimator that it corrects and beside what others do.
 
-    python benchmarks/bench.py --out results/bench
+    python benchmarks/bench.py --out results/bench                    # CPU, 1 and 2 threads
+    python benchmarks/bench.py --out results/bench-cuda --device cuda # and the roofline
 
-All of one run's times are taken on the same inputs, one after another, and given as ratios to
-DA3-BASE's forward pass (random weights: time does not depend on them). Absolute times mean little
-on a processor, so they are not written down.
+All times of a run are taken on the same inputs, turn by turn, and given as ratios: medians with
+quartiles over the rounds. Absolute times mean little on a processor, so they are written down for
+CUDA only. `bench.json` is written anew after every section, so a run that is cut short leaves
+what it had. `--quick` looks at less.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import cases
 import numpy as np
+import processes
 import torch
+from table import markdown
+from timing import Times, Work, exponent, spread, turn_by_turn
 
-from scalefield.anchors import Anchors
 from scalefield.files import write_atomic, write_json
-from scalefield.mde.da3 import BASE, DA3, PREPROCESS
-from scalefield.mde.estimator import Estimator
-from scalefield.mde.lite import load_lite
-from scalefield.methods import METHODS
-from scalefield.methods.basis import Basis, basis_maps, load_generator
-from scalefield.methods.field import Field
 from scalefield.provenance import provenance
 
-SHAPES = {"240×320": (240, 320), "480×640": (480, 640), "1080×1920": (1080, 1920)}
-ANCHORS = (1, 12, 110, 520, 2000)
-REFERENCE = "DA3-BASE forward"
+SHAPES = ((240, 320), (480, 640), (720, 1280), (1080, 1920))
+MIDDLE = (480, 640)
+SQUARE = (504, 504)
 
 
-def da3_base() -> Estimator:
-    """DA3-BASE with random weights."""
-    torch.manual_seed(0)
-    network = DA3(BASE).eval().requires_grad_(False)
-    return Estimator("da3-base", "random", "depth", PREPROCESS, network)
+@dataclass
+class Run:
+    """One run's settings, and what was measured so far."""
+
+    out: Path
+    device: str
+    repeats: int
+    quick: bool
+    record: dict = field(default_factory=dict)
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """From a webcam's to full HD."""
+        if self.device == "cuda":
+            return SHAPES[1::2]
+        return SHAPES[:2] if self.quick else SHAPES
+
+    def times(self, work: dict[str, Work], repeats: int | None = None) -> Times:
+        """Measured turn by turn; what could not run is noted."""
+        times = turn_by_turn(work, repeats or self.repeats, self.device)
+        self.record["missing"].update(times.missing)
+        return times
+
+    def add(self, section: str, *entries: dict) -> None:
+        """Put entries into the record, and the record on the disk."""
+        self.record.setdefault(section, []).extend(entries)
+        write_json(self.out / "bench.json", self.record)
+        write_atomic(self.out / "README.md", markdown(self.record).encode())
+
+    def say(self, what: str) -> None:
+        """Progress, with the time since the start."""
+        print(f"{time.perf_counter() - self.began:6.0f} s  {what}", flush=True)
 
 
-def picture(shape: tuple[int, int]) -> np.ndarray:
-    """A smooth coloured image."""
-    v, u = np.mgrid[0 : shape[0], 0 : shape[1]] / max(shape)
-    waves = [np.sin(9 * u + 3 * v), np.cos(7 * v - 2 * u), np.sin(5 * u * v)]
-    return (127 + 120 * np.stack(waves, axis=-1)).astype(np.uint8)
-
-
-def seconds(work: Callable[[], object], repeats: int) -> list[float]:
-    """Times of several runs after one that does not count."""
-    work()
-    taken = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - began)
-    return taken
-
-
-def steps(shape: tuple[int, int]) -> dict[str, Callable[[], object]]:
-    """Everything that is timed on an image of this shape."""
-    image, lite, rng = picture(shape), load_lite(), np.random.default_rng(0)
-    output = lite(image)
-
-    def anchors(n: int) -> Anchors:
-        u, v = rng.integers(0, shape[1], n), rng.integers(0, shape[0], n)
-        return Anchors(u, v, 2 * output.mde_depth[v, u].double().numpy() * rng.uniform(0.9, 1.1, n))
-
-    drawn = {n: anchors(n) for n in ANCHORS}
-    da3 = da3_base()
-    work: dict[str, Callable[[], object]] = {
-        REFERENCE: lambda: da3(image),
-        "lite forward": lambda: lite(image),
+def sizes(run: Run, threads: int) -> None:
+    """Every case at every size, as shares of DA3-BASE's forward pass on the same image."""
+    torch.set_num_threads(threads)
+    found: dict[tuple[int, int], Times] = {}
+    with tempfile.TemporaryDirectory() as cache:
+        for shape in run.shapes if threads == 2 else SHAPES[1::2]:
+            found[shape] = run.times(cases.by_size(shape, run.device, Path(cache)))
+            run.say(f"{name_of(shape)}, {threads} threads")
+            where = {"size": name_of(shape), "n": cases.N, "threads": threads}
+            run.add("ratios", *shares(found[shape], run, where))
+            run.add("beside", *beside(found[shape], where))
+    pixels = [h * w for h, w in found]
+    run.add("growth", *growth(found.values(), pixels, {"along": "pixels", "threads": threads}))
+    in_k = {
+        step: [found[MIDDLE].seconds[f"{step}, K = {k}"] for k in cases.KS]
+        for step in ("generator", "ridge solve", "dense field", "basis: solve and apply")
     }
-    for k in (8, 30, 50):
-        generator = load_generator(f"basis-lite-k{k}")
-        maps, method = basis_maps(generator, output), Basis(k=k)
-
-        def make(generator=generator) -> None:  # type: ignore[no-untyped-def]
-            output.memo.clear()
-            basis_maps(generator, output)
-
-        work[f"generator, K = {k}"] = make
-        work[f"basis: solve and apply, K = {k}, N = 110"] = lambda m=method, g=generator, e=maps: (
-            m.fit(output, drawn[110], g, e)
-        )
-    field = Field()
-    model, field_maps = field.prepare(output)
-    for n in ANCHORS:
-        work[f"field: solve and apply, N = {n}"] = lambda n=n: field.fit(
-            output, drawn[n], model, field_maps
-        )
-    for name in METHODS:
-        if name not in ("basis", "field", "region"):
-            method = METHODS[name]()
-            work[f"{name}, N = 110"] = lambda m=method: m(output, drawn[110])
-    exact = METHODS["lwlr"](stride=1)
-    work["lwlr at every pixel, N = 520"] = lambda: exact(output, drawn[520])
-    published = METHODS["lwlr"]()
-    work["lwlr every 32 pixels, N = 520"] = lambda: published(output, drawn[520])
-    return work
+    run.add("growth", *(
+        {"name": step, "along": "K", "threads": threads, "exponent": exponent([*cases.KS], seconds)}
+        for step, seconds in in_k.items()
+    ))  # fmt: skip
 
 
-def memory_of(name: str) -> dict[str, float]:
-    """Peak memory that one forward pass adds at 480×640, and the size of F, in megabytes."""
-    code = f"import bench; bench.print_memory({name!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True,
-        check=True,
-    )  # fmt: skip
-    added, features = map(float, done.stdout.split())
-    return {"peak_added_mb": added, "features_mb": features}
+def anchors(run: Run, threads: int) -> None:
+    """The same at one size for 1 to 10,000 anchors."""
+    torch.set_num_threads(threads)
+    reference = cases.reference(MIDDLE, run.device)
+    found: dict[int, Times] = {}
+    for n in cases.NS[1:4] if run.quick else cases.NS:
+        found[n] = run.times({**reference, **cases.by_anchors(MIDDLE, run.device, n)})
+        run.say(f"N = {n}, {threads} threads")
+        where = {"size": name_of(MIDDLE), "n": n, "threads": threads}
+        run.add("anchors", *shares(found[n], run, where))
+        run.add("beside", *beside(found[n], where))
+    many = {n: times for n, times in found.items() if n >= 100}
+    run.add("growth", *growth(many.values(), [*many], {"along": "N ≥ 100", "threads": threads}))
 
 
-def print_memory(name: str) -> None:
-    """In a process of its own, on Linux, where the peak can be set back to what is held."""
-    mde = da3_base() if name == "da3-base" else load_lite()
-    mde(picture((64, 64)))  # libraries load and pools open before the measurement
-    image = picture((480, 640))
-    Path("/proc/self/clear_refs").write_text("5")
-    before = resident("VmRSS")
-    features = mde(image).features
-    assert features is not None
-    added = resident("VmHWM") - before
-    print(added, features.numel() * features.element_size() / 2**20)
+def batches(run: Run, threads: int) -> None:
+    """Generator, solve and apply for 1 to 64 images at once, each beside one image alone."""
+    torch.set_num_threads(threads)
+    sizes = cases.BATCHES[:3] if run.quick else cases.BATCHES
+    work = {}
+    for size in sizes:
+        ((name, one),) = cases.by_batch(SQUARE, run.device, size).items()
+        work[f"{size}"] = one
+    times = run.times(work)
+    for size in (s for s in sizes if f"{s}" in times.seconds):
+        a_picture = times.seconds[f"{size}"] / size
+        entry = {"name": name, "batch": size, "threads": threads, "size": name_of(SQUARE)}
+        entry["beside_batch_1"] = spread(a_picture / times.seconds["1"])
+        run.add("batches", entry | absolute(run, times.seconds[f"{size}"]))
+    run.say(f"batches, {threads} threads")
 
 
-def resident(field: str) -> float:
-    """A line of this process's status, in megabytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (kilobytes,) = (line.split()[1] for line in lines if line.startswith(field))
-    return int(kilobytes) / 1024
+def starts(run: Run) -> None:
+    """How long commands take to start, in starts of Python itself."""
+    work = {name: (lambda a=a: processes.start(a)) for name, a in processes.STARTS.items()}
+    times = turn_by_turn(work, run.repeats)
+    run.record["missing"].update(times.missing)
+    for name in times.seconds:
+        run.add("starts", {"name": name, "beside_python": times.ratio(name, "python")})
+    run.say("starts")
+
+
+def memory(run: Run) -> None:
+    """Peak megabytes that each method adds at 1080×1920 with 520 anchors."""
+    try:
+        peaks = processes.memory_peaks(run.device)
+    except (RuntimeError, ValueError, OSError) as e:
+        run.record["missing"]["memory"] = str(e)
+        return
+    run.add("memory", *({"name": name, "peak_mb": peak} for name, peak in peaks.items()))
+    run.say("memory")
+
+
+def accelerator(run: Run) -> None:
+    """The roofline and captured graphs, as far as they come."""
+    with subprocess.Popen(
+        [sys.executable, "roofline.py", str(run.repeats), str(not run.quick)],
+        cwd=Path(__file__).parent,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            entry = json.loads(line)
+            run.add("roofline", entry)
+            run.say(entry["name"])
+    if child.returncode:
+        run.record["missing"]["roofline"] = f"the process ended with {child.returncode}"
+
+
+def shares(times: Times, run: Run, where: dict) -> list[dict]:
+    """Each case as a share of the reference in the same round."""
+    return [
+        {"name": name, **where, "share": times.ratio(name, cases.REFERENCE)}
+        | absolute(run, seconds)
+        for name, seconds in times.seconds.items()
+    ]
+
+
+def absolute(run: Run, seconds: np.ndarray) -> dict:
+    """Milliseconds, where they mean something."""
+    return {"ms": spread(1e3 * seconds)} if run.device == "cuda" else {}
+
+
+def beside(times: Times, where: dict) -> list[dict]:
+    """Ours over theirs."""
+    return [
+        {"ours": ours, "theirs": theirs, **where, "ratio": times.ratio(ours, theirs)}
+        for ours, theirs in cases.BESIDE
+        if ours in times.seconds and theirs in times.seconds
+    ]
+
+
+def growth(found: Iterable[Times], along: list[float], where: dict) -> list[dict]:
+    """The exponent of every case that ran at all sizes."""
+    found = [*found]
+    names = [n for n in found[0].seconds if all(n in times.seconds for times in found)]
+    return [
+        {"name": n, **where, "exponent": exponent(along, [times.seconds[n] for times in found])}
+        for n in names
+    ]
+
+
+def redrawn(run: Run) -> None:
+    """An added anchor at 480×640 on two threads, against the 16 ms of a screen's frame."""
+    torch.set_num_threads(2)
+    world = cases.World.make(MIDDLE, run.device)
+    work: dict[str, Work] = {}
+    for n in (12, cases.N):
+        work |= {
+            f"{name}, N = {n}": step
+            for name, step in (cases.solve_steps(world, n) | cases.field_steps(world, n)).items()
+            if name in ("basis: solve and apply, K = 50", "field: an added anchor")
+        }
+    times = run.times(work, 2 * run.repeats)
+    run.add("redrawn", *(
+        {"name": name, "of_16_ms": spread(seconds / 0.016)}
+        for name, seconds in times.seconds.items()
+    ))  # fmt: skip
+    run.say("an added anchor")
+
+
+def name_of(shape: tuple[int, int]) -> str:
+    """Height × width."""
+    return f"{shape[0]}×{shape[1]}"
 
 
 def main() -> None:
     """Measure, and write bench.json and README.md."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=600, help="begin no section after so long")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    ratios: dict[str, dict[str, list[float]]] = {}
-    for label, shape in SHAPES.items():
-        work = steps(shape)
-        # Turn by turn, so that a busy moment of the machine falls on all of them.
-        taken = {name: seconds(run, args.repeats) for name, run in work.items()}
-        unit = float(np.median(taken[REFERENCE]))
-        for name, values in taken.items():
-            low, middle, high = np.quantile(np.array(values) / unit, (0.25, 0.5, 0.75))
-            ratios.setdefault(name, {})[label] = [round(float(x), 5) for x in (middle, low, high)]
-        print(f"{label}: done", flush=True)
-    memory = {name: memory_of(name) for name in ("lite", "da3-base")}
-    config = {"repeats": args.repeats, "threads": args.threads, "reference": REFERENCE}
-    record = {"config": config, "provenance": provenance(), "ratios": ratios, "memory": memory}
-    write_json(args.out / "bench.json", record)
-    write_atomic(args.out / "README.md", table(record).encode())
-
-
-def table(record: dict) -> str:
-    """The ratios as Markdown: median, and the quartiles in brackets."""
-    lines = [
-        "# What each step costs beside the estimator",
-        "",
-        f"In percent of {REFERENCE} on the same image, CPU, {record['config']['threads']} threads; "
-        "median of "
-        f"{record['config']['repeats']} runs, quartiles in brackets. `python benchmarks/bench.py`.",
-        "",
-        "| step | " + " | ".join(SHAPES) + " |",
-        "|---|" + "---:|" * len(SHAPES),
-    ]
-    for name, cells in record["ratios"].items():
-        shown = [
-            f"{100 * m:.3g} ({100 * low:.3g}–{100 * high:.3g})" for m, low, high in cells.values()
-        ]
-        lines.append(f"| {name} | " + " | ".join(shown) + " |")
-    lines += ["", "| at 480×640 | peak memory added | F |", "|---|---:|---:|"]
-    for name, sizes in record["memory"].items():
-        lines.append(
-            f"| {name} forward | {sizes['peak_added_mb']:.0f} MB | {sizes['features_mb']:.1f} MB |"
-        )
-    return "\n".join(lines) + "\n"
+    run = Run(args.out, args.device, 2 if args.quick else args.repeats, args.quick)
+    run.record |= {
+        "config": {"device": run.device, "repeats": run.repeats, "quick": run.quick},
+        "provenance": provenance(),
+        "missing": {},
+    }
+    sections: dict[str, Callable[[], None]] = {
+        "by size": lambda: sizes(run, 2),
+        "batches": lambda: batches(run, 2),
+        "an added anchor": lambda: redrawn(run),
+        "memory": lambda: memory(run),
+        "by number of anchors": lambda: anchors(run, 2),
+    }
+    if run.device == "cuda":
+        sections = {"roofline": lambda: accelerator(run), **sections}
+    else:
+        sections["starts"] = lambda: starts(run)
+        if not run.quick:
+            sections["by size, 1 thread"] = lambda: sizes(run, 1)
+    for name, section in sections.items():
+        if time.perf_counter() - run.began < args.limit:
+            section()
+        else:
+            run.record["missing"][name] = f"not begun within {args.limit:g} s"
+    run.record["seconds"] = round(time.perf_counter() - run.began)
+    run.add("ratios")
 
 
 if __name__ == "__main__":

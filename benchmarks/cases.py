@@ -1,0 +1,220 @@
+"""What is timed: steps of the method, aligners and others' work, by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from rivals import DepthTools, FormulaAtFullResolution, PublishedLWLR, SklearnRansac
+from timing import Work
+from worlds import Batch, Shape, World, da3_base, da3_input
+
+from scalefield.cues import upsample
+from scalefield.generator import Generator, GeneratorConfig
+from scalefield.mde.cache import MDECache
+from scalefield.mde.lite import load_lite
+from scalefield.mde.output import MDEOutput
+from scalefield.methods import METHODS, field
+from scalefield.methods.basis import Basis, anchor_embeddings, basis_maps, load_generator
+from scalefield.methods.field import Field
+from scalefield.ridge import solve
+from scalefield.targets import anchor_weights, targets
+
+REFERENCE = "DA3-BASE forward"
+KS = (8, 30, 50)
+N = 110
+NS = (1, 10, 100, 1000, 10_000)
+BATCHES = (1, 4, 16, 64)
+
+PUBLISHED = "lwlr every 32 pixels"
+BESIDE = (  # ours, and what it stands beside
+    ("global", "depth-tools, global fit"),
+    ("global, RANSAC", "scikit-learn, RANSAC"),
+    ("basis: solve and apply, K = 50", "the formula at full resolution, K = 50"),
+    ("lwlr at every pixel", PUBLISHED),
+    ("lwlr at every pixel", "the published LWLR, bare"),
+)
+
+ALIGNERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "global": ("global", {}),
+    "global, RANSAC": ("global", {"fit": "ransac"}),
+    "piecewise": ("piecewise", {}),
+    "lwlr every 32 pixels": ("lwlr", {}),
+    "lwlr at every pixel": ("lwlr", {"stride": 1}),
+    "grid": ("grid", {}),
+    "region": ("region", {}),
+    "knn": ("knn", {}),
+    "median": ("median", {}),
+    "interpolate": ("interpolate", {}),
+    "log_kernel": ("log_kernel", {}),
+}
+
+
+def by_size(shape: Shape, device: str, cache: Path) -> dict[str, Work]:
+    """Everything on one image with 110 anchors."""
+    world = World.make(shape, device)
+    return {
+        **reference(shape, device),
+        "lite forward": lambda: load_lite(device=device)(world.image),
+        "MDE cache: an output read": cache_reading(world, device, cache),
+        **generator_steps(world),
+        **solve_steps(world, N),
+        **field_steps(world, N),
+        **aligners(world, N),
+        **rivals(world, N),
+    }
+
+
+def by_anchors(shape: Shape, device: str, n: int) -> dict[str, Work]:
+    """What depends on the number of anchors."""
+    world = World.make(shape, device)
+    return {
+        **solve_steps(world, n),
+        **field_steps(world, n),
+        **aligners(world, n),
+        **rivals(world, n),
+    }
+
+
+def by_batch(shape: Shape, device: str, size: int) -> dict[str, Work]:
+    """Generator, solve and apply for several images at once, K = 8."""
+    batch = Batch.make(
+        load_generator("basis-lite-k8", device), shape, size=size, n=N, device=device
+    )
+    return {"generator, solve and apply, K = 8": batch}
+
+
+def reference(shape: Shape, device: str) -> dict[str, Work]:
+    """The forward pass of DA3-BASE, from its input to its depth."""
+    pixels = da3_input(shape, device)
+    return {REFERENCE: lambda: da3_base(device)(pixels)}
+
+
+def cache_reading(world: World, device: str, folder: Path) -> Work:
+    """An output that is on disk, checksum and all; the disk's own cache is warm."""
+    cache = MDECache(Path(tempfile.mkdtemp(dir=folder)), load_lite(device=device))
+    cache.store(world.image, world.output)
+    return lambda: cache.load(world.image)
+
+
+def generator_steps(world: World) -> dict[str, Work]:
+    """Cues and basis maps; and with them the solve and depth, as for a new image."""
+    work: dict[str, Work] = {}
+    anchors = world.anchors(N)
+    for k in KS:
+        generator = load_generator(f"basis-lite-k{k}", world.output.prediction.device)
+        work[f"generator, K = {k}"] = new(world.output, partial(basis_maps, generator))
+        work[f"generator, solve and apply, K = {k}"] = new(
+            world.output, partial(Basis(k=k), anchors=anchors)
+        )
+    return work
+
+
+def solve_steps(world: World, n: int) -> dict[str, Work]:
+    """The ridge regression alone, the dense field alone, and both with the report."""
+    work: dict[str, Work] = {}
+    output, anchors = world.output, world.anchors(n)
+    for k in KS:
+        generator = load_generator(f"basis-lite-k{k}", output.prediction.device)
+        maps = basis_maps(generator, output)
+        M = anchor_embeddings(maps, output, anchors)[None]
+        y, omega = (
+            torch.from_numpy(values).to(M.device)[None]
+            for values in (targets(output, anchors), anchor_weights(anchors))
+        )
+        solution = solve(M, y, omega)
+
+        def apply(solution: Any = solution, maps: Any = maps) -> torch.Tensor:
+            log_scale = upsample(solution.log_scale(maps.basis_maps)[:, None], output.shape)
+            return output.mde_depth * log_scale[0, 0].exp()
+
+        work[f"ridge solve, K = {k}"] = lambda M=M, y=y, omega=omega: solve(M, y, omega)
+        work[f"dense field, K = {k}"] = apply
+        fit = partial(Basis(k=k).fit, output, anchors, generator, maps)
+        work[f"basis: solve and apply, K = {k}"] = fit
+    return work
+
+
+def field_steps(world: World, n: int) -> dict[str, Work]:
+    """The default method: for a new image, and for an added anchor, with and without doubt."""
+    output, anchors = world.output, world.anchors(n)
+    robust, trusting = Field(), Field(robust=False)
+    return {
+        "field: a new image": new(output, partial(robust, anchors=anchors)),
+        "field: an added anchor": lambda: robust(output, anchors),
+        "field: an added anchor, not robust": lambda: trusting(output, anchors),
+        "field: its dense part": prepared(lambda: part("dense_mean", robust, world, n)),
+        "field: its uncertainty": prepared(lambda: part("dense_std", robust, world, n)),
+    }
+
+
+def part(name: str, method: Field, world: World, n: int) -> Work:
+    """A function that `field` calls, with what it is given there."""
+    function, given = getattr(field, name), []
+
+    def note(*arguments: Any) -> Any:
+        given.append(arguments)
+        return function(*arguments)
+
+    with mock.patch.object(field, name, note):
+        method(world.output, world.anchors(n))
+    return partial(function, *given[0])
+
+
+def aligners(world: World, n: int) -> dict[str, Work]:
+    """The classic methods; on labels that are given, since superpixels are others' work."""
+    anchors = world.anchors(n)
+    work: dict[str, Work] = {}
+    height, width = world.output.shape
+    v, u = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    given = {"region": {"labels": 4 * (4 * v // height) + 4 * u // width}}
+    for label, (name, options) in ALIGNERS.items():
+        method = METHODS[name](**(options | given.get(name, {})))
+        work[label] = partial(method, world.output, anchors)
+    return work
+
+
+def rivals(world: World, n: int) -> dict[str, Work]:
+    """Others' work on the same inputs; two points are the least that a line needs."""
+    output, anchors = world.output, world.anchors(max(n, 2))
+    generator = load_generator("basis-lite-k50", output.prediction.device)
+    maps = basis_maps(generator, output).basis_maps
+    makers: dict[str, Callable[[], Work]] = {
+        "depth-tools, global fit": lambda: DepthTools(output, anchors),
+        "scikit-learn, RANSAC": lambda: SklearnRansac(output, anchors),
+        "the formula at full resolution, K = 50": lambda: FormulaAtFullResolution(
+            output, anchors, maps
+        ),
+        "the published LWLR, bare": lambda: PublishedLWLR(output, anchors),
+    }
+    return {name: prepared(maker) for name, maker in makers.items()}
+
+
+def prepared(maker: Callable[[], Work]) -> Work:
+    """Work whose preparation happens in the first call, which is not timed."""
+    made: list[Work] = []
+
+    def work() -> object:
+        if not made:
+            made.append(maker())
+        return made[0]()
+
+    return work
+
+
+def new(output: MDEOutput, work: Callable[[MDEOutput], object]) -> Work:
+    """Work on an output that nobody has looked at yet."""
+    return lambda: work(dataclasses.replace(output))
+
+
+def robot(device: str, batch: int, n: int = N) -> Batch:
+    """504×504 with DA3-BASE's features, K = 8: what the roofline is about."""
+    torch.manual_seed(0)
+    generator = Generator(GeneratorConfig(k=8, feature_channels=128)).eval().requires_grad_(False)
+    return Batch.make(generator, (504, 504), size=batch, n=n, device=device, stride=504 / 288)

@@ -1,0 +1,231 @@
+"""How near the device's limits generator, solve and apply come: 504×504, K = 8, on CUDA.
+
+Both limits are measured in the same run: multiply-adds by large matrix products, bytes by large
+copies. The work is counted in two ways. `layers` sums, over the convolutions, the longer of
+their arithmetic and of reading their input and writing their output once; everything between
+them (norms, activations, the gate) counts as fused away. `whole` is the longer of all arithmetic
+and of reading the inputs and writing depth once: what no program can beat.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as nnf
+from cases import robot
+from timing import spread, turn_by_turn
+from torch import Tensor, nn
+from worlds import Batch, pipeline
+
+from scalefield.cues import geometric_cues
+from scalefield.generator import Generator, resize
+
+BATCH = 32
+GEMM = 8192
+COPY_BYTES = 1 << 31
+
+
+def ceilings() -> dict[str, float]:
+    """Operations a second by precision, and bytes a second read and written."""
+    found = {}
+    for name, dtype, tf32 in (
+        ("bf16", torch.bfloat16, False),
+        ("tf32", torch.float32, True),
+        ("fp32", torch.float32, False),
+    ):
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        a, b = (torch.randn(GEMM, GEMM, device="cuda", dtype=dtype) for _ in range(2))
+        out = torch.empty_like(a)
+        times = turn_by_turn({name: lambda a=a, b=b, out=out: torch.mm(a, b, out=out)}, 5, "cuda")
+        found[f"{name}_flops"] = 2 * GEMM**3 / spread(times.seconds[name])[0]
+    torch.backends.cuda.matmul.allow_tf32 = False
+    source = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    times = turn_by_turn({"copy": lambda: target.copy_(source)}, 5, "cuda")
+    found["copy_bytes"] = 2 * COPY_BYTES / spread(times.seconds["copy"])[0]
+    return found
+
+
+def count(batch: Batch) -> list[tuple[float, float]]:
+    """Operations and bytes of each convolution of the generator, by running it once."""
+    if isinstance(inner := getattr(batch.generator, "generator", None), Folded):
+        # The projection is a plain function there; the work to be done is that of the original.
+        batch = cast(dataclasses.replace(batch, generator=inner.generator), inner_dtype(inner))
+    found: list[tuple[float, float]] = []
+
+    def note(layer: nn.Conv2d, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        size = output.element_size()
+        taps = layer.weight[0].numel()
+        weights = layer.weight.numel() * layer.weight.element_size()
+        found.append(
+            (2.0 * taps * output.numel(), size * (inputs[0].numel() + output.numel()) + weights)
+        )
+
+    assert isinstance(batch.generator, nn.Module)
+    layers = [m for m in batch.generator.modules() if isinstance(m, nn.Conv2d)]
+    hooks = [layer.register_forward_hook(note) for layer in layers]
+    dataclasses.replace(batch, run=pipeline)()
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def inner_dtype(module: nn.Module) -> torch.dtype:
+    """The precision of a module's weights."""
+    return next(module.parameters()).dtype
+
+
+def least_seconds(batch: Batch, flops: float, bytes_s: float) -> dict[str, float]:
+    """The two bounds on the time of one batch."""
+    convolutions = count(batch)
+    ends = [batch.mde_depth, batch.mde_depth]  # relative depth in, metric depth out
+    if batch.features is not None:
+        ends.append(batch.features)
+    outside = sum(t.numel() * t.element_size() for t in ends)
+    # Outside the generator: log, average, upsample, exp and multiply read and write depth once.
+    layers = sum(max(f / flops, b / bytes_s) for f, b in convolutions)
+    layers += 2 * batch.mde_depth.numel() * batch.mde_depth.element_size() / bytes_s
+    operations = sum(f for f, _ in convolutions)
+    return {"layers": layers, "whole": max(operations / flops, outside / bytes_s)}
+
+
+def variants(batch: Batch) -> dict[str, Callable[[], Batch]]:
+    """Ways to run the same work; each is made when its turn comes."""
+    return {
+        "float32": lambda: batch,
+        "float32, TF32 convolutions, channels last": lambda: cast(batch, torch.float32),
+        "bfloat16, channels last": lambda: cast(batch, torch.bfloat16),
+        "bfloat16, channels last, folded, compiled": lambda: compiled(
+            cast(folded(batch), torch.bfloat16)
+        ),
+    }
+
+
+def cast(batch: Batch, dtype: torch.dtype) -> Batch:
+    """Generator and features in a precision and channels last; the solve stays in float64."""
+    generator = copy.deepcopy(batch.generator).to(dtype=dtype, memory_format=torch.channels_last)
+    features = batch.features
+    if features is not None:
+        features = features.to(dtype=dtype, memory_format=torch.channels_last)
+    return dataclasses.replace(batch, generator=InPrecision(generator, dtype), features=features)
+
+
+class InPrecision(nn.Module):
+    """A generator whose log-depth is cast on the way in, and whose maps are on the way out."""
+
+    def __init__(self, generator: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.generator, self.dtype = generator, dtype
+        self.config = generator.config
+
+    def forward(self, features: Tensor | None, log_depth: Tensor) -> object:
+        """As the generator's."""
+        log_depth = log_depth.to(self.dtype).contiguous(memory_format=torch.channels_last)
+        maps = self.generator(features, log_depth)
+        return type(maps)(*(m.float() for m in maps))
+
+
+def folded(batch: Batch) -> Batch:
+    """The norm of F, which is most of what is read, folded into the projection behind it."""
+    return dataclasses.replace(batch, generator=Folded(batch.generator))  # type: ignore[arg-type]
+
+
+class Folded(nn.Module):
+    """W·(γ(F − μ)/σ + β) + b = (Wγ)F/σ + W(β − γμ/σ) + b: F is read for μ and σ, and once more."""
+
+    def __init__(self, generator: Generator) -> None:
+        super().__init__()
+        self.generator, self.config = generator, generator.config
+
+    def forward(self, features: Tensor, log_depth: Tensor) -> object:
+        """As the generator's."""
+        norm, projection = self.generator.feature_norm, self.generator.feature_projection
+        # In float32: the sums of millions of bfloat16 numbers.
+        var, mean = torch.var_mean(features.float(), dim=(1, 2, 3), correction=0, keepdim=True)
+        scale = (var + norm.eps).rsqrt().to(features.dtype)
+        weight = projection.weight * norm.weight[:, None, None]
+        shift = projection.weight[:, :, 0, 0] @ norm.bias + projection.bias
+        shift = (
+            shift[:, None, None]
+            - mean.to(scale.dtype) * scale * weight.sum(dim=(1, 2, 3))[:, None, None]
+        )
+        reduced = nnf.conv2d(features, weight) * scale + shift
+        cues = [resize(reduced, log_depth.shape[2:]), geometric_cues(log_depth)]
+        return self.generator.from_cues(torch.cat(cues, dim=1))
+
+
+def compiled(batch: Batch) -> Batch:
+    """All of it through torch.compile."""
+    return dataclasses.replace(batch, run=torch.compile(batch.run, dynamic=False))
+
+
+def captured(batch: Batch) -> Callable[[], None]:
+    """The whole of it as one CUDA graph, to be replayed."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            batch()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    # Constants are made on the device: a copy from the host cannot be captured.
+    with torch.device("cuda"), torch.cuda.graph(graph):
+        batch()
+    return graph.replay
+
+
+def measure(repeats: int, say: Callable[[str, object], None], *, compile_too: bool) -> None:
+    """Report ceilings, then each variant at batch 32 and, captured, at batch 1, as they come."""
+    torch.backends.cudnn.benchmark = True
+    limits = ceilings()
+    say("ceilings", {name: float(f"{value:.4g}") for name, value in limits.items()})
+    for size in (BATCH, 1):
+        batch = robot("cuda", size)
+        for name, make in variants(batch).items():
+            if "compiled" in name and not compile_too:
+                continue
+            tf32 = "TF32" in name
+            torch.backends.cudnn.allow_tf32 = tf32
+            try:
+                say(f"batch {size}, {name}", one(make(), size, name, limits, repeats))
+            except Exception as e:
+                say(f"batch {size}, {name}", {"missing": f"{type(e).__name__}: {e}"[:300]})
+            torch.backends.cudnn.allow_tf32 = False
+
+
+def one(batch: Batch, size: int, name: str, limits: dict[str, float], repeats: int) -> dict:
+    """Milliseconds as it is and as a graph, and the least that the device needs."""
+    precision = "bf16" if "bfloat16" in name else "tf32" if "TF32" in name else "fp32"
+    bounds = least_seconds(batch, limits[f"{precision}_flops"], limits["copy_bytes"])
+    found: dict = {
+        "batch": size,
+        "least_ms": {k: float(f"{1e3 * v:.4g}") for k, v in bounds.items()},
+        "plain_ms": milliseconds(batch, repeats),
+    }
+    try:
+        found["graph_ms"] = milliseconds(captured(batch), repeats)
+    except Exception as e:
+        found["no graph"] = f"{type(e).__name__}: {e}".splitlines()[0][:300]
+        torch.cuda.synchronize()
+    return found
+
+
+def milliseconds(work: Callable[[], object], repeats: int) -> list[float]:
+    """Median and quartiles of one call."""
+    times = turn_by_turn({"": work}, repeats, "cuda")
+    if times.missing:
+        raise RuntimeError(times.missing[""])
+    return spread(1e3 * times.seconds[""])
+
+
+if __name__ == "__main__":  # in a process of its own: a failed capture may spoil what follows
+    measure(
+        int(sys.argv[1]),
+        lambda name, found: print(json.dumps({"name": name, "found": found}), flush=True),
+        compile_too=sys.argv[2] == "True",
+    )

@@ -1,0 +1,89 @@
+"""The benchmark's own arithmetic, and the page that is made from its results."""
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+BENCHMARKS = ROOT / "benchmarks"
+
+
+def load(path: Path):
+    spec = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def timing():
+    return load(BENCHMARKS / "timing.py")
+
+
+def test_growth_is_the_exponent(timing):
+    sizes = [100.0, 1000.0, 5000.0]
+    rounds = [3e-6 * size**1.5 * np.array([1.0, 2.0, 0.7]) for size in sizes]
+    assert timing.exponent(sizes, rounds) == pytest.approx([1.5, 1.5, 1.5])
+
+
+def test_ratios_are_taken_within_a_round(timing):
+    """A machine that is ten times slower in one round changes no ratio."""
+    slow = np.array([1.0, 10.0, 1.0])
+    times = timing.Times({"ours": 3 * slow, "theirs": 2 * slow})
+    assert times.ratio("ours", "theirs") == [1.5, 1.5, 1.5]
+
+
+def test_a_case_that_fails_is_noted_and_the_others_run(timing):
+    order = []
+
+    def broken():
+        raise ImportError("no such package")
+
+    cases = {"a": lambda: order.append("a"), "broken": broken, "b": lambda: order.append("b")}
+    times = timing.turn_by_turn(cases, repeats=3)
+    assert times.missing == {"broken": "ImportError: no such package"}
+    assert set(times.seconds) == {"a", "b"}
+    assert all(len(s) == 3 and (s > 0).all() for s in times.seconds.values())
+    assert re.fullmatch(r"a+b+(a+b+){3}", "".join(order))  # turn by turn
+
+
+def test_the_rivals_give_depth(monkeypatch):
+    """They stand beside ours only if they do the same thing: recover an affine world."""
+    from scalefield import Anchors, MDEOutput
+    from scalefield.methods.lwlr import LWLR
+
+    rivals = load(BENCHMARKS / "rivals.py")
+    rng = np.random.default_rng(0)
+    relative = torch.from_numpy(rng.uniform(1, 3, (96, 128))).float()
+    output = MDEOutput(relative, "depth")
+    u, v = rng.integers(0, 128, 40), rng.integers(0, 96, 40)
+    metric = 2 * relative + 0.5
+    anchors = Anchors(u, v, metric[v, u].double().numpy())
+    torch.testing.assert_close(
+        rivals.PublishedLWLR(output, anchors)().float(), metric, rtol=1e-4, atol=0
+    )
+    bent = Anchors(u, v, anchors.depth_m * (1 + u / 256))
+    ours = LWLR()(output, bent).depth_m
+    theirs = rivals.PublishedLWLR(output, bent)().float()
+    assert float((ours / theirs - 1).abs().max()) < 0.01  # but for the ends, and the blend
+    constant = torch.ones(1, 2, 12, 16)
+    flat = Anchors([5], [7], [float(relative[7, 5]) * 3])
+    scaled = rivals.FormulaAtFullResolution(output, flat, constant)()
+    torch.testing.assert_close(scaled, 3 * relative, rtol=2e-3, atol=0)
+
+
+def test_the_page_has_what_was_measured():
+    script = load(ROOT / "scripts" / "speed_tables.py")
+    text = script.DOCS.read_text()
+    assert script.filled(text) == text
+    record = json.loads(script.CPU.read_text())
+    names = {entry["name"] for entry in record["ratios"]}
+    assert all(f"| {name} |" in text for name in names)
+    for aim, _, reached in script.load_table().target_rows(record):
+        assert re.search(rf"\| {re.escape(aim)} \|.*{'yes' if reached else 'no'}", text)
