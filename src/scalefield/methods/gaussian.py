@@ -114,7 +114,7 @@ def solved_on_image(
     elsewhere, as at the rim of a cluster of points, the sums are and it is called at every pixel.
     """
     height, width = shape
-    patch = min(int(SOLVED_PATCH * min(bandwidth, 1e6)), max(shape))
+    patch = max(1, min(int(SOLVED_PATCH * min(bandwidth, 1e6)), max(shape)))
     few = 2 * patch < 3 * PATCH_NODES or len(points) < 2 * PATCH_NODES
     positions, to_series, to_pixels = (m.to(points.device) for m in _chebyshev(patch))
     across = torch.arange(0, width, patch, device=points.device)[:, None] + positions
