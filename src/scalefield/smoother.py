@@ -58,7 +58,7 @@ class Smoother:
         if penalty is None:
             units = np.abs(design).max(axis=0)
             units[units == 0] = 1.0
-            gain = np.linalg.pinv(root * design / units, rcond=1e-9) * root.T / units[:, None]
+            gain = np.linalg.pinv(root * (design / units), rcond=1e-9) * root.T / units[:, None]
         else:
             rows = root * design
             gain = np.linalg.solve(rows.T @ rows + penalty, rows.T) * root.T
@@ -147,6 +147,14 @@ def total_std(variance: float, spread: Any) -> Any:
 def lattice(size: int) -> Int64[np.ndarray, " m"]:
     """The rows, or columns, of the pixels at which std_log is computed, a `STEP` apart."""
     return np.arange(min(STEP // 2, size - 1), size, STEP)
+
+
+def lattice_pixels(
+    shape: tuple[int, int],
+) -> tuple[Int64[np.ndarray, " p"], Int64[np.ndarray, " p"]]:
+    """Row and column of each of them, in row order."""
+    rows, columns = np.meshgrid(*map(lattice, shape), indexing="ij")
+    return rows.reshape(-1), columns.reshape(-1)
 
 
 def at_lattice(mde_map: Float[Tensor, "h w"]) -> Float64[np.ndarray, " p"]:

@@ -84,7 +84,8 @@ class MDEOutput:
     def disparity(self) -> Float[Tensor, "h w"]:
         """The prediction in disparity space: as given by a disparity model, else 1 / D_MDE."""
         if self.kind == "depth":
-            return 1 / self.mde_depth
+            # Smaller numbers than `tiny` exist, and their inverse does not.
+            return 1 / self.mde_depth.clamp(min=torch.finfo(self.prediction.dtype).tiny)
         if bool(self.valid.all()):
             return self.prediction
         return torch.where(self.valid, self.prediction, self.prediction[self.valid].median())
