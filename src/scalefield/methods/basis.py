@@ -21,7 +21,7 @@ from scalefield.integrity import verified
 from scalefield.mde.output import MDEOutput
 from scalefield.result import Recovery
 from scalefield.ridge import Ridge, solve
-from scalefield.smoother import Smoother, fit_std, lattice, sigma_log, to_image
+from scalefield.smoother import Smoother, fit_std, lattice_pixels, sigma_log, to_image
 from scalefield.targets import anchor_weights, targets
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
@@ -139,9 +139,9 @@ def basis_std(
 ) -> Float[Tensor, "h w"]:
     """std_log of the weighted basis maps, which are linear in the targets."""
     shape = mde_output.shape
-    rows, columns = (a.reshape(-1) for a in np.meshgrid(*map(lattice, shape), indexing="ij"))
     design, there = (
-        E.detach().double().cpu().numpy() for E in (M, embeddings(maps, shape, rows, columns))
+        E.detach().double().cpu().numpy()
+        for E in (M, embeddings(maps, shape, *lattice_pixels(shape)))
     )
     penalty = np.diag([ridge.ridge_global, *[ridge.ridge] * (design.shape[1] - 1)])
     if ridge.centre == "median":

@@ -22,7 +22,14 @@ from scalefield.methods.affine import (
     require_choice,
 )
 from scalefield.result import Recovery
-from scalefield.smoother import Smoother, fit_std, lattice, log_residuals, sigma_log, to_image
+from scalefield.smoother import (
+    Smoother,
+    fit_std,
+    lattice_pixels,
+    log_residuals,
+    sigma_log,
+    to_image,
+)
 
 MIN_ANCHORS = 4
 SMALLEST_SCALE = 0.05
@@ -147,9 +154,7 @@ class Grid:
         shape = mde_output.shape
         design, penalty, supported, unit = self._system(samples, shape)
         scales = field[samples.rows, samples.columns].cpu().numpy()
-        rows, columns = (
-            each.reshape(-1) for each in np.meshgrid(*map(lattice, shape), indexing="ij")
-        )
+        rows, columns = lattice_pixels(shape)
         std_log = fit_std(
             Smoother.of(design, samples.weight, penalty + 1e-12 * np.eye(len(penalty))),
             log_residuals(samples.y, scales * samples.x),

@@ -18,9 +18,10 @@ from scalefield.methods.nearest import nearest_points
 from scalefield.result import Recovery
 from scalefield.smoother import (
     LARGEST_STD,
+    PRIOR_STD,
     at_lattice,
     chosen,
-    lattice,
+    lattice_pixels,
     log_residuals,
     noise_variance,
     sigma_log,
@@ -74,28 +75,28 @@ class KNN:
     def _std(
         self, mde_map: Float64[Tensor, "h w"], samples: Samples, tau: Float64[np.ndarray, " n"]
     ) -> Float[Tensor, "h w"]:
-        """std_log, with v from fits to the k anchors nearest to one that is left out."""
-        shape, n = (mde_map.shape[0], mde_map.shape[1]), len(samples)
+        """std_log, by the weights of the k nearest anchors."""
         tree = cKDTree(samples.pixels)
-        variance = noise_variance(*(np.empty(0),) * 3)
-        if n > 1:
-            out = chosen(n)
-            distance, index = tree.query(samples.pixels[out], k=[*range(1, min(self.k, n - 1) + 2)])
-            # The anchor itself, or of several on its pixel the last: any one goes.
-            own = index == out[:, None]
-            own[~own.any(axis=1), -1] = True
-            index, distance = (a[~own].reshape(len(out), -1).T for a in (index, distance))
-            left_out, spread = _neighbour_spread(
-                samples, index, distance, samples.x[out], 0 * tau + 1
-            )
-            residuals = log_residuals(samples.y[out], left_out)
-            variance = noise_variance(residuals, 1 + spread, tau[out])
-        rows, columns = (a.reshape(-1) for a in np.meshgrid(*map(lattice, shape), indexing="ij"))
-        pixels = np.stack([rows, columns], axis=1)
-        distance, index = tree.query(pixels, k=[*range(1, min(self.k, n) + 1)])
+        variance = self._noise(tree, samples, tau) if len(samples) > 1 else PRIOR_STD**2
+        shape = (mde_map.shape[0], mde_map.shape[1])
+        pixels = np.stack(lattice_pixels(shape), axis=1)
+        distance, index = tree.query(pixels, k=[*range(1, min(self.k, len(samples)) + 1)])
         x = at_lattice(mde_map)
         _, spread = _neighbour_spread(samples, index.T, distance.T, x, variance + tau**2)
         return to_image(total_std(variance, spread), shape, mde_map.device)
+
+    def _noise(self, tree: cKDTree, samples: Samples, tau: Float64[np.ndarray, " n"]) -> float:
+        """v, from fits to the k anchors nearest to one that is left out."""
+        out = chosen(len(samples))
+        k = min(self.k, len(samples) - 1)
+        distance, index = tree.query(samples.pixels[out], k=[*range(1, k + 2)])
+        # The anchor itself goes, or, where several share its pixel, one of them.
+        own = index == out[:, None]
+        own[~own.any(axis=1), -1] = True
+        index, distance = (a[~own].reshape(len(out), k).T for a in (index, distance))
+        one = np.ones(len(samples))
+        left_out, spread = _neighbour_spread(samples, index, distance, samples.x[out], one)
+        return noise_variance(log_residuals(samples.y[out], left_out), 1 + spread, tau[out])
 
 
 def _neighbour_spread(
@@ -118,8 +119,7 @@ def _neighbour_spread(
         centred = samples.x[index] - (weight * samples.x[index]).sum(axis=0)
         tilt = (x - (weight * samples.x[index]).sum(axis=0)) / (weight * centred**2).sum(axis=0)
         line = (weight * (1 + tilt * centred) * samples.y[index] / predicted) ** 2
-        spread = np.where(lower, weight**2, line)
-        spread = (spread * variance[index]).sum(axis=0)
+        spread = (np.where(lower, weight**2, line) * variance[index]).sum(axis=0)
     return predicted, np.nan_to_num(spread, nan=LARGEST_STD**2, posinf=LARGEST_STD**2)
 
 

@@ -185,8 +185,7 @@ class LWLR:
         variance = noise_variance(residuals, inflation.cpu().numpy() / left[which], tau[which])
         # The square of a Gaussian is one of bandwidth b/√2.
         noise = noise * torch.from_numpy(variance + tau**2).to(device)
-        nodes = tuple(lattice(size) for size in shape)
-        v, u = (torch.from_numpy(each).double().to(device) for each in nodes)
+        v, u = (torch.from_numpy(lattice(size)).double().to(device) for size in shape)
         sums = torch.empty(5, len(v), len(u), dtype=torch.float64, device=device)
         noise_sums = torch.empty_like(sums[:3])
         for down, across, each in gaussian_sums(pixels, moments, b, (v, u)):
