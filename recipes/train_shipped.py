@@ -14,21 +14,18 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from scalefield.datasets import Folder, Frame
 from scalefield.mde import MDE, load_mde
 from scalefield.mde.lite import load_lite
-from scalefield.methods.basis import load_generator
-from scalefield.methods.field import FieldModel
+from scalefield.mde.vit import load_vit
 from scalefield.training.basis import default_preset, train_basis
 from scalefield.training.data import CrossFit, prepare
-from scalefield.training.field import FieldTraining, standard_scores, train_field
-from scalefield.training.loop import RunFolder
+from scalefield.training.field import FieldTraining, make_banks, train_field
 from scalefield.training.mde import MDETraining, aligned_absrel, train_mde, trained_on
 
 RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
@@ -83,16 +80,17 @@ def train_generators(args: argparse.Namespace) -> None:
 
 
 @dataclass(frozen=True)
-class Every:
-    """A dataset's every n-th frame: a dozen numbers need no more."""
+class Dense:
+    """A dataset's frames whose depth is known nearly everywhere."""
 
     dataset: Folder
-    step: int
-    name: str = "part"
+    least: float = 0.6
+    name: str = "dense"
 
     def names(self, split: str) -> list[str]:
-        """The thinned list."""
-        return self.dataset.names(split)[:: self.step]
+        """Those of the split."""
+        names = self.dataset.names(split)
+        return [name for name in names if self.dataset.load(name).mask.mean() > self.least]
 
     def load(self, name: str) -> Frame:
         """The frame itself."""
@@ -100,30 +98,20 @@ class Every:
 
 
 def learn_field(args: argparse.Namespace) -> None:
-    """The kernel of `field`, on cross-fitted lite and on the MDE given; calibrated on val."""
+    """`field`, on cross-fitted lite and its teacher, on the MDE given, and on true depth."""
     dataset = Folder(args.root, RANGES_M)
-    regimes = ("low", "medium", "high")
-    generator = load_generator("basis-depth-k50")
-    other = load_mde(args.mde)
-    train, val = [], []
-    for mde in (cross_fitted(args.out), other):
-        train += prepare(Every(dataset, 5), "train", mde)
-    for mde in (load_lite(args.out / "lite" / "model"), other):
-        val += prepare(Every(dataset, 2), "val", mde, regimes)
     config = FieldTraining(seed=args.seed)
-    out = args.out / f"field-s{args.seed}"
-    run = RunFolder(out, config)
-    kernel, lines = train_field(train, generator, config)
-    for line in lines:
-        run.log(int(line.pop("step")), **line)
-    scores = standard_scores(kernel, val, generator, regimes)
-    pooled = np.concatenate(list(scores.values()))
-    calibration = float(np.quantile(np.abs(pooled), 0.9) / 1.6449)
-    for regime, values in scores.items():
-        covered = np.mean(np.abs(values) < 1.6449 * calibration)
-        print(f"{regime}: the 90 % interval covers {covered:.3f} of val")
-    FieldModel(kernel, calibration=round(calibration, 4)).save(out / "model")
-    print(kernel)
+    folds = [args.out / f"teacher-fold{fold}" / "model" for fold in range(FOLDS)]
+    teacher = CrossFit(tuple((load_vit(f, DEVICE), trained_on(f)) for f in folds))
+    other = load_mde(args.mde)
+    train = prepare(Dense(dataset), "train", None, device=DEVICE)
+    for mde in (cross_fitted(args.out), teacher, other):
+        train += prepare(dataset, "train", mde, device=DEVICE)
+    val = []
+    for mde in (load_lite(args.out / "lite" / "model", DEVICE), other):
+        val += prepare(dataset, "val", mde, config.validate, DEVICE)
+    plain = [[replace(frame, features=None) for frame in frames] for frames in (train, val)]
+    train_field(config, *map(make_banks, plain), args.out / f"field-s{args.seed}")
 
 
 def main() -> None:

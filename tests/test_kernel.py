@@ -8,14 +8,20 @@ from scalefield.errors import InputError
 from scalefield.kernel import Kernel, Points, Term
 
 KERNEL = Kernel(
-    2.0, 1.5, (Term(0.15, 0.5, 0.6, "gaussian"), Term(0.2, 0.1, 0.3, "exponential")), 0.02
+    2.0,
+    1.5,
+    (Term(0.15, 0.5, 0.6, "gaussian"), Term(0.2, 0.1, 0.3, "exponential")),
+    0.02,
+    slope=0.3,
+    doubt=0.4,
 )
 
 
 def points(n, seed=0, k=4):
     rng = torch.Generator().manual_seed(seed)
     draw = lambda *shape: torch.rand(*shape, generator=rng, dtype=torch.float64)  # noqa: E731
-    return Points(draw(n, 2), draw(n) * 2, draw(n, k) - 0.5)
+    shapes = draw(n, 2), draw(n) * 2, draw(n, k) - 0.5
+    return Points(*shapes, draw(n, 2, 3) - 0.5, 0.5 + draw(n, 2), draw(n) - 0.5)
 
 
 def test_equals_the_formula_pair_by_pair():
@@ -23,13 +29,20 @@ def test_equals_the_formula_pair_by_pair():
     found = KERNEL(a, b)
     for i in range(5):
         for j in range(4):
-            value = 2.0**2 + 1.5**2 * float(a.basis[i] @ b.basis[j])
-            for amplitude, length, depth, shape in ((0.15, 0.5, 0.6, "g"), (0.2, 0.1, 0.3, "e")):
+            value = 2.0**2 + 1.5**2 * float(a.modes[i] @ b.modes[j])
+            value += 0.3**2 * float(a.log_depth[i] * b.log_depth[j])
+            value += 0.4**2 * float(a.mean[i] * b.mean[j])
+            for t, (amplitude, length, depth, shape) in enumerate(
+                ((0.15, 0.5, 0.6, "g"), (0.2, 0.1, 0.3, "e"))
+            ):
                 dp = np.asarray(a.position[i] - b.position[j]) / length
                 dd = float(a.log_depth[i] - b.log_depth[j]) / depth
-                r = np.sqrt(dp @ dp + dd**2)
-                value += amplitude**2 * (np.exp(-(r**2) / 2) if shape == "g" else np.exp(-r))
-            assert float(found[i, j]) == pytest.approx(value, rel=1e-12)
+                de = np.asarray(a.embedding[i, t] - b.embedding[j, t])
+                r = np.sqrt(dp @ dp + dd**2 + de @ de)
+                correlation = np.exp(-(r**2) / 2) if shape == "g" else np.exp(-r)
+                local = float(a.amplitude[i, t] * b.amplitude[j, t])
+                value += amplitude**2 * local * correlation
+            assert float(found[i, j]) == pytest.approx(value, rel=1e-6)
 
 
 @given(n=st.integers(1, 25), seed=st.integers(0, 500))

@@ -7,9 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalefield import Anchors, MDEOutput, smoother
+from scalefield.generator import Generator, GeneratorConfig
 from scalefield.methods import METHODS
 from scalefield.methods.affine import Samples
+from scalefield.methods.basis import Basis
 from scalefield.methods.log_kernel import LogKernel
+from scalefield.methods.region import Region
 from scalefield.smoother import (
     LARGEST_STD,
     PRIOR_STD,
@@ -27,8 +30,21 @@ from scalefield.smoother import (
     total_std,
 )
 
-SURE = ("median", "global", "piecewise", "grid", "lwlr", "knn", "log_kernel")
-"""Methods with a std_log that need no trained weights and no labels."""
+SHAPE = (64, 80)
+
+
+def small_basis() -> Basis:
+    torch.manual_seed(0)
+    return Basis(Generator(GeneratorConfig(k=4, feature_channels=0, width=8, cells=16)))
+
+
+SURE = {
+    **{name: METHODS[name] for name in ("median", "global", "piecewise", "grid", "lwlr")},
+    "knn": METHODS["knn"],
+    "log_kernel": METHODS["log_kernel"],
+    "basis": small_basis,
+    "region": lambda: Region(labels=(np.indices(SHAPE)[1] >= 40).astype(int)),
+}
 
 
 def solve(design, weight, y, penalty) -> np.ndarray:
@@ -142,7 +158,7 @@ def test_few_anchors_are_all_left_out_many_are_thinned() -> None:
     assert (thinned[0], thinned[-1]) == (0, 9999)
 
 
-def world(shape=(64, 80), n=80, noise=0.0, seed=0):
+def world(n=80, noise=0.0, seed=0, shape=SHAPE):
     """A map that is right but for its scale, and anchors with multiplicative noise."""
     rng = np.random.default_rng(0)
     coarse = torch.from_numpy(np.exp(0.5 * rng.standard_normal((5, 6))))[None, None]
@@ -158,7 +174,7 @@ def world(shape=(64, 80), n=80, noise=0.0, seed=0):
 def test_std_log_is_the_noise_and_what_it_does_to_the_fit(name, monkeypatch) -> None:
     """Var[log D − log D̂] = v + Var[log D̂] over draws of the anchors' noise."""
     monkeypatch.setattr(smoother, "PRIOR_COUNT", 1e-9)  # nothing but the residuals
-    noise, method = 0.03, METHODS[name]()
+    noise, method = 0.03, SURE[name]()
     logs, squares = [], []
     for seed in range(60):
         found = method(*world(noise=noise, seed=seed))
@@ -173,14 +189,14 @@ def test_std_log_is_the_noise_and_what_it_does_to_the_fit(name, monkeypatch) -> 
 @pytest.mark.parametrize("name", SURE)
 def test_one_anchor_is_honestly_unsure(name) -> None:
     mde, anchors = world(n=1)
-    std_log = METHODS[name]()(mde, anchors).std_log
+    std_log = SURE[name]()(mde, anchors).std_log
     assert PRIOR_STD <= float(std_log.min()) <= float(std_log.max()) <= 1.6 * PRIOR_STD
 
 
 @pytest.mark.parametrize("name", SURE)
 def test_units_and_order_do_not_matter_and_good_anchors_make_sure(name) -> None:
     mde, anchors = world(n=40, noise=0.1)
-    method = METHODS[name]()
+    method = SURE[name]()
     std_log = method(mde, anchors).std_log
     kilometres = Anchors(anchors.u, anchors.v, anchors.depth_m / 1000)
     np.testing.assert_allclose(method(mde, kilometres).std_log, std_log, rtol=1e-4)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as nnf
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 GRID_CELLS = 160
@@ -27,12 +27,26 @@ def grid_log_depth(
     mde_depth: Float[Tensor, "b h w"], cells: int = GRID_CELLS
 ) -> Float[Tensor, "b 1 hg wg"]:
     """log D averaged over each cell and centred on its median, so that the scale of D is gone."""
+    return log_depth_and_level(mde_depth, cells)[0]
+
+
+def log_depth_and_level(
+    mde_depth: Float[Tensor, "b h w"], cells: int = GRID_CELLS
+) -> tuple[Float[Tensor, "b 1 hg wg"], Float[Tensor, " b"]]:
+    """`grid_log_depth`, and the median that was taken off."""
     log_depth = mde_depth.log()[:, None]
     size = grid_shape(mde_depth.shape[1], mde_depth.shape[2], cells)
     if size != mde_depth.shape[1:]:
         log_depth = nnf.interpolate(log_depth, size=size, mode="area")
     centre = log_depth.flatten(1).median(dim=1).values
-    return (log_depth - centre[:, None, None, None]).clamp(-LOG_DEPTH_LIMIT, LOG_DEPTH_LIMIT)
+    log_depth = log_depth - centre[:, None, None, None]
+    return log_depth.clamp(-LOG_DEPTH_LIMIT, LOG_DEPTH_LIMIT), centre
+
+
+def grid_image(image: UInt8[Tensor, "h w 3"], size: tuple[int, ...]) -> Float[Tensor, "3 hg wg"]:
+    """RGB averaged over each cell, in −1 … 1."""
+    planes = image.permute(2, 0, 1)[None].float() / 127.5 - 1
+    return nnf.interpolate(planes, size=size, mode="area")[0]
 
 
 def geometric_cues(log_depth: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 5 h w"]:

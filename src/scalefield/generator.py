@@ -68,10 +68,7 @@ class Generator(nn.Module):
             # One group: F keeps the relation between its channels, but not its unit.
             self.feature_norm = nn.GroupNorm(1, config.feature_channels)
             self.feature_projection = nn.Conv2d(config.feature_channels, reduced, 1)
-        self.stem = nn.Sequential(conv(reduced + 5, width // 2), nn.GELU())
-        self.down = conv(width // 2, width, stride=2)
-        self.blocks = nn.Sequential(*(ResidualBlock(width, d) for d in config.dilations))
-        self.merge = nn.Sequential(conv(width + width // 2, width), norm(width), nn.GELU())
+        self.trunk = Trunk(reduced + 5, width, config.dilations)
         self.basis_head = nn.Conv2d(width, config.k - 1, 1)
         self.gating_head = nn.Conv2d(width, config.k, 1)
 
@@ -86,11 +83,7 @@ class Generator(nn.Module):
 
     def from_cues(self, cues: Float[Tensor, "b c h w"]) -> BasisMaps:
         """E and G from X(x) = [F, log D, ∇log D, x], all on the grid already."""
-        fine = self.stem(cues)
-        coarse = self.blocks(self.down(fine))
-        size = cues.shape[2:]
-        coarse = nnf.interpolate(coarse, size=size, mode="bilinear", align_corners=False)
-        shared = self.merge(torch.cat([coarse, fine], dim=1))  # H(x)
+        shared = self.trunk(cues)  # H(x)
         learned = self.basis_head(shared)
         primitive = torch.cat([torch.ones_like(learned[:, :1]), learned], dim=1)  # B, with B₀ ≡ 1
         gating = self.gating_head(shared).softmax(dim=1)  # G (Eq. gating_simplex)
@@ -109,6 +102,8 @@ class Generator(nn.Module):
                 f"found {features.shape[1]}: it belongs to another MDE"
             )
         reduced = self.feature_projection(self.feature_norm(features.to(log_depth.dtype)))
+        if reduced.shape[2:] == (1, 1):  # the same everywhere; interpolation's gradient is slow
+            return reduced.expand(-1, -1, *log_depth.shape[2:])
         return resize(reduced, log_depth.shape[2:])
 
     @property
@@ -153,6 +148,25 @@ def read_config(path: Path) -> GeneratorConfig:
         return GeneratorConfig(**values)
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise InputError(f"{path}: not a generator's configuration ({e})") from None
+
+
+class Trunk(nn.Module):
+    """T_θ: cues X(x) to the shared representation H(x), on the same grid."""
+
+    def __init__(self, inputs: int, width: int, dilations: tuple[int, ...]) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(conv(inputs, width // 2), nn.GELU())
+        self.down = conv(width // 2, width, stride=2)
+        self.blocks = nn.Sequential(*(ResidualBlock(width, d) for d in dilations))
+        self.merge = nn.Sequential(conv(width + width // 2, width), norm(width), nn.GELU())
+
+    def forward(self, cues: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h w"]:
+        """Residual blocks at half the resolution, merged with the fine stem."""
+        fine = self.stem(cues)
+        coarse = self.blocks(self.down(fine))
+        size = cues.shape[2:]
+        coarse = nnf.interpolate(coarse, size=size, mode="bilinear", align_corners=False)
+        return self.merge(torch.cat([coarse, fine], dim=1))
 
 
 class ResidualBlock(nn.Module):

@@ -1,11 +1,14 @@
 """The kernel of `field`: how much two pixels' log-scales have to do with each other.
 
-    k(x, x') = constant² + linear² · E(x)ᵀE(x') + Σ_j amplitude_j² · κ_j(‖z_j(x) − z_j(x')‖)
+    k(x, x') = constant² + linear² · E(x)ᵀE(x') + slope² · d(x) d(x') + doubt² · μ(x) μ(x')
+               + Σ_j amplitude_j² · a_j(x) a_j(x') · κ_j(‖z_j(x) − z_j(x')‖)
 
 The first term is the free global scale and the second the paper's ridge regression, seen as a
-Gaussian process. Each further one lets the field bend: z_j holds position and log D_MDE, each
-divided by a length, so that pixels agree when they are near *and* at a similar depth. Log-depth
-at full resolution is what gives sharp edges.
+Gaussian process. `slope` lets the scale change with log-depth d, and `doubt` lets anchors overrule
+the learned mean function μ. Each further term lets the field bend: z_j holds position and
+log-depth, each divided by a length, and a learned embedding φ_j, so that pixels agree when they are
+near, at a similar depth, *and* of one thing; a_j says where the MDE errs more. Log-depth at full
+resolution is what gives sharp edges.
 """
 
 from __future__ import annotations
@@ -24,52 +27,45 @@ Shape = Literal["gaussian", "exponential"]
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """What the kernel looks at in n pixels."""
+    """What the kernel looks at in n pixels (of b images at once, in training)."""
 
-    position: Float[Tensor, "n 2"]
-    """(u, v) in units of the image's longer side."""
-    log_depth: Float[Tensor, " n"]
-    """log D_MDE."""
-    basis: Float[Tensor, "n k"]
+    position: Float[Tensor, "*b n 2"]
+    """(u, v) in units of the square root of the image's area."""
+    log_depth: Float[Tensor, "*b n"]
+    """d: log D_MDE around the image's median."""
+    modes: Float[Tensor, "*b n k"]
     """E, the basis maps' values."""
+    embedding: Float[Tensor, "*b n j e"]
+    """φ_j, one of e numbers for each bending term."""
+    amplitude: Float[Tensor, "*b n j"]
+    """a_j > 0."""
+    mean: Float[Tensor, "*b n"]
+    """μ, what the log-scale is expected to be, up to a constant."""
 
     def __len__(self) -> int:
-        return len(self.log_depth)
+        return self.log_depth.shape[-1]
 
     def __getitem__(self, which: Tensor | slice) -> Points:
-        """Some of the points."""
-        return Points(self.position[which], self.log_depth[which], self.basis[which])
+        """Some of one image's points."""
+        return Points(*(values[which] for values in vars(self).values()))
 
     def to(self, dtype: torch.dtype) -> Points:
         """The same in another precision."""
-        return Points(self.position.to(dtype), self.log_depth.to(dtype), self.basis.to(dtype))
+        return Points(*(values.to(dtype) for values in vars(self).values()))
 
 
 @dataclass(frozen=True)
 class Term:
-    """One way for the field to bend: amplitude² · κ(distance)."""
+    """One way for the field to bend: amplitude² · a(x) a(x') · κ(distance)."""
 
     amplitude: float | Tensor
-    """Standard deviation of the log-scale that it explains."""
+    """Standard deviation of the log-scale that it explains where a = 1."""
     position_length: float | Tensor
-    """Distance over which it changes, in units of the image's longer side."""
+    """Distance over which it changes, in units of the square root of the image's area."""
     depth_length: float | Tensor
     """The same in log-depth."""
     shape: Shape
     """gaussian: smooth, κ(r) = exp(−r²/2); exponential: follows anchors closely, exp(−r)."""
-
-    def __call__(self, a: Points, b: Points) -> Float[Tensor, "n m"]:
-        """Covariance of every pair."""
-        # cdist without the matrix-product shortcut, which loses the small distances that matter.
-        exact = "donot_use_mm_for_euclid_dist"
-        r = torch.cdist(self.scaled(a), self.scaled(b), compute_mode=exact)
-        correlation = (-0.5 * r**2).exp() if self.shape == "gaussian" else (-r).exp()
-        return self.amplitude**2 * correlation
-
-    def scaled(self, a: Points) -> Float[Tensor, "n 3"]:
-        """z: position and log-depth in units of their lengths."""
-        depth = a.log_depth[:, None] / self.depth_length
-        return torch.cat([a.position / self.position_length, depth], dim=1)
 
 
 @dataclass(frozen=True)
@@ -83,28 +79,73 @@ class Kernel:
     terms: tuple[Term, ...]
     noise: float | Tensor
     """Standard deviation of log-depth at an anchor whose own is not known."""
+    slope: float | Tensor = 0.0
+    """Prior standard deviation of the log-scale's slope over log-depth."""
+    doubt: float | Tensor = 0.0
+    """Prior standard deviation of the mean function's weight around one."""
 
     def __post_init__(self) -> None:
-        for name in ("constant", "linear", "noise"):
+        for name in ("constant", "linear", "noise", "slope", "doubt"):
             if not bool(getattr(self, name) >= 0):
                 raise InputError(f"{name} must not be negative, found {getattr(self, name)}")
 
-    def parts(self, a: Points, b: Points) -> dict[str, Float[Tensor, "n m"]]:
+    def parts(self, a: Points, b: Points) -> dict[str, Float[Tensor, "*b n m"]]:
         """Covariance of every pair, split into what explains it; the parts sum to the whole."""
+        flat = torch.zeros_like(a.log_depth[..., :, None] * b.log_depth[..., None, :])
         named: dict[str, Tensor] = {
-            "global": a.log_depth.new_ones(len(a), len(b)) * self.constant**2,
-            "modes": self.linear**2 * (a.basis @ b.basis.mT),
+            "global": flat + self.constant**2,
+            "modes": self.linear**2 * (a.modes @ b.modes.mT),
+            "slope": self.slope**2 * outer(a.log_depth, b.log_depth),
+            "mean": self.doubt**2 * outer(a.mean, b.mean),
         }
-        return named | {f"{t.shape} {i}": t(a, b) for i, t in enumerate(self.terms, start=1)}
+        names = term_names(self)
+        return named | {name: self.bend(j, a, b) for j, name in enumerate(names)}
 
-    def __call__(self, a: Points, b: Points) -> Float[Tensor, "n m"]:
+    def __call__(self, a: Points, b: Points) -> Float[Tensor, "*b n m"]:
         """Covariance of every pair."""
-        total = self.linear**2 * (a.basis @ b.basis.mT) + self.constant**2
-        for term in self.terms:
-            total = total + term(a, b)
+        total = self.linear**2 * (a.modes @ b.modes.mT) + self.constant**2
+        total = total + self.slope**2 * outer(a.log_depth, b.log_depth)
+        total = total + self.doubt**2 * outer(a.mean, b.mean)
+        for j in range(len(self.terms)):
+            total = total + self.bend(j, a, b)
         return total
 
-    def variance(self, a: Points) -> Float[Tensor, " n"]:
+    def bend(self, j: int, a: Points, b: Points) -> Float[Tensor, "*b n m"]:
+        """Covariance of every pair by the term j alone."""
+        term = self.terms[j]
+        square = squared_distance(scaled(term, j, a), scaled(term, j, b))
+        if term.shape == "gaussian":
+            correlation = (-0.5 * square).exp()
+        else:  # the root's derivative is infinite at zero, where its value hardly matters
+            correlation = (-(square + 1e-12).sqrt()).exp()
+        return term.amplitude**2 * outer(a.amplitude[..., j], b.amplitude[..., j]) * correlation
+
+    def variance(self, a: Points) -> Float[Tensor, "*b n"]:
         """k(x, x) of every point."""
-        bend = sum((term.amplitude**2 for term in self.terms), start=0.0)
-        return self.linear**2 * a.basis.square().sum(dim=1) + (self.constant**2 + bend)
+        total = self.linear**2 * a.modes.square().sum(dim=-1) + self.constant**2
+        total = total + self.slope**2 * a.log_depth.square() + self.doubt**2 * a.mean.square()
+        for j, term in enumerate(self.terms):
+            total = total + term.amplitude**2 * a.amplitude[..., j].square()
+        return total
+
+
+def term_names(kernel: Kernel) -> list[str]:
+    """What the bending terms are called in a decomposition."""
+    return [f"{term.shape} {j}" for j, term in enumerate(kernel.terms, start=1)]
+
+
+def outer(a: Float[Tensor, "*b n"], b: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n m"]:
+    """Products of every pair."""
+    return a[..., :, None] * b[..., None, :]
+
+
+def scaled(term: Term, j: int, a: Points) -> Float[Tensor, "*b n z"]:
+    """z_j: position and log-depth in units of their lengths, and the embedding."""
+    depth = a.log_depth[..., None] / term.depth_length
+    return torch.cat([a.position / term.position_length, depth, a.embedding[..., j, :]], dim=-1)
+
+
+def squared_distance(a: Float[Tensor, "*b n z"], b: Float[Tensor, "*b m z"]) -> Tensor:
+    """‖a − b‖² of every pair by matrix products: for float64, which bears the cancellation."""
+    norms = a.square().sum(dim=-1)[..., :, None] + b.square().sum(dim=-1)[..., None, :]
+    return (norms - 2 * a @ b.mT).clamp(min=0)

@@ -57,11 +57,16 @@ def summary(recovery: Recovery) -> str:
     """A few lines for a person: what was used, how well it fits, what to doubt."""
     report, depth_m = recovery.report, recovery.depth_m[np.isfinite(recovery.depth_m)]
     source = "a map of your own" if report.model == "array" else report.model
-    error = 100 * np.expm1(np.median(np.abs(report.residuals_log)))
     low, middle, high = np.percentile(depth_m, (0, 50, 100))
+    used = "no anchors"
+    if report.residuals_log:
+        error = 100 * np.expm1(np.median(np.abs(report.residuals_log)))
+        used = (
+            f"{report.anchors_used} of {report.anchors_given} anchors used, "
+            f"median residual {error:.1f} %"
+        )
     lines = [
-        f"{report.method} on {source}: {report.anchors_used} of {report.anchors_given} "
-        f"anchors used, median residual {error:.1f} %",
+        f"{report.method} on {source}: {used}",
         f"  depth {low:.2f} … {high:.2f} m, median {middle:.2f} m",
     ]
     if recovery.std_log is not None:

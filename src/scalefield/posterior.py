@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -15,54 +16,65 @@ from scalefield.kernel import Kernel, Points
 class Posterior:
     """The log-scale field given targets y at anchors: ℓ | y ~ N(mean, variance).
 
-    Minimises Σ (ℓ(aᵢ) − yᵢ)²/σᵢ² + ‖ℓ‖²_k over all fields ℓ, of which the ridge solution over
-    basis maps is the case of a linear kernel.
+    Minimises Σ (ℓ(aᵢ) − yᵢ)²/σᵢ² + ‖ℓ − μ − offset‖²_k over all fields ℓ, of which the ridge
+    solution over basis maps is the case of a linear kernel. All in float64.
     """
 
     kernel: Kernel
     anchors: Points
-    offset: Float[Tensor, ""]
-    """Median of y, the field's mean before any anchor is heard."""
-    factor: Float[Tensor, "n n"]
-    """Cholesky factor of K + diag(σ²), float64."""
-    alpha: Float[Tensor, " n"]
-    """(K + diag(σ²))⁻¹ (y − offset)."""
+    offset: Float[Tensor, "*b"]
+    """The global scale before the kernel is heard: the median of y − μ, if not known."""
+    factor: Float[Tensor, "*b n n"]
+    """Cholesky factor of K + diag(σ²)."""
+    alpha: Float[Tensor, "*b n"]
+    """(K + diag(σ²))⁻¹ (y − μ − offset)."""
 
     @classmethod
     def fit(
         cls,
         kernel: Kernel,
         anchors: Points,
-        y: Float[Tensor, " n"],
-        noise: Float[Tensor, " n"],
+        y: Float[Tensor, "*b n"],
+        noise: Float[Tensor, "*b n"],
+        offset: Float[Tensor, "*b"] | None = None,
     ) -> Posterior:
-        """Condition on y with standard deviations `noise`, in float64."""
-        anchors, y = anchors.to(torch.float64), y.double()
-        offset = y.detach().quantile(0.5)
-        covariance = kernel(anchors, anchors) + torch.diag(noise.double() ** 2)
+        """Condition on y with standard deviations `noise`; `offset` if it is known beforehand."""
+        anchors = anchors.to(torch.float64)
+        residual = y.double() - anchors.mean
+        if offset is None:
+            offset = residual.detach().quantile(0.5, dim=-1)
+        covariance = kernel(anchors, anchors) + torch.diag_embed(noise.double() ** 2)
         factor = torch.linalg.cholesky(covariance)
-        alpha = torch.cholesky_solve((y - offset)[:, None], factor)[:, 0]
+        alpha = torch.cholesky_solve((residual - offset[..., None])[..., None], factor)[..., 0]
         return cls(kernel, anchors, offset, factor, alpha)
 
-    def mean(self, points: Points) -> Float[Tensor, " m"]:
-        """E[ℓ] at points, in their precision."""
-        dtype = points.log_depth.dtype
-        cross = self.kernel(points, self.anchors.to(dtype))
-        return cross @ self.alpha.to(dtype) + self.offset.to(dtype)
+    def __getitem__(self, image: int) -> Posterior:
+        """One image's of several."""
+        anchors = Points(*(values[image] for values in vars(self.anchors).values()))
+        rest = (self.offset[image], self.factor[image], self.alpha[image])
+        return Posterior(self.kernel, anchors, *rest)
 
-    def parts(self, points: Points) -> dict[str, Float[Tensor, " m"]]:
-        """What the mean is made of: the median, the global correction, modes and bends."""
-        dtype = points.log_depth.dtype
-        split = self.kernel.parts(points, self.anchors.to(dtype))
-        median = self.offset.to(dtype).expand(len(points))
-        return {"median": median} | {k: v @ self.alpha.to(dtype) for k, v in split.items()}
+    def mean(self, points: Points) -> Float[Tensor, "*b m"]:
+        """E[ℓ] at points."""
+        points = points.to(torch.float64)
+        bent = (self.kernel(points, self.anchors) @ self.alpha[..., None])[..., 0]
+        return bent + points.mean + self.offset[..., None]
 
-    def variance(self, points: Points) -> Float[Tensor, " m"]:
-        """Var[ℓ] at points (without the noise of a measurement)."""
+    def weights(self) -> Float[Tensor, "*b k"]:
+        """w, what the linear modes are multiplied by."""
+        return self.kernel.linear**2 * (self.anchors.modes.mT @ self.alpha[..., None])[..., 0]
+
+    def speakers(self, points: Points) -> Float[Tensor, "*b m n"]:
+        """The smoother's weights: E[ℓ](x) = Σᵢ sᵢ(x) (yᵢ − μᵢ − offset) + μ(x) + offset."""
         cross = self.kernel(self.anchors, points.to(torch.float64))
+        return torch.cholesky_solve(cross, self.factor).mT
+
+    def variance(self, points: Points) -> Float[Tensor, "*b m"]:
+        """Var[ℓ] at points (without the noise of a measurement)."""
+        points = points.to(torch.float64)
+        cross = self.kernel(self.anchors, points)
         explained = torch.linalg.solve_triangular(self.factor, cross, upper=False)
-        variance = self.kernel.variance(points.to(torch.float64)) - explained.square().sum(dim=0)
-        return variance.clamp(min=0).to(points.log_depth.dtype)
+        return (self.kernel.variance(points) - explained.square().sum(dim=-2)).clamp(min=0)
 
     def leave_one_out(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         """What the others say of each anchor: residual yᵢ − E[yᵢ | y₋ᵢ] and its deviation.
@@ -73,48 +85,122 @@ class Posterior:
         return self.alpha / precision, precision.rsqrt()
 
 
-def consistent(
+GROSS = 0.8
+"""Standard deviation of a gross error in log-depth: wrong by a factor of two, more or less."""
+MOST_JUDGED = 300
+"""Anchors that are held against one another at once."""
+SCALES = (0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)
+"""How much rougher than learned a field may be, before errors are blamed on its anchors."""
+
+
+def doubt(
+    kernel: Kernel, anchors: Points, y: Float[Tensor, " n"], noise: Float[Tensor, " n"]
+) -> tuple[Bool[Tensor, " n"], float]:
+    """Which anchors are believed, and how much better gross errors at the others explain y than a
+    rough field does, in nats. Many anchors are judged by their neighbours, some hundreds at a
+    time, so that the cost grows as their number."""
+    blocks, judged = [torch.arange(len(y), device=y.device)], []
+    while blocks:
+        block = blocks.pop()
+        if len(block) <= MOST_JUDGED:
+            judged.append(block)
+            continue
+        place = anchors.position[block]
+        axis = int((place.amax(dim=0) - place.amin(dim=0)).argmax())
+        order = block[place[:, axis].argsort(stable=True)]
+        blocks += [order[: len(order) // 2], order[len(order) // 2 :]]
+    kept, proof = torch.ones_like(y, dtype=torch.bool), 0.0
+    for block in judged:
+        some = anchors[block], y[block], noise[block]
+        believed = credence(kernel, *some) > 0.5
+        kept[block] = believed
+        proof += evidence(kernel, *some, believed)
+    return kept, proof
+
+
+def credence(
     kernel: Kernel,
     anchors: Points,
     y: Float[Tensor, " n"],
     noise: Float[Tensor, " n"],
-    *,
-    limit: float,
-    few: float = 0.0,
-) -> Bool[Tensor, " n"]:
-    """Anchors that agree with one another: a redescending estimate with graduated strictness.
+    rounds: int = 25,
+) -> Float[Tensor, " n"]:
+    """The chance of each anchor to be no gross error, by what the others say of it.
 
-    An anchor is contradicted when its leave-one-out residual exceeds `limit` deviations. Those
-    contradicted most go first, a few at a time, because a gross error also makes its neighbours
-    look wrong; afterwards those that were only in bad company come back. Where no more than `few`
-    are contradicted at the start, these are the answer. At most half of the anchors go, and of
-    fewer than five none: there is no majority.
+    Expectation-maximisation over a mixture: an honest anchor has its own noise, a gross error that
+    of `GROSS`. Each round hears every anchor as loudly as it is believed, compares its
+    leave-one-out residual under both, and learns anew how many are wrong and how rough the field
+    is. It begins with a rough field, under which only the grossest look wrong, and of fewer than
+    five anchors none is doubted: there is no majority.
     """
-    count = len(y)
-    kept = torch.ones(count, dtype=torch.bool, device=y.device)
-    if count < 5:
-        return kept
-    least = (count + 1) // 2
-    while True:
-        posterior = Posterior.fit(kernel, anchors[kept], y[kept], noise[kept])
-        residual, deviation = posterior.leave_one_out()
-        strangeness = residual.abs() / deviation
-        strange = strangeness > limit
-        if bool(kept.all()) and int(strange.sum()) <= few:
-            return ~strange
-        surplus = int(kept.sum()) - least
-        if surplus == 0 or not bool(strange.any()):
+    chance = torch.full_like(y, 0.9)
+    if len(y) < 5:
+        return torch.ones_like(y)
+    covariance = kernel(anchors, anchors)
+    residual = y - anchors.mean
+    residual = residual - residual.quantile(0.5)
+    wrong, scale = 0.1, 4.0
+    for _ in range(rounds):
+        heard = 1 / (chance / noise**2 + (1 - chance) / (noise**2 + GROSS**2))
+        factor = torch.linalg.cholesky(covariance + torch.diag(heard))
+        precision = torch.cholesky_inverse(factor)
+        left_out = (precision @ residual) / precision.diagonal()
+        variance = (1 / precision.diagonal() - heard).clamp(min=1e-8)
+        honest = log_normal(left_out, scale**2 * (variance + noise**2))
+        gross = log_normal(left_out, scale**2 * variance + GROSS**2)
+        odds = honest - gross + math.log((1 - wrong) / wrong)
+        before, chance = chance, odds.sigmoid().clamp(1e-6, 1 - 1e-9)
+        # One gross error and nine honest anchors are taken for granted.
+        wrong = (float((1 - chance).sum()) + 1) / (len(y) + 10)
+        z = left_out.abs() / (variance + noise**2).sqrt()
+        scale = max(SCALES[0], 0.5 * scale + 0.5 * weighted_median(z, chance) / 0.6745)
+        if float((chance - before).abs().max()) < 0.02:
             break
-        # The strangest; of many anchors (2,000) also 8 % a round, so that the rounds are few.
-        ranked = strangeness.sort(descending=True).values
-        batch = min(surplus, 1 + count * count // 25_000)
-        bar = min(0.75 * float(ranked[0]), float(ranked[batch - 1]))
-        strange &= strangeness >= max(bar, float(ranked[surplus - 1]))
-        kept[kept.nonzero()[strange, 0]] = False
-    out = ~kept
-    if bool(out.any()):
-        again = anchors[out].to(torch.float64)
-        deviation = (posterior.variance(again) + noise[out].double() ** 2).sqrt()
-        welcome = (y[out].double() - posterior.mean(again)).abs() <= 0.75 * limit * deviation
-        kept[out.nonzero()[welcome, 0]] = True
-    return kept
+    return chance
+
+
+def evidence(
+    kernel: Kernel,
+    anchors: Points,
+    y: Float[Tensor, " n"],
+    noise: Float[Tensor, " n"],
+    kept: Bool[Tensor, " n"],
+) -> float:
+    """How much better gross errors at all but `kept` explain y than a rough field does, in nats.
+
+    An MDE that misses whole objects looks as if anchors were wrong. Their errors hang together
+    where those of anchors do not, so the likelihoods of both explanations can tell.
+    """
+    count, gross = len(y), int((~kept).sum())
+    if gross == 0:
+        return 0.0
+    residual = y - anchors.mean
+    residual = residual - residual.quantile(0.5)
+    constant = kernel.constant**2
+    bent = kernel(anchors, anchors) - constant
+
+    def likelihood(variance: Float[Tensor, " n"]) -> float:
+        values = []
+        for scale in SCALES:
+            covariance = constant + scale**2 * bent + torch.diag(variance)
+            factor = torch.linalg.cholesky(covariance)
+            white = torch.linalg.solve_triangular(factor, residual[:, None], upper=False)
+            values.append(-0.5 * float(white.square().sum()) - float(factor.diagonal().log().sum()))
+        return max(values)
+
+    share = gross / count
+    choice = gross * math.log(share) + (count - gross) * math.log(1 - share) if share < 1 else 0.0
+    wrong = torch.where(kept, noise**2, noise**2 + GROSS**2)
+    return likelihood(wrong) + choice - likelihood(noise**2)
+
+
+def log_normal(x: Float[Tensor, " n"], variance: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Logarithm of a normal density, up to a constant."""
+    return -0.5 * x.square() / variance - 0.5 * variance.log()
+
+
+def weighted_median(values: Float[Tensor, " n"], weights: Float[Tensor, " n"]) -> float:
+    """The value with half of the weight on either side."""
+    ordered, order = values.sort()
+    reached = weights[order].cumsum(0)
+    return float(ordered[int(torch.searchsorted(reached, 0.5 * reached[-1:]))])

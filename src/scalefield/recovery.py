@@ -23,7 +23,7 @@ from scalefield.result import Recovery, Rejection
 
 def recover(
     image: str | Path | Image.Image | np.ndarray | Tensor | None,
-    anchors: Anchors,
+    anchors: Anchors | None = None,
     *,
     mde: str | MDE = MDE_NAME,
     mde_depth: np.ndarray | Tensor | None = None,
@@ -32,7 +32,7 @@ def recover(
     resize: bool = False,
     **options: Any,
 ) -> Recovery:
-    """Metric depth of `image` from a few `anchors`.
+    """Metric depth of `image` from a few `anchors`; from none, what `field` expects of it.
 
     The relative depth comes from `mde`, or is brought along as `mde_depth` with its `kind` said:
     "depth" grows with distance, "disparity" falls with it (an `mde` knows its kind, unless it is
@@ -56,7 +56,8 @@ def recover(
         mde_output = estimate(pixels, mde, kind, device)
     else:
         mde_output = bring_depth(mde_depth, kind, pixels, resize=resize)
-    result = recover_from(mde_output, anchors, make_method(method, **options))
+    given = Anchors([], [], []) if anchors is None else anchors
+    result = recover_from(mde_output, given, make_method(method, **options))
     as_torch = isinstance(mde_depth, Tensor) or isinstance(image, Tensor)
     return result if as_torch else result.numpy()
 
@@ -74,11 +75,11 @@ def estimate(
 
 def recover_from(mde_output: MDEOutput, anchors: Anchors, method: Method) -> Recovery:
     """`recover` once the MDE has spoken: check the anchors, run the method, complete the report."""
-    if len(anchors) == 0:
+    if len(anchors) < getattr(method, "least_anchors", 1):
         raise InputError("no anchors: at least one pixel of known metric depth is wanted")
     rows, columns = anchors.pixels(mde_output.shape)
     usable = mde_output.valid[rows, columns].cpu().numpy()
-    if not usable.any():
+    if len(anchors) and not usable.any():
         raise InputError(
             f"none of the {len(anchors)} anchors lies on a pixel with a relative depth "
             "(the map there is not finite, or not above zero)"

@@ -72,10 +72,10 @@ class Recovery:
     weights: Map | None = None
     """w, one weight a basis map (`basis` and `field` only)."""
     basis_maps: Map | None = None
-    """E = G ⊙ B, K maps on the generator's grid. In `basis`, Eᵀw upsampled and the anchors' median
-    make log_scale; in `field` they are its linear modes, beside those that bend."""
+    """K maps on the generator's grid. In `basis` they are E = G ⊙ B, and Eᵀw upsampled and the
+    anchors' median make log_scale; in `field` they are its linear modes, beside those that bend."""
     gating: Map | None = None
-    """G, K maps that sum to one at every cell."""
+    """G, K maps that sum to one at every cell (`basis` only)."""
 
     @classmethod
     def from_depth(
@@ -125,10 +125,12 @@ class Recovery:
         given = len(anchors)
         if rejected:
             anchors = anchors[np.setdiff1d(np.arange(given), [r.anchor for r in rejected])]
-        limits = (
-            DEPTH_LIMITS[0] * float(anchors.depth_m.min()),
-            DEPTH_LIMITS[1] * float(anchors.depth_m.max()),
-        )
+        limits = (torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max)
+        if len(anchors):
+            limits = (
+                DEPTH_LIMITS[0] * float(anchors.depth_m.min()),
+                DEPTH_LIMITS[1] * float(anchors.depth_m.max()),
+            )
         shape, device = mde_output.shape, prediction.device
         prediction = prediction.expand(shape)
         depth_m, log_scale = (torch.empty(shape, device=device) for _ in range(2))

@@ -17,7 +17,7 @@ from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
 from scalefield.kernel import Kernel, Points
 from scalefield.mde import MDE, Kind, MDEOutput
-from scalefield.methods.field import Field, grid_points
+from scalefield.methods.field import Field, FieldModel, Scene
 
 CANDIDATE_CELLS = 40
 """Cells along the longer side that are weighed against one another: up to 1,600 in all."""
@@ -81,33 +81,32 @@ def suggest_from(
             f"{mde_output.shape}"
         )
     field = Field(model=model)
-    learned, maps = field.prepare(mde_output)
-    shape = grid_shape(*mde_output.shape, CANDIDATE_CELLS)
-    points = grid_points(mde_output, maps, shape).to(torch.float64)
-    uv = (points.position * max(mde_output.shape)).round().long().cpu().numpy()
-    open_to = mde_output.valid.cpu().numpy()[uv[:, 1], uv[:, 0]]
+    learned = field.load()
+    scene = learned.scene(mde_output)
+    points, pixels = scene.cells(grid_shape(*mde_output.shape, CANDIDATE_CELLS))
+    rows, columns = pixels.T
+    open_to = mde_output.valid.cpu().numpy()[rows, columns]
     if reachable is not None:
-        open_to &= reachable[uv[:, 1], uv[:, 0]]
+        open_to &= reachable[rows, columns]
     if not open_to.any():
         raise InputError("no reachable pixel has a relative depth, so none can be suggested")
-    covariance = posterior_covariance(field, mde_output, anchors, points)
+    covariance = posterior_covariance(field, scene, anchors, points, learned)
     kernel = learned.kernel
     order, removed, before = greedy(covariance, float(kernel.noise), n, open_to)
     return [
-        Suggestion(int(uv[i, 0]), int(uv[i, 1]), float(s * learned.calibration), float(r))
+        Suggestion(int(columns[i]), int(rows[i]), float(s * learned.calibration), float(r))
         for i, r, s in zip(order, removed, before, strict=True)
     ]
 
 
 def posterior_covariance(
-    field: Field, mde_output: MDEOutput, anchors: Anchors | None, points: Points
+    field: Field, scene: Scene, anchors: Anchors | None, points: Points, model: FieldModel
 ) -> Float64[np.ndarray, "m m"]:
     """Covariance of ℓ between points, given the anchors (or none)."""
-    model, maps = field.prepare(mde_output)
     kernel: Kernel = model.kernel
     prior = kernel(points, points)
     if anchors is not None and len(anchors):
-        posterior, _, _ = field.solve(mde_output, anchors, model, maps)
+        posterior = field.solve(scene, anchors, model).posterior
         cross = kernel(posterior.anchors, points)
         half = torch.linalg.solve_triangular(posterior.factor, cross, upper=False)
         prior = prior - half.mT @ half

@@ -1,47 +1,81 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
-from scalefield.kernel import Kernel, Term
-from scalefield.methods.basis import load_generator
+from scalefield.embedding import FieldNetConfig, Layout
 from scalefield.training.data import prepare
+from scalefield.training.distortion import Distortion
 from scalefield.training.field import (
     START,
     FieldTraining,
     LearnedKernel,
-    frame_loss,
-    standard_scores,
-    table_points,
+    Outcome,
+    calibrate,
+    draw_anchors,
+    draw_batch,
+    make_banks,
     train_field,
 )
 from training.world import BiasedMDE, World
 
-
-@pytest.fixture(scope="module")
-def generator():
-    return load_generator("basis-depth-k8")
+NET = FieldNetConfig(layout=Layout(4, 3, 2), width=16, dilations=(1, 2))
+CONFIG = FieldTraining(
+    net=NET, anchors=(2, 40), steps=40, batch=4, pixels=128, warmup=5, validate=(1, "low")
+)
 
 
 @pytest.fixture(scope="module")
 def frames():
-    return prepare(World(), "train", BiasedMDE(), ("low",))
+    true = prepare(World(), "train", None)
+    train = [*prepare(World(), "train", BiasedMDE()), *true]
+    val = prepare(World(), "val", BiasedMDE(), CONFIG.validate)
+    return [[dataclasses.replace(f, features=None) for f in some] for some in (train, val)]
 
 
-def test_the_kernel_learns(frames, generator):
-    config = FieldTraining(anchors=(3, 40), steps=100, batch=3, pixels=128)
-    kernel, lines = train_field(frames, generator, config)
-    assert [line["step"] for line in lines] == [50, 100]
-    assert lines[-1]["absrel"] < 0.05
-    assert kernel.noise == START.noise
-    assert kernel.linear != START.linear
+def test_field_learns_and_says_what_it_reached(frames, tmp_path):
+    train, val = map(make_banks, frames)
+    short = dataclasses.replace(CONFIG, steps=1)
+    train_field(short, train, val, tmp_path / "short", device="cpu", show_progress=False)
+    model = train_field(CONFIG, train, val, tmp_path / "long", device="cpu", show_progress=False)
+    lines = [
+        __import__("json").loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[-1])
+        for name in ("short", "long")
+    ]
+    assert lines[1]["absrel low"] < 0.9 * lines[0]["absrel low"]
+    assert model.kernel.noise == START.noise
+    assert model.kernel.slope != START.slope
+    assert (tmp_path / "long" / "model" / "model.safetensors").is_file()
 
-    def mean_loss(k: Kernel) -> float:
-        points = [table_points(frame, generator) for frame in frames]
-        pairs = zip(frames, points, strict=True)
-        losses = [frame_loss(k, f, p, config, 999) for f, p in pairs]
-        return float(np.mean([float(x["dense"] + 0.02 * x["likelihood"]) for x in losses]))
 
-    assert mean_loss(kernel) < mean_loss(START)
+def test_a_run_goes_on_where_it_was_cut_off(frames, tmp_path, monkeypatch):
+    train, val = map(make_banks, frames)
+    config = dataclasses.replace(CONFIG, steps=6)
+
+    def run(name):
+        where = tmp_path / name
+        return train_field(
+            config, train, val, where, device="cpu", validate_every=3, show_progress=False
+        )
+
+    whole = run("whole")
+    with monkeypatch.context() as patch:
+        from scalefield.training import field
+
+        real = field.draw_batch
+
+        def cut(bank, config, rng):
+            if (tmp_path / "cut" / "checkpoint.safetensors").exists():
+                raise KeyboardInterrupt
+            return real(bank, config, rng)
+
+        patch.setattr(field, "draw_batch", cut)
+        with pytest.raises(KeyboardInterrupt):
+            run("cut")
+    again = run("cut")
+    for name, value in whole.net.state_dict().items():
+        assert torch.equal(value, again.net.state_dict()[name]), name
 
 
 def test_the_numbers_go_through_their_logarithms_unharmed():
@@ -55,18 +89,42 @@ def test_the_numbers_go_through_their_logarithms_unharmed():
     assert torch.count_nonzero(learned.logarithms.grad) == 1
 
 
-def test_scores_of_a_field_from_the_kernel_itself_are_standard_normal(frames, generator):
-    """If the truth is drawn from the process, errors over deviations have unit variance."""
-    import dataclasses
+def test_anchors_lie_on_the_protocol_s_grid_and_no_pixel_twice(frames):
+    (bank, *_) = make_banks(frames[0])
+    batch = draw_batch(bank, CONFIG, torch.Generator().manual_seed(0))
+    rows = draw_anchors(batch, 12, 0.0, torch.Generator().manual_seed(0))
+    assert rows.shape == (4, 12)
+    for i in range(4):
+        assert len(rows[i].unique()) >= 11
+        positions = batch.positions[i][rows[i]]
+        u = ((positions[:, 0] + 1) / 2 * 4).floor()  # 3 rows and 4 columns
+        assert len(u.unique()) == 4
 
-    kernel = Kernel(1.0, 0.5, (Term(0.3, 0.3, 0.5, "gaussian"),), 0.01)
+
+def test_a_distortion_treats_grid_and_pixels_alike_and_keeps_the_order_of_depths():
+    rng = torch.Generator().manual_seed(3)
+    distort = Distortion.draw(2, rng, torch.device("cpu"), torch.ones(2))
+    d = torch.linspace(-3, 3, 50).expand(2, -1)
+    where = torch.zeros(2, 50, 2)
+    both = distort(d, where)
+    for i in (0, 7, 49):
+        torch.testing.assert_close(distort(d[:, i : i + 1], where[:, i : i + 1])[:, 0], both[:, i])
+    plain = dataclasses.replace(distort, offsets=torch.zeros(2, 3))
+    assert bool((plain(d, where).diff(dim=1) >= 0).all())  # without objects it is monotone
+    none = Distortion.draw(2, rng, torch.device("cpu"), torch.zeros(2))
+    torch.testing.assert_close(none(d, where), d)
+
+
+def test_calibration_finds_the_factor_that_is_missing():
+    """Deviations too small by three, in images that tell so by their anchors, and one that lies."""
     rng = np.random.default_rng(0)
-    made = []
-    for frame in frames:
-        points = table_points(frame, generator)
-        covariance = kernel(points, points).numpy() + 1e-8 * np.eye(len(points))
-        field = np.linalg.cholesky(covariance) @ rng.normal(size=len(points))
-        truth = (frame.mde_log_depth + field).astype(np.float32)
-        made.append(dataclasses.replace(frame, true_log_depth=truth))
-    scores = standard_scores(kernel, made, generator, ("low",))["low"]
-    assert 0.6 < float(np.std(scores)) < 1.6
+    found = []
+    for regime, n in (("low", 12), ("high", 500)):
+        for group, factor in (("easy", 1.0), ("hard", 3.0)):
+            for _ in range(5):
+                scores = torch.from_numpy(rng.normal(size=400) * 2 * factor)
+                found.append(Outcome(group, regime, n, scores, 0.1, factor * n, 0.3))
+    numbers = calibrate(found)
+    assert numbers["calibration"] == pytest.approx(2.0, rel=0.25)
+    assert numbers["level_std"] == pytest.approx(0.3)
+    assert numbers["patience"] <= 2  # the anchors can be believed

@@ -22,8 +22,9 @@ class RecoverCommand:
 
     image: tyro.conf.Positional[Path]
     """The photograph."""
-    anchors: Path
-    """Known depths: .csv (u,v,depth_m[,sigma_m]), .npz (the same names) or a sparse 16-bit .png."""
+    anchors: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Known depths: .csv (u,v,depth_m[,sigma_m]), .npz (the same names) or a sparse 16-bit .png.
+    Without any, `field` says what depth it expects, and how little it knows."""
     mde: Annotated[
         str | None,
         tyro.conf.arg(metavar="NAME", help=f"The depth estimator; {MDE_NAME} if none is named."),
@@ -80,7 +81,9 @@ class RecoverCommand:
             from scalefield.outputs import OUTPUTS, summary, write_outputs
             from scalefield.recovery import bring_depth, estimate, recover_from
 
-            anchors = Anchors.read(self.anchors, png_units_per_metre=self.anchor_units)
+            anchors = Anchors([], [], [])
+            if self.anchors is not None:
+                anchors = Anchors.read(self.anchors, png_units_per_metre=self.anchor_units)
             image = read_image(self.image)
             anchors.pixels(image.shape[:2])  # all inside? better said before the estimator runs
             method = make_method(self.method, **self.options())

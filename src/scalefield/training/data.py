@@ -10,15 +10,16 @@ from functools import cached_property
 import numpy as np
 import torch
 from jaxtyping import Float, Float32, Int64
+from scipy.ndimage import distance_transform_edt
 from scipy.spatial import cKDTree
 from torch import Tensor
 from tqdm import tqdm
 
-from scalefield.cues import grid_log_depth
+from scalefield.cues import grid_image, log_depth_and_level
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
 from scalefield.generator import resize
-from scalefield.mde import MDE
+from scalefield.mde import MDE, MDEOutput
 from scalefield.sampling import generator as named_generator
 from scalefield.sampling import grid_shape, sample_anchors
 
@@ -36,13 +37,21 @@ class TrainingFrame:
     """F in float16, on its own grid (or the generator's, where that is coarser)."""
     log_depth: Float[Tensor, "1 hg wg"]
     """Centred log D on the generator's grid."""
+    image: Float[Tensor, "3 hg wg"]
+    """RGB in −1 … 1 on the same grid, float16."""
+    level: float
+    """log D at the median, which `log_depth` is around."""
+    group: str
+    """The dataset's group, to which its frames' weights and scores belong."""
+    true: bool
+    """Whether D is the true depth itself, and no MDE's."""
     pixels: Float32[np.ndarray, "p 2"]
     """(u, v) of known pixels. The tables stay on the host, the maps on the device."""
     mde_log_depth: Float32[np.ndarray, " p"]
     """log D_MDE there."""
     true_log_depth: Float32[np.ndarray, " p"]
     """log D_gt there."""
-    anchors: dict[str, Int64[np.ndarray, " _"]]
+    anchors: dict[str | int, Int64[np.ndarray, " _"]]
     """Rows of the tables above that the benchmark's protocol draws as anchors, by regime."""
 
     @property
@@ -82,16 +91,23 @@ class CrossFit:
 @torch.no_grad()
 def prepare_frame(
     frame: Frame,
-    mde: MDE | CrossFit,
-    regimes: Sequence[str] = (),
+    mde: MDE | CrossFit | None,
+    regimes: Sequence[str | int] = (),
     *,
     device: str | torch.device = "cpu",
     seed: int = 0,
 ) -> TrainingFrame:
-    """Run the MDE on a frame and keep what training needs; anchors of `regimes` by the protocol."""
-    output = (mde.for_scene(frame.scene) if isinstance(mde, CrossFit) else mde)(frame.image)
+    """Run the MDE on a frame and keep what training needs; anchors of `regimes` by the protocol.
+
+    Without an MDE the frame's true depth takes its place, holes filled from their nearest pixels.
+    """
+    if mde is None:
+        output = MDEOutput(filled(frame), "depth", model="truth")
+    else:
+        output = (mde.for_scene(frame.scene) if isinstance(mde, CrossFit) else mde)(frame.image)
     name = frame.name
-    log_depth = grid_log_depth(output.mde_depth[None])[0].float().to(device)
+    log_depth, level = log_depth_and_level(output.mde_depth[None])
+    log_depth = log_depth[0].float().to(device)
     features = output.features
     if features is not None and features.shape[1] * features.shape[2] > log_depth.numel():
         features = resize(features[None], log_depth.shape[1:])[0]
@@ -119,6 +135,10 @@ def prepare_frame(
         shape=output.shape,
         features=None if features is None else features.half().to(device),
         log_depth=log_depth,
+        image=grid_image(torch.tensor(frame.image), log_depth.shape[1:]).half().to(device),
+        level=float(level),
+        group=frame.group,
+        true=mde is None,
         pixels=np.stack([u, v], axis=1).astype(np.float32),
         mde_log_depth=np.log(mde_depth).astype(np.float32),
         true_log_depth=np.log(frame.depth_m[v, u]).astype(np.float32),
@@ -129,11 +149,17 @@ def prepare_frame(
     )
 
 
+def filled(frame: Frame) -> Float[Tensor, "h w"]:
+    """True depth everywhere: holes take the nearest known pixel's."""
+    nearest = distance_transform_edt(~frame.mask, return_distances=False, return_indices=True)
+    return torch.from_numpy(frame.depth_m[tuple(nearest)]).float()
+
+
 def prepare(
     dataset: Dataset,
     split: str,
-    mde: MDE | CrossFit,
-    regimes: Sequence[str] = (),
+    mde: MDE | CrossFit | None,
+    regimes: Sequence[str | int] = (),
     device: str | torch.device = "cpu",
 ) -> list[TrainingFrame]:
     """All frames of a split, as `mde` sees them, in the device's memory."""

@@ -1,35 +1,49 @@
-"""Learning the kernel of `field`: a dozen numbers, through the Cholesky solve."""
+"""Learning `field`: the network and the kernel's numbers, end to end through the Cholesky solve."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
+import torch.nn.functional as nnf
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
 from tqdm import tqdm
 
-from scalefield.cues import sample_at, to_unit
-from scalefield.generator import Generator
+from scalefield.cues import LOG_DEPTH_LIMIT, sample_at
+from scalefield.embedding import FieldMaps, FieldNet, FieldNetConfig
 from scalefield.kernel import Kernel, Points, Term
-from scalefield.losses import dense_loss
+from scalefield.methods.field import FieldModel, strangeness, tempered
 from scalefield.posterior import Posterior
-from scalefield.sampling import generator as named_generator
-from scalefield.training.data import TrainingFrame, draw_anchors
-from scalefield.training.loop import cosine_rate
+from scalefield.sampling import grid_shape
+from scalefield.training.data import PIXELS, TrainingFrame
+from scalefield.training.distortion import Distortion
+from scalefield.training.loop import (
+    Ema,
+    RunFolder,
+    cosine_rate,
+    load_checkpoint,
+    pick_device,
+    save_checkpoint,
+    step_generator,
+)
 
 START = Kernel(
     constant=2.0,
-    linear=1.5,
+    linear=1.0,
     terms=(
-        Term(0.15, 0.5, 0.6, "gaussian"),
-        Term(0.2, 0.15, 0.6, "exponential"),
+        Term(0.12, 0.25, 0.3, "gaussian"),
+        Term(0.12, 0.8, 0.4, "gaussian"),
+        Term(0.17, 0.4, 1.2, "exponential"),
     ),
     noise=0.01,
+    slope=0.25,
+    doubt=0.5,
 )
 """Where training begins. The constant stays, because the global scale is free, and so does the
 noise: anchors drawn from the true depth have none, and those of a user are good to a percent."""
@@ -37,143 +51,461 @@ noise: anchors drawn from the true depth have none, and those of a user are good
 
 @dataclass(frozen=True)
 class FieldTraining:
-    """Hyper-parameters."""
+    """Hyper-parameters, chosen on val."""
 
+    net: FieldNetConfig = field(default_factory=FieldNetConfig)
     anchors: tuple[int, int] = (1, 530)
-    """Least and largest number of anchors; drawn log-uniformly for every image and step."""
+    """Least and largest number of anchors; drawn log-uniformly for every step."""
     anchor_jitter: float = 1.0
     """Shift of the anchor grid's candidates, as a share of a grid cell."""
-    steps: int = 300
-    batch: int = 6
-    rate: float = 0.05
-    pixels: int = 512
+    steps: int = 2200
+    batch: int = 32
+    rate: float = 1.5e-3
+    kernel_rate: float = 1e-2
+    """Learning rate of the kernel's numbers, which are logarithms."""
+    weight_decay: float = 0.05
+    warmup: int = 50
+    ema: float = 0.998
+    pixels: int = 1024
     """Known pixels an image that the losses look at in a step."""
     beta: float = 0.1
     """Where SmoothL1 turns from square to absolute, in log-depth."""
     likelihood: float = 0.02
     """Weight of the negative log-likelihood, which makes the deviation honest."""
+    restraint: float = 0.05
+    """Weight of mean μ²: the mean function says only what many places and MDEs agree on."""
+    level: float = 0.05
+    """Weight of the expected level's error, for images without anchors."""
+    distorted: float = 0.5
+    """Share of an MDE's frames that are distorted further; true depth always is."""
+    imageless: float = 0.3
+    """Share of frames whose image is withheld: it is optional."""
+    featureless: float = 0.3
+    """The same for F."""
+    validate: tuple[str | int, ...] = (1, "low", "medium", "high")
     seed: int = 0
 
 
-class LearnedKernel(torch.nn.Module):
+MOST_DRAWN = 1024
+"""A frame's table begins with up to so many pixels that the protocol draws as anchors."""
+
+
+class LearnedKernel(nn.Module):
     """The kernel's positive numbers by their logarithms."""
 
     def __init__(self, start: Kernel) -> None:
         super().__init__()
         self.start = start
-        numbers = [start.linear]
+        numbers = [start.linear, start.slope, start.doubt]
         for term in start.terms:
             numbers += [term.amplitude, term.position_length, term.depth_length]
-        self.logarithms = torch.nn.Parameter(torch.tensor(numbers, dtype=torch.float64).log())
+        self.logarithms = nn.Parameter(torch.tensor(numbers, dtype=torch.float64).log())
 
     def forward(self) -> Kernel:
         """The kernel as it stands, differentiable."""
-        linear, *rest = self.logarithms.exp()
+        return self.built(list(self.logarithms.exp()))
+
+    def plain(self) -> Kernel:
+        """The kernel in plain numbers."""
+        return self.built([round(float(x), 5) for x in self.logarithms.detach().exp()])
+
+    def built(self, numbers: Sequence[float | Tensor]) -> Kernel:
+        """A kernel with these numbers in place of those learned."""
+        linear, slope, doubt, *rest = numbers
         terms = tuple(
             Term(rest[3 * i], rest[3 * i + 1], rest[3 * i + 2], term.shape)
             for i, term in enumerate(self.start.terms)
         )
-        return Kernel(self.start.constant, linear, terms, self.start.noise)
+        return Kernel(self.start.constant, linear, terms, self.start.noise, slope, doubt)
 
-    @torch.no_grad()
-    def plain(self) -> Kernel:
-        """The kernel in plain numbers."""
-        kernel = self()
-        terms = tuple(
-            Term(
-                round(float(t.amplitude), 5),
-                round(float(t.position_length), 5),
-                round(float(t.depth_length), 5),
-                t.shape,
-            )
-            for t in kernel.terms
-        )
-        return Kernel(self.start.constant, round(float(kernel.linear), 5), terms, self.start.noise)
+
+class LearnedField(nn.Module):
+    """Everything that training changes."""
+
+    def __init__(self, config: FieldNetConfig, start: Kernel = START) -> None:
+        super().__init__()
+        self.net = FieldNet(config)
+        self.kernel = LearnedKernel(start)
+
+
+@dataclass(frozen=True, eq=False)
+class Bank:
+    """Frames of one grid shape, stacked on the device."""
+
+    log_depth: Float[Tensor, "f 1 h w"]
+    image: Float[Tensor, "f 3 h w"]
+    features: Float[Tensor, "f c hf wf"] | None
+    positions: Float[Tensor, "f p 2"]
+    """(u, v) of known pixels in −1 … 1."""
+    units: Float[Tensor, "f 2"]
+    """Half the image's width and height in units of its area's square root."""
+    mde_log_depth: Float[Tensor, "f p"]
+    """log D_MDE there, around the same median as `log_depth`."""
+    true_log_depth: Float[Tensor, "f p"]
+    anchors: dict[str | int, list[Int64[np.ndarray, " _"]]]
+    chance: Float[Tensor, " f"]
+    """How often each frame is drawn, on the CPU."""
+    truth: Float[Tensor, " f"]
+    """1 where D_MDE is the true depth and must be distorted."""
+    groups: tuple[str, ...]
+
+
+def make_banks(frames: Sequence[TrainingFrame], balance: float = 0.5) -> list[Bank]:
+    """All frames by grid shape; a source with n frames is drawn in proportion to n^(1 − balance).
+
+    Features are kept where every frame of a bank has them.
+    """
+    counts = Counter(frame.group for frame in frames)
+    buckets: dict[tuple[int, ...], list[TrainingFrame]] = defaultdict(list)
+    for frame in frames:
+        buckets[frame.bucket].append(frame)
+    return [
+        make_bank(members, torch.tensor([counts[f.group] ** -balance for f in members]))
+        for members in buckets.values()
+    ]
+
+
+def make_bank(frames: Sequence[TrainingFrame], chance: Float[Tensor, " f"]) -> Bank:
+    """Frames of one grid shape; one with few known pixels repeats them."""
+    device = frames[0].log_depth.device
+
+    def table(values: list[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.stack(values)).float().to(device)
+
+    rows = [np.arange(PIXELS + MOST_DRAWN) % len(f.pixels) for f in frames]
+    sizes = np.array([[f.shape[1], f.shape[0]] for f in frames], np.float32)
+    triples = list(zip(frames, rows, sizes, strict=True))
+    features = [f.features for f in frames if f.features is not None]
+    return Bank(
+        log_depth=torch.stack([f.log_depth for f in frames]),
+        image=torch.stack([f.image for f in frames]),
+        features=torch.stack(features) if len(features) == len(frames) else None,
+        positions=table([(f.pixels[r] + 0.5) * 2 / size - 1 for f, r, size in triples]),
+        units=table([0.5 * size / np.sqrt(size.prod()) for size in sizes]),
+        mde_log_depth=table([f.mde_log_depth[r] - f.level for f, r, _ in triples]),
+        true_log_depth=table([f.true_log_depth[r] for f, r, _ in triples]),
+        anchors={regime: [f.anchors[regime] for f in frames] for regime in frames[0].anchors},
+        chance=chance,
+        truth=torch.tensor([float(f.true) for f in frames], device=device),
+        groups=tuple(f.group for f in frames),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class FieldBatch:
+    """Some frames, as one step sees them."""
+
+    log_depth: Float[Tensor, "b 1 h w"]
+    image: Float[Tensor, "b 3 h w"]
+    features: Float[Tensor, "b c hf wf"] | None
+    positions: Float[Tensor, "b p 2"]
+    units: Float[Tensor, "b 2"]
+    mde_log_depth: Float[Tensor, "b p"]
+    true_log_depth: Float[Tensor, "b p"]
+
+    def points(self, maps: FieldMaps, rows: Int64[Tensor, "b m"]) -> Points:
+        """What the kernel sees at some of the known pixels."""
+        positions = self.positions.gather(1, rows[..., None].expand(-1, -1, 2))
+        values = sample_at(maps.maps, positions)
+        log_depth = self.mde_log_depth.gather(1, rows)
+        return maps.layout.points(positions * self.units[:, None], log_depth, values)
+
+    def target(self, rows: Int64[Tensor, "b m"]) -> Float[Tensor, "b m"]:
+        """y there, up to the image's level."""
+        return (self.true_log_depth - self.mde_log_depth).gather(1, rows).double()
+
+
+def draw_batch(bank: Bank, config: FieldTraining, rng: torch.Generator) -> FieldBatch:
+    """Frames drawn by their chance, mirrored, recoloured and distorted at random."""
+    chosen = torch.multinomial(bank.chance, config.batch, replacement=True, generator=rng)
+    device = bank.log_depth.device
+    chosen = chosen.to(device)
+
+    def flags(share: float) -> Tensor:
+        return (torch.rand(config.batch, generator=rng) < share).to(device)
+
+    mirror = flags(0.5)
+    turn = torch.stack([1 - 2.0 * mirror, torch.ones_like(mirror, dtype=torch.float32)], dim=1)
+
+    def turned(maps: Tensor) -> Tensor:
+        maps = maps[chosen].float()
+        return torch.where(mirror[:, None, None, None], maps.flip(-1), maps)
+
+    log_depth, image = turned(bank.log_depth), recolour(turned(bank.image), rng)
+    image = torch.where(flags(config.imageless)[:, None, None, None], torch.nan, image)
+    features = None
+    if bank.features is not None:
+        features = turned(bank.features) * ~flags(config.featureless)[:, None, None, None]
+    positions = bank.positions[chosen] * turn[:, None]
+    mde_log_depth = bank.mde_log_depth[chosen]
+
+    rare = flags(config.distorted).float() * torch.rand(config.batch, generator=rng).to(device)
+    strength = torch.maximum(rare, 1.3 * bank.truth[chosen])
+    distort = Distortion.draw(config.batch, rng, device, strength)
+    height, width = log_depth.shape[2:]
+    u = (2 * torch.arange(width, device=device) + 1) / width - 1
+    v = (2 * torch.arange(height, device=device) + 1) / height - 1
+    cells = torch.stack(torch.meshgrid(u, v, indexing="xy"), dim=-1).flatten(0, 1)
+    grid = distort(log_depth.flatten(1), cells.expand(config.batch, -1, 2))
+    level = grid.median(dim=1, keepdim=True).values
+    grid = (grid - level).clamp(-LOG_DEPTH_LIMIT, LOG_DEPTH_LIMIT)
+    return FieldBatch(
+        log_depth=grid.reshape(log_depth.shape),
+        image=image,
+        features=features,
+        positions=positions,
+        units=bank.units[chosen],
+        mde_log_depth=distort(mde_log_depth, positions) - level,
+        true_log_depth=bank.true_log_depth[chosen],
+    )
+
+
+def recolour(image: Float[Tensor, "b 3 h w"], rng: torch.Generator) -> Float[Tensor, "b 3 h w"]:
+    """Random gamma, white balance, contrast and saturation."""
+    batch = image.shape[0]
+
+    def draw(channels: int) -> Tensor:
+        return (torch.rand(batch, channels, 1, 1, generator=rng) - 0.5).to(image.device)
+
+    x = ((image + 1) / 2).clamp(1e-3, 1) ** (1.6 * draw(1)).exp()
+    x = x * (1 + 0.5 * draw(1)) * (1 + 0.3 * draw(3))
+    grey = x.mean(dim=1, keepdim=True)
+    x = grey + (x - grey) * (1 + 1.6 * draw(1))
+    return x * 2 - 1
+
+
+def draw_anchors(
+    batch: FieldBatch, n: int, jitter: float, rng: torch.Generator
+) -> Int64[Tensor, "b n"]:
+    """Rows of n anchors an image: the protocol's grid, shifted by up to `jitter` of a cell, each
+    candidate moved to the nearest known pixel, one met twice replaced by chance."""
+    count, known = batch.mde_log_depth.shape
+    shape = batch.units[0] * 1000  # only its proportions matter
+    rows, columns = grid_shape(n, (round(float(shape[1])), round(float(shape[0]))))
+    cell = torch.rand(count, rows * columns, generator=rng).argsort(dim=1)[:, :n]
+    shift = (torch.rand(count, n, 2, generator=rng) - 0.5) * jitter
+    u = (cell % columns + 0.5 + shift[..., 0]) * 2 / columns - 1
+    v = (cell // columns + 0.5 + shift[..., 1]) * 2 / rows - 1
+    wanted = torch.stack([u, v], dim=-1).to(batch.units.device) * batch.units[:, None]
+    spare = torch.randint(known, (count, n), generator=rng).to(batch.units.device)
+    nearest = torch.cdist(wanted, batch.positions * batch.units[:, None]).argmin(dim=-1)
+    ordered, order = nearest.sort(dim=1)
+    again = nnf.pad(ordered[:, 1:] == ordered[:, :-1], (1, 0))
+    ordered = torch.where(again, spare, ordered)
+    return torch.empty_like(nearest).scatter(1, order, ordered)
+
+
+def see(net: FieldNet, batch: FieldBatch) -> FieldMaps:
+    """The network's maps, in float32."""
+    on_gpu = batch.log_depth.device.type == "cuda"
+    with torch.autocast(batch.log_depth.device.type, torch.bfloat16, enabled=on_gpu):
+        maps = net(batch.log_depth, batch.image, batch.features)
+    return FieldMaps(maps.maps.float(), maps.level.float(), maps.layout)
+
+
+def solve(
+    kernel: Kernel, batch: FieldBatch, maps: FieldMaps, rows: Int64[Tensor, "b n"]
+) -> Posterior:
+    """The posterior given the anchors in `rows`."""
+    y = batch.target(rows)
+    return Posterior.fit(kernel, batch.points(maps, rows), y, y.new_full(y.shape, kernel.noise))
+
+
+def losses(
+    learned: LearnedField,
+    batch: FieldBatch,
+    rows: Int64[Tensor, "b n"],
+    pixels: Int64[Tensor, "b m"],
+    config: FieldTraining,
+) -> dict[str, Tensor]:
+    """The losses' parts, AbsRel at `pixels`, and the weighted sum `loss`."""
+    maps = see(learned.net, batch)
+    posterior = solve(learned.kernel(), batch, maps, rows)
+    points, truth = batch.points(maps, pixels), batch.target(pixels)
+    mean = posterior.mean(points)
+    variance = posterior.variance(points) + posterior.kernel.noise**2
+    error = truth - mean
+    # Heavy tails: a wrong pixel or two shall not set the deviation of all.
+    likelihood = 0.5 * (error.square() / variance).clamp(max=25) + 0.5 * variance.log()
+    expected = (truth - points.mean).median(dim=1).values
+    parts = {
+        "dense": nnf.smooth_l1_loss(mean, truth, beta=config.beta),
+        "likelihood": likelihood.mean(),
+        "mean": maps.mean.square().mean(),
+        "level": nnf.smooth_l1_loss(maps.level.double(), expected, beta=config.beta),
+        "absrel": (-error).expm1().abs().mean(),
+    }
+    total = (
+        parts["dense"]
+        + config.likelihood * parts["likelihood"]
+        + config.restraint * parts["mean"]
+        + config.level * parts["level"]
+    )
+    return parts | {"loss": total}
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What the field said of one frame with one set of anchors."""
+
+    group: str
+    regime: str | int
+    n: int
+    scores: Float[Tensor, " m"]
+    """Errors over deviations at known pixels."""
+    absrel: float
+    strangeness: float
+    """Σ |z| √(π/2) over the anchors' leave-one-out residuals z; see `methods.field.tempered`."""
+    level: float
+    """Error of the expected level."""
 
 
 @torch.no_grad()
-def table_points(frame: TrainingFrame, generator: Generator) -> Points:
-    """All table rows of a frame, as the kernel sees them, float64 on the CPU."""
-    maps = generator(None, frame.log_depth[None]).basis_maps
-    pixels = torch.from_numpy(frame.pixels)
-    where = to_unit(pixels, frame.shape).to(maps.device)
-    basis = sample_at(maps, where[None])[0].double().cpu()
-    log_depth = torch.from_numpy(frame.mde_log_depth).double()
-    return Points(pixels.double() / max(frame.shape), log_depth, basis)
+def outcomes(
+    learned: LearnedField, val: Sequence[Bank], regimes: Sequence[str | int]
+) -> list[Outcome]:
+    """The field on frames with the protocol's anchors."""
+    found, kernel = [], learned.kernel.plain()
+    for bank in val:
+        everywhere = torch.arange(MOST_DRAWN, PIXELS, 4, device=bank.positions.device)[None]
+        for i, group in enumerate(bank.groups):
+            one = slice(i, i + 1)
+            batch = FieldBatch(
+                log_depth=bank.log_depth[one].float(),
+                image=bank.image[one].float(),
+                features=None if bank.features is None else bank.features[one].float(),
+                positions=bank.positions[one],
+                units=bank.units[one],
+                mde_log_depth=bank.mde_log_depth[one],
+                true_log_depth=bank.true_log_depth[one],
+            )
+            maps = see(learned.net, batch)
+            points, truth = batch.points(maps, everywhere), batch.target(everywhere)
+            for regime in regimes:
+                rows = torch.from_numpy(bank.anchors[regime][i])[None].to(batch.units.device)
+                posterior = solve(kernel, batch, maps, rows)
+                error = (truth - posterior.mean(points))[0]
+                residual, deviation = posterior[0].leave_one_out()
+                found.append(
+                    Outcome(
+                        group=group,
+                        regime=regime,
+                        n=rows.shape[1],
+                        scores=(error / posterior.variance(points)[0].sqrt()).cpu(),
+                        absrel=float((-error).expm1().abs().mean()),
+                        strangeness=strangeness(residual, deviation),
+                        level=float((truth - points.mean).median() - maps.level),
+                    )
+                )
+    return found
 
 
-def frame_loss(
-    kernel: Kernel, frame: TrainingFrame, points: Points, config: FieldTraining, step: int
-) -> dict[str, Tensor]:
-    """Loss of one frame with anchors and pixels drawn for this step."""
-    rng = named_generator(config.seed, str(step), frame.name)
-    least, most = config.anchors
-    n = round(math.exp(rng.uniform(math.log(least), math.log(most + 0.5))))
-    rows = torch.from_numpy(draw_anchors(frame, min(n, len(points)), config.anchor_jitter, rng))
-    pixels = torch.from_numpy(rng.integers(len(points), size=config.pixels))
-    truth = torch.from_numpy(frame.true_log_depth).double() - points.log_depth  # y everywhere
-    noise = kernel.noise * torch.ones(len(rows), dtype=torch.float64)
-    posterior = Posterior.fit(kernel, points[rows], truth[rows], noise)
-    mean = posterior.mean(points[pixels])
-    variance = posterior.variance(points[pixels]) + kernel.noise**2
-    error = truth[pixels] - mean
-    everywhere = torch.ones(1, config.pixels)
-    dense = dense_loss(mean[None], truth[pixels][None], everywhere, config.beta)
-    # Heavy tails: a wrong pixel or two shall not set the deviation of all.
-    likelihood = (0.5 * (error.square() / variance).clamp(max=25) + 0.5 * variance.log()).mean()
-    return {"dense": dense, "likelihood": likelihood, "absrel": error.expm1().abs().mean()}
+def summary(found: Sequence[Outcome]) -> dict[str, float]:
+    """AbsRel by regime, mean over groups."""
+    table: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for outcome in found:
+        table[f"absrel {outcome.regime}"][outcome.group].append(outcome.absrel)
+    return {
+        regime: float(np.mean([np.mean(values) for values in groups.values()]))
+        for regime, groups in table.items()
+    }
+
+
+def calibrate(found: Sequence[Outcome], coverage: float = 0.9) -> dict[str, float]:
+    """`FieldModel`'s numbers that make intervals cover what they promise, group by group.
+
+    The deviation's factor is calibration · n^−decay · temper; of a small grid of patience and
+    decay those are taken whose coverage is nearest to the promise over groups and regimes, each
+    with the calibration that is right in the mean.
+    """
+    half = math.sqrt(2) * float(torch.erfinv(torch.tensor(coverage)))
+    cells: dict[tuple[str, str | int], list[Outcome]] = defaultdict(list)
+    for outcome in found:
+        cells[outcome.group, outcome.regime].append(outcome)
+    best, chosen = math.inf, {}
+    for patience in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0):
+        for decay in (0.0, 0.03, 0.06, 0.09, 0.12, 0.15):
+            scaled = []
+            for members in cells.values():
+                values = [
+                    o.scores.abs() / (tempered(o.strangeness, o.n, patience) * o.n**-decay)
+                    for o in members
+                ]
+                scaled.append(torch.cat(values))
+            # Every cell speaks with the same weight, however many pixels it has.
+            quantiles = torch.stack(
+                [torch.quantile(v[:: max(1, len(v) // 5000)], coverage) for v in scaled]
+            )
+            factor = float(quantiles.log().mean().exp()) / half
+            covered = torch.stack([(v < half * factor).double().mean() for v in scaled])
+            cost = float((covered - coverage).abs().mean())
+            if cost < best:
+                best = cost
+                chosen = {"calibration": round(factor, 4), "patience": patience, "decay": decay}
+    errors = np.array([outcome.level for outcome in found if outcome.regime == found[0].regime])
+    return chosen | {"level_std": round(float(np.sqrt(np.mean(errors**2))), 3)}
 
 
 def train_field(
-    frames: Sequence[TrainingFrame], generator: Generator, config: FieldTraining
-) -> tuple[Kernel, list[dict[str, Any]]]:
-    """The learned kernel, and the losses' means every fifty steps."""
+    config: FieldTraining,
+    train: Sequence[Bank],
+    val: Sequence[Bank],
+    out: Path,
+    *,
+    device: str = "auto",
+    start: Kernel = START,
+    validate_every: int = 1000,
+    show_progress: bool = True,
+) -> FieldModel:
+    """Train, calibrate on val, and write `out`/model."""
+    where = pick_device(device)
+    run = RunFolder(out, config)
     torch.manual_seed(config.seed)
-    learned = LearnedKernel(START)
-    optimiser = torch.optim.Adam(learned.parameters(), lr=config.rate)
-    points = [table_points(frame, generator) for frame in tqdm(frames, desc="basis maps")]
-    lines: list[dict[str, Any]] = []
-    sums: dict[str, float] = {}
-    for step in tqdm(range(config.steps), desc="kernel"):
-        for group in optimiser.param_groups:
-            group["lr"] = config.rate * cosine_rate(step, config.steps, 10)
-        optimiser.zero_grad()
-        chosen = named_generator(config.seed, "field", str(step)).choice(
-            len(frames), config.batch, replace=False
-        )
-        for i in chosen.tolist():
-            losses = frame_loss(learned(), frames[i], points[i], config, step)
-            total = losses["dense"] + config.likelihood * losses["likelihood"]
-            (total / config.batch).backward()
-            for name, value in losses.items():
-                sums[name] = sums.get(name, 0.0) + float(value.detach()) / config.batch
+    learned = LearnedField(config.net, start).to(where)
+    ema = Ema(learned, config.ema)
+    optimiser = torch.optim.AdamW(
+        [
+            {"params": list(learned.net.parameters()), "lr": config.rate},
+            {
+                "params": list(learned.kernel.parameters()),
+                "lr": config.kernel_rate,
+                "weight_decay": 0,
+            },
+        ],
+        weight_decay=config.weight_decay,
+    )
+    rates = [group["lr"] for group in optimiser.param_groups]
+    first = 0
+    if run.checkpoint.exists():
+        first, _ = load_checkpoint(run.checkpoint, learned, ema, optimiser)
+    chance = torch.stack([bank.chance.sum() for bank in train])
+    least, most = config.anchors
+    progress = tqdm(
+        range(first, config.steps), initial=first, total=config.steps, desc=out.name,
+        disable=not show_progress,
+    )  # fmt: skip
+    for step in progress:
+        rng = step_generator(config.seed, step)
+        for group, rate in zip(optimiser.param_groups, rates, strict=True):
+            group["lr"] = rate * cosine_rate(step, config.steps, config.warmup)
+        batch = draw_batch(train[int(torch.multinomial(chance, 1, generator=rng))], config, rng)
+        fraction = float(torch.rand((), generator=rng))
+        n = round(math.exp(math.log(least) + fraction * math.log((most + 0.5) / least)))
+        rows = draw_anchors(batch, n, config.anchor_jitter, rng)
+        known = batch.mde_log_depth.shape[1]
+        pixels = torch.randint(known, (config.batch, config.pixels), generator=rng).to(where)
+        parts = losses(learned, batch, rows, pixels, config)
+        optimiser.zero_grad(set_to_none=True)
+        parts["loss"].backward()
+        nn.utils.clip_grad_norm_(learned.parameters(), 1.0)
         optimiser.step()
-        if (step + 1) % 50 == 0:
-            lines.append({"step": step + 1} | {k: round(v / 50, 5) for k, v in sums.items()})
-            sums = {}
-    return learned.plain(), lines
-
-
-@torch.no_grad()
-def standard_scores(
-    kernel: Kernel,
-    frames: Sequence[TrainingFrame],
-    generator: Generator,
-    regimes: Sequence[str],
-) -> dict[str, Float[np.ndarray, " p"]]:
-    """Errors over deviations at known pixels, by regime: N(0, 1) if the deviation is honest."""
-    scores: dict[str, list[np.ndarray]] = {regime: [] for regime in regimes}
-    for frame in frames:
-        points = table_points(frame, generator)
-        truth = torch.from_numpy(frame.true_log_depth).double() - points.log_depth
-        for regime in regimes:
-            rows = torch.from_numpy(frame.anchors[regime])
-            noise = torch.full((len(rows),), float(kernel.noise), dtype=torch.float64)
-            posterior = Posterior.fit(kernel, points[rows], truth[rows], noise)
-            pixels = torch.from_numpy(
-                named_generator(0, frame.name).integers(len(points), size=1000)
-            )
-            deviation = posterior.variance(points[pixels]).sqrt()
-            error = truth[pixels] - posterior.mean(points[pixels])
-            scores[regime].append((error / deviation.clamp(min=1e-9)).numpy())
-    return {regime: np.concatenate(values) for regime, values in scores.items()}
+        ema.update(learned, step)
+        if (step + 1) % validate_every == 0 or step + 1 == config.steps:
+            scores = summary(outcomes(ema.model, val, config.validate))
+            run.log(step + 1, **{k: float(v.detach()) for k, v in parts.items()}, **scores)
+            save_checkpoint(run.checkpoint, learned, ema, optimiser, step=step + 1, best=math.inf)
+            progress.set_postfix({k: f"{v:.4f}" for k, v in scores.items()})
+    numbers = calibrate(outcomes(ema.model, val, config.validate))
+    model = FieldModel(ema.model.kernel.plain(), ema.model.net, **numbers)
+    model.save(out / "model")
+    return model

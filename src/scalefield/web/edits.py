@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,8 +19,15 @@ from scalefield.errors import InputError
 from scalefield.mde import MDEOutput
 from scalefield.methods import METHODS, make_method
 from scalefield.methods.basis import anchor_embeddings, basis_std
-from scalefield.methods.field import Field, anchor_points, dense_mean, dense_std, noise_log
-from scalefield.posterior import Posterior, consistent
+from scalefield.methods.field import (
+    LEAST_EVIDENCE,
+    Field,
+    dense_mean,
+    dense_std,
+    noise_log,
+    spread,
+)
+from scalefield.posterior import Posterior, doubt
 from scalefield.recovery import recover_from
 from scalefield.result import DEPTH_LIMITS, Recovery, Report
 from scalefield.ridge import solve
@@ -145,27 +153,25 @@ class SmallField:
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
         """The same posterior as `Field`; depth_m is left to whoever multiplies."""
-        field = Field()
-        model, maps = self.relative.field
-        posterior, rejected, notes = field.solve(mde_output, anchors, model, maps)
-        used = anchors[np.setdiff1d(np.arange(len(anchors)), [r.anchor for r in rejected])]
-        fitted = posterior.mean(anchor_points(mde_output, used, maps))
+        model, scene = self.relative.field
+        solved = Field().solve(scene, anchors, model)
+        used = anchors[np.setdiff1d(np.arange(len(anchors)), [r.anchor for r in solved.rejected])]
+        fitted = solved.posterior.mean(scene.anchors(used))
         y = torch.from_numpy(targets(mde_output, used))
-        std_log = dense_std(posterior, self.relative.shown, maps)[None, None]
-        weights = model.kernel.linear**2 * (posterior.anchors.basis.mT @ posterior.alpha)
+        shown = dataclasses.replace(scene, mde_output=self.relative.shown)
+        std_log = dense_std(solved.posterior, shown)[None, None] * solved.spread
         return Recovery(
             depth_m=None,
-            log_scale=dense_mean(posterior, self.relative.shown, maps),
+            log_scale=dense_mean(solved.posterior, shown),
             # It is smooth, and travels on the generator's grid.
-            std_log=model.calibration
-            * nnf.interpolate(std_log, size=maps.basis_maps.shape[2:], mode="bilinear")[0, 0],
-            weights=weights.float(),
+            std_log=nnf.interpolate(std_log, size=scene.maps.maps.shape[2:], mode="bilinear")[0, 0],
+            weights=solved.posterior.weights().float(),
             report=Report(
                 anchors_used=len(used),
-                rejected=rejected,
+                rejected=solved.rejected,
                 residuals_log=residuals(fitted, y),
-                fallbacks=notes.get("fallbacks", ()),
-                warnings=notes.get("warnings", ()),
+                fallbacks=solved.fallbacks,
+                warnings=solved.warnings,
             ),
         )
 
@@ -192,18 +198,18 @@ def check_anchors(relative: Relative, anchors: Anchors) -> dict[str, Any]:
     of their standard deviations they are contradicted; "suspects" are the anchors that `field`
     finds inconsistent.
     """
-    output, (model, maps) = relative.output, relative.field
+    output, (model, scene) = relative.output, relative.field
     rows, columns = anchors.pixels(output.shape)
     usable = np.flatnonzero(output.valid[rows, columns].cpu().numpy())[:MOST_CHECKED]
     if len(usable) == 0 or len(anchors) > MOST_CHECKED:
         return {"others": [None] * len(anchors), "suspects": []}
     kept = anchors[usable]
-    points = anchor_points(output, kept, maps)
+    points = scene.anchors(kept)
     y = torch.from_numpy(targets(output, kept))
     noise = torch.from_numpy(noise_log(kept, float(model.kernel.noise)))
-    limit = model.outlier_limit * model.calibration
-    limit = model.outlier_limit * model.calibration
-    trusted = consistent(model.kernel, points, y, noise, limit=limit)
+    trusted, proof = doubt(model.kernel, points, y, noise)
+    if proof <= LEAST_EVIDENCE / 2:
+        trusted = torch.ones_like(trusted)
     posterior = Posterior.fit(model.kernel, points[trusted], y[trusted], noise[trusted])
     # Suspects are judged by all that are trusted, each of these by the rest of them.
     residual = y - posterior.mean(points)
@@ -211,7 +217,7 @@ def check_anchors(relative: Relative, anchors: Anchors) -> dict[str, Any]:
     residual[trusted], deviation[trusted] = posterior.leave_one_out()
     others: list[dict[str, float] | None] = [None] * len(anchors)
     if len(kept) > 1:
-        strangeness = (residual / deviation / model.calibration).tolist()
+        strangeness = (residual / deviation / spread(model, posterior)).tolist()
         for i, depth_m, sigmas in zip(
             usable, kept.depth_m * np.exp(-residual.numpy()), strangeness, strict=True
         ):

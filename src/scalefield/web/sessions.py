@@ -21,7 +21,7 @@ from scalefield.errors import InputError
 from scalefield.generator import BasisMaps, Generator
 from scalefield.mde import MDEOutput, load_mde
 from scalefield.methods.basis import Basis, basis_maps
-from scalefield.methods.field import Field, FieldModel
+from scalefield.methods.field import Field, FieldModel, Scene
 
 State = Literal["waiting", "working", "ready", "failed"]
 
@@ -41,7 +41,7 @@ class Relative:
     shown: MDEOutput
     """D_MDE at the displayed pixels; the same as `output` where all are displayed."""
     basis: tuple[Generator, BasisMaps]
-    field: tuple[FieldModel, BasisMaps]
+    field: tuple[FieldModel, Scene]
     measurable: Bool[Tensor, "h w"]
     """Cells of the generator's grid where a measurement may be suggested."""
     revision: int
@@ -55,7 +55,7 @@ class Relative:
             output=output,
             shown=shown,
             basis=(generator, basis_maps(generator, output)),
-            field=Field().prepare(output),
+            field=(model := Field().load(), model.scene(output)),
             measurable=measurable(output),
             revision=revision,
         )
@@ -63,7 +63,12 @@ class Relative:
     @property
     def nbytes(self) -> int:
         """Roughly what it holds in memory, photograph apart."""
-        held = [*self.basis[1], *self.field[1], self.output.prediction, self.output.mde_depth]
+        held = [
+            *self.basis[1],
+            self.field[1].maps.maps,
+            self.output.prediction,
+            self.output.mde_depth,
+        ]
         held += [self.output.valid, self.shown.prediction]
         held += [] if self.output.features is None else [self.output.features]
         return sum({t.data_ptr(): t.numel() * t.element_size() for t in held}.values())
