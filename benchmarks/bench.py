@@ -150,8 +150,12 @@ def memory(run: Run) -> None:
 def accelerator(run: Run) -> None:
     """The roofline and captured graphs, as far as they come."""
     with subprocess.Popen(
-        [sys.executable, "roofline.py", str(run.repeats), str(not run.quick)],
-        cwd=Path(__file__).parent,
+        [
+            sys.executable,
+            str(Path(__file__).with_name("roofline.py")),
+            str(run.repeats),
+            str(not run.quick),
+        ],
         stdout=subprocess.PIPE,
         text=True,
     ) as child:

@@ -15,7 +15,6 @@ import torch
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
 
-HERE = Path(__file__).parent
 MEMORY_SHAPE = (1080, 1920)
 MEMORY_ANCHORS = 520
 
@@ -38,9 +37,8 @@ def start(arguments: list[str]) -> None:
 
 def memory_peaks(device: str) -> dict[str, float]:
     """Megabytes that each method adds at its peak, beyond the estimate that it is given."""
-    code = f"import processes; processes.print_peaks({device!r})"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True, check=False
+        [sys.executable, __file__, device], capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1])
@@ -104,3 +102,7 @@ def resident(field: str) -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     (kilobytes,) = (line.split()[1] for line in lines if line.startswith(field))
     return int(kilobytes) / 1024
+
+
+if __name__ == "__main__":
+    print_peaks(sys.argv[1])

@@ -173,8 +173,7 @@ def captured(batch: Batch) -> Callable[[], None]:
             batch()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    # Constants are made on the device: a copy from the host cannot be captured.
-    with torch.device("cuda"), torch.cuda.graph(graph):
+    with torch.cuda.graph(graph):
         batch()
     return graph.replay
 

@@ -118,6 +118,7 @@ class Batch:
     @torch.no_grad()
     def __call__(self) -> Tensor:
         """Metric depth of every image."""
-        return self.run(
-            self.generator, self.features, self.mde_depth, self.positions, self.y, self.omega
-        )
+        with self.mde_depth.device:  # constants too: a copy from the host cannot be captured
+            return self.run(
+                self.generator, self.features, self.mde_depth, self.positions, self.y, self.omega
+            )
