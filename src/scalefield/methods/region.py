@@ -111,8 +111,8 @@ class Region:
             if plane is None:
                 plane, support = _flat(everywhere), np.arange(len(samples))
             prediction.reshape(-1)[inside] = shown @ plane
-            centre = known.mean(axis=0) if len(known) else at_anchors[support].mean(axis=0)
-            doubts.add(region, support, plane, COLUMNS[rung], centre)
+            pixels = known if len(known) else at_anchors[support]
+            doubts.add(region, support, plane, COLUMNS[rung], pixels)
             reasons.update(reason for reason in (how, rung) if reason)
         fallbacks = [f"{why}: {n} of {len(members)} regions" for why, n in reasons.items()]
         if everywhere.fallback and reasons[GLOBAL_RUNG]:
@@ -185,7 +185,7 @@ def fit_plane(
 
 
 class _Doubts:
-    """std_log of every region at its middle: one v for the image, each region's own spread."""
+    """std_log of every region: one v for the image, and the mean spread over the region."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class _Doubts:
         self.samples, self.design, self.tau, self.home = samples, design, tau, home
         # Residuals in log-depth, leverage and spread, of each anchor in its own region's fit.
         self.told = np.full((3, len(samples)), np.nan)
-        self.fits: list[tuple[Smoother, np.ndarray, np.ndarray, float]] = []
+        self.fits: list[tuple[Smoother, np.ndarray, np.ndarray]] = []
 
     def add(
         self,
@@ -205,7 +205,7 @@ class _Doubts:
         support: Int64[np.ndarray, " m"],
         plane: Float64[np.ndarray, " 4"],
         columns: tuple[int, ...],
-        centre: Float64[np.ndarray, " 4"],
+        pixels: Float64[np.ndarray, "p 4"],
     ) -> None:
         """Take note of a region's fit."""
         samples, rows = self.samples[support], self.design[support]
@@ -215,7 +215,9 @@ class _Doubts:
         own = self.home[support] == region
         told = np.stack([residuals, smoother.leverage, spread])
         self.told[:, support[own]] = told[:, own]
-        self.fits.append((smoother, support, centre[list(columns)], float(centre @ plane)))
+        with np.errstate(all="ignore"):  # what is predicted to be zero is unsure without limit
+            relative = pixels[:, list(columns)] / (pixels @ plane)[:, None]
+            self.fits.append((smoother, support, relative.T @ relative / len(pixels)))
 
     def std_log(self) -> Float64[np.ndarray, " regions"]:
         """One value a region, in the order in which they were added."""
@@ -223,10 +225,11 @@ class _Doubts:
         residuals, leverage, spread = self.told[:, known]
         variance = fit_variance(residuals, leverage, spread, self.tau[known])
         noise = self.samples.y * np.sqrt(variance + self.tau**2)
-        spreads = [
-            smoother.spread(centre[None], noise[support], np.array([predicted]))[0]
-            for smoother, support, centre, predicted in self.fits
-        ]
+        spreads = []
+        for smoother, support, moment in self.fits:
+            moved = smoother.gain * noise[support]
+            with np.errstate(all="ignore"):
+                spreads.append(float((moved @ moved.T * moment).sum()))
         return total_std(variance, np.array(spreads))
 
 
