@@ -477,10 +477,28 @@ def lite(folder: Path, which: str) -> list[bytes]:
     return [b'{"revision": "r1"}' if which == "config.json" else header]
 
 
-def field(folder: Path) -> list[bytes]:
-    """The shipped model's numbers."""
-    load_field("field").save(folder)
-    return [(folder / "config.json").read_bytes()]
+@cache
+def field_files() -> dict[str, bytes]:
+    """The shipped model: its configuration, and header and data of its weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        load_field("field").save(folder)
+        config = Path(folder, "config.json").read_bytes()
+        weights = Path(folder, "model.safetensors").read_bytes()
+    length = int.from_bytes(weights[:8], "little")
+    return {
+        "config.json": config,
+        "model.safetensors": weights[8 : 8 + length],
+        "data": weights[8 + length :],
+    }
+
+
+def field(folder: Path, which: str) -> list[bytes]:
+    """The shipped model, of which one file is damaged."""
+    files = field_files()
+    (folder / "config.json").write_bytes(files["config.json"])
+    whole = safetensors(files["data"], files["model.safetensors"])
+    (folder / "model.safetensors").write_bytes(whole)
+    return [files[which]]
 
 
 @cache
@@ -687,7 +705,11 @@ TARGETS: tuple[Target, ...] = (
     Target("lite model.safetensors", lambda f: lite(f, "model.safetensors"), check_lite,
            file="model.safetensors", share=0.1,
            wrap=lambda header: safetensors(lite_files()[1], header)),
-    Target("field config.json", field, check_field, file="config.json"),
+    Target("field config.json", lambda f: field(f, "config.json"), check_field,
+           file="config.json", share=0.5),
+    Target("field model.safetensors", lambda f: field(f, "model.safetensors"), check_field,
+           file="model.safetensors", share=0.5,
+           wrap=lambda header: safetensors(field_files()["data"], header)),
     Target("net.json", lambda f: onnx(f, "net.json"), check_sidecar),
     Target("net.onnx", lambda f: onnx(f, "net.onnx"), check_onnx),
     Target("cache entry", cache_seeds, check_cache, wrap=cache_entry,

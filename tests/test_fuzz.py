@@ -22,7 +22,10 @@ def cases_of(target: Target) -> int:
     return max(1, round(CASES * target.share / sum(t.share for t in TARGETS)))
 
 
-OPEN = ("generator config.json", "generator model.safetensors", "field config.json")
+OPEN = (
+    "generator config.json", "generator model.safetensors", "field config.json",
+    "field model.safetensors",
+)  # fmt: skip
 """Targets whose readers still answer some damaged files with an error that is not ours."""
 
 

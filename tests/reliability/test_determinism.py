@@ -1,4 +1,7 @@
-"""The same inputs and the same seed give the same bytes, whatever the number of workers."""
+"""The same inputs and the same seed give the same bytes, whatever the number of workers.
+
+That a second run of every command is the first one again, test_interruption.py shows as well.
+"""
 
 from pathlib import Path
 
@@ -34,17 +37,6 @@ def test_workers_do_not_matter(command, world, tmp_path):
         runs.append(content(tmp_path / workers))
     assert runs[0] == runs[1]
     assert len(runs[0]) > 4
-
-
-@pytest.mark.parametrize("command", ["recover", "predict", "train"])
-def test_a_second_run_is_the_first(command, world, tmp_path):
-    runs = []
-    for name in ("a", "b"):
-        out = tmp_path / name / "out"  # a model's card has the name of its folder
-        assert world.run(command, out) == 0
-        runs.append(content(out))
-    assert runs[0] == runs[1]
-    assert runs[0]
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -23,6 +23,7 @@ ALLOWED = {
     "labelling.samples.as_file": "a tar's member on its way to a reader, in a temporary folder",
     "labelling.labeller.write_shard": "into the folder that write_folder gives",
     "training.basis.train_basis": "Generator.save, which goes through the door",
+    "training.field.train_field": "FieldModel.save, which goes through the door",
     "hub.push_to_hub": "Generator.save, into a temporary folder",
     "cli.main": "os.devnull, in the place of a closed pipe",
 }

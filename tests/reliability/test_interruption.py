@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-MOMENTS = {"recover": 6, "predict": 8, "label": 6, "evaluate": 7, "train": 2}
+MOMENTS = {"recover": 4, "predict": 5, "label": 5, "evaluate": 5, "train": 2}
 """About how many moments are tried, evenly spread over all there are."""
 
 
