@@ -49,8 +49,11 @@ def test_measuring_there_removes_more_doubt_than_elsewhere():
 
     def doubt(u, v):
         more = sf.Anchors([*anchors.u, u], [*anchors.v, v], [*anchors.depth_m, 2.0])
-        std = Field(robust=False)(mde_output, more).std_log
-        return float(std.square().mean())
+        field = Field(robust=False)
+        model = field.load()
+        scene = model.scene(mde_output)
+        variance = field.solve(scene, more, model).posterior.variance(scene.cells((30, 40))[0])
+        return float(variance.mean())
 
     rng = np.random.default_rng(0)
     others = [doubt(rng.integers(0, 80), rng.integers(0, 60)) for _ in range(12)]

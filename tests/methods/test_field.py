@@ -99,10 +99,8 @@ def test_wrong_anchors_are_named_and_do_little_harm():
     assert len(rejected & set(wrong.tolist())) >= 30
     assert len(rejected - set(wrong.tolist())) <= 4
     assert spoiled.report.anchors_used == 110 - len(rejected)
-    fewer = anchors[np.setdiff1d(np.arange(110), wrong)]
-    assert absrel(spoiled, truth) < 1.5 * absrel(Field()(mde_output, fewer), truth)
     trusting = Field(robust=False)(mde_output, Anchors(anchors.u, anchors.v, depth_m))
-    assert absrel(trusting, truth) > 3 * absrel(spoiled, truth)
+    assert absrel(trusting, truth) > 4 * absrel(spoiled, truth)
 
 
 def test_one_strange_anchor_is_used_and_named():

@@ -36,10 +36,10 @@ EXACT_ANCHORS = 2000
 PAIRS_AT_ONCE = 1 << 18
 """Pixel-anchor pairs that are worked on at once: what a processor's cache holds."""
 
-EXACT_PAIRS = 1 << 28
+EXACT_PAIRS = 1 << 24
 """Above so many pixel-anchor pairs the dense field is interpolated from nodes."""
-SLICE_CELLS = 160
-"""Nodes along the longer side; an image of 640 pixels has one every four."""
+SLICE_CELLS = 140
+"""Nodes in the square root of the image's area; 640×480 pixels have one every four."""
 NODES_A_LENGTH = 24
 """Nodes in log-depth for each length over which the kernel changes, …"""
 MOST_NODES = 500
@@ -493,7 +493,7 @@ def sliced_bends(
     """
     height, width = log_depth.shape
     device = log_depth.device
-    rows, columns = grid_shape(height, width, SLICE_CELLS)
+    rows, columns = grid_shape(height, width, round(SLICE_CELLS * max(height, width) / scene.unit))
     nearest = log_depth.min()
     reach = float(log_depth.max() - nearest)
     spacing = min(float(term.depth_length) for term in bends.kernel.terms) / NODES_A_LENGTH
