@@ -419,7 +419,7 @@ def dense_bends(
     wide = maps @ across
     u = torch.arange(width, device=maps.device) / scene.unit
     values = torch.empty(height, width, len(posterior.kernel.terms), device=maps.device)
-    band = max(1, PAIRS_AT_ONCE // (width * len(posterior.anchors)))
+    band = max(1, PAIRS_AT_ONCE // (width * max(1, len(posterior.anchors))))
     for first in range(0, height, band):
         rows = slice(first, min(first + band, height))
         v = torch.arange(rows.start, rows.stop, device=maps.device) / scene.unit

@@ -1,0 +1,121 @@
+"""Video: a field whose linear weights live on from frame to frame, so that few anchors suffice."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scalefield.anchors import Anchors
+from scalefield.embedding import FieldMaps
+from scalefield.mde.output import MDEOutput
+from scalefield.methods.field import (
+    Field,
+    FieldModel,
+    Scene,
+    dense_mean,
+    dense_std,
+    expected,
+    noise_log,
+    spread,
+)
+from scalefield.posterior import Posterior
+from scalefield.result import Recovery
+from scalefield.targets import targets
+
+
+@dataclass
+class Stream:
+    """`field` over the frames of one camera, one after another.
+
+    The global scale, the linear modes' weights and the mean function's are a state w ~ N(m, P). A
+    frame's anchors update it in closed form, and the next frame begins with it: its scale may have
+    drifted, and the modes' weights are drawn back to their prior. What bends stays the frame's own.
+    The estimator's unit must be steady, as that of `lite` and of metric models is.
+
+        stream = Stream()
+        for image, anchors in frames:
+            recovery = stream(mde(image), anchors)     # a frame may have no anchors at all
+    """
+
+    method: Field = field(default_factory=Field)
+    drift: float = 0.05
+    """Standard deviation of the change of the global log-scale from one frame to the next."""
+    forgetting: float = 0.15
+    """Share of the modes' weights that is forgotten from one frame to the next."""
+    state: tuple[Float[Tensor, " w"], Float[Tensor, "w w"]] | None = None
+    """m and P: the constant, the modes, the mean function; None before the first anchors."""
+
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+        """The next frame's recovery; its anchors may be few, or none."""
+        model = self.method.load()
+        scene = model.scene(mde_output)
+        rows, columns = anchors.pixels(mde_output.shape)
+        anchors = anchors[mde_output.valid[rows, columns].cpu().numpy()]
+        if self.state is None and len(anchors) == 0:
+            return expected(model, scene)
+        y = torch.from_numpy(targets(mde_output, anchors)).to(mde_output.prediction.device)
+        if self.state is None:
+            self.state = first_state(model, scene, y - scene.anchors(anchors).mean)
+        m, P = self.predicted(model)
+        root = torch.linalg.cholesky(P)
+        carried = carry(scene, m, root)
+        # All linear parts but the slope are the state's now, with unit variance.
+        kernel = dataclasses.replace(model.kernel, constant=0.0, linear=1.0, doubt=0.0)
+        noise = torch.from_numpy(noise_log(anchors, float(model.kernel.noise))).to(y.device)
+        points = carried.anchors(anchors)
+        posterior = Posterior.fit(kernel, points, y, noise, offset=y.new_zeros(()))
+        half = torch.linalg.solve_triangular(posterior.factor, points.modes, upper=False)
+        learned = root @ posterior.weights()
+        left = torch.eye(len(m), dtype=m.dtype, device=m.device) - half.mT @ half
+        self.state = m + learned, root @ left @ root.mT
+        factor = model.calibration if len(anchors) == 0 else spread(model, posterior)
+        recovery = Recovery.from_log_scale(
+            mde_output,
+            anchors,
+            dense_mean(posterior, carried),
+            std_log=dense_std(posterior, carried) * factor,
+        )
+        return dataclasses.replace(recovery, basis_maps=scene.maps.modes[0])
+
+    def predicted(self, model: FieldModel) -> tuple[Float[Tensor, " w"], Float[Tensor, "w w"]]:
+        """The state one frame later: the scale wanders, the weights return to their prior."""
+        assert self.state is not None
+        m, P = self.state
+        keep = torch.full_like(m, 1 - self.forgetting)
+        keep[0] = 1.0
+        renewed = (1 - keep**2) * prior_variance(model, len(m) - 2).to(m)
+        renewed[0] = self.drift**2
+        return keep * m, keep[:, None] * P * keep + torch.diag(renewed)
+
+
+def prior_variance(model: FieldModel, modes: int) -> Float[Tensor, " w"]:
+    """Variance of the constant, the modes' weights, and the mean function's."""
+    kernel = model.kernel
+    deviations = [kernel.constant, *[kernel.linear] * modes, kernel.doubt]
+    return torch.tensor([float(d) for d in deviations], dtype=torch.float64).square() + 1e-12
+
+
+def first_state(
+    model: FieldModel, scene: Scene, scale: Float[Tensor, " n"]
+) -> tuple[Float[Tensor, " w"], Float[Tensor, "w w"]]:
+    """Before the first anchors are heard: their median, and the prior around it."""
+    modes = scene.maps.layout.modes
+    m = scale.new_zeros(modes + 2)
+    m[0] = scale.quantile(0.5)
+    return m, torch.diag(prior_variance(model, modes).to(scale))
+
+
+def carry(scene: Scene, m: Float[Tensor, " w"], root: Float[Tensor, "w w"]) -> Scene:
+    """The scene with the state in it: its modes are ψᵀL with P = LLᵀ, its mean is μ + ψᵀm."""
+    maps, layout = scene.maps.maps, scene.maps.layout
+    linear = torch.cat([torch.ones_like(maps[:, :1]), scene.maps.modes, scene.maps.mean], dim=1)
+    modes = torch.einsum("bwij,wv->bvij", linear, root.to(maps.dtype))
+    mean = scene.maps.mean + torch.einsum("bwij,w->bij", linear, m.to(maps.dtype))[:, None]
+    rest = maps[:, layout.modes : -1]
+    grown = dataclasses.replace(layout, modes=len(m))
+    carried = FieldMaps(torch.cat([modes, rest, mean], dim=1), scene.maps.level, grown)
+    return dataclasses.replace(scene, maps=carried)
