@@ -98,18 +98,21 @@ class Dense:
 
 
 def learn_field(args: argparse.Namespace) -> None:
-    """`field`, on cross-fitted lite and its teacher, on the MDE given, and on true depth."""
+    """`field`, on cross-fitted lite (and its teacher, where there is one), on the MDE given, and on
+    true depth."""
     dataset = Folder(args.root, RANGES_M)
     config = FieldTraining(seed=args.seed)
     folds = [args.out / f"teacher-fold{fold}" / "model" for fold in range(FOLDS)]
-    teacher = CrossFit(tuple((load_vit(f, DEVICE), trained_on(f)) for f in folds))
     other = load_mde(args.mde)
+    sources: list[MDE | CrossFit] = [cross_fitted(args.out), other]
+    if all(folder.is_dir() for folder in folds):
+        sources.append(CrossFit(tuple((load_vit(f, DEVICE), trained_on(f)) for f in folds)))
     train = prepare(Dense(dataset), "train", None, device=DEVICE)
-    for mde in (cross_fitted(args.out), teacher, other):
+    for mde in sources:
         train += prepare(dataset, "train", mde, device=DEVICE)
     val = []
-    for mde in (load_lite(args.out / "lite" / "model", DEVICE), other):
-        val += prepare(dataset, "val", mde, config.validate, DEVICE)
+    for whole in (load_lite(args.out / "lite" / "model", DEVICE), other):
+        val += prepare(dataset, "val", whole, config.validate, DEVICE)
     plain = [[replace(frame, features=None) for frame in frames] for frames in (train, val)]
     train_field(config, *map(make_banks, plain), args.out / f"field-s{args.seed}")
 

@@ -29,7 +29,7 @@ MOST_AMPLITUDE = 1.2
 class Layout:
     """How the maps' channels are divided."""
 
-    modes: int = 24
+    modes: int = 16
     """K, the linear modes."""
     terms: int = 3
     """Bending terms, …"""

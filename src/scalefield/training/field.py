@@ -37,12 +37,12 @@ START = Kernel(
     constant=2.0,
     linear=1.0,
     terms=(
-        Term(0.12, 0.25, 0.3, "gaussian"),
-        Term(0.12, 0.8, 0.4, "gaussian"),
-        Term(0.17, 0.4, 1.2, "exponential"),
+        Term(0.15, 0.5, 0.6, "gaussian"),
+        Term(0.15, 1.0, 0.4, "gaussian"),
+        Term(0.2, 0.3, 0.6, "exponential"),
     ),
     noise=0.01,
-    slope=0.25,
+    slope=0.2,
     doubt=0.5,
 )
 """Where training begins. The constant stays, because the global scale is free, and so does the
@@ -58,9 +58,9 @@ class FieldTraining:
     """Least and largest number of anchors; drawn log-uniformly for every step."""
     anchor_jitter: float = 1.0
     """Shift of the anchor grid's candidates, as a share of a grid cell."""
-    steps: int = 2200
-    batch: int = 32
-    rate: float = 1.5e-3
+    steps: int = 1500
+    batch: int = 16
+    rate: float = 1e-3
     kernel_rate: float = 1e-2
     """Learning rate of the kernel's numbers, which are logarithms."""
     weight_decay: float = 0.05
@@ -72,7 +72,7 @@ class FieldTraining:
     """Where SmoothL1 turns from square to absolute, in log-depth."""
     likelihood: float = 0.02
     """Weight of the negative log-likelihood, which makes the deviation honest."""
-    restraint: float = 0.05
+    restraint: float = 0.5
     """Weight of mean μ²: the mean function says only what many places and MDEs agree on."""
     level: float = 0.05
     """Weight of the expected level's error, for images without anchors."""

@@ -1,0 +1,249 @@
+"""What `field` promises beyond accuracy: wrong anchors, where to measure, many anchors, video.
+
+    python benchmarks/field.py --root DATA --out results/field
+
+DATA is a folder in the layout of `scalefield.datasets.Folder`; figures are of its split "test".
+Writes results.json and README.md, a table of the same numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+
+from scalefield.anchors import Anchors
+from scalefield.datasets import Folder, Frame
+from scalefield.files import write_atomic, write_json
+from scalefield.mde import MDE, MDEOutput, load_mde
+from scalefield.methods import field as exact
+from scalefield.methods.field import Field
+from scalefield.methods.median import Median
+from scalefield.provenance import provenance
+from scalefield.recovery import recover_from
+from scalefield.sampling import generator, sample_anchors
+from scalefield.stream import Stream
+from scalefield.suggestion import suggest_from
+
+RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
+
+
+def frames(dataset: Folder, mde: MDE, every: int) -> Iterator[tuple[Frame, MDEOutput]]:
+    """Every n-th frame of the split, as the MDE sees it."""
+    for name in dataset.names("test")[::every]:
+        frame = dataset.load(name)
+        yield frame, mde(frame.image)
+
+
+def absrel(method: Any, mde_output: MDEOutput, anchors: Anchors, frame: Frame) -> float:
+    """Mean |D̂ − D| / D over the known pixels."""
+    depth_m = recover_from(mde_output, anchors, method).depth_m.numpy()[frame.mask]
+    truth = frame.depth_m[frame.mask]
+    return float(np.mean(np.abs(depth_m - truth) / truth))
+
+
+def spoil(anchors: Anchors, frame: Frame, share: float) -> tuple[Anchors, np.ndarray]:
+    """A share of the anchors made wrong: by a factor of 1.5 to 4, by the most different depth
+    within 3 % of the image (a mixed return), or by that of a pixel up to 10 % away."""
+    rng = generator(0, frame.name, "spoil", str(share))
+    count = len(anchors)
+    wrong = rng.permutation(count)[: round(share * count)]
+    depth_m = anchors.depth_m.copy()
+    rows, columns = anchors.pixels(frame.mask.shape)
+    size = max(frame.mask.shape)
+    for i, kind in zip(wrong, rng.integers(3, size=len(wrong)), strict=True):
+        if kind == 0:
+            depth_m[i] *= rng.uniform(1.5, 4) ** rng.choice([-1, 1])
+            continue
+        reach = max(2, round((0.03 if kind == 1 else 0.1) * size))
+        window = tuple(slice(max(0, at - reach), at + reach + 1) for at in (rows[i], columns[i]))
+        near = frame.depth_m[window][frame.mask[window]]
+        if kind == 1:
+            depth_m[i] = near[np.abs(np.log(near / depth_m[i])).argmax()]
+        else:
+            depth_m[i] = rng.choice(near)
+    return dataclasses.replace(anchors, depth_m=depth_m), wrong
+
+
+def wrong_anchors(dataset: Folder, mde: MDE, every: int) -> dict[str, Any]:
+    """Medium regime, a share of the anchors spoiled, against the honest ones alone."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for frame, output in frames(dataset, mde, every):
+        anchors = sample_anchors(frame.depth_m, frame.mask, "medium", seed=0, name=frame.name)
+        found["clean, robust"].append(absrel(Field(), output, anchors, frame))
+        found["clean, trusting"].append(absrel(Field(robust=False), output, anchors, frame))
+        for share in (0.1, 0.3):
+            given, wrong = spoil(anchors, frame, share)
+            honest = anchors[np.setdiff1d(np.arange(len(anchors)), wrong)]
+            named = f"{share:.0%} wrong"
+            found[f"{named}, robust"].append(absrel(Field(), output, given, frame))
+            found[f"{named}, trusting"].append(absrel(Field(robust=False), output, given, frame))
+            found[f"{named}, left out"].append(absrel(Field(robust=False), output, honest, frame))
+    return {name: round(float(np.mean(values)), 5) for name, values in found.items()}
+
+
+def farthest(mask: np.ndarray, n: int) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+    """Known pixels, each farthest from those before it; the first is nearest to the middle."""
+    pixels = np.argwhere(mask)
+    pixels = pixels[:: max(1, len(pixels) // 4000)]
+    distance = ((pixels - np.array(mask.shape) / 2) ** 2).sum(axis=1).astype(float)
+    chosen = [int(distance.argmin())]
+    nearest = np.full(len(pixels), np.inf)
+    while len(chosen) < n:
+        nearest = np.minimum(nearest, ((pixels - pixels[chosen[-1]]) ** 2).sum(axis=1))
+        chosen.append(int(nearest.argmax()))
+    return pixels[chosen, 0], pixels[chosen, 1]
+
+
+def where_to_measure(dataset: Folder, mde: MDE, every: int) -> dict[str, Any]:
+    """AbsRel of `field` with n anchors placed by four rules."""
+    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for frame, output in frames(dataset, mde, every):
+        # A pixel can be measured where its cell's middle is known.
+        spots = suggest_from(output, None, 20, reachable=frame.mask)
+        rules: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
+            "suggest": lambda n: (
+                np.array([spot.v for spot in spots[:n]]),  # noqa: B023
+                np.array([spot.u for spot in spots[:n]]),  # noqa: B023
+            ),
+            "farthest": lambda n: farthest(frame.mask, n),  # noqa: B023
+        }
+        for n in (3, 5, 10, 20):
+            grid = sample_anchors(frame.depth_m, frame.mask, n, seed=0, name=frame.name)
+            found["grid"][n].append(absrel(Field(), output, grid, frame))
+            known = np.argwhere(frame.mask)
+            chosen = known[generator(0, frame.name, str(n)).choice(len(known), n, replace=False)]
+            for name, (v, u) in {
+                "random": chosen.T,
+                **{name: rule(n) for name, rule in rules.items()},
+            }.items():
+                anchors = Anchors(u, v, frame.depth_m[v, u])
+                found[name][n].append(absrel(Field(), output, anchors, frame))
+    return {
+        rule: {str(n): round(float(np.mean(values)), 5) for n, values in counts.items()}
+        for rule, counts in found.items()
+    }
+
+
+def many_anchors(dataset: Folder, mde: MDE) -> dict[str, Any]:
+    """10,000 anchors of dense frames: merged, as shipped, against the exact solve of 6,000."""
+    found: dict[str, list[float]] = defaultdict(list)
+    names = [name for name in dataset.names("test") if "icl" in name or "taskonomy" in name]
+    for name in names[:: max(1, len(names) // 3)][:3]:
+        frame = dataset.load(name)
+        output = mde(frame.image)
+        for n in (2000, 6000, 10_000):
+            anchors = sample_anchors(frame.depth_m, frame.mask, n, seed=0, name=name)
+            began = time.perf_counter()
+            found[f"{n} as shipped"].append(absrel(Field(), output, anchors, frame))
+            found[f"{n} seconds"].append(time.perf_counter() - began)
+        anchors = sample_anchors(frame.depth_m, frame.mask, 6000, seed=0, name=name)
+        limit, exact.EXACT_ANCHORS = exact.EXACT_ANCHORS, 10**6
+        found["6000 exact"].append(absrel(Field(robust=False), output, anchors, frame))
+        exact.EXACT_ANCHORS = limit
+    return {name: round(float(np.mean(values)), 5) for name, values in found.items()}
+
+
+def video(dataset: Folder, mde: MDE, per_frame: int) -> dict[str, Any]:
+    """The test split's sequences with few anchors a frame: error, and flicker of the scale."""
+    sequences: dict[str, list[str]] = defaultdict(list)
+    for name in dataset.names("test"):
+        if "taskonomy" not in name:
+            sequences[name.rsplit("/", 1)[0]].append(name)
+    table = {}
+    for place, names in sequences.items():
+        errors: dict[str, list[float]] = defaultdict(list)
+        scales: dict[str, list[float]] = defaultdict(list)
+        stream = Stream()
+        for name in sorted(names):
+            frame = dataset.load(name)
+            output = mde(frame.image)
+            anchors = sample_anchors(frame.depth_m, frame.mask, 12, seed=0, name=name)
+            rng = generator(0, name, "video")
+            anchors = anchors[np.sort(rng.permutation(len(anchors))[:per_frame])]
+            methods = {"median": Median(), "field": Field(), "stream": stream}
+            for label, method in methods.items():
+                ratio = np.log(method(output, anchors).depth_m.numpy() / frame.depth_m)[frame.mask]
+                errors[label].append(float(np.mean(np.abs(np.expm1(ratio)))))
+                scales[label].append(float(np.median(ratio)))
+        table[place] = {
+            "frames": len(names),
+            "absrel": {label: round(float(np.mean(v)), 5) for label, v in errors.items()},
+            "flicker": {
+                label: round(float(np.mean(np.abs(np.diff(v)))), 5) for label, v in scales.items()
+            },
+        }
+    return table
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The same as tables."""
+    lines = ["# What `field` does with wrong, well-placed, many and few anchors", ""]
+    lines += [f"Test split, AbsRel, `lite`; by `benchmarks/field.py` ({results['commit']}).", ""]
+    wrong = results["wrong anchors"]
+    lines += [
+        "| wrong anchors, medium | robust | trusting | wrong ones left out |",
+        "|---|---|---|---|",
+    ]
+    for share in ("clean", "10% wrong", "30% wrong"):
+        cells = [wrong.get(f"{share}, {kind}") for kind in ("robust", "trusting", "left out")]
+        lines.append(
+            f"| {share} | " + " | ".join("–" if c is None else f"{c:.4f}" for c in cells) + " |"
+        )
+    lines += ["", "| anchors placed by | 3 | 5 | 10 | 20 |", "|---|---|---|---|---|"]
+    for rule, counts in results["where to measure"].items():
+        lines.append(f"| {rule} | " + " | ".join(f"{v:.4f}" for v in counts.values()) + " |")
+    many = results["many anchors"]
+    lines += ["", "| many anchors, dense frames | AbsRel |", "|---|---|"]
+    lines += [f"| {k} | {v:.5f} |" for k, v in many.items() if "seconds" not in k]
+    lines += ["", "| video, anchors a frame | place | AbsRel median / field / stream | flicker |"]
+    lines += ["|---|---|---|---|"]
+    for count, places in results["video"].items():
+        for place, row in places.items():
+            pair = (
+                " / ".join(f"{v:.4f}" for v in row[key].values()) for key in ("absrel", "flicker")
+            )
+            lines.append(f"| {count} | {place.split('/')[-1]} | " + " | ".join(pair) + " |")
+    lines += ["", "Flicker is the mean change of the median log error from one frame to the next."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Parse, measure, write after every part."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--mde", default="lite")
+    parser.add_argument("--every", type=int, default=5, help="take only every n-th frame")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    dataset, mde = Folder(args.root, RANGES_M), load_mde(args.mde)
+    made = provenance()
+    results: dict[str, Any] = {
+        "provenance": made,
+        "commit": made.get("commit"),
+        "config": {"mde": args.mde, "every": args.every, "seed": 0},
+    }
+    parts: dict[str, Callable[[], Any]] = {
+        "wrong anchors": lambda: wrong_anchors(dataset, mde, args.every),
+        "where to measure": lambda: where_to_measure(dataset, mde, args.every),
+        "video": lambda: {str(n): video(dataset, mde, n) for n in (1, 3)},
+        "many anchors": lambda: many_anchors(dataset, mde),
+    }
+    for name, part in parts.items():
+        results[name] = part()
+        print(name, results[name], flush=True)
+        write_json(args.out / "results.json", results)
+    write_atomic(args.out / "README.md", markdown(results).encode())
+
+
+if __name__ == "__main__":
+    main()
