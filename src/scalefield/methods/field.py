@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+import torch.nn.functional as nnf
+from jaxtyping import Float, Float64, Int32, Int64
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -36,8 +37,10 @@ EXACT_ANCHORS = 2000
 PAIRS_AT_ONCE = 1 << 18
 """Pixel-anchor pairs that are worked on at once: what a processor's cache holds."""
 
-EXACT_PAIRS = 1 << 24
-"""Above so many pixel-anchor pairs the dense field is interpolated from nodes."""
+EXACT_PIXELS = 1 << 16
+"""In images with more pixels the dense field is interpolated from nodes, …"""
+KEPT_PIXELS = 1 << 19
+"""… and up to so many, where each lies among them is kept for the next set of anchors."""
 SLICE_CELLS = 140
 """Nodes in the square root of the image's area; 640×480 pixels have one every four."""
 NODES_A_LENGTH = 24
@@ -123,7 +126,9 @@ class FieldModel:
                 self.net.to(log_depth.device)
                 features = features if self.net.config.feature_channels else None
             maps = self.net(log_depth, image, features)
-            mde_output.memo[self.net] = Scene(mde_output, maps, float(level))
+            lengths = [float(term.depth_length) for term in self.kernel.terms]
+            step = min(lengths, default=1.0) / NODES_A_LENGTH
+            mde_output.memo[self.net] = Scene(mde_output, maps, float(level), step)
         return mde_output.memo[self.net]
 
 
@@ -142,16 +147,23 @@ class Scene:
     maps: FieldMaps
     level: float
     """Median of log D_MDE, which log-depth is taken around."""
+    depth_step: float
+    """Spacing of the nodes in log-depth, from which large images are interpolated."""
 
     @property
     def unit(self) -> float:
         """Pixels in the square root of the image's area."""
         return math.sqrt(math.prod(self.mde_output.shape))
 
-    @property
+    @cached_property
     def log_depth(self) -> Float[Tensor, "h w"]:
         """log D_MDE around its median, at full resolution."""
-        return self.mde_output.mde_depth.log() - self.level
+        return (self.mde_output.mde_depth.log() - self.level).float()
+
+    @cached_property
+    def lattice(self) -> Lattice:
+        """The nodes that this image's pixels need."""
+        return Lattice.of(self)
 
     def pixels(self, rows: Int64[np.ndarray, " n"], columns: Int64[np.ndarray, " n"]) -> Points:
         """Single pixels, float64."""
@@ -378,7 +390,7 @@ def dense_parts(
     upsampled; bends are made at full resolution, where log-depth has its edges."""
     kernel, alpha, anchors = posterior.kernel, posterior.alpha, posterior.anchors
     shape = scene.mde_output.shape
-    log_depth = scene.log_depth.float()
+    log_depth = scene.log_depth
     flat = torch.ones_like(log_depth)
     constant = posterior.offset + kernel.constant**2 * alpha.sum()
     slope = kernel.slope**2 * (anchors.log_depth @ alpha)
@@ -395,154 +407,232 @@ def dense_parts(
     else:
         modes = torch.einsum("bkhw,k->bhw", scene.maps.modes, weights)
         parts["modes"] = upsample(modes[:, None], shape)[0, 0]
-    bends = dense_bends(posterior, scene, log_depth)
-    return parts | dict(zip(term_names(kernel), bends, strict=True))
+    if not kernel.terms:
+        return parts
+    bends = dense_bends(posterior, scene, each_mode)
+    return parts | dict(zip(term_names(kernel) if each_mode else ["bends"], bends, strict=True))
 
 
-def dense_bends(
-    posterior: Posterior, scene: Scene, log_depth: Float[Tensor, "h w"]
-) -> list[Float[Tensor, "h w"]]:
-    """Each term's part of E[ℓ] at every pixel; interpolated where the exact sum costs too much."""
-    height, width = log_depth.shape
-    bends = Bends(posterior)
-    if not posterior.kernel.terms:
-        return []
-    if height * width * len(posterior.anchors) > EXACT_PAIRS:
-        values = sliced_bends(bends, scene, log_depth)
-        return list(values.mT.reshape(-1, height, width))
-    # Bilinear upsampling as two matrices: a band of rows at a time needs no map of full size.
-    maps = scene.maps.maps[0, scene.maps.layout.modes : -1]
-    down, across = (
-        between_matrix(maps.shape[1], height, maps),
-        between_matrix(maps.shape[2], width, maps),
-    )
-    wide = maps @ across
-    u = torch.arange(width, device=maps.device) / scene.unit
-    values = torch.empty(height, width, len(posterior.kernel.terms), device=maps.device)
-    band = max(1, PAIRS_AT_ONCE // (width * max(1, len(posterior.anchors))))
-    for first in range(0, height, band):
-        rows = slice(first, min(first + band, height))
-        v = torch.arange(rows.start, rows.stop, device=maps.device) / scene.unit
-        position = torch.stack(torch.meshgrid(u, v, indexing="xy"), dim=-1).flatten(0, 1)
-        some = torch.einsum("chw,hr->rwc", wide, down[:, rows]).flatten(0, 1)
-        made = bends(scene.maps.layout, position, log_depth[rows].flatten(), some)
-        values[rows] = made.reshape(-1, width, made.shape[1])
-    return list(values.permute(2, 0, 1))
+def dense_bends(posterior: Posterior, scene: Scene, each_term: bool) -> Float[Tensor, "terms h w"]:
+    """What the bending terms say at every pixel, each alone or in sum; in large images by
+    interpolation between nodes."""
+    height, width = scene.mde_output.shape
+    middle = posterior.offset.new_tensor([width / 2, height / 2]) / scene.unit
+    bends = Bends(posterior, middle)
+    if height * width > EXACT_PIXELS:
+        lattice = scene.lattice
+        values = torch.cat([bends(seen) for seen in lattice.sights.split(bends.step)])
+        if not each_term:
+            values = values.sum(dim=1, keepdim=True)
+        made = lattice.spread(values, scene)
+    else:
+        v, u = torch.meshgrid(
+            torch.arange(height, device=scene.log_depth.device),
+            torch.arange(width, device=scene.log_depth.device),
+            indexing="ij",
+        )
+        pixels = torch.stack([u, v], dim=-1).flatten(0, 1).float()
+        sights = Sights.at(scene, pixels, scene.log_depth.flatten())
+        made = torch.cat([bends(seen) for seen in sights.split(bends.step)])
+        if not each_term:
+            made = made.sum(dim=1, keepdim=True)
+    return made.mT.reshape(-1, height, width)
 
 
-def between_matrix(cells: int, pixels: int, like: Tensor) -> Float[Tensor, "c p"]:
-    """What `upsample` multiplies one side of a grid by."""
-    return upsample(torch.eye(cells).to(like)[None, None], (cells, pixels))[0, 0]
+class Sights(NamedTuple):
+    """What the bending terms look at in n points, so that a matrix product gives all distances."""
+
+    design: Float[Tensor, "n c"]
+    """Position p and log-depth d around their middles, 1, ‖p‖², d², and φ_j and ‖φ_j‖² of all j."""
+    amplitude: Float[Tensor, "n j"]
+
+    @classmethod
+    def at(
+        cls, scene: Scene, pixels: Float[Tensor, "n 2"], log_depth: Float[Tensor, " n"]
+    ) -> Sights:
+        """Points of an image by their pixel (u, v), which need not be whole, and log-depth."""
+        layout, shape = scene.maps.layout, scene.mde_output.shape
+        maps = scene.maps.maps[:, layout.modes : -1]
+        values = sample(maps, pixels[None], shape)[0]
+        middle = pixels.new_tensor([shape[1] / 2, shape[0] / 2])
+        embedding, amplitude = values.split([layout.terms * layout.channels, layout.terms], dim=1)
+        embedding = embedding.unflatten(1, (layout.terms, layout.channels))
+        return cls(design((pixels - middle) / scene.unit, log_depth, embedding), amplitude)
+
+    def split(self, step: int) -> Iterator[Sights]:
+        """A few points at a time."""
+        for design, amplitude in zip(
+            self.design.split(step), self.amplitude.split(step), strict=True
+        ):
+            yield Sights(design, amplitude)
+
+
+def design(
+    position: Float[Tensor, "n 2"],
+    log_depth: Float[Tensor, " n"],
+    embedding: Float[Tensor, "n j e"],
+) -> Float[Tensor, "n c"]:
+    """The columns of `Sights.design`."""
+    d = log_depth[:, None]
+    squares = position.square().sum(dim=1, keepdim=True), d.square()
+    columns = [position, d, torch.ones_like(d), *squares]
+    return torch.cat([*columns, embedding.flatten(1), embedding.square().sum(dim=2)], dim=1)
 
 
 class Bends:
     """The bending terms' parts of E[ℓ] at many points, in float32."""
 
-    def __init__(self, posterior: Posterior) -> None:
-        self.kernel, anchors = posterior.kernel, posterior.anchors
-        self.centre = anchors.position.mean(dim=0), anchors.log_depth.mean()
-        self.anchors, self.weights = [], []
-        for j, term in enumerate(self.kernel.terms):
-            z = self.scaled(j, anchors.position, anchors.log_depth, anchors.embedding[:, j])
-            square = z.square().sum(dim=1, keepdim=True)
-            # [x, ‖x‖², 1] · [−2a, 1, ‖a‖²] = ‖x − a‖², in one matrix product.
-            self.anchors.append(
-                torch.cat([-2 * z, torch.ones_like(square), square], dim=1).float().mT
+    def __init__(self, posterior: Posterior, middle: Float[Tensor, " 2"]) -> None:
+        self.terms, anchors = posterior.kernel.terms, posterior.anchors
+        self.step = max(1, PAIRS_AT_ONCE // max(1, len(anchors)))
+        position = anchors.position - middle
+        count, terms, channels = anchors.embedding.shape
+        self.products, self.weights = [], []
+        for j, term in enumerate(self.terms):
+            near, deep = float(term.position_length) ** -2, float(term.depth_length) ** -2
+            own, d = anchors.embedding[:, j], anchors.log_depth
+            # ‖x − a‖² = ‖x‖² − 2 xᵀa + ‖a‖², with the lengths on the anchors' side.
+            square = (
+                near * position.square().sum(dim=1) + deep * d.square() + own.square().sum(dim=1)
             )
+            product = position.new_zeros(count, 6 + terms * (channels + 1))
+            product[:, :2] = -2 * near * position
+            product[:, 2] = -2 * deep * d
+            product[:, 3], product[:, 4], product[:, 5] = square, near, deep
+            product[:, 6 + j * channels : 6 + (j + 1) * channels] = -2 * own
+            product[:, 6 + terms * channels + j] = 1
+            self.products.append(product.float().mT.contiguous())
             weight = posterior.alpha * anchors.amplitude[:, j] * float(term.amplitude) ** 2
             self.weights.append(weight.float())
 
-    def scaled(self, j: int, position: Tensor, log_depth: Tensor, embedding: Tensor) -> Tensor:
-        """z_j around the anchors' middle, where float32 is fine enough."""
-        term = self.kernel.terms[j]
-        position = (position - self.centre[0].to(position)) / float(term.position_length)
-        depth = (log_depth - self.centre[1].to(log_depth)) / float(term.depth_length)
-        return torch.cat([position, depth[:, None], embedding], dim=1)
-
-    def __call__(
-        self,
-        layout: Layout,
-        position: Float[Tensor, "m 2"],
-        log_depth: Float[Tensor, " m"],
-        maps: Float[Tensor, "m c"],
-    ) -> Float[Tensor, "m terms"]:
-        """At points whose embeddings and amplitudes are `maps`."""
+    def __call__(self, seen: Sights) -> Float[Tensor, "m terms"]:
+        """Each term at some points."""
         made = []
-        for j, term in enumerate(self.kernel.terms):
-            embedding = maps[:, j * layout.channels : (j + 1) * layout.channels]
-            z = self.scaled(j, position, log_depth, embedding)
-            square = z.square().sum(dim=1, keepdim=True)
-            r = torch.cat([z, square, torch.ones_like(square)], dim=1) @ self.anchors[j]
+        for term, product, weight in zip(self.terms, self.products, self.weights, strict=True):
+            r = seen.design @ product
             if term.shape == "gaussian":
                 correlation = r.mul_(-0.5).exp_()
             else:
                 correlation = r.clamp_(min=0).sqrt_().neg_().exp_()
-            amplitude = maps[:, layout.terms * layout.channels + j]
-            made.append((correlation @ self.weights[j]) * amplitude)
-        return torch.stack(made, dim=1)
+            made.append(correlation @ weight)
+        return torch.stack(made, dim=1) * seen.amplitude
 
 
-def sliced_bends(
-    bends: Bends, scene: Scene, log_depth: Float[Tensor, "h w"]
-) -> Float[Tensor, "m terms"]:
-    """Every pixel's bends in a large image, by interpolation.
+@dataclass(frozen=True, eq=False)
+class Lattice:
+    """A bilateral grid: nodes over position and log-depth, only those that a pixel needs.
 
-    The bends are smooth in position and log-depth, so they are made at the nodes of a coarse grid
-    over both, only where a pixel needs them, and interpolated linearly: a bilateral grid. Edges
-    stay, because log-depth is a coordinate.
+    The bends are smooth in both, so they are made at the nodes and interpolated linearly between
+    the eight around a pixel. Edges stay, because log-depth is a coordinate.
     """
-    height, width = log_depth.shape
-    device = log_depth.device
-    rows, columns = grid_shape(height, width, round(SLICE_CELLS * max(height, width) / scene.unit))
-    nearest = log_depth.min()
-    reach = float(log_depth.max() - nearest)
-    spacing = min(float(term.depth_length) for term in bends.kernel.terms) / NODES_A_LENGTH
-    spacing = max(spacing, reach / MOST_NODES, 1e-6)
-    nodes = int(reach / spacing) + 2
 
-    def between(size: int, cells: int) -> tuple[Tensor, Tensor]:
-        """The cell before each pixel, and how far the pixel is on its way to the next."""
-        at = (torch.arange(size, device=device) + 0.5) * (cells / size) - 0.5
-        at = at.clamp(0, cells - 1)
-        before = at.floor().clamp(max=max(cells - 2, 0))
-        return before.long(), at - before
+    sights: Sights
+    """What the kernel sees at the nodes."""
+    cells: tuple[int, int]
+    nearest: float
+    spacing: float
+    nodes: int
+    """Nodes in log-depth, the first of them at `nearest`."""
+    slot: Int32[Tensor, " all"]
+    """The number of each possible node among those that are needed."""
+    kept: tuple[Int32[Tensor, "m 8"], Float[Tensor, "m 8"]] | None
+    """Numbers and weights of the nodes around every pixel, in images that are not too large."""
 
-    (v, along_v), (u, along_u) = between(height, rows), between(width, columns)
-    at = (log_depth - nearest) / spacing
-    node = at.floor().clamp(0, nodes - 2)
-    along_d = at - node
-    corners = []  # index and weight of the eight nodes around each pixel
-    for dv in (0, 1):
-        weight_v = along_v if dv else 1 - along_v
-        for du in (0, 1):
-            weight_u = along_u if du else 1 - along_u
-            cell = (v + dv).clamp(max=rows - 1)[:, None] * columns + (u + du).clamp(max=columns - 1)
-            for dd in (0, 1):
-                weight = weight_v[:, None] * weight_u * (along_d if dd else 1 - along_d)
-                corners.append((cell * nodes + node.long() + dd, weight))
-    needed = torch.zeros(rows * columns * nodes, dtype=torch.bool, device=device)
-    for index, _ in corners:
-        needed[index.flatten()] = True
-    (made,) = needed.nonzero(as_tuple=True)
-    slot = needed.cumsum(0, dtype=torch.int32) - 1
-    cell, depth_node = made.div(nodes, rounding_mode="floor"), made % nodes
-    # Cells' centres in pixels, whose own centres are at integers.
-    x = (cell % columns + 0.5) * (width / columns) - 0.5
-    y = (cell.div(columns, rounding_mode="floor") + 0.5) * (height / rows) - 0.5
-    position = torch.stack([x, y], dim=1)
-    layout = scene.maps.layout
-    maps = scene.maps.maps[:, layout.modes : -1]
-    values = torch.empty(len(made), len(bends.kernel.terms), device=device)
-    step = max(1, PAIRS_AT_ONCE // len(bends.weights[0]))
-    for first in range(0, len(made), step):
-        some = slice(first, first + step)
-        seen = sample(maps, position[None, some], (height, width))[0]
-        depth = nearest + depth_node[some] * spacing
-        values[some] = bends(layout, position[some] / scene.unit, depth, seen)
-    total = torch.zeros(height * width, values.shape[1], device=device)
-    for index, weight in corners:
-        total += values[slot[index.flatten()].long()] * weight.reshape(-1, 1)
-    return total
+    @classmethod
+    def of(cls, scene: Scene) -> Lattice:
+        """The lattice of an image."""
+        height, width = scene.mde_output.shape
+        cells = grid_shape(height, width, round(SLICE_CELLS * max(height, width) / scene.unit))
+        nearest, farthest = (float(x) for x in scene.log_depth.aminmax())
+        spacing = max(scene.depth_step, (farthest - nearest) / MOST_NODES, 1e-6)
+        nodes = int((farthest - nearest) / spacing) + 2
+        needed = torch.zeros(
+            math.prod(cells) * nodes, dtype=torch.bool, device=scene.maps.maps.device
+        )
+        empty = torch.zeros(0, dtype=torch.int32)
+        plan = cls(
+            Sights(empty[:, None].float(), empty[:, None].float()),
+            cells,
+            nearest,
+            spacing,
+            nodes,
+            empty,
+            None,
+        )
+        for band in bands(height, width):
+            needed[plan.around(scene, band)[0].flatten()] = True
+        (made,) = needed.nonzero(as_tuple=True)
+        slot = needed.cumsum(0, dtype=torch.int32) - 1
+        cell = made.div(nodes, rounding_mode="floor")
+        # Cells' centres in pixels, whose own centres are at integers.
+        u = (cell % cells[1] + 0.5) * (width / cells[1]) - 0.5
+        v = (cell.div(cells[1], rounding_mode="floor") + 0.5) * (height / cells[0]) - 0.5
+        depth = nearest + (made % nodes) * spacing
+        sights = Sights.at(scene, torch.stack([u, v], dim=1), depth)
+        plan = dataclasses.replace(plan, sights=sights, slot=slot)
+        if height * width > KEPT_PIXELS:
+            return plan
+        index, weight = plan.around(scene, slice(0, height))
+        return dataclasses.replace(plan, kept=(slot[index], weight))
+
+    def around(
+        self, scene: Scene, rows: slice
+    ) -> tuple[Int64[Tensor, "m 8"], Float[Tensor, "m 8"]]:
+        """The eight nodes around each pixel of some rows, among all that are possible, and their
+        weights."""
+        height, width = scene.mde_output.shape
+        device = scene.log_depth.device
+
+        def between(first: int, last: int, size: int, cells: int) -> tuple[Tensor, Tensor]:
+            """The cell before each pixel, and how far the pixel is on its way to the next."""
+            at = (torch.arange(first, last, device=device) + 0.5) * (cells / size) - 0.5
+            at = at.clamp(0, cells - 1)
+            before = at.floor().clamp(max=max(cells - 2, 0))
+            return before.long(), at - before
+
+        v, along_v = between(rows.start, rows.stop, height, self.cells[0])
+        u, along_u = between(0, width, width, self.cells[1])
+        at = (scene.log_depth[rows] - self.nearest) / self.spacing
+        node = at.floor().clamp(0, self.nodes - 2)
+        along_d = at - node
+        indices, weights = [], []
+        for dv in (0, 1):
+            weight_v = (along_v if dv else 1 - along_v)[:, None]
+            row = (v + dv).clamp(max=self.cells[0] - 1)[:, None] * self.cells[1]
+            for du in (0, 1):
+                weight_u = along_u if du else 1 - along_u
+                cell = row + (u + du).clamp(max=self.cells[1] - 1)
+                for dd in (0, 1):
+                    indices.append(cell * self.nodes + node.long() + dd)
+                    weights.append(weight_v * weight_u * (along_d if dd else 1 - along_d))
+        return torch.stack(indices, dim=-1).flatten(0, 1), torch.stack(weights, dim=-1).flatten(
+            0, 1
+        )
+
+    def spread(self, values: Float[Tensor, "n t"], scene: Scene) -> Float[Tensor, "m t"]:
+        """Values at the nodes, interpolated at every pixel."""
+        height, width = scene.mde_output.shape
+        if self.kept is not None:
+            return interpolated(values, *self.kept)
+        made = []
+        for band in bands(height, width):
+            index, weight = self.around(scene, band)
+            made.append(interpolated(values, self.slot[index], weight))
+        return torch.cat(made)
+
+
+def bands(height: int, width: int) -> Iterator[slice]:
+    """Rows of an image, a few at a time."""
+    step = max(1, PAIRS_AT_ONCE // width)
+    for first in range(0, height, step):
+        yield slice(first, min(first + step, height))
+
+
+def interpolated(
+    values: Float[Tensor, "n t"], index: Int32[Tensor, "m 8"], weight: Float[Tensor, "m 8"]
+) -> Float[Tensor, "m t"]:
+    """Weighted sums of some rows of `values`."""
+    return nnf.embedding_bag(index, values, mode="sum", per_sample_weights=weight)
 
 
 def dense_std(posterior: Posterior, scene: Scene) -> Float[Tensor, "h w"]:
