@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -15,9 +14,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from scalefield.checked import checked
 from scalefield.cues import GRID_CELLS, geometric_cues
-from scalefield.errors import InputError
-from scalefield.files import write_atomic, write_json
+from scalefield.errors import InputError, brief
+from scalefield.files import read_json, write_atomic, write_json
 from scalefield.ridge import Ridge
 
 
@@ -43,9 +43,10 @@ class GeneratorConfig:
     """The solve that the maps were trained through."""
 
     def __post_init__(self) -> None:
-        if self.k < 2 or self.feature_channels < 0 or not self.dilations:
+        dilated = self.dilations and all(1 <= d <= 256 for d in self.dilations)
+        if self.k < 2 or self.feature_channels < 0 or not dilated:
             raise InputError(
-                "a generator needs k ≥ 2, feature_channels ≥ 0 and a dilation, found "
+                "a generator needs k ≥ 2, feature_channels ≥ 0 and dilations of 1 to 256, found "
                 f"k={self.k}, feature_channels={self.feature_channels}, dilations={self.dilations}"
             )
 
@@ -123,12 +124,15 @@ class Generator(nn.Module):
         """Read what `save` wrote, ready for inference."""
         folder = Path(folder)
         config = read_config(folder / "config.json")
-        generator = cls(config)
         try:
             state = load_file(folder / "model.safetensors")
-            generator.load_state_dict({name: tensor.float() for name, tensor in state.items()})
-        except (OSError, SafetensorError, RuntimeError) as e:
-            raise InputError(f"{folder}: not the weights of such a generator ({e})") from None
+            with torch.device("meta"):  # sizes that the weights do not have cost no memory
+                generator = cls(config)
+            weights = {name: tensor.float() for name, tensor in state.items()}
+            generator.load_state_dict(weights, assign=True)
+        except (OSError, SafetensorError, RuntimeError, ValueError, TypeError) as e:
+            why = brief(e)
+            raise InputError(f"{folder}: not the weights of such a generator ({why})") from None
         return generator.eval().requires_grad_(False)
 
     @classmethod
@@ -141,13 +145,13 @@ class Generator(nn.Module):
 
 def read_config(path: Path) -> GeneratorConfig:
     """The generator's configuration, every field checked by name."""
+    values = read_json(path)
     try:
-        values = json.loads(path.read_text())
-        values["ridge"] = Ridge(**values["ridge"])
+        values["ridge"] = checked(Ridge, values["ridge"])
         values["dilations"] = tuple(values["dilations"])
-        return GeneratorConfig(**values)
-    except (OSError, ValueError, KeyError, TypeError) as e:
-        raise InputError(f"{path}: not a generator's configuration ({e})") from None
+        return checked(GeneratorConfig, values)
+    except (ValueError, KeyError, TypeError) as e:
+        raise InputError(f"{path}: not a generator's configuration ({brief(e)})") from None
 
 
 class Trunk(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,10 +19,11 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from scalefield.anchors import Anchors
+from scalefield.checked import checked
 from scalefield.cues import grid_image, grid_shape, log_depth_and_level, sample, upsample
 from scalefield.embedding import FieldMaps, FieldNet, FieldNetConfig, Layout
-from scalefield.errors import InputError
-from scalefield.files import read_bytes, write_atomic, write_json
+from scalefield.errors import InputError, brief
+from scalefield.files import read_json, write_atomic, write_json
 from scalefield.kernel import Kernel, Points, Term, term_names
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import WEIGHTS
@@ -92,21 +92,23 @@ class FieldModel:
     def load(cls, folder: str | Path) -> FieldModel:
         """Read what `save` wrote, ready for inference."""
         path = Path(folder) / "config.json"
+        values = read_json(path)
         try:
-            values = json.loads(read_bytes(path))
             kernel, config = values.pop("kernel"), values.pop("net")
-            terms = tuple(Term(**term) for term in kernel.pop("terms"))
-            config["layout"] = Layout(**config["layout"])
+            kernel["terms"] = tuple(checked(Term, term) for term in kernel["terms"])
+            config["layout"] = checked(Layout, config["layout"])
             config["dilations"] = tuple(config["dilations"])
-            net = FieldNet(FieldNetConfig(**config))
-            model = cls(kernel=Kernel(terms=terms, **kernel), net=net, **values)
-        except (ValueError, KeyError, TypeError, AttributeError) as e:
-            raise InputError(f"{path}: not a field model's configuration ({e})") from None
+            with torch.device("meta"):  # sizes that the weights do not have cost no memory
+                net = FieldNet(checked(FieldNetConfig, config))
+            model = checked(cls, {**values, "kernel": checked(Kernel, kernel), "net": net})
+        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as e:
+            raise InputError(f"{path}: not a field model's configuration ({brief(e)})") from None
         try:
             state = load_file(path.with_name("model.safetensors"))
-            net.load_state_dict({name: tensor.float() for name, tensor in state.items()})
+            weights = {name: tensor.float() for name, tensor in state.items()}
+            net.load_state_dict(weights, assign=True)
         except (OSError, SafetensorError, RuntimeError) as e:
-            raise InputError(f"{folder}: not the weights of such a field ({e})") from None
+            raise InputError(f"{folder}: not the weights of such a field ({brief(e)})") from None
         net.eval().requires_grad_(False)
         return model
 
