@@ -35,4 +35,6 @@ def _fits(hint: Any, value: Any) -> bool:
         return type(value) is int and abs(value) < MOST
     if hint is float:
         return type(value) in (int, float) and abs(value) < 1e300  # not so for NaN
-    return not dataclasses.is_dataclass(hint) or isinstance(value, hint)
+    return not (isinstance(hint, type) and dataclasses.is_dataclass(hint)) or isinstance(
+        value, hint
+    )

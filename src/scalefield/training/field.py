@@ -308,7 +308,8 @@ def solve(
 ) -> Posterior:
     """The posterior given the anchors in `rows`."""
     y = batch.target(rows)
-    return Posterior.fit(kernel, batch.points(maps, rows), y, y.new_full(y.shape, kernel.noise))
+    noise = torch.full_like(y, float(kernel.noise))
+    return Posterior.fit(kernel, batch.points(maps, rows), y, noise)
 
 
 def losses(
@@ -463,6 +464,7 @@ def train_field(
     torch.manual_seed(config.seed)
     learned = LearnedField(config.net, start).to(where)
     ema = Ema(learned, config.ema)
+    best: LearnedField = ema.model  # type: ignore[assignment]
     optimiser = torch.optim.AdamW(
         [
             {"params": list(learned.net.parameters()), "lr": config.rate},
@@ -501,11 +503,11 @@ def train_field(
         optimiser.step()
         ema.update(learned, step)
         if (step + 1) % validate_every == 0 or step + 1 == config.steps:
-            scores = summary(outcomes(ema.model, val, config.validate))
+            scores = summary(outcomes(best, val, config.validate))
             run.log(step + 1, **{k: float(v.detach()) for k, v in parts.items()}, **scores)
             save_checkpoint(run.checkpoint, learned, ema, optimiser, step=step + 1, best=math.inf)
             progress.set_postfix({k: f"{v:.4f}" for k, v in scores.items()})
-    numbers = calibrate(outcomes(ema.model, val, config.validate))
-    model = FieldModel(ema.model.kernel.plain(), ema.model.net, **numbers)
+    numbers = calibrate(outcomes(best, val, config.validate))
+    model = FieldModel(best.kernel.plain(), best.net, **numbers)
     model.save(out / "model")
     return model

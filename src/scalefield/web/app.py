@@ -198,16 +198,18 @@ class Server:
         return octets(await self.quick.run(encode))
 
     async def basis(self, request: Request) -> Response:
-        """The basis maps E of the method `basis` or `field`, on the generator's grid."""
+        """The basis maps E of `basis`, or the linear modes of `field`, on the generator's grid."""
         session, name = self.session(request), request.query_params.get("method", "basis")
         if name not in QUICK_METHODS:
             raise InputError(f"only {' and '.join(QUICK_METHODS)} have basis maps")
 
         def encode() -> bytes:
             relative = session.relative
-            _, maps = relative.basis if name == "basis" else relative.field
+            maps = relative.field[1].maps.modes
+            if name == "basis":
+                maps = relative.basis[1].basis_maps
             header = {"method": name, "revision": relative.revision}
-            return wire.pack(header, {"basis_maps": maps.basis_maps[0].numpy()})
+            return wire.pack(header, {"basis_maps": maps[0].numpy()})
 
         return octets(await self.quick.run(encode))
 

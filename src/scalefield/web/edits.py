@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -158,7 +157,7 @@ class SmallField:
         used = anchors[np.setdiff1d(np.arange(len(anchors)), [r.anchor for r in solved.rejected])]
         fitted = solved.posterior.mean(scene.anchors(used))
         y = torch.from_numpy(targets(mde_output, used))
-        shown = dataclasses.replace(scene, mde_output=self.relative.shown)
+        shown = self.relative.shown_scene
         std_log = dense_std(solved.posterior, shown)[None, None] * solved.spread
         return Recovery(
             depth_m=None,

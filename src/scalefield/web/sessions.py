@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -60,6 +60,11 @@ class Relative:
             revision=revision,
         )
 
+    @cached_property
+    def shown_scene(self) -> Scene:
+        """What `field` sees at the displayed pixels, kept with the nodes that they need."""
+        return replace(self.field[1], mde_output=self.shown)
+
     @property
     def nbytes(self) -> int:
         """Roughly what it holds in memory, photograph apart."""
@@ -70,6 +75,9 @@ class Relative:
             self.output.mde_depth,
         ]
         held += [self.output.valid, self.shown.prediction]
+        lattice = vars(self.shown_scene).get("lattice")
+        if lattice is not None:
+            held += [*lattice.sights, lattice.slot, *(lattice.kept or ())]
         held += [] if self.output.features is None else [self.output.features]
         return sum({t.data_ptr(): t.numel() * t.element_size() for t in held}.values())
 
