@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from scalefield.kernel import Kernel, Points
+from scalefield.kernel import Kernel, Points, outer
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +107,12 @@ class Posterior:
 
 GROSS = 0.8
 """Standard deviation of a gross error in log-depth: wrong by a factor of two, more or less."""
+REACHES = (0.1, 0.3)
+"""How far a missed object's errors reach, in units of the square root of the image's area, …"""
+COHERENCE = 0.015
+"""… and by how many nats an anchor they may explain more before anchors are not blamed."""
+FEW = 20
+"""Fewer anchors than these cannot tell how rough a field is; it is taken to be twice the usual."""
 MOST_JUDGED = 300
 """Anchors that are held against one another at once."""
 SCALES = (0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)
@@ -159,7 +165,7 @@ def credence(
     covariance = kernel(anchors, anchors)
     residual = y - anchors.mean
     residual = residual - residual.quantile(0.5)
-    wrong, scale = 0.1, 4.0
+    wrong, scale = 0.1, 4.0 if len(y) >= FEW else 2.0
     for _ in range(rounds):
         heard = 1 / (chance / noise**2 + (1 - chance) / (noise**2 + GROSS**2))
         factor = torch.linalg.cholesky(covariance + torch.diag(heard))
@@ -173,7 +179,8 @@ def credence(
         # One gross error and nine honest anchors are taken for granted.
         wrong = (float((1 - chance).sum()) + 1) / (len(y) + 10)
         z = left_out.abs() / (variance + noise**2).sqrt()
-        scale = max(SCALES[0], 0.5 * scale + 0.5 * weighted_median(z, chance) / 0.6745)
+        if len(y) >= FEW:
+            scale = max(SCALES[0], 0.5 * scale + 0.5 * weighted_median(z, chance) / 0.6745)
         if float((chance - before).abs().max()) < 0.02:
             break
     return chance
@@ -188,30 +195,36 @@ def evidence(
 ) -> float:
     """How much better gross errors at all but `kept` explain y than a rough field does, in nats.
 
-    An MDE that misses whole objects looks as if anchors were wrong. Their errors hang together
-    where those of anchors do not, so the likelihoods of both explanations can tell.
+    An MDE that misses whole objects looks as if anchors were wrong. But its errors hang together
+    where those of anchors do not: where gross errors that are alike in a neighbourhood explain y
+    better than independent ones, there is no evidence.
     """
     count, gross = len(y), int((~kept).sum())
-    if gross == 0:
+    if gross in (0, count):
         return 0.0
     residual = y - anchors.mean
     residual = residual - residual.quantile(0.5)
     constant = kernel.constant**2
     bent = kernel(anchors, anchors) - constant
 
-    def likelihood(variance: Float[Tensor, " n"]) -> float:
+    def likelihood(errors: Float[Tensor, "n n"]) -> float:
         values = []
         for scale in SCALES:
-            covariance = constant + scale**2 * bent + torch.diag(variance)
-            factor = torch.linalg.cholesky(covariance)
+            factor = torch.linalg.cholesky(constant + scale**2 * bent + errors)
             white = torch.linalg.solve_triangular(factor, residual[:, None], upper=False)
             values.append(-0.5 * float(white.square().sum()) - float(factor.diagonal().log().sum()))
         return max(values)
 
+    measured = torch.diag(noise**2)
+    wrong = GROSS**2 * outer((~kept).to(y), (~kept).to(y))
+    apart = torch.cdist(anchors.position, anchors.position)
+    single = likelihood(measured + torch.diag(wrong.diagonal()))
+    alike = max(likelihood(measured + wrong * (-apart / reach).exp()) for reach in REACHES)
+    if single < alike - COHERENCE * count:
+        return 0.0
     share = gross / count
-    choice = gross * math.log(share) + (count - gross) * math.log(1 - share) if share < 1 else 0.0
-    wrong = torch.where(kept, noise**2, noise**2 + GROSS**2)
-    return likelihood(wrong) + choice - likelihood(noise**2)
+    choice = gross * math.log(share) + (count - gross) * math.log(1 - share)
+    return single + choice - likelihood(measured)
 
 
 def log_normal(x: Float[Tensor, " n"], variance: Float[Tensor, " n"]) -> Float[Tensor, " n"]:

@@ -24,6 +24,7 @@ from scalefield.cues import grid_image, grid_shape, log_depth_and_level, sample,
 from scalefield.embedding import FieldMaps, FieldNet, FieldNetConfig, Layout
 from scalefield.errors import InputError, brief
 from scalefield.files import read_json, write_atomic, write_json
+from scalefield.integrity import verified
 from scalefield.kernel import Kernel, Points, Term, term_names
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import WEIGHTS
@@ -52,7 +53,7 @@ STD_CELLS = 80
 """Cells along the longer side on which the deviation, which is smooth, is computed."""
 
 LEAST_EVIDENCE = 6.0
-EVIDENCE_AN_ANCHOR = 0.15
+EVIDENCE_AN_ANCHOR = 0.1
 """Nats by which wrong anchors must explain the data better than a rough field does, at least and
 for each anchor, before any is rejected: dropping those where the MDE missed an object makes the
 field worse."""
@@ -138,7 +139,7 @@ class FieldModel:
 def load_field(name: str | Path) -> FieldModel:
     """A field model by shipped name or folder."""
     shipped = WEIGHTS / name
-    return FieldModel.load(shipped if shipped.is_dir() else name)
+    return FieldModel.load(verified(shipped) if shipped.is_dir() else name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,7 +254,7 @@ class Field:
             if proof > max(LEAST_EVIDENCE, EVIDENCE_AN_ANCHOR * len(y)):
                 rejected = tuple(Rejection(i, "contradicted by the others") for i in strange)
                 points, y, noise = points[kept], y[kept], noise[kept]
-            elif proof > LEAST_EVIDENCE / 2:
+            elif strange and proof > 0:
                 named = ", ".join(f"#{i} ({anchors.depth_m[i]:.3g} m)" for i in strange[:5])
                 more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
                 warnings = (f"used, but contradicted by the others: {named}{more}",)

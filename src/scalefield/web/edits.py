@@ -19,7 +19,6 @@ from scalefield.mde import MDEOutput
 from scalefield.methods import METHODS, make_method
 from scalefield.methods.basis import anchor_embeddings, basis_std
 from scalefield.methods.field import (
-    LEAST_EVIDENCE,
     Field,
     dense_mean,
     dense_std,
@@ -207,7 +206,7 @@ def check_anchors(relative: Relative, anchors: Anchors) -> dict[str, Any]:
     y = torch.from_numpy(targets(output, kept))
     noise = torch.from_numpy(noise_log(kept, float(model.kernel.noise)))
     trusted, proof = doubt(model.kernel, points, y, noise)
-    if proof <= LEAST_EVIDENCE / 2:
+    if proof <= 0:
         trusted = torch.ones_like(trusted)
     posterior = Posterior.fit(model.kernel, points[trusted], y[trusted], noise[trusted])
     # Suspects are judged by all that are trusted, each of these by the rest of them.
