@@ -122,7 +122,7 @@ def test_architecture(tmp_path):
     (folder / "config.json").write_text('{"model_type": "dpt"}')
     assert find_weights("owner/name").architecture == "dpt"
     (folder / "config.json").write_text("{")
-    with pytest.raises(InputError, match="not a JSON description"):
+    with pytest.raises(InputError, match="not a JSON"):
         _ = find_weights("owner/name").architecture
 
 

@@ -160,7 +160,7 @@ def test_every_view_shows_something_of_its_own(open_page) -> None:
     assert len(weights) == page.locator("#basis canvas").count() > 1
     assert all(re.fullmatch(r"w = −?\d+\.\d{3}", w) for w in weights)
     # Only a method that knows its uncertainty has a view of it.
-    page.select_option("#method", "median")
+    page.select_option("#method", "interpolate")
     page.wait_for_selector("[data-view=doubt]", state="hidden")
     page.select_option("#method", "field")
     page.click("[data-view=doubt]")
@@ -169,7 +169,7 @@ def test_every_view_shows_something_of_its_own(open_page) -> None:
     near, far = re.search(r"([\d.]+) … ([\d.]+) m with 90 %", page.inner_text("#readout")).groups()
     value = float(page.inner_text("#readout .value").split()[0])
     assert float(near) < value < float(far)
-    page.select_option("#method", "median")
+    page.select_option("#method", "interpolate")
     page.wait_for_selector("[data-view=depth][aria-selected=true]")
     page.click("[data-view=cloud]")
     before = cloud_pixels(page)

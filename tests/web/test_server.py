@@ -52,7 +52,7 @@ def test_two_hundred_edits_at_once(address: str, session: dict) -> None:
     assert grown < 64 * 2**20
 
 
-@pytest.mark.parametrize(("method", "most_bytes"), [("basis", 60_000), ("field", 800_000)])
+@pytest.mark.parametrize(("method", "most_bytes"), [("basis", 90_000), ("field", 800_000)])
 def test_an_edit_is_a_matter_of_milliseconds(
     address: str, session: dict, method: str, most_bytes: int
 ) -> None:
