@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--mde", default="lite")
-    parser.add_argument("--every", type=int, default=5, help="take only every n-th frame")
+    parser.add_argument("--every", type=int, default=12, help="take only every n-th frame")
     args = parser.parse_args()
     torch.set_num_threads(1)
     dataset, mde = Folder(args.root, RANGES_M), load_mde(args.mde)
@@ -235,7 +235,7 @@ def main() -> None:
     parts: dict[str, Callable[[], Any]] = {
         "wrong anchors": lambda: wrong_anchors(dataset, mde, args.every),
         "where to measure": lambda: where_to_measure(dataset, mde, args.every),
-        "video": lambda: {str(n): video(dataset, mde, n) for n in (1, 3)},
+        "video": lambda: {str(n): video(dataset, mde, n) for n in (3,)},
         "many anchors": lambda: many_anchors(dataset, mde),
     }
     for name, part in parts.items():
