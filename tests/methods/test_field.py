@@ -148,17 +148,22 @@ def test_ten_thousand_anchors_are_merged_and_said_so():
     assert absrel(recovery, truth) < 0.006
 
 
-def test_merging_keeps_means_and_says_how_sure_they_are():
+def test_merging_averages_noise_and_keeps_what_is_more_than_noise():
     shapes = torch.zeros(50), torch.ones(50, 1), torch.ones(50, 1, 2), torch.ones(50, 1)
-    points = Points(torch.rand(50, 2) * 1e-3, *shapes, torch.zeros(50))
-    y, noise = torch.randn(50).double(), torch.full((50,), 0.1).double()
-    merged, level, deviation, member = merge(points.to(torch.float64), y, noise, 10)
+    points = Points(torch.rand(50, 2) * 1e-3, *shapes, torch.zeros(50)).to(torch.float64)
+    noise = torch.full((50,), 0.1).double()
+    y = 0.05 * torch.randn(50, generator=torch.Generator().manual_seed(0)).double()
+    merged, level, deviation, member = merge(points, y, noise, 10)
     assert len(merged) == 1
     assert bool((member == 0).all())
     assert merged.embedding.shape == (1, 1, 2)
     assert float(level) == pytest.approx(float(y.mean()))
-    expected = np.sqrt(0.1**2 / 50 + float(y.var(correction=0)))
-    assert float(deviation) == pytest.approx(expected)
+    assert float(deviation) == pytest.approx(0.1 / np.sqrt(50))
+    rough = 40 * y  # a step, not noise: one of them speaks
+    merged, level, deviation, _ = merge(points, rough, noise, 10)
+    assert float(level) in rough.tolist()
+    assert abs(float(level) - float(rough.mean())) == float((rough - rough.mean()).abs().min())
+    assert float(deviation) == pytest.approx(0.1)
 
 
 def test_basis_is_the_case_of_linear_modes_alone():

@@ -350,10 +350,11 @@ def noise_log(anchors: Anchors, default: float) -> Float64[np.ndarray, " n"]:
 def merge(
     points: Points, y: Float[Tensor, " n"], noise: Float[Tensor, " n"], most: int
 ) -> tuple[Points, Float[Tensor, " m"], Float[Tensor, " m"], Int64[Tensor, " n"]]:
-    """At most `most` anchors: those in one cell of (position, log-depth) become their mean.
+    """At most `most` anchors: those in one cell of (position, log-depth) become one.
 
-    A cell's noise is that of a mean, and not less than its members' disagreement. The last value
-    says which merged anchor each one went into.
+    Where they differ by no more than their noise, it is their mean, with a mean's noise. Where they
+    differ by more, the field has something to say there that a mean would blur, and the one in
+    their middle speaks for all. The last value says which merged anchor each one went into.
     """
     size = 1 / 128
     while True:
@@ -371,10 +372,20 @@ def merge(
         summed = summed.index_add(0, member, flat * weight[:, None]) / total[:, None]
         return summed.reshape(-1, *values.shape[1:])
 
-    merged = Points(*(mean(values) for values in vars(points).values()))
     level = mean(y)
-    spread = mean((y - level[member]) ** 2)
-    return merged, level, (1 / total + spread).sqrt(), member
+    deviation = (y - level[member]).abs()
+    least = torch.full_like(level, torch.inf).scatter_reduce(0, member, deviation, "amin")
+    middle = torch.zeros_like(cells[:, 0])
+    (nearest,) = (deviation == least[member]).nonzero(as_tuple=True)
+    middle[member[nearest]] = nearest
+    alike = mean(deviation**2) <= mean(noise**2)
+
+    def merged(values: Tensor) -> Tensor:
+        flags = alike.reshape(-1, *[1] * (values.ndim - 1))
+        return torch.where(flags, mean(values), values[middle])
+
+    together = Points(*(merged(values) for values in vars(points).values()))
+    return together, merged(y), torch.where(alike, total.rsqrt(), noise[middle]), member
 
 
 def dense_mean(posterior: Posterior, scene: Scene) -> Float[Tensor, "h w"]:
