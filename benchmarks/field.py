@@ -187,7 +187,7 @@ def video(dataset: Folder, mde: MDE, per_frame: int) -> dict[str, Any]:
 def markdown(results: dict[str, Any]) -> str:
     """The same as tables."""
     lines = ["# What `field` does with wrong, well-placed, many and few anchors", ""]
-    lines += [f"Test split, AbsRel, `lite`; by `benchmarks/field.py`.", ""]
+    lines += ["Test split, AbsRel, `lite`; by `benchmarks/field.py`.", ""]
     wrong = results["wrong anchors"]
     lines += [
         "| wrong anchors, medium | robust | trusting | wrong ones left out |",
