@@ -12,7 +12,8 @@ def gathered(points, shape, k, wanted=None):
     """Index and d² by pixel, and which pixels came."""
     index, squared = np.full((2, k, shape[0] * shape[1]), -1)
     for pixel, who, how_far in nearest_points(points, shape, k, torch.device("cpu"), wanted):
-        index[:, pixel], squared[:, pixel] = who, how_far
+        # As an array: numpy takes a tensor of one element for a number.
+        index[:, pixel.numpy()], squared[:, pixel.numpy()] = who, how_far
     return index, squared
 
 
