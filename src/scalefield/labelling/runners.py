@@ -55,9 +55,13 @@ def run_pool(jobs: Sequence[Job], make: Make, workers: int) -> Iterator[tuple[Jo
         with _pool(make, 1 if alone else workers) as pool:
             running: dict[Future, Job] = {}
             while source or running:
-                while source and len(running) < (1 if alone else 2 * workers):
-                    job = source.popleft()
-                    running[pool.submit(_label, job)] = job
+                try:
+                    while source and len(running) < (1 if alone else 2 * workers):
+                        future = pool.submit(_label, source[0])
+                        running[future] = source.popleft()
+                except BrokenProcessPool:  # between two jobs; those that it held tell below
+                    if not running:
+                        break
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 broken = []
                 for future in done:
