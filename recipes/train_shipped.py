@@ -26,7 +26,7 @@ from scalefield.mde.vit import load_vit
 from scalefield.training.basis import default_preset, train_basis
 from scalefield.training.data import CrossFit, prepare
 from scalefield.training.field import FieldTraining, make_banks, train_field
-from scalefield.training.mde import MDETraining, aligned_absrel, train_mde, trained_on
+from scalefield.training.mde import MDETraining, aligned_by_group, train_mde, trained_on
 
 RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
 FOLDS = 3
@@ -43,11 +43,7 @@ def train_lite(args: argparse.Namespace) -> None:
     config = MDETraining(steps=args.steps, folds=folds, fold=args.fold % FOLDS, seed=args.seed)
     train_mde(config, dataset, out, encoder=args.encoder, teacher=args.teacher)
     mde = load_lite(out / "model", DEVICE)
-    scores: dict[str, list[float]] = {}
-    for name in dataset.names("val"):
-        frame = dataset.load(name)
-        scores.setdefault(frame.group, []).append(aligned_absrel(mde, frame))
-    means = {group: sum(values) / len(values) for group, values in scores.items()}
+    means = aligned_by_group(mde, dataset)
     print(f"{out.name}: aligned AbsRel on val {sum(means.values()) / len(means):.4f} {means}")
 
 

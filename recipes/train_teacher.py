@@ -22,7 +22,7 @@ from safetensors.torch import save
 from scalefield.datasets import Folder
 from scalefield.files import write_atomic
 from scalefield.mde.vit import load_vit
-from scalefield.training.mde import aligned_absrel
+from scalefield.training.mde import aligned_by_group
 from scalefield.training.teacher import TEACHER, backbone_from_onnx, train_teacher
 
 RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
@@ -49,11 +49,7 @@ def train(args: argparse.Namespace) -> None:
     )  # fmt: skip
     train_teacher(config, dataset, out, backbone=args.backbone)
     mde = load_vit(out / "model", DEVICE)
-    scores: dict[str, list[float]] = {}
-    for name in dataset.names("val"):
-        frame = dataset.load(name)
-        scores.setdefault(frame.group, []).append(aligned_absrel(mde, frame))
-    means = {group: sum(values) / len(values) for group, values in scores.items()}
+    means = aligned_by_group(mde, dataset)
     print(f"{out.name}: aligned AbsRel on val {sum(means.values()) / len(means):.4f} {means}")
 
 

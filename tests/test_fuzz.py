@@ -33,6 +33,7 @@ def test_only_our_own_errors_come_out(target, tmp_path):
 def test_what_is_damaged_was_whole(target, tmp_path):
     """A seed that is refused from the start would let every case off."""
     contents = target.seeds(tmp_path)
+    assert contents
     for content in contents:
         path = tmp_path / (target.file or target.name)
         path.write_bytes(target.wrap(content))

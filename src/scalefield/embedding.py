@@ -15,8 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from scalefield.cues import GRID_CELLS, geometric_cues
-from scalefield.errors import InputError
-from scalefield.generator import Trunk, resize
+from scalefield.generator import Trunk, project
 from scalefield.kernel import Points
 
 MOST_MEAN = 0.7
@@ -121,7 +120,8 @@ class FieldNet(nn.Module):
         seen = torch.isfinite(image[:, :1])
         cues = [geometric_cues(log_depth), image.nan_to_num(), seen.to(log_depth.dtype)]
         if self.config.feature_channels:
-            cues.append(self.project(features, log_depth))
+            norm, projection = self.feature_norm, self.feature_projection
+            cues.append(project(norm, projection, features, log_depth))
         shared = self.trunk(torch.cat(cues, dim=1))
         pooled = torch.cat([shared.mean(dim=(2, 3)), shared.amax(dim=(2, 3))], dim=1)
         context = self.context(pooled)
@@ -139,20 +139,3 @@ class FieldNet(nn.Module):
         mean = MOST_MEAN * (mean / MOST_MEAN).tanh()
         mean = mean - mean.mean(dim=(2, 3), keepdim=True)
         return torch.cat([free, amplitude, mean], dim=1)
-
-    def project(
-        self, features: Float[Tensor, "b c hf wf"] | None, log_depth: Float[Tensor, "b 1 h w"]
-    ) -> Float[Tensor, "b c2 h w"]:
-        """F on the grid, reduced to a few channels; absent features are zeros."""
-        channels = self.config.feature_channels
-        if features is None:
-            features = log_depth.new_zeros(log_depth.shape[0], channels, 1, 1)
-        elif features.shape[1] != channels:
-            raise InputError(
-                f"this model was made for features of {channels} channels, "
-                f"found {features.shape[1]}: it belongs to another MDE"
-            )
-        reduced = self.feature_projection(self.feature_norm(features.to(log_depth.dtype)))
-        if reduced.shape[2:] == (1, 1):  # the same everywhere; interpolation's gradient is slow
-            return reduced.expand(-1, -1, *log_depth.shape[2:])
-        return resize(reduced, log_depth.shape[2:])

@@ -94,18 +94,9 @@ class Generator(nn.Module):
         self, features: Float[Tensor, "b c hf wf"] | None, log_depth: Float[Tensor, "b 1 h w"]
     ) -> Float[Tensor, "b c2 h w"]:
         """F on the grid, reduced to a few channels; absent features are zeros."""
-        channels = self.config.feature_channels
-        if features is None or self.config.zero_features:
-            features = log_depth.new_zeros(log_depth.shape[0], channels, 1, 1)
-        elif features.shape[1] != channels:
-            raise InputError(
-                f"this generator was made for features of {channels} channels, "
-                f"found {features.shape[1]}: it belongs to another MDE"
-            )
-        reduced = self.feature_projection(self.feature_norm(features.to(log_depth.dtype)))
-        if reduced.shape[2:] == (1, 1):  # the same everywhere; interpolation's gradient is slow
-            return reduced.expand(-1, -1, *log_depth.shape[2:])
-        return resize(reduced, log_depth.shape[2:])
+        if self.config.zero_features:
+            features = None
+        return project(self.feature_norm, self.feature_projection, features, log_depth)
 
     @property
     def parameter_count(self) -> int:
@@ -152,6 +143,27 @@ def read_config(path: Path) -> GeneratorConfig:
         return checked(GeneratorConfig, values)
     except (ValueError, KeyError, TypeError) as e:
         raise InputError(f"{path}: not a generator's configuration ({brief(e)})") from None
+
+
+def project(
+    feature_norm: nn.GroupNorm,
+    feature_projection: nn.Conv2d,
+    features: Float[Tensor, "b c hf wf"] | None,
+    log_depth: Float[Tensor, "b 1 h w"],
+) -> Float[Tensor, "b c2 h w"]:
+    """F on the grid of `log_depth`, reduced to a few channels; absent features are zeros."""
+    channels = feature_projection.in_channels
+    if features is None:
+        features = log_depth.new_zeros(log_depth.shape[0], channels, 1, 1)
+    elif features.shape[1] != channels:
+        raise InputError(
+            f"this generator was made for features of {channels} channels, "
+            f"found {features.shape[1]}: it belongs to another MDE"
+        )
+    reduced = feature_projection(feature_norm(features.to(log_depth.dtype)))
+    if reduced.shape[2:] == (1, 1):  # the same everywhere; interpolation's gradient is slow
+        return reduced.expand(-1, -1, *log_depth.shape[2:])
+    return resize(reduced, log_depth.shape[2:])
 
 
 class Trunk(nn.Module):

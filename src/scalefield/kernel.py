@@ -89,18 +89,6 @@ class Kernel:
             if not bool(getattr(self, name) >= 0):
                 raise InputError(f"{name} must not be negative, found {getattr(self, name)}")
 
-    def parts(self, a: Points, b: Points) -> dict[str, Float[Tensor, "*b n m"]]:
-        """Covariance of every pair, split into what explains it; the parts sum to the whole."""
-        flat = torch.zeros_like(a.log_depth[..., :, None] * b.log_depth[..., None, :])
-        named: dict[str, Tensor] = {
-            "global": flat + self.constant**2,
-            "modes": self.linear**2 * (a.modes @ b.modes.mT),
-            "slope": self.slope**2 * outer(a.log_depth, b.log_depth),
-            "mean": self.doubt**2 * outer(a.mean, b.mean),
-        }
-        names = term_names(self)
-        return named | {name: self.bend(j, a, b) for j, name in enumerate(names)}
-
     def __call__(self, a: Points, b: Points) -> Float[Tensor, "*b n m"]:
         """Covariance of every pair."""
         total = self.linear**2 * (a.modes @ b.modes.mT) + self.constant**2

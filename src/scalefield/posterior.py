@@ -99,7 +99,7 @@ class Posterior:
     def leave_one_out(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         """What the others say of each anchor: residual yᵢ − E[yᵢ | y₋ᵢ] and its deviation.
 
-        With P = (K + diag(σ²))⁻¹ the residual is (P(y − offset))ᵢ / Pᵢᵢ and its variance 1 / Pᵢᵢ.
+        With P = (K + diag(σ²))⁻¹ the residual is (P(y − μ − offset))ᵢ / Pᵢᵢ, its variance 1 / Pᵢᵢ.
         """
         precision = torch.cholesky_inverse(self.factor).diagonal()
         return self.alpha / precision, precision.rsqrt()

@@ -12,18 +12,10 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.embedding import FieldMaps
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.field import (
-    Field,
-    FieldModel,
-    Scene,
-    dense_mean,
-    dense_std,
-    expected,
-    noise_log,
-    spread,
-)
+from scalefield.methods.field import Field, FieldModel, expected, noise_log, spread
 from scalefield.posterior import Posterior
 from scalefield.result import Recovery
+from scalefield.scene import Scene, dense_mean, dense_std
 from scalefield.targets import targets
 
 

@@ -17,7 +17,8 @@ from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
 from scalefield.kernel import Kernel, Points
 from scalefield.mde import MDE, Kind, MDEOutput
-from scalefield.methods.field import Field, FieldModel, Scene
+from scalefield.methods.field import Field, FieldModel
+from scalefield.scene import Scene
 
 CANDIDATE_CELLS = 40
 """Cells along the longer side that are weighed against one another: up to 1,600 in all."""

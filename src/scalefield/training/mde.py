@@ -397,6 +397,15 @@ def trained_on(folder: Path) -> frozenset[str]:
         ) from None
 
 
+def aligned_by_group(mde: MDE, dataset: Dataset, split: str = "val") -> dict[str, float]:
+    """`aligned_absrel`, mean over each group's frames."""
+    scores: dict[str, list[float]] = {}
+    for name in dataset.names(split):
+        frame = dataset.load(name)
+        scores.setdefault(frame.group, []).append(aligned_absrel(mde, frame))
+    return {group: sum(values) / len(values) for group, values in scores.items()}
+
+
 def aligned_absrel(mde: MDE, frame: Frame) -> float:
     """AbsRel after the best affine fit in disparity over all known pixels: the shape alone."""
     predicted = mde(frame.image).mde_depth.cpu().numpy()[frame.mask].astype(np.float64)

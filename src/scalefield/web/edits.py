@@ -18,17 +18,12 @@ from scalefield.errors import InputError
 from scalefield.mde import MDEOutput
 from scalefield.methods import METHODS, make_method
 from scalefield.methods.basis import anchor_embeddings, basis_std
-from scalefield.methods.field import (
-    Field,
-    dense_mean,
-    dense_std,
-    noise_log,
-    spread,
-)
+from scalefield.methods.field import Field, noise_log, spread
 from scalefield.posterior import Posterior, doubt
 from scalefield.recovery import recover_from
 from scalefield.result import DEPTH_LIMITS, Recovery, Report
 from scalefield.ridge import solve
+from scalefield.scene import dense_mean, dense_std
 from scalefield.smoother import STEP
 from scalefield.suggestion import suggest_from
 from scalefield.targets import anchor_weights, targets

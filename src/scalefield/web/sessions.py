@@ -21,7 +21,8 @@ from scalefield.errors import InputError
 from scalefield.generator import BasisMaps, Generator
 from scalefield.mde import MDEOutput, load_mde
 from scalefield.methods.basis import Basis, basis_maps
-from scalefield.methods.field import Field, FieldModel, Scene
+from scalefield.methods.field import Field, FieldModel
+from scalefield.scene import Scene
 
 State = Literal["waiting", "working", "ready", "failed"]
 
@@ -75,11 +76,10 @@ class Relative:
             self.output.mde_depth,
         ]
         held += [self.output.valid, self.shown.prediction]
-        lattice = vars(self.shown_scene).get("lattice")
-        if lattice is not None:
-            held += [*lattice.sights, lattice.slot, *(lattice.kept or ())]
         held += [] if self.output.features is None else [self.output.features]
-        return sum({t.data_ptr(): t.numel() * t.element_size() for t in held}.values())
+        lattice = vars(self.shown_scene).get("lattice")  # not before the first anchors
+        nodes = 0 if lattice is None else lattice.nbytes
+        return nodes + sum({t.data_ptr(): t.numel() * t.element_size() for t in held}.values())
 
 
 @dataclass(eq=False)
