@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from scalefield.kernel import Kernel, Points, outer
+
+
+class Linear(NamedTuple):
+    """What E[ℓ] has beside its bends: constant + trust · μ + slope · d + Eᵀw."""
+
+    constant: Float[Tensor, ""]
+    trust: Float[Tensor, ""]
+    slope: Float[Tensor, ""]
+    weights: Float[Tensor, " k"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +94,28 @@ class Posterior:
         """w, what the linear modes are multiplied by."""
         return self.kernel.linear**2 * (self.anchors.modes.mT @ self.alpha[..., None])[..., 0]
 
+    def linear(self) -> Linear:
+        """The parts that do not bend."""
+        constant, slope, doubt = (self.kernel.constant, self.kernel.slope, self.kernel.doubt)
+        common, sloped, doubted = self.linear_weights()[:3]
+        return Linear(
+            self.offset + constant * common, 1 + doubt * doubted, slope * sloped, self.weights()
+        )
+
+    def linear_weights(self) -> Float[Tensor, " w"]:
+        """E[θ], of which the linear parts are `linear_columns` · θ; a priori θ ~ N(0, 1)."""
+        return linear_columns(self.kernel, self.anchors).mT @ self.alpha
+
+    def linear_speakers(self) -> Float[Tensor, "w n"]:
+        """E[θ] by y: E[θ] = Σᵢ sᵢ (yᵢ − μᵢ − offset)."""
+        return torch.cholesky_solve(linear_columns(self.kernel, self.anchors), self.factor).mT
+
+    def linear_covariance(self) -> Float[Tensor, "w w"]:
+        """Cov[θ]."""
+        columns = linear_columns(self.kernel, self.anchors)
+        half = torch.linalg.solve_triangular(self.factor, columns, upper=False)
+        return torch.eye(columns.shape[1], dtype=half.dtype, device=half.device) - half.mT @ half
+
     def speakers(self, points: Points) -> Float[Tensor, "*b m n"]:
         """The smoother's weights: E[ℓ](x) = Σᵢ sᵢ(x) (yᵢ − μᵢ − offset) + μ(x) + offset."""
         cross = self.kernel(self.anchors, points.to(torch.float64))
@@ -96,6 +128,13 @@ class Posterior:
         explained = torch.linalg.solve_triangular(self.factor, cross, upper=False)
         return (self.kernel.variance(points) - explained.square().sum(dim=-2)).clamp(min=0)
 
+    def covariance(self, points: Points) -> Float[Tensor, "m m"]:
+        """Cov[ℓ] of every pair of points."""
+        points = points.to(torch.float64)
+        cross = self.kernel(self.anchors, points)
+        half = torch.linalg.solve_triangular(self.factor, cross, upper=False)
+        return self.kernel(points, points) - half.mT @ half
+
     def leave_one_out(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         """What the others say of each anchor: residual yᵢ − E[yᵢ | y₋ᵢ] and its deviation.
 
@@ -103,6 +142,13 @@ class Posterior:
         """
         precision = torch.cholesky_inverse(self.factor).diagonal()
         return self.alpha / precision, precision.rsqrt()
+
+
+def linear_columns(kernel: Kernel, points: Points) -> Float[Tensor, "n w"]:
+    """H of the kernel's linear parts HHᵀ: the constant, the slope, the mean function, the modes."""
+    flat = torch.ones_like(points.log_depth)
+    columns = [kernel.constant * flat, kernel.slope * points.log_depth, kernel.doubt * points.mean]
+    return torch.cat([torch.stack(columns, dim=1), kernel.linear * points.modes], dim=1)
 
 
 GROSS = 0.8

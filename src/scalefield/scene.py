@@ -17,8 +17,9 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.cues import grid_shape, sample, upsample
 from scalefield.embedding import FieldMaps
-from scalefield.kernel import Points, term_names
+from scalefield.kernel import Kernel, Points, term_names
 from scalefield.mde.output import MDEOutput
+from scalefield.patchwork import Patchwork
 from scalefield.posterior import Posterior
 
 PAIRS_AT_ONCE = 1 << 18
@@ -86,7 +87,7 @@ class Scene:
         return self.pixels(chosen[:, 0], chosen[:, 1]), chosen
 
 
-def dense_mean(posterior: Posterior, scene: Scene) -> Float[Tensor, "h w"]:
+def dense_mean(posterior: Posterior | Patchwork, scene: Scene) -> Float[Tensor, "h w"]:
     """E[ℓ] at every pixel."""
     parts = iter(dense_parts(posterior, scene).values())
     total = next(parts)
@@ -96,23 +97,18 @@ def dense_mean(posterior: Posterior, scene: Scene) -> Float[Tensor, "h w"]:
 
 
 def dense_parts(
-    posterior: Posterior, scene: Scene, *, each_mode: bool = False
+    posterior: Posterior | Patchwork, scene: Scene, *, each_mode: bool = False
 ) -> dict[str, Float[Tensor, "h w"]]:
     """E[ℓ] at every pixel, split by what explains it. Linear parts are made on the grid and
     upsampled; bends are made at full resolution, where log-depth has its edges."""
-    kernel, alpha, anchors = posterior.kernel, posterior.alpha, posterior.anchors
+    kernel, linear = posterior.kernel, posterior.linear()
     shape = scene.mde_output.shape
-    log_depth = scene.log_depth
-    flat = torch.ones_like(log_depth)
-    constant = posterior.offset + kernel.constant**2 * alpha.sum()
-    slope = kernel.slope**2 * (anchors.log_depth @ alpha)
-    trust = 1 + kernel.doubt**2 * (anchors.mean @ alpha)
     parts = {
-        "global": flat * constant.float(),
-        "mean": upsample(scene.maps.mean, shape)[0, 0] * trust.float(),
-        "slope": log_depth * slope.float(),
+        "global": torch.ones_like(scene.log_depth) * linear.constant.float(),
+        "mean": upsample(scene.maps.mean, shape)[0, 0] * linear.trust.float(),
+        "slope": scene.log_depth * linear.slope.float(),
     }
-    weights = posterior.weights().float()
+    weights = linear.weights.float()
     if each_mode:
         modes = upsample(scene.maps.modes, shape)[0] * weights[:, None, None]
         parts |= {f"mode {k}": mode for k, mode in enumerate(modes, start=1)}
@@ -125,15 +121,15 @@ def dense_parts(
     return parts | dict(zip(term_names(kernel) if each_mode else ["bends"], bends, strict=True))
 
 
-def dense_bends(posterior: Posterior, scene: Scene, each_term: bool) -> Float[Tensor, "terms h w"]:
+def dense_bends(
+    posterior: Posterior | Patchwork, scene: Scene, each_term: bool
+) -> Float[Tensor, "terms h w"]:
     """What the bending terms say at every pixel, each alone or in sum; in large images by
     interpolation between nodes."""
     height, width = scene.mde_output.shape
-    middle = posterior.offset.new_tensor([width / 2, height / 2]) / scene.unit
-    bends = Bends(posterior, middle)
     if height * width > EXACT_PIXELS:
         lattice = scene.lattice
-        values = torch.cat([bends(seen) for seen in lattice.sights.split(bends.step)])
+        values = bends_at(posterior, scene, lattice.sights)
         if not each_term:
             values = values.sum(dim=1, keepdim=True)
         made = lattice.spread(values)
@@ -145,10 +141,29 @@ def dense_bends(posterior: Posterior, scene: Scene, each_term: bool) -> Float[Te
         )
         pixels = torch.stack([u, v], dim=-1).flatten(0, 1).float()
         sights = Sights.at(scene, pixels, scene.log_depth.flatten())
-        made = torch.cat([bends(seen) for seen in sights.split(bends.step)])
+        made = bends_at(posterior, scene, sights)
         if not each_term:
             made = made.sum(dim=1, keepdim=True)
     return made.mT.reshape(-1, height, width)
+
+
+def bends_at(
+    posterior: Posterior | Patchwork, scene: Scene, sights: Sights
+) -> Float[Tensor, "n terms"]:
+    """What each bending term says at some points."""
+    height, width = scene.mde_output.shape
+    middle = sights.design.new_tensor([width / 2, height / 2], dtype=torch.float64) / scene.unit
+    if isinstance(posterior, Posterior):
+        bends = Bends(posterior.kernel, posterior.anchors, posterior.alpha, middle)
+        return torch.cat([bends(seen) for seen in sights.split(bends.step)])
+    made = torch.zeros_like(sights.amplitude)
+    for number, where, share in posterior.shares(sights.design[:, :2] + middle):
+        near = posterior.anchors[posterior.patches[number].near]
+        bends = Bends(posterior.kernel, near, posterior.alphas[number], middle)
+        here = Sights(sights.design[where], sights.amplitude[where])
+        parts = torch.cat([bends(seen) for seen in here.split(bends.step)])
+        made[where] += share[:, None].float() * parts
+    return made
 
 
 class Sights(NamedTuple):
@@ -194,8 +209,14 @@ def design(
 class Bends:
     """The bending terms' parts of E[ℓ] at many points, in float32."""
 
-    def __init__(self, posterior: Posterior, middle: Float[Tensor, " 2"]) -> None:
-        self.terms, anchors = posterior.kernel.terms, posterior.anchors
+    def __init__(
+        self,
+        kernel: Kernel,
+        anchors: Points,
+        alpha: Float[Tensor, " n"],
+        middle: Float[Tensor, " 2"],
+    ) -> None:
+        self.terms = kernel.terms
         self.step = max(1, PAIRS_AT_ONCE // max(1, len(anchors)))
         position = anchors.position - middle
         count, terms, channels = anchors.embedding.shape
@@ -214,7 +235,7 @@ class Bends:
             product[:, 6 + j * channels : 6 + (j + 1) * channels] = -2 * own
             product[:, 6 + terms * channels + j] = 1
             self.products.append(product.float().mT.contiguous())
-            weight = posterior.alpha * anchors.amplitude[:, j] * float(term.amplitude) ** 2
+            weight = alpha * anchors.amplitude[:, j] * float(term.amplitude) ** 2
             self.weights.append(weight.float())
 
     def __call__(self, seen: Sights) -> Float[Tensor, "m terms"]:
@@ -352,7 +373,7 @@ def interpolated(
     return nnf.embedding_bag(index, values, mode="sum", per_sample_weights=weight)
 
 
-def dense_std(posterior: Posterior, scene: Scene) -> Float[Tensor, "h w"]:
+def dense_std(posterior: Posterior | Patchwork, scene: Scene) -> Float[Tensor, "h w"]:
     """Standard deviation of ℓ, made on a coarse grid and upsampled."""
     shape = grid_shape(*scene.mde_output.shape, STD_CELLS)
     points, _ = scene.cells(shape)

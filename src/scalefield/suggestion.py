@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
@@ -15,7 +14,7 @@ from scalefield.anchors import Anchors
 from scalefield.cues import grid_shape
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
-from scalefield.kernel import Kernel, Points
+from scalefield.kernel import Points
 from scalefield.mde import MDE, Kind, MDEOutput
 from scalefield.methods.field import Field, FieldModel
 from scalefield.scene import Scene
@@ -104,14 +103,9 @@ def posterior_covariance(
     field: Field, scene: Scene, anchors: Anchors | None, points: Points, model: FieldModel
 ) -> Float64[np.ndarray, "m m"]:
     """Covariance of ℓ between points, given the anchors (or none)."""
-    kernel: Kernel = model.kernel
-    prior = kernel(points, points)
-    if anchors is not None and len(anchors):
-        posterior = field.solve(scene, anchors, model).posterior
-        cross = kernel(posterior.anchors, points)
-        half = torch.linalg.solve_triangular(posterior.factor, cross, upper=False)
-        prior = prior - half.mT @ half
-    return prior.cpu().numpy()
+    if anchors is None or len(anchors) == 0:
+        return model.kernel(points, points).cpu().numpy()
+    return field.solve(scene, anchors, model).posterior.covariance(points).cpu().numpy()
 
 
 def greedy(

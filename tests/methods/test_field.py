@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from scalefield.anchors import Anchors
 from scalefield.embedding import FieldMaps, FieldNet, FieldNetConfig, Layout
 from scalefield.errors import InputError
-from scalefield.kernel import Kernel, Points, Term
+from scalefield.kernel import Kernel, Term
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import Basis, load_generator
-from scalefield.methods.field import Field, FieldModel, load_field, merge
+from scalefield.methods.field import Field, FieldModel, load_field
 from scalefield.recovery import recover_from
 from scalefield.ridge import Ridge
 
@@ -140,30 +140,69 @@ def test_a_map_of_any_range_is_interpolated(monkeypatch):
     assert bool(torch.isfinite(recovery.depth_m).all())
 
 
-def test_ten_thousand_anchors_are_merged_and_said_so():
-    mde_output, truth = world(shape=(120, 160))
-    anchors = draw(truth, 10_000)
-    recovery = Field()(mde_output, anchors)
-    assert "10000 anchors were merged" in recovery.report.fallbacks[0]
-    assert absrel(recovery, truth) < 0.006
+def test_thousands_of_anchors_are_solved_in_patches():
+    mde_output, truth = world(shape=(60, 80))
+    recovery = Field()(mde_output, draw(truth, 2500))
+    assert "2500 anchors were solved in 16 patches" in recovery.report.fallbacks[0]
+    assert absrel(recovery, truth) < 0.003
+    fewer = Field()(mde_output, draw(truth, 1000))
+    assert absrel(recovery, truth) < 0.7 * absrel(fewer, truth)
+    assert float(recovery.std_log.median()) < float(fewer.std_log.median())
 
 
-def test_merging_averages_noise_and_keeps_what_is_more_than_noise():
-    shapes = torch.zeros(50), torch.ones(50, 1), torch.ones(50, 1, 2), torch.ones(50, 1)
-    points = Points(torch.rand(50, 2) * 1e-3, *shapes, torch.zeros(50)).to(torch.float64)
-    noise = torch.full((50,), 0.1).double()
-    y = 0.05 * torch.randn(50, generator=torch.Generator().manual_seed(0)).double()
-    merged, level, deviation, member = merge(points, y, noise, 10)
-    assert len(merged) == 1
-    assert bool((member == 0).all())
-    assert merged.embedding.shape == (1, 1, 2)
-    assert float(level) == pytest.approx(float(y.mean()))
-    assert float(deviation) == pytest.approx(0.1 / np.sqrt(50))
-    rough = 40 * y  # a step, not noise: one of them speaks
-    merged, level, deviation, _ = merge(points, rough, noise, 10)
-    assert float(level) in rough.tolist()
-    assert abs(float(level) - float(rough.mean())) == float((rough - rough.mean()).abs().min())
-    assert float(deviation) == pytest.approx(0.1)
+@pytest.fixture
+def few_are_many(monkeypatch):
+    """From 100 anchors on the field is solved in patches."""
+    monkeypatch.setattr("scalefield.methods.field.EXACT_ANCHORS", 100)
+    for name, size in {"SPREAD": 200, "FAR": 40, "OWN": 40, "NEAR": 120}.items():
+        monkeypatch.setattr(f"scalefield.patchwork.{name}", size)
+
+
+def test_patches_obey_the_laws_of_the_field(few_are_many):
+    mde_output, truth = world()
+    anchors = draw(truth, 500)
+    patched = Field()(mde_output, anchors)
+    assert patched.report.fallbacks
+    scaled = Field()(mde_output, Anchors(anchors.u, anchors.v, anchors.depth_m * 7))
+    torch.testing.assert_close(scaled.depth_m, patched.depth_m * 7, rtol=1e-3, atol=0)
+    torch.testing.assert_close(scaled.std_log, patched.std_log)
+    shuffled = Field()(mde_output, anchors[np.random.default_rng(0).permutation(500)])
+    assert torch.equal(shuffled.depth_m, patched.depth_m)
+    parts = Field().decompose(mde_output, anchors)
+    torch.testing.assert_close(sum(parts.values()), patched.log_scale, atol=1e-4, rtol=0)
+    assert patched.weights.shape == (16,)
+    weights = Field(robust=False).speakers(mde_output, anchors, u=30, v=20)
+    assert weights.sum() == pytest.approx(1.0, abs=0.05)
+    nearest = ((anchors.u - 30) ** 2 + (anchors.v - 20) ** 2).argsort()[:20]
+    assert np.abs(weights).argmax() in nearest
+
+
+@pytest.mark.parametrize("interpolated", [False, True])
+def test_patches_are_as_good_as_the_exact_solve(few_are_many, monkeypatch, interpolated):
+    if interpolated:
+        monkeypatch.setattr("scalefield.scene.EXACT_PIXELS", 0)
+    mde_output, truth = world()
+    anchors = draw(truth, 500)
+    patched = Field(robust=False)(mde_output, anchors)
+    monkeypatch.setattr("scalefield.methods.field.EXACT_ANCHORS", 500)
+    exact = Field(robust=False)(mde_output, anchors)
+    assert patched.report.fallbacks != exact.report.fallbacks == ()
+    assert absrel(patched, truth) < 1.02 * absrel(exact, truth)
+    ratio = patched.std_log / exact.std_log
+    assert 0.97 < float(ratio.min()) < float(ratio.median()) < 1.1
+
+
+def test_wrong_anchors_are_found_among_many(few_are_many):
+    mde_output, truth = world()
+    anchors = draw(truth, 500)
+    wrong = np.random.default_rng(1).permutation(500)[:100]
+    depth_m = anchors.depth_m.copy()
+    depth_m[wrong] *= np.random.default_rng(2).choice([0.25, 0.4, 2.5, 4.0], 100)
+    spoiled = recover_from(mde_output, Anchors(anchors.u, anchors.v, depth_m), Field())
+    rejected = {r.anchor for r in spoiled.report.rejected}
+    assert len(rejected & set(wrong.tolist())) >= 90
+    assert len(rejected - set(wrong.tolist())) <= 8
+    assert absrel(spoiled, truth) < 0.02
 
 
 def test_basis_is_the_case_of_linear_modes_alone():

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -24,16 +24,17 @@ from scalefield.embedding import FieldMaps, FieldNet, FieldNetConfig, Layout
 from scalefield.errors import InputError, brief
 from scalefield.files import read_json, write_atomic, write_json
 from scalefield.integrity import verified
-from scalefield.kernel import Kernel, Points, Term
+from scalefield.kernel import Kernel, Term
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import WEIGHTS
+from scalefield.patchwork import Patchwork
 from scalefield.posterior import Posterior, doubt
 from scalefield.result import Recovery, Rejection
 from scalefield.scene import STD_CELLS, Scene, dense_mean, dense_parts, dense_std
 from scalefield.targets import targets
 
 EXACT_ANCHORS = 2000
-"""More anchors than this are merged with their neighbours before the solve."""
+"""More anchors than this are solved patch by patch."""
 
 LEAST_EVIDENCE = 6.0
 EVIDENCE_AN_ANCHOR = 0.1
@@ -178,16 +179,12 @@ class Field:
         device = points.log_depth.device
         y = torch.from_numpy(targets(scene.mde_output, ordered)).to(device)
         noise = torch.from_numpy(noise_log(ordered, float(model.kernel.noise))).to(device)
-        member = torch.arange(len(anchors), device=device)
         rejected: tuple[Rejection, ...] = ()
         fallbacks: tuple[str, ...] = ()
         warnings: tuple[str, ...] = ()
-        if len(anchors) > EXACT_ANCHORS:
-            points, y, noise, member = merge(points, y, noise, EXACT_ANCHORS)
-            fallbacks = (f"{len(anchors)} anchors were merged with neighbours into {len(y)}",)
         if self.robust:
             kept, proof = doubt(model.kernel, points, y, noise)
-            strange = sorted(order[(~kept)[member].cpu().numpy()].tolist())
+            strange = sorted(order[(~kept).cpu().numpy()].tolist())
             if proof > max(LEAST_EVIDENCE, EVIDENCE_AN_ANCHOR * len(y)):
                 rejected = tuple(Rejection(i, "contradicted by the others") for i in strange)
                 points, y, noise = points[kept], y[kept], noise[kept]
@@ -195,7 +192,13 @@ class Field:
                 named = ", ".join(f"#{i} ({anchors.depth_m[i]:.3g} m)" for i in strange[:5])
                 more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
                 warnings = (f"used, but contradicted by the others: {named}{more}",)
-        posterior = Posterior.fit(model.kernel, points, y, noise)
+        posterior: Posterior | Patchwork
+        if len(y) > EXACT_ANCHORS:
+            posterior = Patchwork.fit(model.kernel, points, y, noise)
+            patches = len(posterior.patches)
+            fallbacks = (f"{len(y)} anchors were solved in {patches} patches that overlap",)
+        else:
+            posterior = Posterior.fit(model.kernel, points, y, noise)
         return Solved(posterior, spread(model, posterior), rejected, fallbacks, warnings)
 
     def decompose(self, mde_output: MDEOutput, anchors: Anchors) -> dict[str, Tensor]:
@@ -212,8 +215,6 @@ class Field:
         model = self.load()
         scene = model.scene(mde_output)
         solved = self.solve(scene, anchors, model)
-        if solved.fallbacks:
-            raise InputError(f"{len(anchors)} anchors were merged, and no longer speak one by one")
         gone = {r.anchor for r in solved.rejected}
         order = [i for i in np.lexsort((anchors.depth_m, anchors.u, anchors.v)) if i not in gone]
         weights = np.zeros(len(anchors))
@@ -226,7 +227,7 @@ class Field:
 class Solved:
     """What the anchors said."""
 
-    posterior: Posterior
+    posterior: Posterior | Patchwork
     spread: float
     """Factor on the posterior's deviation that makes it honest for this image."""
     rejected: tuple[Rejection, ...]
@@ -258,7 +259,7 @@ def expected(model: FieldModel, scene: Scene) -> Recovery:
 NO_ANCHORS = Anchors([], [], [])
 
 
-def spread(model: FieldModel, posterior: Posterior) -> float:
+def spread(model: FieldModel, posterior: Posterior | Patchwork) -> float:
     """Factor on the posterior's deviation that makes it honest for this image."""
     residual, deviation = posterior.leave_one_out()
     n = len(residual)
@@ -282,44 +283,3 @@ def noise_log(anchors: Anchors, default: float) -> Float64[np.ndarray, " n"]:
     if anchors.sigma_m is None:
         return np.full(len(anchors), default)
     return np.hypot(anchors.sigma_m / anchors.depth_m, LEAST_NOISE)
-
-
-def merge(
-    points: Points, y: Float[Tensor, " n"], noise: Float[Tensor, " n"], most: int
-) -> tuple[Points, Float[Tensor, " m"], Float[Tensor, " m"], Int64[Tensor, " n"]]:
-    """At most `most` anchors: those in one cell of (position, log-depth) become one.
-
-    Where they differ by no more than their noise, it is their mean, with a mean's noise. Where they
-    differ by more, the field has something to say there that a mean would blur, and the one in
-    their middle speaks for all. The last value says which merged anchor each one went into.
-    """
-    size = 1 / 128
-    while True:
-        place = torch.cat([points.position / size, points.log_depth[:, None] / (8 * size)], dim=1)
-        cells, member = place.floor().long().unique(dim=0, return_inverse=True)
-        if len(cells) <= most:
-            break
-        size *= 1.15
-    weight = noise**-2
-    total = torch.zeros(len(cells), dtype=y.dtype, device=y.device).index_add(0, member, weight)
-
-    def mean(values: Tensor) -> Tensor:
-        flat = values.reshape(len(values), -1)
-        summed = flat.new_zeros(len(cells), flat.shape[1])
-        summed = summed.index_add(0, member, flat * weight[:, None]) / total[:, None]
-        return summed.reshape(-1, *values.shape[1:])
-
-    level = mean(y)
-    deviation = (y - level[member]).abs()
-    least = torch.full_like(level, torch.inf).scatter_reduce(0, member, deviation, "amin")
-    middle = torch.zeros_like(cells[:, 0])
-    (nearest,) = (deviation == least[member]).nonzero(as_tuple=True)
-    middle[member[nearest]] = nearest
-    alike = mean(deviation**2) <= mean(noise**2)
-
-    def merged(values: Tensor) -> Tensor:
-        flags = alike.reshape(-1, *[1] * (values.ndim - 1))
-        return torch.where(flags, mean(values), values[middle])
-
-    together = Points(*(merged(values) for values in vars(points).values()))
-    return together, merged(y), torch.where(alike, total.rsqrt(), noise[middle]), member

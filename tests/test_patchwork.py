@@ -1,0 +1,190 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalefield import patchwork
+from scalefield.kernel import Points
+from scalefield.patchwork import Patchwork, cut, far_apart, one_a_pixel
+from scalefield.posterior import Posterior
+from test_kernel import KERNEL, points
+
+cases = {"n": st.integers(1, 60), "seed": st.integers(0, 500)}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Patches so small that few anchors need many of them."""
+    sizes = {"SPREAD": 150, "FAR": 30, "OWN": 25, "NEAR": 70}
+    for name, size in sizes.items():
+        monkeypatch.setattr(patchwork, name, size)
+
+
+def smooth_world(n, seed, clustered=False):
+    """Anchors over a plane whose features change smoothly, as an image's do; y is a smooth field
+    with a slope over depth."""
+    rng = np.random.default_rng(seed)
+    position = rng.uniform(0, 1, (n, 2))
+    if clustered:
+        crowd = rng.random(n) < 0.9
+        position[crowd] = 0.3 + 0.02 * position[crowd]
+    return over(torch.from_numpy(position)), torch.from_numpy(
+        0.3 * np.sin(4 * position[:, 0]) + 0.2 * position[:, 1] ** 2 + 1
+    )
+
+
+def over(position):
+    """Features at any position, smooth in it."""
+    u, v = position.T
+    waves = torch.stack([torch.sin(2 * u + v), torch.cos(3 * v), u * v, u - v], dim=1)
+    embedding = torch.stack([waves[:, :3], waves[:, 1:]], dim=1)
+    amplitude = 1 + 0.2 * waves[:, :2]
+    like = points(1, 0)
+    modes = waves[:, [i % 4 for i in range(like.modes.shape[1])]]
+    channels = [i % 3 for i in range(like.embedding.shape[2])]
+    return Points(
+        position, 0.5 * u * v, modes, embedding[:, :, channels], amplitude, 0.1 * waves[:, 0]
+    )
+
+
+def noise_of(n, value=0.01):
+    return torch.full((n,), value, dtype=torch.float64)
+
+
+@settings(max_examples=15)
+@given(**cases)
+def test_patches_that_hear_everyone_are_the_posterior(n, seed):
+    """Mean, variance, weights and speakers, whatever the patches; pixels may hold several."""
+    rng = np.random.default_rng(seed)
+    anchors = points(n, seed)[torch.from_numpy(rng.integers(0, n, n + 5))]
+    y = torch.from_numpy(rng.normal(1, 0.3, n + 5))
+    noise = torch.from_numpy(rng.uniform(0.02, 0.1, n + 5))
+    query = points(9, seed + 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(patchwork, "OWN", 7)
+        found = Patchwork.fit(KERNEL, anchors, y, noise)
+    assert len(found.patches) >= len(anchors.position.unique(dim=0)) / 7
+    exact = Posterior.fit(KERNEL, anchors, y, noise, found.coarse.offset)
+    close = {"rtol": 1e-6, "atol": 1e-7}
+    torch.testing.assert_close(found.mean(query), exact.mean(query), **close)
+    torch.testing.assert_close(found.variance(query), exact.variance(query), **close)
+    torch.testing.assert_close(found.weights(), exact.weights(), **close)
+    torch.testing.assert_close(found.speakers(query), exact.speakers(query), **close)
+    torch.testing.assert_close(found.covariance(query), exact.covariance(query), **close)
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_patches_that_hear_their_neighbours_are_close_to_it(small, clustered):
+    anchors, y = smooth_world(600, 0, clustered)
+    y = y + 0.01 * torch.randn(600, generator=torch.Generator().manual_seed(0))
+    query, truth = smooth_world(400, 1)
+    found = Patchwork.fit(KERNEL, anchors, y, noise_of(600))
+    assert len(found.patches) >= 24
+    exact = Posterior.fit(KERNEL, anchors, y, noise_of(600))
+    errors = [(p.mean(query) - truth).abs().mean() for p in (found, exact)]
+    assert float(errors[0]) < 1.05 * float(errors[1])
+    ratio = (found.variance(query) / exact.variance(query)).sqrt()
+    assert float(ratio.min()) > 0.99
+    assert float(ratio.median()) < 1.1
+    ours, theirs = (p.leave_one_out() for p in (found, exact))
+    assert float(ours[1].median()) == pytest.approx(float(theirs[1].median()), rel=0.05)
+    strange = [float((r / d).abs().mean()) for r, d in (ours, theirs)]
+    assert strange[0] == pytest.approx(strange[1], rel=0.1)
+
+
+def test_nothing_jumps_where_patches_meet(small):
+    """A step across any border changes the field by what such a step changes elsewhere."""
+    anchors, y = smooth_world(600, 2)
+    y = y + 0.1 * torch.randn(600, generator=torch.Generator().manual_seed(0)).double()
+    found = Patchwork.fit(KERNEL, anchors, y, noise_of(600, 0.1))
+    exact = Posterior.fit(KERNEL, anchors, y, noise_of(600, 0.1))
+    along = torch.linspace(0, 1, 23, dtype=torch.float64)
+    places, steps = [], []
+    for patch in found.patches:
+        for axis, at in enumerate(patch.lower.tolist()):
+            if np.isfinite(at):
+                place = torch.stack([torch.full_like(along, at), along], dim=1)
+                step = torch.tensor([1e-6, 0.0]).double().expand_as(place)
+                places.append(place.flip(1) if axis else place)
+                steps.append(step.flip(1) if axis else step)
+    place, step = torch.cat(places), torch.cat(steps)
+    sides = over(torch.cat([place - step, place + step]))
+    for values in ("mean", "variance"):
+        ours, theirs = (
+            getattr(p, values)(sides).reshape(2, -1).diff(dim=0).abs().max() for p in (found, exact)
+        )
+        assert float(ours) < 2 * float(theirs) + 1e-9
+
+
+@settings(max_examples=20)
+@given(n=st.integers(2, 400), seed=st.integers(0, 500), crowd=st.floats(1e-3, 1))
+def test_every_anchor_is_in_one_patch_and_heard_wherever_one_has_a_say(n, seed, crowd):
+    rng = np.random.default_rng(seed)
+    pixels = np.unique((rng.uniform(0, 1, (n, 2)) ** [1, 1 / crowd] * 50).astype(int), axis=0)
+    position = torch.from_numpy(pixels / 40.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(patchwork, "OWN", 20)
+        patch.setattr(patchwork, "NEAR", 60)
+        patches = list(cut(position, torch.arange(min(3, len(position)))))
+    assert torch.cat([p.own for p in patches]).sort().values.tolist() == list(range(len(position)))
+    for patch in patches:
+        assert len(patch.own) <= 20
+        assert len(patch.near) <= 63
+        heard = patch.say(position).nonzero()[:, 0]
+        assert set(heard.tolist()) <= set(patch.near.tolist())
+        assert set(patch.own.tolist()) <= set(heard.tolist())
+
+
+def test_it_passes_through_exact_anchors(small):
+    anchors, y = smooth_world(300, 3)
+    y = y + 0.1 * torch.randn(300, generator=torch.Generator().manual_seed(0)).double()
+    found = Patchwork.fit(KERNEL, anchors, y, noise_of(300, 1e-5))
+    torch.testing.assert_close(found.mean(anchors), y, atol=1e-4, rtol=0)
+    assert float(found.variance(anchors).max()) < 1e-6
+
+
+def test_speakers_are_the_derivative(small):
+    anchors, y = smooth_world(300, 4)
+    query = over(torch.rand(5, 2, generator=torch.Generator().manual_seed(0)).double())
+    offset = {"constant": 2.0}  # wide enough for the median not to matter
+    kernel = dataclasses.replace(KERNEL, **offset)
+    found = Patchwork.fit(kernel, anchors, y, noise_of(300))
+    change = torch.randn(300, generator=torch.Generator().manual_seed(1)).double() * 1e-3
+    moved = Patchwork.fit(kernel, anchors, y + change, noise_of(300))
+    shift = moved.coarse.offset - found.coarse.offset
+    expected = found.speakers(query) @ (change - shift) + shift
+    torch.testing.assert_close(moved.mean(query) - found.mean(query), expected, atol=1e-9, rtol=0)
+
+
+def test_a_thousand_measurements_of_one_pixel_are_their_mean(small):
+    anchors, _ = smooth_world(2, 0)
+    anchors = anchors[torch.zeros(1000, dtype=torch.long)]
+    y = 2 + 0.1 * torch.randn(1000, generator=torch.Generator().manual_seed(0)).double()
+    found = Patchwork.fit(KERNEL, anchors, y, noise_of(1000, 0.1))
+    assert len(found.anchors) == 1
+    assert float(found.mean(anchors[:1])) == pytest.approx(float(y.mean()), abs=0.01)
+    assert found.speakers(anchors[:1]).shape == (1, 1000)
+
+
+def test_anchors_of_one_pixel_are_weighed_by_their_noise():
+    anchors = points(2, 0)[torch.tensor([1, 0, 1])]
+    y, noise = torch.tensor([1.0, 5.0, 2.0]).double(), torch.tensor([0.1, 0.1, 0.2]).double()
+    _, level, deviation, member, part = one_a_pixel(anchors, y, noise)
+    both = int(member[0])
+    assert member.tolist() == [both, 1 - both, both]
+    assert float(level[both]) == pytest.approx(0.8 * 1 + 0.2 * 2)
+    assert float(deviation[both]) == pytest.approx(0.2 / np.sqrt(5))
+    assert part.tolist() == pytest.approx([0.8, 1, 0.2])
+
+
+def test_anchors_far_apart_leave_no_large_hole():
+    anchors, _ = smooth_world(500, 5, clustered=True)
+    chosen = far_apart(anchors, 40)
+    assert len(set(chosen.tolist())) == 40
+    place = torch.cat([anchors.position, 0.5 * anchors.log_depth[:, None]], dim=1)
+    hole = torch.cdist(place, place[chosen]).amin(dim=1).max()
+    apart = torch.cdist(place[chosen], place[chosen]).fill_diagonal_(torch.inf).min()
+    assert float(hole) <= float(apart)
