@@ -16,14 +16,10 @@ import sys
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as nnf
 from cases import robot
 from timing import spread, turn_by_turn
 from torch import Tensor, nn
 from worlds import Batch, pipeline
-
-from scalefield.cues import geometric_cues
-from scalefield.generator import Generator, resize
 
 BATCH = 32
 GEMM = 8192
@@ -53,9 +49,6 @@ def ceilings() -> dict[str, float]:
 
 def count(batch: Batch) -> list[tuple[float, float]]:
     """Operations and bytes of each convolution of the generator, by running it once."""
-    if isinstance(inner := getattr(batch.generator, "generator", None), Folded):
-        # The projection is a plain function there; the work to be done is that of the original.
-        batch = cast(dataclasses.replace(batch, generator=inner.generator), inner_dtype(inner))
     found: list[tuple[float, float]] = []
 
     def note(layer: nn.Conv2d, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -73,11 +66,6 @@ def count(batch: Batch) -> list[tuple[float, float]]:
     for hook in hooks:
         hook.remove()
     return found
-
-
-def inner_dtype(module: nn.Module) -> torch.dtype:
-    """The precision of a module's weights."""
-    return next(module.parameters()).dtype
 
 
 def least_seconds(batch: Batch, flops: float, bytes_s: float) -> dict[str, float]:
@@ -100,9 +88,7 @@ def variants(batch: Batch) -> dict[str, Callable[[], Batch]]:
         "float32": lambda: batch,
         "float32, TF32 convolutions, channels last": lambda: cast(batch, torch.float32),
         "bfloat16, channels last": lambda: cast(batch, torch.bfloat16),
-        "bfloat16, channels last, folded, compiled": lambda: compiled(
-            cast(folded(batch), torch.bfloat16)
-        ),
+        "bfloat16, channels last, compiled": lambda: compiled(cast(batch, torch.bfloat16)),
     }
 
 
@@ -128,35 +114,6 @@ class InPrecision(nn.Module):
         log_depth = log_depth.to(self.dtype).contiguous(memory_format=torch.channels_last)
         maps = self.generator(features, log_depth)
         return type(maps)(*(m.float() for m in maps))
-
-
-def folded(batch: Batch) -> Batch:
-    """The norm of F, which is most of what is read, folded into the projection behind it."""
-    return dataclasses.replace(batch, generator=Folded(batch.generator))  # type: ignore[arg-type]
-
-
-class Folded(nn.Module):
-    """W·(γ(F − μ)/σ + β) + b = (Wγ)F/σ + W(β − γμ/σ) + b: F is read for μ and σ, and once more."""
-
-    def __init__(self, generator: Generator) -> None:
-        super().__init__()
-        self.generator, self.config = generator, generator.config
-
-    def forward(self, features: Tensor, log_depth: Tensor) -> object:
-        """As the generator's."""
-        norm, projection = self.generator.feature_norm, self.generator.feature_projection
-        # In float32: the sums of millions of bfloat16 numbers.
-        var, mean = torch.var_mean(features.float(), dim=(1, 2, 3), correction=0, keepdim=True)
-        scale = (var + norm.eps).rsqrt().to(features.dtype)
-        weight = projection.weight * norm.weight[:, None, None]
-        shift = projection.weight[:, :, 0, 0] @ norm.bias + projection.bias
-        shift = (
-            shift[:, None, None]
-            - mean.to(scale.dtype) * scale * weight.sum(dim=(1, 2, 3))[:, None, None]
-        )
-        reduced = nnf.conv2d(features, weight) * scale + shift
-        cues = [resize(reduced, log_depth.shape[2:]), geometric_cues(log_depth)]
-        return self.generator.from_cues(torch.cat(cues, dim=1))
 
 
 def compiled(batch: Batch) -> Batch:

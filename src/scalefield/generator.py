@@ -160,10 +160,18 @@ def project(
             f"this generator was made for features of {channels} channels, "
             f"found {features.shape[1]}: it belongs to another MDE"
         )
-    reduced = feature_projection(feature_norm(features.to(log_depth.dtype)))
+    features, size = features.to(log_depth.dtype), log_depth.shape[2:]
+    # The group norm by hand: with one group a GPU gives it to a single block of threads, and
+    # fewer cells are left to be normalised once F has shrunk.
+    var, mean = torch.var_mean(features, dim=(1, 2, 3), correction=0, keepdim=True)
+    scale = (var + feature_norm.eps).rsqrt() * feature_norm.weight[:, None, None]
+    shift = feature_norm.bias[:, None, None] - mean * scale
+    if features.shape[2] > size[0] and features.shape[3] > size[1]:
+        features = resize(features, size)
+    reduced = feature_projection(torch.addcmul(shift, features, scale))
     if reduced.shape[2:] == (1, 1):  # the same everywhere; interpolation's gradient is slow
-        return reduced.expand(-1, -1, *log_depth.shape[2:])
-    return resize(reduced, log_depth.shape[2:])
+        return reduced.expand(-1, -1, *size)
+    return resize(reduced, size)
 
 
 class Trunk(nn.Module):

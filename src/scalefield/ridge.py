@@ -88,7 +88,9 @@ def solve(
     weighted = M * anchor_weights[..., None]
     normal = weighted.mT @ M + torch.diag(ridge)
     moment = weighted.mT @ (y - offset[:, None])[..., None]
-    # On a GPU the check would wait for the device, and no CUDA graph could hold the solve.
+    # On a GPU the check would wait for the device, and no CUDA graph could hold the solve; nor
+    # could it hold cholesky_solve, which allocates for a batch.
     factor, _ = torch.linalg.cholesky_ex(normal, check_errors=not normal.is_cuda)
-    weights = torch.cholesky_solve(moment, factor)[..., 0]
+    white = torch.linalg.solve_triangular(factor, moment, upper=False)
+    weights = torch.linalg.solve_triangular(factor.mT, white, upper=True)[..., 0]
     return Solution(weights, offset)

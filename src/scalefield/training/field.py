@@ -72,7 +72,7 @@ class FieldTraining:
     """Where SmoothL1 turns from square to absolute, in log-depth."""
     likelihood: float = 0.02
     """Weight of the negative log-likelihood, which makes the deviation honest."""
-    restraint: float = 0.5
+    restraint: float = 0.05
     """Weight of mean μ²: the mean function says only what many places and MDEs agree on."""
     level: float = 0.05
     """Weight of the expected level's error, for images without anchors."""

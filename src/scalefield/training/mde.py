@@ -36,6 +36,7 @@ from scalefield.training.loop import (
     save_checkpoint,
     step_generator,
 )
+from scalefield.training.rooms import Rooms
 
 CROPS = ((320, 416), (256, 512))
 """Heights and widths of training crops; each batch has one of them."""
@@ -66,6 +67,8 @@ class MDETraining:
     """Cross-fitting: split the scenes into so many folds … """
     fold: int = 0
     """… and leave this one out."""
+    rooms: int = 0
+    """Rendered rooms beside the dataset's frames, in every fold; see `training.rooms`."""
     seed: int = 0
 
 
@@ -88,11 +91,15 @@ def fold_of(scene: str, folds: int) -> int:
 
 
 def load_frames(dataset: Dataset, config: MDETraining, device: torch.device) -> FrameBank:
-    """The split "train" without the fold left out; large images are thinned to half a megapixel."""
+    """The split "train" without the fold left out, and rooms; large images are thinned to half a
+    megapixel."""
+    rooms = Rooms(config.rooms, config.seed, device=str(device))
 
-    def load(name: str) -> tuple[Tensor, Tensor, str, str] | None:
-        frame = dataset.load(name)
-        if config.folds and fold_of(frame.scene, config.folds) == config.fold:
+    def load(job: tuple[Dataset, str]) -> tuple[Tensor, Tensor, str, str] | None:
+        source, name = job
+        frame = source.load(name)
+        of_a_fold = config.folds and source is not rooms
+        if of_a_fold and fold_of(frame.scene, config.folds) == config.fold:
             return None
         log_depth = np.where(frame.mask, np.log(np.where(frame.mask, frame.depth_m, 1)), np.nan)
         step = max(1, round((frame.mask.size / 5e5) ** 0.5))
@@ -100,9 +107,9 @@ def load_frames(dataset: Dataset, config: MDETraining, device: torch.device) -> 
         depth = torch.from_numpy(log_depth[None, ::step, ::step]).half()
         return image, depth, name.rsplit("/", 1)[0], frame.scene
 
-    names = dataset.names("train")
+    jobs = [(source, name) for source in (dataset, rooms) for name in source.names("train")]
     with ThreadPoolExecutor(8) as pool:
-        loaded = list(tqdm(pool.map(load, names), total=len(names), desc="frames", unit="frame"))
+        loaded = list(tqdm(pool.map(load, jobs), total=len(jobs), desc="frames", unit="frame"))
     kept = [frame for frame in loaded if frame is not None]
     if not kept:
         raise InputError("no frame is left to train on")
@@ -269,11 +276,11 @@ def fit(
     optimiser = torch.optim.AdamW(
         [{"params": p, "lr": r} for p, r in zip((pretrained, new), rates, strict=True)],
         weight_decay=config.weight_decay,
+        fused=bank.images.is_cuda,
     )
     start = 0
     if run.checkpoint.exists():
         start, _ = load_checkpoint(run.checkpoint, net, ema, optimiser)
-    torch.backends.cudnn.benchmark = True  # only as many shapes as there are crops
 
     counts = Counter(bank.sources)
     chance = torch.tensor([counts[source] ** -config.balance for source in bank.sources])
