@@ -112,19 +112,23 @@ def test_a_png_never_loses_an_anchor_silently(tmp_path, anchors, shape, sentence
         ("u,v,depth_m\n1,2,-3\n4,5,inf\n", r"not so: #0 \(-3\), #1 \(inf\)"),
         ("u,v,depth_m\nnan,2,3\n", "finite pixel position; not so: #0"),
         ("u,v,depth_m,sigma_m\n1,2,3,0\n", r"sigma_m above zero; not so: #0 \(0\)"),
+        ("u;v;depth_m\n1;2;3,5\n", "found u;v;depth_m"),
+        ('u,v,depth_m\n1,2,"3,5"\n', "line 2: depth_m is not a number: '3,5'"),
     ],
 )
 def test_bad_csv_gets_a_sentence(tmp_path, text, sentence):
     path = tmp_path / "anchors.csv"
     path.write_text(text)
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(InputError, match=f"anchors.csv.*{sentence}"):
         Anchors.read(path)
 
 
 def test_csv_may_have_other_columns_spaces_and_a_byte_order_mark(tmp_path):
     path = tmp_path / "anchors.csv"
-    path.write_bytes("\ufeffname, u, v, depth_m\r\ntable, 3, 4.5, 1.25\r\n".encode())
-    assert_same(Anchors.read(path), Anchors([3], [4.5], [1.25]))
+    for end in ("\n", "\r\n", "\r"):
+        lines = ("\ufeffname, u, v, depth_m", 'table, 3, 4.5,"1.25"', "")
+        path.write_bytes(end.join(lines).encode())
+        assert_same(Anchors.read(path), Anchors([3], [4.5], [1.25]))
 
 
 @pytest.mark.parametrize(
@@ -193,6 +197,13 @@ def test_columns_are_copied_and_frozen():
         (([1, 2], [1], [1]), "equal lengths, but u has 2, v has 1, depth_m has 1"),
         (([[1]], [1], [1]), r"u must be one-dimensional, found \(1, 1\)"),
         ((["far"], [1], [1]), "u must be numbers"),
+        ((None, [1], [1]), r"u must be one-dimensional, found \(\)"),
+        (([None], [1], [1]), "finite pixel position; not so: #0"),
+        (([10**400], [1], [1]), "u must be numbers: int too large"),
+        ((np.array(["2020"], "M8[Y]"), [1], [1]), "u must be numbers: found datetime64"),
+        ((torch.ones(1) * 1j, [1], [1]), "u must be numbers: found complex64"),
+        ((torch.ones(1, device="meta"), [1], [1]), "u must be numbers: "),
+        (([1, 2], [1, 2], np.ma.masked_array([3, 4], [0, 1])), r"not so: #1 \(nan\)"),
         (([1] * 7, [1] * 7, [0] * 7), "#4.* and 2 more"),
     ],
 )
@@ -219,5 +230,11 @@ def test_from_map_takes_known_pixels_inside_the_mask(tmp_path):
     assert list(zip(anchors.u, anchors.v, anchors.depth_m, strict=True)) == [
         (0, 0, 1), (2, 0, 3), (0, 2, 7), (2, 2, 9),
     ]  # fmt: skip
+    hidden = np.ma.masked_array(depth_m, np.arange(9).reshape(3, 3) == 7)
+    assert_same(Anchors.from_map(hidden), anchors)
+    with pytest.raises(InputError, match=r"\(height, width\) and a mask of booleans, found \(9,\)"):
+        Anchors.from_map(depth_m.ravel())
+    with pytest.raises(InputError, match=r"found \(3, 3\) and bool of \(2, 3\)"):
+        Anchors.from_map(depth_m, np.ones((2, 3), bool))
     write_depth_png(tmp_path / "m.png", depth_m, units_per_metre=1000.0)
     assert Anchors.read(tmp_path / "m.png").depth_m.tolist() == [1, 3, 7, 8, 9]

@@ -1,10 +1,15 @@
 """The command line as a user meets it: files, sentences, exit codes, speed of --help."""
 
+import io
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +22,7 @@ from PIL import Image
 from scalefield import METHODS, Anchors, InputError, MDEOutput, files
 from scalefield.cli import COMMANDS, main
 from scalefield.commands.recover import parse_option
+from scalefield.errors import Notice
 from scalefield.outputs import OUTPUTS
 
 RELATIVE = np.linspace(1, 3, 48).reshape(6, 8).astype(np.float32)
@@ -180,6 +186,8 @@ def bad_anchors(text: str) -> dict[str, str]:
         ({}, (*OWN, "--labels", "nothing.png"), "nothing.png: no such file"),
         ({}, (*OWN, "--png-units", "0"), "--png-units must be above zero, found 0"),
         ({}, (*OWN, "--out", "anchors.csv"), "anchors.csv: cannot be written"),
+        ({}, ("--depth", "new\nline.npy", "--kind", "depth"), "new line.npy: no such file"),
+        ({}, (*OWN, "--method", "lwlr", "--option", "bandwidth=inf"), "bandwidth must be .*float"),
     ],
 )
 def test_bad_input_is_one_sentence_exit_code_2_and_nothing_written(
@@ -268,10 +276,92 @@ def test_help_exists_for_every_command(command, capsys):
     assert "usage: scalefield" in capsys.readouterr().out
 
 
-def test_a_reader_that_leaves_is_no_error():
-    command = f"{sys.executable} -m scalefield.cli --help | true"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
+def test_anchors_that_contradict_one_another_are_doubted_by_a_factor(folder, capsys):
+    Path("anchors.csv").write_text("u,v,depth_m\n1,1,1e-9\n1,1,1e9\n")
+    for method in ("field", "median"):
+        assert recover(*OWN, "--method", method) == 0
+        printed = capsys.readouterr()
+        assert re.search(r"sure to a factor of [1-9]", printed.out), printed.out
+        assert printed.err == ""
+
+
+def test_an_output_is_never_an_input(folder, capsys):
+    photo = Path("preview.png")
+    photo.write_bytes(Path("photo.png").read_bytes())
+    before = photo.read_bytes()
+    assert main(["recover", "preview.png", "--anchors", "anchors.csv", "--out", "."]) == 2
+    assert "preview.png is read, and would be written over" in capsys.readouterr().err
+    assert main(["anchors", "photo.png", "--depth", "depth.npy", "--out", "photo.png"]) == 2
+    assert photo.read_bytes() == Path("photo.png").read_bytes() == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    ("streams", "code", "said"),
+    [
+        ("| true", 0, ""),
+        ("> /dev/full", 1, "scalefield: [Errno 28] No space left on device\n"),
+        (">&-", 0, ""),
+        (">&- 2>&- <&-", 0, ""),
+    ],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_streams_may_be_closed_or_full(streams, code, said, unbuffered):
+    command = f"set -o pipefail; {sys.executable} -m scalefield.cli --help {streams}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    assert (done.returncode, done.stderr) == (code, said)
+
+
+def test_a_terminal_without_our_letters_is_no_error(folder, monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert recover(*OWN) == 0
+    assert rb"2.00 \u2026 6.00 m" in out.buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A command that is told to stop while it writes."""
+
+    by: str = "SIGTERM"
+
+    def run(self) -> None:
+        with files.write_folder("out") as staging:
+            (staging / "half").write_bytes(b"")
+            signal.raise_signal(getattr(signal, self.by))
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_command_that_is_told_to_stop_leaves_nothing(folder, monkeypatch, capsys, name, code):
+    monkeypatch.setitem(COMMANDS, "interrupted", Interrupted)
+    before = sorted(folder.iterdir())
+    if name == "SIGINT":
+        assert main(["interrupted", "--by", name]) == code
+        assert capsys.readouterr().err == "scalefield: interrupted\n"
+    else:
+        with pytest.raises(SystemExit) as caught:
+            main(["interrupted", "--by", name])
+        assert caught.value.code == code
+    assert sorted(folder.iterdir()) == before
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_other_libraries_warnings_are_not_for_users(folder, monkeypatch, capsys):
+    def load(*_: object) -> np.ndarray:
+        warnings.warn("an array is not writable", stacklevel=1)
+        warnings.warn("a cache is damaged", Notice, stacklevel=1)
+        raise MemoryError
+
+    monkeypatch.setattr("scalefield.files.read_image", load)
+    assert recover(*OWN) == 1
+    said = ["a cache is damaged", "this machine has not enough memory for that"]
+    assert capsys.readouterr().err.splitlines() == [f"scalefield: {line}" for line in said]
 
 
 def test_help_answers_in_under_a_second():

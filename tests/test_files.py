@@ -5,6 +5,7 @@ import json
 import stat
 import struct
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -208,5 +209,54 @@ def test_an_npy_that_promises_more_than_it_holds_allocates_nothing(tmp_path):
 def test_an_npz_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     files.write_npz(tmp_path / "bomb.npz", depth=np.zeros((100, 100)))
     monkeypatch.setattr("scalefield.files.MOST_UNPACKED", 80_000)
-    with pytest.raises(InputError, match="its arrays have 80128 bytes, at most 80000 are read"):
+    with pytest.raises(InputError, match=r"80128 bytes packed into 3.., at most 80000 are read"):
         files.read_map(tmp_path / "bomb.npz")
+
+
+def test_a_file_that_packs_little_may_be_large(tmp_path, monkeypatch):
+    noise = np.random.default_rng(0).random((100, 100))
+    files.write_npz(tmp_path / "honest.npz", depth=noise)
+    monkeypatch.setattr("scalefield.files.MOST_UNPACKED", 1)
+    np.testing.assert_array_equal(files.read_map(tmp_path / "honest.npz"), noise)
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("/dev/zero", "^/dev/zero: a device, which has no end; give a file"),
+        ("folder.png", "^folder.png: cannot be read"),
+        ("circle.png", "^circle.png: cannot be read"),
+        ("nowhere.png", "^nowhere.png: no such file"),
+        ("a.eps", "^a.eps: not a readable image .[0-9]+ bytes that are none of JPEG, PNG"),
+        ("empty.png", "^empty.png: not a readable image .0 bytes that are none of JPEG, PNG"),
+    ],
+)
+def test_what_is_no_image_is_said_once_and_without_addresses(tmp_path, monkeypatch, path, sentence):
+    monkeypatch.chdir(tmp_path)
+    Path("folder.png").mkdir()
+    Path("circle.png").symlink_to("circle.png")
+    Image.new("RGB", (8, 6)).save("a.eps")  # Pillow would start Ghostscript
+    Path("empty.png").touch()
+    with pytest.raises(InputError, match=sentence):
+        files.read_image(path)
+
+
+def test_a_folder_is_no_exr(tmp_path):
+    pytest.importorskip("OpenEXR")
+    with pytest.raises(InputError, match="cannot be read"):
+        files.read_map(folder_at(tmp_path / "a.exr"))
+
+
+def folder_at(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def test_what_is_read_is_not_written_over(tmp_path):
+    photo, link = tmp_path / "depth.png", tmp_path / "link.png"
+    photo.write_bytes(b"")
+    link.symlink_to(photo)
+    files.spare_inputs([tmp_path / "new.png"], [photo, None])
+    for read in (photo, link):
+        with pytest.raises(InputError, match=r"depth.png is read, and would be written over"):
+            files.spare_inputs([tmp_path / "new.png", photo], [None, read])

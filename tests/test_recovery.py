@@ -1,6 +1,8 @@
 """The one door: what it accepts, what it gives back, what it refuses, what it doubts."""
 
 import doctest
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -93,6 +95,18 @@ def test_any_memory_layout_and_number_type_is_read(name):
     np.testing.assert_array_equal(values, before)
 
 
+def test_what_a_mask_hides_is_a_hole():
+    hidden = np.ma.masked_array((1000 * RELATIVE).astype(np.uint16), RELATIVE > 2)
+    r = recover(None, ANCHORS, mde_depth=hidden, kind="depth", method="median")
+    np.testing.assert_array_equal(np.isnan(r.depth_m), RELATIVE > 2)
+
+
+def test_a_mirrored_image_reaches_the_mde():
+    mirrored = IMAGE[:, ::-1, ::-1]
+    recover(mirrored, ANCHORS, mde=(mde := Fake()), method="median")
+    np.testing.assert_array_equal(torch.from_numpy(mde.seen).numpy(), mirrored)
+
+
 @given(
     values=hnp.arrays(np.float32, (4, 5), elements=st.floats(2**-10, 2**10, width=32)),
     kind=st.sampled_from(["depth", "disparity"]),
@@ -121,6 +135,12 @@ def test_inputs_are_never_changed(values, kind):
         (np.full((6, 8), np.nan), "depth", "no usable value"),
         (-RELATIVE, "depth", "no usable value"),
         (np.full((6, 8), np.inf), "disparity", "no usable value"),
+        (RELATIVE * 1e300, "depth", r"median of 1.*e\+300, wanted .* between 1e-20 and 1e\+20"),
+        (np.float32(RELATIVE) * np.float32(1e-44), "disparity", "median of 1.*e-44"),
+        (torch.ones(6, 8, dtype=torch.bool), "depth", "found a tensor of torch.bool"),
+        (torch.ones(6, 8, dtype=torch.complex64), "depth", "found a tensor of torch.complex64"),
+        (torch.ones(6, 8).to_sparse(), "depth", "torch.sparse_coo"),
+        (torch.ones(6, 8, device="meta"), "depth", "on meta"),
     ],
 )
 def test_bad_maps_get_a_sentence(values, kind, sentence):
@@ -135,8 +155,9 @@ def test_bad_maps_get_a_sentence(values, kind, sentence):
         (IMAGE / 255, "found float64"),
         (np.zeros((6, 8, 4), np.uint8), r"found uint8 of shape \(6, 8, 4\)"),
         (np.zeros((0, 8, 3), np.uint8), "found uint8"),
+        (Image.new("RGB", (0, 5)), "found uint8"),
         (Image.new("I;16", (8, 6)), "8 bits a channel, found mode I;16"),
-        ("missing.jpg", "missing.jpg: no such file"),
+        ("missing.jpg", "^missing.jpg: no such file"),
         (None, "nothing to recover from"),
     ],
 )
@@ -166,11 +187,41 @@ def test_bad_anchors_get_a_sentence(anchors, sentence):
         ({"method": Median(), "space": "depth"}, "options belong to a method given by name"),
         ({"method": "median", "kind": "disparity"}, "fake gives depth, and not disparity"),
         ({"method": "median", "resize": True}, "resize speaks of a map of your own"),
+        ({"method": lambda mde_output, anchors: None}, "<lambda> must give a Recovery, found None"),
+        ({"method": "lwlr", "bandwidth": np.inf}, "bandwidth must be .*float.*, found inf"),
+        ({"method": "lwlr", "blend": 10**30}, "blend must be float, found 10000"),
+        ({"method": "global", "seed": np.nan}, "seed must be int, found nan"),
+        ({"method": "global", "seed": True}, "seed must be int, found True"),
+        ({"method": "basis", "ridge": 0.1}, r"ridge must be .*Ridge.*None, found 0.1"),
+        ({"method": "field", "model": None}, "model must be .*found None"),
+        ({"method": "piecewise", "edges": b"x"}, "edges must be .*found b'x'"),
     ],
 )
 def test_bad_choices_get_a_sentence(arguments, sentence):
     with pytest.raises(InputError, match=sentence):
         recover(IMAGE, ANCHORS, mde=Fake(), **arguments)
+
+
+def test_wrong_types_get_a_sentence_where_nobody_checks_annotations():
+    """As users have it; the tests' import hook would refuse these calls first."""
+    calls = {
+        "anchors=[(1, 2, 3)]": "anchors must be an Anchors (Anchors.read reads files), found list",
+        "method=None": "a method is a name or a function, found None",
+        "mde=None": "an MDE is a name, or gives an MDEOutput for an image; found NoneType",
+        "mde=lambda image: 3": "an MDE is a name, or gives an MDEOutput for an image; found int",
+    }
+    code = "\n".join(
+        [
+            "import numpy, scalefield",
+            "image = numpy.zeros((6, 8, 3), numpy.uint8)",
+            "right = dict(anchors=scalefield.Anchors([1], [2], [3]), method='median')",
+            f"for wrong in {list(calls)}:",
+            "    try: scalefield.recover(image, **{**right, **eval(f'dict({wrong})')})",
+            "    except scalefield.InputError as e: print(e)",
+        ]
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == list(calls.values())
 
 
 def test_resize_must_be_allowed_and_keeps_edges():

@@ -36,8 +36,8 @@ class Anchors:
     def __init__(self, u: Any, v: Any, depth_m: Any, sigma_m: Any = None) -> None:
         columns = {"u": u, "v": v, "depth_m": depth_m, "sigma_m": sigma_m}
         for name, values in columns.items():
-            column = None if values is None else _column(name, values)
-            object.__setattr__(self, name, column)
+            absent = values is None and name == "sigma_m"
+            object.__setattr__(self, name, None if absent else _column(name, values))
         lengths = {n: len(getattr(self, n)) for n in columns if getattr(self, n) is not None}
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{name} has {n}" for name, n in lengths.items())
@@ -81,8 +81,14 @@ class Anchors:
     @classmethod
     def from_map(cls, depth_m: np.ndarray, mask: np.ndarray | None = None) -> Anchors:
         """The finite, positive pixels of a (sparse) metric depth map, in row order."""
-        known = np.isfinite(depth_m) & (depth_m > 0)
-        v, u = np.nonzero(known if mask is None else known & mask)
+        depth_m = _numbers("a map of depth", depth_m)
+        mask = np.ones(depth_m.shape, bool) if mask is None else np.asarray(mask)
+        if depth_m.ndim != 2 or mask.shape != depth_m.shape or mask.dtype != bool:
+            raise InputError(
+                "anchors from a map want depth of shape (height, width) and a mask of booleans, "
+                f"found {depth_m.shape} and {mask.dtype} of {mask.shape}"
+            )
+        v, u = np.nonzero(np.isfinite(depth_m) & (depth_m > 0) & mask)
         return cls(u, v, depth_m[v, u])
 
     @classmethod
@@ -93,15 +99,21 @@ class Anchors:
         (1000 for millimetres, 256 for KITTI) unless the file carries scalefield's own tag.
         """
         path = Path(path)
-        suffix = path.suffix.lower()
-        if suffix == ".png":
-            return cls.from_map(read_depth_png(path, units_per_metre=png_units_per_metre))
-        if suffix == ".npz":
-            columns = read_npz(path, required=("u", "v", "depth_m"), optional=("sigma_m",))
+        match path.suffix.lower():
+            case ".png":
+                return cls.from_map(read_depth_png(path, units_per_metre=png_units_per_metre))
+            case ".npz":
+                columns = read_npz(path, required=("u", "v", "depth_m"), optional=("sigma_m",))
+            case ".csv":
+                columns = _parse_csv(path)
+            case suffix:
+                raise InputError(
+                    f"{path}: anchors are read from .csv, .npz or 16-bit .png, not {suffix!r}"
+                )
+        try:
             return cls(**columns)
-        if suffix == ".csv":
-            return cls(**_parse_csv(path))
-        raise InputError(f"{path}: anchors are read from .csv, .npz or 16-bit .png, not {suffix!r}")
+        except InputError as e:
+            raise InputError(f"{path}: {e}") from None
 
     def write(
         self,
@@ -153,16 +165,25 @@ class Anchors:
 
 
 def _column(name: str, values: Any) -> np.ndarray:
-    if hasattr(values, "detach"):  # a torch tensor, on any device
-        values = values.detach().cpu().double().numpy()
-    try:
-        column = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as e:
-        raise InputError(f"anchor column {name} must be numbers: {brief(e)}") from None
+    column = _numbers(f"anchor column {name}", values)
     if column.ndim != 1:
         raise InputError(f"anchor column {name} must be one-dimensional, found {column.shape}")
     column.flags.writeable = False
     return column
+
+
+def _numbers(what: str, values: Any) -> np.ndarray:
+    """A float64 array of its own; what a mask hides is NaN."""
+    try:
+        if hasattr(values, "detach"):  # a torch tensor, on any device and of any type
+            values = values.detach().cpu()
+            values = (values.double() if values.is_floating_point() else values).numpy()
+        array = np.ma.asarray(values) if np.ma.isMaskedArray(values) else np.array(values)
+        if array.dtype.kind not in "fiuO":
+            raise TypeError(f"found {array.dtype}")
+        return np.ma.filled(array.astype(np.float64), np.nan)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as e:
+        raise InputError(f"{what} must be numbers: {brief(e)}") from None
 
 
 def _require(good: np.ndarray, wanted: str, values: np.ndarray | None = None) -> None:
@@ -175,7 +196,7 @@ def _require(good: np.ndarray, wanted: str, values: np.ndarray | None = None) ->
 
 
 def _parse_csv(path: Path) -> dict[str, list[float]]:
-    reader = csv.reader(io.StringIO(read_text(path)))
+    reader = csv.reader(io.StringIO(read_text(path), newline=None))  # any system's line ends
     try:
         lines = [(reader.line_num, row) for row in reader if row]
     except csv.Error as e:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import current_thread, main_thread
 from typing import Protocol
 
 import tyro
@@ -27,7 +31,7 @@ from scalefield.commands.reproduce import ReproduceCommand
 from scalefield.commands.suggest import SuggestCommand
 from scalefield.commands.train import TrainCommand, TrainMdeCommand
 from scalefield.commands.web import WebCommand
-from scalefield.errors import InputError, MissingExtra
+from scalefield.errors import InputError, MissingExtra, brief
 
 
 class Command(Protocol):
@@ -61,26 +65,76 @@ COMMANDS: dict[str, Callable[..., Command]] = {
 
 def main(args: list[str] | None = None) -> int:
     """Run the command line; bad input is one sentence on stderr and exit code 2."""
-    with warnings.catch_warnings():
+    _keep_streams()
+    with warnings.catch_warnings(), _signals_end_it():
         warnings.showwarning = _say  # a sentence, as errors are, and not a line of our source
         try:
-            command: Command = tyro.extras.subcommand_cli_from_dict(
-                COMMANDS,
-                prog="scalefield",
-                description=scalefield.__doc__.splitlines()[0],
-                args=args,
-            )
-            return command.run() or 0
+            try:
+                command: Command = tyro.extras.subcommand_cli_from_dict(
+                    COMMANDS,
+                    prog="scalefield",
+                    description=scalefield.__doc__.splitlines()[0],
+                    args=args,
+                )
+                return command.run() or 0
+            finally:
+                sys.stdout.flush()  # here, where something can still be said about it
         except (InputError, MissingExtra) as e:
-            print(f"scalefield: {e}", file=sys.stderr)
-            return 2
+            return _end(e, 2)
         except BrokenPipeError:  # the reader left, as `head` does; say nothing when flushing either
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _mute()
             return 0
+        except OSError as e:  # the system's own sentence: a full disk behind stdout, a lost folder
+            _mute()
+            return _end(f"{e.filename}: {e.strerror}" if e.filename else e, 1)
+        except MemoryError:
+            return _end("this machine has not enough memory for that", 1)
+        except KeyboardInterrupt:
+            return _end("interrupted", 128 + signal.SIGINT)
 
 
-def _say(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"scalefield: {message}", file=sys.stderr)
+def _keep_streams() -> None:
+    """Somebody may have closed them, or set an alphabet that does not know our letters."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _signals_end_it() -> Iterator[None]:
+    """Asked to end, a command leaves its blocks as after an error, so that no staging is left."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    asked = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if current_thread() is not main_thread():
+        asked = []
+    changed = [n for n in asked if signal.getsignal(n) == signal.SIG_DFL]  # nohup ignores one
+    for number in changed:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _mute() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _end(said: object, code: int) -> int:
+    print(f"scalefield: {brief(said, 2000)}", file=sys.stderr)
+    return code
+
+
+def _say(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    if category.__module__.startswith("scalefield"):  # other libraries speak to programmers
+        print(f"scalefield: {message}", file=sys.stderr)
 
 
 if __name__ == "__main__":

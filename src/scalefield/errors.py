@@ -11,6 +11,10 @@ def brief(error: object, most: int = 200) -> str:
     return said if len(said) <= most else f"{said[:most]}…"
 
 
+class Notice(UserWarning):
+    """What a user should hear although all goes well; the command line prints no other warning."""
+
+
 class MissingExtra(ImportError):
     """An optional dependency is absent. The message is the command that installs it."""
 

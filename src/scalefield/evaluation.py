@@ -10,18 +10,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
-import os
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from multiprocessing import get_context, parent_process
 from pathlib import Path
-from threading import Thread
 from typing import Any, TypeVar
 
 import numpy as np
@@ -38,6 +34,7 @@ from scalefield.mde import MDE, MDEOutput, load_mde
 from scalefield.mde.cache import MDECache
 from scalefield.methods import METHODS, Method, make_method
 from scalefield.metrics import Truth, coverage_sums, sums
+from scalefield.processes import worker_pool
 from scalefield.provenance import commit
 from scalefield.recovery import recover_from
 from scalefield.result import Recovery
@@ -429,9 +426,7 @@ def each(
         finally:
             torch.set_num_threads(threads)
         return
-    # Spawned, not forked: a fork after torch's threads have started may hang.
-    context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _start_worker, (work,)) as pool:
+    with worker_pool(workers, _start_worker, work) as pool:
         yield from zip(names, pool.map(_work, names), strict=True)
 
 
@@ -440,17 +435,7 @@ _given: Callable[[str], Any] | None = None
 
 def _start_worker(work: Callable[[str], Any]) -> None:
     global _given  # noqa: PLW0603  a worker process has one, loaded once
-    torch.set_num_threads(1)
     _given = work
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """A killed command cannot tell its workers to stop; they would wait for work for ever."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _work(name: str) -> Any:

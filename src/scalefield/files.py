@@ -11,7 +11,7 @@ import tempfile
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,13 @@ from PIL import Image, PngImagePlugin
 
 from scalefield.errors import InputError, MissingExtra, brief
 
-MOST_UNPACKED = 2**32
+MOST_UNPACKED = 2**29
 """Bytes that the arrays of a compressed file may have; a few kilobytes can promise terabytes."""
+MOST_TIMES = 16
+"""… or so many times the file's own bytes, where that is more."""
+
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "JPEG2000")
+"""What photographs come in. Pillow knows more, and starts other programs for some of them."""
 
 UNITS_TAG = "scalefield:units_per_metre"
 """PNG text chunk in which our own 16-bit depth files state their scale."""
@@ -42,13 +47,17 @@ NUMPY_ERRORS = (
 def read_bytes(path: Path) -> bytes:
     """The file's content, or a sentence about why there is none."""
     try:
-        return path.read_bytes()
+        device = path.is_char_device() or path.is_block_device()
+        content = b"" if device else path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from None
     except ValueError as e:  # no system has such a name
         raise InputError(f"{brief(path)!r} cannot be the name of a file ({brief(e)})") from None
+    if device:
+        raise InputError(f"{path}: a device, which has no end; give a file")
+    return content
 
 
 def read_text(path: Path) -> str:
@@ -112,6 +121,14 @@ def write_folder(path: str | Path) -> Iterator[Path]:
         raise InputError(f"{path}: cannot be written ({e.strerror})") from None
 
 
+def spare_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
+    """Refuse to write over what is read."""
+    read = [path for path in inputs if path is not None and path.exists()]
+    for output in outputs:
+        if output.exists() and any(output.samefile(path) for path in read):
+            raise InputError(f"{output} is read, and would be written over; give another --out")
+
+
 def write_json(path: str | Path, value: Any) -> None:
     """Write `value` as indented JSON, keys in the order given; NaN and infinities are refused."""
     write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
@@ -150,7 +167,11 @@ def open_image(data: bytes) -> Image.Image:
     Deflate packs at most 1032 bytes into one. Where a PNG promises more, Pillow would make the
     rest of the pixels up, gigabytes of them out of a few hundred bytes.
     """
-    image = Image.open(io.BytesIO(data))
+    try:
+        image = Image.open(io.BytesIO(data), formats=IMAGE_FORMATS)
+    except Image.UnidentifiedImageError:
+        known = ", ".join(IMAGE_FORMATS)
+        raise ValueError(f"{len(data)} bytes that are none of {known}") from None
     bits = {"I": 16, "I;16": 16, "I;16B": 16, "LA": 16, "RGB": 24, "RGBA": 32}.get(image.mode, 1)
     if image.format == "PNG" and image.width * image.height * bits / 8 > 1032 * len(data):
         found = f"{image.width}×{image.height}"
@@ -163,8 +184,9 @@ def read_image(path: str | Path) -> np.ndarray:
     from PIL import ImageOps
 
     path = Path(path)
+    data = read_bytes(path)
     try:
-        with open_image(read_bytes(path)) as image:
+        with open_image(data) as image:
             upright = ImageOps.exif_transpose(image)
             return np.asarray(rgb(upright))
     except InputError as e:
@@ -179,8 +201,9 @@ def read_labels(path: str | Path) -> np.ndarray:
     if path.suffix.lower() == ".npy":
         labels = _only(path, _load_npy(path), None)
     else:
+        data = read_bytes(path)
         try:
-            with open_image(read_bytes(path)) as image:
+            with open_image(data) as image:
                 labels = np.asarray(image)  # a palette's indices are the labels, not its colours
         except IMAGE_ERRORS as e:
             raise InputError(f"{path}: not a readable image ({brief(e)})") from None
@@ -355,11 +378,13 @@ def _parse_npy(data: bytes) -> np.ndarray:
 @contextmanager
 def _npz(path: Path) -> Iterator[dict[str, Callable[[], np.ndarray]]]:
     """The arrays of an NPZ by name, each read when it is called."""
-    with _reading(path, "NPZ"), zipfile.ZipFile(io.BytesIO(read_bytes(path))) as archive:
+    data = read_bytes(path)
+    most = max(MOST_UNPACKED, MOST_TIMES * len(data))
+    with _reading(path, "NPZ"), zipfile.ZipFile(io.BytesIO(data)) as archive:
         entries = [e for e in archive.infolist() if e.filename.endswith(".npy")]
         unpacked = sum(e.file_size for e in entries)
-        if unpacked > MOST_UNPACKED:
-            raise ValueError(f"its arrays have {unpacked} bytes, at most {MOST_UNPACKED} are read")
+        if unpacked > most:
+            raise ValueError(f"{unpacked} bytes packed into {len(data)}, at most {most} are read")
 
         def member(entry: zipfile.ZipInfo) -> Callable[[], np.ndarray]:
             return lambda: _parse_npy(archive.read(entry))
@@ -403,12 +428,12 @@ def _read_exr(path: Path) -> dict[str, np.ndarray]:
     """The channels of an EXR by name."""
     openexr = _import_openexr()
     if not path.is_file():
-        raise InputError(f"{path}: no such file")
+        read_bytes(path)  # says what there is instead
     try:
         with openexr.File(str(path), separate_channels=True) as file:
             return {name: channel.pixels for name, channel in file.channels().items()}
     except (RuntimeError, ValueError, TypeError) as e:
-        raise InputError(f"{path}: not a readable EXR file ({e})") from None
+        raise InputError(f"{path}: not a readable EXR file ({brief(e)})") from None
 
 
 def _import_openexr() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -70,8 +71,12 @@ def summary(recovery: Recovery) -> str:
         f"  depth {low:.2f} … {high:.2f} m, median {middle:.2f} m",
     ]
     if recovery.std_log is not None:
-        doubt = 100 * np.expm1(np.nanmedian(recovery.std_log))
-        lines.append(f"  a typical pixel is sure to ±{doubt:.0f} % (one standard deviation)")
+        doubt = float(np.nanmedian(recovery.std_log))
+        if doubt < 1:
+            sure = f"±{100 * math.expm1(doubt):.0f} %"
+        else:  # per cent say nothing any more
+            sure = f"a factor of {math.exp(min(doubt, 700)):.2g}"
+        lines.append(f"  a typical pixel is sure to {sure} (one standard deviation)")
     if report.hole_pixels:
         lines.append(f"  {report.hole_pixels} pixels have no relative depth and stay NaN")
     if report.limited_pixels:

@@ -14,11 +14,14 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.defaults import MDE_NAME, METHOD_NAME
-from scalefield.errors import InputError
+from scalefield.errors import InputError, brief
 from scalefield.files import read_image, rgb
 from scalefield.mde import MDE, Kind, MDEOutput, load_mde
 from scalefield.methods import Method, make_method, method_name
 from scalefield.result import Recovery, Rejection
+
+RELATIVE = (1e-20, 1e20)
+"""Between these lies the median of a map, so that metres over it are a number in float32."""
 
 
 def recover(
@@ -57,6 +60,9 @@ def recover(
     else:
         mde_output = bring_depth(mde_depth, kind, pixels, resize=resize)
     given = Anchors([], [], []) if anchors is None else anchors
+    if not isinstance(given, Anchors):
+        found = type(given).__name__
+        raise InputError(f"anchors must be an Anchors (Anchors.read reads files), found {found}")
     result = recover_from(mde_output, given, make_method(method, **options))
     as_torch = isinstance(mde_depth, Tensor) or isinstance(image, Tensor)
     return result if as_torch else result.numpy()
@@ -67,7 +73,10 @@ def estimate(
 ) -> MDEOutput:
     """What the MDE, given itself or by name, says about a uint8 RGB image."""
     estimator = load_mde(mde, device=device, kind=kind) if isinstance(mde, str) else mde
-    mde_output = estimator(image)
+    mde_output = estimator(image) if callable(estimator) else estimator
+    if not isinstance(mde_output, MDEOutput):
+        found = type(mde_output).__name__
+        raise InputError(f"an MDE is a name, or gives an MDEOutput for an image; found {found}")
     if kind not in (None, mde_output.kind):
         raise InputError(f"{mde_output.model} gives {mde_output.kind}, and not {kind} as was said")
     return mde_output
@@ -86,6 +95,9 @@ def recover_from(mde_output: MDEOutput, anchors: Anchors, method: Method) -> Rec
         )
     kept = anchors if usable.all() else anchors[usable]
     recovery = method(mde_output, kept)
+    if not isinstance(recovery, Recovery):
+        found = type(recovery).__name__
+        raise InputError(f"method {method_name(method)} must give a Recovery, found {found}")
     indices = np.flatnonzero(usable)
     report = dataclasses.replace(
         recovery.report,
@@ -107,14 +119,15 @@ def load_image(image: str | Path | Image.Image | np.ndarray | Tensor) -> np.ndar
     if isinstance(image, (str, Path)):
         return read_image(image)
     if isinstance(image, Image.Image):
-        return np.asarray(rgb(image))
-    pixels = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
+        pixels = np.asarray(rgb(image))
+    else:
+        pixels = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
         raise InputError(
             f"an image array must be uint8 of shape (height, width, 3), found {pixels.dtype} "
             f"of shape {pixels.shape}"
         )
-    return pixels
+    return np.ascontiguousarray(pixels)  # torch takes no mirrored arrays, as BGR[..., ::-1] is
 
 
 def bring_depth(
@@ -131,14 +144,14 @@ def bring_depth(
             f'"disparity" (falls with it), found {kind!r}'
         )
     try:
-        values = mde_depth.detach() if isinstance(mde_depth, Tensor) else _native(mde_depth)
+        values = _plain(mde_depth) if isinstance(mde_depth, Tensor) else _native(mde_depth)
     except (TypeError, ValueError, RuntimeError) as e:
-        raise InputError(f"the depth map must be an array of numbers: {e}") from None
+        raise InputError(f"the depth map must be an array of numbers: {brief(e)}") from None
     if values.ndim != 2 or 0 in values.shape:
         raise InputError(
             f"a depth map must have shape (height, width), found {tuple(values.shape)}"
         )
-    if values.dtype in (torch.uint8, torch.int8):
+    if values.dtype.itemsize == 1:
         raise InputError(
             "8-bit depth has too few steps and is usually a picture of depth; "
             "give the float or 16-bit map itself"
@@ -161,11 +174,27 @@ def bring_depth(
     output = MDEOutput(prediction, kind, image=rgb)
     if not bool(output.valid.any()):
         raise InputError("the depth map has no usable value: all are NaN, infinite, or not above 0")
+    typical = float(output.prediction[output.valid].abs().median())
+    if typical and not RELATIVE[0] <= typical <= RELATIVE[1]:
+        raise InputError(
+            f"the depth map's values have a median of {typical:g}, wanted is one between "
+            f"{RELATIVE[0]:g} and {RELATIVE[1]:g}; multiply the map, its unit does not matter"
+        )
     return output
+
+
+def _plain(values: Tensor) -> Tensor:
+    """The tensor without its history; sparse, quantised, complex and empty-handed ones are none."""
+    odd = values.layout != torch.strided or values.is_quantized or values.is_meta
+    if odd or values.is_complex() or values.dtype == torch.bool:
+        raise TypeError(f"found a tensor of {values.dtype}, {values.layout}, on {values.device}")
+    return values.detach()
 
 
 def _native(values: Any) -> Tensor:
     """A tensor with its own memory; flipped, read-only and byte-swapped arrays are fine."""
+    if np.ma.isMaskedArray(values):
+        values = np.ma.filled(values.astype(np.float64), np.nan)  # hidden is unknown
     array = np.array(values, order="C")
     if array.dtype.kind not in "fiu":
         raise TypeError(f"found {array.dtype}")

@@ -1,6 +1,6 @@
 """`scalefield models`: one line an estimator, and the truth about what is here."""
 
-import huggingface_hub
+import huggingface_hub.constants
 
 from scalefield.cli import main
 from scalefield.mde import MODELS

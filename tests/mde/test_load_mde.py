@@ -5,7 +5,7 @@ import sys
 import textwrap
 import warnings
 
-import huggingface_hub
+import huggingface_hub.constants
 import pytest
 import torch
 from safetensors.torch import save_file

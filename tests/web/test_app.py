@@ -288,6 +288,7 @@ def test_files_come_home(client: TestClient, room: dict, tmp_path) -> None:
     for name, more, words in (
         ("cloud.ply", {}, "fov_deg"),
         ("cloud.ply", {"fov_deg": 190}, "between 0 and 180"),
+        ("cloud.ply", {"fov_deg": 10**400}, "between 0 and 180"),
         ("../secret", {}, None),
         ("shell.sh", {}, "no file"),
     ):

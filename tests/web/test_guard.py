@@ -29,6 +29,7 @@ from scalefield.web.guard import LOCAL_HOSTS, Bodies, Guard, host_name
         ({"host": "127.0.0.1:8008", "origin": "http://evil.example"}, "Origin"),
         ({"host": "127.0.0.1:8008", "origin": "http://127.0.0.1:9000"}, "Origin"),
         ({"host": "127.0.0.1:8008", "origin": "null"}, "Origin"),
+        ({"host": "127.0.0.1:8008", "origin": "http://["}, "Origin"),
         ({"host": "127.0.0.1:8008", "sec-fetch-site": "cross-site"}, "another site"),
         ({"host": "127.0.0.1:8008", "sec-fetch-site": "same-site"}, "another site"),
     ],

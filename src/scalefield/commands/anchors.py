@@ -72,10 +72,12 @@ class AnchorsCommand:
 
     def run(self) -> None:
         """Project, write, and say how many there are."""
-        from scalefield.files import read_image
+        from scalefield.files import read_image, spare_inputs
         from scalefield.sampling import sample_anchors
 
         self.check()
+        given = (self.image, self.points, self.depth, self.extrinsics, self.pose)
+        spare_inputs([self.out], given)
         shape = read_image(self.image).shape[:2]
         anchors = self.from_points(shape) if self.points else self.from_depth(shape)
         if not len(anchors):

@@ -68,6 +68,7 @@ class RecoverCommand:
     def run(self) -> None:
         """Recover, write everything or nothing, and say what came of it."""
         self.check()
+        folder = self.out or Path(f"{self.image.stem}_metric")
         from tqdm import tqdm
 
         # Torch takes a moment to import and an estimator may take minutes: say what goes on.
@@ -75,12 +76,15 @@ class RecoverCommand:
         with tqdm(total=4, disable=None, leave=False, bar_format=form, desc="reading") as progress:
             from scalefield.anchors import Anchors
             from scalefield.export import FORMATS
-            from scalefield.files import read_image, read_map
+            from scalefield.files import read_image, read_map, spare_inputs
             from scalefield.geometry import find_camera
             from scalefield.methods import make_method
             from scalefield.outputs import OUTPUTS, summary, write_outputs
             from scalefield.recovery import bring_depth, estimate, recover_from
 
+            inputs = {"image": self.image, "anchors": self.anchors, "depth": self.depth}
+            names = (*OUTPUTS, *(FORMATS[name][0] for name in self.formats))
+            spare_inputs([folder / name for name in names], [*inputs.values(), self.labels])
             anchors = Anchors([], [], [])
             if self.anchors is not None:
                 anchors = Anchors.read(self.anchors, png_units_per_metre=self.anchor_units)
@@ -96,8 +100,6 @@ class RecoverCommand:
             _next(progress, "recovering")
             recovery = recover_from(mde_output, anchors, method).numpy()
             _next(progress, "writing")
-            inputs = {"image": self.image, "anchors": self.anchors, "depth": self.depth}
-            folder = self.out or Path(f"{self.image.stem}_metric")
             overflow = write_outputs(
                 folder,
                 recovery,
@@ -116,7 +118,6 @@ class RecoverCommand:
                 f"  depth.png ends at {reach_m:.1f} m: {overflow} farther pixels are 0 in it "
                 "(depth.npz has them); smaller --png-units reach farther"
             )
-        names = (*OUTPUTS, *(FORMATS[name][0] for name in self.formats))
         print(f"  {folder}: {', '.join(names)}")
 
     def check(self) -> None:

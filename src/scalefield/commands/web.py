@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -70,7 +71,8 @@ class WebCommand:
             import webbrowser
 
             webbrowser.open(address)
-        uvicorn.Server(config).run(sockets=[listening])
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listening])
 
     def check(self) -> None:
         """Refuse flags that cannot be meant."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from scalefield.errors import MissingExtra
 from scalefield.labelling.labeller import Record, failed_records
 from scalefield.labelling.samples import Job
+from scalefield.processes import worker_pool
 
 Label = Callable[[Job], list[Record]]
 Make = Callable[[], Label]
@@ -52,7 +52,7 @@ def run_pool(jobs: Sequence[Job], make: Make, workers: int) -> Iterator[tuple[Jo
     while waiting or suspects:
         alone = bool(suspects)
         source = suspects if alone else waiting
-        with _pool(make, 1 if alone else workers) as pool:
+        with worker_pool(1 if alone else workers, _start, make) as pool:
             running: dict[Future, Job] = {}
             while source or running:
                 try:
@@ -128,20 +128,11 @@ class _Actor:
         return {"index": row["index"], "records": records}
 
 
-def _pool(make: Make, workers: int) -> ProcessPoolExecutor:
-    # Spawned, because a forked torch may hang in its threads.
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(make,))
-
-
 _labeller: Label
 
 
 def _start(make: Make) -> None:
     global _labeller  # noqa: PLW0603 - a pool's process has no other place for it
-    import torch
-
-    torch.set_num_threads(ONE_THREAD)
     _labeller = make()
 
 

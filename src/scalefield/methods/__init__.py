@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError
+from scalefield.errors import InputError, brief
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import Basis
 from scalefield.methods.field import Field
@@ -45,10 +49,15 @@ METHODS: dict[str, Callable[..., Method]] = {
     "log_kernel": LogKernel,
 }
 
+LARGEST_OPTION = 1e18
+"""What the number of an option may be: within int64, and its square within float64."""
+
 
 def make_method(method: str | Method, **options: Any) -> Method:
     """The method of that name with these options; a callable is taken as it is."""
     if not isinstance(method, str):
+        if not callable(method):
+            raise InputError(f"a method is a name or a function, found {brief(repr(method))}")
         if options:
             raise InputError("options belong to a method given by name; yours is an object")
         return method
@@ -59,10 +68,36 @@ def make_method(method: str | Method, **options: Any) -> Method:
         if name not in known:
             there = ", ".join(known) or "none"
             raise InputError(f"method {method} has no option {name!r}; there are {there}")
+    hints = get_type_hints(METHODS[method])
+    for name, value in options.items():
+        if not _fits(value, hints[name]):
+            wanted, found = inspect.formatannotation(hints[name]), brief(repr(value), 40)
+            raise InputError(f"method {method}: {name} must be {wanted}, found {found}")
     try:
         return METHODS[method](**options)
     except TypeError as e:
         raise InputError(f"method {method}: {e}") from None
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether an option's value is of the annotated kind, and a number that can be reckoned with.
+
+    Values outside a Literal are left to the method, which has a better sentence for them.
+    """
+    number = isinstance(value, Real)
+    if number and not -LARGEST_OPTION <= value <= LARGEST_OPTION:  # not so for NaN either
+        return False
+    origin, parts = get_origin(hint) or hint, get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is Literal:
+        return any(_fits(value, type(part)) for part in parts)
+    if origin in (int, float):
+        kind = Integral if origin is int else Real
+        return isinstance(value, kind) and not isinstance(value, bool)
+    if origin is tuple:
+        return isinstance(value, (tuple, list, np.ndarray))
+    return origin is Any or isinstance(value, origin)
 
 
 def method_name(method: Method) -> str:

@@ -123,7 +123,7 @@ def fit_bins(samples: Samples, edges: list[float]) -> Curve:
         def table(values: list[float]) -> Tensor:
             return torch.tensor(values, dtype=x.dtype, device=x.device)
 
-        interval = torch.searchsorted(table(edges), x, right=True)
+        interval = torch.searchsorted(table(edges), x.contiguous(), right=True)
         scale, shift = table([f.scale for f in lines]), table([f.shift for f in lines])
         return scale[interval] * x + shift[interval]
 

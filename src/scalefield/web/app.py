@@ -267,7 +267,7 @@ class Server:
         edit, name = parse_edit(body, self.limits), request.path_params["name"]
         said = body.get("fov_deg")
         known = isinstance(said, (int, float)) and not isinstance(said, bool)
-        fov_deg = float(said) if known else None
+        fov_deg = float(min(max(said, -1), 360)) if known else None  # whole numbers have no end
         data, media_type = await self.heavy.run(lambda: export(session, edit, name, fov_deg))
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(data, media_type=media_type, headers=headers)

@@ -66,7 +66,7 @@ class Guard:
             return "this server does not answer to that Host; open it by the address it printed"
         origin = headers.get("origin")
         # The port counts too: another server on this machine is another site.
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and origin_host(origin) != host.lower():
             return "this server answers only to its own page; the Origin is another site"
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
             return "this server answers only to its own page; the request comes from another site"
@@ -77,6 +77,14 @@ def host_name(host: str) -> str:
     """`name:port` without the port; IPv6 addresses keep their brackets."""
     name, _, port = host.lower().rpartition(":")
     return name if name and port.isdigit() else host.lower()
+
+
+def origin_host(origin: str) -> str:
+    """Name and port of an Origin; empty for one that is no address."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 class Bodies:
@@ -93,7 +101,7 @@ class Bodies:
         """The whole body, which counts until the block ends; or 413, 408, 503."""
         too_large = HTTPException(413, f"that is more than the {limit / 2**20:g} MiB taken here")
         promised = request.headers.get("content-length", "0")
-        if not promised.isdigit() or int(promised) > limit:
+        if not promised.isdecimal() or int(promised) > limit:
             raise too_large
         chunks: list[bytes] = []
         size = 0

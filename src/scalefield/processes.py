@@ -1,0 +1,46 @@
+"""Worker processes that end when they should: with their parent, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+from threading import Thread
+
+
+@contextmanager
+def worker_pool(
+    workers: int, start: Callable[..., None], *given: object
+) -> Iterator[ProcessPoolExecutor]:
+    """A pool of processes of one torch thread each, in which `start(*given)` has run.
+
+    Where the block is left early, what has not begun is forgotten.
+    """
+    context = get_context("spawn")  # a fork after torch's threads have started may hang
+    pool = ProcessPoolExecutor(workers, context, _begin, (start, given))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin(start: Callable[..., None], given: tuple) -> None:
+    import torch
+
+    Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches all; the parent tells the others
+    warnings.simplefilter("ignore")  # the parent loads the same, and has said it
+    torch.set_num_threads(1)  # sums must not depend on how many threads share them
+    start(*given)
+
+
+def _end_with_parent() -> None:
+    """A killed command cannot tell its workers to stop; they would wait for work for ever."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
