@@ -92,11 +92,9 @@ class Scale:
                 ticks = [t for t in ticks if self.low <= t <= self.high]
                 if 2 <= len(ticks) <= most:
                     return [float(f"{t:.6g}") for t in ticks]
-            step = max(1, -(-(last - first) // (most - 1)))  # for so many decades, not each
-            ticks = [10.0**e for e in range(first, last + 1, step)]
-            ticks = [t for t in ticks if self.low <= t <= self.high]
-            if len(ticks) >= 2:
-                return ticks
+            inside = [e for e in range(first, last + 1) if self.low <= 10.0**e <= self.high]
+            if len(inside) >= 2:  # too many decades for a tick in each
+                return [10.0**e for e in inside[:: -(-(len(inside) - 1) // (most - 1))]]
         return round_steps(self.low, self.high, most)
 
 
