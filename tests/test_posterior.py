@@ -1,13 +1,12 @@
 import dataclasses
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scalefield.kernel import Kernel, Points
-from scalefield.posterior import MOST_JUDGED, Posterior, credence, doubt, evidence
+from scalefield.posterior import Posterior
 from scalefield.ridge import Ridge, solve
 from test_kernel import KERNEL, points
 
@@ -116,78 +115,3 @@ def test_images_in_a_batch_are_solved_alone(n, seed):
         alone = Posterior.fit(KERNEL, anchors, own, sigma)
         torch.testing.assert_close(together[i].mean(query), alone.mean(query))
         torch.testing.assert_close(together[i].variance(query), alone.variance(query))
-
-
-def field_of_the_kernel(n, seed, scale=1.0):
-    """Anchors whose y is drawn from the kernel itself, its bends `scale` times as rough."""
-    anchors = points(n, seed)
-    rng = np.random.default_rng(seed)
-    covariance = scale**2 * KERNEL(anchors, anchors).numpy() + 1e-9 * np.eye(n)
-    y = torch.from_numpy(np.linalg.cholesky(covariance) @ rng.normal(size=n)) + anchors.mean
-    return anchors, y + 0.02 * torch.from_numpy(rng.normal(size=n)), rng
-
-
-def test_gross_errors_are_found_and_honest_anchors_stay():
-    """30 % of the anchors wrong by a factor of 4 to 10, in ten fields."""
-    n, found, honest = 100, [], []
-    noise = torch.full((n,), 0.02, dtype=torch.float64)
-    for seed in range(10):
-        anchors, y, rng = field_of_the_kernel(n, seed)
-        wrong = torch.from_numpy(rng.permutation(n) < 30)
-        factor = torch.from_numpy(rng.choice([-1, 1], n) * rng.uniform(np.log(4), np.log(10), n))
-        assert float((credence(KERNEL, anchors, y, noise) > 0.5).double().mean()) >= 0.97
-        kept, _ = doubt(KERNEL, anchors, y + wrong * factor, noise)
-        found.append(float((~kept)[wrong].double().mean()))
-        honest.append(float(kept[~wrong].double().mean()))
-    assert np.mean(found) > 0.85
-    assert np.mean(honest) > 0.9
-
-
-def test_scattered_errors_are_the_anchors_and_those_that_hang_together_the_estimator_s():
-    """Of 100 anchors over a flat field 12 are off by a factor of two: anywhere, or side by side."""
-    v, u = np.divmod(np.arange(100), 10)
-    one = torch.ones(100, 1, dtype=torch.float64)
-    position = torch.from_numpy(np.stack([u, v], axis=1) / 10.0)
-    flat = torch.zeros(100, dtype=torch.float64)
-    anchors = Points(
-        position, flat, 0 * one, 0 * one[:, None].expand(-1, 2, -1), one.expand(-1, 2), flat
-    )
-    noise = torch.full((100,), 0.01, dtype=torch.float64)
-    rng = np.random.default_rng(0)
-    scattered, together = flat.clone(), flat.clone()
-    scattered[torch.from_numpy(rng.permutation(100)[:12])] = torch.from_numpy(
-        0.7 * rng.choice([-1.0, 1.0], 12)
-    )
-    together[torch.from_numpy((u < 3) & (v < 4))] = 0.7
-    for y, blamed in ((scattered, True), (together, False)):
-        proof = evidence(KERNEL, anchors, y, noise, y == 0)
-        assert (proof > 20) == blamed
-
-
-def test_many_anchors_are_judged_by_their_neighbours():
-    """In blocks: what a block says is what it says alone."""
-    anchors, y, rng = field_of_the_kernel(MOST_JUDGED + 20, 3)
-    y[torch.from_numpy(rng.permutation(len(y))[:40])] += torch.from_numpy(rng.choice([-2, 2], 40))
-    noise = torch.full((len(y),), 0.02, dtype=torch.float64)
-    kept, _ = doubt(KERNEL, anchors, y, noise)
-    place = anchors.position
-    axis = int((place.amax(dim=0) - place.amin(dim=0)).argmax())
-    half = place[:, axis].argsort(stable=True)[: len(y) // 2]
-    alone = credence(KERNEL, anchors[half], y[half], noise[half]) > 0.5
-    assert torch.equal(kept[half], alone)
-
-
-@settings(max_examples=15)
-@given(seed=st.integers(0, 500))
-def test_a_rough_field_is_no_proof_against_its_anchors(seed):
-    anchors, y, _ = field_of_the_kernel(60, seed, scale=4.0)
-    noise = torch.full((60,), 0.02, dtype=torch.float64)
-    kept = credence(KERNEL, anchors, y, noise) > 0.5
-    assert evidence(KERNEL, anchors, y, noise, kept) < 9
-
-
-def test_without_a_majority_nobody_is_doubted():
-    anchors, _, noise = problem(4, 0)
-    y = torch.tensor([0.0, 0.0, 0.0, 9.0], dtype=torch.float64)
-    assert bool((credence(KERNEL, anchors, y, noise) == 1).all())
-    assert evidence(KERNEL, anchors, y, noise, torch.ones(4, dtype=torch.bool)) == 0

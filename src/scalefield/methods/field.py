@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int64
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.checked import checked
 from scalefield.cues import grid_image, grid_shape, log_depth_and_level, upsample
+from scalefield.doubt import doubt
 from scalefield.embedding import FieldMaps, FieldNet, FieldNetConfig, Layout
 from scalefield.errors import InputError, brief
 from scalefield.files import read_json, write_atomic, write_json
@@ -28,19 +29,13 @@ from scalefield.kernel import Kernel, Term
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import WEIGHTS
 from scalefield.patchwork import Patchwork
-from scalefield.posterior import Posterior, doubt
+from scalefield.posterior import Posterior
 from scalefield.result import Recovery, Rejection
 from scalefield.scene import STD_CELLS, Scene, dense_mean, dense_parts, dense_std
 from scalefield.targets import targets
 
 EXACT_ANCHORS = 2000
 """More anchors than this are solved patch by patch."""
-
-LEAST_EVIDENCE = 6.0
-EVIDENCE_AN_ANCHOR = 0.1
-"""Nats by which wrong anchors must explain the data better than a rough field does, at least and
-for each anchor, before any is rejected: dropping those where the MDE missed an object makes the
-field worse."""
 
 LEAST_NOISE = 1e-3
 """However precise a measurement, its pixel and the map's agree to a part in a thousand at best."""
@@ -140,7 +135,8 @@ class Field:
     """The shipped model, a folder that `FieldModel.save` wrote, or a model."""
     robust: bool = True
     """Reject anchors that the others contradict, where gross errors explain that better than a
-    rough field does; else they are only named. Of fewer than five anchors none is doubted."""
+    rough field or a missed object does; else they are only named. Of fewer than five anchors none
+    is doubted."""
 
     least_anchors: ClassVar[int] = 0
 
@@ -183,15 +179,20 @@ class Field:
         fallbacks: tuple[str, ...] = ()
         warnings: tuple[str, ...] = ()
         if self.robust:
-            kept, proof = doubt(model.kernel, points, y, noise)
-            strange = sorted(order[(~kept).cpu().numpy()].tolist())
-            if proof > max(LEAST_EVIDENCE, EVIDENCE_AN_ANCHOR * len(y)):
-                rejected = tuple(Rejection(i, "contradicted by the others") for i in strange)
-                points, y, noise = points[kept], y[kept], noise[kept]
-            elif strange and proof > 0:
-                named = ", ".join(f"#{i} ({anchors.depth_m[i]:.3g} m)" for i in strange[:5])
-                more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
-                warnings = (f"used, but contradicted by the others: {named}{more}",)
+            verdict = doubt(model.kernel, points, y, noise)
+            wrong, strange, vouched = (
+                np.sort(order[which.cpu().numpy()]) for which in vars(verdict).values()
+            )
+            rejected = tuple(Rejection(int(i), "contradicted by the others") for i in wrong)
+            right = ~verdict.wrong
+            points, y, noise = points[right], y[right], noise[right]
+            if len(strange):
+                warnings += (f"used, but contradicted by the others: {named(anchors, strange)}",)
+            if len(vouched):
+                warnings += (
+                    "used, but explained by neighbours alone; the relative depth seems to be wrong "
+                    f"there: {named(anchors, vouched)}",
+                )
         posterior: Posterior | Patchwork
         if len(y) > EXACT_ANCHORS:
             posterior = Patchwork.fit(model.kernel, points, y, noise)
@@ -206,7 +207,7 @@ class Field:
         the slope over log-depth, each linear mode, and each way of bending."""
         model = self.load()
         scene = model.scene(mde_output)
-        return dense_parts(self.solve(scene, anchors, model).posterior, scene, each_mode=True)
+        return dense_parts(self.solve(scene, anchors, model).posterior, scene)
 
     def speakers(
         self, mde_output: MDEOutput, anchors: Anchors, u: int, v: int
@@ -257,6 +258,12 @@ def expected(model: FieldModel, scene: Scene) -> Recovery:
 
 
 NO_ANCHORS = Anchors([], [], [])
+
+
+def named(anchors: Anchors, which: Int64[np.ndarray, " m"]) -> str:
+    """The first of some anchors, by number and depth, and how many more there are."""
+    first = ", ".join(f"#{i} ({anchors.depth_m[i]:.3g} m)" for i in which[:5])
+    return first + (f" and {len(which) - 5} more" if len(which) > 5 else "")
 
 
 def spread(model: FieldModel, posterior: Posterior | Patchwork) -> float:

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.defaults import METHOD_NAME
+from scalefield.doubt import doubt
 from scalefield.errors import InputError
 from scalefield.mde import MDEOutput
 from scalefield.methods import METHODS, make_method
 from scalefield.methods.basis import anchor_embeddings, basis_std
 from scalefield.methods.field import Field, noise_log, spread
-from scalefield.posterior import Posterior, doubt
+from scalefield.posterior import Posterior
 from scalefield.recovery import recover_from
 from scalefield.result import DEPTH_LIMITS, Recovery, Report
 from scalefield.ridge import solve
@@ -200,9 +201,8 @@ def check_anchors(relative: Relative, anchors: Anchors) -> dict[str, Any]:
     points = scene.anchors(kept)
     y = torch.from_numpy(targets(output, kept))
     noise = torch.from_numpy(noise_log(kept, float(model.kernel.noise)))
-    trusted, proof = doubt(model.kernel, points, y, noise)
-    if proof <= 0:
-        trusted = torch.ones_like(trusted)
+    verdict = doubt(model.kernel, points, y, noise)
+    trusted = ~(verdict.wrong | verdict.strange)
     posterior = Posterior.fit(model.kernel, points[trusted], y[trusted], noise[trusted])
     # Suspects are judged by all that are trusted, each of these by the rest of them.
     residual = y - posterior.mean(points)
