@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -109,9 +110,11 @@ class FieldModel:
                 features = features if self.net.config.feature_channels else None
             maps = self.net(log_depth, image, features)
             lengths = [float(term.depth_length) for term in self.kernel.terms]
-            mde_output.memo[self.net] = Scene(
-                mde_output, maps, float(level), min(lengths, default=1.0)
-            )
+            # Without its memo, which holds the scene: circles wait for the garbage collector.
+            alone = copy(mde_output)
+            del vars(alone)["memo"]
+            scene = Scene(alone, maps, float(level), min(lengths, default=1.0))
+            mde_output.memo[self.net] = scene
         return mde_output.memo[self.net]
 
 
