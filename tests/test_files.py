@@ -247,6 +247,18 @@ def test_a_folder_is_no_exr(tmp_path):
         files.read_map(folder_at(tmp_path / "a.exr"))
 
 
+def test_a_damaged_exr_is_one_sentence_and_openexr_is_not_heard(tmp_path, capfd):
+    pytest.importorskip("OpenEXR")
+    path = tmp_path / "a.exr"
+    files.write_map(path, np.linspace(1, 2, 48 * 64, dtype=np.float32).reshape(48, 64))
+    whole = path.read_bytes()
+    for damaged in (whole[:200], whole[:-40], whole[:600] + bytes(40) + whole[640:]):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"a.exr: not a readable EXR file \((Unable|Warning)"):
+            files.read_map(path)
+    assert capfd.readouterr() == ("", "")
+
+
 def folder_at(path: Path) -> Path:
     path.mkdir()
     return path

@@ -203,7 +203,7 @@ def _parse_csv(path: Path) -> dict[str, list[float]]:
         raise InputError(f"{path}, line {reader.line_num}: not a CSV file ({e})") from None
     names = [name.strip() for name in lines[0][1]] if lines else []
     if not {"u", "v", "depth_m"} <= set(names) or len(set(names)) < len(names):
-        found = ",".join(names)[:80] or "an empty file"
+        found = brief(",".join(names), 80) or "an empty file"
         raise InputError(f"{path}: wanted the header u,v,depth_m[,sigma_m], found {found}")
     columns: dict[str, list[float]] = {
         name: [] for name in names if name in ("u", "v", "depth_m", "sigma_m")

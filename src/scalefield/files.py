@@ -12,7 +12,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -429,11 +429,29 @@ def _read_exr(path: Path) -> dict[str, np.ndarray]:
     openexr = _import_openexr()
     if not path.is_file():
         read_bytes(path)  # says what there is instead
+    with exr_unheard() as said:
+        try:
+            with openexr.File(str(path), separate_channels=True) as file:
+                return {name: channel.pixels for name, channel in file.channels().items()}
+        except (RuntimeError, ValueError, TypeError) as e:
+            why = brief(said.getvalue() or e)
+            raise InputError(f"{path}: not a readable EXR file ({why})") from None
+
+
+@contextmanager
+def exr_unheard() -> Iterator[io.StringIO]:
+    """OpenEXR prints what it dislikes in a damaged file: to stdout, which is returned, and more
+    to the process's stderr, which is lost."""
+    said = io.StringIO()
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
     try:
-        with openexr.File(str(path), separate_channels=True) as file:
-            return {name: channel.pixels for name, channel in file.channels().items()}
-    except (RuntimeError, ValueError, TypeError) as e:
-        raise InputError(f"{path}: not a readable EXR file ({brief(e)})") from None
+        with redirect_stdout(said):
+            yield said
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
 
 
 def _import_openexr() -> Any:
