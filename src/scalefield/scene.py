@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -20,24 +21,34 @@ from scalefield.embedding import FieldMaps
 from scalefield.kernel import Kernel, Points, term_names
 from scalefield.mde.output import MDEOutput
 from scalefield.patchwork import Patchwork
-from scalefield.posterior import Posterior
+from scalefield.posterior import Posterior, linear_columns
+
+Held = TypeVar("Held")
 
 PAIRS_AT_ONCE = 1 << 18
 """Pixel-anchor pairs that are worked on at once: what a processor's cache holds."""
 
-EXACT_PIXELS = 1 << 16
-"""In images with more pixels the dense field is interpolated from nodes, …"""
-KEPT_PIXELS = 1 << 19
-"""… and up to so many, where each lies among them is kept for the next set of anchors."""
-SLICE_CELLS = 140
-"""Nodes in the square root of the image's area; 640×480 pixels have one every four."""
-NODES_A_LENGTH = 24
-"""Nodes in log-depth for each length over which the kernel changes, …"""
+CELLS = (80, 113, 160, 226, 320)
+"""Nodes in the square root of the image's area: 640×480 pixels have one every 7 pixels, or …"""
+CELLS_APART = 6.0
+"""… every so many to the distance between anchors, near which the field has its cusps."""
+FEW = int((CELLS[0] / CELLS_APART) ** 2)
+"""For up to so many anchors the coarsest nodes do, and what they have to do with them is kept."""
+PIXELS_A_CELL = 5
+"""Where that is no more than so many pixels for each, they are computed one by one instead."""
+NODES_A_LENGTH = 0.1
+"""Nodes in log-depth for each length over which the kernel changes, in parts of `CELLS`, …"""
 MOST_NODES = 500
 """… and at most so many, whatever the map's range."""
+KEPT_PIXELS = 1 << 19
+"""In images of up to so many pixels, where each lies among the nodes is kept."""
+BAND_PIXELS = 1 << 16
+"""Pixels that are looked at at once where they are computed one by one."""
 
 STD_CELLS = 80
-"""Cells along the longer side on which the deviation, which is smooth, is computed."""
+"""Cells along the longer side on which the deviation, which is smooth, is computed, …"""
+FEW_STD_CELLS = 56
+"""… and where anchors are few."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,21 +61,45 @@ class Scene:
     """Median of log D_MDE, which log-depth is taken around."""
     depth_length: float
     """Log-depth over which the kernel changes most quickly."""
+    lattices: dict[int, Lattice] = field(default_factory=dict, init=False)
+    """The nodes that the last anchors needed, by their `CELLS`."""
+    std_cells: dict[int, StdCells] = field(default_factory=dict, init=False)
+    """Where the deviation of the last anchors' field was computed, by `STD_CELLS`."""
 
     @property
     def unit(self) -> float:
         """Pixels in the square root of the image's area."""
         return math.sqrt(math.prod(self.mde_output.shape))
 
+    @property
+    def middle(self) -> Float[Tensor, " 2"]:
+        """The image's middle in the units of `Points.position`."""
+        height, width = self.mde_output.shape
+        device = self.mde_output.prediction.device
+        return torch.tensor([width / 2, height / 2], device=device).double() / self.unit
+
     @cached_property
     def log_depth(self) -> Float[Tensor, "h w"]:
         """log D_MDE around its median, at full resolution."""
         return (self.mde_output.mde_depth.log() - self.level).float()
 
-    @cached_property
-    def lattice(self) -> Lattice:
-        """The nodes that this image's pixels need."""
-        return Lattice.of(self)
+    def alone(self) -> Scene:
+        """The same image without what is kept for the next anchors, to be held by that."""
+        scene = copy(self)
+        vars(scene).update(lattices={}, std_cells={})
+        return scene
+
+    def lattice(self, anchors: int) -> Lattice | None:
+        """The nodes that this image's pixels need; None where it is as cheap to do without."""
+        cells = cells_for(anchors)
+        if math.prod(self.mde_output.shape) <= PIXELS_A_CELL * cells**2:
+            return None
+        return kept(self.lattices, cells, lambda: Lattice.of(self, cells))
+
+    def deviation_cells(self, anchors: int) -> StdCells:
+        """Where the deviation is computed."""
+        cells = FEW_STD_CELLS if anchors <= FEW else STD_CELLS
+        return kept(self.std_cells, cells, lambda: StdCells.of(self, cells))
 
     def pixels(self, rows: Int64[np.ndarray, " n"], columns: Int64[np.ndarray, " n"]) -> Points:
         """Single pixels, float64."""
@@ -87,38 +122,46 @@ class Scene:
         return self.pixels(chosen[:, 0], chosen[:, 1]), chosen
 
 
+def cells_for(anchors: int) -> int:
+    """The fewest `CELLS` that do for so many anchors."""
+    wanted = CELLS_APART * math.sqrt(anchors)
+    return next((cells for cells in CELLS if cells >= wanted), CELLS[-1])
+
+
+def kept(held: dict[int, Held], key: int, make: Callable[[], Held]) -> Held:
+    """What is held under the key; anything else makes room for it."""
+    if key not in held:
+        made = make()
+        held.clear()
+        held[key] = made
+    return held[key]
+
+
 def dense_mean(posterior: Posterior | Patchwork, scene: Scene) -> Float[Tensor, "h w"]:
-    """E[ℓ] at every pixel."""
-    parts = iter(dense_parts(posterior, scene).values())
-    total = next(parts)
-    for part in parts:
-        total = total + part
-    return total
+    """E[ℓ] at every pixel: the sum of `dense_parts`, without making each."""
+    linear, maps = posterior.linear(), scene.maps
+    on_grid = torch.einsum("bkhw,k->bhw", maps.modes, linear.weights.float())[:, None]
+    on_grid = on_grid + maps.mean * linear.trust.float() + linear.constant.float()
+    total = upsample(on_grid, scene.mde_output.shape)[0, 0]
+    total = total.addcmul_(scene.log_depth, linear.slope.float())
+    return total.add_(dense_bends(posterior, scene, False)[0]) if posterior.kernel.terms else total
 
 
-def dense_parts(
-    posterior: Posterior | Patchwork, scene: Scene, *, each_mode: bool = False
-) -> dict[str, Float[Tensor, "h w"]]:
+def dense_parts(posterior: Posterior | Patchwork, scene: Scene) -> dict[str, Float[Tensor, "h w"]]:
     """E[ℓ] at every pixel, split by what explains it. Linear parts are made on the grid and
     upsampled; bends are made at full resolution, where log-depth has its edges."""
-    kernel, linear = posterior.kernel, posterior.linear()
-    shape = scene.mde_output.shape
+    linear, shape = posterior.linear(), scene.mde_output.shape
+    modes = upsample(scene.maps.modes, shape)[0] * linear.weights.float()[:, None, None]
     parts = {
         "global": torch.ones_like(scene.log_depth) * linear.constant.float(),
         "mean": upsample(scene.maps.mean, shape)[0, 0] * linear.trust.float(),
         "slope": scene.log_depth * linear.slope.float(),
+        **{f"mode {k}": mode for k, mode in enumerate(modes, start=1)},
     }
-    weights = linear.weights.float()
-    if each_mode:
-        modes = upsample(scene.maps.modes, shape)[0] * weights[:, None, None]
-        parts |= {f"mode {k}": mode for k, mode in enumerate(modes, start=1)}
-    else:
-        modes = torch.einsum("bkhw,k->bhw", scene.maps.modes, weights)
-        parts["modes"] = upsample(modes[:, None], shape)[0, 0]
-    if not kernel.terms:
+    if not posterior.kernel.terms:
         return parts
-    bends = dense_bends(posterior, scene, each_mode)
-    return parts | dict(zip(term_names(kernel) if each_mode else ["bends"], bends, strict=True))
+    bends = dense_bends(posterior, scene, True)
+    return parts | dict(zip(term_names(posterior.kernel), bends, strict=True))
 
 
 def dense_bends(
@@ -126,51 +169,49 @@ def dense_bends(
 ) -> Float[Tensor, "terms h w"]:
     """What the bending terms say at every pixel, each alone or in sum; in large images by
     interpolation between nodes."""
-    height, width = scene.mde_output.shape
-    if height * width > EXACT_PIXELS:
-        lattice = scene.lattice
-        values = bends_at(posterior, scene, lattice.sights)
-        if not each_term:
-            values = values.sum(dim=1, keepdim=True)
-        made = lattice.spread(values)
+    lattice = scene.lattice(count := len(posterior.anchors))
+    if lattice is not None and count <= FEW and not each_term and isinstance(posterior, Posterior):
+        values = lattice.hearing.weighted(posterior)[:, None]
     else:
-        v, u = torch.meshgrid(
-            torch.arange(height, device=scene.log_depth.device),
-            torch.arange(width, device=scene.log_depth.device),
-            indexing="ij",
-        )
-        pixels = torch.stack([u, v], dim=-1).flatten(0, 1).float()
-        sights = Sights.at(scene, pixels, scene.log_depth.flatten())
-        made = bends_at(posterior, scene, sights)
-        if not each_term:
-            made = made.sum(dim=1, keepdim=True)
-    return made.mT.reshape(-1, height, width)
+        sights = every_pixel(scene) if lattice is None else [lattice.sights]
+        values = torch.cat([bends_at(posterior, scene, seen) for seen in sights])
+        values = values if each_term else values.sum(dim=1, keepdim=True)
+    made = values if lattice is None else lattice.spread(values)
+    return made.mT.reshape(-1, *scene.mde_output.shape)
+
+
+def every_pixel(scene: Scene) -> Iterator[Sights]:
+    """What the bending terms look at in every pixel, row by row."""
+    log_depth, width = scene.log_depth.flatten(), scene.mde_output.shape[1]
+    for first in range(0, len(log_depth), BAND_PIXELS):
+        some = log_depth[first : first + BAND_PIXELS]
+        number = torch.arange(first, first + len(some), device=some.device)
+        row = number.div(width, rounding_mode="floor")
+        yield Sights.at(scene, torch.stack([number % width, row], dim=1).float(), some)
 
 
 def bends_at(
     posterior: Posterior | Patchwork, scene: Scene, sights: Sights
 ) -> Float[Tensor, "n terms"]:
     """What each bending term says at some points."""
-    height, width = scene.mde_output.shape
-    middle = sights.design.new_tensor([width / 2, height / 2], dtype=torch.float64) / scene.unit
     if isinstance(posterior, Posterior):
-        bends = Bends(posterior.kernel, posterior.anchors, posterior.alpha, middle)
-        return torch.cat([bends(seen) for seen in sights.split(bends.step)])
+        bends = Bends(posterior.kernel, posterior.anchors, scene.middle, torch.float32)
+        return bends.weighted(sights, posterior.alpha)
     made = torch.zeros_like(sights.amplitude)
-    for number, where, share in posterior.shares(sights.design[:, :2] + middle):
+    for number, where, share in posterior.shares(sights.position + scene.middle):
         near = posterior.anchors[posterior.patches[number].near]
-        bends = Bends(posterior.kernel, near, posterior.alphas[number], middle)
-        here = Sights(sights.design[where], sights.amplitude[where])
-        parts = torch.cat([bends(seen) for seen in here.split(bends.step)])
+        bends = Bends(posterior.kernel, near, scene.middle, torch.float32)
+        parts = bends.weighted(sights[where], posterior.alphas[number])
         made[where] += share[:, None].float() * parts
     return made
 
 
-class Sights(NamedTuple):
-    """What the bending terms look at in n points, so that a matrix product gives all distances."""
+@dataclass(frozen=True, eq=False)
+class Sights:
+    """What the bending terms look at in n points, so that matrix products give all distances."""
 
-    design: Float[Tensor, "n c"]
-    """Position p and log-depth d around their middles, 1, ‖p‖², d², and φ_j and ‖φ_j‖² of all j."""
+    designs: tuple[Float[Tensor, "n c"], ...]
+    """For each term: position p and log-depth d around their middles, 1, ‖p‖², d², φ, ‖φ‖²."""
     amplitude: Float[Tensor, "n j"]
 
     @classmethod
@@ -184,71 +225,131 @@ class Sights(NamedTuple):
         middle = pixels.new_tensor([shape[1] / 2, shape[0] / 2])
         embedding, amplitude = values.split([layout.terms * layout.channels, layout.terms], dim=1)
         embedding = embedding.unflatten(1, (layout.terms, layout.channels))
-        return cls(design((pixels - middle) / scene.unit, log_depth, embedding), amplitude)
+        return cls.of((pixels - middle) / scene.unit, log_depth, embedding, amplitude)
 
-    def split(self, step: int) -> Iterator[Sights]:
-        """A few points at a time."""
-        for design, amplitude in zip(
-            self.design.split(step), self.amplitude.split(step), strict=True
-        ):
-            yield Sights(design, amplitude)
+    @classmethod
+    def of(
+        cls,
+        position: Float[Tensor, "n 2"],
+        log_depth: Float[Tensor, " n"],
+        embedding: Float[Tensor, "n j e"],
+        amplitude: Float[Tensor, "n j"],
+    ) -> Sights:
+        """Points around the image's middle."""
+        d = log_depth[:, None]
+        near = [position, d, torch.ones_like(d), norm(position), d.square()]
+        own = embedding.unbind(dim=1)
+        return cls(tuple(torch.cat([*near, e, norm(e)], dim=1) for e in own), amplitude)
+
+    @property
+    def position(self) -> Float[Tensor, "n 2"]:
+        """(u, v) around the image's middle, in units of the square root of its area."""
+        return self.designs[0][:, :2]
+
+    def __getitem__(self, which: Tensor | slice) -> Sights:
+        return Sights(tuple(design[which] for design in self.designs), self.amplitude[which])
+
+    def __len__(self) -> int:
+        return len(self.amplitude)
+
+    def split(self, anchors: int) -> Iterator[Sights]:
+        """A few points at a time, to be held against so many anchors."""
+        step = max(1, PAIRS_AT_ONCE // max(1, anchors))
+        for first in range(0, len(self), step):
+            yield self[first : first + step]
 
 
-def design(
-    position: Float[Tensor, "n 2"],
-    log_depth: Float[Tensor, " n"],
-    embedding: Float[Tensor, "n j e"],
-) -> Float[Tensor, "n c"]:
-    """The columns of `Sights.design`."""
-    d = log_depth[:, None]
-    squares = position.square().sum(dim=1, keepdim=True), d.square()
-    columns = [position, d, torch.ones_like(d), *squares]
-    return torch.cat([*columns, embedding.flatten(1), embedding.square().sum(dim=2)], dim=1)
+def norm(values: Float[Tensor, "n c"]) -> Float[Tensor, "n 1"]:
+    """‖x‖² of every row."""
+    return values.square().sum(dim=1, keepdim=True)
 
 
 class Bends:
-    """The bending terms' parts of E[ℓ] at many points, in float32."""
+    """The bending terms between many points and some anchors."""
 
     def __init__(
-        self,
-        kernel: Kernel,
-        anchors: Points,
-        alpha: Float[Tensor, " n"],
-        middle: Float[Tensor, " 2"],
+        self, kernel: Kernel, anchors: Points, middle: Float[Tensor, " 2"], dtype: torch.dtype
     ) -> None:
         self.terms = kernel.terms
-        self.step = max(1, PAIRS_AT_ONCE // max(1, len(anchors)))
-        position = anchors.position - middle
-        count, terms, channels = anchors.embedding.shape
-        self.products, self.weights = [], []
+        position, d = anchors.position - middle, anchors.log_depth[:, None]
+        self.products, self.amplitudes = [], []
         for j, term in enumerate(self.terms):
             near, deep = float(term.position_length) ** -2, float(term.depth_length) ** -2
-            own, d = anchors.embedding[:, j], anchors.log_depth
+            own = anchors.embedding[:, j]
             # ‖x − a‖² = ‖x‖² − 2 xᵀa + ‖a‖², with the lengths on the anchors' side.
-            square = (
-                near * position.square().sum(dim=1) + deep * d.square() + own.square().sum(dim=1)
-            )
-            product = position.new_zeros(count, 6 + terms * (channels + 1))
-            product[:, :2] = -2 * near * position
-            product[:, 2] = -2 * deep * d
-            product[:, 3], product[:, 4], product[:, 5] = square, near, deep
-            product[:, 6 + j * channels : 6 + (j + 1) * channels] = -2 * own
-            product[:, 6 + terms * channels + j] = 1
-            self.products.append(product.float().mT.contiguous())
-            weight = alpha * anchors.amplitude[:, j] * float(term.amplitude) ** 2
-            self.weights.append(weight.float())
+            square = near * norm(position) + deep * d.square() + norm(own)
+            flat = torch.ones_like(d)
+            columns = [-2 * near * position, -2 * deep * d, square, near * flat, deep * flat]
+            product = torch.cat([*columns, -2 * own, flat], dim=1).mT
+            product = -0.5 * product if term.shape == "gaussian" else product
+            self.products.append(product.to(dtype).contiguous())
+            self.amplitudes.append(anchors.amplitude[:, j] * float(term.amplitude) ** 2)
 
-    def __call__(self, seen: Sights) -> Float[Tensor, "m terms"]:
-        """Each term at some points."""
+    def correlations(self, seen: Sights) -> Iterator[Float[Tensor, "m n"]]:
+        """κ_j of every pair, term by term."""
+        for term, design, product in zip(self.terms, seen.designs, self.products, strict=True):
+            r = design @ product
+            yield r.exp_() if term.shape == "gaussian" else r.clamp_(min=0).sqrt_().neg_().exp_()
+
+    def weighted(self, sights: Sights, alpha: Float[Tensor, " n"]) -> Float[Tensor, "m terms"]:
+        """Each term's part of E[ℓ] at some points, in sums over the anchors."""
+        dtype, made = sights.amplitude.dtype, []
+        weights = [(alpha * amplitude).to(dtype) for amplitude in self.amplitudes]
+        for seen in sights.split(len(alpha)):
+            pairs = zip(self.correlations(seen), weights, strict=True)
+            said = torch.stack([correlation @ weight for correlation, weight in pairs], dim=1)
+            made.append(said * seen.amplitude)
+        return torch.cat(made)
+
+
+class Hearing:
+    """The bends between an image's points and anchors, kept for the next ones: of few anchors that
+    are edited one at a time, all but one have been heard before."""
+
+    def __init__(self, sights: Sights, middle: Float[Tensor, " 2"]) -> None:
+        self.sights, self.middle = sights, middle
+        nothing = sights.amplitude.new_empty(0, len(sights))
+        self.last: tuple[object, tuple[tuple[float, ...], ...], Tensor] = (None, (), nothing)
+
+    def __call__(
+        self, kernel: Kernel, anchors: Points
+    ) -> tuple[Float[Tensor, "r m"], Int64[Tensor, " n"]]:
+        """Σ_j of the bending terms at every point, a row for each pixel with an anchor, and which
+        row is whose."""
+        terms, pixels, rows = self.last  # replaced as a whole: another thread may ask as well
+        if terms is not kernel.terms:
+            pixels, rows = (), rows[:0]
+        wanted = [tuple(place) for place in anchors.position.tolist()]
+        first = {pixel: i for i, pixel in reversed(list(enumerate(wanted)))}
+        still = [i for i, pixel in enumerate(pixels) if pixel in first]
+        if len(still) < len(pixels):
+            pixels, rows = tuple(pixels[i] for i in still), rows[still]
+        if new := sorted(first[pixel] for pixel in first.keys() - set(pixels)):
+            pixels = (*pixels, *(wanted[i] for i in new))
+            rows = torch.cat([rows, self.heard(kernel, anchors[torch.tensor(new)])])
+        self.last = kernel.terms, pixels, rows
+        number = {pixel: i for i, pixel in enumerate(pixels)}
+        whose = [number[pixel] for pixel in wanted]
+        return rows, torch.tensor(whose, dtype=torch.int64, device=rows.device)
+
+    def heard(self, kernel: Kernel, anchors: Points) -> Float[Tensor, "n m"]:
+        """The rows of anchors that have not been heard before."""
+        dtype = self.sights.amplitude.dtype
+        bends = Bends(kernel, anchors, self.middle, dtype)
         made = []
-        for term, product, weight in zip(self.terms, self.products, self.weights, strict=True):
-            r = seen.design @ product
-            if term.shape == "gaussian":
-                correlation = r.mul_(-0.5).exp_()
-            else:
-                correlation = r.clamp_(min=0).sqrt_().neg_().exp_()
-            made.append(correlation @ weight)
-        return torch.stack(made, dim=1) * seen.amplitude
+        for seen in self.sights.split(len(anchors)):
+            total = seen.amplitude.new_zeros(len(anchors), len(seen))
+            for j, correlation in enumerate(bends.correlations(seen)):
+                correlation.mul_(bends.amplitudes[j].to(dtype))
+                total.addcmul_(correlation.mT, seen.amplitude[:, j])
+            made.append(total)
+        return torch.cat(made, dim=1)
+
+    def weighted(self, posterior: Posterior) -> Float[Tensor, " m"]:
+        """The bends' part of E[ℓ] at every point."""
+        rows, number = self(posterior.kernel, posterior.anchors)
+        weights = posterior.alpha.new_zeros(len(rows)).index_add(0, number, posterior.alpha)
+        return rows.mT @ weights.to(rows.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,14 +368,15 @@ class Lattice:
     """Nodes in log-depth, the first of them at `nearest`."""
 
     @classmethod
-    def of(cls, scene: Scene) -> Lattice:
-        """The lattice of an image."""
+    def of(cls, scene: Scene, cells: int) -> Lattice:
+        """The lattice of an image, with so many nodes in the square root of its area."""
         height, width = scene.mde_output.shape
-        cells = grid_shape(height, width, round(SLICE_CELLS * max(height, width) / scene.unit))
+        grid = grid_shape(height, width, round(cells * max(height, width) / scene.unit))
         nearest, farthest = (float(x) for x in scene.log_depth.aminmax())
         reach = farthest - nearest
-        spacing = max(scene.depth_length / NODES_A_LENGTH, reach / MOST_NODES, 1e-6)
-        return cls(scene, cells, nearest, spacing, int(reach / spacing) + 2)
+        fine = scene.depth_length / (NODES_A_LENGTH * cells)
+        spacing = max(fine, reach / MOST_NODES, 1e-6)
+        return cls(scene.alone(), grid, nearest, spacing, int(reach / spacing) + 2)
 
     @cached_property
     def needed(self) -> Bool[Tensor, " all"]:
@@ -303,6 +405,11 @@ class Lattice:
         return Sights.at(self.scene, torch.stack([u, v], dim=1), depth)
 
     @cached_property
+    def hearing(self) -> Hearing:
+        """The bends between these nodes and the last anchors."""
+        return Hearing(self.sights, self.scene.middle)
+
+    @cached_property
     def kept(self) -> tuple[Int32[Tensor, "m 8"], Float[Tensor, "m 8"]] | None:
         """Numbers and weights of the nodes around every pixel, where they are not too many."""
         height, width = self.scene.mde_output.shape
@@ -314,7 +421,14 @@ class Lattice:
     @property
     def nbytes(self) -> int:
         """What it holds in memory."""
-        held = [*self.sights, self.slot, self.needed, *(self.kept or ())]
+        held = [
+            self.hearing.last[2],
+            *self.sights.designs,
+            self.sights.amplitude,
+            self.slot,
+            self.needed,
+            *(self.kept or ()),
+        ]
         return sum(t.numel() * t.element_size() for t in held)
 
     def around(self, rows: slice) -> tuple[Int64[Tensor, "m 8"], Float[Tensor, "m 8"]]:
@@ -360,8 +474,8 @@ class Lattice:
 
 
 def bands(height: int, width: int) -> Iterator[slice]:
-    """Rows of an image, a few at a time."""
-    step = max(1, PAIRS_AT_ONCE // width)
+    """Rows of an image, a few at a time: each pixel has its eight nodes."""
+    step = max(1, PAIRS_AT_ONCE // (8 * width))
     for first in range(0, height, step):
         yield slice(first, min(first + step, height))
 
@@ -373,9 +487,47 @@ def interpolated(
     return nnf.embedding_bag(index, values, mode="sum", per_sample_weights=weight)
 
 
+@dataclass(frozen=True, eq=False)
+class StdCells:
+    """The pixels at which the deviation is computed: the middles of a grid's cells."""
+
+    shape: tuple[int, int]
+    points: Points
+    middle: Float[Tensor, " 2"]
+
+    @classmethod
+    def of(cls, scene: Scene, cells: int) -> StdCells:
+        """So many cells along the longer side."""
+        shape = grid_shape(*scene.mde_output.shape, cells)
+        return cls(shape, scene.cells(shape)[0].to(torch.float64), scene.middle)
+
+    @cached_property
+    def hearing(self) -> Hearing:
+        """The bends between these pixels and the last anchors."""
+        points = self.points
+        place = points.position - self.middle
+        sights = Sights.of(place, points.log_depth, points.embedding, points.amplitude)
+        return Hearing(sights, self.middle)
+
+
 def dense_std(posterior: Posterior | Patchwork, scene: Scene) -> Float[Tensor, "h w"]:
     """Standard deviation of ℓ, made on a coarse grid and upsampled."""
-    shape = grid_shape(*scene.mde_output.shape, STD_CELLS)
-    points, _ = scene.cells(shape)
-    std = posterior.variance(points).sqrt().float()
-    return upsample(std.reshape(1, 1, *shape), scene.mde_output.shape)[0, 0]
+    cells = scene.deviation_cells(len(posterior.anchors))
+    if isinstance(posterior, Patchwork):
+        variance = posterior.variance(cells.points)
+    else:
+        variance = variance_at(posterior, cells)
+    std = variance.sqrt().float().reshape(1, 1, *cells.shape)
+    return upsample(std, scene.mde_output.shape)[0, 0]
+
+
+def variance_at(posterior: Posterior, cells: StdCells) -> Float[Tensor, " n"]:
+    """`Posterior.variance` at the cells; anchors that were heard before cost less."""
+    kernel, anchors, points = posterior.kernel, posterior.anchors, cells.points
+    if len(anchors) > FEW:
+        some = range(0, len(points), max(1, PAIRS_AT_ONCE // len(anchors)))
+        return torch.cat([posterior.variance(points[i : i + some.step]) for i in some])
+    rows, number = cells.hearing(kernel, anchors)
+    linear = linear_columns(kernel, anchors) @ linear_columns(kernel, points).mT
+    half = torch.linalg.solve_triangular(posterior.factor, linear + rows[number], upper=False)
+    return (kernel.variance(points) - half.square().sum(dim=0)).clamp(min=0)

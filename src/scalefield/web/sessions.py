@@ -77,8 +77,7 @@ class Relative:
         ]
         held += [self.output.valid, self.shown.prediction]
         held += [] if self.output.features is None else [self.output.features]
-        lattice = vars(self.shown_scene).get("lattice")  # not before the first anchors
-        nodes = 0 if lattice is None else lattice.nbytes
+        nodes = sum(lattice.nbytes for lattice in self.shown_scene.lattices.values())
         return nodes + sum({t.data_ptr(): t.numel() * t.element_size() for t in held}.values())
 
 
