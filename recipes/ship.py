@@ -8,6 +8,7 @@ RUNS is the folder that `train_shipped.py` wrote.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from pathlib import Path
@@ -23,8 +24,9 @@ from scalefield.training.mde import trained_on
 
 DATA = """Trained on 782 frames of public sample data: KITTI (CC BY-NC-SA 3.0), Taskonomy and
 7-Scenes (both for non-commercial research), SUN3D, an office of Replica, and single recordings of
-rooms, tabletops and bins. The code is Apache-2.0; the weights inherit what these terms ask of
-derived works, so take them for research, and train your own with the recipe for anything else."""
+rooms, tabletops and bins; and on rooms rendered by `scalefield.training.rooms`. The code is
+Apache-2.0; the weights inherit what these terms ask of derived works, so take them for research,
+and train your own with the recipe for anything else."""
 
 LITE = """# lite
 
@@ -36,7 +38,7 @@ scale, and F with 64 channels at a quarter of its working resolution of about 38
 
 It knows flats, kitchens, desks, tabletops and a few streets. Expect little of it elsewhere.
 
-Made by `recipes/train_shipped.py lite --steps {steps}`, seed {seed}.
+Made by `recipes/train_shipped.py lite --steps {steps} --rooms {rooms}`, seed {seed}.
 """
 
 CROSS_FIT = """
@@ -51,9 +53,10 @@ One model for any depth estimator and any number of anchors: a network of 0.47 M
 gives linear modes, embeddings, amplitudes and a mean function from log-depth (and the image, where
 there is one), and the numbers of a Gaussian process's kernel over them.
 
-Trained on the outputs of `lite` (cross-fitted: no frame was predicted by a model that had seen its
-place) and of FastDepth, and on true depth under synthetic distortions, {steps} steps of {batch}
-frames with 1 to 530 anchors, seed {seed}; the deviation was calibrated on val.
+Trained on the outputs of `lite` and of a ViT-S (both cross-fitted: no frame was predicted by a
+model that had seen its place) and of FastDepth, and on true depth under synthetic distortions;
+{steps} steps of {batch} frames with 1 to 530 anchors. Of three seeds this one, {seed}, was best on
+val, where the deviation was calibrated too.
 
 {data}
 
@@ -61,11 +64,15 @@ Made by `recipes/train_shipped.py field`.
 """
 
 
+def val_score(run: Path) -> float:
+    """Product of AbsRel over the regimes, as last measured on val."""
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    return math.prod(value for name, value in last.items() if name.startswith("absrel "))
+
+
 def ship_field(runs: Path) -> None:
-    """The universal model, where it was trained."""
-    run = runs / "field-s0"
-    if not (run / "model").is_dir():
-        return
+    """The universal model: the seed that is best on val."""
+    run = min(runs.glob("field-s?"), key=val_score)
     for name in ("model.safetensors", "config.json"):
         write_atomic(WEIGHTS / "field" / name, (run / "model" / name).read_bytes())
     config = json.loads((run / "run.json").read_text())["config"]
@@ -78,7 +85,8 @@ def main(runs: Path) -> None:
     config = json.loads((runs / "lite" / "run.json").read_text())["config"]
     for name in ("model.safetensors", "config.json"):
         write_atomic(WEIGHTS / "lite" / name, (runs / "lite" / "model" / name).read_bytes())
-    card = LITE.format(data=DATA, steps=config["steps"], seed=config["seed"])
+    numbers = {name: config[name] for name in ("steps", "rooms", "seed")}
+    card = LITE.format(data=DATA, **numbers)
     write_atomic(WEIGHTS / "lite" / "README.md", card.encode())
     fold = json.loads((runs / "lite-fold0" / "run.json").read_text())["config"]
     data = DATA + "\n" + CROSS_FIT.format(steps=fold["steps"])
@@ -93,8 +101,8 @@ def main(runs: Path) -> None:
             best = min(lines, key=lambda line: line["val_loss"])  # the checkpoint that was kept
             card = basis_card(name, "`lite`", data, config, best["val_absrel"])
             write_atomic(WEIGHTS / name / "README.md", card.encode())
-    write_sums()
     ship_field(runs)
+    write_sums()
     print(f"{len(trained_on(WEIGHTS / 'lite'))} scenes; weights in {WEIGHTS}")
 
 
