@@ -237,6 +237,26 @@ def test_without_anchors_it_says_what_it_expects_and_how_little_it_knows():
         recover_from(mde_output, Anchors([], [], []), Basis())
 
 
+def test_a_learned_level_speaks_as_one_more_measurement():
+    mde_output, truth = world()
+    alone = recover_from(mde_output, Anchors([], [], []), Field()).log_scale
+    many = draw(truth, 200)
+    learned, free = Field(level="learned"), Field()
+    for count, least, most in ((1, 0.05, 0.95), (200, 0.98, 1.02)):
+        anchors = Anchors(many.u[:count], many.v[:count], many.depth_m[:count] * 1.5)
+        told, untold = (field(mde_output, anchors).log_scale for field in (learned, free))
+        # Between what is expected and what the anchors say; many anchors have the last word.
+        way = float((told - alone).median() / (untold - alone).median())
+        assert least < way < most
+    # In other units the expected level is nonsense, and the scale is no longer free.
+    large = Anchors(many.u[:1], many.v[:1], many.depth_m[:1] * 1000)
+    assert float(free(mde_output, large).depth_m.median()) > 1.5 * float(
+        learned(mde_output, large).depth_m.median()
+    )
+    with pytest.raises(InputError, match="level"):
+        Field(level="known")
+
+
 def test_the_image_is_optional_and_heard():
     mde_output, truth = world()
     anchors = draw(truth, 20)

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from scalefield.files import read_json, write_atomic, write_json
 from scalefield.integrity import verified
 from scalefield.kernel import Kernel, Term
 from scalefield.mde.output import MDEOutput
+from scalefield.methods.affine import require_choice
 from scalefield.methods.basis import WEIGHTS
 from scalefield.patchwork import Patchwork
 from scalefield.posterior import Posterior
@@ -37,6 +38,8 @@ from scalefield.targets import targets
 
 EXACT_ANCHORS = 2000
 """More anchors than this are solved patch by patch."""
+
+Level = Literal["free", "learned"]
 
 LEAST_NOISE = 1e-3
 """However precise a measurement, its pixel and the map's agree to a part in a thousand at best."""
@@ -140,8 +143,15 @@ class Field:
     """Reject anchors that the others contradict, where gross errors explain that better than a
     rough field or a missed object does; else they are only named. Of fewer than five anchors none
     is doubted."""
+    level: Level = "free"
+    """free: the anchors alone say how large everything is, in whatever unit they are. learned: they
+    are in metres, and the level to be expected of such an image speaks as one more measurement,
+    which helps where anchors are one or a few."""
 
     least_anchors: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        require_choice("level", self.level, get_args(Level))
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
         """Recover; without anchors, what is to be expected."""
@@ -201,9 +211,14 @@ class Field:
             posterior = Patchwork.fit(model.kernel, points, y, noise)
             patches = len(posterior.patches)
             fallbacks = (f"{len(y)} anchors were solved in {patches} patches that overlap",)
+        elif self.level == "learned":
+            kernel = dataclasses.replace(model.kernel, constant=model.level_std)
+            offset = scene.maps.level[0].double() - scene.level
+            posterior = Posterior.fit(kernel, points, y, noise, offset)
         else:
             posterior = Posterior.fit(model.kernel, points, y, noise)
-        return Solved(posterior, spread(model, posterior), rejected, fallbacks, warnings)
+        factor = spread(model, posterior, level_known=self.level == "learned")
+        return Solved(posterior, factor, rejected, fallbacks, warnings)
 
     def decompose(self, mde_output: MDEOutput, anchors: Anchors) -> dict[str, Tensor]:
         """What log_scale is made of, as maps that sum to it: the global scale, the learned mean,
@@ -269,11 +284,14 @@ def named(anchors: Anchors, which: Int64[np.ndarray, " m"]) -> str:
     return first + (f" and {len(which) - 5} more" if len(which) > 5 else "")
 
 
-def spread(model: FieldModel, posterior: Posterior | Patchwork) -> float:
+def spread(
+    model: FieldModel, posterior: Posterior | Patchwork, *, level_known: bool = False
+) -> float:
     """Factor on the posterior's deviation that makes it honest for this image."""
     residual, deviation = posterior.leave_one_out()
     n = len(residual)
-    temper = tempered(strangeness(residual, deviation), n, model.patience)
+    # A level that is known beforehand is one more to differ from.
+    temper = tempered(strangeness(residual, deviation), n + level_known, model.patience)
     return model.calibration * n**-model.decay * temper
 
 
