@@ -184,7 +184,11 @@ def bad_anchors(text: str) -> dict[str, str]:
         ({}, (*OWN, "--option", "magic=1"), "method median has no option 'magic'; there are none"),
         ({}, (*OWN, "--option", "magic"), "--option wants name=value, found 'magic'"),
         ({}, (*OWN, "--labels", "nothing.png"), "nothing.png: no such file"),
-        ({}, (*OWN, "--png-units", "0"), "--png-units must be above zero, found 0"),
+        ({}, (*OWN, "--png-units", "0"), "--png-units must be 0.001 … 1e9, found 0"),
+        ({}, (*OWN, "--out", "x" * 300), "x: cannot be written .File name too long"),
+        ({}, (*OWN, "--fov-deg", "0", "--formats", "ply"), "between 0 and 180 degrees, found 0"),
+        ({}, ("--device", "cuda:99"), "device 'cuda:99' cannot be used here .*; cpu always can"),
+        ({}, ("--device", "meta"), "device 'meta' cannot be used here .*; cpu always can"),
         ({}, (*OWN, "--out", "anchors.csv"), "anchors.csv: cannot be written"),
         ({}, ("--depth", "new\nline.npy", "--kind", "depth"), "new line.npy: no such file"),
         ({}, (*OWN, "--method", "lwlr", "--option", "bandwidth=inf"), "bandwidth must be .*float"),
@@ -274,6 +278,17 @@ def test_help_exists_for_every_command(command, capsys):
         main([*command.split(), "--help"])
     assert caught.value.code in (0, None)
     assert "usage: scalefield" in capsys.readouterr().out
+
+
+def test_a_folder_in_the_place_of_an_output_keeps_all_of_them(folder, capsys):
+    assert recover(*OWN, "--out", "out") == 0
+    Path("out/preview.png").unlink()
+    Path("out/preview.png").mkdir()
+    before = {p: p.read_bytes() for p in Path("out").iterdir() if p.is_file()}
+    Path("anchors.csv").write_text(rows(scale=3.0))
+    assert recover(*OWN, "--out", "out") == 2
+    assert "preview.png: cannot be written (it is a folder)" in capsys.readouterr().err
+    assert {p: p.read_bytes() for p in Path("out").iterdir() if p.is_file()} == before
 
 
 def test_anchors_that_contradict_one_another_are_doubted_by_a_factor(folder, capsys):

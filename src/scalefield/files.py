@@ -115,7 +115,11 @@ def write_folder(path: str | Path) -> Iterator[Path]:
         with staging as folder:
             yield Path(folder)
             path.mkdir(exist_ok=True)
-            for file in sorted(Path(folder).iterdir()):
+            files = sorted(Path(folder).iterdir())
+            for file in files:
+                if (path / file.name).is_dir():
+                    raise InputError(f"{path / file.name}: cannot be written (it is a folder)")
+            for file in files:
                 os.replace(file, path / file.name)
     except OSError as e:
         raise InputError(f"{path}: cannot be written ({e.strerror})") from None
@@ -123,9 +127,9 @@ def write_folder(path: str | Path) -> Iterator[Path]:
 
 def spare_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
     """Refuse to write over what is read."""
-    read = [path for path in inputs if path is not None and path.exists()]
+    read = [path for path in inputs if path is not None and os.path.exists(path)]
     for output in outputs:
-        if output.exists() and any(output.samefile(path) for path in read):
+        if os.path.exists(output) and any(os.path.samefile(output, path) for path in read):
             raise InputError(f"{output} is read, and would be written over; give another --out")
 
 

@@ -106,6 +106,8 @@ class AnchorsCommand:
             raise InputError("--kitti has intrinsics and extrinsics for --points; give it alone")
         if self.intrinsics and self.fov_deg:
             raise InputError("--intrinsics and --fov-deg say the same; give one of them")
+        if self.depth_units is not None and not 1e-9 <= self.depth_units <= 1e9:
+            raise InputError(f"--depth-units must be 1e-9 … 1e9, found {self.depth_units:g}")
         if self.limit is not None and self.limit < 1:
             raise InputError(f"--limit must be 1 or more, found {self.limit}")
 
@@ -134,7 +136,8 @@ class AnchorsCommand:
         if self.depth.suffix.lower() == ".png":
             depth_m = read_depth_png(self.depth, units_per_metre=self.depth_units)
         else:
-            depth_m = read_map(self.depth, scale=1 / (self.depth_units or 1)).astype("float64")
+            scale = 1.0 if self.depth_units is None else 1 / self.depth_units
+            depth_m = read_map(self.depth, scale=scale).astype("float64")
         if not self.keep_edges:
             depth_m = np.where(depth_edges(depth_m), np.nan, depth_m)
         aside = self.depth_intrinsics or self.extrinsics or self.pose

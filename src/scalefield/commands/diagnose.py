@@ -50,7 +50,7 @@ class DiagnoseCommand:
         diagnoser = Diagnoser(dataset, data.mde, data.device, data.cache)
         results: dict[str, ImageDiagnosis | str] = {}
         for name, found in tqdm(
-            each(diagnoser, names, data.workers), total=len(names), unit="frame"
+            each(diagnoser, names, data.workers), total=len(names), unit="frame", disable=None
         ):
             results[name] = found
         config = {

@@ -55,7 +55,7 @@ class PredictCommand:
         cache = MDECache(folder, load_mde(self.mde, device=self.device, kind=self.kind))
         waiting: dict[tuple[int, ...], list[tuple[Path, np.ndarray]]] = {}
         made = kept = bad = 0
-        with tqdm(total=len(paths), unit="image", desc=cache.name) as progress:
+        with tqdm(total=len(paths), unit="image", desc=cache.name, disable=None) as progress:
             for path in paths:
                 try:
                     image = read_image(path)

@@ -130,13 +130,13 @@ class RecoverCommand:
             raise InputError("--depth-key and --resize speak of a --depth FILE, and none is given")
         if self.intrinsics and self.fov_deg:
             raise InputError("--intrinsics and --fov-deg say the same; give one of them")
-        if self.formats and not (self.intrinsics or self.fov_deg):
+        if self.formats and self.intrinsics is None and self.fov_deg is None:
             from scalefield.export import IN_SPACE
 
             for name in sorted(set(self.formats) & set(IN_SPACE)):
                 raise InputError(f"--formats {name} needs the camera: --intrinsics or --fov-deg")
-        if not 0 < self.png_units < float("inf"):
-            raise InputError(f"--png-units must be above zero, found {self.png_units:g}")
+        if not 1e-3 <= self.png_units <= 1e9:
+            raise InputError(f"--png-units must be 0.001 … 1e9, found {self.png_units:g}")
 
     def options(self) -> dict[str, Any]:
         """The method's options as Python values."""

@@ -8,6 +8,7 @@ after, resampling and the small solve, is linear algebra of a few lines and stay
 from __future__ import annotations
 
 import io
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -126,7 +127,13 @@ def export_onnx(generator: Generator, path: str | Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch's exporter warns about its own deprecations, which are not the user's."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Torch's exporter warns of its own deprecations, and of torchvision, which nobody misses."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -11,6 +11,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import UInt8
 
+from scalefield.devices import usable
 from scalefield.errors import InputError
 from scalefield.mde.output import Kind, MDEOutput
 
@@ -95,6 +96,7 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
     """
     from scalefield.mde.hub import find_weights, split_revision
 
+    usable(device)
     short, revision = split_revision(name)
     card = MODELS.get(short)
     if card is not None and card.loader == "lite":

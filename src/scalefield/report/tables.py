@@ -52,11 +52,11 @@ def load_run(path: str | Path) -> Run:
     """Read an output folder of evaluate, given itself or by its results.json."""
     path = Path(path)
     folder = path.parent if path.name == "results.json" else path
+    results = read_json(folder / "results.json")
     try:
-        results = read_json(folder / "results.json")
         labels = [method["label"] for method in results["config"]["methods"]]
         results["config"]["name"], results["cells"], results["data"]["evaluated"]
-    except (ValueError, KeyError, TypeError) as e:
+    except (KeyError, TypeError) as e:
         raise InputError(f"{folder}/results.json: not results of evaluate ({e!r})") from None
     timings = folder / "timings.json"
     return Run(

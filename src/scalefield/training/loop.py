@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from scalefield.devices import usable
 from scalefield.errors import InputError, brief
 from scalefield.files import read_json, write_atomic, write_json
 from scalefield.provenance import provenance
@@ -154,7 +155,7 @@ def processes() -> tuple[int, int]:
 def pick_device(name: str) -> torch.device:
     """The named device; "auto" is this process's GPU where there is one."""
     if name != "auto":
-        return torch.device(name)
+        return torch.device(usable(name))
     if torch.cuda.is_available():
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return torch.device("cpu")
