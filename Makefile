@@ -70,11 +70,10 @@ lowest: .venv/.core
 	.lowest/bin/python -m pytest -n $(WORKERS) --ignore=tests/export/test_onnx_export.py \
 	  --ignore=tests/training --ignore=tests/labelling --ignore=tests/web/test_page.py
 
-# Known vulnerabilities of everything installed. --strict: what could not be looked up is no pass.
+# Known vulnerabilities of everything installed; what could not be looked up is no pass.
 audit: .venv/.dev
 	$(PIP) --group release
-	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//' > .venv/frozen.txt
-	$(BIN)/python -m pip_audit --strict --no-deps --disable-pip -r .venv/frozen.txt
+	@$(BIN)/python scripts/audit.py
 
 weights-sums: .venv/.core  ## the hashes of shipped weights, after they were replaced
 	$(BIN)/python -m scalefield.integrity

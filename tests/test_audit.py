@@ -1,0 +1,23 @@
+"""`make audit` where its database is out of reach: one sentence, and no pass."""
+
+import importlib.util
+from pathlib import Path
+
+PATH = Path(__file__).parent.parent / "scripts" / "audit.py"
+
+
+def test_what_could_not_be_looked_up_is_no_pass(tmp_path, monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location("audit", PATH)
+    audit = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(audit)
+    page = tmp_path / "page.html"
+    page.write_text("<html>a mirror</html>")
+    assert "something else" in audit.reachable(page.as_uri())
+    page.write_text('{"info": {}, "vulnerabilities": []}')
+    assert audit.reachable(page.as_uri()) == ""
+    monkeypatch.setattr(audit, "reachable", lambda: "no route to host")
+    assert audit.main() == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "nothing was looked up" in said
+    assert "no route to host" in said
