@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from rivals import DepthTools, FormulaAtFullResolution, PublishedLWLR, SklearnRansac
 from timing import Work
 from worlds import Batch, Shape, World, da3_base, da3_input
 
+from scalefield.anchors import Anchors
 from scalefield.cues import upsample
 from scalefield.generator import Generator, GeneratorConfig
 from scalefield.mde.cache import MDECache
@@ -147,11 +150,28 @@ def field_steps(world: World, n: int) -> dict[str, Work]:
     robust, trusting = Field(), Field(robust=False)
     return {
         "field: a new image": new(output, partial(robust, anchors=anchors)),
-        "field: an added anchor": lambda: robust(output, anchors),
-        "field: an added anchor, not robust": lambda: trusting(output, anchors),
-        "field: its dense part": prepared(lambda: part("dense_mean", robust, world, n)),
-        "field: its uncertainty": prepared(lambda: part("dense_std", robust, world, n)),
+        "field: an added anchor": adding(robust, world, n),
+        "field: an added anchor, not robust": adding(trusting, world, n),
+        "field: its dense part, anchors known": prepared(
+            lambda: part("dense_mean", robust, world, n)
+        ),
+        "field: its uncertainty, anchors known": prepared(
+            lambda: part("dense_std", robust, world, n)
+        ),
     }
+
+
+def adding(method: Field, world: World, n: int) -> Work:
+    """The same anchors every time, but for the last: that is at a pixel where none was before."""
+    anchors, (height, width) = world.anchors(n), world.output.shape
+    places = itertools.count()
+
+    def work() -> object:
+        v, u = divmod(next(places) % (height * width), width)
+        u, v = (np.append(known[:-1], new) for known, new in ((anchors.u, u), (anchors.v, v)))
+        return method(world.output, Anchors(u, v, anchors.depth_m))
+
+    return work
 
 
 def part(name: str, method: Field, world: World, n: int) -> Work:

@@ -100,7 +100,7 @@ class TestAnchorsHeardBefore:
                 fresh = Field()(dataclasses.replace(output), anchors)
                 for name in ("log_scale", "std_log"):
                     ours, theirs = getattr(edited, name), getattr(fresh, name)
-                    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+                    torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=1e-4)
 
     def test_only_what_is_new_is_computed(self, interpolated, monkeypatch):
         computed = []

@@ -45,8 +45,8 @@ def log_depth_and_level(
 
 def grid_image(image: UInt8[Tensor, "h w 3"], size: tuple[int, ...]) -> Float[Tensor, "3 hg wg"]:
     """RGB averaged over each cell, in −1 … 1."""
-    planes = image.permute(2, 0, 1)[None].float() / 127.5 - 1
-    return nnf.interpolate(planes, size=size, mode="area")[0]
+    planes = image.permute(2, 0, 1)[None].float()
+    return nnf.interpolate(planes, size=size, mode="area")[0] / 127.5 - 1
 
 
 def geometric_cues(log_depth: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 5 h w"]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.cues import grid_shape, sample, upsample
 from scalefield.embedding import FieldMaps
-from scalefield.kernel import Kernel, Points, term_names
+from scalefield.kernel import Kernel, Points, Term, term_names
 from scalefield.mde.output import MDEOutput
 from scalefield.patchwork import Patchwork
 from scalefield.posterior import Posterior, linear_columns
@@ -34,6 +34,8 @@ CELLS_APART = 6.0
 """… every so many to the distance between anchors, near which the field has its cusps."""
 FEW = int((CELLS[0] / CELLS_APART) ** 2)
 """For up to so many anchors the coarsest nodes do, and what they have to do with them is kept."""
+MOST_BLOCKS = 12
+"""Additions after which what is kept of them is tidied."""
 PIXELS_A_CELL = 5
 """Where that is no more than so many pixels for each, they are computed one by one instead."""
 NODES_A_LENGTH = 0.1
@@ -308,29 +310,25 @@ class Hearing:
 
     def __init__(self, sights: Sights, middle: Float[Tensor, " 2"]) -> None:
         self.sights, self.middle = sights, middle
-        nothing = sights.amplitude.new_empty(0, len(sights))
-        self.last: tuple[object, tuple[tuple[float, ...], ...], Tensor] = (None, (), nothing)
+        self.last = Heard()
 
-    def __call__(
-        self, kernel: Kernel, anchors: Points
-    ) -> tuple[Float[Tensor, "r m"], Int64[Tensor, " n"]]:
-        """Σ_j of the bending terms at every point, a row for each pixel with an anchor, and which
-        row is whose."""
-        terms, pixels, rows = self.last  # replaced as a whole: another thread may ask as well
-        if terms is not kernel.terms:
-            pixels, rows = (), rows[:0]
+    def __call__(self, kernel: Kernel, anchors: Points) -> tuple[Heard, Int64[Tensor, " n"]]:
+        """What is known after hearing these as well, and which row is whose."""
+        heard = self.last  # replaced as a whole: another thread may ask as well
+        if heard.terms is not kernel.terms:
+            heard = Heard(kernel.terms)
         wanted = [tuple(place) for place in anchors.position.tolist()]
-        first = {pixel: i for i, pixel in reversed(list(enumerate(wanted)))}
-        still = [i for i, pixel in enumerate(pixels) if pixel in first]
-        if len(still) < len(pixels):
-            pixels, rows = tuple(pixels[i] for i in still), rows[still]
-        if new := sorted(first[pixel] for pixel in first.keys() - set(pixels)):
-            pixels = (*pixels, *(wanted[i] for i in new))
-            rows = torch.cat([rows, self.heard(kernel, anchors[torch.tensor(new)])])
-        self.last = kernel.terms, pixels, rows
-        number = {pixel: i for i, pixel in enumerate(pixels)}
-        whose = [number[pixel] for pixel in wanted]
-        return rows, torch.tensor(whose, dtype=torch.int64, device=rows.device)
+        if len(heard.blocks) > MOST_BLOCKS:
+            heard = heard.only(set(wanted))
+        first = {pixel: i for i, pixel in reversed([*enumerate(wanted)])}
+        if new := sorted(first[pixel] for pixel in first.keys() - set(heard.pixels)):
+            block = self.heard(kernel, anchors[torch.tensor(new)])
+            pixels = (*heard.pixels, *(wanted[i] for i in new))
+            heard = Heard(kernel.terms, pixels, (*heard.blocks, block))
+        self.last = heard
+        number = {pixel: i for i, pixel in enumerate(heard.pixels)}
+        rows = [number[pixel] for pixel in wanted]
+        return heard, torch.tensor(rows, dtype=torch.int64, device=self.middle.device)
 
     def heard(self, kernel: Kernel, anchors: Points) -> Float[Tensor, "n m"]:
         """The rows of anchors that have not been heard before."""
@@ -347,9 +345,35 @@ class Hearing:
 
     def weighted(self, posterior: Posterior) -> Float[Tensor, " m"]:
         """The bends' part of E[ℓ] at every point."""
-        rows, number = self(posterior.kernel, posterior.anchors)
-        weights = posterior.alpha.new_zeros(len(rows)).index_add(0, number, posterior.alpha)
-        return rows.mT @ weights.to(rows.dtype)
+        heard, number = self(posterior.kernel, posterior.anchors)
+        weights = posterior.alpha.new_zeros(len(heard.pixels))
+        weights = weights.index_add(0, number, posterior.alpha).to(self.sights.amplitude.dtype)
+        total = torch.zeros_like(self.sights.amplitude[:, 0])
+        sizes = [len(block) for block in heard.blocks]
+        for block, own in zip(heard.blocks, weights.split(sizes), strict=True):
+            total.addmv_(block.mT, own)
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """Σ_j of the bending terms at every point, a row for each pixel that an anchor was at."""
+
+    terms: tuple[Term, ...] = ()
+    pixels: tuple[tuple[float, ...], ...] = ()
+    blocks: tuple[Float[Tensor, "_ m"], ...] = ()
+    """The rows, as they were added: a large block is not copied for one more."""
+
+    def only(self, wanted: set[tuple[float, ...]]) -> Heard:
+        """One block of the rows that are wanted still."""
+        still = [i for i, pixel in enumerate(self.pixels) if pixel in wanted]
+        pixels = tuple(self.pixels[i] for i in still)
+        return Heard(self.terms, pixels, (torch.cat(self.blocks)[still],))
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds in memory."""
+        return sum(block.numel() * block.element_size() for block in self.blocks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -422,14 +446,13 @@ class Lattice:
     def nbytes(self) -> int:
         """What it holds in memory."""
         held = [
-            self.hearing.last[2],
             *self.sights.designs,
             self.sights.amplitude,
             self.slot,
             self.needed,
             *(self.kept or ()),
         ]
-        return sum(t.numel() * t.element_size() for t in held)
+        return self.hearing.last.nbytes + sum(t.numel() * t.element_size() for t in held)
 
     def around(self, rows: slice) -> tuple[Int64[Tensor, "m 8"], Float[Tensor, "m 8"]]:
         """The eight nodes around each pixel of some rows, among all that are possible, and their
@@ -527,7 +550,9 @@ def variance_at(posterior: Posterior, cells: StdCells) -> Float[Tensor, " n"]:
     if len(anchors) > FEW:
         some = range(0, len(points), max(1, PAIRS_AT_ONCE // len(anchors)))
         return torch.cat([posterior.variance(points[i : i + some.step]) for i in some])
-    rows, number = cells.hearing(kernel, anchors)
-    linear = linear_columns(kernel, anchors) @ linear_columns(kernel, points).mT
-    half = torch.linalg.solve_triangular(posterior.factor, linear + rows[number], upper=False)
+    cross = linear_columns(kernel, anchors) @ linear_columns(kernel, points).mT
+    if len(anchors):
+        heard, number = cells.hearing(kernel, anchors)
+        cross += torch.cat(heard.blocks)[number]
+    half = torch.linalg.solve_triangular(posterior.factor, cross, upper=False)
     return (kernel.variance(points) - half.square().sum(dim=0)).clamp(min=0)
