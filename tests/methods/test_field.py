@@ -187,7 +187,9 @@ def test_patches_are_as_good_as_the_exact_solve(few_are_many, monkeypatch, inter
     monkeypatch.setattr("scalefield.methods.field.EXACT_ANCHORS", 500)
     exact = Field(robust=False)(mde_output, anchors)
     assert patched.report.fallbacks != exact.report.fallbacks == ()
-    assert absrel(patched, truth) < 1.02 * absrel(exact, truth)
+    # A hundredth of what the model holds an anchor's noise to be.
+    assert float((patched.log_scale - exact.log_scale).abs().mean()) < 2e-4
+    assert absrel(patched, truth) < 1.1 * absrel(exact, truth)
     ratio = patched.std_log / exact.std_log
     assert 0.97 < float(ratio.min()) < float(ratio.median()) < 1.1
 
