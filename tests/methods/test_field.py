@@ -81,11 +81,14 @@ def test_scaling_the_anchors_scales_the_depth(scale):
 def test_the_decomposition_sums_to_the_field():
     mde_output, truth = world()
     anchors = draw(truth, 40)
-    parts = Field().decompose(mde_output, anchors)
+    parts = Field().decompose(mde_output, anchors).parts
     assert list(parts)[:4] == ["global", "mean", "slope", "mode 1"]
     assert list(parts)[-1] == "exponential 3"
     recovery = Field()(mde_output, anchors)
     torch.testing.assert_close(sum(parts.values()), recovery.log_scale, atol=1e-4, rtol=0)
+    shares = Field().decompose(mde_output, anchors).shares
+    assert list(shares) == list(parts)
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-4)
 
 
 def test_wrong_anchors_are_named_and_do_little_harm():
@@ -103,14 +106,18 @@ def test_wrong_anchors_are_named_and_do_little_harm():
     assert absrel(trusting, truth) > 4 * absrel(spoiled, truth)
 
 
-def test_one_strange_anchor_is_used_and_named():
+def test_one_anchor_is_named_as_it_grows_strange_and_rejected_when_it_is_wrong():
     mde_output, truth = world()
     anchors = draw(truth, 12)
-    depth_m = anchors.depth_m.copy()
-    depth_m[7] *= 3
-    report = recover_from(mde_output, Anchors(anchors.u, anchors.v, depth_m), Field()).report
-    assert report.rejected == ()
-    assert f"contradicted by the others: #7 ({depth_m[7]:.3g} m)" in report.warnings[0]
+    outcomes = []
+    for factor in np.geomspace(1, 20, 50):
+        depth_m = anchors.depth_m.copy()
+        depth_m[7] *= factor
+        report = recover_from(mde_output, Anchors(anchors.u, anchors.v, depth_m), Field()).report
+        assert {r.anchor for r in report.rejected} <= {7}
+        strange = f"used, but contradicted by the others: #7 ({depth_m[7]:.3g} m)" in report.warnings
+        outcomes.append("rejected" if report.rejected else "named" if strange else "used")
+    assert list(dict.fromkeys(outcomes)) == ["used", "named", "rejected"]
     assert Field(robust=False)(mde_output, anchors).report.warnings == ()
 
 
@@ -168,7 +175,7 @@ def test_patches_obey_the_laws_of_the_field(few_are_many):
     torch.testing.assert_close(scaled.std_log, patched.std_log)
     shuffled = Field()(mde_output, anchors[np.random.default_rng(0).permutation(500)])
     assert torch.equal(shuffled.depth_m, patched.depth_m)
-    parts = Field().decompose(mde_output, anchors)
+    parts = Field().decompose(mde_output, anchors).parts
     torch.testing.assert_close(sum(parts.values()), patched.log_scale, atol=1e-4, rtol=0)
     assert patched.weights.shape == (16,)
     weights = Field(robust=False).speakers(mde_output, anchors, u=30, v=20)

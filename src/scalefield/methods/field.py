@@ -21,6 +21,7 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.checked import checked
 from scalefield.cues import grid_image, grid_shape, log_depth_and_level, upsample
+from scalefield.decomposition import Decomposition
 from scalefield.doubt import doubt
 from scalefield.embedding import FieldMaps, FieldNet, FieldNetConfig, Layout
 from scalefield.errors import InputError, brief
@@ -220,12 +221,13 @@ class Field:
         factor = spread(model, posterior, level_known=self.level == "learned")
         return Solved(posterior, factor, rejected, fallbacks, warnings)
 
-    def decompose(self, mde_output: MDEOutput, anchors: Anchors) -> dict[str, Tensor]:
-        """What log_scale is made of, as maps that sum to it: the global scale, the learned mean,
-        the slope over log-depth, each linear mode, and each way of bending."""
+    def decompose(self, mde_output: MDEOutput, anchors: Anchors) -> Decomposition:
+        """What log_scale is made of, as maps that sum to it, and the share of each: the global
+        scale, the learned mean, the slope over log-depth, each linear mode, each way of bending."""
         model = self.load()
         scene = model.scene(mde_output)
-        return dense_parts(self.solve(scene, anchors, model).posterior, scene)
+        posterior = self.solve(scene, anchors, model).posterior
+        return Decomposition(dense_parts(posterior, scene), mde_output.valid)
 
     def speakers(
         self, mde_output: MDEOutput, anchors: Anchors, u: int, v: int
