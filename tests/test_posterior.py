@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalefield.kernel import Kernel, Points
@@ -35,6 +35,7 @@ def test_equals_the_textbook_with_an_explicit_inverse(n, seed):
     torch.testing.assert_close(spoken, found.mean(query), rtol=1e-6, atol=1e-6)
 
 
+@settings(max_examples=30)
 @given(n=st.integers(2, 12), seed=st.integers(0, 500))
 def test_leave_one_out_is_leaving_one_out(n, seed):
     anchors, y, noise = problem(n, seed)
@@ -99,6 +100,7 @@ def test_adding_anchors_is_solving_with_all_of_them(n, more, seed):
     torch.testing.assert_close(grown.variance(query), whole.variance(query), rtol=1e-5, atol=1e-7)
 
 
+@settings(max_examples=30)
 @given(n=st.integers(1, 9), seed=st.integers(0, 200))
 def test_images_in_a_batch_are_solved_alone(n, seed):
     problems = [problem(n, seed + i) for i in range(3)]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalefield import Anchors, InputError
@@ -90,6 +90,7 @@ def test_continuous_recovers_two_segments(relative, kind):
     assert recovery.report.fallbacks == ()
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.floats(0.3, 0.7))
 def test_continuous_beats_one_line_and_joins_up(relative, measure, seed, place):
     mde_output = relative(seed=seed % 11)

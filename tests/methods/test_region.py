@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalefield import Anchors, InputError, MDEOutput
@@ -24,6 +24,7 @@ scales, shifts = st.floats(0.5, 3), st.floats(0, 2)
 
 @pytest.mark.parametrize("space", ["depth", "disparity"])
 @pytest.mark.parametrize("strict", [False, True])
+@settings(max_examples=20)
 @given(lines=st.lists(st.tuples(scales, shifts), min_size=4, max_size=4))
 def test_a_per_region_affine_world_is_reproduced_exactly(relative, measure, space, strict, lines):
     mde_output = relative(SHAPE, space)
