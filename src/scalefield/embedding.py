@@ -86,6 +86,11 @@ class FieldNetConfig:
     dilations: tuple[int, ...] = (1, 2, 4, 8, 1)
     cells: int = GRID_CELLS
     """Grid cells along the image's longer side."""
+    embedding_trust: float = 1.0
+    """φ is multiplied by this, …"""
+    amplitude_trust: float = 1.0
+    """… and log a by this: chosen on val after training, because the places of training are few,
+    and the network believes too much of what it learned from them."""
 
 
 class FieldNet(nn.Module):
@@ -132,10 +137,13 @@ class FieldNet(nn.Module):
         )
 
     def bounded(self, raw: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        """E and φ as they are, a > 0, μ small and without a constant of its own."""
-        terms = self.config.layout.terms
-        free, amplitude, mean = raw.split([raw.shape[1] - terms - 1, terms, 1], dim=1)
-        amplitude = (MOST_AMPLITUDE * amplitude.tanh()).exp()
+        """E as it is, φ and a > 0 as far as they are trusted, μ small and without a constant of its
+        own."""
+        layout, config = self.config.layout, self.config
+        sizes = [layout.modes, layout.terms * layout.channels, layout.terms, 1]
+        modes, embedding, amplitude, mean = raw.split(sizes, dim=1)
+        embedding = config.embedding_trust * embedding
+        amplitude = (config.amplitude_trust * MOST_AMPLITUDE * amplitude.tanh()).exp()
         mean = MOST_MEAN * (mean / MOST_MEAN).tanh()
         mean = mean - mean.mean(dim=(2, 3), keepdim=True)
-        return torch.cat([free, amplitude, mean], dim=1)
+        return torch.cat([modes, embedding, amplitude, mean], dim=1)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from scalefield.embedding import FieldNetConfig, Layout
+from scalefield.embedding import FieldNet, FieldNetConfig, Layout
 from scalefield.training.data import prepare
 from scalefield.training.distortion import Distortion
 from scalefield.training.field import (
@@ -16,6 +16,7 @@ from scalefield.training.field import (
     draw_anchors,
     draw_batch,
     make_banks,
+    settle,
     train_field,
 )
 from training.world import BiasedMDE, World
@@ -128,3 +129,37 @@ def test_calibration_finds_the_factor_that_is_missing():
     assert numbers["calibration"] == pytest.approx(2.0, rel=0.25)
     assert numbers["level_std"] == pytest.approx(0.3)
     assert numbers["patience"] <= 2  # the anchors can be believed
+
+
+def test_what_val_likes_is_settled(monkeypatch):
+    def found(net, kernel, val, regimes):
+        smooth, rough = (float(kernel.terms[i].amplitude) for i in (0, 2))
+        wanted = {"a": (net.config.embedding_trust, 0.45), "b": (net.config.amplitude_trust, 1.0)}
+        wanted |= {"c": (rough / START.terms[2].amplitude, 1.3), "d": (smooth, 0.15)}
+        return {name: 1 + abs(value - best) for name, (value, best) in wanted.items()}
+
+    monkeypatch.setattr("scalefield.training.field.outcomes", found)
+    monkeypatch.setattr("scalefield.training.field.summary", lambda scores: scores)
+    net = FieldNet(FieldNetConfig())
+    kernel = settle(net, START, [], ())
+    assert (net.config.embedding_trust, net.config.amplitude_trust) == (0.45, 1.0)
+    assert kernel.terms[2].amplitude == pytest.approx(1.3 * START.terms[2].amplitude)
+    assert kernel.terms[:2] == START.terms[:2]
+
+
+def test_a_network_that_is_not_trusted_embeds_nothing():
+    torch.manual_seed(0)
+    net = FieldNet(FieldNetConfig()).eval()
+    log_depth = torch.randn(1, 1, 12, 16)
+    layout = net.config.layout
+    full = net(log_depth)
+    net.config = dataclasses.replace(net.config, embedding_trust=0.0, amplitude_trust=0.0)
+    none = net(log_depth)
+    torch.testing.assert_close(none.modes, full.modes)
+    torch.testing.assert_close(none.mean, full.mean)
+    _, embedding, amplitude, _ = none.maps.split(
+        [layout.modes, layout.terms * layout.channels, layout.terms, 1], dim=1
+    )
+    assert not embedding.any()
+    assert (amplitude == 1).all()
+    assert full.maps[:, layout.modes :].std() > 0
