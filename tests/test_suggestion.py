@@ -6,7 +6,7 @@ import scalefield as sf
 from scalefield.errors import InputError
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.field import Field
-from scalefield.suggestion import greedy, suggest_from
+from scalefield.suggestion import NEGLIGIBLE, greedy, one_a_cell, suggest_from
 
 
 def flat(shape=(60, 80)):
@@ -14,23 +14,30 @@ def flat(shape=(60, 80)):
     return MDEOutput(torch.from_numpy(1 + u / 40 + v / 90).float(), "depth")
 
 
-def test_greedy_equals_trying_every_choice():
+@pytest.mark.parametrize("cells", [12, 7])
+def test_greedy_equals_trying_every_choice(cells):
+    """Candidates are the cells themselves, or the five points after them."""
     rng = np.random.default_rng(0)
     root = rng.normal(size=(12, 5))
     covariance = root @ root.T + 0.1 * np.eye(12)
-    order, removed, _ = greedy(covariance, 0.2, 3, np.ones(12, dtype=bool))
+    first = 0 if cells == 12 else cells
+    noise = rng.uniform(0.1, 0.4, 12 - first)
+    order, removed, _ = greedy(covariance, cells, noise, 3, np.ones(12 - first, dtype=bool))
+
+    def doubt(chosen):
+        rows = [first + j for j in chosen]
+        block = covariance[np.ix_(rows, rows)] + np.diag(noise[chosen] ** 2)
+        cross = covariance[:, rows]
+        left = covariance - cross @ np.linalg.solve(block, cross.T)
+        return np.log(left.diagonal()[:cells] + NEGLIGIBLE**2).mean()
+
     known: list[int] = []
     for step in range(3):
-        traces = []
-        for j in range(12):
-            chosen = [*known, j]
-            block = covariance[np.ix_(chosen, chosen)] + 0.04 * np.eye(len(chosen))
-            cross = covariance[:, chosen]
-            traces.append(np.trace(covariance - cross @ np.linalg.solve(block, cross.T)))
-        free = [j for j in range(12) if j not in known]
-        assert order[step] == min(free, key=lambda j: traces[j])
+        free = [j for j in range(12 - first) if j not in known]
+        assert order[step] == min(free, key=lambda j: doubt([*known, j]))
+        fall = doubt(known) - doubt([*known, order[step]])
+        assert removed[step] == pytest.approx(1 - np.exp(-fall / 2))
         known.append(int(order[step]))
-    assert bool((removed > 0).all())
 
 
 def test_it_asks_about_the_side_that_nobody_measured():
@@ -53,7 +60,7 @@ def test_measuring_there_removes_more_doubt_than_elsewhere():
         model = field.load()
         scene = model.scene(mde_output)
         variance = field.solve(scene, more, model).posterior.variance(scene.cells((30, 40))[0])
-        return float(variance.mean())
+        return float((variance + NEGLIGIBLE**2).log().mean())
 
     rng = np.random.default_rng(0)
     others = [doubt(rng.integers(0, 80), rng.integers(0, 60)) for _ in range(12)]
@@ -75,6 +82,35 @@ def test_only_reachable_pixels_are_suggested():
 def test_the_door_takes_a_map_of_one_s_own():
     depth = flat().prediction.numpy()
     spots = sf.suggest(None, sf.Anchors([3], [4], [2.0]), 2, mde_depth=depth, kind="depth")
-    assert [spot.removes for spot in spots] == sorted((s.removes for s in spots), reverse=True)
+    assert all(0 < spot.removes < 1 and spot.std_log > 0 for spot in spots)
+    assert all(spot.anchor is None for spot in spots)
     with pytest.raises(InputError, match="nothing to look at"):
         sf.suggest(None)
+
+
+def test_a_subset_of_given_anchors_is_chosen_by_number():
+    """Nine on one spot and three elsewhere: the four that differ are chosen."""
+    u = np.array([*range(10, 19), 70, 12, 66])
+    v = np.array([*[10] * 9, 8, 52, 50])
+    given = sf.Anchors(u, v, np.full(12, 2.0))
+    spots = suggest_from(flat(), None, 4, among=given)
+    chosen = [spot.anchor for spot in spots]
+    assert {9, 10, 11} < set(chosen)
+    assert [(spot.u, spot.v) for spot in spots] == [(u[i], v[i]) for i in chosen]
+    assert len(suggest_from(flat(), None, 99, among=given)) == 12
+
+
+def test_a_vague_measurement_is_not_preferred():
+    given = sf.Anchors([40, 41], [30, 30], [2.0, 2.0], sigma_m=[1.5, 0.01])
+    (spot,) = suggest_from(flat(), None, 1, among=given)
+    assert spot.anchor == 1
+
+
+def test_of_many_anchors_one_a_cell_is_looked_at():
+    v, u = np.mgrid[0:60, 0:80].reshape(2, -1)
+    given = sf.Anchors(u, v, np.full(len(u), 2.0))
+    given_pixels = np.stack([v, u], axis=1)
+    numbers = one_a_cell(given, (60, 80))
+    cells = {(v // 2, u // 2) for v, u in given_pixels[numbers].tolist()}
+    assert len(numbers) == len(cells) == 30 * 40
+    assert one_a_cell(given[:50], (60, 80)).tolist() == list(range(50))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
@@ -16,11 +17,13 @@ from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
 from scalefield.kernel import Points
 from scalefield.mde import MDE, Kind, MDEOutput
-from scalefield.methods.field import Field, FieldModel
-from scalefield.scene import Scene
+from scalefield.methods.field import Field, noise_log
 
-CANDIDATE_CELLS = 40
-"""Cells along the longer side that are weighed against one another: up to 1,600 in all."""
+CELLS = 40
+"""Cells along the longer side in which the doubt is weighed, up to 1,600 in all. Their middles are
+the pixels that can be suggested."""
+NEGLIGIBLE = 0.03
+"""Standard deviation of log-depth below which a pixel needs no measurement."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,9 @@ class Suggestion:
     std_log: float
     """Standard deviation of log-depth there, before it is measured."""
     removes: float
-    """Share of the image's remaining variance that measuring it removes."""
+    """Share by which measuring it reduces the deviation, in the geometric mean over the image."""
+    anchor: int | None = None
+    """Its number, where the choice was among given anchors."""
 
 
 def suggest(
@@ -44,13 +49,16 @@ def suggest(
     mde_depth: np.ndarray | Tensor | None = None,
     kind: Kind | None = None,
     reachable: Bool[np.ndarray, "h w"] | None = None,
+    among: Anchors | None = None,
     model: str | Path = "field",
 ) -> list[Suggestion]:
     """The `n` pixels to measure next, best first, given the anchors there are already.
 
-    Greedy: each is the one whose measurement removes most posterior variance, summed over the
-    image, the ones before it taken as measured. What they will say does not matter, only where
-    they are. `reachable` marks the pixels that can be measured at all.
+    Greedy: each is the one that minimises Σ log(Var[ℓ] + NEGLIGIBLE²) over the image, the ones
+    before it taken as measured. (The sum of the variances themselves would ask for the corners,
+    where little is known and little is seen.) What the pixels will say does not matter, only where
+    they are. `reachable` marks those that can be measured at all; `among` leaves the choice of a
+    subset of given anchors instead, of which the best `n` are named by number.
     """
     from scalefield.recovery import bring_depth, estimate, load_image
 
@@ -61,7 +69,7 @@ def suggest(
         output = estimate(pixels, mde, kind)
     else:
         raise InputError("nothing to look at: give an image, or mde_depth with its kind")
-    return suggest_from(output, anchors, n, reachable=reachable, model=model)
+    return suggest_from(output, anchors, n, reachable=reachable, among=among, model=model)
 
 
 def suggest_from(
@@ -70,6 +78,7 @@ def suggest_from(
     n: int,
     *,
     reachable: Bool[np.ndarray, "h w"] | None = None,
+    among: Anchors | None = None,
     model: str | Path = "field",
 ) -> list[Suggestion]:
     """`suggest` once the MDE has spoken."""
@@ -83,53 +92,80 @@ def suggest_from(
     field = Field(model=model)
     learned = field.load()
     scene = learned.scene(mde_output)
-    points, pixels = scene.cells(grid_shape(*mde_output.shape, CANDIDATE_CELLS))
+    cells, pixels = scene.cells(grid_shape(*mde_output.shape, CELLS))
+    seen, numbers, noise = cells, None, np.full(len(cells), float(learned.kernel.noise))
+    if among is not None:
+        numbers = one_a_cell(among, mde_output.shape)
+        chosen = among[numbers]
+        pixels = np.stack(chosen.pixels(mde_output.shape), axis=1)
+        seen = joined(cells, scene.anchors(chosen))
+        noise = noise_log(chosen, float(learned.kernel.noise))
     rows, columns = pixels.T
     open_to = mde_output.valid.cpu().numpy()[rows, columns]
     if reachable is not None:
         open_to &= reachable[rows, columns]
     if not open_to.any():
         raise InputError("no reachable pixel has a relative depth, so none can be suggested")
-    covariance = posterior_covariance(field, scene, anchors, points, learned)
-    kernel = learned.kernel
-    order, removed, before = greedy(covariance, float(kernel.noise), n, open_to)
+    if anchors is not None and len(anchors):
+        covariance = field.solve(scene, anchors, learned).posterior.covariance(seen)
+    else:
+        covariance = learned.kernel(seen, seen)
+    order, removed, before = greedy(covariance.cpu().numpy(), len(cells), noise, n, open_to)
     return [
-        Suggestion(int(columns[i]), int(rows[i]), float(s * learned.calibration), float(r))
-        for i, r, s in zip(order, removed, before, strict=True)
+        Suggestion(
+            u=int(columns[i]),
+            v=int(rows[i]),
+            std_log=float(std * learned.calibration),
+            removes=float(share),
+            anchor=None if numbers is None else int(numbers[i]),
+        )
+        for i, share, std in zip(order, removed, before, strict=True)
     ]
 
 
-def posterior_covariance(
-    field: Field, scene: Scene, anchors: Anchors | None, points: Points, model: FieldModel
-) -> Float64[np.ndarray, "m m"]:
-    """Covariance of ℓ between points, given the anchors (or none)."""
-    if anchors is None or len(anchors) == 0:
-        return model.kernel(points, points).cpu().numpy()
-    return field.solve(scene, anchors, model).posterior.covariance(points).cpu().numpy()
+def one_a_cell(anchors: Anchors, shape: tuple[int, int]) -> Int64[np.ndarray, " m"]:
+    """Numbers of anchors to choose among: of more than there are cells, the first in each."""
+    rows, columns = anchors.pixels(shape)
+    down, across = grid_shape(*shape, CELLS)
+    if len(anchors) <= down * across:
+        return np.arange(len(anchors))
+    cell = rows * down // shape[0] * across + columns * across // shape[1]
+    return np.sort(np.unique(cell, return_index=True)[1])
+
+
+def joined(a: Points, b: Points) -> Points:
+    """The points of both."""
+    pairs = zip(vars(a).values(), vars(b).values(), strict=True)
+    return Points(*(torch.cat(pair) for pair in pairs))
 
 
 def greedy(
-    covariance: Float64[np.ndarray, "m m"],
-    noise: float,
+    covariance: Float64[np.ndarray, "p p"],
+    cells: int,
+    noise: Float64[np.ndarray, " c"],
     n: int,
-    open_to: Bool[np.ndarray, " m"],
+    open_to: Bool[np.ndarray, " c"],
 ) -> tuple[Int64[np.ndarray, " k"], Float64[np.ndarray, " k"], Float64[np.ndarray, " k"]]:
-    """Rows whose measurement removes most of the trace, one after another; the share of the
-    trace each removes, and its deviation before.
+    """Candidates whose measurement removes most doubt from the first `cells` points, one after
+    another; the share by which each reduces the deviation, and its own deviation before.
 
-    Measuring row j takes c cᵀ/(c_j + σ²) off the covariance, with c its column.
+    The candidates are the last points, which may be the same. Measuring one takes c cᵀ/(c_j + σ²)
+    off the covariance, with c its column.
     """
-    covariance = covariance.copy()
+    covariance, first = covariance.copy(), len(covariance) - len(noise)
     free = open_to.copy()
     order, removed, before = [], [], []
     for _ in range(min(n, int(free.sum()))):
-        variance = covariance.diagonal().clip(min=0)
-        gain = np.where(free, (covariance**2).sum(axis=0) / (variance + noise**2), -np.inf)
-        best = int(gain.argmax())
+        own = covariance.diagonal()[first:].clip(min=0) + noise**2
+        variance = covariance.diagonal()[:cells, None]
+        left = variance - covariance[:cells, first:] ** 2 / own
+        doubt = np.log(left.clip(min=0) + NEGLIGIBLE**2).mean(axis=0)
+        now = float(np.log(variance.clip(min=0) + NEGLIGIBLE**2).mean())
+        best = int(np.where(free, doubt, np.inf).argmin())
         order.append(best)
-        removed.append(gain[best] / max(variance.sum(), 1e-300))
-        before.append(np.sqrt(variance[best]))
-        column = covariance[:, best].copy()
-        covariance -= np.outer(column, column) / (variance[best] + noise**2)
+        removed.append(1 - np.exp(0.5 * (doubt[best] - now)))
+        before.append(np.sqrt(max(own[best] - noise[best] ** 2, 0)))
+        column = covariance[:, first + best].copy()
+        covariance -= np.outer(column, column / own[best])
         free[best] = False
     return np.array(order, dtype=np.int64), np.array(removed), np.array(before)

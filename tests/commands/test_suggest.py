@@ -31,3 +31,12 @@ def test_a_mask_keeps_to_what_can_be_reached(tmp_path, capsys):
 def test_none_asked_for_is_refused(capsys):
     assert main(["suggest", str(samples.load().image_path), "--n", "0"]) == 2
     assert "at least one pixel" in capsys.readouterr().err
+
+
+def test_given_anchors_are_chosen_among_by_number(capsys):
+    room = samples.load()
+    command = ["suggest", str(room.image_path), "--among", str(room.anchors_path), "--n", "2"]
+    assert main(command) == 0
+    numbers = re.findall(r"^#(\d+) u=\d+ v=\d+: now", capsys.readouterr().out, re.MULTILINE)
+    assert len(set(numbers)) == 2
+    assert all(int(number) < len(room.anchors) for number in numbers)

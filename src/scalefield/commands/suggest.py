@@ -13,7 +13,7 @@ from scalefield.defaults import MDE_NAME
 
 @dataclass(frozen=True)
 class SuggestCommand:
-    """Name the pixels that are worth measuring next."""
+    """Name the pixels that are worth measuring next, or the anchors that are worth keeping."""
 
     image: Annotated[Path, tyro.conf.Positional]
     """The photograph."""
@@ -29,6 +29,8 @@ class SuggestCommand:
     """Whether that map grows with distance (depth) or falls with it (disparity)."""
     reachable: Path | None = None
     """An image that is white where a measurement is possible."""
+    among: Path | None = None
+    """Choose among these anchors instead, and name the best of them by number."""
 
     def run(self) -> None:
         """Print a line for each pixel, best first."""
@@ -44,9 +46,11 @@ class SuggestCommand:
             mde_depth=None if self.depth is None else read_map(self.depth),
             kind=self.kind,
             reachable=None if self.reachable is None else read_image(self.reachable)[..., 0] > 127,
+            among=None if self.among is None else Anchors.read(self.among),
         )
         for spot in spots:
+            number = "" if spot.anchor is None else f"#{spot.anchor} "
             print(
-                f"u={spot.u} v={spot.v}: now ±{100 * spot.std_log:.0f} %; measuring it removes "
-                f"{100 * spot.removes:.0f} % of the doubt that is left"
+                f"{number}u={spot.u} v={spot.v}: now ±{100 * spot.std_log:.0f} %; measuring it "
+                f"removes {100 * spot.removes:.0f} % of the doubt that is left"
             )

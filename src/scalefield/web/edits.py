@@ -231,7 +231,7 @@ def suggestions(session: Session, anchors: Anchors) -> list[dict[str, Any]]:
         found = suggest_from(relative.output, anchors, SUGGESTIONS, reachable=reachable)
     except InputError:  # nothing is reachable, as in a map of one steep slope or of few pixels
         return []
-    return [asdict(suggestion) for suggestion in found]
+    return [{k: v for k, v in asdict(spot).items() if v is not None} for spot in found]
 
 
 def full_recovery(session: Session, edit: Edit) -> Recovery:
