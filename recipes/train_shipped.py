@@ -35,7 +35,7 @@ FOLDS = 3
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 GENERATORS = {8: "low", 30: "medium", 50: "medium"}
 """K, and the anchor regime it is for."""
-ROOMS = 800
+ROOMS = 600
 
 
 def train_lite(args: argparse.Namespace) -> None:

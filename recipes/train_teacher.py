@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--fold", type=int, default=FOLDS, choices=range(FOLDS + 1))
     parser.add_argument("--steps", type=int, default=TEACHER.steps)
     parser.add_argument("--batch", type=int, default=TEACHER.batch)
-    parser.add_argument("--rooms", type=int, default=800, help="rendered rooms beside the frames")
+    parser.add_argument("--rooms", type=int, default=300, help="rendered rooms beside the frames")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if args.stage == "train" and args.root is None:

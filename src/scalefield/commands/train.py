@@ -111,6 +111,8 @@ class TrainMdeCommand:
     """Cross-fitting: split the scenes into so many folds …"""
     fold: int = 0
     """… and leave this one out."""
+    rooms: int = 0
+    """Rendered rooms to train on beside the frames, in every fold; 600 for the shipped model."""
     seed: int = 0
     """Of everything random."""
     device: str = "auto"
@@ -127,6 +129,7 @@ class TrainMdeCommand:
         config = MDETraining(
             folds=self.folds,
             fold=self.fold,
+            rooms=self.rooms,
             seed=self.seed,
             **{name: value for name, value in given.items() if value is not None},
         )

@@ -58,7 +58,7 @@ class FieldTraining:
     """Least and largest number of anchors; drawn log-uniformly for every step."""
     anchor_jitter: float = 1.0
     """Shift of the anchor grid's candidates, as a share of a grid cell."""
-    steps: int = 1500
+    steps: int = 2000
     batch: int = 16
     rate: float = 1e-3
     kernel_rate: float = 1e-2
