@@ -2,7 +2,8 @@
 
     python benchmarks/field.py --root DATA --out results/field
 
-DATA is a folder in the layout of `scalefield.datasets.Folder`; figures are of its split "test".
+DATA is a folder in the layout of `scalefield.datasets.Folder`; figures are of its split "test",
+or of another to choose by.
 Writes results.json and README.md, a table of the same numbers.
 """
 
@@ -37,9 +38,11 @@ from scalefield.suggestion import suggest_from
 RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
 
 
-def frames(dataset: Folder, mde: MDE, every: int) -> Iterator[tuple[Frame, MDEOutput]]:
+def frames(
+    dataset: Folder, mde: MDE, every: int, split: str = "test"
+) -> Iterator[tuple[Frame, MDEOutput]]:
     """Every n-th frame of the split, as the MDE sees it."""
-    for name in dataset.names("test")[::every]:
+    for name in dataset.names(split)[::every]:
         frame = dataset.load(name)
         yield frame, mde(frame.image)
 
@@ -74,10 +77,10 @@ def spoil(anchors: Anchors, frame: Frame, share: float) -> tuple[Anchors, np.nda
     return dataclasses.replace(anchors, depth_m=depth_m), wrong
 
 
-def wrong_anchors(dataset: Folder, mde: MDE, every: int) -> dict[str, Any]:
+def wrong_anchors(dataset: Folder, mde: MDE, every: int, split: str) -> dict[str, Any]:
     """Medium regime, a share of the anchors spoiled, against the honest ones alone."""
     found: dict[str, list[float]] = defaultdict(list)
-    for frame, output in frames(dataset, mde, every):
+    for frame, output in frames(dataset, mde, every, split):
         anchors = sample_anchors(frame.depth_m, frame.mask, "medium", seed=0, name=frame.name)
         found["clean, robust"].append(absrel(Field(), output, anchors, frame))
         found["clean, trusting"].append(absrel(Field(robust=False), output, anchors, frame))
@@ -104,12 +107,15 @@ def farthest(mask: np.ndarray, n: int) -> tuple[Int64[np.ndarray, " n"], Int64[n
     return pixels[chosen, 0], pixels[chosen, 1]
 
 
-def where_to_measure(dataset: Folder, mde: MDE, every: int) -> dict[str, Any]:
-    """AbsRel of `field` with n anchors placed by four rules."""
+def where_to_measure(dataset: Folder, mde: MDE, every: int, split: str) -> dict[str, Any]:
+    """AbsRel of `field` with n anchors placed by four rules, or chosen among a medium set."""
     found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for frame, output in frames(dataset, mde, every):
+    for frame, output in frames(dataset, mde, every, split):
         # A pixel can be measured where its cell's middle is known.
         spots = suggest_from(output, None, 20, reachable=frame.mask)
+        given = sample_anchors(frame.depth_m, frame.mask, "medium", seed=0, name=frame.name)
+        best = [spot.anchor for spot in suggest_from(output, None, 20, among=given)]
+        shuffled = generator(0, frame.name, "subset").permutation(len(given))
         rules: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
             "suggest": lambda n: (
                 np.array([spot.v for spot in spots[:n]]),  # noqa: B023
@@ -128,6 +134,8 @@ def where_to_measure(dataset: Folder, mde: MDE, every: int) -> dict[str, Any]:
             }.items():
                 anchors = Anchors(u, v, frame.depth_m[v, u])
                 found[name][n].append(absrel(Field(), output, anchors, frame))
+            for name, order in (("of 110, suggest", best), ("of 110, random", shuffled)):
+                found[name][n].append(absrel(Field(), output, given[order[:n]], frame))
     return {
         rule: {str(n): round(float(np.mean(values)), 5) for n, values in counts.items()}
         for rule, counts in found.items()
@@ -196,36 +204,44 @@ def video(dataset: Folder, mde: MDE, per_frame: int) -> dict[str, Any]:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The same as tables."""
+    """The same as tables, of the parts that were measured."""
+    config = results["config"]
+    split, mde = config.get("split", "test"), config["mde"]
     lines = ["# What `field` does with wrong, well-placed, many and few anchors", ""]
-    lines += ["Test split, AbsRel, `lite`; by `benchmarks/field.py`.", ""]
-    wrong = results["wrong anchors"]
-    lines += [
-        "| wrong anchors, medium | robust | trusting | wrong ones left out |",
-        "|---|---|---|---|",
-    ]
-    for share in ("clean", "10% wrong", "30% wrong"):
-        cells = [wrong.get(f"{share}, {kind}") for kind in ("robust", "trusting", "left out")]
-        lines.append(
-            f"| {share} | " + " | ".join("–" if c is None else f"{c:.4f}" for c in cells) + " |"
-        )
-    lines += ["", "| anchors placed by | 3 | 5 | 10 | 20 |", "|---|---|---|---|---|"]
-    for rule, counts in results["where to measure"].items():
-        lines.append(f"| {rule} | " + " | ".join(f"{v:.4f}" for v in counts.values()) + " |")
-    many = results["many anchors"]
-    labels = list(next(iter(many.values())))
-    lines += ["", "| many anchors | " + " | ".join(labels) + " |", "|---" * (len(labels) + 1) + "|"]
-    for group, row in many.items():
-        lines.append(f"| {group} | " + " | ".join(f"{v:.5f}" for v in row.values()) + " |")
-    lines += ["", "| video, anchors a frame | place | AbsRel median / field / stream | flicker |"]
-    lines += ["|---|---|---|---|"]
-    for count, places in results["video"].items():
-        for place, row in places.items():
-            pair = (
-                " / ".join(f"{v:.4f}" for v in row[key].values()) for key in ("absrel", "flicker")
+    lines += [f"AbsRel on the split {split}, with `{mde}`; by `benchmarks/field.py`."]
+    if wrong := results.get("wrong anchors"):
+        lines += [
+            "",
+            "| wrong anchors, medium | robust | trusting | wrong ones left out |",
+            "|---|---|---|---|",
+        ]
+        for share in ("clean", "10% wrong", "30% wrong"):
+            cells = [wrong.get(f"{share}, {kind}") for kind in ("robust", "trusting", "left out")]
+            lines.append(
+                f"| {share} | " + " | ".join("–" if c is None else f"{c:.4f}" for c in cells) + " |"
             )
-            lines.append(f"| {count} | {place.split('/')[-1]} | " + " | ".join(pair) + " |")
-    lines += ["", "Flicker is the mean change of the median log error from one frame to the next."]
+    if placed := results.get("where to measure"):
+        lines += ["", "| anchors placed by | 3 | 5 | 10 | 20 |", "|---|---|---|---|---|"]
+        for rule, counts in placed.items():
+            lines.append(f"| {rule} | " + " | ".join(f"{v:.4f}" for v in counts.values()) + " |")
+    if many := results.get("many anchors"):
+        labels = list(next(iter(many.values())))
+        head = "| many anchors | " + " | ".join(labels) + " |"
+        lines += ["", head, "|---" * (len(labels) + 1) + "|"]
+        for group, row in many.items():
+            lines.append(f"| {group} | " + " | ".join(f"{v:.5f}" for v in row.values()) + " |")
+    if videos := results.get("video"):
+        head = "| video, anchors a frame | place | AbsRel median / field / stream | flicker |"
+        lines += ["", head, "|---|---|---|---|"]
+        for count, places in videos.items():
+            for place, row in places.items():
+                pair = (
+                    " / ".join(f"{v:.4f}" for v in row[key].values())
+                    for key in ("absrel", "flicker")
+                )
+                lines.append(f"| {count} | {place.split('/')[-1]} | " + " | ".join(pair) + " |")
+        told = "Flicker is the mean change of the median log error from one frame to the next."
+        lines += ["", told]
     return "\n".join(lines) + "\n"
 
 
@@ -236,6 +252,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--mde", default="lite")
     parser.add_argument("--parts", nargs="+", help="measure only these again")
+    parser.add_argument("--split", default="test", help="of the first two parts")
     parser.add_argument("--every", type=int, default=12, help="take only every n-th frame")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -243,11 +260,16 @@ def main() -> None:
     made = provenance()
     results: dict[str, Any] = {
         "provenance": made,
-        "config": {"mde": args.mde, "every": args.every, "seed": 0},
+        "config": {
+            "mde": Path(args.mde).stem,
+            "every": args.every,
+            "split": args.split,
+            "seed": 0,
+        },
     }
     parts: dict[str, Callable[[], Any]] = {
-        "wrong anchors": lambda: wrong_anchors(dataset, mde, args.every),
-        "where to measure": lambda: where_to_measure(dataset, mde, args.every),
+        "wrong anchors": lambda: wrong_anchors(dataset, mde, args.every, args.split),
+        "where to measure": lambda: where_to_measure(dataset, mde, args.every, args.split),
         "video": lambda: {str(n): video(dataset, mde, n) for n in (3,)},
         "many anchors": lambda: many_anchors(dataset, mde),
     }
