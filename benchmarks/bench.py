@@ -44,6 +44,7 @@ class Run:
     device: str
     repeats: int
     quick: bool
+    compiled: bool
     record: dict = field(default_factory=dict)
     began: float = field(default_factory=time.perf_counter)
 
@@ -154,7 +155,7 @@ def accelerator(run: Run) -> None:
             sys.executable,
             str(Path(__file__).with_name("roofline.py")),
             str(run.repeats),
-            str(not run.quick),
+            str(run.compiled),
         ],
         stdout=subprocess.PIPE,
         text=True,
@@ -233,8 +234,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--limit", type=float, default=600, help="begin no section after so long")
     parser.add_argument("--quick", action="store_true", help="fewer sizes and rounds")
+    parser.add_argument(
+        "--compile", action="store_true", help="the roofline through torch.compile too: minutes"
+    )
     args = parser.parse_args()
-    run = Run(args.out, args.device, 2 if args.quick else args.repeats, args.quick)
+    repeats = 2 if args.quick else args.repeats
+    run = Run(args.out, args.device, repeats, args.quick, args.compile)
     run.record |= {
         "config": {"device": run.device, "repeats": run.repeats, "quick": run.quick},
         "provenance": provenance(),
