@@ -68,7 +68,7 @@ def make_method(method: str | Method, **options: Any) -> Method:
         if name not in known:
             there = ", ".join(known) or "none"
             raise InputError(f"method {method} has no option {name!r}; there are {there}")
-    hints = get_type_hints(METHODS[method])
+    hints = get_type_hints(METHODS[method]) if options else {}
     for name, value in options.items():
         if not _fits(value, hints[name]):
             wanted, found = inspect.formatannotation(hints[name]), brief(repr(value), 40)
