@@ -87,3 +87,41 @@ def test_the_page_has_what_was_measured():
     assert all(f"| {name} |" in text for name in names)
     for aim, _, reached in script.load_table().target_rows(record):
         assert re.search(rf"\| {re.escape(aim)} \|.*{'yes' if reached else 'no'}", text)
+
+
+def small_frame():
+    from scalefield.datasets import Frame
+
+    depth_m = np.linspace(1, 4, 60 * 80).reshape(60, 80).astype(np.float32)
+    depth_m[20:40, 30:50] = 0.5
+    image = np.zeros((60, 80, 3), np.uint8)
+    return Frame("a/b/c", "b", "b", image, depth_m, depth_range_m=(0.1, 10.0))
+
+
+def test_a_share_of_the_anchors_is_spoiled_and_no_other():
+    from scalefield.sampling import sample_anchors
+
+    bench, frame = load(BENCHMARKS / "field.py"), small_frame()
+    anchors = sample_anchors(frame.depth_m, frame.mask, "medium", seed=0, name=frame.name)
+    given, wrong = bench.spoil(anchors, frame, 0.3)
+    changed = np.flatnonzero(given.depth_m != anchors.depth_m)
+    assert len(wrong) == round(0.3 * len(anchors))
+    assert set(changed) <= set(wrong.tolist())
+    assert len(changed) > 0.8 * len(wrong)
+    assert np.abs(np.log(given.depth_m / anchors.depth_m)).max() <= np.log(8)
+    again, _ = bench.spoil(anchors, frame, 0.3)
+    assert np.array_equal(again.depth_m, given.depth_m)
+
+
+def test_reliability_is_tabled_and_drawn():
+    bench = load(BENCHMARKS / "reliability.py")
+    rows = {"all": [52.0, 79.0, 91.0, 96.0], "x": [40.0, 70, 85, 90], "y": [64.0, 88, 97, 99]}
+    estimators = {"lite": {"1": rows, "medium": rows}}
+    results = {"config": {"frames": 7, "every": 5}, "estimators": estimators}
+    text = bench.markdown(results)
+    assert "| lite | 1 | 52 (40–64) | 79 (70–88) | 91 (85–97) | 96 (90–99) |" in text
+    assert "| lite | 100–120 |" in text
+    (axis,) = bench.plot(estimators).axes
+    drawn = {line.get_label(): line.get_ydata() for line in axis.lines}
+    assert list(drawn["1 anchor"]) == rows["all"]
+    assert list(drawn["100–120 anchors"]) == rows["all"]
