@@ -28,9 +28,9 @@ Held = TypeVar("Held")
 PAIRS_AT_ONCE = 1 << 18
 """Pixel-anchor pairs that are worked on at once: what a processor's cache holds."""
 
-CELLS = (80, 113, 160, 226, 320)
-"""Nodes in the square root of the image's area: 640×480 pixels have one every 7 pixels, or …"""
-CELLS_APART = 6.0
+CELLS = (72, 113, 160, 240, 320)
+"""Nodes in the square root of the image's area: 640×480 pixels have one every 8 pixels, or …"""
+CELLS_APART = 5.3
 """… every so many to the distance between anchors, near which the field has its cusps."""
 FEW = int((CELLS[0] / CELLS_APART) ** 2)
 """For up to so many anchors the coarsest nodes do, and what they have to do with them is kept."""
