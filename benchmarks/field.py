@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 
+from scalefield import scene
 from scalefield.anchors import Anchors
 from scalefield.datasets import Folder, Frame
 from scalefield.files import read_json, write_atomic, write_json
@@ -150,7 +152,7 @@ def many_anchors(dataset: Folder, mde: MDE) -> dict[str, Any]:
         "LiDAR": [name for name in dataset.names("test") if "kitti" in name],
     }
     for group, names in groups.items():
-        for name in names[:: max(1, len(names) // 3)][:3]:
+        for name in names[:: max(1, len(names) // 2)][:2]:
             frame = dataset.load(name)
             output = mde(frame.image)
             for n in (2000, 6000, 10_000):
@@ -168,6 +170,22 @@ def many_anchors(dataset: Folder, mde: MDE) -> dict[str, Any]:
     return {
         group: {label: round(float(np.mean(values)), 5) for label, values in row.items()}
         for group, row in found.items()
+    }
+
+
+def interpolated(dataset: Folder, mde: MDE, every: int) -> dict[str, Any]:
+    """What is lost by interpolating the field between nodes: val, against every pixel."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    trusting = Field(robust=False)
+    for frame, output in frames(dataset, mde, every, "val"):
+        for n in (12, 110, 250, 520, 1000):
+            anchors = sample_anchors(frame.depth_m, frame.mask, n, seed=0, name=frame.name)
+            found["nodes"][str(n)].append(absrel(trusting, output, anchors, frame))
+            with mock.patch.object(scene, "PIXELS_A_CELL", math.inf):
+                found["every pixel"][str(n)].append(absrel(trusting, output, anchors, frame))
+    return {
+        kind: {n: round(float(np.mean(values)), 6) for n, values in counts.items()}
+        for kind, counts in found.items()
     }
 
 
@@ -230,6 +248,12 @@ def markdown(results: dict[str, Any]) -> str:
         lines += ["", head, "|---" * (len(labels) + 1) + "|"]
         for group, row in many.items():
             lines.append(f"| {group} | " + " | ".join(f"{v:.5f}" for v in row.values()) + " |")
+    if nodes := results.get("interpolation"):
+        counts = list(next(iter(nodes.values())))
+        head = "| val, by number of anchors | " + " | ".join(counts) + " |"
+        lines += ["", head, "|---" * (len(counts) + 1) + "|"]
+        for kind, row in nodes.items():
+            lines.append(f"| {kind} | " + " | ".join(f"{v:.5f}" for v in row.values()) + " |")
     if videos := results.get("video"):
         head = "| video, anchors a frame | place | AbsRel median / field / stream | flicker |"
         lines += ["", head, "|---|---|---|---|"]
@@ -272,6 +296,7 @@ def main() -> None:
         "where to measure": lambda: where_to_measure(dataset, mde, args.every, args.split),
         "video": lambda: {str(n): video(dataset, mde, n) for n in (3,)},
         "many anchors": lambda: many_anchors(dataset, mde),
+        "interpolation": lambda: interpolated(dataset, mde, args.every),
     }
     earlier = args.out / "results.json"
     if args.parts and earlier.exists():
