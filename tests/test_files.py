@@ -196,6 +196,22 @@ def test_a_png_that_promises_more_than_it_holds_is_refused(tmp_path):
             read(path)
 
 
+@pytest.mark.parametrize("form", ["JPEG", "BMP"])
+def test_a_photograph_that_promises_more_than_it_holds_is_refused(tmp_path, form):
+    flat = tmp_path / "flat"
+    Image.new("RGB", (4000, 3000)).save(flat, form)
+    assert files.read_image(flat).shape == (3000, 4000, 3)  # packed as far as the format goes
+    small = io.BytesIO()
+    Image.new("RGB", (8, 6)).save(small, form)
+    sizes = {"JPEG": (">HH", (6, 8), (9000, 16_000)), "BMP": ("<ii", (8, 6), (16_000, 9000))}
+    order, old, new = sizes[form]
+    assert small.getvalue().count(struct.pack(order, *old)) == 1
+    bomb = small.getvalue().replace(struct.pack(order, *old), struct.pack(order, *new))
+    (tmp_path / "bomb").write_bytes(bomb)
+    with pytest.raises(InputError, match="16000×9000 pixels are promised"):
+        files.read_image(tmp_path / "bomb")
+
+
 def test_an_npy_that_promises_more_than_it_holds_allocates_nothing(tmp_path):
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(
