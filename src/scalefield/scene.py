@@ -28,18 +28,18 @@ Held = TypeVar("Held")
 PAIRS_AT_ONCE = 1 << 18
 """Pixel-anchor pairs that are worked on at once: what a processor's cache holds."""
 
-CELLS = (72, 113, 160, 240, 320)
-"""Nodes in the square root of the image's area: 640×480 pixels have one every 8 pixels, or …"""
+CELLS = (90, 120, 160, 240, 320)
+"""Nodes in the square root of the image's area: 640×480 pixels have one every 6 pixels, or …"""
 CELLS_APART = 5.3
-"""… every so many to the distance between anchors, near which the field has its cusps."""
-FEW = int((CELLS[0] / CELLS_APART) ** 2)
-"""For up to so many anchors the coarsest nodes do, and what they have to do with them is kept."""
+"""… so many to the distance between anchors, near which the field has its cusps."""
+FEW = 184
+"""Of up to so many anchors it is kept what they have to do with each node."""
 MOST_BLOCKS = 12
 """Additions after which what is kept of them is tidied."""
 PIXELS_A_CELL = 5
 """Where that is no more than so many pixels for each, they are computed one by one instead."""
-NODES_A_LENGTH = 0.1
-"""Nodes in log-depth for each length over which the kernel changes, in parts of `CELLS`, …"""
+NODES_A_LENGTH = 20
+"""Nodes in log-depth for each length over which the kernel changes, …"""
 MOST_NODES = 500
 """… and at most so many, whatever the map's range."""
 KEPT_PIXELS = 1 << 19
@@ -398,8 +398,7 @@ class Lattice:
         grid = grid_shape(height, width, round(cells * max(height, width) / scene.unit))
         nearest, farthest = (float(x) for x in scene.log_depth.aminmax())
         reach = farthest - nearest
-        fine = scene.depth_length / (NODES_A_LENGTH * cells)
-        spacing = max(fine, reach / MOST_NODES, 1e-6)
+        spacing = max(scene.depth_length / NODES_A_LENGTH, reach / MOST_NODES, 1e-6)
         return cls(scene.alone(), grid, nearest, spacing, int(reach / spacing) + 2)
 
     @cached_property
