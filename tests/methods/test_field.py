@@ -248,7 +248,7 @@ def test_without_anchors_it_says_what_it_expects_and_how_little_it_knows():
         recover_from(mde_output, Anchors([], [], []), Basis())
 
 
-def test_a_learned_level_speaks_as_one_more_measurement():
+def test_a_learned_level_speaks_as_one_more_measurement(as_users_run_it):
     mde_output, truth = world()
     alone = recover_from(mde_output, Anchors([], [], []), Field()).log_scale
     many = draw(truth, 200)
