@@ -62,15 +62,15 @@ wheel: .venv/.core
 
 # The oldest versions that pyproject.toml allows, really tested. This alone does without the
 # constraint, which would lift torch; UV_TORCH_BACKEND=cpu saves gigabytes where that index is near.
-lowest: .venv/.core  ## results/lowest, if all is well
+lowest: .venv/.core  ## which they were: results/lowest
 	$(PIP) --group release
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .lowest
 	$(BIN)/uv pip install --quiet --python .lowest --resolution lowest-direct \
 	  --editable ".[mde,onnx,exr,region,plot,colmap,web]" --group dev
-	.lowest/bin/python -m pytest -n $(WORKERS) --ignore=tests/export/test_onnx_export.py \
-	  --ignore=tests/training --ignore=tests/labelling --ignore=tests/web/test_page.py
 	mkdir -p results/lowest
 	$(BIN)/uv pip freeze --python .lowest --exclude-editable > results/lowest/versions.txt
+	.lowest/bin/python -m pytest -n $(WORKERS) --ignore=tests/export/test_onnx_export.py \
+	  --ignore=tests/training --ignore=tests/labelling --ignore=tests/web/test_page.py
 
 # Known vulnerabilities of everything installed; what could not be looked up is no pass.
 audit: .venv/.dev
