@@ -28,15 +28,15 @@ Held = TypeVar("Held")
 PAIRS_AT_ONCE = 1 << 18
 """Pixel-anchor pairs that are worked on at once: what a processor's cache holds."""
 
-CELLS = (90, 120, 160, 240, 320)
+CELLS = (90, 140, 190, 250)
 """Nodes in the square root of the image's area: 640×480 pixels have one every 6 pixels, or …"""
-CELLS_APART = 5.3
+CELLS_APART = 6.6
 """… so many to the distance between anchors, near which the field has its cusps."""
 FEW = 184
 """Of up to so many anchors it is kept what they have to do with each node."""
 MOST_BLOCKS = 12
 """Additions after which what is kept of them is tidied."""
-PIXELS_A_CELL = 5
+PIXELS_A_CELL = 8
 """Where that is no more than so many pixels for each, they are computed one by one instead."""
 NODES_A_LENGTH = 20
 """Nodes in log-depth for each length over which the kernel changes, …"""
