@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 RUNS = {"lite": ROOT / "results" / "places-lite" / "results.json"}
 ROWS = {  # label in the results: what the README calls it
     "Field": "**`field`**",
+    "Field, learned level": "`field`, `level=learned`",
     "Basis K=50": "`basis`, K = 50",
     "Basis K=8": "`basis`, K = 8",
     "lwlr": "`lwlr`",
@@ -38,7 +39,10 @@ def table(results: dict) -> str:
         for cell in results["cells"]
         if cell["group"] == "all"
     }
-    best = {c: min(round(cells[m, c]["abs_rel"][0], 3) for m in ROWS) for c in CONDITIONS}
+    best = {
+        c: min(round(cells[m, c]["abs_rel"][0], 3) for m in ROWS if (m, c) in cells)
+        for c in CONDITIONS
+    }
     lines = [
         "| anchors | " + " | ".join(CONDITIONS.values()) + " |",
         "|---|" + "---:|" * len(CONDITIONS),
@@ -46,6 +50,9 @@ def table(results: dict) -> str:
     for method, name in ROWS.items():
         shown = []
         for condition in CONDITIONS:
+            if (method, condition) not in cells:
+                shown.append("")
+                continue
             value = round(cells[method, condition]["abs_rel"][0], 3)
             text = f"{value:.3f}".removeprefix("0")
             shown.append(f"**{text}**" if value == best[condition] else text)

@@ -153,8 +153,8 @@ def gross_errors(
     whole = torch.from_numpy(covariance + np.diag(variance + GROSS**2 * marked))
     factor = torch.linalg.cholesky(whole)
     P = torch.cholesky_inverse(factor).numpy()
-    alpha = P @ y
-    score = -0.5 * float(y @ alpha) - float(factor.diagonal().log().sum())
+    alpha = torch.mv(torch.from_numpy(P), torch.from_numpy(y)).numpy()
+    score = -0.5 * float((y * alpha).sum()) - float(factor.diagonal().log().sum())
     for _ in range(4 * n):  # rounding must not turn in circles
         count = int(marked.sum())
         change = np.where(marked, -(GROSS**2), GROSS**2)
@@ -178,9 +178,10 @@ def gross_errors(
 
 def likelihood(covariance: Float64[np.ndarray, "n n"], y: Float64[np.ndarray, " n"]) -> float:
     """log N(y; 0, covariance), up to a constant."""
-    factor = np.linalg.cholesky(covariance)
-    white = np.linalg.solve(factor, y)
-    return -0.5 * float(white @ white) - float(np.log(factor.diagonal()).sum())
+    # By torch's threads: NumPy's own would fight with them for the cores.
+    factor = torch.linalg.cholesky(torch.from_numpy(covariance))
+    white = torch.linalg.solve_triangular(factor, torch.from_numpy(y)[:, None], upper=False)
+    return -0.5 * float(white.square().sum()) - float(factor.diagonal().log().sum())
 
 
 def chance(wrong: int, n: int) -> float:

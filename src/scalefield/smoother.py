@@ -61,7 +61,9 @@ class Smoother:
             gain = np.linalg.pinv(root * (design / units), rcond=1e-9) * root.T / units[:, None]
         else:
             rows = root * design
-            gain = np.linalg.solve(rows.T @ rows + penalty, rows.T) * root.T
+            normal = product(rows.T, rows) + penalty
+            solved = torch.linalg.solve(torch.from_numpy(normal), torch.from_numpy(rows.T))
+            gain = solved.numpy() * root.T
         return cls(design, gain)
 
     @property
@@ -78,7 +80,15 @@ class Smoother:
         """Variance of design · θ, in these units, if each y has this standard deviation."""
         moved = self.gain * noise
         with np.errstate(all="ignore"):  # what is predicted to be zero is unsure without limit
-            return (design @ (moved @ moved.T) * design).sum(axis=1) / unit**2
+            covariance = product(moved, moved.T)
+            return (product(design, covariance) * design).sum(axis=1) / unit**2
+
+
+def product(
+    a: Float64[np.ndarray, "n m"], b: Float64[np.ndarray, "m k"]
+) -> Float64[np.ndarray, "n k"]:
+    """a · b by torch's threads: NumPy's own would fight with them for the cores."""
+    return (torch.from_numpy(a) @ torch.from_numpy(b)).numpy()
 
 
 def sigma_log(anchors: Anchors) -> Float64[np.ndarray, " n"]:

@@ -112,17 +112,21 @@ def test_precise_anchors_weigh_more():
     assert anchor_weights(Anchors([0], [0], [1.0])).tolist() == [1]
 
 
-def test_features_of_lite_are_used_and_those_of_others_are_not():
+def test_features_are_used_where_their_generator_is_asked_for():
     mde_output = world()
     features = torch.randn(64, 12, 16)
     lite = MDEOutput(mde_output.prediction, "depth", features, model="lite")
-    assert not Basis().choose(lite).config.zero_features
-    foreign = MDEOutput(mde_output.prediction, "depth", features[:5], model="another")
-    assert Basis().choose(foreign).config.zero_features
     anchors = some_anchors(mde_output, 10)
-    torch.testing.assert_close(
-        Basis()(foreign, anchors).depth_m, Basis()(mde_output, anchors).depth_m
-    )
+    bare = Basis()(mde_output, anchors).depth_m
+    torch.testing.assert_close(Basis()(lite, anchors).depth_m, bare)
+    with_features = Basis(generator="basis-lite-k50")
+    assert not with_features.choose(lite).config.zero_features
+    used = with_features(lite, anchors).depth_m
+    unused = with_features(mde_output, anchors).depth_m
+    assert float((used - unused).abs().max()) > 1e-3
+    foreign = MDEOutput(mde_output.prediction, "depth", features[:5], model="another")
+    with pytest.raises(InputError, match="another MDE"):
+        with_features(foreign, anchors)
 
 
 def test_maps_are_made_once_for_an_output():

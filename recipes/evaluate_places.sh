@@ -1,0 +1,50 @@
+#!/bin/bash
+# The benchmark behind the README: recipes/evaluate_places.sh DATA FASTDEPTH.onnx
+# RUNS (default runs) is the folder of recipes/train_shipped.py, for the seeds that do not ship.
+set -euf
+DATA=$1 FASTDEPTH=$2
+RUNS=${RUNS:-runs}
+REGIMES="@low,medium,high"
+
+evaluate() {
+  scalefield evaluate --root "$DATA" --split test --range kitti=0.1,80 '*=0.1,10' --name places \
+    --no-gallery --workers "${WORKERS:-2}" "$@"
+}
+
+field=(
+  'Field: field'
+  'Field, learned level @drop: field(level=learned)'
+  "Field, seed 0 $REGIMES: field(model=$RUNS/field-s0/model)"
+  "Field, seed 1 $REGIMES: field(model=$RUNS/field-s1/model)"
+)
+
+lite=(
+  "${field[@]}"
+  'Basis K=50: basis'
+  'Basis K=50, with F: basis(generator=basis-lite-k50)'
+  global piecewise lwlr grid region knn median interpolate log_kernel
+  "Global, disparity $REGIMES: global(space=disparity)"
+  'Basis K=8: basis(k=8)'
+  'Basis K=30: basis(k=30)'
+  "Basis K=8, with F $REGIMES: basis(generator=basis-lite-k8)"
+  "Basis K=30, with F $REGIMES: basis(generator=basis-lite-k30)"
+)
+for seed in 1 2; do
+  for k in 8 30 50; do
+    lite+=(
+      "Basis K=$k, seed $seed $REGIMES: basis(generator=$RUNS/basis-lite-depth-k$k-s$seed/model)"
+      "Basis K=$k, with F, seed $seed $REGIMES: basis(generator=$RUNS/basis-lite-full-k$k-s$seed/model)"
+    )
+  done
+done
+evaluate --mde lite --out results/places-lite --methods "${lite[@]}"
+
+G=$RUNS/basis-fastdepth
+evaluate --mde "$FASTDEPTH" --out results/places-fastdepth --methods "${field[@]}" \
+  "Basis K=50: basis(generator=$G-full-k50-s0/model)" \
+  "Basis K=50, seed 1 $REGIMES: basis(generator=$G-full-k50-s1/model)" \
+  "Basis K=50, seed 2 $REGIMES: basis(generator=$G-full-k50-s2/model)" \
+  "Basis K=50, F=0 $REGIMES: basis(generator=$G-depth-k50-s0/model)" \
+  "Basis K=30 $REGIMES: basis(generator=$G-full-k30-s0/model)" \
+  'Universal basis K=50: basis' lwlr grid median \
+  "interpolate $REGIMES: interpolate" "log_kernel $REGIMES: log_kernel"
