@@ -44,7 +44,8 @@ def tables(table: ModuleType, records: dict, name: str) -> str:
         "starts": table.starts,
         "roofline": table.roofline,
     }[what](record)
-    return made.partition("\n\n")[2]  # without its heading, for which the page has its own words
+    # Without its heading, for which the page has its own words.
+    return made.partition("\n\n")[2] or "Not measured in this run."
 
 
 def load_table() -> ModuleType:
