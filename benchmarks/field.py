@@ -242,18 +242,14 @@ def markdown(results: dict[str, Any]) -> str:
         lines += ["", "| anchors placed by | 3 | 5 | 10 | 20 |", "|---|---|---|---|---|"]
         for rule, counts in placed.items():
             lines.append(f"| {rule} | " + " | ".join(f"{v:.4f}" for v in counts.values()) + " |")
-    if many := results.get("many anchors"):
-        labels = list(next(iter(many.values())))
-        head = "| many anchors | " + " | ".join(labels) + " |"
-        lines += ["", head, "|---" * (len(labels) + 1) + "|"]
-        for group, row in many.items():
-            lines.append(f"| {group} | " + " | ".join(f"{v:.5f}" for v in row.values()) + " |")
-    if nodes := results.get("interpolation"):
-        counts = list(next(iter(nodes.values())))
-        head = "| val, by number of anchors | " + " | ".join(counts) + " |"
-        lines += ["", head, "|---" * (len(counts) + 1) + "|"]
-        for kind, row in nodes.items():
-            lines.append(f"| {kind} | " + " | ".join(f"{v:.5f}" for v in row.values()) + " |")
+    corners = {"many anchors": "many anchors", "interpolation": "val, by number of anchors"}
+    for part, corner in corners.items():
+        if rows := results.get(part):
+            labels = [*next(iter(rows.values()))]
+            lines += ["", f"| {corner} | " + " | ".join(labels) + " |"]
+            lines += ["|---" * (len(labels) + 1) + "|"]
+            for name, row in rows.items():
+                lines.append(f"| {name} | " + " | ".join(f"{v:.5f}" for v in row.values()) + " |")
     if videos := results.get("video"):
         head = "| video, anchors a frame | place | AbsRel median / field / stream | flicker |"
         lines += ["", head, "|---|---|---|---|"]

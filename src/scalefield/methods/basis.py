@@ -38,10 +38,10 @@ class Basis:
     generator: str | Path | Generator = "auto"
     """A shipped name (see `shipped`), a folder that `Generator.save` wrote, a generator, or
     "auto": the universal one, F = 0. Those of `lite` with its F are 3 to 8 % behind it on val in
-    every one of three seeds (their model cards)."""
+    every one of three seeds (results/training-trials)."""
     k: Literal[8, 30, 50] = 50
-    """Basis maps of the shipped generator: 50 is best on val for any number of anchors, and 8,
-    which the paper uses for few, is behind both others."""
+    """Basis maps of the shipped generator. On val (results/places-lite-val) 30 and 50 are alike
+    with few anchors, 50 is best with many, and 8, which the paper uses for few, is behind both."""
     ridge: Ridge | None = None
     """The solve; None for the one that the generator was trained through."""
 
