@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 
-from scalefield import scene
+from scalefield import lattice
 from scalefield.anchors import Anchors
 from scalefield.datasets import Folder, Frame
 from scalefield.files import read_json, write_atomic, write_json
@@ -181,7 +181,7 @@ def interpolated(dataset: Folder, mde: MDE, every: int) -> dict[str, Any]:
         for n in (12, 110, 250, 520, 1000):
             anchors = sample_anchors(frame.depth_m, frame.mask, n, seed=0, name=frame.name)
             found["nodes"][str(n)].append(absrel(trusting, output, anchors, frame))
-            with mock.patch.object(scene, "PIXELS_A_CELL", math.inf):
+            with mock.patch.object(lattice, "PIXELS_A_CELL", math.inf):
                 found["every pixel"][str(n)].append(absrel(trusting, output, anchors, frame))
     return {
         kind: {n: round(float(np.mean(values)), 6) for n, values in counts.items()}

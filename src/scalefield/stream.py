@@ -10,12 +10,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scalefield.anchors import Anchors
+from scalefield.dense import dense_mean
+from scalefield.deviation import dense_std
 from scalefield.embedding import FieldMaps
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.field import Field, FieldModel, expected, noise_log, spread
 from scalefield.posterior import Posterior
 from scalefield.result import Recovery
-from scalefield.scene import Scene, dense_mean, dense_std
+from scalefield.scene import Scene
 from scalefield.targets import targets
 
 

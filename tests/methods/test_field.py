@@ -134,7 +134,7 @@ def test_the_field_of_large_images_is_interpolated_and_close(shape, monkeypatch)
     mde_output, truth = world(shape=shape)
     anchors = draw(truth, min(60, truth.size // 3))
     exact = Field()(mde_output, anchors)
-    monkeypatch.setattr("scalefield.scene.PIXELS_A_CELL", 0)
+    monkeypatch.setattr("scalefield.lattice.PIXELS_A_CELL", 0)
     sliced = Field()(mde_output, anchors)
     difference = (sliced.log_scale - exact.log_scale).abs()
     assert 0 < float(difference.mean()) < 1e-3
@@ -143,7 +143,7 @@ def test_the_field_of_large_images_is_interpolated_and_close(shape, monkeypatch)
 
 def test_a_map_of_any_range_is_interpolated(monkeypatch):
     """Eleven orders of magnitude: the nodes are spread, not multiplied."""
-    monkeypatch.setattr("scalefield.scene.PIXELS_A_CELL", 0)
+    monkeypatch.setattr("scalefield.lattice.PIXELS_A_CELL", 0)
     depth = torch.logspace(-5, 6, 40 * 50).reshape(40, 50)
     recovery = Field()(MDEOutput(depth, "depth"), Anchors([3, 30], [5, 20], [1.0, 2.0]))
     assert bool(torch.isfinite(recovery.depth_m).all())
@@ -189,7 +189,7 @@ def test_patches_obey_the_laws_of_the_field(few_are_many):
 @pytest.mark.parametrize("interpolated", [False, True])
 def test_patches_are_as_good_as_the_exact_solve(few_are_many, monkeypatch, interpolated):
     if interpolated:
-        monkeypatch.setattr("scalefield.scene.PIXELS_A_CELL", 0)
+        monkeypatch.setattr("scalefield.lattice.PIXELS_A_CELL", 0)
     mde_output, truth = world()
     anchors = draw(truth, 500)
     patched = Field(robust=False)(mde_output, anchors)

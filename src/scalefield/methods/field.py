@@ -22,6 +22,8 @@ from scalefield.anchors import Anchors
 from scalefield.checked import checked
 from scalefield.cues import grid_image, grid_shape, log_depth_and_level, upsample
 from scalefield.decomposition import Decomposition
+from scalefield.dense import dense_mean, dense_parts
+from scalefield.deviation import STD_CELLS, dense_std
 from scalefield.doubt import doubt
 from scalefield.embedding import FieldMaps, FieldNet, FieldNetConfig, Layout
 from scalefield.errors import InputError, brief
@@ -34,7 +36,7 @@ from scalefield.methods.basis import WEIGHTS
 from scalefield.patchwork import Patchwork
 from scalefield.posterior import Posterior
 from scalefield.result import Recovery, Rejection
-from scalefield.scene import STD_CELLS, Scene, dense_mean, dense_parts, dense_std
+from scalefield.scene import Scene
 from scalefield.targets import targets
 
 EXACT_ANCHORS = 2000

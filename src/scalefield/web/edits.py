@@ -14,6 +14,8 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.defaults import METHOD_NAME
+from scalefield.dense import dense_mean
+from scalefield.deviation import dense_std
 from scalefield.doubt import doubt
 from scalefield.errors import InputError
 from scalefield.mde import MDEOutput
@@ -24,7 +26,6 @@ from scalefield.posterior import Posterior
 from scalefield.recovery import recover_from
 from scalefield.result import DEPTH_LIMITS, Recovery, Report
 from scalefield.ridge import solve
-from scalefield.scene import dense_mean, dense_std
 from scalefield.smoother import STEP
 from scalefield.suggestion import suggest_from
 from scalefield.targets import anchor_weights, targets

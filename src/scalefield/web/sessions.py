@@ -77,7 +77,7 @@ class Relative:
         ]
         held += [self.output.valid, self.shown.prediction]
         held += [] if self.output.features is None else [self.output.features]
-        nodes = sum(lattice.nbytes for lattice in self.shown_scene.lattices.values())
+        nodes = self.shown_scene.kept_bytes
         return nodes + sum({t.data_ptr(): t.numel() * t.element_size() for t in held}.values())
 
 
