@@ -1,4 +1,5 @@
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -85,6 +86,42 @@ def test_superpixels_follow_depth_and_colour(with_image):
     if with_image:
         assert not set(np.unique(labels[:17])) & set(np.unique(labels[17:]))
     assert 8 <= len(left | right) <= 40
+
+
+def seen(shape: tuple[int, int], *, with_image: bool) -> MDEOutput:
+    """A rough map, in float64 so that nothing is copied by the way, and a photograph of noise."""
+    generator = torch.Generator().manual_seed(3)
+    depth = 1 + torch.rand(shape, generator=generator, dtype=torch.float64)
+    image = torch.randint(0, 256, (*shape, 3), generator=generator, dtype=torch.uint8)
+    return MDEOutput(depth, "depth", image=image if with_image else None)
+
+
+@pytest.mark.parametrize("with_image", [True, False])
+def test_superpixels_are_those_of_an_array_of_colour_and_log_depth(with_image):
+    segmentation = pytest.importorskip("skimage.segmentation")
+    mde_output = seen((40, 60), with_image=with_image)
+    before = mde_output.mde_depth.clone()
+    log_depth = mde_output.mde_depth.log().numpy()
+    low, high = np.quantile(log_depth, (0.05, 0.95))
+    channels = [np.clip((log_depth - low) / (high - low), -1, 2)[..., None]]
+    if with_image:
+        channels.append(mde_output.image.numpy() / 255)
+    options = {"convert2lab": False, "start_label": 0, "channel_axis": -1}
+    stacked = np.concatenate(channels, axis=-1)
+    expected = segmentation.slic(stacked, n_segments=20, compactness=0.1, **options)
+    np.testing.assert_array_equal(superpixel_labels(mde_output, 20, 0.1), expected)
+    torch.testing.assert_close(mde_output.mde_depth, before, rtol=0, atol=0)
+
+
+def test_superpixels_hold_two_copies_of_what_they_look_at_and_no_third():
+    pytest.importorskip("skimage")
+    mde_output = seen((300, 400), with_image=True)
+    superpixel_labels(mde_output, 20, 0.1)  # what is imported and cached is no cost of the call
+    tracemalloc.start()
+    superpixel_labels(mde_output, 20, 0.1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2.8 * mde_output.prediction.numel() * 4 * 8  # distances and labels are the rest
 
 
 def test_without_scikit_image_the_command_is_named(monkeypatch):

@@ -6,7 +6,7 @@ import heapq
 from collections import Counter
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float64, Int64
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -22,20 +22,39 @@ def superpixel_labels(
         from skimage.segmentation import slic
     except ImportError:
         raise MissingExtra("scikit-image", "region", "method region without labels") from None
-    log_depth = mde_output.mde_depth.double().log().cpu().numpy()
-    low, high = np.quantile(log_depth, (0.05, 0.95))
-    channels = [np.clip((log_depth - low) / max(high - low, 1e-6), -1, 2)[..., None]]
-    if mde_output.image is not None:
-        channels.append(mde_output.image.cpu().numpy() / 255)
     labels = slic(
-        np.concatenate(channels, axis=-1),
-        n_segments=min(superpixels, log_depth.size),
+        _Channels(mde_output),
+        n_segments=min(superpixels, mde_output.prediction.numel()),
         compactness=compactness,
         convert2lab=False,
         start_label=0,
         channel_axis=-1,
     )
-    return labels.astype(np.int64)
+    return labels.astype(np.int64, copy=False)
+
+
+class _Channels:
+    """What superpixels are alike in, an array only once `slic` asks for it.
+
+    `slic` copies what it is given, twice, and a caller's array would lie beside both to the end.
+    """
+
+    ndim = 3
+
+    def __init__(self, mde_output: MDEOutput) -> None:
+        self.mde_output = mde_output
+
+    def __array__(self, dtype: object = None, copy: object = None) -> Float64[np.ndarray, "h w c"]:
+        image = self.mde_output.image
+        channels = np.empty((*self.mde_output.shape, 1 if image is None else 4))
+        log_depth = self.mde_output.mde_depth.double().log().cpu().numpy()
+        low, high = np.quantile(log_depth, (0.05, 0.95))
+        np.subtract(log_depth, low, out=log_depth)
+        np.divide(log_depth, max(high - low, 1e-6), out=log_depth)
+        np.clip(log_depth, -1, 2, out=channels[..., 0])
+        if image is not None:
+            np.divide(image.cpu().numpy(), 255, out=channels[..., 1:])
+        return channels
 
 
 def components(labels: Int64[np.ndarray, "h w"]) -> Int64[np.ndarray, "h w"]:
