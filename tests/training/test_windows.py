@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
@@ -59,6 +60,7 @@ def test_every_pixel_keeps_the_ray_that_it_was_seen_along() -> None:
         assert width <= WIDTH
         assert height <= HEIGHT
         assert window.image.shape == (height, width, 3)
+        assert torch.from_numpy(window.depth_m).shape == (height, width)
     assert whole.mask.all()
 
 

@@ -31,6 +31,10 @@ class Median:
         share = np.full(n, 1 / n)
         variance = fit_variance(y - log_scale, share, share, tau)
         std_log = total_std(variance, min(1.0, math.pi / 2 / n) * (variance + (tau**2).mean()))
+        device = mde_output.prediction.device
         return Recovery.from_log_scale(
-            mde_output, anchors, torch.tensor(log_scale), std_log=torch.tensor(std_log)
+            mde_output,
+            anchors,
+            torch.tensor(log_scale, device=device),
+            std_log=torch.tensor(std_log, device=device),
         )

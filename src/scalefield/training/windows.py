@@ -92,12 +92,16 @@ def mirrored(frame: Frame) -> Frame:
     if intrinsics is not None:
         fx, fy, cx, cy = intrinsics
         intrinsics = (fx, fy, frame.mask.shape[1] - 1 - cx, cy)
+
+    def turned(map_: np.ndarray) -> np.ndarray:
+        return map_[:, ::-1].copy()  # torch takes no view that runs backwards
+
     return replace(
         frame,
-        image=frame.image[:, ::-1],
-        depth_m=frame.depth_m[:, ::-1],
-        labels=None if frame.labels is None else frame.labels[:, ::-1],
-        sky=None if frame.sky is None else frame.sky[:, ::-1],
+        image=turned(frame.image),
+        depth_m=turned(frame.depth_m),
+        labels=None if frame.labels is None else turned(frame.labels),
+        sky=None if frame.sky is None else turned(frame.sky),
         intrinsics=intrinsics,
     )
 
