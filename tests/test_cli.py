@@ -4,11 +4,9 @@ import io
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -337,48 +335,6 @@ def test_a_terminal_without_our_letters_is_no_error(folder, monkeypatch):
     monkeypatch.setattr(sys, "stdout", out)
     assert recover(*OWN) == 0
     assert rb"2.00 \u2026 6.00 m" in out.buffer.getvalue()
-
-
-@dataclass(frozen=True)
-class Interrupted:
-    """A command that is told to stop while it writes."""
-
-    by: str = "SIGTERM"
-
-    def run(self) -> None:
-        with files.write_folder("out") as staging:
-            (staging / "half").write_bytes(b"")
-            signal.raise_signal(getattr(signal, self.by))
-
-
-@pytest.fixture
-def signals_are_heard():
-    """As from a terminal: with `nohup`, or in the background, some are ignored."""
-    usual = {
-        signal.SIGINT: signal.default_int_handler,
-        signal.SIGTERM: signal.SIG_DFL,
-        signal.SIGHUP: signal.SIG_DFL,
-    }
-    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
-@pytest.mark.usefixtures("signals_are_heard")
-def test_a_command_that_is_told_to_stop_leaves_nothing(folder, monkeypatch, capsys, name, code):
-    monkeypatch.setitem(COMMANDS, "interrupted", Interrupted)
-    before = sorted(folder.iterdir())
-    if name == "SIGINT":
-        assert main(["interrupted", "--by", name]) == code
-        assert capsys.readouterr().err == "scalefield: interrupted\n"
-    else:
-        with pytest.raises(SystemExit) as caught:
-            main(["interrupted", "--by", name])
-        assert caught.value.code == code
-    assert sorted(folder.iterdir()) == before
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_other_libraries_warnings_are_not_for_users(folder, monkeypatch, capsys):

@@ -7,9 +7,8 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from threading import current_thread, main_thread
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 import tyro
@@ -31,6 +30,7 @@ from scalefield.commands.reproduce import ReproduceCommand
 from scalefield.commands.suggest import SuggestCommand
 from scalefield.commands.train import TrainCommand, TrainMdeCommand
 from scalefield.commands.web import WebCommand
+from scalefield.ending import ends_when_asked
 from scalefield.errors import InputError, MissingExtra, brief
 
 
@@ -66,19 +66,11 @@ COMMANDS: dict[str, Callable[..., Command]] = {
 def main(args: list[str] | None = None) -> int:
     """Run the command line; bad input is one sentence on stderr and exit code 2."""
     _keep_streams()
-    with warnings.catch_warnings(), _signals_end_it():
+    with warnings.catch_warnings():
         warnings.showwarning = _say  # a sentence, as errors are, and not a line of our source
         try:
-            try:
-                command: Command = tyro.extras.subcommand_cli_from_dict(
-                    COMMANDS,
-                    prog="scalefield",
-                    description=scalefield.__doc__.splitlines()[0],
-                    args=args,
-                )
-                return command.run() or 0
-            finally:
-                sys.stdout.flush()  # here, where something can still be said about it
+            with ends_when_asked():
+                return _run(args)
         except (InputError, MissingExtra) as e:
             return _end(e, 2)
         except BrokenPipeError:  # the reader left, as `head` does; say nothing when flushing either
@@ -93,6 +85,19 @@ def main(args: list[str] | None = None) -> int:
             return _end("interrupted", 128 + signal.SIGINT)
 
 
+def _run(args: list[str] | None) -> int:
+    try:
+        command: Command = tyro.extras.subcommand_cli_from_dict(
+            COMMANDS,
+            prog="scalefield",
+            description=scalefield.__doc__.splitlines()[0],
+            args=args,
+        )
+        return command.run() or 0
+    finally:
+        sys.stdout.flush()  # here, where something can still be said about it
+
+
 def _keep_streams() -> None:
     """Somebody may have closed them, or set an alphabet that does not know our letters."""
     for name in ("stdout", "stderr"):
@@ -101,26 +106,6 @@ def _keep_streams() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
-
-
-@contextmanager
-def _signals_end_it() -> Iterator[None]:
-    """Asked to end, a command leaves its blocks as after an error, so that no staging is left."""
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    asked = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    if current_thread() is not main_thread():
-        asked = []
-    changed = [n for n in asked if signal.getsignal(n) == signal.SIG_DFL]  # nohup ignores one
-    for number in changed:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number in changed:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _mute() -> None:

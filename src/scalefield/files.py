@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, PngImagePlugin
 
+from scalefield.ending import tidied, uninterrupted
 from scalefield.errors import InputError, MissingExtra, brief
 
 MOST_UNPACKED = 2**29
@@ -82,6 +83,7 @@ def read_json(path: Path) -> Any:
         raise e if isinstance(e, InputError) else InputError(f"{path}: {brief(e)}") from None
 
 
+@uninterrupted()
 def write_atomic(path: str | Path, data: bytes) -> None:
     """Write all of `data` under `path`, or leave what was there untouched."""
     path = Path(path)
@@ -110,23 +112,25 @@ def write_atomic(path: str | Path, data: bytes) -> None:
 def write_folder(path: str | Path) -> Iterator[Path]:
     """A folder to write into, whose files move to `path` when the block ends well, else vanish."""
     path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        staging = tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as e:
-        raise InputError(f"{path}: cannot be written ({e.strerror})") from None
-    try:
-        with staging as folder:
-            yield Path(folder)
-            path.mkdir(exist_ok=True)
-            files = sorted(Path(folder).iterdir())
-            for file in files:
-                if (path / file.name).is_dir():
-                    raise InputError(f"{path / file.name}: cannot be written (it is a folder)")
-            for file in files:
-                os.replace(file, path / file.name)
-    except OSError as e:
-        raise InputError(f"{path}: cannot be written ({e.strerror})") from None
+    with uninterrupted():  # but for the caller's block
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            staging = tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.")
+        except OSError as e:
+            raise InputError(f"{path}: cannot be written ({e.strerror})") from None
+        try:
+            with staging as folder:
+                with tidied(staging.cleanup), uninterrupted(held=False):
+                    yield Path(folder)
+                path.mkdir(exist_ok=True)
+                files = sorted(Path(folder).iterdir())
+                for file in files:
+                    if (path / file.name).is_dir():
+                        raise InputError(f"{path / file.name}: cannot be written (it is a folder)")
+                for file in files:
+                    os.replace(file, path / file.name)
+        except OSError as e:
+            raise InputError(f"{path}: cannot be written ({e.strerror})") from None
 
 
 def spare_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from threading import Thread
 
+from scalefield.ending import end_worker_when_asked
+
 
 @contextmanager
 def worker_pool(
@@ -33,6 +35,7 @@ def _begin(start: Callable[..., None], given: tuple) -> None:
 
     Thread(target=_end_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches all; the parent tells the others
+    end_worker_when_asked()
     warnings.simplefilter("ignore")  # the parent loads the same, and has said it
     torch.set_num_threads(1)  # sums must not depend on how many threads share them
     start(*given)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
 
+from scalefield.ending import until_interrupted
 from scalefield.errors import InputError, MissingExtra
 
 
@@ -71,7 +71,7 @@ class WebCommand:
             import webbrowser
 
             webbrowser.open(address)
-        with suppress(KeyboardInterrupt):
+        with until_interrupted():
             uvicorn.Server(config).run(sockets=[listening])
 
     def check(self) -> None:
