@@ -89,6 +89,12 @@ def worked_on(by: str) -> None:
     pytest.fail("nobody ended it")
 
 
+def written_down(by: str) -> None:
+    """What looks like the failure of a sample must not become its record."""
+    called_back(by)
+    files.write_atomic("record.json", b"failed")
+
+
 def recovered_from(by: str) -> None:
     """Work goes on while another error is handled, and after it."""
     try:
@@ -98,13 +104,15 @@ def recovered_from(by: str) -> None:
     worked_on(by)
 
 
-SWALLOWED = [called_back, translated, interrupted_by_the_system, worked_on, recovered_from]
+SWALLOWED = [
+    called_back, translated, interrupted_by_the_system, written_down, worked_on, recovered_from,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("swallow", SWALLOWED)
 @pytest.mark.parametrize(("name", "code"), SIGNALS)
 def test_a_request_that_is_swallowed_still_ends_the_command(
-    monkeypatch, capfd, swallow, name, code
+    monkeypatch, capfd, tmp_path, swallow, name, code
 ):
     @dataclass(frozen=True)
     class Swallowing:
@@ -113,6 +121,7 @@ def test_a_request_that_is_swallowed_still_ends_the_command(
         def run(self) -> None:
             swallow(name)
 
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(COMMANDS, "swallowing", Swallowing)
     if name == "SIGINT":
         assert main(["swallowing"]) == code
@@ -121,6 +130,7 @@ def test_a_request_that_is_swallowed_still_ends_the_command(
             main(["swallowing"])
         assert caught.value.code == code
     assert capfd.readouterr().err == "scalefield: interrupted\n" * (name == "SIGINT")
+    assert not list(tmp_path.iterdir())
 
 
 def test_leaving_is_not_disturbed_by_a_request_that_is_repeated():

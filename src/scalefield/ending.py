@@ -30,14 +30,20 @@ class _Ending:
 
     def __call__(self, number: int, frame: object) -> None:
         """The handler of signals, a repeated request among them."""
-        repeated = number == _ALARM
+        if number == _ALARM:
+            self.heed()
+            return
         if not self.number:
             self.number = number
             if _ALARM:
                 signal.signal(_ALARM, self)
                 signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
-        leaving = sys.exception() is not None  # perhaps because of us, and should not be disturbed
-        if not self.held and not (repeated and leaving):
+        if not self.held:
+            self.obey()
+
+    def heed(self) -> None:
+        """End, if that was asked for and nothing is on its way out, perhaps because of it."""
+        if not self.held and sys.exception() is None:
             self.obey()
 
     def obey(self) -> None:
@@ -110,15 +116,15 @@ def uninterrupted(held: bool = True) -> Iterator[None]:
     if current_thread() is not main_thread():
         yield
         return
-    before, _ending.held = _ending.held, held
+    before = _ending.held
+    _ending.heed()  # what was swallowed on the way here must not be written down as a result
+    _ending.held = held
     try:
-        if not held:
-            _ending.obey()
+        _ending.heed()
         yield
     finally:
         _ending.held = before
-        if not before and sys.exception() is None:
-            _ending.obey()
+        _ending.heed()
 
 
 @contextmanager
