@@ -162,8 +162,10 @@ def project(
         )
     features, size = features.to(log_depth.dtype), log_depth.shape[2:]
     # The group norm by hand: with one group a GPU gives it to a single block of threads, and
-    # fewer cells are left to be normalised once F has shrunk.
-    var, mean = torch.var_mean(features, dim=(1, 2, 3), correction=0, keepdim=True)
+    # fewer cells are left to be normalised once F has shrunk. First row by row, for many blocks.
+    var, mean = torch.var_mean(features, dim=(1, 3), correction=0, keepdim=True)
+    between, mean = torch.var_mean(mean, dim=2, correction=0, keepdim=True)
+    var = var.mean(dim=2, keepdim=True) + between
     scale = (var + feature_norm.eps).rsqrt() * feature_norm.weight[:, None, None]
     shift = feature_norm.bias[:, None, None] - mean * scale
     if features.shape[2] > size[0] and features.shape[3] > size[1]:
