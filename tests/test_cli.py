@@ -180,13 +180,18 @@ def bad_anchors(text: str) -> dict[str, str]:
         ({}, (*OWN, "--method", "magic"), "no method 'magic'; there are"),
         ({}, (*OWN, "--option", "magic=1"), "method median has no option 'magic'; there are none"),
         ({}, (*OWN, "--option", "magic"), "--option wants name=value, found 'magic'"),
+        ({}, (*OWN, "--option", "k=8", "--option", "k=30"), "--option k is given twice, 8 and 30"),
+        ({}, (*OWN, "--anchor-units", "1000"), "--anchor-units is for a .png; depth_m of .*csv"),
+        (bad_anchors("5,7,2"), OWN, r"#0 at u=5, v=7; u and v swapped, all would lie inside"),
+        ({}, ("--depth", "none.npz", "--kind", "depth"), "none.npz: holds no array"),
         ({}, (*OWN, "--labels", "nothing.png"), "nothing.png: no such file"),
         ({}, (*OWN, "--png-units", "0"), "--png-units must be 0.001 … 1e9, found 0"),
         ({}, (*OWN, "--out", "x" * 300), "x: cannot be written .File name too long"),
         ({}, (*OWN, "--fov-deg", "0", "--formats", "ply"), "between 0 and 180 degrees, found 0"),
         ({}, ("--device", "cuda:99"), "device 'cuda:99' cannot be used here .*; cpu always can"),
         ({}, ("--device", "meta"), "device 'meta' cannot be used here .*; cpu always can"),
-        ({}, (*OWN, "--out", "anchors.csv"), "anchors.csv: cannot be written"),
+        ({}, (*OWN, "--out", "anchors.csv"), "anchors.csv: cannot be written .a file is in the pl"),
+        ({}, (*OWN, "--out", "anchors.csv/a/b"), "cannot be written .a file is in the place of a"),
         ({}, ("--depth", "new\nline.npy", "--kind", "depth"), "new line.npy: no such file"),
         ({}, (*OWN, "--method", "lwlr", "--option", "bandwidth=inf"), "bandwidth must be .*float"),
     ],
@@ -196,6 +201,7 @@ def test_bad_input_is_one_sentence_exit_code_2_and_nothing_written(
 ):
     Image.fromarray(np.ones((6, 8), np.uint8)).save("d8.png")
     np.save("small.npy", RELATIVE[:, ::2])
+    np.savez("none.npz")
     for name, text in contents.items():
         Path(name).unlink() if text is None else Path(name).write_text(text)
     before = {p: p.read_bytes() for p in folder.rglob("*")}
@@ -206,6 +212,22 @@ def test_bad_input_is_one_sentence_exit_code_2_and_nothing_written(
     assert printed.err.count("\n") == 1
     assert re.search(sentence, printed.err), printed.err
     assert {p: p.read_bytes() for p in folder.rglob("*")} == before
+
+
+def test_anchors_of_a_turned_photograph_are_those_of_the_upright_one(folder, capsys):
+    """An 8×6 photograph that stands upright as 6×8: u = 7 is outside, v = 7 is not."""
+    exif = Image.Exif()
+    exif[files.ORIENTATION] = 6
+    Image.open("photo.png").save("turned.jpg", exif=exif)
+    np.save("depth.npy", RELATIVE.T)
+    Path("anchors.csv").write_text("u,v,depth_m\n1,1,2\n7,2,3\n")
+    words = ["turned.jpg", "--anchors", "anchors.csv", "--method", "median", *OWN]
+    assert main(["recover", *words]) == 2
+    said = capsys.readouterr().err
+    assert "#1 at u=7, v=2" in said
+    assert "its EXIF turns the photograph, and u and v count in the upright picture" in said
+    Path("anchors.csv").write_text("u,v,depth_m\n1,1,2\n2,7,3\n")
+    assert main(["recover", *words]) == 0
 
 
 @pytest.mark.parametrize(

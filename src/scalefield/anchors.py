@@ -72,9 +72,11 @@ class Anchors:
             outside = ", ".join(
                 f"#{i} at u={self.u[i]:g}, v={self.v[i]:g}" for i in np.flatnonzero(~inside)[:5]
             )
+            swapped = (columns >= 0) & (columns < height) & (rows >= 0) & (rows < width)
+            hint = "; u and v swapped, all would lie inside" if swapped.all() else ""
             raise InputError(
                 f"{np.count_nonzero(~inside)} of {len(self)} anchors lie outside the image of "
-                f"{width}×{height} pixels (u 0…{width - 1}, v 0…{height - 1}): {outside}"
+                f"{width}×{height} pixels (u 0…{width - 1}, v 0…{height - 1}): {outside}{hint}"
             )
         return rows.astype(np.int64), columns.astype(np.int64)
 

@@ -30,6 +30,9 @@ MOST_TIMES = 16
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "JPEG2000")
 """What photographs come in. Pillow knows more, and starts other programs for some of them."""
 
+ORIENTATION = 0x0112
+"""EXIF's tag: 1 is upright, 2 to 8 are turned or mirrored."""
+
 UNITS_TAG = "scalefield:units_per_metre"
 """PNG text chunk in which our own 16-bit depth files state their scale."""
 
@@ -91,7 +94,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as e:
-        raise InputError(f"{path}: cannot be written ({e.strerror})") from None
+        raise _unwritable(path, e) from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -103,7 +106,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
         os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
     except OSError as e:
-        raise InputError(f"{path}: cannot be written ({e.strerror})") from None
+        raise _unwritable(path, e) from None
     finally:
         Path(temporary).unlink(missing_ok=True)
 
@@ -117,7 +120,7 @@ def write_folder(path: str | Path) -> Iterator[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             staging = tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.")
         except OSError as e:
-            raise InputError(f"{path}: cannot be written ({e.strerror})") from None
+            raise _unwritable(path, e) from None
         try:
             with staging as folder:
                 with tidied(staging.cleanup), uninterrupted(held=False):
@@ -130,7 +133,13 @@ def write_folder(path: str | Path) -> Iterator[Path]:
                 for file in files:
                     os.replace(file, path / file.name)
         except OSError as e:
-            raise InputError(f"{path}: cannot be written ({e.strerror})") from None
+            raise _unwritable(path, e) from None
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
+    why = "a file is in the place of a folder" if in_the_way else error.strerror
+    return InputError(f"{path}: cannot be written ({why})")
 
 
 def spare_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
@@ -206,6 +215,12 @@ def read_image(path: str | Path) -> np.ndarray:
         raise InputError(f"{path}: {e}") from None
     except IMAGE_ERRORS as e:
         raise InputError(f"{path}: not a readable image ({brief(e)})") from None
+
+
+def is_turned(path: Path) -> bool:
+    """Whether `read_image` turns or mirrors the image, because its EXIF says so."""
+    with open_image(read_bytes(path)) as image:
+        return image.getexif().get(ORIENTATION, 1) in range(2, 9)
 
 
 def read_labels(path: str | Path) -> np.ndarray:
@@ -349,6 +364,8 @@ def _only(path: Path, arrays: dict[str, np.ndarray], key: str | None) -> np.ndar
     named = brief(", ".join(sorted(arrays)))
     if key is None and len(arrays) == 1:
         return next(iter(arrays.values()))
+    if not arrays:
+        raise InputError(f"{path}: holds no array")
     if key is None:
         raise InputError(f"{path}: holds {len(arrays)} arrays; say which one: {named}")
     if key not in arrays:

@@ -126,11 +126,15 @@ def test_kitti_calibrations_of_three_kinds_agree(depth_m):
         (("--points", "cloud.npy", "--fov-deg", "60", *INTRINSICS), "say the same"),
         (("--points", "cloud.npy", *INTRINSICS, "--pose", "a", "--extrinsics", "b"), "inverses"),
         (("--depth", "small.npy"), "is 5×4 and the image 32×24; give --depth-intrinsics"),
+        (("--points", "cloud.npy", *INTRINSICS, "--depth-units", "1000"), "--points are in metres"),
+        (("--points", "cloud.npy", *INTRINSICS, "--ray"), "--ray speaks of a --depth FILE"),
+        (("--depth", "holes.npy"), "holes.npy: holds no depth above zero"),
         (("--points", "back.npy", *INTRINSICS), "nothing of back.npy lands in the image of 32×24"),
     ],
 )
 def test_contradictions_get_a_sentence(depth_m, capsys, words, why):
     np.save("small.npy", np.ones((4, 5)))
+    np.save("holes.npy", np.full(depth_m.shape, np.nan))
     np.save("back.npy", -np.load("cloud.npy"))
     assert run(*words) == 2
     assert why in capsys.readouterr().err

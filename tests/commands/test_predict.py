@@ -90,6 +90,15 @@ def test_damaged_files_are_mentioned_in_a_sentence(images, mde, tmp_path, capsys
     assert f"scalefield: {damaged} is damaged" in captured.err
 
 
+@pytest.mark.parametrize("times", [1, 2])  # whether it is computed, or there already
+def test_a_kind_that_the_estimator_does_not_give_is_refused(images, tmp_path, capsys, times):
+    flags = ["predict", str(images), "--mde", "lite", "--cache", str(tmp_path / "cache")]
+    for _ in range(times - 1):
+        assert main(flags) == 0
+    assert main([*flags, "--kind", "disparity"]) == 2
+    assert "lite gives depth, and not disparity" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [

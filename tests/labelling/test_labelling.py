@@ -297,6 +297,37 @@ def test_fallbacks_and_warnings_reject_where_that_is_wanted():
     assert Rules(refuse_warnings=True).judge(doubtful) == ["warning: is it disparity?"]
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "said"),
+    [
+        ("--max-error", "nan", "--max-error must be 0 … 1e+09, found nan"),
+        ("--max-std-log", "inf", "--max-std-log must be 0 … 1e+09, found inf"),
+        ("--min-spread", "7", "--min-spread must be 0 … 1, found 7"),
+        ("--max-unused", "-1", "--max-unused must be 0 … 1, found -1"),
+        ("--min-anchors", "0", "--min-anchors must be 1 or more, found 0"),
+        ("--folds", "1", "--folds must be 2 or more, found 1"),
+        ("--option", "space=depth", "--option space is given twice"),
+    ],
+)
+def test_rules_that_cannot_be_meant_are_refused(folder, tmp_path, capsys, flag, value, said):
+    assert run(folder, tmp_path / "out", "--option", "space=depth", flag, value) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_ray_nothing_is_written(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert run(folder, tmp_path / "out", "--cluster", "ray") == 2
+    assert "pip install 'scalefield[ray]'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_anchors_make_no_label_even_where_the_method_needs_none(folder, tmp_path, capsys):
+    (folder / "p0.anchors.csv").write_text("u,v,depth_m\n")
+    assert run(folder, tmp_path / "out", "--method", "field", *GENEROUS) == 1
+    assert "p0 failed: no anchors: at least one pixel" in capsys.readouterr().err
+
+
 def test_wrong_anchors_are_rejected_and_counted(folder, tmp_path, capsys):
     good = Anchors.read(folder / "p0.anchors.npz")
     rng = np.random.default_rng(0)

@@ -99,6 +99,10 @@ class AnchorsCommand:
         """Refuse flags that contradict one another before anything is read."""
         if (self.points is None) == (self.depth is None):
             raise InputError("give --points FILE or --depth FILE, one of them")
+        of_depth = {"--depth-units": self.depth_units, "--depth-intrinsics": self.depth_intrinsics}
+        for flag, value in {**of_depth, "--ray": self.ray or None}.items():
+            if self.points and value is not None:
+                raise InputError(f"{flag} speaks of a --depth FILE; --points are in metres")
         if self.extrinsics and self.pose:
             raise InputError("--extrinsics and --pose are inverses; give one of them")
         others = self.intrinsics or self.fov_deg or self.extrinsics or self.pose or self.distortion
@@ -138,6 +142,8 @@ class AnchorsCommand:
         else:
             scale = 1.0 if self.depth_units is None else 1 / self.depth_units
             depth_m = read_map(self.depth, scale=scale).astype("float64")
+        if not (depth_m > 0).any():
+            raise InputError(f"{self.depth}: holds no depth above zero")
         if not self.keep_edges:
             depth_m = np.where(depth_edges(depth_m), np.nan, depth_m)
         aside = self.depth_intrinsics or self.extrinsics or self.pose

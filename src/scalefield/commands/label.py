@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from scalefield.commands.recover import parse_option
+from scalefield.commands.recover import parse_options
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.labelling.verdict import Rules
@@ -54,18 +54,21 @@ class LabelCommand:
 
         from scalefield.labelling.labeller import LabelConfig, Labeller
         from scalefield.labelling.run import MANIFEST, label
+        from scalefield.labelling.runners import import_ray
         from scalefield.labelling.samples import find_jobs
 
         if self.workers < 1 or self.batch < 1:
             raise InputError("--workers and --batch must be 1 or more")
+        self.rules.check()
         source, out = self.source, self.out
         if self.cluster == "ray":  # other nodes have other current folders
+            import_ray()  # if there is none, better said before anything is written
             source, out = source.resolve(), out.resolve()
         jobs, lonely = find_jobs(source)
         config = LabelConfig(
             mde=self.mde,
             method=self.method,
-            options=dict(parse_option(text) for text in self.option),
+            options=parse_options(self.option),
             rules=self.rules,
             device=self.device,
             batch=self.batch,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from scalefield.mde.cache import MDECache
+    from scalefield.mde.output import MDEOutput
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 
@@ -53,7 +55,7 @@ class PredictCommand:
         paths = find_images(self.folder)
         folder = self.cache or default_cache()
         cache = MDECache(folder, load_mde(self.mde, device=self.device, kind=self.kind))
-        waiting: dict[tuple[int, ...], list[tuple[Path, np.ndarray]]] = {}
+        waiting: dict[tuple[int, ...], list[np.ndarray]] = {}
         made = kept = bad = 0
         with tqdm(total=len(paths), unit="image", desc=cache.name, disable=None) as progress:
             for path in paths:
@@ -64,20 +66,32 @@ class PredictCommand:
                     bad += 1
                     progress.update()
                     continue
-                if cache.load(image) is not None:
+                if (known := cache.load(image)) is not None:
+                    self.agree([known])
                     kept += 1
                     progress.update()
                     continue
                 group = waiting.setdefault(image.shape, [])
-                group.append((path, image))
+                group.append(image)
                 if len(group) == self.batch:
-                    made += _compute(cache, waiting.pop(image.shape))
+                    made += self.compute(cache, waiting.pop(image.shape))
                     progress.update(self.batch)
             for group in waiting.values():
-                made += _compute(cache, group)
+                made += self.compute(cache, group)
                 progress.update(len(group))
         print(f"{made} computed, {kept} already there, {bad} unreadable; kept in {folder}")
         return 1 if bad else 0
+
+    def compute(self, cache: MDECache, images: list[np.ndarray]) -> int:
+        """Fill the cache with images of one size, and count them."""
+        self.agree(cache.batch(images))
+        return len(images)
+
+    def agree(self, outputs: Iterable[MDEOutput]) -> None:
+        """Refuse what is not of the kind that was said."""
+        for output in outputs:
+            if self.kind not in (None, output.kind):
+                raise InputError(f"{output.model} gives {output.kind}, and not {self.kind}")
 
 
 def find_images(folder: Path) -> list[Path]:
@@ -88,8 +102,3 @@ def find_images(folder: Path) -> list[Path]:
     if not paths:
         raise InputError(f"{folder}: no images in it ({', '.join(IMAGE_SUFFIXES)})")
     return paths
-
-
-def _compute(cache: MDECache, group: list[tuple[Path, np.ndarray]]) -> int:
-    cache.batch([image for _, image in group])
-    return len(group)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from scalefield.anchors import Anchors
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ class RecoverCommand:
             if self.anchors is not None:
                 anchors = Anchors.read(self.anchors, png_units_per_metre=self.anchor_units)
             image = read_image(self.image)
-            anchors.pixels(image.shape[:2])  # all inside? better said before the estimator runs
+            self.place(anchors, image)
             method = make_method(self.method, **self.options())
             _next(progress, "estimating relative depth")
             if self.depth is None:
@@ -128,6 +134,10 @@ class RecoverCommand:
             raise InputError("--depth needs --kind depth (grows with distance) or --kind disparity")
         if self.depth is None and (self.depth_key or self.resize):
             raise InputError("--depth-key and --resize speak of a --depth FILE, and none is given")
+        if self.anchor_units is not None and not str(self.anchors).lower().endswith(".png"):
+            raise InputError(
+                f"--anchor-units is for a .png; depth_m of --anchors {self.anchors} is in metres"
+            )
         if self.intrinsics and self.fov_deg:
             raise InputError("--intrinsics and --fov-deg say the same; give one of them")
         if self.formats and self.intrinsics is None and self.fov_deg is None:
@@ -138,9 +148,21 @@ class RecoverCommand:
         if not 1e-3 <= self.png_units <= 1e9:
             raise InputError(f"--png-units must be 0.001 … 1e9, found {self.png_units:g}")
 
+    def place(self, anchors: Anchors, image: np.ndarray) -> None:
+        """Refuse anchors outside the photograph before the estimator runs."""
+        from scalefield.files import is_turned
+
+        try:
+            anchors.pixels(image.shape[:2])
+        except InputError as e:
+            if not is_turned(self.image):
+                raise
+            turned = "its EXIF turns the photograph, and u and v count in the upright picture"
+            raise InputError(f"{e}; {turned}") from None
+
     def options(self) -> dict[str, Any]:
         """The method's options as Python values."""
-        options = dict(parse_option(text) for text in self.option)
+        options = parse_options(self.option)
         if self.labels is not None:
             from scalefield.files import read_labels
 
@@ -151,6 +173,16 @@ class RecoverCommand:
 def _next(progress: Any, step: str) -> None:
     progress.update()
     progress.set_description_str(step)
+
+
+def parse_options(texts: Iterable[str]) -> dict[str, Any]:
+    """The values by name; nobody means two of one name."""
+    options: dict[str, Any] = {}
+    for name, value in map(parse_option, texts):
+        if name in options:
+            raise InputError(f"--option {name} is given twice, {options[name]!r} and {value!r}")
+        options[name] = value
+    return options
 
 
 def parse_option(text: str) -> tuple[str, Any]:

@@ -137,6 +137,8 @@ class Labeller:
     def recover(self, sample: Sample, mde_output: MDEOutput) -> tuple[Record, bytes]:
         """One label with its verdict."""
         anchors = sample.read_anchors()
+        if not len(anchors):  # `field` would do without, and nothing would speak for its label
+            raise InputError("no anchors: at least one pixel of known metric depth is wanted")
         recovery = recover_from(mde_output, anchors, self.method).numpy()
         held_out = held_out_errors(mde_output, anchors, self.method, self.rules.folds, sample.key)
         found = figures(recovery, anchors, held_out)

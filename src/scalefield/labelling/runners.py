@@ -88,11 +88,7 @@ def run_ray(
     dead one again and repeats its job, `RETRIES` times; a job that still has no result is left
     out. Samples and output must be on a file system that all nodes share.
     """
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtra("ray", "ray", "labelling on a cluster") from None
-
+    ray = import_ray()
     ray.data.DataContext.get_current().max_errored_blocks = -1
     items = [{"index": i} for i in range(len(jobs))]
     # One block a job from the start: what fails is lost by the block, and to divide blocks later
@@ -111,6 +107,15 @@ def run_ray(
         )
     for row in labelled.iter_rows():
         yield jobs[row["index"]], json.loads(row["records"])
+
+
+def import_ray() -> Any:
+    """Ray, or the command that installs it."""
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtra("ray", "ray", "labelling on a cluster") from None
+    return ray
 
 
 class _Actor:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
+
+from scalefield.errors import InputError
+
+MOST = 1e9
+"""Of what has no end by itself; JSON, which keeps the rules, knows no infinity."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,17 @@ class Rules:
     """Reject labels with a warning in their report."""
     folds: int = 4
     """Parts that the anchors are held out in, one after the other."""
+
+    def check(self) -> None:
+        """Refuse limits that no label, or every label, would break, naming the flag."""
+        whole = {"min_anchors": 1, "folds": 2}
+        most = {"min_in_range": 1.0, "min_spread": 1.0, "max_unused": 1.0}
+        for name, value in dataclasses.asdict(self).items():
+            flag, highest = f"--{name.replace('_', '-')}", most.get(name, MOST)
+            if name in whole and value < whole[name]:
+                raise InputError(f"{flag} must be {whole[name]} or more, found {value}")
+            if name not in whole and not 0 <= value <= highest:
+                raise InputError(f"{flag} must be 0 … {highest:g}, found {value:g}")
 
     def judge(self, figures: dict[str, Any]) -> list[str]:
         """The rules that a label breaks, as sentences; an empty list keeps it."""
