@@ -18,12 +18,16 @@ field=(
   "Field, seed 1 $REGIMES: field(model=$RUNS/field-s1/model)"
 )
 
+aligners=(
+  global piecewise lwlr grid region knn median interpolate log_kernel
+  "Global, disparity $REGIMES: global(space=disparity)"
+)
+
 lite=(
   "${field[@]}"
   'Basis K=50: basis'
   'Basis K=50, with F: basis(generator=basis-lite-k50)'
-  global piecewise lwlr grid region knn median interpolate log_kernel
-  "Global, disparity $REGIMES: global(space=disparity)"
+  "${aligners[@]}"
   'Basis K=8: basis(k=8)'
   'Basis K=30: basis(k=30)'
   "Basis K=8, with F $REGIMES: basis(generator=basis-lite-k8)"
@@ -46,5 +50,4 @@ evaluate --mde "$FASTDEPTH" --out results/places-fastdepth --methods "${field[@]
   "Basis K=50, seed 2 $REGIMES: basis(generator=$G-full-k50-s2/model)" \
   "Basis K=50, F=0 $REGIMES: basis(generator=$G-depth-k50-s0/model)" \
   "Basis K=30 $REGIMES: basis(generator=$G-full-k30-s0/model)" \
-  'Universal basis K=50: basis' lwlr grid median \
-  "interpolate $REGIMES: interpolate" "log_kernel $REGIMES: log_kernel"
+  'Universal basis K=50: basis' "${aligners[@]}"
