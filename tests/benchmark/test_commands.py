@@ -64,6 +64,25 @@ def test_reproduce_goes_from_raw_data_to_the_papers_table(
     assert "2 of 2 frames evaluated" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--mde", "nosuch"], "no MDE 'nosuch'; there are lite"),
+        (["--mde", "nosuch:thing"], "nosuch:thing cannot be imported"),
+        (["--methods", "nosuch"], "no method 'nosuch'; there are"),
+        (["--methods", "global(fit=1, nosuch=1)"], "has no option 'nosuch'"),
+        (["--shard", "1"], "--shard wants i/n, found '1'"),
+    ],
+)
+def test_wrong_names_are_refused_before_anything_is_written(
+    sunrgbd, tmp_path, capsys, flags, said
+) -> None:
+    data = ["--dataset", "sunrgbd", "--root", str(sunrgbd), "--mde", "lite", "--split", "all"]
+    assert main(["evaluate", *data, "--out", str(tmp_path / "out"), *flags]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_reproduce_wants_a_dataset(tmp_path, capsys) -> None:
     assert main(["reproduce", "--out", str(tmp_path)]) == 2
     assert "give --kitti, --urbansyn or --sunrgbd" in capsys.readouterr().err

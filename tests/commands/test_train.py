@@ -52,6 +52,29 @@ def test_a_generator_is_trained_and_used(tmp_path, capsys):
         assert file["weights"].shape == (4,)
 
 
+@pytest.mark.parametrize(
+    ("command", "flags", "said"),
+    [
+        ("train", ["--epochs", "0"], "--epochs must be 1 or more, found 0"),
+        ("train", ["--k", "-1"], "--k must be 1 or more, found -1"),
+        ("train-mde", ["--steps", "0"], "--steps must be 1 or more, found 0"),
+        ("train-mde", ["--batch", "0"], "--batch must be 1 or more, found 0"),
+        ("train-mde", ["--rooms", "-1"], "--folds and --rooms must be 0 or more"),
+        (
+            "train-mde",
+            ["--folds", "3", "--fold", "3"],
+            "--fold must be 0 … folds − 1, found 3 of 3",
+        ),
+    ],
+)
+def test_counts_that_cannot_be_meant_are_refused(tmp_path, capsys, command, flags, said):
+    mde = ["--mde", "lite"] if command == "train" else []
+    words = [command, "--root", str(tmp_path), "--out", str(tmp_path / "out"), *mde, *flags]
+    assert main([*words, "--device", "cpu"]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_frames_that_the_estimator_was_trained_on_are_refused(tmp_path, capsys):
     source, _, scene = min(trained_on(WEIGHTS)).rpartition("/")
     data = write_folder(tmp_path / "data", source, scene)

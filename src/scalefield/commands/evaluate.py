@@ -38,7 +38,7 @@ class EvaluateCommand:
 
     def run(self) -> None:
         """Both loops; prints the table."""
-        from scalefield.evaluation import Evaluation, Evaluator, parse_methods, run
+        from scalefield.evaluation import Evaluation, Evaluator, open_mde, parse_methods, run
         from scalefield.gallery import write_gallery
         from scalefield.report.text import overview
         from scalefield.scoring import score_files
@@ -57,8 +57,11 @@ class EvaluateCommand:
             ranges_m=data.ranges_m,
             cached=data.cache is not None,
         )
-        evaluator = Evaluator(dataset, evaluation, self.out, data.mde, data.device, data.cache)
         shard = _parse_shard(self.shard)
+        open_mde(data.mde, data.device)  # a wrong name is refused here, and weights fetched once
+        for spec in evaluation.methods:
+            spec.make()
+        evaluator = Evaluator(dataset, evaluation, self.out, data.mde, data.device, data.cache)
         names = run(
             evaluator,
             workers=data.workers,

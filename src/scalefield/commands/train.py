@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from scalefield.errors import InputError
+
 Range = Annotated[tuple[str, ...], tyro.conf.arg(metavar="SOURCE=NEAR,FAR")]
 Layout = Literal["folder", "kitti", "urbansyn", "sunrgbd"]
 
@@ -60,6 +62,7 @@ class TrainCommand:
         from scalefield.training.loop import pick_device
         from scalefield.training.mde import open_mde, trained_on
 
+        _require_counts(k=self.k, epochs=self.epochs)
         dataset = open_dataset(self.dataset, self.root, dict(map(parse_range, self.range)))
         config = self.config()
         device = str(pick_device(self.device))
@@ -124,6 +127,11 @@ class TrainMdeCommand:
         from scalefield.datasets import open_dataset
         from scalefield.training.mde import MDETraining, train_mde
 
+        _require_counts(steps=self.steps, batch=self.batch)
+        if self.folds < 0 or self.rooms < 0:
+            raise InputError("--folds and --rooms must be 0 or more")
+        if not 0 <= self.fold < max(self.folds, 1):
+            raise InputError(f"--fold must be 0 … folds − 1, found {self.fold} of {self.folds}")
         dataset = open_dataset(self.dataset, self.root, dict(map(parse_range, self.range)))
         given = {"steps": self.steps, "batch": self.batch}
         config = MDETraining(
@@ -142,3 +150,9 @@ class TrainMdeCommand:
             device=self.device,
         )
         print(f"{self.out / 'model'}: use it with --cross-fit, or put it in the place of lite")
+
+
+def _require_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise InputError(f"--{name} must be 1 or more, found {count}")
