@@ -20,6 +20,7 @@ from worlds import Batch, Shape, World, da3_base, da3_input
 from scalefield.anchors import Anchors
 from scalefield.cues import upsample
 from scalefield.generator import Generator, GeneratorConfig
+from scalefield.live import Live
 from scalefield.mde.cache import MDECache
 from scalefield.mde.lite import load_lite
 from scalefield.mde.output import MDEOutput
@@ -67,6 +68,7 @@ def by_size(shape: Shape, device: str, cache: Path) -> dict[str, Work]:
         "lite forward": lambda: load_lite(device=device)(world.image),
         "MDE cache: an output read": cache_reading(world, device, cache),
         **generator_steps(world),
+        **live_steps(world),
         **solve_steps(world, N),
         **field_steps(world, N),
         **aligners(world, N),
@@ -116,6 +118,20 @@ def generator_steps(world: World) -> dict[str, Work]:
         work[f"generator, solve and apply, K = {k}"] = new(
             world.output, partial(Basis(k=k), anchors=anchors)
         )
+    return work
+
+
+def live_steps(world: World) -> dict[str, Work]:
+    """Depth alone, from tensors on the device: on CUDA a captured graph."""
+    mde_depth, anchors = world.output.mde_depth, world.anchors(N)
+    pixels, depth_m = (
+        torch.from_numpy(values).float().to(mde_depth.device)[None]
+        for values in (np.stack([anchors.u, anchors.v], axis=1), anchors.depth_m)
+    )
+    work: dict[str, Work] = {}
+    for k in KS:
+        live = Live(f"basis-depth-k{k}", world.output.shape, device=mde_depth.device)
+        work[f"live, K = {k}"] = partial(live, mde_depth[None], pixels, depth_m)
     return work
 
 

@@ -19,7 +19,9 @@ import torch
 from cases import robot
 from timing import spread, turn_by_turn
 from torch import Tensor, nn
-from worlds import Batch, pipeline
+from worlds import Batch
+
+from scalefield.live import Inputs, metric_depth
 
 BATCH = 32
 GEMM = 8192
@@ -59,10 +61,9 @@ def count(batch: Batch) -> list[tuple[float, float]]:
             (2.0 * taps * output.numel(), size * (inputs[0].numel() + output.numel()) + weights)
         )
 
-    assert isinstance(batch.generator, nn.Module)
     layers = [m for m in batch.generator.modules() if isinstance(m, nn.Conv2d)]
     hooks = [layer.register_forward_hook(note) for layer in layers]
-    dataclasses.replace(batch, run=pipeline)()
+    dataclasses.replace(batch, run=metric_depth)()
     for hook in hooks:
         hook.remove()
     return found
@@ -71,13 +72,14 @@ def count(batch: Batch) -> list[tuple[float, float]]:
 def least_seconds(batch: Batch, flops: float, bytes_s: float) -> dict[str, float]:
     """The two bounds on the time of one batch."""
     convolutions = count(batch)
-    ends = [batch.mde_depth, batch.mde_depth]  # relative depth in, metric depth out
-    if batch.features is not None:
-        ends.append(batch.features)
+    mde_depth, features = batch.inputs.mde_depth, batch.inputs.features
+    ends = [mde_depth, mde_depth]  # relative depth in, metric depth out
+    if features is not None:
+        ends.append(features)
     outside = sum(t.numel() * t.element_size() for t in ends)
     # Outside the generator: log, average, upsample, exp and multiply read and write depth once.
     layers = sum(max(f / flops, b / bytes_s) for f, b in convolutions)
-    layers += 2 * batch.mde_depth.numel() * batch.mde_depth.element_size() / bytes_s
+    layers += 2 * mde_depth.numel() * mde_depth.element_size() / bytes_s
     operations = sum(f for f, _ in convolutions)
     return {"layers": layers, "whole": max(operations / flops, outside / bytes_s)}
 
@@ -95,25 +97,11 @@ def variants(batch: Batch) -> dict[str, Callable[[], Batch]]:
 def cast(batch: Batch, dtype: torch.dtype) -> Batch:
     """Generator and features in a precision and channels last; the solve stays in float64."""
     generator = copy.deepcopy(batch.generator).to(dtype=dtype, memory_format=torch.channels_last)
-    features = batch.features
+    features = batch.inputs.features
     if features is not None:
         features = features.to(dtype=dtype, memory_format=torch.channels_last)
-    return dataclasses.replace(batch, generator=InPrecision(generator, dtype), features=features)
-
-
-class InPrecision(nn.Module):
-    """A generator whose log-depth is cast on the way in, and whose maps are on the way out."""
-
-    def __init__(self, generator: nn.Module, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.generator, self.dtype = generator, dtype
-        self.config = generator.config
-
-    def forward(self, features: Tensor | None, log_depth: Tensor) -> object:
-        """As the generator's."""
-        log_depth = log_depth.to(self.dtype).contiguous(memory_format=torch.channels_last)
-        maps = self.generator(features, log_depth)
-        return type(maps)(*(m.float() for m in maps))
+    inputs = Inputs(*batch.inputs[:3], features)
+    return dataclasses.replace(batch, generator=generator, inputs=inputs)
 
 
 def compiled(batch: Batch) -> Batch:

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.cues import grid_log_depth, sample_at, upsample
-from scalefield.generator import BasisMaps, Generator
+from scalefield.generator import Generator
+from scalefield.live import Inputs, metric_depth
 from scalefield.mde.da3 import BASE, DA3, PREPROCESS
 from scalefield.mde.lite import load_lite
 from scalefield.mde.output import MDEOutput
-from scalefield.ridge import solve
 
 Shape = tuple[int, int]
 
@@ -62,33 +61,13 @@ class World:
         return Anchors(u, v, 2 * mde_depth * rng.uniform(0.9, 1.1, n))
 
 
-def pipeline(  # noqa: PLR0917
-    generator: Callable[..., BasisMaps],
-    features: Tensor | None,
-    mde_depth: Tensor,
-    positions: Tensor,
-    y: Tensor,
-    omega: Tensor,
-) -> Tensor:
-    """Generator, solve and apply on tensors alone, as a robot or a server runs them."""
-    shape = mde_depth.shape[1], mde_depth.shape[2]
-    maps = generator(features, grid_log_depth(mde_depth)).basis_maps
-    solution = solve(sample_at(maps, positions), y, omega)
-    log_scale = upsample(solution.log_scale(maps)[:, None], shape)
-    return mde_depth * log_scale[:, 0].exp()
-
-
 @dataclass(frozen=True)
 class Batch:
-    """Several images' inputs to `pipeline`, and the way to run it."""
+    """Several images' inputs, and the way to run them: what a robot or a server does."""
 
-    generator: Callable[..., BasisMaps]
-    features: Tensor | None
-    mde_depth: Tensor
-    positions: Tensor
-    y: Tensor
-    omega: Tensor
-    run: Callable[..., Tensor] = pipeline
+    generator: Generator
+    inputs: Inputs
+    run: Callable[[Generator, Inputs], Tensor] = metric_depth
 
     @classmethod
     def make(
@@ -101,24 +80,21 @@ class Batch:
         device: str,
         stride: float = 4,
     ) -> Batch:
-        """Random depth, features at a stride, and targets."""
+        """Random depth, features at a stride, and anchors."""
         g = torch.Generator().manual_seed(0)
         channels = generator.config.feature_channels
         grid = [round(s / stride) for s in shape]
         features = torch.rand(size, channels, *grid, generator=g) if channels else None
-        return cls(
-            generator.to(device),
-            None if features is None else features.to(device),
-            (1 + torch.rand(size, *shape, generator=g)).to(device),
-            (2 * torch.rand(size, n, 2, generator=g) - 1).to(device),
-            torch.randn(size, n, generator=g, dtype=torch.float64).to(device),
-            torch.ones(size, n, dtype=torch.float64, device=device),
+        inputs = Inputs(
+            1 + torch.rand(size, *shape, generator=g),
+            torch.rand(size, n, 2, generator=g) * (torch.tensor([shape[1], shape[0]]) - 1),
+            1 + torch.rand(size, n, generator=g),
+            features,
         )
+        on_device = Inputs(*(None if x is None else x.to(device) for x in inputs))
+        return cls(generator.to(device), on_device)
 
     @torch.no_grad()
     def __call__(self) -> Tensor:
         """Metric depth of every image."""
-        with self.mde_depth.device:  # constants too: a copy from the host cannot be captured
-            return self.run(
-                self.generator, self.features, self.mde_depth, self.positions, self.y, self.omega
-            )
+        return self.run(self.generator, self.inputs)

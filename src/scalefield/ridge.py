@@ -52,7 +52,7 @@ class Solution:
 
 def masked_median(values: Float[Tensor, "b n"], known: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
     """The median (mean of the two middle ones) of each row's known values."""
-    ordered = torch.where(known, values, torch.inf).sort(dim=1).values
+    ordered = values.masked_fill(~known, torch.inf).sort(dim=1).values
     count = known.sum(dim=1)
     low, high = ((count - 1) // 2)[:, None], (count // 2)[:, None]
     return (ordered.gather(1, low.clamp(min=0)) + ordered.gather(1, high))[:, 0] / 2
@@ -74,8 +74,8 @@ def solve(
     config = config or Ridge()
     M, y, anchor_weights = M.double(), y.double(), anchor_weights.double()
     known = anchor_weights > 0
-    M = torch.where(known[..., None], M, 0)
-    y = torch.where(known, y, 0)
+    # Not `where`: a GPU would fetch its zero from the host, which no CUDA graph can.
+    M, y = M.masked_fill(~known[..., None], 0), y.masked_fill(~known, 0)
     if config.centre == "median":
         # The offset is data, not a parameter: no gradient is wanted through it.
         offset = masked_median(y.detach(), known)

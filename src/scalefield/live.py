@@ -1,0 +1,163 @@
+"""`Live`: metric depth at a camera's rate, tensors in and a tensor out; nothing waits for the host.
+
+`recover` looks at every anchor, measures how sure it is and reports, for which a GPU must wait.
+A robot that has seen its first frames wants depth alone: generator, solve and apply, as one CUDA
+graph that is captured once and replayed for every image of the same size.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scalefield.cues import grid_log_depth, sample_at, upsample
+from scalefield.errors import InputError
+from scalefield.generator import Generator
+from scalefield.methods.basis import load_generator
+from scalefield.ridge import solve
+
+WARM_UP = 3
+"""Runs before a capture, in which libraries choose their kernels and open their pools."""
+
+
+class Inputs(NamedTuple):
+    """What `metric_depth` wants for b images of one size."""
+
+    mde_depth: Float[Tensor, "b h w"]
+    """D_MDE, positive and finite everywhere, as `MDEOutput.mde_depth` is."""
+    pixels: Float[Tensor, "b n 2"]
+    """(u, v) of the anchors, pixel centres at integers."""
+    depth_m: Float[Tensor, "b n"]
+    """Their depth. One that is not positive and finite, or that lies outside the image, counts for
+    nothing: sets of different sizes are filled up with zeros."""
+    features: Float[Tensor, "b c hf wf"] | None = None
+    """F, for a generator that was trained with it."""
+
+
+@torch.no_grad()
+def metric_depth(generator: Generator, inputs: Inputs) -> Float[Tensor, "b h w"]:
+    """D̂ = D · e^ℓ with ℓ = Eᵀw of each image, as `Basis` recovers it; NaN without any anchor.
+
+    The generator may be in half precision; the solve is in float64.
+    """
+    mde_depth, pixels, depth_m, features = inputs
+    shape = (mde_depth.shape[1], mde_depth.shape[2])
+    dtype = generator.basis_head.weight.dtype
+    log_depth = grid_log_depth(mde_depth, generator.config.cells)
+    maps = generator(features, log_depth.to(dtype)).basis_maps.float()
+
+    column, row = (pixels + 0.5).floor().unbind(dim=-1)
+    inside = (column >= 0) & (column < shape[1]) & (row >= 0) & (row < shape[0])
+    known = inside & (depth_m > 0) & depth_m.isfinite()
+    # Where nothing is known any pixel will do.
+    column, row = (c.nan_to_num().clamp(0, n - 1) for c, n in ((column, shape[1]), (row, shape[0])))
+    there = mde_depth.flatten(1).gather(1, (row * shape[1] + column).long())
+    y = depth_m.masked_fill(~known, 1.0).double().log() - there.double().log()
+    position = torch.stack([(2 * column + 1) / shape[1] - 1, (2 * row + 1) / shape[0] - 1], dim=-1)
+    solution = solve(sample_at(maps, position), y, known.double(), generator.config.ridge)
+
+    # Upsampling is linear: ℓ is combined on the grid and one map is upsampled, not K.
+    log_scale = upsample(solution.log_scale(maps)[:, None], shape)[:, 0]
+    return (mde_depth * log_scale.exp()).masked_fill(~known.any(dim=1)[:, None, None], torch.nan)
+
+
+class Live:
+    """`metric_depth` for images of one size, with room for so many anchors.
+
+        live = Live("basis-depth-k8", (480, 640), device="cuda")
+        depth_m = live(mde_depth, pixels, lidar_m)
+
+    On a GPU it is captured as a CUDA graph when it is made. What a call returns is overwritten by
+    the next one; clone what shall stay.
+    """
+
+    def __init__(
+        self,
+        generator: str | Path | Generator,
+        shape: tuple[int, int],
+        *,
+        anchors: int = 512,
+        batch: int = 1,
+        features: tuple[int, int, int] | None = None,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """`features`: channels, height and width of F, for a generator that was trained with it.
+        `dtype`: of the generator; torch.bfloat16 is faster on a GPU."""
+        if not isinstance(generator, Generator):
+            generator = load_generator(generator)
+        wanted = 0 if generator.config.zero_features else generator.config.feature_channels
+        if wanted and (features is None or features[0] != wanted):
+            raise InputError(
+                f"this generator was trained with features of {wanted} channels: give features="
+                f"({wanted}, height, width), found {features}"
+            )
+        if min(*shape, anchors, batch) < 1:
+            raise InputError(
+                f"shape, anchors and batch must be positive, found {shape}, {anchors}, {batch}"
+            )
+        # A copy: the caller's stays where and what it is.
+        self.generator = copy.deepcopy(generator).to(device, dtype).eval()
+        self.generator.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.inputs = Inputs(
+            torch.ones(batch, *shape, device=device),
+            torch.zeros(batch, anchors, 2, device=device),
+            torch.zeros(batch, anchors, device=device),
+            torch.zeros(batch, *features, device=device, dtype=dtype)
+            if wanted and features is not None
+            else None,
+        )
+        self.graph: torch.cuda.CUDAGraph | None = None
+        if self.inputs.mde_depth.is_cuda:
+            self.graph, self.depth_m = captured(self.generator, self.inputs)
+
+    def __call__(
+        self,
+        mde_depth: Float[Tensor, "b h w"],
+        pixels: Float[Tensor, "b n 2"],
+        depth_m: Float[Tensor, "b n"],
+        features: Float[Tensor, "b c hf wf"] | None = None,
+    ) -> Float[Tensor, "b h w"]:
+        """Metric depth of each image; for the arguments see `Inputs`."""
+        ours, n = self.inputs, pixels.shape[1]
+        if n > ours.depth_m.shape[1]:
+            raise InputError(f"{n} anchors given, and room for {ours.depth_m.shape[1]} was asked")
+        if mde_depth.shape != ours.mde_depth.shape:
+            raise InputError(
+                f"made for relative depth of shape {tuple(ours.mde_depth.shape)}, "
+                f"found {tuple(mde_depth.shape)}"
+            )
+        ours.mde_depth.copy_(mde_depth, non_blocking=True)
+        ours.pixels[:, :n].copy_(pixels, non_blocking=True)
+        ours.depth_m[:, :n].copy_(depth_m, non_blocking=True)
+        ours.depth_m[:, n:] = 0
+        if ours.features is not None:
+            if features is None or features.shape != ours.features.shape:
+                raise InputError(
+                    f"features of shape {tuple(ours.features.shape)} wanted, "
+                    f"found {None if features is None else tuple(features.shape)}"
+                )
+            ours.features.copy_(features, non_blocking=True)
+        if self.graph is None:
+            return metric_depth(self.generator, ours)
+        self.graph.replay()
+        return self.depth_m
+
+
+def captured(generator: Generator, inputs: Inputs) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    """A graph that reads `inputs` and writes the depth beside it."""
+    stream = torch.cuda.Stream(inputs.mde_depth.device)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP):
+            metric_depth(generator, inputs)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        depth_m = metric_depth(generator, inputs)
+    return graph, depth_m
