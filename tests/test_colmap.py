@@ -266,6 +266,61 @@ def test_poor_and_failed_frames_are_named(scene, patched, tmp_path, capsys):
     assert "no image has 100000 usable points" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--method", "nosuch"], "no method 'nosuch'"),
+        (["--mde", "nosuch"], "no MDE 'nosuch'"),
+        (["--min-points", "100000"], "no image has 100000 usable points"),
+        (["--min-track", "0"], "--min-track must be 1 or more, found 0"),
+        (["--max-error-px", "nan"], "--max-error-px must be above zero, found nan"),
+    ],
+)
+def test_what_can_be_refused_is_refused_before_anything_is_undistorted(
+    scene, tmp_path, capfd, flags, said
+):
+    out = tmp_path / "out"
+    words = ["colmap", str(scene.model), str(scene.folder / "images"), "--undistort"]
+    assert main([*words, "--out", str(out), *flags]) == 2
+    assert said in capfd.readouterr().err
+    assert not out.exists()
+
+
+def test_a_wrong_folder_of_images_leaves_an_earlier_result_as_it_was(scene, tmp_path, capsys):
+    params = tmp_path / "sparse" / "0" / "depth_params.json"
+    params.parent.mkdir(parents=True)
+    params.write_text("earlier")
+    words = ["colmap", str(scene.model), str(tmp_path), "--method", "median"]
+    assert main([*words, "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"could be recovered; the first: {tmp_path / NAMES[0]}: no such file" in said
+    assert params.read_text() == "earlier"
+    assert not (tmp_path / "colmap.json").exists()
+
+
+@pytest.mark.parametrize("damage", ["missing", "small", "short"])
+def test_images_that_colmap_would_die_of_are_refused(scene, tmp_path, capfd, damage):
+    images, out = tmp_path / "images", tmp_path / "out"
+    shutil.copytree(scene.folder / "images", images)
+    bad = images / NAMES[1]
+    said = {
+        "missing": f"{bad}: no such file",
+        "small": f"{bad} is 8×6 and the model's camera 320×240",
+        "short": f"{bad}: not a readable image",
+    }
+    match damage:
+        case "missing":
+            bad.unlink()
+        case "small":
+            Image.fromarray(np.zeros((6, 8, 3), np.uint8)).save(bad)
+        case "short":
+            bad.write_bytes(bad.read_bytes()[:9000])
+    words = ["colmap", str(scene.model), str(images), "--undistort", "--out", str(out)]
+    assert main([*words, "--method", "median"]) == 2
+    assert said[damage] in capfd.readouterr().err
+    assert not out.exists()
+
+
 def test_undistorting_gives_a_scene_of_pinholes_with_their_depth(scene, tmp_path, monkeypatch):
     seen = []
 

@@ -15,7 +15,9 @@ from jaxtyping import Float64, Int64
 
 from scalefield.anchors import Anchors
 from scalefield.colmap_files import check_counts
+from scalefield.ending import uninterrupted
 from scalefield.errors import InputError, MissingExtra, brief
+from scalefield.files import IMAGE_ERRORS, open_image, read_bytes
 
 SIGMA_FLOOR = 0.02
 """Fraction of depth added to every sigma. No relative depth is better than this, and without it
@@ -194,16 +196,43 @@ def undistort(model_folder: Path, images_folder: Path, out: Path) -> tuple[Path,
     for target in (sparse, images):
         if target.exists():
             raise InputError(f"{target} exists; undistorted images need a folder of their own")
+    model = read_model(model_folder)
+    for image in model.images.values():
+        _require_size(images_folder / image.name, model.cameras[image.camera_id])
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".undistorted.") as staging:
+        heard = pycolmap.logging.minloglevel
+        pycolmap.logging.minloglevel = pycolmap.logging.FATAL.value  # else a line for every image
         try:
             pycolmap.undistort_images(staging, str(model_folder), str(images_folder))
         except (ValueError, RuntimeError) as e:
             raise InputError(f"{images_folder}: cannot be undistorted ({e})") from None
-        for source, target in ((f"{staging}/sparse", sparse), (f"{staging}/images", images)):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(source, target)
+        finally:
+            pycolmap.logging.minloglevel = heard
+        for image in model.images.values():  # what it cannot read it leaves out
+            if not Path(staging, "images", image.name).is_file():
+                raise InputError(f"{images_folder / image.name}: COLMAP cannot undistort it")
+        with uninterrupted():
+            for source, target in ((f"{staging}/sparse", sparse), (f"{staging}/images", images)):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(source, target)
     return sparse, images
+
+
+def _require_size(path: Path, camera: Any) -> None:
+    """COLMAP ends the process over another size, and makes up what a damaged image lacks."""
+    try:
+        with open_image(read_bytes(path)) as image:
+            image.load()
+            found = image.size
+    except InputError:
+        raise
+    except IMAGE_ERRORS as e:
+        raise InputError(f"{path}: not a readable image ({brief(e)})") from None
+    wanted = camera.width, camera.height
+    if found != wanted:
+        is_, should_be = (f"{width}×{height}" for width, height in (found, wanted))
+        raise InputError(f"{path} is {is_} and the model's camera {should_be}")
 
 
 def split_poor(frames: list[ColmapFrame], least: int) -> tuple[list[ColmapFrame], dict[str, int]]:

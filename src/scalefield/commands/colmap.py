@@ -54,7 +54,7 @@ class ColmapCommand:
         import numpy as np
         from tqdm import tqdm
 
-        from scalefield.colmap import model_frames, read_model, split_poor, stems
+        from scalefield.colmap import stems
         from scalefield.colmap import undistort as undistort_images
         from scalefield.export.splatting import write_inverse_depth
         from scalefield.files import write_json
@@ -62,23 +62,19 @@ class ColmapCommand:
         from scalefield.methods import make_method
         from scalefield.provenance import provenance
 
-        if self.min_points < 1:
-            raise InputError(f"--min-points must be 1 or more, found {self.min_points}")
+        for flag, least in (("min_points", self.min_points), ("min_track", self.min_track)):
+            if least < 1:
+                raise InputError(f"--{flag.replace('_', '-')} must be 1 or more, found {least}")
+        if not self.max_error_px > 0:
+            raise InputError(f"--max-error-px must be above zero, found {self.max_error_px:g}")
         sparse, images = self.sparse, self.images
-        model = read_model(sparse)  # a bad model is refused before anything is undistorted
+        # What can be refused is refused before anything is undistorted.
+        mde, method = load_mde(self.mde, device=self.device), make_method(self.method)
+        rich, poor = self.frames(sparse)
         if self.undistort:
             sparse, images = undistort_images(sparse, images, self.out)
-            model = read_model(sparse)
-        frames = model_frames(model, min_track=self.min_track, max_error_px=self.max_error_px)
-        rich, poor = split_poor(frames, self.min_points)
-        if not rich:
-            most = max(poor.values())
-            raise InputError(
-                f"{self.sparse}: no image has {self.min_points} usable points, the best {most}; "
-                "lower --min-points or --min-track, or raise --max-error-px"
-            )
+            rich, poor = self.frames(sparse)
         named = dict(stems(rich))
-        mde, method = load_mde(self.mde, device=self.device), make_method(self.method)
         recover = _Recover(images, self.out / "depths_npy", mde, method)
         done, failed = {}, {}
         for stem, frame in tqdm(named.items(), disable=None, unit="image", leave=False):
@@ -86,8 +82,11 @@ class ColmapCommand:
                 done[stem] = recover(stem, frame)
             except InputError as e:
                 failed[frame.name] = str(e)
+        if not done:
+            first = next(iter(failed.values()))
+            raise InputError(f"no image of {self.sparse} could be recovered; the first: {first}")
         # The trainer wants one scale for all, which is known when all are recovered.
-        scale = max((1 / record["nearest"] for record in done.values()), default=1.0)
+        scale = max(1 / record["nearest"] for record in done.values())
         for stem, record in done.items():
             depth = np.load(self.out / "depths_npy" / f"{stem}.npy", allow_pickle=False)
             target = self.out / "depths" / f"{stem}.png"
@@ -102,6 +101,21 @@ class ColmapCommand:
             print(f"scalefield: {sentence}", file=sys.stderr)
         print(f"{len(done)} recovered, {len(poor)} too poor, {len(failed)} failed; in {self.out}")
         return 1 if failed else 0
+
+    def frames(self, sparse: Path) -> tuple[list[ColmapFrame], dict[str, int]]:
+        """The model's frames with points enough, and the others' names with what they have."""
+        from scalefield.colmap import model_frames, read_model, split_poor
+
+        model = read_model(sparse)
+        found = model_frames(model, min_track=self.min_track, max_error_px=self.max_error_px)
+        rich, poor = split_poor(found, self.min_points)
+        if not rich:
+            most = max(poor.values())
+            raise InputError(
+                f"{self.sparse}: no image has {self.min_points} usable points, the best {most}; "
+                "lower --min-points or --min-track, or raise --max-error-px"
+            )
+        return rich, poor
 
 
 def _complaints(
