@@ -54,18 +54,19 @@ class TestAnchorsHeardBefore:
 
     def test_only_what_is_new_is_computed(self, interpolated, monkeypatch):
         computed = []
-        heard = Hearing.heard
 
-        def note(self, kernel, anchors):
-            computed.append(len(anchors))
-            return heard(self, kernel, anchors)
+        call = Hearing.__call__
 
-        monkeypatch.setattr(Hearing, "heard", note)
+        def noting(self, kernel, anchors, hear):
+            return call(self, kernel, anchors, lambda new: computed.append(len(new)) or hear(new))
+
+        monkeypatch.setattr(Hearing, "__call__", noting)
         output = room()
         u, v = np.arange(10) * 7, np.arange(10) * 5
         for n in (9, 10, 10, 8):
             Field(robust=False)(output, Anchors(u[:n], v[:n], np.full(n, 3.0)))
-        assert computed == [9, 9, 1, 1]  # at the nodes, and where the deviation is computed
+        # At the nodes, in the windows around anchors, and where the deviation is computed.
+        assert computed == [9, 9, 9, 1, 1, 1]
 
     def test_another_kernel_hears_anew(self, interpolated):
         output, model = room(), load_field("field")

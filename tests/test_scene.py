@@ -18,10 +18,10 @@ def room(seed=0, shape=SHAPE):
     return MDEOutput(torch.from_numpy(depth).float(), "depth")
 
 
-def posterior_of(output, n, seed=0):
-    rng = np.random.default_rng(seed)
+def posterior_of(output, n, model=None):
+    rng = np.random.default_rng(0)
     v, u = (rng.integers(0, side, n) for side in output.shape)
-    model = load_field("field")
+    model = model or load_field("field")
     scene = model.scene(output)
     anchors = Anchors(u, v, rng.uniform(2, 4, n))
     return Field(robust=False).solve(scene, anchors, model).posterior, scene

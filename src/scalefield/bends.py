@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,11 +11,31 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scalefield.cues import sample
-from scalefield.kernel import Kernel, Points
+from scalefield.kernel import Kernel, Points, Term
 from scalefield.scene import Scene
 
 PAIRS_AT_ONCE = 1 << 18
 """Point-anchor pairs that are worked on at once: what a processor's cache holds."""
+LOG2_E = 1 / math.log(2)
+"""Powers are taken of two, which costs a third of what powers of e cost."""
+
+Terms = tuple[int, ...]
+"""Some of a kernel's bending terms, by number."""
+
+
+def all_terms(kernel: Kernel) -> Terms:
+    """Every way to bend."""
+    return tuple(range(len(kernel.terms)))
+
+
+def rough_terms(kernel: Kernel) -> Terms:
+    """Those with a cusp at every anchor, …"""
+    return tuple(j for j, term in enumerate(kernel.terms) if term.shape == "exponential")
+
+
+def smooth_terms(kernel: Kernel) -> Terms:
+    """… and those without."""
+    return tuple(j for j, term in enumerate(kernel.terms) if term.shape == "gaussian")
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,16 +48,23 @@ class Sights:
 
     @classmethod
     def at(
-        cls, scene: Scene, pixels: Float[Tensor, "n 2"], log_depth: Float[Tensor, " n"]
+        cls,
+        scene: Scene,
+        pixels: Float[Tensor, "n 2"],
+        log_depth: Float[Tensor, " n"],
+        terms: Terms,
     ) -> Sights:
         """Points of an image by their pixel (u, v), which need not be whole, and log-depth."""
-        layout, shape = scene.maps.layout, scene.mde_output.shape
-        maps = scene.maps.maps[:, layout.modes : -1]
-        values = sample(maps, pixels[None], shape)[0]
+        layout, shape, maps = scene.maps.layout, scene.mde_output.shape, scene.maps.maps
+        e = layout.channels
+        own = [layout.modes + j * e for j in terms]
+        scale = [layout.modes + layout.terms * e + j for j in terms]
+        channels = [maps[:, i : i + e] for i in own] + [maps[:, i : i + 1] for i in scale]
+        values = sample(torch.cat(channels, dim=1), pixels[None], shape)[0]
         middle = pixels.new_tensor([shape[1] / 2, shape[0] / 2])
-        embedding, amplitude = values.split([layout.terms * layout.channels, layout.terms], dim=1)
-        embedding = embedding.unflatten(1, (layout.terms, layout.channels))
-        return cls.of((pixels - middle) / scene.unit, log_depth, embedding, amplitude)
+        embedding = values[:, : -len(terms)].unflatten(1, (len(terms), e))
+        place = (pixels - middle) / scene.unit
+        return cls.of(place, log_depth, embedding, values[:, -len(terms) :])
 
     @classmethod
     def of(
@@ -58,10 +86,22 @@ class Sights:
         return self.designs[0][:, :2]
 
     def __getitem__(self, which: Tensor | slice) -> Sights:
+        if isinstance(which, Tensor):  # several times as fast as indexing
+            some = tuple(design.index_select(0, which) for design in self.designs)
+            return Sights(some, self.amplitude.index_select(0, which))
         return Sights(tuple(design[which] for design in self.designs), self.amplitude[which])
 
     def __len__(self) -> int:
         return len(self.amplitude)
+
+    def only(self, terms: Terms) -> Sights:
+        """For some of the terms alone."""
+        return Sights(tuple(self.designs[j] for j in terms), self.amplitude[:, list(terms)])
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds in memory."""
+        return sum(t.numel() * t.element_size() for t in (*self.designs, self.amplitude))
 
     def split(self, anchors: int) -> Iterator[Sights]:
         """A few points at a time, to be held against so many anchors."""
@@ -76,15 +116,20 @@ def norm(values: Float[Tensor, "n c"]) -> Float[Tensor, "n 1"]:
 
 
 class Bends:
-    """The bending terms between many points and some anchors."""
+    """Some bending terms between many points and some anchors."""
 
     def __init__(
-        self, kernel: Kernel, anchors: Points, middle: Float[Tensor, " 2"], dtype: torch.dtype
+        self,
+        kernel: Kernel,
+        anchors: Points,
+        middle: Float[Tensor, " 2"],
+        dtype: torch.dtype,
+        terms: Terms,
     ) -> None:
-        self.terms = kernel.terms
+        self.count, self.terms = len(anchors), [kernel.terms[j] for j in terms]
         position, d = anchors.position - middle, anchors.log_depth[:, None]
         self.products, self.amplitudes = [], []
-        for j, term in enumerate(self.terms):
+        for j, term in zip(terms, self.terms, strict=True):
             near, deep = float(term.position_length) ** -2, float(term.depth_length) ** -2
             own = anchors.embedding[:, j]
             # ‖x − a‖² = ‖x‖² − 2 xᵀa + ‖a‖², with the lengths on the anchors' side.
@@ -92,15 +137,14 @@ class Bends:
             flat = torch.ones_like(d)
             columns = [-2 * near * position, -2 * deep * d, square, near * flat, deep * flat]
             product = torch.cat([*columns, -2 * own, flat], dim=1).mT
-            product = -0.5 * product if term.shape == "gaussian" else product
+            product = product * (-0.5 * LOG2_E if term.shape == "gaussian" else LOG2_E**2)
             self.products.append(product.to(dtype).contiguous())
             self.amplitudes.append(anchors.amplitude[:, j] * float(term.amplitude) ** 2)
 
     def correlations(self, seen: Sights) -> Iterator[Float[Tensor, "m n"]]:
         """κ_j of every pair, term by term."""
         for term, design, product in zip(self.terms, seen.designs, self.products, strict=True):
-            r = design @ product
-            yield r.exp_() if term.shape == "gaussian" else r.clamp_(min=0).sqrt_().neg_().exp_()
+            yield power_of_two(term, design @ product)
 
     def weighted(self, sights: Sights, alpha: Float[Tensor, " n"]) -> Float[Tensor, "m terms"]:
         """Each term's part of E[ℓ] at some points, in sums over the anchors."""
@@ -111,3 +155,33 @@ class Bends:
             said = torch.stack([correlation @ weight for correlation, weight in pairs], dim=1)
             made.append(said * seen.amplitude)
         return torch.cat(made)
+
+    def rows(self, sights: Sights) -> Float[Tensor, "n m"]:
+        """Σ_j of the terms at some points, a row for each anchor."""
+        amplitudes = [a.to(sights.amplitude.dtype)[:, None] for a in self.amplitudes]
+        made = sights.amplitude.new_zeros(self.count, len(sights))
+        first = 0
+        for seen in sights.split(self.count):
+            total = made[:, first : first + len(seen)]
+            for j, (term, amplitude) in enumerate(zip(self.terms, amplitudes, strict=True)):
+                correlation = power_of_two(term, self.products[j].mT @ seen.designs[j].mT)
+                total.addcmul_(correlation.mul_(amplitude), seen.amplitude[:, j])
+            first += len(seen)
+        return made
+
+    def own_rows(self, sights: Sights) -> Float[Tensor, "n k"]:
+        """The same at k points of each anchor's own, which follow one another in `sights`."""
+        total = sights.amplitude.new_zeros(self.count, len(sights) // self.count)
+        for j, (term, product) in enumerate(zip(self.terms, self.products, strict=True)):
+            design = sights.designs[j].unflatten(0, total.shape)
+            correlation = power_of_two(term, torch.bmm(design, product.mT[:, :, None])[:, :, 0])
+            correlation.mul_(self.amplitudes[j].to(total.dtype)[:, None])
+            total.addcmul_(correlation, sights.amplitude[:, j].view_as(total))
+        return total
+
+
+def power_of_two(term: Term, exponent: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
+    """κ in the exponent's place: of −r²/2 for a smooth term, of r² for a rough one."""
+    if term.shape == "gaussian":
+        return exponent.exp2_()
+    return exponent.clamp_(min=0).sqrt_().neg_().exp2_()

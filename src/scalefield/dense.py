@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.bends import Bends, Sights
+from scalefield.bends import Bends, Sights, Terms, all_terms, rough_terms, smooth_terms
 from scalefield.cues import upsample
+from scalefield.cusps import cusps_for
 from scalefield.hearing import FEW
 from scalefield.kernel import term_names
-from scalefield.lattice import lattice_for
+from scalefield.lattice import Lattice, lattice_for
 from scalefield.patchwork import Patchwork
 from scalefield.posterior import Posterior
 from scalefield.scene import Scene
@@ -51,40 +53,79 @@ def dense_parts(posterior: Posterior | Patchwork, scene: Scene) -> dict[str, Flo
 def dense_bends(
     posterior: Posterior | Patchwork, scene: Scene, each_term: bool
 ) -> Float[Tensor, "terms h w"]:
-    """What the bending terms say at every pixel, each alone or in sum; in large images by
-    interpolation between nodes."""
-    lattice = lattice_for(scene, count := len(posterior.anchors))
-    if lattice is not None and count <= FEW and not each_term and isinstance(posterior, Posterior):
-        values = lattice.hearing.weighted(posterior)[:, None]
+    """What the bending terms say at every pixel, each alone or in sum.
+
+    In large images that is interpolated between nodes and put right beside anchors, where rough
+    terms have their cusps. Among many anchors nodes would have to stand so close that it is as
+    cheap to compute rough terms at every pixel; smooth ones have no cusps and want few nodes.
+    """
+    kernel, shape = posterior.kernel, scene.mde_output.shape
+    between, lattice = all_terms(kernel), lattice_for(scene, len(posterior.anchors))
+    if lattice is None and smooth_terms(kernel):
+        between, lattice = smooth_terms(kernel), lattice_for(scene, 0)
+    if lattice is None:
+        return exact_bends(posterior, scene, all_terms(kernel), each_term).unflatten(1, shape)
+    made = interpolated_bends(posterior, scene, lattice, between, each_term)
+    if beyond := tuple(j for j in all_terms(kernel) if j not in between):
+        exact = exact_bends(posterior, scene, beyond, each_term)
+        order = np.argsort(between + beyond)
+        made = torch.cat([made, exact])[order] if each_term else made.add_(exact)
+    return made.unflatten(1, shape)
+
+
+def interpolated_bends(
+    posterior: Posterior | Patchwork, scene: Scene, lattice: Lattice, terms: Terms, each_term: bool
+) -> Float[Tensor, "terms m"]:
+    """Some terms made at nodes and interpolated at every pixel, cusps restored."""
+    whole = not each_term and terms == all_terms(posterior.kernel)
+    if whole and isinstance(posterior, Posterior) and len(posterior.anchors) <= FEW:
+        values = lattice.weighted(posterior)[:, None]
     else:
-        sights = every_pixel(scene) if lattice is None else [lattice.sights]
-        values = torch.cat([bends_at(posterior, scene, seen) for seen in sights])
+        values = bends_at(posterior, scene, lattice.sights.only(terms), terms)
         values = values if each_term else values.sum(dim=1, keepdim=True)
-    made = values if lattice is None else lattice.spread(values)
-    return made.mT.reshape(-1, *scene.mde_output.shape)
+    made = lattice.spread(values).mT
+    rough = tuple(j for j in rough_terms(posterior.kernel) if j in terms)
+    if rough and isinstance(posterior, Posterior):
+        groups = {terms.index(j): (j,) for j in rough} if each_term else {0: rough}
+        for row, group in groups.items():
+            cusps_for(scene, lattice).restore(posterior, made[row], group)
+    return made
 
 
-def every_pixel(scene: Scene) -> Iterator[Sights]:
-    """What the bending terms look at in every pixel, row by row."""
+def exact_bends(
+    posterior: Posterior | Patchwork, scene: Scene, terms: Terms, each_term: bool
+) -> Float[Tensor, "terms m"]:
+    """Some terms made at every pixel."""
+    made = []
+    for sights in every_pixel(scene, terms):
+        values = bends_at(posterior, scene, sights, terms)
+        made.append(values if each_term else values.sum(dim=1, keepdim=True))
+    return torch.cat(made).mT
+
+
+def every_pixel(scene: Scene, terms: Terms) -> Iterator[Sights]:
+    """What some terms look at in every pixel, row by row."""
     log_depth, width = scene.log_depth.flatten(), scene.mde_output.shape[1]
     for first in range(0, len(log_depth), BAND_PIXELS):
         some = log_depth[first : first + BAND_PIXELS]
         number = torch.arange(first, first + len(some), device=some.device)
         row = number.div(width, rounding_mode="floor")
-        yield Sights.at(scene, torch.stack([number % width, row], dim=1).float(), some)
+        yield Sights.at(scene, torch.stack([number % width, row], dim=1).float(), some, terms)
 
 
 def bends_at(
-    posterior: Posterior | Patchwork, scene: Scene, sights: Sights
+    posterior: Posterior | Patchwork, scene: Scene, sights: Sights, terms: Terms
 ) -> Float[Tensor, "n terms"]:
-    """What each bending term says at some points."""
+    """What each of some terms says at points seen for them."""
+    kernel, dtype = posterior.kernel, sights.amplitude.dtype
     if isinstance(posterior, Posterior):
-        bends = Bends(posterior.kernel, posterior.anchors, scene.middle, torch.float32)
+        bends = Bends(kernel, posterior.anchors, scene.middle, dtype, terms)
         return bends.weighted(sights, posterior.alpha)
     made = torch.zeros_like(sights.amplitude)
     for number, where, share in posterior.shares(sights.position + scene.middle):
         near = posterior.anchors[posterior.patches[number].near]
-        bends = Bends(posterior.kernel, near, scene.middle, torch.float32)
-        parts = bends.weighted(sights[where], posterior.alphas[number])
-        made[where] += share[:, None].float() * parts
+        parts = Bends(kernel, near, scene.middle, dtype, terms).weighted(
+            sights[where], posterior.alphas[number]
+        )
+        made[where] += share[:, None].to(dtype) * parts
     return made

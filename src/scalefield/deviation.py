@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.bends import PAIRS_AT_ONCE, Sights
+from scalefield.bends import PAIRS_AT_ONCE, Bends, Sights, all_terms
 from scalefield.cues import grid_shape, upsample
 from scalefield.hearing import FEW, Hearing
-from scalefield.kernel import Points
+from scalefield.kernel import Kernel, Points
 from scalefield.patchwork import Patchwork
 from scalefield.posterior import Posterior, linear_columns
 from scalefield.scene import Scene
@@ -48,8 +48,8 @@ def variance_at(posterior: Posterior, cells: StdCells) -> Float[Tensor, " n"]:
         return torch.cat([posterior.variance(points[i : i + some.step]) for i in some])
     cross = linear_columns(kernel, anchors) @ linear_columns(kernel, points).mT
     if len(anchors):
-        heard, number = cells.hearing(kernel, anchors)
-        cross += torch.cat(heard.blocks)[number]
+        heard, number = cells.hearing(kernel, anchors, lambda new: cells.bends(kernel, new))
+        cross += torch.cat(heard.blocks).index_select(0, number)
     half = torch.linalg.solve_triangular(posterior.factor, cross, upper=False)
     return (kernel.variance(points) - half.square().sum(dim=0)).clamp(min=0)
 
@@ -69,15 +69,28 @@ class StdCells:
         return cls(shape, scene.cells(shape)[0].to(torch.float64), scene.middle)
 
     @cached_property
-    def hearing(self) -> Hearing:
-        """The bends between these pixels and the last anchors."""
+    def sights(self) -> Sights:
+        """What the bending terms see at these pixels."""
         points = self.points
         place = points.position - self.middle
-        sights = Sights.of(place, points.log_depth, points.embedding, points.amplitude)
-        return Hearing(sights, self.middle)
+        return Sights.of(place, points.log_depth, points.embedding, points.amplitude)
+
+    @cached_property
+    def hearing(self) -> Hearing:
+        """The bends between these pixels and the last anchors."""
+        return Hearing()
+
+    def bends(self, kernel: Kernel, anchors: Points) -> Float[Tensor, "n m"]:
+        """Σ_j of the bending terms at these pixels, a row for each anchor."""
+        terms = all_terms(kernel)
+        return Bends(kernel, anchors, self.middle, torch.float64, terms).rows(self.sights)
 
     @property
     def nbytes(self) -> int:
         """What it holds in memory."""
         held = vars(self.points).values()
-        return self.hearing.nbytes + sum(t.numel() * t.element_size() for t in held)
+        return (
+            self.hearing.nbytes
+            + self.sights.nbytes
+            + sum(t.numel() * t.element_size() for t in held)
+        )

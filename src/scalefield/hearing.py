@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from scalefield.bends import Bends, Sights
 from scalefield.kernel import Kernel, Points, Term
 from scalefield.posterior import Posterior
 
@@ -17,16 +17,20 @@ FEW = 184
 MOST_BLOCKS = 12
 """Additions after which what is kept of them is tidied."""
 
+Hear = Callable[[Points], Tensor]
+"""What some anchors have to do with the points, a row for each."""
+
 
 class Hearing:
-    """The bends between an image's points and anchors, kept for the next ones: of few anchors that
-    are edited one at a time, all but one have been heard before."""
+    """What anchors have to do with some points, kept for the next ones: of few anchors that are
+    edited one at a time, all but one have been heard before."""
 
-    def __init__(self, sights: Sights, middle: Float[Tensor, " 2"]) -> None:
-        self.sights, self.middle = sights, middle
+    def __init__(self) -> None:
         self.last = Heard()
 
-    def __call__(self, kernel: Kernel, anchors: Points) -> tuple[Heard, Int64[Tensor, " n"]]:
+    def __call__(
+        self, kernel: Kernel, anchors: Points, hear: Hear
+    ) -> tuple[Heard, Int64[Tensor, " n"]]:
         """What is known after hearing these as well, and which row is whose."""
         heard = self.last  # replaced as a whole: another thread may ask as well
         if heard.terms is not kernel.terms:
@@ -36,33 +40,20 @@ class Hearing:
             heard = heard.only(set(wanted))
         first = {pixel: i for i, pixel in reversed([*enumerate(wanted)])}
         if new := sorted(first[pixel] for pixel in first.keys() - set(heard.pixels)):
-            block = self.heard(kernel, anchors[torch.tensor(new)])
+            block = hear(anchors[torch.tensor(new)])
             pixels = (*heard.pixels, *(wanted[i] for i in new))
             heard = Heard(kernel.terms, pixels, (*heard.blocks, block))
         self.last = heard
         number = {pixel: i for i, pixel in enumerate(heard.pixels)}
         rows = [number[pixel] for pixel in wanted]
-        return heard, torch.tensor(rows, dtype=torch.int64, device=self.middle.device)
+        return heard, torch.tensor(rows, dtype=torch.int64, device=anchors.position.device)
 
-    def heard(self, kernel: Kernel, anchors: Points) -> Float[Tensor, "n m"]:
-        """The rows of anchors that have not been heard before."""
-        dtype = self.sights.amplitude.dtype
-        bends = Bends(kernel, anchors, self.middle, dtype)
-        made = []
-        for seen in self.sights.split(len(anchors)):
-            total = seen.amplitude.new_zeros(len(anchors), len(seen))
-            for j, correlation in enumerate(bends.correlations(seen)):
-                correlation.mul_(bends.amplitudes[j].to(dtype))
-                total.addcmul_(correlation.mT, seen.amplitude[:, j])
-            made.append(total)
-        return torch.cat(made, dim=1)
-
-    def weighted(self, posterior: Posterior) -> Float[Tensor, " m"]:
-        """The bends' part of E[ℓ] at every point."""
-        heard, number = self(posterior.kernel, posterior.anchors)
+    def weighted(self, posterior: Posterior, hear: Hear) -> Float[Tensor, " m"]:
+        """Σ over the anchors, each by its weight in E[ℓ]."""
+        heard, number = self(posterior.kernel, posterior.anchors, hear)
         weights = posterior.alpha.new_zeros(len(heard.pixels))
-        weights = weights.index_add(0, number, posterior.alpha).to(self.sights.amplitude.dtype)
-        total = torch.zeros_like(self.sights.amplitude[:, 0])
+        weights = weights.index_add(0, number, posterior.alpha).to(heard.blocks[0].dtype)
+        total = torch.zeros_like(heard.blocks[0][0])
         sizes = [len(block) for block in heard.blocks]
         for block, own in zip(heard.blocks, weights.split(sizes), strict=True):
             total.addmv_(block.mT, own)
@@ -71,13 +62,12 @@ class Hearing:
     @property
     def nbytes(self) -> int:
         """What it holds in memory."""
-        held = [*self.sights.designs, self.sights.amplitude, *self.last.blocks]
-        return sum(t.numel() * t.element_size() for t in held)
+        return sum(block.numel() * block.element_size() for block in self.last.blocks)
 
 
 @dataclass(frozen=True, eq=False)
 class Heard:
-    """Σ_j of the bending terms at every point, a row for each pixel that an anchor was at."""
+    """A row for each pixel that an anchor was at."""
 
     terms: tuple[Term, ...] = ()
     pixels: tuple[tuple[float, ...], ...] = ()

@@ -6,22 +6,25 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int32, Int64
 from torch import Tensor
 
-from scalefield.bends import PAIRS_AT_ONCE, Sights
+from scalefield.bends import PAIRS_AT_ONCE, Bends, Sights, all_terms
 from scalefield.cues import grid_shape
 from scalefield.hearing import Hearing
+from scalefield.kernel import Points
+from scalefield.posterior import Posterior
 from scalefield.scene import Scene
 
 CELLS = (90, 140, 190, 250)
 """Nodes in the square root of the image's area: 640×480 pixels have one every 6 pixels, or …"""
 CELLS_APART = 6.6
 """… so many to the distance between anchors, near which the field has its cusps."""
-PIXELS_A_CELL = 8
+PIXELS_A_CELL = 9
 """Where that is no more than so many pixels for each, they are computed one by one instead."""
 NODES_A_LENGTH = 20
 """Nodes in log-depth for each length over which the kernel changes, …"""
@@ -74,10 +77,13 @@ class Lattice:
     def needed(self) -> Bool[Tensor, " all"]:
         """Which of all possible nodes a pixel needs."""
         device = self.scene.maps.maps.device
-        needed = torch.zeros(math.prod(self.cells) * self.nodes, dtype=torch.bool, device=device)
-        for band in bands(*self.scene.mde_output.shape):
-            needed[self.around(band)[0].flatten()] = True
-        return needed
+        needed = torch.zeros(*self.cells, self.nodes, dtype=torch.bool, device=device)
+        for band in self.bands():
+            needed.view(-1)[self.before(*band)[0]] = True
+        for axis in range(3):  # and the one after each, which `cells` may not have
+            size = needed.shape[axis] - 1
+            needed.narrow(axis, 1, size).logical_or_(needed.narrow(axis, 0, size).clone())
+        return needed.flatten()
 
     @cached_property
     def slot(self) -> Int32[Tensor, " all"]:
@@ -94,79 +100,107 @@ class Lattice:
         u = (cell % columns + 0.5) * (width / columns) - 0.5
         v = (cell.div(columns, rounding_mode="floor") + 0.5) * (height / rows) - 0.5
         depth = self.nearest + (made % self.nodes) * self.spacing
-        return Sights.at(self.scene, torch.stack([u, v], dim=1), depth)
+        terms = tuple(range(self.scene.maps.layout.terms))
+        return Sights.at(self.scene, torch.stack([u, v], dim=1), depth, terms)
 
     @cached_property
     def hearing(self) -> Hearing:
         """The bends between these nodes and the last anchors."""
-        return Hearing(self.sights, self.scene.middle)
+        return Hearing()
+
+    def weighted(self, posterior: Posterior) -> Float[Tensor, " n"]:
+        """The bends' part of E[ℓ] at every node, for few anchors, which are kept."""
+        kernel, middle = posterior.kernel, self.scene.middle
+
+        def hear(anchors: Points) -> Float[Tensor, "n m"]:
+            terms = all_terms(kernel)
+            return Bends(kernel, anchors, middle, torch.float32, terms).rows(self.sights)
+
+        return self.hearing.weighted(posterior, hear)
 
     @cached_property
-    def kept(self) -> tuple[Int32[Tensor, "m 8"], Float[Tensor, "m 8"]] | None:
-        """Numbers and weights of the nodes around every pixel, where they are not too many."""
+    def kept(self) -> Around | None:
+        """What is around every pixel, where they are not too many."""
         height, width = self.scene.mde_output.shape
-        if height * width > KEPT_PIXELS:
-            return None
-        index, weight = self.around(slice(0, height))
-        return self.slot[index], weight
+        return self.around(*self.rows(0, height)) if height * width <= KEPT_PIXELS else None
 
     @property
     def nbytes(self) -> int:
         """What it holds in memory."""
         held = [self.slot, self.needed, *(self.kept or ())]
-        return self.hearing.nbytes + sum(t.numel() * t.element_size() for t in held)
+        own = sum(t.numel() * t.element_size() for t in held)
+        return own + self.sights.nbytes + self.hearing.nbytes
 
-    def around(self, rows: slice) -> tuple[Int64[Tensor, "m 8"], Float[Tensor, "m 8"]]:
-        """The eight nodes around each pixel of some rows, among all that are possible, and their
-        weights."""
-        height, width = self.scene.mde_output.shape
-        device = self.scene.log_depth.device
-
-        def between(first: int, last: int, size: int, cells: int) -> tuple[Tensor, Tensor]:
-            """The cell before each pixel, and how far the pixel is on its way to the next."""
-            at = (torch.arange(first, last, device=device) + 0.5) * (cells / size) - 0.5
-            at = at.clamp(0, cells - 1)
-            before = at.floor().clamp(max=max(cells - 2, 0))
-            return before.long(), at - before
-
-        v, along_v = between(rows.start, rows.stop, height, self.cells[0])
-        u, along_u = between(0, width, width, self.cells[1])
-        at = (self.scene.log_depth[rows] - self.nearest) / self.spacing
+    def before(
+        self, rows: Int64[Tensor, "*s r 1"], columns: Int64[Tensor, "*s 1 c"]
+    ) -> tuple[Int32[Tensor, "*s r c"], tuple[Tensor, Tensor, Tensor]]:
+        """The first of the eight nodes around each pixel, among all that are possible, and how far
+        the pixel is from there on its way to the last: down, across and in depth."""
+        v, down = between(rows, self.scene.mde_output.shape[0], self.cells[0])
+        u, across = between(columns, self.scene.mde_output.shape[1], self.cells[1])
+        at = (self.scene.log_depth[rows, columns] - self.nearest) / self.spacing
         node = at.floor().clamp(0, self.nodes - 2)
-        along_d = at - node
-        indices, weights = [], []
-        for dv in (0, 1):
-            weight_v = (along_v if dv else 1 - along_v)[:, None]
-            row = (v + dv).clamp(max=self.cells[0] - 1)[:, None] * self.cells[1]
-            for du in (0, 1):
-                weight_u = along_u if du else 1 - along_u
-                cell = row + (u + du).clamp(max=self.cells[1] - 1)
-                for dd in (0, 1):
-                    indices.append(cell * self.nodes + node.long() + dd)
-                    weights.append(weight_v * weight_u * (along_d if dd else 1 - along_d))
-        index, weight = (torch.stack(corners, dim=-1) for corners in (indices, weights))
-        return index.flatten(0, 1), weight.flatten(0, 1)
+        first = (v * self.cells[1] + u) * self.nodes + node.int()
+        return first, (down, across, at - node)
+
+    def around(self, rows: Int64[Tensor, "*s r 1"], columns: Int64[Tensor, "*s 1 c"]) -> Around:
+        """The nodes around pixels, one row of the image after another."""
+        first, (down, across, deep) = self.before(rows, columns)
+        # An axis with one cell has no next one, and no pixel on its way there.
+        step_v = self.nodes * self.cells[1] if self.cells[0] > 1 else 0
+        step_u = self.nodes if self.cells[1] > 1 else 0
+        steps = torch.tensor([0, step_u, step_v, step_v + step_u], dtype=torch.int32)
+        index = first[..., None] + steps.to(first.device)
+        slot = self.slot.index_select(0, index.flatten())
+        parts = [v * u for v in (1 - down, down) for u in (1 - across, across)]
+        weight = torch.stack([part.expand_as(deep) for part in parts], dim=-1)
+        return Around(slot.view(-1, 4), weight.view(-1, 4), deep.flatten())
+
+    def rows(self, first: int, last: int) -> tuple[Int64[Tensor, "r 1"], Int64[Tensor, "1 c"]]:
+        """The pixels of some rows, as `around` wants them."""
+        device, width = self.scene.log_depth.device, self.scene.mde_output.shape[1]
+        columns = torch.arange(width, device=device)
+        return torch.arange(first, last, device=device)[:, None], columns[None]
+
+    def bands(self) -> Iterator[tuple[Int64[Tensor, "r 1"], Int64[Tensor, "1 c"]]]:
+        """All rows, a few at a time: each pixel has its eight nodes."""
+        height, width = self.scene.mde_output.shape
+        step = max(1, PAIRS_AT_ONCE // (8 * width))
+        for first in range(0, height, step):
+            yield self.rows(first, min(first + step, height))
 
     def spread(self, values: Float[Tensor, "n t"]) -> Float[Tensor, "m t"]:
         """Values at the nodes, interpolated at every pixel."""
         if self.kept is not None:
-            return interpolated(values, *self.kept)
+            return self.kept.interpolated(values)
         made = []
-        for band in bands(*self.scene.mde_output.shape):
-            index, weight = self.around(band)
-            made.append(interpolated(values, self.slot[index], weight))
+        for band in self.bands():
+            made.append(self.around(*band).interpolated(values))
         return torch.cat(made)
 
 
-def bands(height: int, width: int) -> Iterator[slice]:
-    """Rows of an image, a few at a time: each pixel has its eight nodes."""
-    step = max(1, PAIRS_AT_ONCE // (8 * width))
-    for first in range(0, height, step):
-        yield slice(first, min(first + step, height))
+def between(
+    pixels: Int64[Tensor, "*s"], size: int, cells: int
+) -> tuple[Int32[Tensor, "*s"], Float[Tensor, "*s"]]:
+    """The cell before each pixel of a row or column, and how far it is on its way to the next."""
+    at = ((pixels + 0.5) * (cells / size) - 0.5).clamp(0, cells - 1)
+    before = at.floor().clamp(max=max(cells - 2, 0))
+    return before.int(), at - before
 
 
-def interpolated(
-    values: Float[Tensor, "n t"], index: Int32[Tensor, "m 8"], weight: Float[Tensor, "m 8"]
-) -> Float[Tensor, "m t"]:
-    """Weighted sums of some rows of `values`."""
-    return nnf.embedding_bag(index, values, mode="sum", per_sample_weights=weight)
+class Around(NamedTuple):
+    """The eight nodes around each of m pixels: two in each of four cells, one behind the other."""
+
+    slot: Int32[Tensor, "m 4"]
+    """The nearer of both, by its number among the nodes that are needed; the next is behind it."""
+    weight: Float[Tensor, "m 4"]
+    """Each cell's part."""
+    deep: Float[Tensor, " m"]
+    """How far the pixel is on its way from the nearer to the farther."""
+
+    def interpolated(self, values: Float[Tensor, "n t"]) -> Float[Tensor, "m t"]:
+        """Values at the nodes, brought to the pixels."""
+        pairs = torch.cat([values[:-1], values[1:]], dim=1)
+        found = nnf.embedding_bag(self.slot, pairs, mode="sum", per_sample_weights=self.weight)
+        nearer, farther = found.chunk(2, dim=1)
+        return torch.lerp(nearer, farther, self.deep[:, None])

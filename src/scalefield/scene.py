@@ -72,10 +72,10 @@ class Scene:
         return sum(made.nbytes for _, made in [*self.kept.values()])
 
     def pixels(self, rows: Int64[np.ndarray, " n"], columns: Int64[np.ndarray, " n"]) -> Points:
-        """Single pixels, float64."""
+        """Single pixels, as float64."""
         device = self.mde_output.prediction.device
         uv = torch.from_numpy(np.stack([columns, rows], axis=1)).to(device).double()
-        values = sample(self.maps.maps.double(), uv[None], self.mde_output.shape)[0]
+        values = sample(self.maps.maps, uv[None], self.mde_output.shape)[0].double()
         log_depth = self.mde_output.mde_depth[rows, columns].double().log() - self.level
         return self.maps.layout.points(uv / self.unit, log_depth, values)
 

@@ -56,8 +56,8 @@ def test_the_page_shows_what_recover_gives(session, method: str) -> None:
         assert np.quantile(difference, 0.99) < 0.03
         assert difference.mean() < 0.002
     residuals = [a["residual_log"] for a in header["anchors"]]
-    # `recover` interpolates between nodes, the page solves at the anchors.
-    np.testing.assert_allclose(residuals, expected.report.residuals_log, atol=0.015)
+    # `recover` interpolates between nodes and restores the cusps, the page solves at the anchors.
+    np.testing.assert_allclose(residuals, expected.report.residuals_log, atol=2e-3)
 
 
 @pytest.mark.parametrize("method", ["basis", "field", "global"])

@@ -170,7 +170,7 @@ class Field:
             rejected=solved.rejected,
             fallbacks=solved.fallbacks,
             warnings=solved.warnings,
-            std_log=dense_std(solved.posterior, scene) * solved.spread,
+            std_log=dense_std(solved.posterior, scene).mul_(solved.spread),
         )
         return dataclasses.replace(
             recovery,
