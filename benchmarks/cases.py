@@ -125,7 +125,7 @@ def live_steps(world: World) -> dict[str, Work]:
     """Depth alone, from tensors on the device: on CUDA a captured graph."""
     mde_depth, anchors = world.output.mde_depth, world.anchors(N)
     pixels, depth_m = (
-        torch.from_numpy(values).float().to(mde_depth.device)[None]
+        torch.tensor(values, dtype=torch.float32, device=mde_depth.device)[None]
         for values in (np.stack([anchors.u, anchors.v], axis=1), anchors.depth_m)
     )
     work: dict[str, Work] = {}

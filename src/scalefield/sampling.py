@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
@@ -42,6 +43,7 @@ def generator(seed: int, *names: str) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(key[:16], "little"))
 
 
+@lru_cache(maxsize=4096)  # training asks for the same few, again and again
 def grid_shape(n: int, shape: tuple[int, int]) -> tuple[int, int]:
     """A rows and B columns with A·B ≥ n and nearly square cells, few of them in excess."""
 

@@ -37,8 +37,10 @@ from scalefield.training.data import (
     make_batch,
 )
 from scalefield.training.loop import (
+    Clock,
     Ema,
     RunFolder,
+    ahead,
     cosine_rate,
     load_checkpoint,
     pick_device,
@@ -169,6 +171,34 @@ def training_batch(
     return batch, torch.tensor(noise, dtype=torch.float32, device=batch.log_depth.device)
 
 
+def learn(  # noqa: PLR0917
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    batch: Batch,
+    noise: Float[Tensor, " b"],
+    config: BasisTraining,
+    step: int,
+    rate: float,
+    share: float,
+) -> dict[str, Tensor]:
+    """One step of the optimiser, at a part of the learning rate; the losses before it.
+
+    `share` is this process's part of the batch, in parts of the mean process's.
+    """
+    if batch.features is not None and config.feature_dropout > 0:
+        step_generator(config.seed, step)
+        features = nn.functional.dropout2d(batch.features, config.feature_dropout)
+        batch = replace(batch, features=features)
+    for group in optimiser.param_groups:
+        group["lr"] = config.rate * rate
+    losses = step_losses(model, batch, config, noise)
+    optimiser.zero_grad(set_to_none=True)
+    (losses["loss"] * share).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimiser.step()
+    return losses
+
+
 @torch.no_grad()
 def validation(
     generator: nn.Module, frames: Sequence[TrainingFrame], config: BasisTraining
@@ -226,32 +256,31 @@ def train_basis(
         unit="step",
         disable=rank > 0 or not show_progress,
     )
+    clock = Clock(where)
+
+    def drawn(job: tuple[int, list[int]]) -> tuple[Batch, Float[Tensor, " b"]]:
+        step, indices = job
+        mine = indices[rank::world] or indices[:1]  # a process always takes part
+        return training_batch([train[i] for i in mine], config, step)
+
     for epoch in range(start // per_epoch, config.epochs):
         generator.train()
-        for index, indices in enumerate(epoch_batches(train, config.batch, config.seed, epoch)):
-            step = epoch * per_epoch + index
-            if step < start:
-                continue
-            mine = indices[rank::world] or indices[:1]  # a process always takes part
-            share = len(indices[rank::world]) * world / len(indices)
-            batch, noise = training_batch([train[i] for i in mine], config, step)
-            if batch.features is not None and config.feature_dropout > 0:
-                step_generator(config.seed, step)
-                features = nn.functional.dropout2d(batch.features, config.feature_dropout)
-                batch = replace(batch, features=features)
-            for group in optimiser.param_groups:
-                group["lr"] = config.rate * cosine_rate(step, steps, config.warmup)
-            losses = step_losses(model, batch, config, noise)
-            optimiser.zero_grad(set_to_none=True)
-            (losses["loss"] * share).backward()
-            nn.utils.clip_grad_norm_(generator.parameters(), 1.0)
-            optimiser.step()
-            ema.update(generator, step)
+        batches = epoch_batches(train, config.batch, config.seed, epoch)
+        jobs = [job for job in enumerate(batches, epoch * per_epoch) if job[0] >= start]
+        ready = ahead(drawn, jobs)
+        for step, indices in jobs:
+            with clock.waiting(step):
+                batch, noise = next(ready)
+            with clock.working(step):
+                share = len(indices[rank::world]) * world / len(indices)
+                rate = cosine_rate(step, steps, config.warmup)
+                losses = learn(model, optimiser, batch, noise, config, step, rate, share)
+                ema.update(generator, step)
             progress.update()
         scores = validation(ema.model, val, config)
         if rank == 0:
             last = {f"train_{k}": float(v.detach()) for k, v in losses.items()}
-            run.log(step + 1, **last, **{f"val_{k}": v for k, v in scores.items()})
+            run.log(step + 1, clock, **last, **{f"val_{k}": v for k, v in scores.items()})
             if scores["loss"] < best:
                 best = scores["loss"]
                 ema.model.save(out / "model")  # type: ignore[operator]

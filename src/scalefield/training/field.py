@@ -24,6 +24,7 @@ from scalefield.sampling import grid_shape
 from scalefield.training.data import PIXELS, TrainingFrame
 from scalefield.training.distortion import Distortion
 from scalefield.training.loop import (
+    Clock,
     Ema,
     RunFolder,
     cosine_rate,
@@ -516,6 +517,7 @@ def train_field(
         first, _ = load_checkpoint(run.checkpoint, learned, ema, optimiser)
     chance = torch.stack([bank.chance.sum() for bank in train])
     least, most = config.anchors
+    clock = Clock(where)
     progress = tqdm(
         range(first, config.steps), initial=first, total=config.steps, desc=out.name,
         disable=not show_progress,
@@ -524,22 +526,25 @@ def train_field(
         rng = step_generator(config.seed, step)
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = rate * cosine_rate(step, config.steps, config.warmup)
-        batch = draw_batch(train[int(torch.multinomial(chance, 1, generator=rng))], config, rng)
-        fraction = float(torch.rand((), generator=rng))
-        n = round(math.exp(math.log(least) + fraction * math.log((most + 0.5) / least)))
-        rows = draw_anchors(batch, n, config.anchor_jitter, rng)
-        known = batch.mde_log_depth.shape[1]
-        pixels = torch.randint(known, (config.batch, config.pixels), generator=rng).to(where)
-        parts = losses(learned, batch, rows, pixels, config)
-        optimiser.zero_grad(set_to_none=True)
-        parts["loss"].backward()
-        nn.utils.clip_grad_norm_(learned.parameters(), 1.0)
-        optimiser.step()
-        ema.update(learned, step)
+        with clock.waiting(step):
+            bank = train[int(torch.multinomial(chance, 1, generator=rng))]
+            batch = draw_batch(bank, config, rng)
+            fraction = float(torch.rand((), generator=rng))
+            n = round(math.exp(math.log(least) + fraction * math.log((most + 0.5) / least)))
+            rows = draw_anchors(batch, n, config.anchor_jitter, rng)
+            known = batch.mde_log_depth.shape[1]
+            pixels = torch.randint(known, (config.batch, config.pixels), generator=rng).to(where)
+        with clock.working(step):
+            parts = losses(learned, batch, rows, pixels, config)
+            optimiser.zero_grad(set_to_none=True)
+            parts["loss"].backward()
+            nn.utils.clip_grad_norm_(learned.parameters(), 1.0)
+            optimiser.step()
+            ema.update(learned, step)
         if (step + 1) % validate_every == 0 or step + 1 == config.steps:
             found = outcomes(best.net, best.kernel.plain(), val, config.validate)
             scores = summary(found)
-            run.log(step + 1, **{k: float(v.detach()) for k, v in parts.items()}, **scores)
+            run.log(step + 1, clock, **{k: float(v.detach()) for k, v in parts.items()}, **scores)
             save_checkpoint(run.checkpoint, learned, ema, optimiser, step=step + 1, best=math.inf)
             progress.set_postfix({k: f"{v:.4f}" for k, v in scores.items()})
     kernel = settle(best.net, best.kernel.plain(), val, config.validate)

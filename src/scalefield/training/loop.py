@@ -11,8 +11,14 @@ import dataclasses
 import json
 import math
 import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -23,6 +29,9 @@ from scalefield.devices import usable
 from scalefield.errors import InputError, brief
 from scalefield.files import read_json, write_atomic, write_json
 from scalefield.provenance import provenance
+
+Job = TypeVar("Job")
+Made = TypeVar("Made")
 
 
 def step_generator(seed: int, step: int, device: str | torch.device = "cpu") -> torch.Generator:
@@ -101,8 +110,66 @@ def load_checkpoint(
     return step, best
 
 
+def ahead(make: Callable[[Job], Made], jobs: Iterable[Job], threads: int = 2) -> Iterator[Made]:
+    """What `make` makes of every job, in order, a few steps before it is needed.
+
+    The device works on one step while the next ones are made ready; `make` depends on its job
+    alone, so that threads change nothing.
+    """
+    pool, waiting, jobs = ThreadPoolExecutor(threads), deque[Future[Made]](), iter(jobs)
+    try:
+        for job in islice(jobs, threads + 1):
+            waiting.append(pool.submit(make, job))
+        while waiting:
+            made = waiting.popleft().result()
+            for job in islice(jobs, 1):
+                waiting.append(pool.submit(make, job))
+            yield made
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class Clock:
+    """Of every twentieth step, how long it took and how long its data were waited for.
+
+    A GPU is waited for before and after those, and for no others.
+    """
+
+    EVERY = 20
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.waited, self.worked = device, 0.0, 0.0
+
+    @contextmanager
+    def waiting(self, step: int) -> Iterator[None]:
+        """Around what makes the data ready."""
+        began = self.now(step)
+        yield
+        self.waited += self.now(step) - began
+
+    @contextmanager
+    def working(self, step: int) -> Iterator[None]:
+        """Around the step itself."""
+        began = self.now(step)
+        yield
+        self.worked += self.now(step) - began
+
+    def now(self, step: int) -> float:
+        """Seconds, or nothing at all for a step that is not measured."""
+        if step % self.EVERY:
+            return 0.0
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    @property
+    def share(self) -> float:
+        """Of the time, what went into steps: 1 where no step ever waited for its data."""
+        return self.worked / (self.worked + self.waited) if self.worked else 0.0
+
+
 class RunFolder:
-    """A training run on disk: run.json, metrics.jsonl, checkpoint.safetensors."""
+    """A training run on disk: run.json, metrics.jsonl, clock.json, checkpoint.safetensors."""
 
     def __init__(self, folder: str | Path, config: Any, *, main: bool = True) -> None:
         """Open or create; a folder that holds another configuration is refused."""
@@ -133,10 +200,12 @@ class RunFolder:
         path = self.path / "metrics.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def log(self, step: int, **values: float) -> None:
-        """Append a line; lines of steps that are being done again are dropped first."""
+    def log(self, step: int, clock: Clock, **values: float) -> None:
+        """Append a line; lines of steps that are being done again are dropped first. Times have a
+        file of their own, because equal runs have equal metrics."""
         if not self.main:
             return
+        write_json(self.path / "clock.json", {"step": step, "share_in_step": round(clock.share, 4)})
         lines = [line for line in self.metrics() if line["step"] < step]
         lines.append({"step": step, **{k: round(float(v), 6) for k, v in values.items()}})
         text = "".join(json.dumps(line) + "\n" for line in lines)

@@ -28,6 +28,7 @@ from scalefield.mde.lite import WEIGHTS as LITE_WEIGHTS
 from scalefield.mde.vit import PATCH, VitNetwork, load_vit, read_vit
 from scalefield.sampling import generator as named_generator
 from scalefield.training.loop import (
+    Clock,
     Ema,
     RunFolder,
     cosine_rate,
@@ -282,25 +283,27 @@ def fit(
     if run.checkpoint.exists():
         start, _ = load_checkpoint(run.checkpoint, net, ema, optimiser)
 
-    counts = Counter(bank.sources)
+    clock, counts = Clock(bank.images.device), Counter(bank.sources)
     chance = torch.tensor([counts[source] ** -config.balance for source in bank.sources])
     progress = tqdm(range(start, config.steps), initial=start, total=config.steps, desc="train")
     for step in progress:
         rng = step_generator(config.seed, step)
         crop = crops[int(torch.randint(len(crops), (), generator=rng))]
         chosen = torch.multinomial(chance, config.batch, replacement=True, generator=rng)
-        images, truth = augment(bank, chosen, crop, rng)
+        with clock.waiting(step):
+            images, truth = augment(bank, chosen, crop, rng)
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = rate * cosine_rate(step, config.steps, config.warmup)
-        net.train()
-        loss = crop_loss(images, truth, rng)
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimiser.step()
-        ema.update(net, step)
+        with clock.working(step):
+            net.train()
+            loss = crop_loss(images, truth, rng)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimiser.step()
+            ema.update(net, step)
         if (step + 1) % save_every == 0 or step + 1 == config.steps:
-            run.log(step + 1, loss=float(loss.detach()))
+            run.log(step + 1, clock, loss=float(loss.detach()))
             save_checkpoint(run.checkpoint, net, ema, optimiser, step=step + 1, best=float("inf"))
     return ema.model
 
