@@ -95,6 +95,11 @@ def test_a_photo_becomes_metres(client: TestClient, wait, png) -> None:
         answer.json()["depth_m"], [expected[40, 30], expected[149, 199]], rtol=1e-5
     )
     assert answer.json()["report"]["method"] == METHOD_NAME
+    for point, words in (({"u": 1}, "point #0: v must be"), ({"u": 200, "v": 0}, "1 of 1 points")):
+        edit = {"anchors": anchors, "points": [point]}
+        refused = client.post(f"/api/sessions/{session['id']}/measure", json=edit)
+        assert refused.status_code == 400
+        assert words in refused.json()["error"]
     photo = client.get(f"/api/sessions/{session['id']}/photo.jpg")
     assert photo.headers["content-type"] == "image/jpeg"
     assert client.delete(f"/api/sessions/{session['id']}").status_code == 204

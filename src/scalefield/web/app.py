@@ -251,11 +251,14 @@ class Server:
         if not isinstance(points, list) or len(points) > self.limits.anchors:
             raise InputError('wanted "points": [{"u", "v"}, …], at most as many as anchors')
         there = [{**p, "depth_m": 1.0} if isinstance(p, dict) else p for p in points]
-        rows, columns = parse_edit({"anchors": there}, self.limits).anchors.pixels(session.shape)
+        try:
+            where = parse_edit({"anchors": there}, self.limits).anchors.pixels(session.shape)
+        except InputError as e:  # which knows anchors only
+            raise InputError(str(e).replace("anchor", "point")) from None
 
         def work() -> dict[str, Any]:
             recovery = full_recovery(session, edit)
-            values = recovery.depth_m[rows, columns].tolist()
+            values = recovery.depth_m[where].tolist()
             depths = [None if np.isnan(value) else value for value in values]
             return {"depth_m": depths, "report": recovery.report.as_dict()}
 
