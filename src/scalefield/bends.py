@@ -14,13 +14,17 @@ from scalefield.cues import sample
 from scalefield.kernel import Kernel, Points, Term
 from scalefield.scene import Scene
 
-PAIRS_AT_ONCE = 1 << 18
-"""Point-anchor pairs that are worked on at once: what a processor's cache holds."""
 LOG2_E = 1 / math.log(2)
 """Powers are taken of two, which costs a third of what powers of e cost."""
 
 Terms = tuple[int, ...]
 """Some of a kernel's bending terms, by number."""
+
+
+def pairs_at_once(where: Tensor) -> int:
+    """Point-anchor pairs to be worked on at once: what a processor's cache holds, or what keeps a
+    GPU busy."""
+    return 1 << 22 if where.is_cuda else 1 << 18
 
 
 def all_terms(kernel: Kernel) -> Terms:
@@ -105,7 +109,7 @@ class Sights:
 
     def split(self, anchors: int) -> Iterator[Sights]:
         """A few points at a time, to be held against so many anchors."""
-        step = max(1, PAIRS_AT_ONCE // max(1, anchors))
+        step = max(1, pairs_at_once(self.amplitude) // max(1, anchors))
         for first in range(0, len(self), step):
             yield self[first : first + step]
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from scalefield.bends import PAIRS_AT_ONCE, Bends, Sights, Terms, rough_terms
+from scalefield.bends import Bends, Sights, Terms, pairs_at_once, rough_terms
 from scalefield.hearing import FEW, Hearing
 from scalefield.kernel import Kernel, Points
 from scalefield.lattice import Lattice
@@ -72,7 +72,7 @@ class Cusps:
         """Σ_j of rough terms less what the nodes make of it, a row for each anchor's window."""
         made = []
         rows, columns = self.windows(anchors)
-        step = max(1, PAIRS_AT_ONCE // (rows.shape[1] * columns.shape[2] * 16))
+        step = max(1, pairs_at_once(rows) // (rows.shape[1] * columns.shape[2] * 16))
         for some in (slice(i, i + step) for i in range(0, len(anchors), step)):
             made.append(self.less(kernel, anchors[some], terms, rows[some], columns[some]))
         return torch.cat(made)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.bends import PAIRS_AT_ONCE, Bends, Sights, all_terms
+from scalefield.bends import Bends, Sights, all_terms, pairs_at_once
 from scalefield.cues import grid_shape, upsample
 from scalefield.hearing import FEW, Hearing
 from scalefield.kernel import Kernel, Points
@@ -44,7 +44,7 @@ def variance_at(posterior: Posterior, cells: StdCells) -> Float[Tensor, " n"]:
     """`Posterior.variance` at the cells; anchors that were heard before cost less."""
     kernel, anchors, points = posterior.kernel, posterior.anchors, cells.points
     if len(anchors) > FEW:
-        some = range(0, len(points), max(1, PAIRS_AT_ONCE // len(anchors)))
+        some = range(0, len(points), max(1, pairs_at_once(points.log_depth) // len(anchors)))
         return torch.cat([posterior.variance(points[i : i + some.step]) for i in some])
     cross = linear_columns(kernel, anchors) @ linear_columns(kernel, points).mT
     if len(anchors):

@@ -13,7 +13,7 @@ import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int32, Int64
 from torch import Tensor
 
-from scalefield.bends import PAIRS_AT_ONCE, Bends, Sights, all_terms
+from scalefield.bends import Bends, Sights, all_terms, pairs_at_once
 from scalefield.cues import grid_shape
 from scalefield.hearing import Hearing
 from scalefield.kernel import Points
@@ -165,7 +165,7 @@ class Lattice:
     def bands(self) -> Iterator[tuple[Int64[Tensor, "r 1"], Int64[Tensor, "1 c"]]]:
         """All rows, a few at a time: each pixel has its eight nodes."""
         height, width = self.scene.mde_output.shape
-        step = max(1, PAIRS_AT_ONCE // (8 * width))
+        step = max(1, pairs_at_once(self.scene.log_depth) // (8 * width))
         for first in range(0, height, step):
             yield self.rows(first, min(first + step, height))
 
