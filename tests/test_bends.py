@@ -22,7 +22,7 @@ def pairs():
 @pytest.mark.parametrize("at_once", [5, 1 << 18])
 @pytest.mark.parametrize("terms", [(0, 1), (0,), (1,)])
 def test_matrix_products_give_what_the_kernel_gives(pairs, terms, at_once, monkeypatch):
-    monkeypatch.setattr("scalefield.bends.PAIRS_AT_ONCE", at_once)
+    monkeypatch.setattr("scalefield.bends.pairs_at_once", lambda _: at_once)
     sights, anchors, slow = pairs
     alpha, seen = torch.tensor([1, -2, 0.5, 3]).double(), sights.only(terms)
     bends = Bends(KERNEL, anchors, MIDDLE, torch.float64, terms)
