@@ -3,6 +3,7 @@
 That a second run of every command is the first one again, test_interruption.py shows as well.
 """
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,10 @@ from scalefield.cli import main
 from scalefield.methods import METHODS
 
 
+REPEAT = int(os.environ.get("SCALEFIELD_REPEAT", "1"))
+"""Times that workers are compared, for a suspicion that comes only now and then."""
+
+
 def content(out: Path) -> dict[str, bytes]:
     """All that a run leaves, but for times."""
     paths = (p for p in out.rglob("*") if p.is_file())
@@ -21,8 +26,9 @@ def content(out: Path) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if not name.startswith("timings")}
 
 
+@pytest.mark.parametrize("time", range(REPEAT))
 @pytest.mark.parametrize("command", ["label", "evaluate"])
-def test_workers_do_not_matter(command, world, tmp_path):
+def test_workers_do_not_matter(command, time, world, tmp_path):
     """Nor do the threads that this process was given, on which convolutions do depend."""
     runs = []
     for workers, threads in (("1", 2), ("2", 1)):
@@ -35,8 +41,9 @@ def test_workers_do_not_matter(command, world, tmp_path):
         finally:
             torch.set_num_threads(1)
         runs.append(content(tmp_path / workers))
-    assert runs[0] == runs[1]
+    assert runs[0].keys() == runs[1].keys()
     assert len(runs[0]) > 4
+    assert not [name for name in runs[0] if runs[0][name] != runs[1][name]]
 
 
 @pytest.mark.parametrize("name", METHODS)
