@@ -14,7 +14,6 @@ import scalefield as sf
 from scalefield.cli import main
 from scalefield.methods import METHODS
 
-
 REPEAT = int(os.environ.get("SCALEFIELD_REPEAT", "1"))
 """Times that workers are compared, for a suspicion that comes only now and then."""
 
