@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from methods.test_field import draw, world
+from methods.test_field import draw, few_are_many, world  # noqa: F401
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.field import Field
@@ -62,3 +62,49 @@ def test_before_any_anchor_it_says_what_it_expects():
     m, P = stream.state
     assert bool((torch.linalg.eigvalsh(P) > 0).all())
     assert float(m[0]) == pytest.approx(np.log(2.5), abs=0.5)
+
+
+def test_a_frame_without_anchors_may_be_a_large_image(monkeypatch):
+    monkeypatch.setattr("scalefield.lattice.PIXELS_A_CELL", 0)
+    stream = Stream()
+    (first, _, anchors), (second, truth, _) = frames(2)
+    stream(first, anchors)
+    recovery = stream(second, anchors[:0])
+    assert np.mean(np.abs(recovery.depth_m.numpy() - truth) / truth) < 0.3
+
+
+def test_a_stream_of_many_anchors_is_solved_in_patches_and_is_what_the_exact_one_is(
+    few_are_many,  # noqa: F811
+    monkeypatch,
+):
+    """Depth, deviation and what is carried on to the next frame."""
+    streams = [Stream(), Stream()]
+    for mde_output, truth, _ in frames(3):
+        anchors = draw(truth, 400)
+        found = []
+        for stream, limit in zip(streams, (100, 400), strict=True):
+            monkeypatch.setattr("scalefield.methods.field.EXACT_ANCHORS", limit)
+            found.append(stream(mde_output, anchors))
+        patched, exact = found
+        assert "400 anchors were solved in" in patched.report.fallbacks[0]
+        assert exact.report.fallbacks == ()
+        assert float((patched.log_scale - exact.log_scale).abs().mean()) < 1e-3
+        ratio = patched.std_log / exact.std_log
+        assert 0.9 < float(ratio.min()) < float(ratio.median()) < 1.1
+    (ours, our_cov), (theirs, their_cov) = (stream.state for stream in streams)
+    deviation = their_cov.diagonal().sqrt()
+    # The modes are learned from anchors far from one another: half of these, and still as well.
+    assert float(((ours - theirs) / deviation).abs().max()) < 3
+    wider = our_cov.diagonal().sqrt() / deviation
+    assert 0.8 < float(wider.min()) < float(wider.max()) < 2
+    assert bool((torch.linalg.eigvalsh(our_cov) > 0).all())
+
+
+def test_ten_thousand_points_a_frame():
+    """As a LiDAR gives them."""
+    mde_output, truth = world(shape=(100, 120))
+    stream = Stream()
+    recovery = stream(mde_output, draw(truth, 10_000))
+    assert "10000 anchors were solved in 64 patches" in recovery.report.fallbacks[0]
+    assert np.mean(np.abs(recovery.depth_m.numpy() - truth) / truth) < 0.003
+    assert bool((torch.linalg.eigvalsh(stream.state[1]) > 0).all())

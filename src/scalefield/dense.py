@@ -60,6 +60,8 @@ def dense_bends(
     cheap to compute rough terms at every pixel; smooth ones have no cusps and want few nodes.
     """
     kernel, shape = posterior.kernel, scene.mde_output.shape
+    if not len(posterior.anchors):
+        return scene.log_depth.new_zeros(len(kernel.terms) if each_term else 1, *shape)
     between, lattice = all_terms(kernel), lattice_for(scene, len(posterior.anchors))
     if lattice is None and smooth_terms(kernel):
         between, lattice = smooth_terms(kernel), lattice_for(scene, 0)

@@ -82,11 +82,17 @@ class Patchwork:
 
     @classmethod
     def fit(
-        cls, kernel: Kernel, anchors: Points, y: Float[Tensor, " n"], noise: Float[Tensor, " n"]
+        cls,
+        kernel: Kernel,
+        anchors: Points,
+        y: Float[Tensor, " n"],
+        noise: Float[Tensor, " n"],
+        offset: Float[Tensor, ""] | None = None,
     ) -> Patchwork:
-        """Condition on y with standard deviations `noise`."""
+        """Condition on y with standard deviations `noise`; `offset` if it is known beforehand."""
         anchors, y, noise, member, part = one_a_pixel(anchors.to(torch.float64), y, noise)
-        offset = (y - anchors.mean).quantile(0.5)
+        if offset is None:
+            offset = (y - anchors.mean).quantile(0.5)
         spread = far_apart(anchors, SPREAD)
         coarse = Posterior.fit(kernel, anchors[spread], y[spread], noise[spread], offset)
         residual = y - offset - anchors.mean
@@ -132,6 +138,10 @@ class Patchwork:
         """w, what the linear modes are multiplied by."""
         return self.coarse.weights()
 
+    def linear_covariance(self) -> Float[Tensor, "w w"]:
+        """Cov[θ] of the linear parts."""
+        return self.coarse.linear_covariance()
+
     def mean(self, points: Points) -> Float[Tensor, " m"]:
         """E[ℓ] at points."""
         points = points.to(torch.float64)
@@ -162,7 +172,7 @@ class Patchwork:
         """Var[ℓ] at points (without the noise of a measurement)."""
         points = points.to(torch.float64)
         columns, linear = (linear_columns(self.kernel, p) for p in (self.anchors, points))
-        unknown = self.coarse.linear_covariance()
+        unknown = self.linear_covariance()
         deviation = torch.zeros_like(points.mean)
         for number, where, share in self.shares(points.position):
             solved, here = self.bends(number), points[where]

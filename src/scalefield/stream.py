@@ -14,8 +14,7 @@ from scalefield.dense import dense_mean
 from scalefield.deviation import dense_std
 from scalefield.embedding import FieldMaps
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.field import Field, FieldModel, expected, noise_log, spread
-from scalefield.posterior import Posterior
+from scalefield.methods.field import Field, FieldModel, condition, expected, noise_log, spread
 from scalefield.result import Recovery
 from scalefield.scene import Scene
 from scalefield.targets import targets
@@ -28,6 +27,7 @@ class Stream:
     The global scale, the linear modes' weights and the mean function's are a state w ~ N(m, P). A
     frame's anchors update it in closed form, and the next frame begins with it: its scale may have
     drifted, and the modes' weights are drawn back to their prior. What bends stays the frame's own.
+    Thousands of anchors, as of a LiDAR, are solved in patches, as `field` does it.
     The estimator's unit must be steady, as that of `lite` and of metric models is.
 
         stream = Stream()
@@ -61,17 +61,17 @@ class Stream:
         kernel = dataclasses.replace(model.kernel, constant=0.0, linear=1.0, doubt=0.0)
         noise = torch.from_numpy(noise_log(anchors, float(model.kernel.noise))).to(y.device)
         points = carried.anchors(anchors)
-        posterior = Posterior.fit(kernel, points, y, noise, offset=y.new_zeros(()))
-        half = torch.linalg.solve_triangular(posterior.factor, points.modes, upper=False)
-        learned = root @ posterior.weights()
-        left = torch.eye(len(m), dtype=m.dtype, device=m.device) - half.mT @ half
-        self.state = m + learned, root @ left @ root.mT
+        posterior, fallbacks = condition(kernel, points, y, noise, offset=y.new_zeros(()))
+        # The modes come last among the linear parts, after the constant, the slope and the mean.
+        left = posterior.linear_covariance()[3:, 3:]
+        self.state = m + root @ posterior.weights(), root @ left @ root.mT
         factor = model.calibration if len(anchors) == 0 else spread(model, posterior)
         recovery = Recovery.from_log_scale(
             mde_output,
             anchors,
             dense_mean(posterior, carried),
-            std_log=dense_std(posterior, carried) * factor,
+            fallbacks=fallbacks,
+            std_log=dense_std(posterior, carried).mul_(factor),
         )
         return dataclasses.replace(recovery, basis_maps=scene.maps.modes[0])
 

@@ -29,7 +29,7 @@ from scalefield.embedding import FieldMaps, FieldNet, FieldNetConfig, Layout
 from scalefield.errors import InputError, brief
 from scalefield.files import read_json, write_atomic, write_json
 from scalefield.integrity import verified
-from scalefield.kernel import Kernel, Term
+from scalefield.kernel import Kernel, Points, Term
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.affine import require_choice
 from scalefield.methods.basis import WEIGHTS
@@ -192,7 +192,6 @@ class Field:
         y = torch.from_numpy(targets(scene.mde_output, ordered)).to(device)
         noise = torch.from_numpy(noise_log(ordered, float(model.kernel.noise))).to(device)
         rejected: tuple[Rejection, ...] = ()
-        fallbacks: tuple[str, ...] = ()
         warnings: tuple[str, ...] = ()
         if self.robust:
             verdict = doubt(model.kernel, points, y, noise)
@@ -209,17 +208,11 @@ class Field:
                     "used, but explained by neighbours alone; the relative depth seems to be wrong "
                     f"there: {named(anchors, vouched)}",
                 )
-        posterior: Posterior | Patchwork
-        if len(y) > EXACT_ANCHORS:
-            posterior = Patchwork.fit(model.kernel, points, y, noise)
-            patches = len(posterior.patches)
-            fallbacks = (f"{len(y)} anchors were solved in {patches} patches that overlap",)
-        elif self.level == "learned":
-            kernel = dataclasses.replace(model.kernel, constant=model.level_std)
+        kernel, offset = model.kernel, None
+        if self.level == "learned":
+            kernel = dataclasses.replace(kernel, constant=model.level_std)
             offset = scene.maps.level[0].double() - scene.level
-            posterior = Posterior.fit(kernel, points, y, noise, offset)
-        else:
-            posterior = Posterior.fit(model.kernel, points, y, noise)
+        posterior, fallbacks = condition(kernel, points, y, noise, offset)
         factor = spread(model, posterior, level_known=self.level == "learned")
         return Solved(posterior, factor, rejected, fallbacks, warnings)
 
@@ -256,6 +249,21 @@ class Solved:
     rejected: tuple[Rejection, ...]
     fallbacks: tuple[str, ...]
     warnings: tuple[str, ...]
+
+
+def condition(
+    kernel: Kernel,
+    points: Points,
+    y: Float[Tensor, " n"],
+    noise: Float[Tensor, " n"],
+    offset: Float[Tensor, ""] | None = None,
+) -> tuple[Posterior | Patchwork, tuple[str, ...]]:
+    """The field given the targets, exact or, of many anchors, in patches, and word of that."""
+    if len(y) <= EXACT_ANCHORS:
+        return Posterior.fit(kernel, points, y, noise, offset), ()
+    patchwork = Patchwork.fit(kernel, points, y, noise, offset)
+    patches = len(patchwork.patches)
+    return patchwork, (f"{len(y)} anchors were solved in {patches} patches that overlap",)
 
 
 def expected(model: FieldModel, scene: Scene) -> Recovery:
