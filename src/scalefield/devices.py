@@ -1,6 +1,9 @@
-"""Where tensors live, checked before anything is loaded."""
+"""Where tensors live, checked before anything is loaded, and how many threads work on them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -15,3 +18,15 @@ def usable(device: str) -> str:
         why = brief(e).partition(". ")[0]
         raise InputError(f"device {device!r} cannot be used here ({why}); cpu always can") from None
     return device
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For many small matrices one after another: several threads wait for each other at every one,
+    and on a busy machine for whole time slices."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

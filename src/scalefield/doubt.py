@@ -2,7 +2,7 @@
 
 An anchor that the field cannot explain is either wrong or sees something that the MDE does not: an
 object it missed, an edge it put elsewhere. The first must be dropped; dropping the second makes the
-field worse. `gross_errors` finds both, by their likelihood; `vouched` tells them apart by their
+field worse. `Blame.search` finds both, by their likelihood; `vouched` tells them apart by their
 neighbours, who see the same object and do not share an anchor's error.
 """
 
@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
+from scalefield.devices import one_thread
 from scalefield.kernel import Kernel, Points
 
 FEWEST = 5
@@ -71,10 +72,11 @@ def doubt(
     number.
     """
     verdicts = np.zeros((3, len(y)), dtype=bool)
-    for block in blocks(anchors.position.cpu().numpy()):
-        if len(block) >= FEWEST:
-            where = torch.from_numpy(block).to(y.device)
-            verdicts[:, block] = judge(kernel, anchors[where], y[where], noise[where])
+    with one_thread():
+        for block in blocks(anchors.position.cpu().numpy()):
+            if len(block) >= FEWEST:
+                where = torch.from_numpy(block).to(y.device)
+                verdicts[:, block] = judge(kernel, anchors[where], y[where], noise[where])
     return Verdict(*torch.from_numpy(verdicts).to(y.device))
 
 
@@ -97,21 +99,20 @@ def judge(
 ) -> Bool[np.ndarray, "3 n"]:
     """The rows of one block's `Verdict`."""
     constant = float(kernel.constant) ** 2
-    bent = kernel(anchors, anchors).cpu().numpy() - constant
-    scale = (y - anchors.mean).cpu().numpy()
-    scale = scale - np.median(scale)
-    variance = noise.cpu().numpy() ** 2
+    bent = kernel(anchors, anchors) - constant
+    scale = y - anchors.mean
+    scale = scale - scale.quantile(0.5)
+    scales = [r for r in SCALES if r >= 1 or len(y) >= FEW]
+    rough = torch.tensor(scales, dtype=bent.dtype, device=bent.device)[:, None, None]
+    fields = honest(constant + rough**2 * bent + torch.diag(noise.double() ** 2), scale)
     nobody = marked = np.zeros(len(y), dtype=bool)
     found, blameless = [], []
-    for roughness in SCALES:
-        if roughness < 1 and len(y) < FEW:
-            continue
-        covariance = constant + roughness**2 * bent
+    for roughness, field in zip(scales, fields, strict=True):
         prior = -0.5 * (math.log(roughness) / SCALE_STD) ** 2
-        blame = gross_errors(covariance, scale, variance, marked)
-        marked = blame.marked
-        found.append((blame.score + prior, blame))
-        blameless.append(likelihood(covariance + np.diag(variance), scale) + prior)
+        blameless.append(field.score + prior)
+        field.search(marked)
+        marked = field.marked.copy()
+        found.append((field.score + chance(int(marked.sum()), len(y)) + prior, field))
     score, blame = max(found, key=lambda pair: pair[0])
     proof = score - max(blameless) - chance(0, len(y))
     if proof < LEAST_SUSPICION:
@@ -120,68 +121,93 @@ def judge(
         grossest = next(blame.marked for _, blame in found if blame.marked.any())
         return np.stack([nobody, grossest, nobody])
     log_depth = (y + anchors.log_depth).cpu().numpy()
-    seen = vouched(anchors.position.cpu().numpy(), scale, log_depth, blame)
+    position = anchors.position.cpu().numpy()
+    seen = vouched(position, scale.cpu().numpy(), log_depth, blame)
     return np.stack([blame.marked & ~seen, nobody, seen])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Blame:
-    """Gross errors at some anchors, as an explanation of all."""
+    """Gross errors at some anchors, as an explanation of all: y ~ N(0, C + diag(GROSS² marked)).
+
+    With P the covariance's inverse and α = Py, a change by δ = ±GROSS² at anchor i adds
+    ½ δ αᵢ² / (1 + δ Pᵢᵢ) − ½ log(1 + δ Pᵢᵢ) to the logarithm of y's density, which is known for all
+    i at once, and takes δ / (1 + δ Pᵢᵢ) PᵢPᵢᵀ off P.
+    """
 
     score: float
-    """Logarithm of its probability, up to a constant."""
+    """Logarithm of the density, up to a constant."""
     marked: Bool[np.ndarray, " n"]
-    residual: Float64[np.ndarray, " n"]
-    """What each anchor says beyond what the others expect of it, …"""
-    variance: Float64[np.ndarray, " n"]
-    """… and the variance of that, a marked one's with a gross error in it."""
+    P: Float64[np.ndarray, "n n"]
+    alpha: Float64[np.ndarray, " n"]
+
+    @property
+    def residual(self) -> Float64[np.ndarray, " n"]:
+        """What each anchor says beyond what the others expect of it, …"""
+        return self.alpha / self.P.diagonal()
+
+    @property
+    def variance(self) -> Float64[np.ndarray, " n"]:
+        """… and the variance of that, a marked one's with a gross error in it."""
+        return 1 / self.P.diagonal()
+
+    def search(self, marked: Bool[np.ndarray, " n"]) -> None:
+        """Marks that explain y best together with the chance of so many, as far as changing one at
+        a time leads from `marked`."""
+        n = len(marked)
+        self.mark(np.flatnonzero(marked))
+        for _ in range(4 * n):  # rounding must not turn in circles
+            count = int(self.marked.sum())
+            step, gain = self.gains()
+            more = chance(count + 1, n) if count < MOST_WRONG * n else -math.inf
+            fewer = chance(count - 1, n) if count else -math.inf
+            total = gain + np.where(self.marked, fewer, more) - chance(count, n)
+            i = int(total.argmax())
+            if total[i] <= 1e-9:
+                break
+            self.change(i, step, gain)
+
+    def mark(self, some: Int64[np.ndarray, " m"]) -> None:
+        """The changes at several anchors that no mark is on, at once."""
+        P, alpha = torch.from_numpy(self.P), torch.from_numpy(self.alpha)
+        columns, said = P[:, some], alpha[some]
+        core = torch.eye(len(some), dtype=P.dtype) + GROSS**2 * columns[some]
+        factor = torch.linalg.cholesky(core)
+        heard = GROSS**2 * torch.cholesky_solve(torch.cat([said[:, None], columns.mT], 1), factor)
+        self.score += 0.5 * float(said @ heard[:, 0]) - float(factor.diagonal().log().sum())
+        self.alpha = (alpha - columns @ heard[:, 0]).numpy()
+        self.P = (P - columns @ heard[:, 1:]).numpy()
+        self.marked[some] = True
+
+    def gains(self) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
+        """For each anchor's change, δ / (1 + δ Pᵢᵢ) and what it adds to the score."""
+        delta = np.where(self.marked, -(GROSS**2), GROSS**2)
+        growth = np.maximum(1 + delta * self.P.diagonal(), 1e-12)
+        step = delta / growth
+        return step, 0.5 * step * self.alpha**2 - 0.5 * np.log(growth)
+
+    def change(
+        self, i: int, step: Float64[np.ndarray, " n"], gain: Float64[np.ndarray, " n"]
+    ) -> None:
+        """Mark an anchor, or take its mark away."""
+        column = self.P[:, i].copy()
+        self.score += float(gain[i])
+        self.alpha = self.alpha - step[i] * self.alpha[i] * column
+        self.P -= np.outer(step[i] * column, column)
+        self.marked[i] = not self.marked[i]
 
 
-def gross_errors(
-    covariance: Float64[np.ndarray, "n n"],
-    y: Float64[np.ndarray, " n"],
-    variance: Float64[np.ndarray, " n"],
-    marked: Bool[np.ndarray, " n"],
-) -> Blame:
-    """The marks that explain y best, as far as changing one at a time leads from `marked`.
-
-    Maximises log N(y; 0, C + diag(σ² + GROSS² marked)) + log p(number of marks). With P the inverse
-    and α = Py, a change by δ at anchor i adds ½ δ αᵢ² / (1 + δ Pᵢᵢ) − ½ log(1 + δ Pᵢᵢ), which is
-    known for all i at once, and takes δ/(1 + δ Pᵢᵢ) PᵢPᵢᵀ off P.
-    """
-    n, marked = len(y), marked.copy()
-    whole = torch.from_numpy(covariance + np.diag(variance + GROSS**2 * marked))
-    factor = torch.linalg.cholesky(whole)
-    P = torch.cholesky_inverse(factor).numpy()
-    alpha = torch.mv(torch.from_numpy(P), torch.from_numpy(y)).numpy()
-    score = -0.5 * float((y * alpha).sum()) - float(factor.diagonal().log().sum())
-    for _ in range(4 * n):  # rounding must not turn in circles
-        count = int(marked.sum())
-        change = np.where(marked, -(GROSS**2), GROSS**2)
-        growth = np.maximum(1 + change * P.diagonal(), 1e-12)
-        gain = 0.5 * change * alpha**2 / growth - 0.5 * np.log(growth)
-        more = chance(count + 1, n) if count < MOST_WRONG * n else -math.inf
-        fewer = chance(count - 1, n) if count else -math.inf
-        total = gain + np.where(marked, fewer, more) - chance(count, n)
-        i = int(total.argmax())
-        if total[i] <= 1e-9:
-            break
-        column, step = P[:, i].copy(), change[i] / growth[i]
-        score += float(gain[i])
-        alpha = alpha - step * alpha[i] * column
-        P -= np.outer(step * column, column)
-        marked[i] = not marked[i]
-    diagonal = P.diagonal()
-    score += chance(int(marked.sum()), n)
-    return Blame(score, marked, alpha / diagonal, 1 / diagonal)
-
-
-def likelihood(covariance: Float64[np.ndarray, "n n"], y: Float64[np.ndarray, " n"]) -> float:
-    """log N(y; 0, covariance), up to a constant."""
-    # By torch's threads: NumPy's own would fight with them for the cores.
-    factor = torch.linalg.cholesky(torch.from_numpy(covariance))
-    white = torch.linalg.solve_triangular(factor, torch.from_numpy(y)[:, None], upper=False)
-    return -0.5 * float(white.square().sum()) - float(factor.diagonal().log().sum())
+def honest(covariance: Float64[Tensor, "f n n"], y: Float64[Tensor, " n"]) -> list[Blame]:
+    """That no anchor is wrong, under each of several covariances."""
+    factor = torch.linalg.cholesky(covariance)
+    P = torch.cholesky_inverse(factor)
+    alpha = (P @ y[:, None])[..., 0]
+    score = -0.5 * alpha @ y - factor.diagonal(dim1=1, dim2=2).log().sum(dim=1)
+    nobody = np.zeros(len(y), dtype=bool)
+    return [
+        Blame(float(s), nobody.copy(), p, a)
+        for s, p, a in zip(*(values.cpu().numpy() for values in (score, P, alpha)), strict=True)
+    ]
 
 
 def chance(wrong: int, n: int) -> float:
