@@ -54,6 +54,13 @@ def write_outputs(
     return overflow
 
 
+def in_words(std_log: float) -> str:
+    """A standard deviation of log-depth for a person."""
+    if std_log < 1:
+        return f"±{100 * math.expm1(std_log):.0f} %"
+    return f"a factor of {math.exp(min(std_log, 700)):.2g}"  # per cent say nothing any more
+
+
 def summary(recovery: Recovery) -> str:
     """A few lines for a person: what was used, how well it fits, what to doubt."""
     report, depth_m = recovery.report, recovery.depth_m[np.isfinite(recovery.depth_m)]
@@ -71,11 +78,7 @@ def summary(recovery: Recovery) -> str:
         f"  depth {low:.2f} … {high:.2f} m, median {middle:.2f} m",
     ]
     if recovery.std_log is not None:
-        doubt = float(np.nanmedian(recovery.std_log))
-        if doubt < 1:
-            sure = f"±{100 * math.expm1(doubt):.0f} %"
-        else:  # per cent say nothing any more
-            sure = f"a factor of {math.exp(min(doubt, 700)):.2g}"
+        sure = in_words(float(np.nanmedian(recovery.std_log)))
         lines.append(f"  a typical pixel is sure to {sure} (one standard deviation)")
     if report.hole_pixels:
         lines.append(f"  {report.hole_pixels} pixels have no relative depth and stay NaN")

@@ -5,6 +5,7 @@ from PIL import Image
 
 from scalefield import samples
 from scalefield.cli import main
+from scalefield.suggestion import Suggestion
 
 
 def test_pixels_are_named_best_first(capsys):
@@ -26,6 +27,15 @@ def test_a_mask_keeps_to_what_can_be_reached(tmp_path, capsys):
     rows = re.findall(r"v=(\d+)", capsys.readouterr().out)
     assert len(rows) == 3
     assert all(int(v) >= 300 for v in rows)
+
+
+def test_doubt_without_bounds_is_a_factor_and_no_percentage(monkeypatch, capsys):
+    spots = [Suggestion(1, 2, 0.2, 0.5), Suggestion(3, 4, 3.0, 0.1)]
+    monkeypatch.setattr("scalefield.suggestion.suggest", lambda *_, **__: spots)
+    assert main(["suggest", str(samples.load().image_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("u=1 v=2: now ±22 %; ")
+    assert lines[1].startswith("u=3 v=4: now a factor of 20; ")
 
 
 def test_none_asked_for_is_refused(capsys):

@@ -36,6 +36,7 @@ class SuggestCommand:
         """Print a line for each pixel, best first."""
         from scalefield.anchors import Anchors
         from scalefield.files import read_image, read_map
+        from scalefield.outputs import in_words
         from scalefield.suggestion import suggest
 
         spots = suggest(
@@ -51,6 +52,6 @@ class SuggestCommand:
         for spot in spots:
             number = "" if spot.anchor is None else f"#{spot.anchor} "
             print(
-                f"{number}u={spot.u} v={spot.v}: now ±{100 * spot.std_log:.0f} %; measuring it "
+                f"{number}u={spot.u} v={spot.v}: now {in_words(spot.std_log)}; measuring it "
                 f"removes {100 * spot.removes:.0f} % of the doubt that is left"
             )
