@@ -57,3 +57,22 @@ def test_pixels_are_seen_as_the_kernel_sees_them():
         alone = Sights.at(scene, place, log_depth, (j,))
         torch.testing.assert_close(alone.designs[0], whole.designs[j], atol=1e-6, rtol=1e-6)
         torch.testing.assert_close(alone.amplitude, whole.amplitude[:, j : j + 1])
+
+
+@pytest.mark.parametrize("what", ["weighted", "rows"])
+def test_pairs_are_worked_on_in_one_place(what, monkeypatch):
+    """However many parts there are: blocks that come and go leave holes in memory."""
+    monkeypatch.setattr("scalefield.bends.pairs_at_once", lambda _: 1 << 16)
+    seen, anchors = points(1 << 12, 0), points(1 << 8, 1)
+    sights = Sights.of(seen.position - MIDDLE, seen.log_depth, seen.embedding, seen.amplitude)
+    bends = Bends(KERNEL, anchors, MIDDLE, torch.float64, all_terms(KERNEL))
+    call = {
+        "weighted": lambda: bends.weighted(sights, anchors.mean),
+        "rows": lambda: bends.rows(sights),
+    }
+    with torch.profiler.profile(profile_memory=True) as profile:
+        call[what]()
+    block = 8 << 16
+    made = [e.name for e in profile.events() if e.self_cpu_memory_usage >= block // 2]
+    assert len(list(sights.parts(len(anchors)))) == 16
+    assert len(made) == {"weighted": 1, "rows": 2}[what], made

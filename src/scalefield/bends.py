@@ -107,11 +107,11 @@ class Sights:
         """What it holds in memory."""
         return sum(t.numel() * t.element_size() for t in (*self.designs, self.amplitude))
 
-    def split(self, anchors: int) -> Iterator[Sights]:
+    def parts(self, anchors: int) -> Iterator[slice]:
         """A few points at a time, to be held against so many anchors."""
         step = max(1, pairs_at_once(self.amplitude) // max(1, anchors))
         for first in range(0, len(self), step):
-            yield self[first : first + step]
+            yield slice(first, min(first + step, len(self)))
 
 
 def norm(values: Float[Tensor, "n c"]) -> Float[Tensor, "n 1"]:
@@ -145,33 +145,38 @@ class Bends:
             self.products.append(product.to(dtype).contiguous())
             self.amplitudes.append(anchors.amplitude[:, j] * float(term.amplitude) ** 2)
 
-    def correlations(self, seen: Sights) -> Iterator[Float[Tensor, "m n"]]:
-        """κ_j of every pair, term by term."""
-        for term, design, product in zip(self.terms, seen.designs, self.products, strict=True):
-            yield power_of_two(term, design @ product)
-
     def weighted(self, sights: Sights, alpha: Float[Tensor, " n"]) -> Float[Tensor, "m terms"]:
         """Each term's part of E[ℓ] at some points, in sums over the anchors."""
-        dtype, made = sights.amplitude.dtype, []
+        dtype, made = sights.amplitude.dtype, torch.empty_like(sights.amplitude)
         weights = [(alpha * amplitude).to(dtype) for amplitude in self.amplitudes]
-        for seen in sights.split(len(alpha)):
-            pairs = zip(self.correlations(seen), weights, strict=True)
-            said = torch.stack([correlation @ weight for correlation, weight in pairs], dim=1)
-            made.append(said * seen.amplitude)
-        return torch.cat(made)
+        room = self.room(sights)
+        for some in sights.parts(self.count):
+            seen, products = sights[some], zip(self.terms, self.products, weights, strict=True)
+            for j, (term, product, weight) in enumerate(products):
+                pairs = room[: len(seen) * self.count].view(-1, self.count)
+                correlation = power_of_two(term, torch.mm(seen.designs[j], product, out=pairs))
+                made[some, j] = correlation @ weight
+        return made.mul_(sights.amplitude)
 
     def rows(self, sights: Sights) -> Float[Tensor, "n m"]:
         """Σ_j of the terms at some points, a row for each anchor."""
-        amplitudes = [a.to(sights.amplitude.dtype)[:, None] for a in self.amplitudes]
         made = sights.amplitude.new_zeros(self.count, len(sights))
-        first = 0
-        for seen in sights.split(self.count):
-            total = made[:, first : first + len(seen)]
-            for j, (term, amplitude) in enumerate(zip(self.terms, amplitudes, strict=True)):
-                correlation = power_of_two(term, self.products[j].mT @ seen.designs[j].mT)
-                total.addcmul_(correlation.mul_(amplitude), seen.amplitude[:, j])
-            first += len(seen)
+        amplitudes = [a.to(made.dtype)[:, None] for a in self.amplitudes]
+        room = self.room(sights)
+        for some in sights.parts(self.count):
+            seen, products = sights[some], zip(self.terms, self.products, amplitudes, strict=True)
+            for j, (term, product, amplitude) in enumerate(products):
+                pairs = room[: len(seen) * self.count].view(self.count, -1)
+                torch.mm(product.mT, seen.designs[j].mT, out=pairs)
+                correlation = power_of_two(term, pairs).mul_(amplitude)
+                made[:, some].addcmul_(correlation, seen.amplitude[:, j])
         return made
+
+    def room(self, sights: Sights) -> Float[Tensor, " pairs"]:
+        """Where some pairs at a time are worked on. Made once: blocks that come and go while
+        results stay leave holes between them, which may be a hundred megabytes in the end."""
+        most = max(pairs_at_once(sights.amplitude), self.count)
+        return sights.amplitude.new_empty(min(most, len(sights) * self.count))
 
     def own_rows(self, sights: Sights) -> Float[Tensor, "n k"]:
         """The same at k points of each anchor's own, which follow one another in `sights`."""

@@ -70,12 +70,13 @@ class Cusps:
 
     def missing(self, kernel: Kernel, anchors: Points, terms: Terms) -> Float[Tensor, "n s"]:
         """Σ_j of rough terms less what the nodes make of it, a row for each anchor's window."""
-        made = []
         rows, columns = self.windows(anchors)
-        step = max(1, pairs_at_once(rows) // (rows.shape[1] * columns.shape[2] * 16))
+        size = rows.shape[1] * columns.shape[2]
+        made = torch.empty(len(anchors), size, device=rows.device)
+        step = max(1, pairs_at_once(rows) // (16 * size))
         for some in (slice(i, i + step) for i in range(0, len(anchors), step)):
-            made.append(self.less(kernel, anchors[some], terms, rows[some], columns[some]))
-        return torch.cat(made)
+            made[some] = self.less(kernel, anchors[some], terms, rows[some], columns[some])
+        return made
 
     def less(
         self,

@@ -98,21 +98,23 @@ def exact_bends(
     posterior: Posterior | Patchwork, scene: Scene, terms: Terms, each_term: bool
 ) -> Float[Tensor, "terms m"]:
     """Some terms made at every pixel."""
-    made = []
-    for sights in every_pixel(scene, terms):
+    count = len(terms) if each_term else 1
+    made = scene.log_depth.new_empty(count, scene.log_depth.numel())
+    for some, sights in every_pixel(scene, terms):
         values = bends_at(posterior, scene, sights, terms)
-        made.append(values if each_term else values.sum(dim=1, keepdim=True))
-    return torch.cat(made).mT
+        made[:, some] = values.mT if each_term else values.sum(dim=1)
+    return made
 
 
-def every_pixel(scene: Scene, terms: Terms) -> Iterator[Sights]:
-    """What some terms look at in every pixel, row by row."""
+def every_pixel(scene: Scene, terms: Terms) -> Iterator[tuple[slice, Sights]]:
+    """What some terms look at in every pixel, row by row, and which pixels these are."""
     log_depth, width = scene.log_depth.flatten(), scene.mde_output.shape[1]
     for first in range(0, len(log_depth), BAND_PIXELS):
         some = log_depth[first : first + BAND_PIXELS]
         number = torch.arange(first, first + len(some), device=some.device)
         row = number.div(width, rounding_mode="floor")
-        yield Sights.at(scene, torch.stack([number % width, row], dim=1).float(), some, terms)
+        place = torch.stack([number % width, row], dim=1).float()
+        yield slice(first, first + len(some)), Sights.at(scene, place, some, terms)
 
 
 def bends_at(

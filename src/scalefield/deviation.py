@@ -44,8 +44,11 @@ def variance_at(posterior: Posterior, cells: StdCells) -> Float[Tensor, " n"]:
     """`Posterior.variance` at the cells; anchors that were heard before cost less."""
     kernel, anchors, points = posterior.kernel, posterior.anchors, cells.points
     if len(anchors) > FEW:
-        some = range(0, len(points), max(1, pairs_at_once(points.log_depth) // len(anchors)))
-        return torch.cat([posterior.variance(points[i : i + some.step]) for i in some])
+        made = torch.empty_like(points.mean)
+        step = max(1, pairs_at_once(made) // len(anchors))
+        for some in (slice(i, i + step) for i in range(0, len(points), step)):
+            made[some] = posterior.variance(points[some])
+        return made
     cross = linear_columns(kernel, anchors) @ linear_columns(kernel, points).mT
     if len(anchors):
         heard, number = cells.hearing(kernel, anchors, lambda new: cells.bends(kernel, new))

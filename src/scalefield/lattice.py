@@ -173,10 +173,13 @@ class Lattice:
         """Values at the nodes, interpolated at every pixel."""
         if self.kept is not None:
             return self.kept.interpolated(values)
-        made = []
-        for band in self.bands():
-            made.append(self.around(*band).interpolated(values))
-        return torch.cat(made)
+        made = values.new_empty(math.prod(self.scene.mde_output.shape), values.shape[1])
+        first = 0
+        for rows, columns in self.bands():
+            last = first + len(rows) * columns.shape[1]
+            made[first:last] = self.around(rows, columns).interpolated(values)
+            first = last
+        return made
 
 
 def between(
