@@ -13,26 +13,22 @@ from types import ModuleType
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs" / "speed.md"
-CPU, CUDA = (ROOT / "results" / name / "bench.json" for name in ("bench", "bench-cuda"))
+RECORDS = {"cpu": "bench", "cuda": "bench-cuda", "roof": "bench-cuda-roofline"}
 MARKS = re.compile(r"(<!-- (\w+):begin -->\n).*?(<!-- \2:end -->)", re.DOTALL)
 
 
 def filled(text: str) -> str:
     """The page with every marked table written anew; the words around them stay."""
     table = load_table()
-    records = {
-        "cpu": json.loads(CPU.read_text()),
-        "cuda": json.loads(CUDA.read_text()) if CUDA.is_file() else None,
-    }
+    files = {key: ROOT / "results" / name / "bench.json" for key, name in RECORDS.items()}
+    records = {key: json.loads(file.read_text()) for key, file in files.items()}
     return MARKS.sub(lambda m: f"{m[1]}{tables(table, records, m[2])}\n{m[3]}", text)
 
 
 def tables(table: ModuleType, records: dict, name: str) -> str:
-    """One marked part: cpu_aims, cuda_roofline, …"""
+    """One marked part: cpu_aims, roof_roofline, …"""
     device, _, what = name.partition("_")
     record = records[device]
-    if record is None:
-        return "Not measured yet."
     made = {
         "aims": table.targets,
         "sizes": lambda r: table.by_size(r, 2),
