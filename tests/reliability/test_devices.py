@@ -1,0 +1,105 @@
+"""A GPU gives what the processor gives, within tolerances that docs/reliability.md states."""
+
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from scalefield.anchors import Anchors
+from scalefield.mde.lite import load_lite
+from scalefield.mde.output import MDEOutput
+from scalefield.methods import METHODS
+from scalefield.methods.field import Field
+from scalefield.recovery import recover_from
+from scalefield.result import Recovery
+from scalefield.stream import Stream
+from scalefield.suggestion import suggest_from
+
+DEVICE = os.environ.get("SCALEFIELD_DEVICE", "cuda")
+"""The device that is held against the processor."""
+if DEVICE == "cuda" and not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)
+TOLERANCE = {"field": 1e-3, "basis": 1e-3, "region": 1e-3}
+"""Of log-depth, at the worst pixel; 10⁻⁴ for all others."""
+SHAPE = (120, 160)
+
+
+def output(device: str, kind: str = "depth") -> MDEOutput:
+    """A map with an edge, a hole, and an image."""
+    v, u = np.indices(SHAPE)
+    relative = 2 + np.sin(u / 17) + v / 60 + (u > 90)
+    relative[50:54, 20:25] = np.nan
+    image = np.stack([u % 256, v % 256, (u + v) % 256], axis=-1).astype(np.uint8)
+    prediction = relative if kind == "depth" else 1 / relative
+    return MDEOutput(
+        torch.from_numpy(prediction).float().to(device), kind, image=torch.from_numpy(image)
+    )
+
+
+def anchors(n: int) -> Anchors:
+    """Most of them twice as deep as the map, some wrong."""
+    rng = np.random.default_rng(n)
+    u, v = rng.integers(30, SHAPE[1], n), rng.integers(0, SHAPE[0], n)
+    depth_m = 2 * output("cpu").mde_depth[v, u].double().numpy() * rng.uniform(0.95, 1.05, n)
+    depth_m[rng.random(n) < 0.1] *= 4
+    return Anchors(u, v, depth_m)
+
+
+def differ(a: Recovery, b: Recovery) -> float:
+    """The largest difference of log-depth; NaN lies where it lay, and the report is the same."""
+    first, second = (torch.as_tensor(r.depth_m).cpu().double().log() for r in (a, b))
+    assert torch.equal(first.isnan(), second.isnan())
+    assert a.report.rejected == b.report.rejected
+    return float((first - second).abs().nan_to_num().max())
+
+
+@pytest.mark.parametrize("kind", ["depth", "disparity"])
+@pytest.mark.parametrize("n", [1, 12, 300])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_gives_the_same(name: str, n: int, kind: str) -> None:
+    method = METHODS[name](**({"superpixels": 20} if name == "region" else {}))
+    there, here = (recover_from(output(d, kind), anchors(n), method) for d in (DEVICE, "cpu"))
+    assert differ(there, here) < TOLERANCE.get(name, 1e-4)
+    if here.std_log is not None:
+        theirs, ours = (torch.as_tensor(r.std_log).cpu() for r in (there, here))
+        torch.testing.assert_close(theirs, ours, rtol=0.02, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("n", [0, 2500])
+def test_field_does_so_without_anchors_and_in_patches(n: int) -> None:
+    there, here = (recover_from(output(d), anchors(n), Field()) for d in (DEVICE, "cpu"))
+    assert differ(there, here) < 1e-3
+    assert there.report.fallbacks == here.report.fallbacks
+
+
+def test_so_do_its_explanations() -> None:
+    there, here = (Field().decompose(output(d), anchors(40)) for d in (DEVICE, "cpu"))
+    for name, part in here.parts.items():
+        torch.testing.assert_close(there.parts[name].cpu(), part.cpu(), rtol=0, atol=2e-3)
+    theirs, ours = (Field().speakers(output(d), anchors(40), 80, 60) for d in (DEVICE, "cpu"))
+    np.testing.assert_allclose(theirs, ours, atol=1e-4)
+    theirs, ours = (suggest_from(output(d), anchors(5), 3) for d in (DEVICE, "cpu"))
+    assert [(s.u, s.v) for s in theirs] == [(s.u, s.v) for s in ours]
+
+
+def test_so_does_a_stream() -> None:
+    streams = [(Stream(), DEVICE), (Stream(), "cpu")]
+    for n in (8, 0, 5):
+        there, here = (stream(output(d), anchors(n)) for stream, d in streams)
+        assert differ(there, here) < 1e-3
+
+
+def test_so_does_the_estimator() -> None:
+    image = output("cpu").image.numpy()
+    there, here = (load_lite(device=d)(image).mde_depth.cpu() for d in (DEVICE, "cpu"))
+    assert (there / here).log().abs().max() < 0.02  # convolutions in TF32, where allowed
+
+
+def test_the_result_stays_on_the_device() -> None:
+    made = Field()(output(DEVICE), anchors(12))
+    fields = {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}
+    for name, value in fields.items():
+        if isinstance(value, torch.Tensor):
+            assert value.device.type == torch.device(DEVICE).type, name
