@@ -101,3 +101,20 @@ def test_the_papers_rows_are_methods_of_ours(dataset) -> None:
     low = [spec.label for spec in specs if spec.applies("low")]
     assert "Basis K=8" in low
     assert "Basis K=30" not in low
+
+
+@pytest.mark.parametrize(
+    ("folders", "said"),
+    [
+        ([], "nothing to report: give one or more folders"),
+        (["a", "a/../a"], "a is given twice"),
+        (["a"], "a/results.json: no such file"),
+    ],
+)
+def test_report_wants_folders_that_evaluate_wrote(
+    tmp_path, monkeypatch, capsys, folders, said
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", *folders]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
