@@ -149,6 +149,19 @@ def test_leaving_is_not_disturbed_by_a_request_that_is_repeated():
     assert left
 
 
+def test_an_alarm_that_somebody_else_has_set_is_set_again():
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_REAL, 100, 7)
+    try:
+        with suppress(SystemExit), ends_when_asked():
+            worked_on("SIGTERM")
+        assert signal.getsignal(signal.SIGALRM) == signal.SIG_IGN
+        assert signal.getitimer(signal.ITIMER_REAL) == pytest.approx((100, 7), abs=1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_a_server_ends_well_by_hand_and_not_otherwise():
     with ends_when_asked(), until_interrupted():
         called_back("SIGINT")

@@ -26,6 +26,7 @@ class _Ending:
         self.number = 0  # of the signal
         self.held = False  # while files take their places
         self.worker = False
+        self.alarm: tuple[Any, tuple[float, float]] = signal.SIG_DFL, (0.0, 0.0)  # another's
         self.tidy: list[Callable[[], object]] = []
 
     def __call__(self, number: int, frame: object) -> None:
@@ -36,8 +37,8 @@ class _Ending:
         if not self.number:
             self.number = number
             if _ALARM:
-                signal.signal(_ALARM, self)
-                signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
+                handler = signal.signal(_ALARM, self)
+                self.alarm = handler, signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
         if not self.held:
             self.obey()
 
@@ -64,8 +65,9 @@ class _Ending:
     def forget(self) -> None:
         """As if nothing had been asked."""
         if self.number and _ALARM:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(_ALARM, signal.SIG_DFL)
+            handler, timer = self.alarm
+            signal.setitimer(signal.ITIMER_REAL, *timer)
+            signal.signal(_ALARM, handler)
         self.number, self.held = 0, False
 
 
