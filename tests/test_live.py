@@ -108,6 +108,8 @@ def test_what_does_not_fit_is_refused() -> None:
         live(mde_depth, pixels, depth_m)
     with pytest.raises(InputError, match=r"made for relative depth of shape \(1, 60, 80\)"):
         live(mde_depth[:, :50], pixels[:, :5], depth_m[:, :5])
+    with pytest.raises(InputError, match=r"pixels of shape \(1, n, 2\) and depth_m of \(1, n\)"):
+        live(mde_depth, pixels[:, :4], depth_m[:, :5])
     with pytest.raises(InputError, match="trained with features of 6 channels"):
         Live(generator(features=6), SHAPE)
     with pytest.raises(InputError, match=r"features of shape \(1, 6, 15, 20\) wanted, found None"):

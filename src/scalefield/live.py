@@ -118,13 +118,19 @@ class Live:
 
     def __call__(
         self,
-        mde_depth: Float[Tensor, "b h w"],
-        pixels: Float[Tensor, "b n 2"],
-        depth_m: Float[Tensor, "b n"],
-        features: Float[Tensor, "b c hf wf"] | None = None,
+        mde_depth: Float[Tensor, "_ _ _"],  # sizes are checked below, with a sentence
+        pixels: Float[Tensor, "*_ 2"],
+        depth_m: Float[Tensor, "*_ _"],
+        features: Float[Tensor, "_ _ _ _"] | None = None,
     ) -> Float[Tensor, "b h w"]:
         """Metric depth of each image; for the arguments see `Inputs`."""
-        ours, n = self.inputs, pixels.shape[1]
+        ours, n = self.inputs, depth_m.shape[-1]
+        batch = len(ours.depth_m)
+        if depth_m.shape != (batch, n) or pixels.shape != (batch, n, 2):
+            raise InputError(
+                f"pixels of shape ({batch}, n, 2) and depth_m of ({batch}, n) wanted, "
+                f"found {tuple(pixels.shape)} and {tuple(depth_m.shape)}"
+            )
         if n > ours.depth_m.shape[1]:
             raise InputError(f"{n} anchors given, and room for {ours.depth_m.shape[1]} was asked")
         if mde_depth.shape != ours.mde_depth.shape:
