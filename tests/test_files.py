@@ -42,6 +42,15 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["a.bin"]
 
 
+@pytest.mark.parametrize("name", ["n" * 255, "ü" * 127])
+def test_names_may_be_as_long_as_the_system_allows(tmp_path, name):
+    files.write_atomic(tmp_path / name, b"a")
+    assert (tmp_path / name).read_bytes() == b"a"
+    with files.write_folder(tmp_path / "f" / name) as folder:
+        (folder / "b").write_bytes(b"b")
+    assert (tmp_path / "f" / name / "b").read_bytes() == b"b"
+
+
 def test_a_path_through_a_file_gets_a_sentence(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InputError, match="cannot be written"):

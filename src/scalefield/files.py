@@ -92,7 +92,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_hidden(path))
     except OSError as e:
         raise _unwritable(path, e) from None
     try:
@@ -118,7 +118,7 @@ def write_folder(path: str | Path) -> Iterator[Path]:
     with uninterrupted():  # but for the caller's block
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            staging = tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.")
+            staging = tempfile.TemporaryDirectory(dir=path.parent, prefix=_hidden(path))
         except OSError as e:
             raise _unwritable(path, e) from None
         try:
@@ -134,6 +134,11 @@ def write_folder(path: str | Path) -> Iterator[Path]:
                     os.replace(file, path / file.name)
         except OSError as e:
             raise _unwritable(path, e) from None
+
+
+def _hidden(path: Path) -> str:
+    """How the temporary name of a file begins; a system's longest name leaves no room for more."""
+    return f".{path.name[:40]}."
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:
