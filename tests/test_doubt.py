@@ -37,8 +37,8 @@ def test_no_single_change_of_the_marks_explains_more(n, seed):
         return multivariate_normal(cov=whole).logpdf(y) + constant + chance(int(marked.sum()), n)
 
     start = rng.random(n) < 0.2
-    whole = torch.from_numpy(covariance + np.diag(variance))[None]
-    (blame,) = honest(whole, torch.from_numpy(y))
+    whole = torch.from_numpy(covariance + np.diag(variance))
+    ((blame,),) = honest(whole[None, None], torch.from_numpy(y)[None])
     nobody = np.zeros(n, bool)
     assert blame.score + chance(0, n) == pytest.approx(score(nobody), rel=1e-6, abs=1e-6)
     blame.search(start)

@@ -9,7 +9,9 @@ neighbours, who see the same object and do not share an anchor's error.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby, islice
 
 import numpy as np
 import torch
@@ -22,7 +24,9 @@ from scalefield.kernel import Kernel, Points
 FEWEST = 5
 """Of fewer anchors none is doubted: there is no majority."""
 MOST_JUDGED = 300
-"""Anchors that are held against one another at once."""
+"""Anchors that are held against one another."""
+BLOCKS_AT_ONCE = 16
+"""Sets of so many anchors that are looked at together, which spares a GPU many small errands."""
 
 GROSS = 0.8
 """Standard deviation of a gross error in log-depth: wrong by a factor of two, more or less."""
@@ -72,12 +76,20 @@ def doubt(
     number.
     """
     verdicts = np.zeros((3, len(y)), dtype=bool)
+    judged = [block for block in blocks(anchors.position.cpu().numpy()) if len(block) >= FEWEST]
     with one_thread():
-        for block in blocks(anchors.position.cpu().numpy()):
-            if len(block) >= FEWEST:
-                where = torch.from_numpy(block).to(y.device)
-                verdicts[:, block] = judge(kernel, anchors[where], y[where], noise[where])
+        for some in alike(judged):
+            where = torch.from_numpy(some).to(y.device)
+            found = judge(kernel, anchors[where], y[where], noise[where])
+            verdicts[:, some] = np.stack(found, axis=1)
     return Verdict(*torch.from_numpy(verdicts).to(y.device))
+
+
+def alike(blocks: list[Int64[np.ndarray, " _"]]) -> Iterator[Int64[np.ndarray, "b n"]]:
+    """Blocks of one size, a few at a time."""
+    for _, same in groupby(sorted(blocks, key=len), key=len):
+        while some := [*islice(same, BLOCKS_AT_ONCE)]:
+            yield np.stack(some)
 
 
 def blocks(position: Float64[np.ndarray, "n 2"]) -> list[Int64[np.ndarray, " _"]]:
@@ -95,34 +107,47 @@ def blocks(position: Float64[np.ndarray, "n 2"]) -> list[Int64[np.ndarray, " _"]
 
 
 def judge(
-    kernel: Kernel, anchors: Points, y: Float[Tensor, " n"], noise: Float[Tensor, " n"]
-) -> Bool[np.ndarray, "3 n"]:
-    """The rows of one block's `Verdict`."""
+    kernel: Kernel, anchors: Points, y: Float[Tensor, "b n"], noise: Float[Tensor, "b n"]
+) -> list[Bool[np.ndarray, "3 n"]]:
+    """The rows of each block's `Verdict`."""
     constant = float(kernel.constant) ** 2
     bent = kernel(anchors, anchors) - constant
     scale = y - anchors.mean
-    scale = scale - scale.quantile(0.5)
-    scales = [r for r in SCALES if r >= 1 or len(y) >= FEW]
+    scale = scale - scale.quantile(0.5, dim=1, keepdim=True)
+    scales = [r for r in SCALES if r >= 1 or y.shape[1] >= FEW]
     rough = torch.tensor(scales, dtype=bent.dtype, device=bent.device)[:, None, None]
-    fields = honest(constant + rough**2 * bent + torch.diag(noise.double() ** 2), scale)
-    nobody = marked = np.zeros(len(y), dtype=bool)
+    whole = constant + rough**2 * bent[:, None] + torch.diag_embed(noise.double() ** 2)[:, None]
+    fields = honest(whole, scale)
+    seen = (anchors.position, scale, y + anchors.log_depth)
+    tables = zip(*(values.cpu().numpy() for values in seen), strict=True)
+    return [verdict(scales, own, *table) for own, table in zip(fields, tables, strict=True)]
+
+
+def verdict(
+    scales: list[float],
+    fields: list[Blame],
+    position: Float64[np.ndarray, "n 2"],
+    scale: Float64[np.ndarray, " n"],
+    log_depth: Float64[np.ndarray, " n"],
+) -> Bool[np.ndarray, "3 n"]:
+    """What a block's anchors are blamed for, given fields of each roughness that blame none."""
+    n = len(scale)
+    nobody = marked = np.zeros(n, dtype=bool)
     found, blameless = [], []
     for roughness, field in zip(scales, fields, strict=True):
         prior = -0.5 * (math.log(roughness) / SCALE_STD) ** 2
         blameless.append(field.score + prior)
         field.search(marked)
         marked = field.marked.copy()
-        found.append((field.score + chance(int(marked.sum()), len(y)) + prior, field))
+        found.append((field.score + chance(int(marked.sum()), n) + prior, field))
     score, blame = max(found, key=lambda pair: pair[0])
-    proof = score - max(blameless) - chance(0, len(y))
+    proof = score - max(blameless) - chance(0, n)
     if proof < LEAST_SUSPICION:
         return np.stack([nobody, nobody, nobody])
     if proof < LEAST_EVIDENCE:
         grossest = next(blame.marked for _, blame in found if blame.marked.any())
         return np.stack([nobody, grossest, nobody])
-    log_depth = (y + anchors.log_depth).cpu().numpy()
-    position = anchors.position.cpu().numpy()
-    seen = vouched(position, scale.cpu().numpy(), log_depth, blame)
+    seen = vouched(position, scale, log_depth, blame)
     return np.stack([blame.marked & ~seen, nobody, seen])
 
 
@@ -197,16 +222,18 @@ class Blame:
         self.marked[i] = not self.marked[i]
 
 
-def honest(covariance: Float64[Tensor, "f n n"], y: Float64[Tensor, " n"]) -> list[Blame]:
-    """That no anchor is wrong, under each of several covariances."""
+def honest(covariance: Float64[Tensor, "b f n n"], y: Float64[Tensor, "b n"]) -> list[list[Blame]]:
+    """That no anchor is wrong: for each block, under each of several covariances."""
     factor = torch.linalg.cholesky(covariance)
     P = torch.cholesky_inverse(factor)
-    alpha = (P @ y[:, None])[..., 0]
-    score = -0.5 * alpha @ y - factor.diagonal(dim1=1, dim2=2).log().sum(dim=1)
-    nobody = np.zeros(len(y), dtype=bool)
+    alpha = (P @ y[:, None, :, None])[..., 0]
+    log_volume = factor.diagonal(dim1=2, dim2=3).log().sum(dim=2)
+    score = -0.5 * (alpha * y[:, None]).sum(dim=2) - log_volume
+    tables = [values.cpu().numpy() for values in (score, P, alpha)]
+    nobody = np.zeros(y.shape[1], dtype=bool)
     return [
-        Blame(float(s), nobody.copy(), p, a)
-        for s, p, a in zip(*(values.cpu().numpy() for values in (score, P, alpha)), strict=True)
+        [Blame(float(s), nobody.copy(), p, a) for s, p, a in zip(*block, strict=True)]
+        for block in zip(*tables, strict=True)
     ]
 
 
