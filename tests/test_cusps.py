@@ -71,3 +71,11 @@ def test_what_is_kept_is_what_is_computed_anew_and_windows_overlap(monkeypatch):
             slow[v * 120 + u] += float(posterior.alpha[i] * value)
     torch.testing.assert_close(anew, slow, atol=1e-5, rtol=0)
     assert float((slow - 1).abs().max()) > 1e-3
+
+
+def test_they_go_with_their_lattice():
+    """A lattice that was made again has its own, so that the old one is not held."""
+    scene = MODEL.scene(room(shape=(90, 120)))
+    first, second = Lattice.of(scene, 20), Lattice.of(scene, 20)
+    assert cusps_for(scene, first) is cusps_for(scene, first)
+    assert cusps_for(scene, second).lattice is second

@@ -22,7 +22,7 @@ WINDOW = 3
 
 def cusps_for(scene: Scene, lattice: Lattice) -> Cusps:
     """What a lattice takes from the anchors' cusps, kept with it."""
-    return scene.keep(Cusps, lattice.cells[0], lambda: Cusps(lattice))
+    return scene.keep(Cusps, id(lattice), lambda: Cusps(lattice))  # which it holds
 
 
 @dataclass(frozen=True, eq=False)

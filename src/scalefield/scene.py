@@ -34,7 +34,7 @@ class Scene:
     depth_length: float
     """Log-depth over which the kernel changes most quickly."""
     kept: dict[type, tuple[int, Any]] = field(default_factory=dict, init=False)
-    """What the last anchors needed of it, one of each kind, and how many cells that had."""
+    """What the last anchors needed of it, one of each kind, and which that is."""
 
     @property
     def unit(self) -> float:
@@ -59,11 +59,11 @@ class Scene:
         vars(scene).update(kept={})
         return scene
 
-    def keep(self, kind: type[Kept], cells: int, make: Callable[[], Kept]) -> Kept:
-        """What is kept of this kind, if it has so many cells; else it makes room for a new one."""
+    def keep(self, kind: type[Kept], which: int, make: Callable[[], Kept]) -> Kept:
+        """What is kept of this kind, if it is the one wanted; else it makes room for that."""
         held = self.kept.get(kind)  # replaced as a whole: another thread may ask as well
-        if held is None or held[0] != cells:
-            held = self.kept[kind] = (cells, make())
+        if held is None or held[0] != which:
+            held = self.kept[kind] = (which, make())
         return held[1]
 
     @property
