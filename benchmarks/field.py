@@ -33,6 +33,7 @@ from scalefield.methods.field import Field
 from scalefield.methods.median import Median
 from scalefield.provenance import provenance
 from scalefield.recovery import recover_from
+from scalefield.result import Recovery
 from scalefield.sampling import generator, sample_anchors
 from scalefield.stream import Stream
 from scalefield.suggestion import suggest_from
@@ -51,8 +52,12 @@ def frames(
 
 def absrel(method: Any, mde_output: MDEOutput, anchors: Anchors, frame: Frame) -> float:
     """Mean |D̂ − D| / D over the known pixels."""
-    depth_m = recover_from(mde_output, anchors, method).depth_m.numpy()[frame.mask]
-    truth = frame.depth_m[frame.mask]
+    return off(recover_from(mde_output, anchors, method), frame)
+
+
+def off(recovery: Recovery, frame: Frame) -> float:
+    """The same of what was recovered."""
+    depth_m, truth = recovery.depth_m.numpy()[frame.mask], frame.depth_m[frame.mask]
     return float(np.mean(np.abs(depth_m - truth) / truth))
 
 
@@ -178,13 +183,25 @@ def interpolated(dataset: Folder, mde: MDE, every: int) -> dict[str, Any]:
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     trusting = Field(robust=False)
     for frame, output in frames(dataset, mde, every, "val"):
-        for n in (12, 110, 250, 520, 1000):
+        for n in (12, 110, 250, 520, 1000, 2000):
             anchors = sample_anchors(frame.depth_m, frame.mask, n, seed=0, name=frame.name)
-            found["nodes"][str(n)].append(absrel(trusting, output, anchors, frame))
+            nodes = recover_from(output, anchors, trusting)
             with mock.patch.object(lattice, "PIXELS_A_CELL", math.inf):
-                found["every pixel"][str(n)].append(absrel(trusting, output, anchors, frame))
+                pixels = recover_from(output, anchors, trusting)
+            apart = (nodes.log_scale - pixels.log_scale).abs()
+            row = {
+                "nodes": off(nodes, frame),
+                "every pixel": off(pixels, frame),
+                "mean |Δℓ|": float(apart.nanmean()),
+                "largest |Δℓ|": float(apart.nan_to_num().max()),
+            }
+            for kind, value in row.items():
+                found[kind][str(n)].append(value)
     return {
-        kind: {n: round(float(np.mean(values)), 6) for n, values in counts.items()}
+        kind: {
+            n: round(float((np.max if "largest" in kind else np.mean)(values)), 6)
+            for n, values in counts.items()
+        }
         for kind, counts in found.items()
     }
 
