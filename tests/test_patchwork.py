@@ -188,3 +188,21 @@ def test_anchors_far_apart_leave_no_large_hole():
     hole = torch.cdist(place, place[chosen]).amin(dim=1).max()
     apart = torch.cdist(place[chosen], place[chosen]).fill_diagonal_(torch.inf).min()
     assert float(hole) <= float(apart)
+
+
+def test_patches_that_do_not_reach_a_box_have_no_say_in_it(small):
+    anchors, y = smooth_world(600, 6)
+    found = Patchwork.fit(KERNEL, anchors, y, noise_of(600))
+    rng = np.random.default_rng(0)
+    skipped = 0
+    for lower in rng.uniform(0, 0.9, (20, 2)):
+        place = torch.from_numpy(lower + rng.uniform(0, 0.1, (200, 2)))
+        heard = torch.zeros(200, dtype=torch.float64)
+        for number, patch in enumerate(found.patches):
+            if not patch.reaches(place.amin(dim=0), place.amax(dim=0)):
+                assert not patch.say(place).any(), number
+                skipped += 1
+        for _, where, share in found.shares(place):
+            heard[where] += share
+        torch.testing.assert_close(heard, torch.ones_like(heard))
+    assert skipped > 200

@@ -52,6 +52,11 @@ class Patch:
         ramp = (0.5 * within / self.reach + 0.5).clamp(0, 1)
         return (ramp * ramp * (3 - 2 * ramp)).prod(dim=1)
 
+    def reaches(self, lower: Float[Tensor, " 2"], upper: Float[Tensor, " 2"]) -> bool:
+        """Whether it may have a say in a box."""
+        apart = torch.maximum(self.lower - self.reach - upper, lower - self.upper - self.reach)
+        return bool((apart < 0).all())
+
 
 @dataclass(frozen=True, eq=False)
 class Patchwork:
@@ -117,7 +122,10 @@ class Patchwork:
         which over all patches sum to one."""
         said = []
         total = torch.zeros_like(position[:, 0])
+        first, last = position.amin(dim=0), position.amax(dim=0)
         for number, patch in enumerate(self.patches):
+            if not patch.reaches(first, last):
+                continue
             say = patch.say(position)
             (where,) = say.nonzero(as_tuple=True)
             if len(where):
