@@ -22,7 +22,8 @@ WINDOW = 3
 
 def cusps_for(scene: Scene, lattice: Lattice) -> Cusps:
     """What a lattice takes from the anchors' cusps, kept with it."""
-    return scene.keep(Cusps, id(lattice), lambda: Cusps(lattice))  # which it holds
+    # They hold it, so that no other can have its number.
+    return scene.keep(Cusps, id(lattice), lambda: Cusps(lattice))
 
 
 @dataclass(frozen=True, eq=False)
