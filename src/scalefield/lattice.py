@@ -25,7 +25,8 @@ CELLS = (90, 140, 190, 250)
 CELLS_APART = 6.6
 """… so many to the distance between anchors, near which the field has its cusps."""
 PIXELS_A_CELL = 9
-"""Where that is no more than so many pixels for each, they are computed one by one instead."""
+"""Where that leaves no more than so many pixels to each, it is as cheap to compute the rough terms
+at every pixel, and the smooth ones are content with the fewest nodes."""
 NODES_A_LENGTH = 20
 """Nodes in log-depth for each length over which the kernel changes, …"""
 MOST_NODES = 500
@@ -35,7 +36,8 @@ KEPT_PIXELS = 1 << 19
 
 
 def lattice_for(scene: Scene, anchors: int) -> Lattice | None:
-    """The nodes that an image's pixels need; None where it is as cheap to do without."""
+    """The nodes that an image's pixels need among so many anchors; None where it is as cheap to do
+    without."""
     cells = cells_for(anchors)
     if math.prod(scene.mde_output.shape) <= PIXELS_A_CELL * cells**2:
         return None
@@ -52,8 +54,9 @@ def cells_for(anchors: int) -> int:
 class Lattice:
     """A bilateral grid: nodes over position and log-depth, only those that a pixel needs.
 
-    The bends are smooth in both, so they are made at the nodes and interpolated linearly between
-    the eight around a pixel. Edges stay, because log-depth is a coordinate.
+    The bends are smooth in both but for their cusps at anchors, so they are made at the nodes and
+    interpolated linearly between the eight around a pixel. Edges stay, because log-depth is a
+    coordinate.
     """
 
     scene: Scene
