@@ -192,8 +192,8 @@ def interpolated(dataset: Folder, mde: MDE, every: int) -> dict[str, Any]:
             row = {
                 "nodes": off(nodes, frame),
                 "every pixel": off(pixels, frame),
-                "mean |Δℓ|": float(apart.nanmean()),
-                "largest |Δℓ|": float(apart.nan_to_num().max()),
+                "Δℓ, mean": float(apart.nanmean()),
+                "Δℓ, largest": float(apart.nan_to_num().max()),
             }
             for kind, value in row.items():
                 found[kind][str(n)].append(value)
