@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalefield.anchors import Anchors
-from scalefield.hearing import Hearing
+from scalefield.hearing import MOST_BLOCKS, Hearing
 from scalefield.methods.field import Field, load_field
 from test_scene import room
 
@@ -67,6 +67,15 @@ class TestAnchorsHeardBefore:
             Field(robust=False)(output, Anchors(u[:n], v[:n], np.full(n, 3.0)))
         # At the nodes, in the windows around anchors, and where the deviation is computed.
         assert computed == [9, 9, 9, 1, 1, 1]
+
+    def test_a_single_anchor_may_be_moved_on_and_on(self, interpolated):
+        """Of its old places none is wanted any more when they are cleared away."""
+        output = room()
+        for u in range(2 * MOST_BLOCKS):
+            anchors = Anchors([u], [20], [3.0])
+            moved = Field()(output, anchors)
+        fresh = Field()(dataclasses.replace(output), anchors)
+        torch.testing.assert_close(moved.log_scale, fresh.log_scale, atol=1e-3, rtol=1e-4)
 
     def test_another_kernel_hears_anew(self, interpolated):
         output, model = room(), load_field("field")

@@ -53,7 +53,8 @@ class Hearing:
         heard, number = self(posterior.kernel, posterior.anchors, hear)
         weights = posterior.alpha.new_zeros(len(heard.pixels))
         weights = weights.index_add(0, number, posterior.alpha).to(heard.blocks[0].dtype)
-        total = torch.zeros_like(heard.blocks[0][0])
+        # A block may have no row left, where all of its anchors went away.
+        total = heard.blocks[0].new_zeros(heard.blocks[0].shape[1])
         sizes = [len(block) for block in heard.blocks]
         for block, own in zip(heard.blocks, weights.split(sizes), strict=True):
             total.addmv_(block.mT, own)
