@@ -15,7 +15,7 @@ def content(out: Path) -> dict[str, bytes]:
     """All that a run leaves, but for times; what begins with a dot is nobody's."""
     paths = (p for p in out.rglob("*") if p.is_file())
     found = {p.relative_to(out).as_posix(): p.read_bytes() for p in paths}
-    return {k: v for k, v in found.items() if not hidden(k) and "/timings" not in k}
+    return {k: v for k, v in found.items() if not (hidden(k) or "/timings" in k or "/clock" in k)}
 
 
 def hidden(name: str) -> bool:
