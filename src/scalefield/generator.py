@@ -119,7 +119,8 @@ class Generator(nn.Module):
             state = load_file(folder / "model.safetensors")
             with torch.device("meta"):  # sizes that the weights do not have cost no memory
                 generator = cls(config)
-            weights = {name: tensor.float() for name, tensor in state.items()}
+            # Copied: in the file they may lie off a boundary, and products differ in a last digit.
+            weights = {name: tensor.to(torch.float32, copy=True) for name, tensor in state.items()}
             generator.load_state_dict(weights, assign=True)
         except (OSError, SafetensorError, RuntimeError, ValueError, TypeError) as e:
             why = brief(e)

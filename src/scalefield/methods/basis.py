@@ -37,11 +37,12 @@ class Basis:
 
     generator: str | Path | Generator = "auto"
     """A shipped name (see `shipped`), a folder that `Generator.save` wrote, a generator, or
-    "auto": the universal one, F = 0. Those of `lite` with its F are 3 to 8 % behind it on val in
-    every one of three seeds (results/training-trials)."""
+    "auto": the universal one, F = 0. Those of `lite` with its F are alike with a dozen anchors on
+    val, and 3 to 6 % behind with a hundred and more, in every one of three seeds
+    (results/places-lite-val-seeds)."""
     k: Literal[8, 30, 50] = 50
-    """Basis maps of the shipped generator. On val (results/places-lite-val) 30 and 50 are alike
-    with few anchors, 50 is best with many, and 8, which the paper uses for few, is behind both."""
+    """Basis maps of the shipped generator. On val (results/places-lite-val) 50 is best, by a
+    little with few anchors and by far with many; 8, which the paper uses for few, is last."""
     ridge: Ridge | None = None
     """The solve; None for the one that the generator was trained through."""
 
