@@ -180,7 +180,8 @@ class Blame:
         """Marks that explain y best together with the chance of so many, as far as changing one at
         a time leads from `marked`."""
         n = len(marked)
-        self.mark(np.flatnonzero(marked))
+        if marked.any():
+            self.mark(np.flatnonzero(marked))
         for _ in range(4 * n):  # rounding must not turn in circles
             count = int(self.marked.sum())
             step, gain = self.gains()
