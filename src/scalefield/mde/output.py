@@ -55,8 +55,9 @@ class MDEOutput:
     @cached_property
     def valid(self) -> Bool[Tensor, "h w"]:
         """Pixels that carry a prediction; holes are non-finite values and depths ≤ 0."""
-        finite = torch.isfinite(self.prediction)
-        return finite & (self.prediction > 0) if self.kind == "depth" else finite
+        if self.kind == "disparity":
+            return torch.isfinite(self.prediction)
+        return (self.prediction > 0) & (self.prediction < torch.inf)  # False for NaN
 
     @cached_property
     def mde_depth(self) -> Float[Tensor, "h w"]:
