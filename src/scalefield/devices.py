@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 
 import torch
 
@@ -20,13 +21,36 @@ def usable(device: str) -> str:
     return device
 
 
+class _OneThread:
+    """Who wants one thread at present, and how many there were before."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside, self.before = Lock(), 0, 1
+
+    def enter(self) -> None:
+        with self.lock:
+            if not self.inside:
+                self.before = torch.get_num_threads()
+                torch.set_num_threads(1)
+            self.inside += 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self.inside -= 1
+            if not self.inside:
+                torch.set_num_threads(self.before)
+
+
+_one_thread = _OneThread()
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """For many small matrices one after another: several threads wait for each other at every one,
-    and on a busy machine for whole time slices."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    and on a busy machine for whole time slices. The number is torch's, for the whole process; the
+    last of those who are inside at once puts it back."""
+    _one_thread.enter()
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        _one_thread.leave()
