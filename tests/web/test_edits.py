@@ -148,6 +148,7 @@ def test_few_anchors_blame_nobody_and_many_are_not_listed(session) -> None:
         ({"anchors": [{"u": 1, "v": 2}]}, "anchor #0: depth_m"),
         ({"anchors": [{"u": True, "v": 2, "depth_m": 1}]}, "anchor #0: u"),
         ({"anchors": [3]}, "anchor #0: u"),
+        ({"anchors": [{"u": 1, "v": 2, "depth_m": 3, "sigma_m": 1}]}, "'sigma_m' is not heard"),
         ({"anchors": [{"u": 1, "v": 2, "depth_m": -1}]}, "above zero"),
         ({"anchors": [], "method": "magic"}, "no method 'magic'"),
         ({"anchors": [], "method": ["basis"]}, "no method"),

@@ -59,6 +59,10 @@ def parse_edit(body: Any, limits: Limits) -> Edit:
         raise InputError(f"no method {str(method)[:40]!r}; there are {', '.join(METHODS)}")
     columns: dict[str, list[float]] = {"u": [], "v": [], "depth_m": []}
     for i, row in enumerate(rows):
+        if isinstance(row, dict) and (unknown := sorted(row.keys() - columns.keys())):
+            raise InputError(
+                f"anchor #{i}: {unknown[0][:40]!r} is not heard here; give u, v, depth_m"
+            )
         for name, column in columns.items():
             value = row.get(name) if isinstance(row, dict) else None
             if isinstance(value, bool) or not isinstance(value, (int, float)):

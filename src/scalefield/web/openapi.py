@@ -178,6 +178,7 @@ def _schemas(limits: Limits) -> dict[str, Any]:
             "type": "object",
             "properties": {**pixel, "depth_m": {**number, "exclusiveMinimum": 0}},
             "required": ["u", "v", "depth_m"],
+            "additionalProperties": False,
         },
         "Edit": {"type": "object", "properties": edit, "required": ["anchors"]},
         "Measure": {
