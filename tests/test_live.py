@@ -122,3 +122,13 @@ def test_a_shipped_generator_is_found_by_name() -> None:
     live = Live("basis-depth-k8", SHAPE)
     mde_depth, pixels, depth_m = (x[None] for x in scene(20))
     assert live(mde_depth, pixels, depth_m).isfinite().all()
+
+
+def test_large_images_are_counted_whole() -> None:
+    """Beyond 2²⁴ pixels float32 has no odd numbers; anchors on them must find their own pixel."""
+    shape = (3, 6_000_001)
+    mde_depth = torch.ones(1, *shape)
+    mde_depth[0, 2, 5_999_999] = 4.0  # the 18,000,001st from zero
+    pixels = torch.tensor([[[5_999_999.0, 2.0]]])
+    found = metric_depth(generator(), Inputs(mde_depth, pixels, torch.tensor([[8.0]])))
+    assert float(found[0, 2, 5_999_999]) == pytest.approx(8.0, rel=1e-4)

@@ -54,9 +54,10 @@ def metric_depth(generator: Generator, inputs: Inputs) -> Float[Tensor, "b h w"]
     column, row = (pixels + 0.5).floor().unbind(dim=-1)
     inside = (column >= 0) & (column < shape[1]) & (row >= 0) & (row < shape[0])
     known = inside & (depth_m > 0) & depth_m.isfinite()
-    # Where nothing is known any pixel will do.
-    column, row = (c.nan_to_num().clamp(0, n - 1) for c, n in ((column, shape[1]), (row, shape[0])))
-    there = mde_depth.flatten(1).gather(1, (row * shape[1] + column).long())
+    # Where nothing is known any pixel will do. Whole numbers, because float32 counts to 16 million.
+    sides = ((column, shape[1]), (row, shape[0]))
+    column, row = (at.nan_to_num().clamp(0, n - 1).long() for at, n in sides)
+    there = mde_depth.flatten(1).gather(1, row * shape[1] + column)
     y = depth_m.masked_fill(~known, 1.0).double().log() - there.double().log()
     position = torch.stack([(2 * column + 1) / shape[1] - 1, (2 * row + 1) / shape[0] - 1], dim=-1)
     solution = solve(sample_at(maps, position), y, known.double(), generator.config.ridge)
