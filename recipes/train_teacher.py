@@ -45,7 +45,7 @@ def train(args: argparse.Namespace) -> None:
     folds = 0 if args.fold == FOLDS else FOLDS
     config = replace(
         TEACHER, steps=args.steps, batch=args.batch, folds=folds, fold=args.fold % FOLDS,
-        rooms=args.rooms, encoder_rate=args.encoder_rate, seed=args.seed,
+        rooms=args.rooms, rate=args.rate, encoder_rate=args.encoder_rate, seed=args.seed,
     )  # fmt: skip
     train_teacher(config, dataset, out, backbone=args.backbone)
     mde = load_vit(out / "model", DEVICE)
@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=TEACHER.steps)
     parser.add_argument("--batch", type=int, default=TEACHER.batch)
     parser.add_argument("--rooms", type=int, default=300, help="rendered rooms beside the frames")
+    parser.add_argument("--rate", type=float, default=TEACHER.rate)
     parser.add_argument("--encoder-rate", type=float, default=TEACHER.encoder_rate)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
