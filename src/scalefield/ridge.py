@@ -84,7 +84,7 @@ def solve(
     if offset_noise is not None:
         offset = offset + offset_noise.double()
     ridge = torch.full((M.shape[2],), config.ridge, dtype=M.dtype, device=M.device)
-    ridge[0] = config.ridge_global
+    ridge[:1] = config.ridge_global  # by slice: a lone element would be a copy from the host
     weighted = M * anchor_weights[..., None]
     normal = weighted.mT @ M + torch.diag(ridge)
     moment = weighted.mT @ (y - offset[:, None])[..., None]

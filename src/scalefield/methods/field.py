@@ -108,7 +108,7 @@ class FieldModel:
             log_depth = log_depth.float()
             image, features = mde_output.image, mde_output.features
             if image is not None:
-                image = grid_image(image, log_depth.shape[2:])[None]
+                image = grid_image(image.to(log_depth.device), log_depth.shape[2:])[None]
             if features is not None:
                 features = features[None].float()
             if isinstance(self.net, FieldNet):
