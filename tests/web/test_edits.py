@@ -13,6 +13,7 @@ from scalefield.web.edits import (
     check_anchors,
     full_recovery,
     parse_edit,
+    parse_points,
     suggestions,
 )
 from scalefield.web.uploads import Limits
@@ -147,7 +148,7 @@ def test_few_anchors_blame_nobody_and_many_are_not_listed(session) -> None:
         ({}, "JSON object"),
         ({"anchors": [{"u": 1, "v": 2}]}, "anchor #0: depth_m"),
         ({"anchors": [{"u": True, "v": 2, "depth_m": 1}]}, "anchor #0: u"),
-        ({"anchors": [3]}, "anchor #0: u"),
+        ({"anchors": [3]}, "anchor #0: an object with u, v, depth_m is wanted"),
         ({"anchors": [{"u": 1, "v": 2, "depth_m": 3, "sigma_m": 1}]}, "'sigma_m' is not heard"),
         ({"anchors": [{"u": 1, "v": 2, "depth_m": -1}]}, "above zero"),
         ({"anchors": [], "method": "magic"}, "no method 'magic'"),
@@ -158,6 +159,32 @@ def test_few_anchors_blame_nobody_and_many_are_not_listed(session) -> None:
 def test_bad_edits_get_a_sentence(body: object, words: str) -> None:
     with pytest.raises(InputError, match=words):
         parse_edit(body, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        (None, r'wanted "points": \[{"u", "v"}, …\]$'),
+        ([{"u": 1, "v": 1}] * 5001, "5001 points, and this server takes at most 5000$"),
+        ([3], "^point #0: an object with u, v is wanted$"),
+        ([{"u": 1, "v": 1}, {"u": 1}], "^point #1: v must be a number$"),
+        ([{"u": 1, "v": 1, "depth_m": 2}], "^point #0: 'depth_m' is not heard here; give u, v$"),
+        ([{"u": 10**400, "v": 1}], "^point column u must be numbers"),
+        ([{"u": 80, "v": 1}], "^1 of 1 points lie outside .* #0 at u=80, v=1$"),
+    ],
+)
+def test_bad_points_get_a_sentence_of_their_own(points: object, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        parse_points({"points": points}, (60, 80), LIMITS)
+
+
+def test_points_are_the_pixels_they_fall_in() -> None:
+    """Whole numbers and fractions alike."""
+    rows, columns = parse_points(
+        {"points": [{"u": 3, "v": 2}, {"u": 4.5, "v": 0}]}, (60, 80), LIMITS
+    )
+    assert (rows.tolist(), columns.tolist()) == ([2, 0], [3, 5])
+    assert [len(axis) for axis in parse_points({"points": []}, (60, 80), LIMITS)] == [0, 0]
 
 
 def test_every_method_may_be_asked_for_by_name_only() -> None:

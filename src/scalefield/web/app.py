@@ -30,7 +30,14 @@ from scalefield.methods import METHODS
 from scalefield.preview import NEAR_TO_FAR, SMALL_TO_LARGE
 from scalefield.recovery import bring_depth
 from scalefield.web import wire
-from scalefield.web.edits import QUICK_METHODS, apply_edit, full_recovery, parse_edit, suggestions
+from scalefield.web.edits import (
+    QUICK_METHODS,
+    apply_edit,
+    full_recovery,
+    parse_edit,
+    parse_points,
+    suggestions,
+)
 from scalefield.web.exports import export
 from scalefield.web.guard import LOCAL_HOSTS, Bodies, Guard
 from scalefield.web.openapi import document
@@ -247,14 +254,7 @@ class Server:
         """Metric depth at some pixels, in plain JSON."""
         session, body = self.session(request), await self.json(request)
         edit = parse_edit(body, self.limits)
-        points = body.get("points")
-        if not isinstance(points, list) or len(points) > self.limits.anchors:
-            raise InputError('wanted "points": [{"u", "v"}, …], at most as many as anchors')
-        there = [{**p, "depth_m": 1.0} if isinstance(p, dict) else p for p in points]
-        try:
-            where = parse_edit({"anchors": there}, self.limits).anchors.pixels(session.shape)
-        except InputError as e:  # which knows anchors only
-            raise InputError(str(e).replace("anchor", "point")) from None
+        where = parse_points(body, session.shape, self.limits)
 
         def work() -> dict[str, Any]:
             recovery = full_recovery(session, edit)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as nnf
+from jaxtyping import Int64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
@@ -57,18 +58,38 @@ def parse_edit(body: Any, limits: Limits) -> Edit:
     # Options could name files of this machine, so a name is all that a client may say.
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"no method {str(method)[:40]!r}; there are {', '.join(METHODS)}")
-    columns: dict[str, list[float]] = {"u": [], "v": [], "depth_m": []}
+    return Edit(Anchors(**numbers(rows, ("u", "v", "depth_m"), "anchor")), method)
+
+
+def parse_points(
+    body: dict[str, Any], shape: tuple[int, int], limits: Limits
+) -> tuple[Int64[np.ndarray, " n"], ...]:
+    """Rows and columns of the pixels asked about, from JSON: {"points": [{"u", "v"}, …]}."""
+    rows = body.get("points")
+    if not isinstance(rows, list):
+        raise InputError('wanted "points": [{"u", "v"}, …]')
+    if len(rows) > limits.anchors:
+        raise InputError(f"{len(rows)} points, and this server takes at most {limits.anchors}")
+    columns = numbers(rows, ("u", "v"), "point")
+    try:
+        return Anchors(**columns, depth_m=np.ones(len(rows))).pixels(shape)
+    except InputError as e:  # which knows anchors only
+        raise InputError(str(e).replace("anchor", "point")) from None
+
+
+def numbers(rows: list[Any], names: tuple[str, ...], what: str) -> dict[str, list[int | float]]:
+    """The columns of a list of JSON objects that have a number under each name, and no other."""
     for i, row in enumerate(rows):
-        if isinstance(row, dict) and (unknown := sorted(row.keys() - columns.keys())):
-            raise InputError(
-                f"anchor #{i}: {unknown[0][:40]!r} is not heard here; give u, v, depth_m"
-            )
-        for name, column in columns.items():
-            value = row.get(name) if isinstance(row, dict) else None
+        if not isinstance(row, dict):
+            raise InputError(f"{what} #{i}: an object with {', '.join(names)} is wanted")
+        if unknown := sorted(row.keys() - set(names)):
+            instead = f"{unknown[0][:40]!r} is not heard here; give {', '.join(names)}"
+            raise InputError(f"{what} #{i}: {instead}")
+        for name in names:
+            value = row.get(name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise InputError(f"anchor #{i}: {name} must be a number")
-            column.append(value)
-    return Edit(Anchors(**columns), method)
+                raise InputError(f"{what} #{i}: {name} must be a number")
+    return {name: [row[name] for row in rows] for name in names}
 
 
 def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -180,12 +180,18 @@ def _schemas(limits: Limits) -> dict[str, Any]:
             "required": ["u", "v", "depth_m"],
             "additionalProperties": False,
         },
+        "Point": {
+            "type": "object",
+            "properties": pixel,
+            "required": ["u", "v"],
+            "additionalProperties": False,
+        },
         "Edit": {"type": "object", "properties": edit, "required": ["anchors"]},
         "Measure": {
             "type": "object",
             "properties": {
                 **edit,
-                "points": {"type": "array", "items": {"type": "object", "properties": pixel}},
+                "points": {"type": "array", "maxItems": limits.anchors, "items": _ref("Point")},
             },
             "required": ["anchors", "points"],
         },
