@@ -3,10 +3,18 @@ import pytest
 import torch
 
 import scalefield as sf
+from scalefield.cues import grid_shape
 from scalefield.errors import InputError
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.field import Field
-from scalefield.suggestion import NEGLIGIBLE, greedy, one_a_cell, suggest_from
+from scalefield.suggestion import (
+    CELLS,
+    NEGLIGIBLE,
+    greedy,
+    nearest_to_middles,
+    one_a_cell,
+    suggest_from,
+)
 
 
 def flat(shape=(60, 80)):
@@ -114,3 +122,58 @@ def test_of_many_anchors_one_a_cell_is_looked_at():
     cells = {(v // 2, u // 2) for v, u in given_pixels[numbers].tolist()}
     assert len(numbers) == len(cells) == 30 * 40
     assert one_a_cell(given[:50], (60, 80)).tolist() == list(range(50))
+
+
+def test_few_anchors_are_all_heard():
+    """The choice is that of the posterior given every one of them."""
+    rng = np.random.default_rng(0)
+    mde_output, field = flat(), Field()
+    u, v = rng.integers(0, 80, 300), rng.integers(0, 60, 300)
+    anchors = sf.Anchors(u, v, mde_output.prediction[v, u].numpy() * rng.uniform(2, 2.2, 300))
+    model = field.load()
+    scene = model.scene(mde_output)
+    cells, pixels = scene.cells((30, 40))
+    covariance = field.solve(scene, anchors, model).posterior.covariance(cells).numpy()
+    noise = np.full(len(cells), float(model.kernel.noise))
+    order, _, _ = greedy(covariance, len(cells), noise, 5, np.ones(len(cells), dtype=bool))
+    spots = suggest_from(mde_output, anchors, 5)
+    assert [(spot.v, spot.u) for spot in spots] == [tuple(pixels[i]) for i in order]
+
+
+def test_of_many_anchors_those_nearest_to_the_cells_middles_are_heard():
+    """Against a plain loop over the cells, in an image that they do not divide evenly."""
+    rng = np.random.default_rng(1)
+    shape, n, most = (61, 83), 700, 400
+    anchors = sf.Anchors(rng.uniform(0, 40, n), rng.uniform(0, 60, n), np.ones(n))
+    rows, columns = anchors.pixels(shape)
+    down, across = grid_shape(*shape, CELLS)
+    of_cell = {}
+    for i in range(n):
+        cell = rows[i] * down // 61, columns[i] * across // 83
+        middle = (cell[0] + 0.5) * 61 / down, (cell[1] + 0.5) * 83 / across
+        apart = np.hypot(rows[i] - middle[0], columns[i] - middle[1])
+        of_cell.setdefault(cell, []).append((apart, i))
+    ranked = [
+        (rank, apart, i) for own in of_cell.values() for rank, (apart, i) in enumerate(sorted(own))
+    ]
+    expected = sorted(i for _, _, i in sorted(ranked)[:most])
+    assert nearest_to_middles(anchors, shape, most).tolist() == expected
+    assert nearest_to_middles(anchors, shape, n).tolist() == list(range(n))
+
+
+def test_of_many_anchors_the_heard_ones_leave_hardly_more_doubt(monkeypatch):
+    """Half of them: where they are, a little more than given all, and the same pixels beyond."""
+    v, u = np.mgrid[0:60, 0:40:2].reshape(2, -1)
+    mde_output = flat()
+    anchors = sf.Anchors(u, v, 2 * mde_output.prediction[v, u].numpy())
+    measured = np.zeros((60, 80), dtype=bool)
+    measured[5:55, 5:35] = True
+    found = []
+    for most in (len(anchors) // 2, len(anchors)):
+        monkeypatch.setattr("scalefield.suggestion.EXACT_ANCHORS", most)
+        spots = suggest_from(mde_output, anchors, 3)
+        (doubted,) = suggest_from(mde_output, anchors, 1, reachable=measured)
+        found.append(([(spot.u, spot.v) for spot in spots], doubted.std_log))
+    (half, more), (everyone, least) = found
+    assert half == everyone
+    assert least <= more < 1.25 * least

@@ -17,7 +17,7 @@ from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
 from scalefield.kernel import Points
 from scalefield.mde import MDE, Kind, MDEOutput
-from scalefield.methods.field import Field, noise_log
+from scalefield.methods.field import EXACT_ANCHORS, Field, noise_log
 
 CELLS = 40
 """Cells along the longer side in which the doubt is weighed, up to 1,600 in all. Their middles are
@@ -107,7 +107,8 @@ def suggest_from(
     if not open_to.any():
         raise InputError("no reachable pixel has a relative depth, so none can be suggested")
     if anchors is not None and len(anchors):
-        covariance = field.solve(scene, anchors, learned).posterior.covariance(seen)
+        heard = anchors[nearest_to_middles(anchors, mde_output.shape, EXACT_ANCHORS)]
+        covariance = field.solve(scene, heard, learned).posterior.covariance(seen)
     else:
         covariance = learned.kernel(seen, seen)
     order, removed, before = greedy(covariance.cpu().numpy(), len(cells), noise, n, open_to)
@@ -121,6 +122,26 @@ def suggest_from(
         )
         for i, share, std in zip(order, removed, before, strict=True)
     ]
+
+
+def nearest_to_middles(
+    anchors: Anchors, shape: tuple[int, int], most: int
+) -> Int64[np.ndarray, " m"]:
+    """Numbers of at most `most` anchors: of each cell the nearest to its middle, then of each the
+    second nearest, and so on. What is left to doubt at the middles, the nearest tell best."""
+    rows, columns = anchors.pixels(shape)
+    if len(anchors) <= most:
+        return np.arange(len(anchors))
+    grid = grid_shape(*shape, CELLS)
+    down, across = rows * grid[0] // shape[0], columns * grid[1] // shape[1]
+    apart = np.hypot(
+        rows - (down + 0.5) * (shape[0] / grid[0]), columns - (across + 0.5) * (shape[1] / grid[1])
+    )
+    cell = down * grid[1] + across
+    order = np.lexsort((apart, cell))  # cell by cell, the nearest first
+    first = np.searchsorted(cell[order], cell[order])
+    rank = np.arange(len(order)) - first
+    return np.sort(order[np.lexsort((apart[order], rank))[:most]])
 
 
 def one_a_cell(anchors: Anchors, shape: tuple[int, int]) -> Int64[np.ndarray, " m"]:
