@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -83,7 +86,7 @@ def test_only_reachable_pixels_are_suggested():
     assert len({(spot.u, spot.v) for spot in spots}) == 4
     with pytest.raises(InputError, match="no reachable pixel"):
         suggest_from(flat(), None, 1, reachable=np.zeros((60, 80), dtype=bool))
-    with pytest.raises(InputError, match=r"shape \(3, 3\)"):
+    with pytest.raises(InputError, match=r"shape \(60, 80\), found bool of \(3, 3\)"):
         suggest_from(flat(), None, 1, reachable=np.zeros((3, 3), dtype=bool))
 
 
@@ -177,3 +180,41 @@ def test_of_many_anchors_the_heard_ones_leave_hardly_more_doubt(monkeypatch):
     (half, more), (everyone, least) = found
     assert half == everyone
     assert least <= more < 1.25 * least
+
+
+def test_anchors_on_holes_say_nothing():
+    """As `recover` leaves them out; and none of them can be chosen."""
+    depth = flat().prediction.numpy().copy()
+    depth[20:40] = np.nan
+    given = sf.Anchors([5, 30, 60], [30, 30, 10], [2.0, 2.1, 2.2])
+    bring = {"mde_depth": depth, "kind": "depth"}
+    assert sf.suggest(None, given, **bring) == sf.suggest(None, given[2:], **bring)
+    assert sf.suggest(None, given[:2], **bring) == sf.suggest(None, **bring)
+    assert [spot.anchor for spot in sf.suggest(None, among=given, **bring)] == [2]
+    for few in (given[:2], given[:0]):
+        said = f"none of the {len(few)} anchors to choose among lies on a reachable pixel"
+        with pytest.raises(InputError, match=said):
+            sf.suggest(None, among=few, **bring)
+
+
+def test_wrong_types_get_a_sentence_where_nobody_checks_annotations():
+    """As users have it; the tests' import hook would refuse these calls first."""
+    calls = {
+        "anchors=[(1, 2, 3)]": "anchors must be an Anchors (Anchors.read reads files), found list",
+        "among='a.csv'": "among must be an Anchors (Anchors.read reads files), found str",
+        "n=2.5": "at least one pixel must be asked for, found n=2.5",
+        "n='3'": "at least one pixel must be asked for, found n='3'",
+        "reachable=numpy.ones((6, 8))": "the mask of reachable pixels must be booleans of shape "
+        "(6, 8), found float64 of (6, 8)",
+    }
+    code = "\n".join(
+        [
+            "import numpy, scalefield",
+            "depth = numpy.linspace(1, 2, 48).reshape(6, 8)",
+            f"for wrong in {list(calls)}:",
+            "    try: eval(f'scalefield.suggest(None, mde_depth=depth, kind=\"depth\", {wrong})')",
+            "    except scalefield.InputError as e: print(e)",
+        ]
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == list(calls.values())

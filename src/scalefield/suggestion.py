@@ -48,6 +48,7 @@ def suggest(
     mde: str | MDE = MDE_NAME,
     mde_depth: np.ndarray | Tensor | None = None,
     kind: Kind | None = None,
+    resize: bool = False,
     reachable: Bool[np.ndarray, "h w"] | None = None,
     among: Anchors | None = None,
     model: str | Path = "field",
@@ -58,13 +59,14 @@ def suggest(
     before it taken as measured. (The sum of the variances themselves would ask for the corners,
     where little is known and little is seen.) What the pixels will say does not matter, only where
     they are. `reachable` marks those that can be measured at all; `among` leaves the choice of a
-    subset of given anchors instead, of which the best `n` are named by number.
+    subset of given anchors instead, of which the best `n` are named by number. `mde`, `mde_depth`,
+    `kind` and `resize` are those of `recover`.
     """
     from scalefield.recovery import bring_depth, estimate, load_image
 
     pixels = None if image is None else load_image(image)
     if mde_depth is not None:
-        output = bring_depth(mde_depth, kind, pixels)
+        output = bring_depth(mde_depth, kind, pixels, resize=resize)
     elif pixels is not None:
         output = estimate(pixels, mde, kind)
     else:
@@ -82,13 +84,22 @@ def suggest_from(
     model: str | Path = "field",
 ) -> list[Suggestion]:
     """`suggest` once the MDE has spoken."""
-    if n < 1:
-        raise InputError(f"at least one pixel must be asked for, found n={n}")
-    if reachable is not None and reachable.shape != mde_output.shape:
-        raise InputError(
-            f"the mask of reachable pixels has shape {reachable.shape}, the image "
-            f"{mde_output.shape}"
-        )
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+        raise InputError(f"at least one pixel must be asked for, found n={n!r}")
+    for name, given in (("anchors", anchors), ("among", among)):
+        if not isinstance(given, Anchors | None):
+            found = type(given).__name__
+            raise InputError(f"{name} must be an Anchors (Anchors.read reads files), found {found}")
+    if reachable is not None:
+        reachable = np.asarray(reachable)
+        if reachable.dtype != bool or reachable.shape != mde_output.shape:
+            raise InputError(
+                f"the mask of reachable pixels must be booleans of shape {mde_output.shape}, found "
+                f"{reachable.dtype} of {reachable.shape}"
+            )
+    valid = mde_output.valid.cpu().numpy()
+    if anchors is not None:
+        anchors = anchors[valid[anchors.pixels(mde_output.shape)]]  # as `recover` leaves them out
     field = Field(model=model)
     learned = field.load()
     scene = learned.scene(mde_output)
@@ -101,11 +112,16 @@ def suggest_from(
         seen = joined(cells, scene.anchors(chosen))
         noise = noise_log(chosen, float(learned.kernel.noise))
     rows, columns = pixels.T
-    open_to = mde_output.valid.cpu().numpy()[rows, columns]
+    open_to = valid[rows, columns]
     if reachable is not None:
         open_to &= reachable[rows, columns]
     if not open_to.any():
-        raise InputError("no reachable pixel has a relative depth, so none can be suggested")
+        if among is None:
+            raise InputError("no reachable pixel has a relative depth, so none can be suggested")
+        raise InputError(
+            f"none of the {len(among)} anchors to choose among lies on a reachable pixel with a "
+            "relative depth"
+        )
     if anchors is not None and len(anchors):
         heard = anchors[nearest_to_middles(anchors, mde_output.shape, EXACT_ANCHORS)]
         covariance = field.solve(scene, heard, learned).posterior.covariance(seen)

@@ -1,6 +1,7 @@
 import re
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from scalefield import samples
@@ -50,3 +51,35 @@ def test_given_anchors_are_chosen_among_by_number(capsys):
     numbers = re.findall(r"^#(\d+) u=\d+ v=\d+: now", capsys.readouterr().out, re.MULTILINE)
     assert len(set(numbers)) == 2
     assert all(int(number) < len(room.anchors) for number in numbers)
+
+
+def test_a_map_and_anchors_in_files_without_units_are_taken_as_told(tmp_path, capsys):
+    """An .npz of two arrays at half the size, and a PNG of millimetres."""
+    room = samples.load()
+    relative = room.depth_m[::2, ::2] / 3
+    np.savez(tmp_path / "maps.npz", one=relative, two=relative)
+    room.anchors.write(tmp_path / "tagged.png", shape=(480, 640))
+    with Image.open(tmp_path / "tagged.png") as tagged:
+        Image.fromarray(np.asarray(tagged)).save(tmp_path / "anchors.png")
+    command = ["suggest", str(room.image_path), "--depth", str(tmp_path / "maps.npz")]
+    command += ["--depth-key", "two", "--resize", "--kind", "depth"]
+    found = []
+    for anchors in (room.anchors_path, tmp_path / "anchors.png"):
+        units = ["--anchor-units", "1000"] if anchors.suffix == ".png" else []
+        assert main([*command, "--anchors", str(anchors), *units]) == 0
+        found.append(re.findall(r"u=(\d+) v=(\d+)", capsys.readouterr().out))
+    assert len(found[0]) == 3
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--depth", "a.npy", "--mde", "lite"], "--depth brings your own map and --mde makes one"),
+        (["--resize"], "--depth-key and --resize speak of a --depth FILE, and none is given"),
+        (["--anchor-units", "1000"], "--anchor-units is for anchors in a .png, and none is given"),
+    ],
+)
+def test_flags_that_would_not_be_heard_are_refused(flags, said, capsys):
+    assert main(["suggest", str(samples.load().image_path), *flags]) == 2
+    assert said in capsys.readouterr().err

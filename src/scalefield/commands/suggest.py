@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from scalefield.defaults import MDE_NAME
+from scalefield.errors import InputError
+
+if TYPE_CHECKING:
+    from scalefield.anchors import Anchors
 
 
 @dataclass(frozen=True)
@@ -21,12 +25,20 @@ class SuggestCommand:
     """What is measured already, if anything: .csv, .npz or a sparse 16-bit .png."""
     n: int = 3
     """How many pixels to name."""
-    mde: str = MDE_NAME
-    """Monocular depth estimator by name; `scalefield models` lists them."""
+    mde: Annotated[
+        str | None,
+        tyro.conf.arg(metavar="NAME", help=f"The depth estimator; {MDE_NAME} if none is named."),
+    ] = None
     depth: Path | None = None
     """A relative depth map of your own instead."""
     kind: Literal["depth", "disparity"] | None = None
     """Whether that map grows with distance (depth) or falls with it (disparity)."""
+    depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Which array of an .npz, or channel of an .exr, --depth means."""
+    resize: bool = False
+    """Allow a --depth of another size to be scaled to the image."""
+    anchor_units: Annotated[float | None, tyro.conf.arg(metavar="PER_METRE")] = None
+    """Units per metre of anchors in a .png: 1000 for millimetres, 256 for KITTI, 5000 for TUM."""
     reachable: Path | None = None
     """An image that is white where a measurement is possible."""
     among: Path | None = None
@@ -34,20 +46,21 @@ class SuggestCommand:
 
     def run(self) -> None:
         """Print a line for each pixel, best first."""
-        from scalefield.anchors import Anchors
+        self.check()
         from scalefield.files import read_image, read_map
         from scalefield.outputs import in_words
         from scalefield.suggestion import suggest
 
         spots = suggest(
             self.image,
-            None if self.anchors is None else Anchors.read(self.anchors),
+            self.read(self.anchors),
             self.n,
-            mde=self.mde,
-            mde_depth=None if self.depth is None else read_map(self.depth),
+            mde=self.mde or MDE_NAME,
+            mde_depth=None if self.depth is None else read_map(self.depth, key=self.depth_key),
             kind=self.kind,
+            resize=self.resize,
             reachable=None if self.reachable is None else read_image(self.reachable)[..., 0] > 127,
-            among=None if self.among is None else Anchors.read(self.among),
+            among=self.read(self.among),
         )
         for spot in spots:
             number = "" if spot.anchor is None else f"#{spot.anchor} "
@@ -55,3 +68,26 @@ class SuggestCommand:
                 f"{number}u={spot.u} v={spot.v}: now {in_words(spot.std_log)}; measuring it "
                 f"removes {100 * spot.removes:.0f} % of the doubt that is left"
             )
+
+    def check(self) -> None:
+        """Refuse flags that contradict one another before anything is loaded."""
+        if self.depth is not None and self.mde is not None:
+            raise InputError("--depth brings your own map and --mde makes one; give one of them")
+        if self.depth is None and (self.depth_key or self.resize):
+            raise InputError("--depth-key and --resize speak of a --depth FILE, and none is given")
+        files = [path for path in (self.anchors, self.among) if path is not None]
+        if self.anchor_units is not None and not any(map(is_png, files)):
+            raise InputError("--anchor-units is for anchors in a .png, and none is given")
+
+    def read(self, path: Path | None) -> Anchors | None:
+        """The anchors of a file, if one is named."""
+        from scalefield.anchors import Anchors
+
+        if path is None:
+            return None
+        return Anchors.read(path, png_units_per_metre=self.anchor_units if is_png(path) else None)
+
+
+def is_png(path: Path) -> bool:
+    """Whether a file holds anchors without units of their own."""
+    return path.suffix.lower() == ".png"
