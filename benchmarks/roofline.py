@@ -3,8 +3,9 @@
 Both limits are measured in the same run: multiply-adds by large matrix products, bytes by large
 copies. The work is counted in two ways. `layers` sums, over the convolutions, the longer of
 their arithmetic and of reading their input and writing their output once; everything between
-them (norms, activations, the gate) counts as fused away. `whole` is the longer of all arithmetic
-and of reading the inputs and writing depth once: what no program can beat.
+them (norms, activations, the gate) counts as fused away, and so does the averaging of F, which is
+read as it is by its projection. `whole` is the longer of all arithmetic and of reading the inputs
+and writing depth once: what no program can beat.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from cases import robot
@@ -21,7 +23,7 @@ from timing import spread, turn_by_turn
 from torch import Tensor, nn
 from worlds import Batch
 
-from scalefield.live import Inputs, metric_depth
+from scalefield.live import Inputs, captured, fused_steps, metric_depth
 
 BATCH = 32
 GEMM = 8192
@@ -57,11 +59,12 @@ def count(batch: Batch) -> list[tuple[float, float]]:
         size = output.element_size()
         taps = layer.weight[0].numel()
         weights = layer.weight.numel() * layer.weight.element_size()
-        found.append(
-            (2.0 * taps * output.numel(), size * (inputs[0].numel() + output.numel()) + weights)
-        )
+        of_f = layer is generator.feature_projection and batch.inputs.features is not None
+        (x,) = (batch.inputs.features,) if of_f else inputs
+        found.append((2.0 * taps * output.numel(), size * (x.numel() + output.numel()) + weights))
 
-    layers = [m for m in batch.generator.modules() if isinstance(m, nn.Conv2d)]
+    generator = batch.generator
+    layers = [m for m in generator.modules() if isinstance(m, nn.Conv2d)]
     hooks = [layer.register_forward_hook(note) for layer in layers]
     dataclasses.replace(batch, run=metric_depth)()
     for hook in hooks:
@@ -91,6 +94,7 @@ def variants(batch: Batch) -> dict[str, Callable[[], Batch]]:
         "float32, TF32 convolutions, channels last": lambda: cast(batch, torch.float32),
         "bfloat16, channels last": lambda: cast(batch, torch.bfloat16),
         "bfloat16, channels last, compiled": lambda: compiled(cast(batch, torch.bfloat16)),
+        "bfloat16, fused": lambda: fused(cast(batch, torch.bfloat16)),
     }
 
 
@@ -109,18 +113,10 @@ def compiled(batch: Batch) -> Batch:
     return dataclasses.replace(batch, run=torch.compile(batch.run, dynamic=False))
 
 
-def captured(batch: Batch) -> Callable[[], None]:
-    """The whole of it as one CUDA graph, to be replayed."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            batch()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        batch()
-    return graph.replay
+def fused(batch: Batch) -> Batch:
+    """As `Live` does it."""
+    run = partial(metric_depth, steps=fused_steps(batch.generator))
+    return dataclasses.replace(batch, run=run)
 
 
 def measure(repeats: int, say: Callable[[str, object], None], *, compile_too: bool) -> None:
@@ -152,7 +148,7 @@ def one(batch: Batch, size: int, name: str, limits: dict[str, float], repeats: i
         "plain_ms": milliseconds(batch, repeats),
     }
     try:
-        found["graph_ms"] = milliseconds(captured(batch), repeats)
+        found["graph_ms"] = milliseconds(captured(batch)[0].replay, repeats)
     except Exception as e:
         found["no graph"] = f"{type(e).__name__}: {e}".splitlines()[0][:300]
         torch.cuda.synchronize()

@@ -15,11 +15,13 @@ import torch
 from PIL import Image
 from scipy.ndimage import gaussian_filter, map_coordinates
 
-from scalefield import InputError, MDEOutput
+from scalefield import Anchors, InputError, MDEOutput
 from scalefield.cli import main
-from scalefield.colmap import SIGMA_FLOOR, model_frames, read_model
+from scalefield.colmap import SIGMA_FLOOR, ColmapFrame, model_frames, read_model
+from scalefield.commands.colmap import UNSURE
 from scalefield.export.splatting import write_inverse_depth
-from scalefield.files import read_image
+from scalefield.files import ORIENTATION, read_image
+from scalefield.orientation import Orientation
 
 pycolmap = pytest.importorskip("pycolmap")
 
@@ -156,6 +158,17 @@ def use_mde(monkeypatch, mde) -> None:
     monkeypatch.setattr("scalefield.mde.load_mde", lambda name, device: mde)
 
 
+def tag(source: Path, target: Path, orientation: int, *, sideways: bool = False) -> None:
+    """The images with an EXIF orientation, their pixels as they were or turned to the left."""
+    for name in NAMES:
+        with Image.open(source / name) as image:
+            pixels = np.asarray(image)
+        exif = Image.Exif()
+        exif[ORIENTATION] = orientation
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.rot90(pixels) if sideways else pixels).save(target / name, exif=exif)
+
+
 def test_anchors_lie_on_the_truth_and_know_how_well(scene):
     model = read_model(scene.model)
     scale = scene.scale(model)
@@ -241,6 +254,61 @@ def test_depth_of_every_frame_comes_back_through_the_trainers_files(
     assert 0 < max(clipped) < 0.002 * npy.size
 
 
+@pytest.mark.parametrize(
+    ("orientation", "sideways", "quarters"), [(6, False, -1), (3, False, 2), (6, True, 0)]
+)
+def test_photographs_that_exif_turns_have_depth_where_the_model_has_its_pixels(
+    scene, monkeypatch, tmp_path, capsys, orientation, sideways, quarters
+):
+    """The estimator knows upright pictures only: the model's turned, or, if the photographs were
+    turned before the model was made, the model's own."""
+    images = tmp_path / "images"
+    tag(scene.folder / "images", images, orientation, sideways=sideways)
+    known = {
+        read_image(images / name).tobytes(): np.rot90(depth_m, quarters).copy()
+        for name, depth_m in scene.depth_m.items()
+    }
+    use_mde(monkeypatch, lambda image: bent(known[image.tobytes()]))
+    words = ["colmap", str(scene.model), str(images), "--method", "lwlr", "--out", str(tmp_path)]
+    assert main(words) == 0
+    unsure = UNSURE in capsys.readouterr().err
+    assert unsure == (orientation == 3)  # a half turn has the same size
+    record = json.loads((tmp_path / "colmap.json").read_text())
+    assert all((UNSURE in frame["warnings"]) == unsure for frame in record["frames"].values())
+    scale = scene.scale(read_model(scene.model))
+    for name in NAMES:
+        stem = name.removesuffix(".png")
+        npy = np.load(tmp_path / "depths_npy" / f"{stem}.npy")
+        assert np.mean(np.abs(npy / (scale * scene.depth_m[name]) - 1)) < 0.02
+        inverse = splatting_reader(tmp_path, stem)
+        told = inverse < inverse.max()
+        np.testing.assert_allclose(inverse[told], 1 / npy[told], rtol=1e-3)
+
+
+def test_the_cameras_size_tells_whether_photographs_were_turned_before():
+    quarter, half = (
+        Orientation(transposed=True, columns_reversed=True),
+        Orientation(False, True, True),
+    )
+    upright = Orientation()
+    nowhere = Anchors([], [], [])
+    landscape, square = (ColmapFrame("a.jpg", s, nowhere, False) for s in ((300, 400), (400, 400)))
+    nearly = ColmapFrame("a.jpg", (400, 404), nowhere, False)
+    assert landscape.orientation((400, 300), quarter) == (quarter, True)
+    assert landscape.orientation((100, 75), quarter) == (quarter, True)  # a smaller copy
+    assert landscape.orientation((300, 400), quarter) == (upright, True)
+    assert landscape.orientation((300, 400), half) == (half, False)
+    assert landscape.orientation((300, 400), upright) == (upright, True)
+    assert square.orientation((400, 400), quarter) == (quarter, False)
+    assert square.orientation((400, 400), upright) == (upright, True)
+    assert nearly.orientation((404, 400), quarter) == (quarter, True)
+    assert nearly.orientation((400, 404), quarter) == (upright, True)
+    assert nearly.orientation((200, 202), quarter) == (quarter, False)
+    turn, _ = landscape.orientation((50, 50), quarter)
+    with pytest.raises(InputError, match=r"a\.jpg is 50×50 and the model's camera 400×300"):
+        landscape.anchors_in(turn.shape((50, 50)))
+
+
 def test_poor_and_failed_frames_are_named(scene, patched, tmp_path, capsys):
     model = read_model(scene.model)
     image = model.find_image_with_name(NAMES[0])
@@ -298,7 +366,7 @@ def test_a_wrong_folder_of_images_leaves_an_earlier_result_as_it_was(scene, tmp_
     assert not (tmp_path / "colmap.json").exists()
 
 
-@pytest.mark.parametrize("damage", ["missing", "small", "short"])
+@pytest.mark.parametrize("damage", ["missing", "small", "short", "turned"])
 def test_images_that_colmap_would_die_of_are_refused(scene, tmp_path, capfd, damage):
     images, out = tmp_path / "images", tmp_path / "out"
     shutil.copytree(scene.folder / "images", images)
@@ -307,6 +375,7 @@ def test_images_that_colmap_would_die_of_are_refused(scene, tmp_path, capfd, dam
         "missing": f"{bad}: no such file",
         "small": f"{bad} is 8×6 and the model's camera 320×240",
         "short": f"{bad}: not a readable image",
+        "turned": "is 240×320 and the model's camera 320×240; COLMAP takes no notice of the EXIF",
     }
     match damage:
         case "missing":
@@ -315,26 +384,34 @@ def test_images_that_colmap_would_die_of_are_refused(scene, tmp_path, capfd, dam
             Image.fromarray(np.zeros((6, 8, 3), np.uint8)).save(bad)
         case "short":
             bad.write_bytes(bad.read_bytes()[:9000])
+        case "turned":
+            tag(scene.folder / "images", images, 6, sideways=True)
     words = ["colmap", str(scene.model), str(images), "--undistort", "--out", str(out)]
     assert main([*words, "--method", "median"]) == 2
     assert said[damage] in capfd.readouterr().err
     assert not out.exists()
 
 
-def test_undistorting_gives_a_scene_of_pinholes_with_their_depth(scene, tmp_path, monkeypatch):
+@pytest.mark.parametrize("orientation", [1, 8])
+def test_undistorting_gives_a_scene_of_pinholes_with_their_depth(
+    scene, tmp_path, monkeypatch, orientation
+):
+    """COLMAP keeps the tag in what it makes; the estimator sees that upright."""
     seen = []
+    tag(scene.folder / "images", tmp_path / "tagged", orientation)
 
     def mde(image: np.ndarray) -> MDEOutput:
         seen.append(image.shape[:2])
         return MDEOutput(torch.ones(image.shape[:2]), "depth", model="flat")
 
     use_mde(monkeypatch, mde)
-    words = ["colmap", str(scene.model), str(scene.folder / "images"), "--undistort"]
+    words = ["colmap", str(scene.model), str(tmp_path / "tagged"), "--undistort"]
     assert main([*words, "--method", "interpolate", "--out", str(tmp_path)]) == 0
     model = read_model(tmp_path / "sparse" / "0")
     assert {camera.model_name for camera in model.cameras.values()} == {"PINHOLE"}
     (camera,) = model.cameras.values()
-    assert set(seen) == {(camera.height, camera.width)}
+    upright = camera.height, camera.width
+    assert set(seen) == {upright if orientation == 1 else upright[::-1]}
     # A wall's corner is where the pinhole, and not the lens, sees it.
     for name in NAMES:
         inverse = splatting_reader(tmp_path, name.removesuffix(".png"))

@@ -1,4 +1,4 @@
-"""How many threads work, and who may change that."""
+"""How many threads work and how precisely, and who may change that."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -6,7 +6,7 @@ from threading import Barrier
 import pytest
 import torch
 
-from scalefield.devices import one_thread
+from scalefield.devices import full_precision, one_thread
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +50,12 @@ def test_blocks_that_overlap_leave_what_they_found():
         for done in [pool.submit(first), pool.submit(second)]:
             done.result()
     assert torch.get_num_threads() == 2
+
+
+def test_full_precision_ends_with_its_block():
+    assert torch.backends.cudnn.allow_tf32
+    with full_precision():
+        kept = getattr(torch.backends.cudnn, "conv", None)  # by operation since torch 2.9
+        by_name = hasattr(kept, "fp32_precision")
+        assert kept.fp32_precision == "ieee" if by_name else not torch.backends.cudnn.allow_tf32
+    assert torch.backends.cudnn.allow_tf32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -144,6 +145,14 @@ class Bends:
             product = product * (-0.5 * LOG2_E if term.shape == "gaussian" else LOG2_E**2)
             self.products.append(product.to(dtype).contiguous())
             self.amplitudes.append(anchors.amplitude[:, j] * float(term.amplitude) ** 2)
+
+    def __getitem__(self, which: Tensor) -> Bends:
+        """Between the points and some of the anchors."""
+        some = copy(self)
+        some.count = len(which)
+        some.products = [product.index_select(1, which) for product in self.products]
+        some.amplitudes = [amplitude.index_select(0, which) for amplitude in self.amplitudes]
+        return some
 
     def weighted(self, sights: Sights, alpha: Float[Tensor, " n"]) -> Float[Tensor, "m terms"]:
         """Each term's part of E[ℓ] at some points, in sums over the anchors."""

@@ -17,7 +17,8 @@ from scalefield.anchors import Anchors
 from scalefield.colmap_files import check_counts
 from scalefield.ending import uninterrupted
 from scalefield.errors import InputError, MissingExtra, brief
-from scalefield.files import IMAGE_ERRORS, open_image, read_bytes
+from scalefield.files import IMAGE_ERRORS, ORIENTATION, open_image, read_bytes
+from scalefield.orientation import Orientation
 
 SIGMA_FLOOR = 0.02
 """Fraction of depth added to every sigma. No relative depth is better than this, and without it
@@ -42,14 +43,32 @@ class ColmapFrame:
     distorted: bool
     """Whether the camera has a lens that splatting trainers do not know."""
 
+    def fits(self, shape: tuple[int, int]) -> bool:
+        """Whether an image of this size can be the model's, or a smaller copy of it."""
+        down, across = (found / own for found, own in zip(shape, self.shape, strict=True))
+        return abs(math.log(down / across)) <= SCALE_TOLERANCE
+
+    def orientation(self, upright: tuple[int, int], exif: Orientation) -> tuple[Orientation, bool]:
+        """How the pixels that the model knows lie to the upright picture, and if that is certain.
+
+        COLMAP takes pixels as they are stored, whatever EXIF says. Who turned the photographs for
+        it has a camera of the upright picture's size; where both have one size, nothing tells.
+        """
+        for match in (self.shape.__eq__, self.fits):
+            either = dict.fromkeys((exif, Orientation()))
+            which = [one for one in either if match(one.shape(upright))]
+            if which:
+                return which[0], len(which) == 1
+        return exif, True  # a size of neither, which `anchors_in` refuses
+
     def anchors_in(self, shape: tuple[int, int]) -> Anchors:
         """The anchors for an image of this size: the model's, or a smaller copy of it."""
         if shape == self.shape:
             return self.anchors
-        down, across = (found / own for found, own in zip(shape, self.shape, strict=True))
-        if abs(math.log(down / across)) > SCALE_TOLERANCE:
+        if not self.fits(shape):
             found, wanted = (f"{s[1]}×{s[0]}" for s in (shape, self.shape))
             raise InputError(f"{self.name} is {found} and the model's camera {wanted}")
+        down, across = (found / own for found, own in zip(shape, self.shape, strict=True))
         u, v = (self.anchors.u + 0.5) * across - 0.5, (self.anchors.v + 0.5) * down - 0.5
         return Anchors(u, v, self.anchors.depth_m, self.anchors.sigma_m)
 
@@ -224,7 +243,7 @@ def _require_size(path: Path, camera: Any) -> None:
     try:
         with open_image(read_bytes(path)) as image:
             image.load()
-            found = image.size
+            found, turned = image.size, image.getexif().get(ORIENTATION, 1) in range(5, 9)
     except InputError:
         raise
     except IMAGE_ERRORS as e:
@@ -232,7 +251,11 @@ def _require_size(path: Path, camera: Any) -> None:
     wanted = camera.width, camera.height
     if found != wanted:
         is_, should_be = (f"{width}×{height}" for width, height in (found, wanted))
-        raise InputError(f"{path} is {is_} and the model's camera {should_be}")
+        hint = "; COLMAP takes no notice of the EXIF that turns it, so turn its pixels"
+        raise InputError(
+            f"{path} is {is_} and the model's camera {should_be}"
+            + (hint if turned and found == wanted[::-1] else "")
+        )
 
 
 def split_poor(frames: list[ColmapFrame], least: int) -> tuple[list[ColmapFrame], dict[str, int]]:

@@ -9,7 +9,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.bends import Bends, Sights, Terms, all_terms, rough_terms, smooth_terms
+from scalefield.bends import (
+    Bends,
+    Sights,
+    Terms,
+    all_terms,
+    pairs_at_once,
+    rough_terms,
+    smooth_terms,
+)
 from scalefield.cues import upsample
 from scalefield.cusps import cusps_for
 from scalefield.hearing import FEW
@@ -18,9 +26,6 @@ from scalefield.lattice import Lattice, lattice_for
 from scalefield.patchwork import Patchwork
 from scalefield.posterior import Posterior
 from scalefield.scene import Scene
-
-BAND_PIXELS = 1 << 16
-"""Pixels that are looked at at once where they are computed one by one."""
 
 
 def dense_mean(posterior: Posterior | Patchwork, scene: Scene) -> Float[Tensor, "h w"]:
@@ -109,8 +114,9 @@ def exact_bends(
 def every_pixel(scene: Scene, terms: Terms) -> Iterator[tuple[slice, Sights]]:
     """What some terms look at in every pixel, row by row, and which pixels these are."""
     log_depth, width = scene.log_depth.flatten(), scene.mde_output.shape[1]
-    for first in range(0, len(log_depth), BAND_PIXELS):
-        some = log_depth[first : first + BAND_PIXELS]
+    step = pairs_at_once(log_depth) // 4
+    for first in range(0, len(log_depth), step):
+        some = log_depth[first : first + step]
         number = torch.arange(first, first + len(some), device=some.device)
         row = number.div(width, rounding_mode="floor")
         place = torch.stack([number % width, row], dim=1).float()
@@ -125,11 +131,10 @@ def bends_at(
     if isinstance(posterior, Posterior):
         bends = Bends(kernel, posterior.anchors, scene.middle, dtype, terms)
         return bends.weighted(sights, posterior.alpha)
+    bends = Bends(kernel, posterior.anchors, scene.middle, dtype, terms)
     made = torch.zeros_like(sights.amplitude)
     for number, where, share in posterior.shares(sights.position + scene.middle):
-        near = posterior.anchors[posterior.patches[number].near]
-        parts = Bends(kernel, near, scene.middle, dtype, terms).weighted(
-            sights[where], posterior.alphas[number]
-        )
-        made[where] += share[:, None].to(dtype) * parts
+        near = bends[posterior.heard[number]]
+        parts = near.weighted(sights[where], posterior.alphas[number])
+        made.index_add_(0, where, share[:, None].to(dtype) * parts)
     return made

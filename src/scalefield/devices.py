@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import Lock
+from typing import Any
 
 import torch
 
@@ -21,36 +23,49 @@ def usable(device: str) -> str:
     return device
 
 
-class _OneThread:
-    """Who wants one thread at present, and how many there were before."""
+class _Meanwhile:
+    """A setting of torch's for the whole process that holds while anyone is inside; the last who
+    leaves puts back what was there before the first came."""
 
-    def __init__(self) -> None:
-        self.lock, self.inside, self.before = Lock(), 0, 1
+    def __init__(self, read: Callable[[], Any], write: Callable[[Any], None], wanted: Any) -> None:
+        self.read, self.write, self.wanted = read, write, wanted
+        self.lock, self.inside, self.before = Lock(), 0, None
 
-    def enter(self) -> None:
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
         with self.lock:
             if not self.inside:
-                self.before = torch.get_num_threads()
-                torch.set_num_threads(1)
+                self.before = self.read()
+                self.write(self.wanted)
             self.inside += 1
-
-    def leave(self) -> None:
-        with self.lock:
-            self.inside -= 1
-            if not self.inside:
-                torch.set_num_threads(self.before)
-
-
-_one_thread = _OneThread()
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.inside -= 1
+                if not self.inside:
+                    self.write(self.before)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """For many small matrices one after another: several threads wait for each other at every one,
-    and on a busy machine for whole time slices. The number is torch's, for the whole process; the
-    last of those who are inside at once puts it back."""
-    _one_thread.enter()
-    try:
-        yield
-    finally:
-        _one_thread.leave()
+one_thread = _Meanwhile(torch.get_num_threads, torch.set_num_threads, 1)
+"""For many small matrices one after another: several threads wait for each other at every one, and
+on a busy machine for whole time slices."""
+
+_by_name = hasattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision")  # torch 2.9
+_convolutions = torch.backends.cudnn.conv if _by_name else torch.backends.cudnn
+_precision = "fp32_precision" if _by_name else "allow_tf32"
+
+full_precision = _Meanwhile(
+    partial(getattr, _convolutions, _precision),
+    partial(setattr, _convolutions, _precision),
+    "ieee" if _by_name else False,
+)
+"""Convolutions in float32 as a processor does them. A GPU would cut their factors to ten bits, and
+depth would differ by half a percent."""
+
+fastest_kernels = _Meanwhile(
+    partial(getattr, torch.backends.cudnn, "benchmark"),
+    partial(setattr, torch.backends.cudnn, "benchmark"),
+    True,
+)
+"""cuDNN tries its kernels for each new size and keeps the fastest."""

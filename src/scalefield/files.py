@@ -222,10 +222,11 @@ def read_image(path: str | Path) -> np.ndarray:
         raise InputError(f"{path}: not a readable image ({brief(e)})") from None
 
 
-def is_turned(path: Path) -> bool:
-    """Whether `read_image` turns or mirrors the image, because its EXIF says so."""
+def exif_orientation(path: Path) -> int:
+    """1 for a picture that is stored upright, 2 to 8 for one that `read_image` turns or mirrors."""
     with open_image(read_bytes(path)) as image:
-        return image.getexif().get(ORIENTATION, 1) in range(2, 9)
+        tag = image.getexif().get(ORIENTATION, 1)
+    return tag if tag in range(2, 9) else 1
 
 
 def read_labels(path: str | Path) -> np.ndarray:

@@ -8,6 +8,7 @@ graph that is captured once and replayed for every image of the same size.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scalefield.cues import grid_log_depth, sample_at, upsample
+from scalefield.devices import fastest_kernels, full_precision
 from scalefield.errors import InputError
 from scalefield.generator import Generator
 from scalefield.methods.basis import load_generator
@@ -39,17 +41,55 @@ class Inputs(NamedTuple):
     """F, for a generator that was trained with it."""
 
 
+class Steps(NamedTuple):
+    """The two steps that visit every cell or pixel."""
+
+    basis_maps: Callable[[Tensor | None, Tensor], Tensor]
+    """E in float32, on its grid, from F and D."""
+    apply: Callable[[Tensor, Tensor], Tensor]
+    """D̂ from D and ℓ on the grid."""
+
+
+def torch_steps(generator: Generator) -> Steps:
+    """As torch does them."""
+    dtype = generator.basis_head.weight.dtype
+
+    def basis_maps(features: Tensor | None, mde_depth: Tensor) -> Tensor:
+        log_depth = grid_log_depth(mde_depth, generator.config.cells).to(dtype)
+        return generator(features, log_depth).basis_maps.float()
+
+    def apply(mde_depth: Tensor, log_scale: Tensor) -> Tensor:
+        shape = (mde_depth.shape[1], mde_depth.shape[2])
+        return mde_depth * upsample(log_scale[:, None], shape)[:, 0].exp()
+
+    return Steps(basis_maps, apply)
+
+
+def fused_steps(generator: Generator) -> Steps:
+    """As `fused` does them on a GPU; as torch does them elsewhere, where there is no Triton, and
+    for norms of other groups than eight channels."""
+    if not generator.basis_head.weight.is_cuda or generator.config.width % 16:
+        return torch_steps(generator)
+    try:
+        from scalefield.fused import FusedGenerator, apply
+    except ImportError:
+        return torch_steps(generator)
+    return Steps(FusedGenerator(generator), apply)
+
+
 @torch.no_grad()
-def metric_depth(generator: Generator, inputs: Inputs) -> Float[Tensor, "b h w"]:
+def metric_depth(
+    generator: Generator, inputs: Inputs, steps: Steps | None = None
+) -> Float[Tensor, "b h w"]:
     """D̂ = D · e^ℓ with ℓ = Eᵀw of each image, as `Basis` recovers it; NaN without any anchor.
 
-    The generator may be in half precision; the solve is in float64.
+    The generator may be in half precision; the solve is in float64. `steps`: `torch_steps` by
+    default.
     """
+    steps = steps or torch_steps(generator)
     mde_depth, pixels, depth_m, features = inputs
     shape = (mde_depth.shape[1], mde_depth.shape[2])
-    dtype = generator.basis_head.weight.dtype
-    log_depth = grid_log_depth(mde_depth, generator.config.cells)
-    maps = generator(features, log_depth.to(dtype)).basis_maps.float()
+    maps = steps.basis_maps(features, mde_depth)
 
     column, row = (pixels + 0.5).floor().unbind(dim=-1)
     inside = (column >= 0) & (column < shape[1]) & (row >= 0) & (row < shape[0])
@@ -63,8 +103,9 @@ def metric_depth(generator: Generator, inputs: Inputs) -> Float[Tensor, "b h w"]
     solution = solve(sample_at(maps, position), y, known.double(), generator.config.ridge)
 
     # Upsampling is linear: ℓ is combined on the grid and one map is upsampled, not K.
-    log_scale = upsample(solution.log_scale(maps)[:, None], shape)[:, 0]
-    return (mde_depth * log_scale.exp()).masked_fill(~known.any(dim=1)[:, None, None], torch.nan)
+    log_scale = solution.log_scale(maps)
+    nothing = ~known.any(dim=1)[:, None, None]
+    return steps.apply(mde_depth, log_scale.masked_fill(nothing, torch.nan))
 
 
 class Live:
@@ -109,13 +150,20 @@ class Live:
             torch.ones(batch, *shape, device=device),
             torch.zeros(batch, anchors, 2, device=device),
             torch.zeros(batch, anchors, device=device),
-            torch.zeros(batch, *features, device=device, dtype=dtype)
+            torch.zeros(batch, *features, device=device, dtype=dtype).to(
+                memory_format=torch.channels_last
+            )
             if wanted and features is not None
             else None,
         )
+        self.steps = fused_steps(self.generator)
         self.graph: torch.cuda.CUDAGraph | None = None
         if self.inputs.mde_depth.is_cuda:
-            self.graph, self.depth_m = captured(self.generator, self.inputs)
+            self.graph, self.depth_m = captured(self.run)
+
+    def run(self) -> Float[Tensor, "b h w"]:
+        """What the inputs hold, made metric."""
+        return metric_depth(self.generator, self.inputs, self.steps)
 
     def __call__(
         self,
@@ -151,20 +199,21 @@ class Live:
                 )
             ours.features.copy_(features, non_blocking=True)
         if self.graph is None:
-            return metric_depth(self.generator, ours)
+            return self.run()
         self.graph.replay()
         return self.depth_m
 
 
-def captured(generator: Generator, inputs: Inputs) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-    """A graph that reads `inputs` and writes the depth beside it."""
-    stream = torch.cuda.Stream(inputs.mde_depth.device)
+def captured(work: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    """A graph of work on a GPU, and where each replay leaves its result."""
+    stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UP):
-            metric_depth(generator, inputs)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        depth_m = metric_depth(generator, inputs)
-    return graph, depth_m
+    with full_precision(), fastest_kernels():
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                work()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = work()
+    return graph, result

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from scalefield.bends import pairs_at_once
 from scalefield.kernel import Kernel, Points
 from scalefield.posterior import Linear, Posterior, linear_columns
 
@@ -32,30 +36,39 @@ OVERLAP = 0.1
 """How far patches reach beyond their borders, in parts of their size, …"""
 LEAST_REACH = 1e-6
 """… and at least, which is far less than a pixel."""
+NOBODY = -1
+"""Stands among the anchors of a patch that has fewer than those solved with it."""
 
 
-@dataclass(frozen=True, eq=False)
-class Patch:
+class Box(NamedTuple):
+    """A part of the plane, or p of them, in the units of `Points.position`."""
+
+    lower: Float[Tensor, "*p 2"]
+    upper: Float[Tensor, "*p 2"]
+    """Its borders; infinite at the image's."""
+    reach: Float[Tensor, "*p 2"]
+    """How far beyond its borders it still has a say."""
+
+    def say(self, position: Float[Tensor, "m 2"]) -> Float[Tensor, "*p m"]:
+        """Its weight before all of them are made to sum to one: 1 inside, smoothly 0 outside."""
+        lower, upper, reach = (side[..., None, :] for side in self)
+        within = torch.minimum(position - lower, upper - position)
+        ramp = within.mul_(0.5).div_(reach).add_(0.5).clamp_(0, 1)
+        across, down = (ramp * ramp * (3 - 2 * ramp)).unbind(dim=-1)
+        return across * down
+
+    def reaches(self, lower: Float[Tensor, " 2"], upper: Float[Tensor, " 2"]) -> Bool[Tensor, "*p"]:
+        """Whether it may have a say in another box."""
+        apart = torch.maximum(self.lower - self.reach - upper, lower - self.upper - self.reach)
+        return (apart < 0).all(dim=-1)
+
+
+class Patch(NamedTuple):
     """A box of the image, the anchors in it and those that it hears."""
 
-    lower: Float[Tensor, " 2"]
-    upper: Float[Tensor, " 2"]
-    """Its borders in the units of `Points.position`; infinite at the image's."""
-    reach: Float[Tensor, " 2"]
-    """How far beyond its borders it still has a say."""
+    box: Box
     own: Int64[Tensor, " o"]
     near: Int64[Tensor, " n"]
-
-    def say(self, position: Float[Tensor, "m 2"]) -> Float[Tensor, " m"]:
-        """Its weight before all of them are made to sum to one: 1 inside, smoothly 0 outside."""
-        within = torch.minimum(position - self.lower, self.upper - position)
-        ramp = (0.5 * within / self.reach + 0.5).clamp(0, 1)
-        return (ramp * ramp * (3 - 2 * ramp)).prod(dim=1)
-
-    def reaches(self, lower: Float[Tensor, " 2"], upper: Float[Tensor, " 2"]) -> bool:
-        """Whether it may have a say in a box."""
-        apart = torch.maximum(self.lower - self.reach - upper, lower - self.upper - self.reach)
-        return bool((apart < 0).all())
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +93,13 @@ class Patchwork:
     """Given anchors far from one another; the linear parts are its own."""
     spread: Int64[Tensor, " s"]
     """Which anchors those are."""
-    patches: tuple[Patch, ...]
+    boxes: Box
+    """Where each patch has its say, …"""
+    heard: tuple[Int64[Tensor, " _"], ...]
+    """… the anchors that it hears, …"""
     alphas: tuple[Float[Tensor, " _"], ...]
-    """`Posterior.alpha` of each patch; factors would be too much to keep."""
-    left_out: tuple[Float[Tensor, " n"], Float[Tensor, " n"]]
+    """… and its `Posterior.alpha`; factors would be too much to keep."""
+    left_out: Float[Tensor, "2 n"]
 
     @classmethod
     def fit(
@@ -102,17 +118,20 @@ class Patchwork:
         coarse = Posterior.fit(kernel, anchors[spread], y[spread], noise[spread], offset)
         residual = y - offset - anchors.mean
         residual = residual - linear_columns(kernel, anchors) @ coarse.linear_weights()
-        patches = tuple(cut(anchors.position, spread[:FAR]))
-        alphas, left_out = [], (torch.empty_like(y), torch.empty_like(y))
-        for patch in patches:
-            solved = local(kernel, anchors, residual, noise, patch)
-            alphas.append(solved.alpha)
-            own = torch.searchsorted(patch.near, patch.own)
-            for all_of_them, found in zip(left_out, solved.leave_one_out(), strict=True):
-                all_of_them[patch.own] = found[own]
+        patches = [*cut(anchors.position.cpu(), spread[:FAR].cpu())]
+        boxes = Box(*(torch.stack(side).to(y.device) for side in zip(*(p.box for p in patches))))
+        own, heard = (sent([p[i] for p in patches], y.device) for i in (1, 2))
+        alphas, left_out = [], y.new_empty(2, len(y))
+        for some in at_once(len(patches), y):
+            near = padded(heard[some])
+            solved = local(kernel, anchors, residual, noise, near)
+            alphas += trimmed(solved.alpha, heard[some])
+            found = leave_out(solved, near, padded(own[some]))
+            kept = [torch.cat(trimmed(values, own[some])) for values in found]
+            left_out[:, torch.cat(own[some])] = torch.stack(kept)
         return cls(
             kernel, anchors, member, part, noise, residual,
-            coarse, spread, patches, tuple(alphas), left_out,
+            coarse, spread, boxes, heard, tuple(alphas), left_out,
         )  # fmt: skip
 
     def shares(
@@ -120,23 +139,23 @@ class Patchwork:
     ) -> Iterator[tuple[int, Int64[Tensor, " k"], Float[Tensor, " k"]]]:
         """For each patch that has a say: its number, at which positions, and its weights there,
         which over all patches sum to one."""
-        said = []
-        total = torch.zeros_like(position[:, 0])
-        first, last = position.amin(dim=0), position.amax(dim=0)
-        for number, patch in enumerate(self.patches):
-            if not patch.reaches(first, last):
-                continue
-            say = patch.say(position)
-            (where,) = say.nonzero(as_tuple=True)
-            if len(where):
-                said.append((number, where, say[where]))
-                total[where] += say[where]
-        for number, where, say in said:
-            yield number, where, say / total[where]
+        said, total = [], torch.zeros_like(position[:, 0])
+        reaches = self.boxes.reaches(position.amin(dim=0), position.amax(dim=0))
+        for some in reaches.nonzero()[:, 0].split(max(1, pairs_at_once(position) // len(position))):
+            say = Box(*(side[some] for side in self.boxes)).say(position)
+            total += say.sum(dim=0)
+            number, where = say.nonzero(as_tuple=True)
+            counts = torch.stack([some, (say > 0).sum(dim=1)]).tolist()
+            said.append((*counts, where, say[number, where]))
+        for numbers, counts, where, say in said:
+            share = say / total[where]
+            for one in zip(numbers, where.split(counts), share.split(counts), strict=True):
+                if len(one[1]):
+                    yield one
 
-    def bends(self, number: int) -> Posterior:
-        """The bends alone, as a patch sees them."""
-        return local(self.kernel, self.anchors, self.residual, self.noise, self.patches[number])
+    def bends(self, near: Int64[Tensor, "p n"]) -> Posterior:
+        """The bends alone, as patches see them that hear these anchors."""
+        return local(self.kernel, self.anchors, self.residual, self.noise, near)
 
     def linear(self) -> Linear:
         """The parts that do not bend."""
@@ -157,7 +176,7 @@ class Patchwork:
         total = points.mean + self.coarse.offset + columns @ self.coarse.linear_weights()
         bending = bends_of(self.kernel)
         for number, where, share in self.shares(points.position):
-            cross = bending(points[where], self.anchors[self.patches[number].near])
+            cross = bending(points[where], self.anchors[self.heard[number]])
             total[where] += share * (cross @ self.alphas[number])
         return total
 
@@ -168,8 +187,8 @@ class Patchwork:
         linear = linear_columns(self.kernel, points)
         columns = linear_columns(self.kernel, self.anchors)
         for number, where, share in self.shares(points.position):
-            near = self.patches[number].near
-            bent = share[:, None] * self.bends(number).speakers(points[where])
+            near = self.heard[number]
+            bent = share[:, None] * self.bends(near[None])[0].speakers(points[where])
             heard[where[:, None], near] += bent
             linear[where] -= bent @ columns[near]
         # The linear parts are linear in what was said at the anchors far from one another.
@@ -182,17 +201,22 @@ class Patchwork:
         columns, linear = (linear_columns(self.kernel, p) for p in (self.anchors, points))
         unknown = self.linear_covariance()
         deviation = torch.zeros_like(points.mean)
-        for number, where, share in self.shares(points.position):
-            solved, here = self.bends(number), points[where]
+        shares = [*self.shares(points.position)]
+        for some in at_once(len(shares), deviation):
+            numbers, places, parts = zip(*shares[some], strict=True)
+            near, where = padded([self.heard[number] for number in numbers]), padded(places)
+            solved, here = self.bends(near), points[where]
             cross = solved.kernel(solved.anchors, here)
             half = torch.linalg.solve_triangular(solved.factor, cross, upper=False)
-            bent = solved.kernel.variance(here) - half.square().sum(dim=0)
+            bent = solved.kernel.variance(here) - half.square().sum(dim=1)
             # Where the linear parts are wrong, bends make it good as far as there are anchors.
-            near = columns[self.patches[number].near]
-            known = torch.linalg.solve_triangular(solved.factor, near, upper=False)
+            known = torch.linalg.solve_triangular(solved.factor, columns[near], upper=False)
             left = linear[where] - half.mT @ known
-            variance = bent + ((left @ unknown) * left).sum(dim=1)
-            deviation[where] += share * variance.clamp(min=0).sqrt()
+            variance = bent + ((left @ unknown) * left).sum(dim=2)
+            deviations = trimmed(variance.clamp(min=0).sqrt(), places)
+            # One patch after another, for sums of a fixed order: none has a point twice.
+            for place, part, found in zip(places, parts, deviations, strict=True):
+                deviation.index_add_(0, place, part * found)
         return deviation.square()
 
     def covariance(self, points: Points) -> Float[Tensor, "m m"]:
@@ -201,7 +225,8 @@ class Patchwork:
 
     def leave_one_out(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
         """What its patch says of each anchor without it: the residual and its deviation."""
-        return self.left_out
+        residual, deviation = self.left_out
+        return residual, deviation
 
 
 def bends_of(kernel: Kernel) -> Kernel:
@@ -214,12 +239,48 @@ def local(
     anchors: Points,
     residual: Float[Tensor, " n"],
     noise: Float[Tensor, " n"],
-    patch: Patch,
+    near: Int64[Tensor, "p k"],
 ) -> Posterior:
-    """The bends given what the linear parts leave at the anchors that a patch hears."""
-    near, zero = anchors[patch.near], residual.new_zeros(())
-    said = residual[patch.near] + near.mean  # which `fit` takes off again
-    return Posterior.fit(bends_of(kernel), near, said, noise[patch.near], zero)
+    """The bends given what the linear parts leave at the anchors that each of p patches hears.
+    `NOBODY` has an amplitude of zero: independent of all others, it changes nothing."""
+    heard, nobody = anchors[near], near == NOBODY
+    amplitude = heard.amplitude.masked_fill(nobody[..., None], 0)
+    heard = dataclasses.replace(heard, amplitude=amplitude)
+    said = residual[near].masked_fill(nobody, 0) + heard.mean  # which `fit` takes off again
+    apart, zero = noise[near].masked_fill(nobody, 1), residual.new_zeros(len(near))
+    return Posterior.fit(bends_of(kernel), heard, said, apart, zero)
+
+
+def leave_out(
+    solved: Posterior, near: Int64[Tensor, "p n"], own: Int64[Tensor, "p o"]
+) -> tuple[Float[Tensor, "p o"], Float[Tensor, "p o"]]:
+    """`Posterior.leave_one_out` for some of the anchors: of the inverse of LLᵀ, the diagonal holds
+    the squared columns of L⁻¹."""
+    which = (near[:, :, None] == own[:, None]).to(solved.alpha.dtype)
+    columns = torch.linalg.solve_triangular(solved.factor, which, upper=False)
+    precision = columns.square().sum(dim=1)
+    return (solved.alpha[:, None] @ which)[:, 0] / precision, precision.rsqrt()
+
+
+def at_once(patches: int, where: Tensor) -> Iterator[slice]:
+    """Patches that are solved together: on a processor one, on a GPU as many as keep it busy."""
+    step = 32 if where.is_cuda else 1
+    return (slice(first, first + step) for first in range(0, patches, step))
+
+
+def sent(rows: list[Int64[Tensor, " _"]], device: torch.device) -> tuple[Tensor, ...]:
+    """Rows of any lengths, brought to a device in one piece."""
+    return torch.cat(rows).to(device).split([len(row) for row in rows])
+
+
+def padded(rows: Sequence[Int64[Tensor, " _"]]) -> Int64[Tensor, "p n"]:
+    """Rows of any lengths as a table, …"""
+    return pad_sequence([*rows], batch_first=True, padding_value=NOBODY)
+
+
+def trimmed(table: Float[Tensor, "p n"], rows: Sequence[Tensor]) -> list[Float[Tensor, " _"]]:
+    """… and a table as rows of these lengths."""
+    return [values[: len(row)] for values, row in zip(table, rows, strict=True)]
 
 
 def one_a_pixel(
@@ -244,15 +305,21 @@ def one_a_pixel(
 
 def far_apart(anchors: Points, n: int) -> Int64[Tensor, " s"]:
     """Up to n anchors, each farthest in position and log-depth from those before it."""
-    place = torch.cat([anchors.position, 0.5 * anchors.log_depth[:, None]], dim=1)
-    nearest = torch.full_like(place[:, 0], torch.inf)
-    at = (place - place.mean(dim=0)).square().sum(dim=1).argmin()
-    chosen = []
-    for _ in range(min(n, len(place))):
+    place = torch.cat([anchors.position, 0.5 * anchors.log_depth[:, None]], dim=1).cpu()
+    order = place[:, 0].argsort(stable=True)
+    place = place[order]
+    at = int((place - place.mean(dim=0)).square().sum(dim=1).argmin())
+    u, v, d = place.T.contiguous().numpy()
+    nearest, chosen = np.full(len(u), np.inf), []
+    for _ in range(min(n, len(u))):
         chosen.append(at)
-        nearest = torch.minimum(nearest, (place - place[at]).square().sum(dim=1))
-        at = nearest.argmax()
-    return torch.stack(chosen)
+        # This one was the farthest: whom it comes nearer to is not that far away.
+        reach = 1.001 * math.sqrt(nearest[at])
+        some = slice(*u.searchsorted((u[at] - reach, u[at] + reach)))
+        square = (u[some] - u[at]) ** 2 + (v[some] - v[at]) ** 2 + (d[some] - d[at]) ** 2
+        np.minimum(nearest[some], square, out=nearest[some])
+        at = int(nearest.argmax())
+    return order[chosen].to(anchors.position.device)
 
 
 def cut(position: Float[Tensor, "n 2"], far: Int64[Tensor, " f"]) -> Iterator[Patch]:
@@ -263,7 +330,7 @@ def cut(position: Float[Tensor, "n 2"], far: Int64[Tensor, " f"]) -> Iterator[Pa
         own, lower, upper = boxes.pop()
         if len(own) <= OWN:
             reach, near = around(position, lower, upper)
-            yield Patch(lower, upper, reach, own, torch.cat([near, far]).unique())
+            yield Patch(Box(lower, upper, reach), own, torch.cat([near, far]).unique())
             continue
         place = position[own]
         axis = int((place.amax(dim=0) - place.amin(dim=0)).argmax())

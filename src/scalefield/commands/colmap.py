@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from scalefield.colmap import ColmapFrame
 
 
+UNSURE = (
+    "EXIF turns the picture in a way that its size does not show; the model is taken to be made of "
+    "the pixels as they are stored, which is how COLMAP reads them"
+)
+
+
 @dataclass(frozen=True)
 class ColmapCommand:
     """Recover depth for every registered image of a COLMAP model, in the model's own scale.
@@ -97,7 +103,7 @@ class ColmapCommand:
             self.out / "colmap.json",
             {"frames": done, "poor": poor, "failed": failed, "provenance": provenance()},
         )
-        for sentence in _complaints(rich, poor, failed):
+        for sentence in _complaints(rich, poor, failed, done):
             print(f"scalefield: {sentence}", file=sys.stderr)
         print(f"{len(done)} recovered, {len(poor)} too poor, {len(failed)} failed; in {self.out}")
         return 1 if failed else 0
@@ -119,10 +125,16 @@ class ColmapCommand:
 
 
 def _complaints(
-    rich: list[ColmapFrame], poor: dict[str, int], failed: dict[str, str]
+    rich: list[ColmapFrame],
+    poor: dict[str, int],
+    failed: dict[str, str],
+    done: dict[str, dict[str, Any]],
 ) -> Iterator[str]:
     yield from (f"{name} is too poor: {count} usable points" for name, count in poor.items())
     yield from failed.values()
+    unsure = sum(UNSURE in record["warnings"] for record in done.values())
+    if unsure:
+        yield f"of {unsure} images, {UNSURE}"
     if any(frame.distorted for frame in rich):
         yield (
             "the cameras have lens distortion, which splatting trainers refuse; --undistort "
@@ -144,12 +156,16 @@ class _Recover:
 
         from scalefield.export.splatting import write_npy_depth
         from scalefield.files import read_image
+        from scalefield.orientation import Orientation
         from scalefield.recovery import recover_from
 
-        image = read_image(self.images / frame.name)
-        anchors = frame.anchors_in(image.shape[:2])
+        path = self.images / frame.name
+        image = read_image(path)  # upright, as estimators know the world
+        shape = image.shape[:2]
+        turn, certain = frame.orientation(shape, Orientation.of(path))
+        anchors = turn.upright(frame.anchors_in(turn.shape(shape)), shape)
         recovery = recover_from(self.mde(image), anchors, self.method).numpy()
-        write_npy_depth(self.folder / f"{stem}.npy", recovery.depth_m)
+        write_npy_depth(self.folder / f"{stem}.npy", turn.stored(recovery.depth_m))
         report = recovery.report
         return {
             "anchors": report.anchors_used,
@@ -158,5 +174,5 @@ class _Recover:
             "nearest": float(np.nanpercentile(recovery.depth_m, 0.1)),
             "hole_pixels": report.hole_pixels,
             "fallbacks": list(report.fallbacks),
-            "warnings": list(report.warnings),
+            "warnings": [*report.warnings, *([] if certain else [UNSURE])],
         }

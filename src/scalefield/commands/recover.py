@@ -150,12 +150,12 @@ class RecoverCommand:
 
     def place(self, anchors: Anchors, image: np.ndarray) -> None:
         """Refuse anchors outside the photograph before the estimator runs."""
-        from scalefield.files import is_turned
+        from scalefield.files import exif_orientation
 
         try:
             anchors.pixels(image.shape[:2])
         except InputError as e:
-            if not is_turned(self.image):
+            if exif_orientation(self.image) == 1:
                 raise
             turned = "its EXIF turns the photograph, and u and v count in the upright picture"
             raise InputError(f"{e}; {turned}") from None

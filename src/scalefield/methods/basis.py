@@ -15,6 +15,7 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.cues import grid_log_depth, sample, upsample
+from scalefield.devices import full_precision
 from scalefield.errors import InputError
 from scalefield.generator import BasisMaps, Generator
 from scalefield.integrity import verified
@@ -109,7 +110,8 @@ def basis_maps(generator: Generator, mde_output: MDEOutput) -> BasisMaps:
         features = None if mde_output.features is None else mde_output.features[None].float()
         if not generator.config.feature_channels or generator.config.zero_features:
             features = None
-        mde_output.memo[generator] = generator(features, log_depth)
+        with full_precision():
+            mde_output.memo[generator] = generator(features, log_depth)
     return mde_output.memo[generator]
 
 

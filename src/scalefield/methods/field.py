@@ -24,6 +24,7 @@ from scalefield.cues import grid_image, grid_shape, log_depth_and_level, upsampl
 from scalefield.decomposition import Decomposition
 from scalefield.dense import dense_mean, dense_parts
 from scalefield.deviation import STD_CELLS, dense_std
+from scalefield.devices import full_precision
 from scalefield.doubt import doubt
 from scalefield.embedding import FieldMaps, FieldNet, FieldNetConfig, Layout
 from scalefield.errors import InputError, brief
@@ -114,7 +115,8 @@ class FieldModel:
             if isinstance(self.net, FieldNet):
                 self.net.to(log_depth.device)
                 features = features if self.net.config.feature_channels else None
-            maps = self.net(log_depth, image, features)
+            with full_precision():
+                maps = self.net(log_depth, image, features)
             lengths = [float(term.depth_length) for term in self.kernel.terms]
             # Without its memo, which holds the scene: circles wait for the garbage collector.
             alone = copy(mde_output)
@@ -262,7 +264,7 @@ def condition(
     if len(y) <= EXACT_ANCHORS:
         return Posterior.fit(kernel, points, y, noise, offset), ()
     patchwork = Patchwork.fit(kernel, points, y, noise, offset)
-    patches = len(patchwork.patches)
+    patches = len(patchwork.heard)
     return patchwork, (f"{len(y)} anchors were solved in {patches} patches that overlap",)
 
 
