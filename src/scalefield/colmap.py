@@ -17,7 +17,7 @@ from scalefield.anchors import Anchors
 from scalefield.colmap_files import check_counts
 from scalefield.ending import uninterrupted
 from scalefield.errors import InputError, MissingExtra, brief
-from scalefield.files import IMAGE_ERRORS, ORIENTATION, open_image, read_bytes
+from scalefield.files import read_image
 from scalefield.orientation import Orientation
 
 SIGMA_FLOOR = 0.02
@@ -240,21 +240,14 @@ def undistort(model_folder: Path, images_folder: Path, out: Path) -> tuple[Path,
 
 def _require_size(path: Path, camera: Any) -> None:
     """COLMAP ends the process over another size, and makes up what a damaged image lacks."""
-    try:
-        with open_image(read_bytes(path)) as image:
-            image.load()
-            found, turned = image.size, image.getexif().get(ORIENTATION, 1) in range(5, 9)
-    except InputError:
-        raise
-    except IMAGE_ERRORS as e:
-        raise InputError(f"{path}: not a readable image ({brief(e)})") from None
-    wanted = camera.width, camera.height
+    upright, exif = read_image(path).shape[:2], Orientation.of(path)
+    found, wanted = exif.shape(upright), (camera.height, camera.width)
     if found != wanted:
-        is_, should_be = (f"{width}×{height}" for width, height in (found, wanted))
-        hint = "; COLMAP takes no notice of the EXIF that turns it, so turn its pixels"
+        is_, should_be = (f"{width}×{height}" for height, width in (found, wanted))
+        turned = "; COLMAP takes no notice of the EXIF that turns it, so turn its pixels"
         raise InputError(
             f"{path} is {is_} and the model's camera {should_be}"
-            + (hint if turned and found == wanted[::-1] else "")
+            + (turned if upright == wanted else "")
         )
 
 

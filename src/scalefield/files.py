@@ -226,7 +226,7 @@ def exif_orientation(path: Path) -> int:
     """1 for a picture that is stored upright, 2 to 8 for one that `read_image` turns or mirrors."""
     with open_image(read_bytes(path)) as image:
         tag = image.getexif().get(ORIENTATION, 1)
-    return tag if tag in range(2, 9) else 1
+    return int(tag) if tag in range(2, 9) else 1
 
 
 def read_labels(path: str | Path) -> np.ndarray:
