@@ -31,6 +31,8 @@ def test_matrix_products_give_what_the_kernel_gives(pairs, terms, at_once, monke
     wanted = slow[list(terms)]
     torch.testing.assert_close(bends.weighted(seen, alpha), (wanted @ alpha).mT, **close)
     torch.testing.assert_close(bends.rows(seen), wanted.sum(dim=0).mT, **close)
+    some = torch.tensor([2, 0])
+    torch.testing.assert_close(bends[some].rows(seen), bends.rows(seen)[some], **close)
     own = bends.own_rows(seen)  # three points for each of four anchors
     expected = torch.stack([wanted[:, 3 * i : 3 * i + 3, i].sum(dim=0) for i in range(4)])
     torch.testing.assert_close(own, expected, **close)

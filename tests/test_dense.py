@@ -33,7 +33,7 @@ def test_bands_of_pixels_are_the_whole_image(monkeypatch):
     slow = posterior.mean(scene.pixels(v, u)).float().reshape(SHAPE)
     # float32 blunts a cusp: the square root of its rounding.
     torch.testing.assert_close(whole, slow, atol=2e-3, rtol=0)
-    monkeypatch.setattr("scalefield.dense.BAND_PIXELS", 7)
+    monkeypatch.setattr("scalefield.dense.pairs_at_once", lambda _: 28)
     torch.testing.assert_close(dense_mean(posterior, scene), whole, atol=2e-3, rtol=0)
 
 

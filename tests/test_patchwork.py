@@ -66,7 +66,7 @@ def test_patches_that_hear_everyone_are_the_posterior(n, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(patchwork, "OWN", 7)
         found = Patchwork.fit(KERNEL, anchors, y, noise)
-    assert len(found.patches) >= len(anchors.position.unique(dim=0)) / 7
+    assert len(found.heard) >= len(anchors.position.unique(dim=0)) / 7
     exact = Posterior.fit(KERNEL, anchors, y, noise, found.coarse.offset)
     close = {"rtol": 1e-6, "atol": 1e-7}
     torch.testing.assert_close(found.mean(query), exact.mean(query), **close)
@@ -82,7 +82,7 @@ def test_patches_that_hear_their_neighbours_are_close_to_it(small, clustered):
     y = y + 0.01 * torch.randn(600, generator=torch.Generator().manual_seed(0))
     query, truth = smooth_world(400, 1)
     found = Patchwork.fit(KERNEL, anchors, y, noise_of(600))
-    assert len(found.patches) >= 24
+    assert len(found.heard) >= 24
     exact = Posterior.fit(KERNEL, anchors, y, noise_of(600))
     errors = [(p.mean(query) - truth).abs().mean() for p in (found, exact)]
     assert float(errors[0]) < 1.05 * float(errors[1])
@@ -103,8 +103,8 @@ def test_nothing_jumps_where_patches_meet(small):
     exact = Posterior.fit(KERNEL, anchors, y, noise_of(600, 0.1))
     along = torch.linspace(0, 1, 23, dtype=torch.float64)
     places, steps = [], []
-    for patch in found.patches:
-        for axis, at in enumerate(patch.lower.tolist()):
+    for lower in found.boxes.lower:
+        for axis, at in enumerate(lower.tolist()):
             if np.isfinite(at):
                 place = torch.stack([torch.full_like(along, at), along], dim=1)
                 step = torch.tensor([1e-6, 0.0]).double().expand_as(place)
@@ -133,9 +133,25 @@ def test_every_anchor_is_in_one_patch_and_heard_wherever_one_has_a_say(n, seed, 
     for patch in patches:
         assert len(patch.own) <= 20
         assert len(patch.near) <= 63
-        heard = patch.say(position).nonzero()[:, 0]
+        heard = patch.box.say(position).nonzero()[:, 0]
         assert set(heard.tolist()) <= set(patch.near.tolist())
         assert set(patch.own.tolist()) <= set(heard.tolist())
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_patches_solved_together_are_those_solved_alone(small, monkeypatch, clustered):
+    """Those that hear fewer anchors than the others are filled up with nobody."""
+    anchors, y = smooth_world(600, 7, clustered)
+    query, _ = smooth_world(90, 8)
+    alone = Patchwork.fit(KERNEL, anchors, y, noise_of(600))
+    assert len({len(near) for near in alone.heard}) > 1
+    variance = alone.variance(query)
+    monkeypatch.setattr(patchwork, "patches_at_once", lambda _: 5)
+    found = Patchwork.fit(KERNEL, anchors, y, noise_of(600))
+    close = {"rtol": 1e-6, "atol": 1e-7}
+    torch.testing.assert_close(found.variance(query), variance, **close)
+    torch.testing.assert_close(found.leave_one_out(), alone.leave_one_out(), **close)
+    torch.testing.assert_close(found.mean(query), alone.mean(query), **close)
 
 
 def test_it_passes_through_exact_anchors(small):
@@ -198,10 +214,9 @@ def test_patches_that_do_not_reach_a_box_have_no_say_in_it(small):
     for lower in rng.uniform(0, 0.9, (20, 2)):
         place = torch.from_numpy(lower + rng.uniform(0, 0.1, (200, 2)))
         heard = torch.zeros(200, dtype=torch.float64)
-        for number, patch in enumerate(found.patches):
-            if not patch.reaches(place.amin(dim=0), place.amax(dim=0)):
-                assert not patch.say(place).any(), number
-                skipped += 1
+        beyond = ~found.boxes.reaches(place.amin(dim=0), place.amax(dim=0))
+        assert not found.boxes.say(place)[beyond].any()
+        skipped += int(beyond.sum())
         for _, where, share in found.shares(place):
             heard[where] += share
         torch.testing.assert_close(heard, torch.ones_like(heard))

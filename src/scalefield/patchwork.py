@@ -119,10 +119,12 @@ class Patchwork:
         residual = y - offset - anchors.mean
         residual = residual - linear_columns(kernel, anchors) @ coarse.linear_weights()
         patches = [*cut(anchors.position.cpu(), spread[:FAR].cpu())]
-        boxes = Box(*(torch.stack(side).to(y.device) for side in zip(*(p.box for p in patches))))
-        own, heard = (sent([p[i] for p in patches], y.device) for i in (1, 2))
+        sides = zip(*(patch.box for patch in patches), strict=True)
+        boxes = Box(*(torch.stack(side).to(y.device) for side in sides))
+        own = sent([patch.own for patch in patches], y.device)
+        heard = sent([patch.near for patch in patches], y.device)
         alphas, left_out = [], y.new_empty(2, len(y))
-        for some in at_once(len(patches), y):
+        for some in together(len(patches), y):
             near = padded(heard[some])
             solved = local(kernel, anchors, residual, noise, near)
             alphas += trimmed(solved.alpha, heard[some])
@@ -202,7 +204,7 @@ class Patchwork:
         unknown = self.linear_covariance()
         deviation = torch.zeros_like(points.mean)
         shares = [*self.shares(points.position)]
-        for some in at_once(len(shares), deviation):
+        for some in together(len(shares), deviation):
             numbers, places, parts = zip(*shares[some], strict=True)
             near, where = padded([self.heard[number] for number in numbers]), padded(places)
             solved, here = self.bends(near), points[where]
@@ -262,9 +264,14 @@ def leave_out(
     return (solved.alpha[:, None] @ which)[:, 0] / precision, precision.rsqrt()
 
 
-def at_once(patches: int, where: Tensor) -> Iterator[slice]:
-    """Patches that are solved together: on a processor one, on a GPU as many as keep it busy."""
-    step = 32 if where.is_cuda else 1
+def patches_at_once(where: Tensor) -> int:
+    """Patches to be solved at once: a processor is busy with one, a GPU is not."""
+    return 32 if where.is_cuda else 1
+
+
+def together(patches: int, where: Tensor) -> Iterator[slice]:
+    """All patches, a few at a time."""
+    step = patches_at_once(where)
     return (slice(first, first + step) for first in range(0, patches, step))
 
 
