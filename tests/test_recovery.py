@@ -1,6 +1,7 @@
 """The one door: what it accepts, what it gives back, what it refuses, what it doubts."""
 
 import doctest
+import re
 import subprocess
 import sys
 
@@ -272,6 +273,39 @@ def test_the_wrong_kind_is_doubted_with_evidence(truth, declared):
     assert f"declared {declared}" in warning
     assert "rank correlation -1.00" in warning
     assert warning.endswith(f"is it {truth}?")
+
+
+def test_anchors_in_millimetres_are_doubted():
+    metres = recover(None, ANCHORS, mde_depth=RELATIVE, kind="depth", method="median")
+    assert metres.report.warnings == ()
+    millimetres = sf.Anchors(ANCHORS.u, ANCHORS.v, 1000 * ANCHORS.depth_m)
+    (warning,) = recover(
+        None, millimetres, mde_depth=RELATIVE, kind="depth", method="median"
+    ).report.warnings
+    typical = np.median(millimetres.depth_m)
+    assert warning.startswith(f"half of the anchors are {typical:.0f} m away or more")
+    assert warning.endswith("are they millimetres?")
+
+
+def test_disparity_below_zero_is_doubted():
+    """Depth cannot be told from it: all such pixels are equally far, and no number overflows."""
+    disparity = 1 / RELATIVE
+    shifted = disparity - np.quantile(disparity, 0.25)
+    bring = {"kind": "disparity", "method": "median"}
+    (warning,) = recover(None, ANCHORS, mde_depth=shifted, **bring).report.warnings
+    assert re.match("2[0-9] % of the disparity map is not above zero and counts as equ", warning)
+    for right in (disparity, shifted - shifted.min()):  # zeros are infinitely far, and mean it
+        assert recover(None, ANCHORS, mde_depth=right, **bring).report.warnings == ()
+
+
+@pytest.mark.parametrize("method", ["field", "median"])
+@pytest.mark.parametrize("factor", [0, -1e-15, -1, -1e15])
+def test_disparity_that_is_nowhere_above_zero_is_a_plane(factor, method):
+    values = factor / RELATIVE
+    r = recover(None, ANCHORS, mde_depth=values, kind="disparity", method=method)
+    plane = recover(None, ANCHORS, mde_depth=np.ones((6, 8)), kind="disparity", method=method)
+    np.testing.assert_allclose(r.depth_m, plane.depth_m, rtol=1e-5)
+    assert r.report.warnings[0].startswith("100 % of the disparity map is not above zero")
 
 
 def test_three_anchors_are_too_few_to_doubt():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ from scalefield.mde import MDE, Kind, MDEOutput, load_mde
 from scalefield.methods import Method, make_method, method_name
 from scalefield.result import Recovery, Rejection
 
+FAR_M = 500.0
+"""Anchors are farther than this in few photographs, and in many files of millimetres."""
+MOST_LOST = 0.01
+"""Share of a disparity map below zero from which on it is spoken of; some models miss by a bit."""
 RELATIVE = (1e-20, 1e20)
 """Between these lies the median of a map, so that metres over it are a number in float32."""
 
@@ -201,21 +206,30 @@ def _native(values: Any) -> Tensor:
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
 
 
-def _doubts(mde_output: MDEOutput, anchors: Anchors) -> tuple[str, ...]:
-    """A warning where the anchors' order contradicts the declared kind."""
+def _doubts(mde_output: MDEOutput, anchors: Anchors) -> Iterator[str]:
+    """Warnings where map and anchors can hardly be what they were declared to be."""
+    if len(anchors) and (typical_m := float(np.median(anchors.depth_m))) > FAR_M:
+        yield (
+            f"half of the anchors are {typical_m:.0f} m away or more; depth_m is in metres, are "
+            "they millimetres?"
+        )
+    if mde_output.lost_share > MOST_LOST:
+        yield (
+            f"{100 * mde_output.lost_share:.0f} % of the disparity map is not above zero and "
+            "counts as equally far; does it lack a shift that makes infinity zero?"
+        )
     rows, columns = anchors.pixels(mde_output.shape)
     mde_depth = mde_output.mde_depth[rows, columns].cpu().numpy()
     if len(np.unique(mde_depth)) < 4 or len(np.unique(anchors.depth_m)) < 4:
-        return ()
+        return
     correlation = rank_correlation(mde_depth, anchors.depth_m)
-    if correlation >= 0:
-        return ()
-    other = "disparity" if mde_output.kind == "depth" else "depth"
-    return (
-        f"the map was declared {mde_output.kind}, but over {len(anchors)} anchors the depth it "
-        f"implies falls as measured depth grows (rank correlation {correlation:+.2f}); is it "
-        f"{other}?",
-    )
+    if correlation < 0:
+        other = "disparity" if mde_output.kind == "depth" else "depth"
+        yield (
+            f"the map was declared {mde_output.kind}, but over {len(anchors)} anchors the depth it "
+            f"implies falls as measured depth grows (rank correlation {correlation:+.2f}); is it "
+            f"{other}?"
+        )
 
 
 def rank_correlation(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> float:

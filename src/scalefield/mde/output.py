@@ -60,6 +60,14 @@ class MDEOutput:
         return (self.prediction > 0) & (self.prediction < torch.inf)  # False for NaN
 
     @cached_property
+    def lost_share(self) -> float:
+        """Share of the known disparities below zero, beyond infinity; all, if none is above it."""
+        if self.kind == "depth":
+            return 0.0
+        known = self.prediction[self.valid]
+        return float((known < 0).float().mean()) if bool((known > 0).any()) else 1.0
+
+    @cached_property
     def mde_depth(self) -> Float[Tensor, "h w"]:
         """D_MDE > 0, the relative depth; holes are filled with the median so that it is finite.
 
@@ -74,9 +82,12 @@ class MDEOutput:
                 known = known.float()
             # kthvalue, because torch.quantile refuses more than 16 M elements.
             rank = max(1, round(0.99 * known.numel()))
-            q = DISPARITY_FLOOR * known.kthvalue(rank).values if known.numel() else 1.0
+            high = float(known.kthvalue(rank).values) if known.numel() else 1.0
+            if high <= 0:  # nothing is near: in any unit, all is equally far
+                high = float(known.abs().max()) or 1.0
+            q = DISPARITY_FLOOR * high
             tiny = torch.finfo(self.prediction.dtype).tiny
-            depth = 1 / self.prediction.clamp(min=max(float(q), tiny))
+            depth = 1 / self.prediction.clamp(min=max(q, tiny))
         if bool(self.valid.all()):
             return depth
         return torch.where(self.valid, depth, depth[self.valid].median())
