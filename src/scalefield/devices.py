@@ -51,8 +51,9 @@ one_thread = _Meanwhile(torch.get_num_threads, torch.set_num_threads, 1)
 """For many small matrices one after another: several threads wait for each other at every one, and
 on a busy machine for whole time slices."""
 
-_by_name = hasattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision")  # torch 2.9
-_convolutions = torch.backends.cudnn.conv if _by_name else torch.backends.cudnn
+_cudnn: Any = torch.backends.cudnn
+_by_name = hasattr(getattr(_cudnn, "conv", None), "fp32_precision")  # since torch 2.9
+_convolutions = _cudnn.conv if _by_name else _cudnn
 _precision = "fp32_precision" if _by_name else "allow_tf32"
 
 full_precision = _Meanwhile(
@@ -64,8 +65,8 @@ full_precision = _Meanwhile(
 depth would differ by half a percent."""
 
 fastest_kernels = _Meanwhile(
-    partial(getattr, torch.backends.cudnn, "benchmark"),
-    partial(setattr, torch.backends.cudnn, "benchmark"),
+    partial(getattr, _cudnn, "benchmark"),
+    partial(setattr, _cudnn, "benchmark"),
     True,
 )
 """cuDNN tries its kernels for each new size and keeps the fastest."""

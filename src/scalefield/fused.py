@@ -8,7 +8,7 @@ Sums are taken in a fixed order, so the same inputs give the same bytes.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as nnf
@@ -23,11 +23,12 @@ from scalefield.generator import Generator, ResidualBlock
 PARTS = 32
 """Into so many parts, at most, an image is cut for its sums."""
 PIXELS = 128
-"""A program's pixels at a time."""
-CELLS = 32
-"""A program's cells of a row where F is averaged."""
-CUES = 8
-"""Channels of log D, ∇log D and x: five, and three of zeros for alignment."""
+"""A program's pixels."""
+SUMMED = 256
+"""A program's pixels at a time where sums are taken."""
+CUES = 16
+"""Channels of log D, ∇log D and x: five, and zeros; with F they are 48, which cuDNN likes."""
+WARPS = 8
 GROUP = 8
 """Channels of a norm's group."""
 SORTED = 1 << 15
@@ -47,17 +48,18 @@ class FusedGenerator:
     """The basis maps of a generator, for inference on its own device and in its own type."""
 
     def __init__(self, generator: Generator) -> None:
-        self.generator, self.config = generator, generator.config
-        self.dtype = generator.basis_head.weight.dtype
-        trunk = generator.trunk
-        stem, self.merge, self.merge_norm = trunk.stem[0], trunk.merge[0], trunk.merge[1]
+        self.config, self.dtype = generator.config, generator.basis_head.weight.dtype
+        self.trunk: Any = generator.trunk  # whose layers mypy knows as modules alone
+        stem: Any = self.trunk.stem[0]
         reduced = self.config.feature_width if self.config.feature_channels else 0
         # F comes first for the generator and last here, behind aligned cues.
         cues = nnf.pad(stem.weight[:, reduced:], (0, 0, 0, 0, 0, CUES - 5))
         self.stem = torch.cat([cues, stem.weight[:, :reduced]], dim=1)
         self.stem = self.stem.to(memory_format=torch.channels_last)
         if reduced:
-            norm, projection = generator.feature_norm, generator.feature_projection
+            norm: Any = generator.feature_norm
+            projection: Any = generator.feature_projection
+            self.eps = norm.eps
             weight = projection.weight[:, :, 0, 0].float()
             self.projection = (weight * norm.weight.float()).T.contiguous().to(self.dtype)
             self.projected_ones = self.projection.float().sum(dim=0)
@@ -66,7 +68,7 @@ class FusedGenerator:
         k = self.config.k
         spare = triton.next_power_of_2(max(k, 16)) - k
 
-        def head(layer: nn.Conv2d, before: int, rest: float) -> tuple[Tensor, Tensor]:
+        def head(layer: Any, before: int, rest: float) -> tuple[Tensor, Tensor]:
             weight = nnf.pad(layer.weight[:, :, 0, 0].T, (before, spare)).contiguous()
             bias = nnf.pad(layer.bias.float(), (before, 0), value=1.0)
             return weight, nnf.pad(bias, (0, spare), value=rest)
@@ -79,16 +81,17 @@ class FusedGenerator:
         self, features: Float[Tensor, "b c hf wf"] | None, mde_depth: Float[Tensor, "b h w"]
     ) -> Float[Tensor, "b k hg wg"]:
         """E in float32, as `Generator` makes it of `cues.grid_log_depth`."""
-        trunk = self.generator.trunk
+        trunk = self.trunk
         cues = self.lay_cues(features, mde_depth)
         fine = activate(convolve(cues, self.stem), trunk.stem[0].bias, None, 1)
         down = convolve(fine, trunk.down.weight, stride=2)
         coarse, sums = add_and_sum(down, trunk.down.bias, keep=True)
         for block in trunk.blocks:
             coarse, sums = through(block, coarse, sums)
-        merged = convolve(lay_beside(coarse, fine), self.merge.weight)
-        _, sums = add_and_sum(merged, self.merge.bias, keep=False)
-        return self.gate(merged, normed(self.merge_norm, sums))
+        merge, norm, _ = trunk.merge
+        merged = convolve(lay_beside(coarse, fine), merge.weight)
+        _, sums = add_and_sum(merged, merge.bias, keep=False)
+        return self.gate(merged, merge.bias, normed(norm, sums))
 
     def lay_cues(
         self, features: Float[Tensor, "b c hf wf"] | None, mde_depth: Float[Tensor, "b h w"]
@@ -97,61 +100,61 @@ class FusedGenerator:
         batch, height, width = mde_depth.shape
         h, w = grid_shape(height, width, self.config.cells)
         log_depth = mde_depth.new_empty(batch, h, w, dtype=torch.float32)
-        launch(
-            kernels.log_average, h * w, batch,
+        kernels.log_average[(triton.cdiv(h * w, SUMMED), batch)](
             mde_depth.float().contiguous(), log_depth, height, width, h, w,
-            ROWS=window(height, h), COLUMNS=window(width, w),
+            ROWS=window(height, h), COLUMNS=window(width, w), BLOCK=SUMMED,
         )  # fmt: skip
         reduced = self.stem.shape[1] - CUES
         out = log_depth.new_empty(batch, h + 2, w + 2, CUES + reduced, dtype=self.dtype)
         projected, gain, shift = out, out, out  # never read, unless there is F
-        if self.config.zero_features:
-            features = None
-        if features is not None and reduced:
+        hf, wf, rows, columns = 1, 1, 0, 0
+        if reduced and features is not None and not self.config.zero_features:
             projected, gain, shift = self.project(features, (h, w))
+            hf, wf = projected.shape[1:3]
+            rows, columns = window(hf, h), window(wf, w)
         elif reduced:
             shift = self.projected_zero.expand(batch, -1).contiguous()
         launch(
             kernels.lay_cues, (h + 2) * (w + 2), batch,
-            projected, gain, shift, log_depth, median(log_depth), out, h, w, LOG_DEPTH_LIMIT,
-            REDUCED=reduced, WIDE=padded(reduced), FEATURES=projected is not out, CUES=CUES,
+            projected, gain, shift, log_depth, median(log_depth), out, hf, wf, h, w,
+            LOG_DEPTH_LIMIT, REDUCED=reduced, WIDE=padded(reduced), ROWS=rows, COLUMNS=columns,
+            CUES=CUES,
         )  # fmt: skip
         return out
 
     def project(
         self, features: Float[Tensor, "b c hf wf"], size: tuple[int, int]
-    ) -> tuple[Float[Tensor, "b h w c2"], Float[Tensor, " b"], Float[Tensor, "b c2"]]:
-        """F reduced on the grid before its norm, and what the norm makes of it: gain and shift."""
+    ) -> tuple[Float[Tensor, "b h2 w2 c2"], Float[Tensor, " b"], Float[Tensor, "b c2"]]:
+        """F reduced before its norm, on the grid or finer, and what the norm makes of it: gain and
+        shift."""
         batch, channels, hf, wf = features.shape
-        (h, w), reduced = size, self.projection.shape[1]
         lying = features.to(self.dtype).permute(0, 2, 3, 1).contiguous()
-        if hf > h and wf > w:
-            tiles = triton.cdiv(w, CELLS)
-            projected = lying.new_empty(batch, h, w, reduced)
-            sums = torch.empty(batch, h * tiles, 2, device=lying.device)
-            kernels.pool_and_project[(tiles, h, batch)](
-                lying, self.projection, projected, sums, hf, wf, h, w,
-                C=channels, WIDE=padded(channels), REDUCED=reduced, OUT=padded(reduced),
-                ROWS=window(hf, h), SPAN=padded(CELLS * wf // w + 2), BLOCK=CELLS,
-            )  # fmt: skip
-            first, second = (sums.sum(dim=1) / (channels * hf * wf)).unbind(dim=1)
-            var = second - first.square()
-        else:  # few cells: nothing to be gained
-            var, first = torch.var_mean(lying.float(), dim=(1, 2, 3), correction=0)
-            raw = (lying @ self.projection).permute(0, 3, 1, 2)
-            projected = nnf.interpolate(raw, size, mode="bilinear", align_corners=False)
-            projected = projected.permute(0, 2, 3, 1).contiguous()
-        gain = (var + self.generator.feature_norm.eps).rsqrt()
+        parts, reduced = triton.cdiv(hf * wf, PIXELS), self.projection.shape[1]
+        projected = lying.new_empty(batch, hf, wf, reduced)
+        sums = torch.empty(batch, parts, 2, device=lying.device)
+        launch(
+            kernels.project_and_sum, hf * wf, batch,
+            lying, self.projection, projected, sums, hf * wf,
+            C=channels, WIDE=padded(channels), REDUCED=reduced, OUT=padded(reduced),
+        )  # fmt: skip
+        first, second = (sums.sum(dim=1) / (channels * hf * wf)).unbind(dim=1)
+        gain = (second - first.square() + self.eps).rsqrt()
         shift = self.projected_zero - (first * gain)[:, None] * self.projected_ones
+        if hf < size[0] or wf < size[1]:  # as `generator.resize` does it
+            maps = projected.permute(0, 3, 1, 2)
+            maps = nnf.interpolate(maps, size, mode="bilinear", align_corners=False)
+            projected = maps.permute(0, 2, 3, 1).contiguous()
         return projected, gain, shift
 
-    def gate(self, merged: Float[Tensor, "b h w c"], norm: Norm) -> Float[Tensor, "b k h w"]:
+    def gate(
+        self, merged: Float[Tensor, "b h w c"], bias: Float[Tensor, " c"], norm: Norm
+    ) -> Float[Tensor, "b k h w"]:
         """E = G ⊙ B from what the last convolution made."""
         batch, h, w, channels = merged.shape
         out = torch.empty(batch, self.config.k, h, w, device=merged.device)
         launch(
             kernels.gate, h * w, batch,
-            merged, self.merge.bias, *norm[:3], *self.basis_head, *self.gating_head, out, h * w,
+            merged, bias, *norm[:3], *self.basis_head, *self.gating_head, out, h * w,
             norm.sums.shape[1], norm.eps, C=channels, WIDE=padded(channels), PER_GROUP=GROUP,
             PARTS=PARTS, K=self.config.k, OUT=self.basis_head[0].shape[1],
         )  # fmt: skip
@@ -174,7 +177,8 @@ def through(
     block: ResidualBlock, x: Float[Tensor, "b h w c"], sums: Float[Tensor, "b p 2 g"]
 ) -> tuple[Float[Tensor, "b h w c"], Float[Tensor, "b p 2 g"]]:
     """x + the block's correction of it, and the result's sums."""
-    norm1, _, conv1, norm2, _, conv2 = block.layers
+    layers: Any = block.layers
+    norm1, _, conv1, norm2, _, conv2 = layers
     reach = conv1.dilation[0]
     y = activate(x, None, normed(norm1, sums), reach)
     y = convolve(y, conv1.weight, dilation=reach)
@@ -194,9 +198,7 @@ def median(rows: Float[Tensor, "b h w"]) -> Float[Tensor, " b"]:
     if count > SORTED:
         return rows.flatten(1).median(dim=1).values
     out = rows.new_empty(len(rows))
-    kernels.median[(len(rows),)](
-        rows, out, count, WIDE=triton.next_power_of_2(count), num_warps=16
-    )
+    kernels.median[(len(rows),)](rows, out, count, WIDE=triton.next_power_of_2(count), num_warps=16)
     return out
 
 
@@ -222,14 +224,14 @@ def add_and_sum(
     """x + bias (+ residual), where it is to be kept, and for each part of the image and group of
     channels the sums of it and of its square."""
     batch, h, w, channels = x.shape
-    size = triton.cdiv(triton.cdiv(h * w, PARTS), PIXELS) * PIXELS
+    size = triton.cdiv(triton.cdiv(h * w, PARTS), SUMMED) * SUMMED
     parts = triton.cdiv(h * w, size)
     sums = torch.empty(batch, parts, 2, channels // GROUP, device=x.device)
     out = torch.empty_like(x) if keep else x
     kernels.add_and_sum[(parts, batch)](
         x, bias, x if residual is None else residual, out, sums, h * w,
         C=channels, WIDE=padded(channels), PER_GROUP=GROUP, ADD=residual is not None, KEEP=keep,
-        SIZE=size, BLOCK=PIXELS,
+        SIZE=size, BLOCK=SUMMED,
     )  # fmt: skip
     return out, sums
 
@@ -267,7 +269,8 @@ def lay_beside(
 
 def launch(kernel: Any, pixels: int, batch: int, *args: object, **sizes: object) -> None:
     """A kernel over blocks of an image's pixels, and over images."""
-    kernel[(triton.cdiv(pixels, PIXELS), batch)](*args, **sizes, BLOCK=PIXELS)
+    grid = (triton.cdiv(pixels, PIXELS), batch)
+    kernel[grid](*args, **sizes, BLOCK=PIXELS, num_warps=WARPS)
 
 
 def padded(channels: int) -> int:

@@ -37,77 +37,53 @@ def log_average(mde_depth, out, height, width, h, w,
 @triton.jit
 @no_type_check
 def median(x, out, count, WIDE: tl.constexpr):
-    """The lower median of each row, found byte by byte: how many share the bytes so far?"""
+    """The lower median of each row, bit by bit: the largest number with no more than half below."""
     row = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, WIDE)
     bits = tl.load(x + row * count + i, mask=i < count, other=0.0).to(tl.int32, bitcast=True)
-    # As signed numbers in the order of the values; then bytes in that order, the first one signed.
-    key = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    alive = i < count
-    rank, found, byte = (count - 1) // 2, 0, tl.arange(0, 256)
-    for shift in tl.static_range(24, -1, -8):
-        digit = (key >> shift) + 128 if shift == 24 else (key >> shift) & 255
-        upto = tl.cumsum(tl.histogram(digit, 256, mask=alive), axis=0)
-        chosen = tl.sum((upto <= rank).to(tl.int32))
-        rank -= tl.max(tl.where(byte < chosen, upto, 0))
-        alive = alive & (digit == chosen)
-        found += (chosen - 128 if shift == 24 else chosen) << shift
+    # Whole numbers in the order of the values.
+    key = tl.where(i < count, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits), 0x7FFFFFFF)
+    rank = (count - 1) // 2
+    found = tl.where(tl.sum((key < 0).to(tl.int32)) <= rank, 0, -2147483648)
+    for bit in range(31):
+        larger = found + (1 << (30 - bit))
+        found = tl.where(tl.sum((key < larger).to(tl.int32)) <= rank, larger, found)
     bits = tl.where(found < 0, found ^ 0x7FFFFFFF, found)
     tl.store(out + row, bits.to(tl.float32, bitcast=True))
 
 
 @triton.jit
 @no_type_check
-def pool_and_project(
-    features, weight, out, sums, hf, wf, h, w,
+def project_and_sum(
+    features, weight, out, sums, pixels,
     C: tl.constexpr, WIDE: tl.constexpr, REDUCED: tl.constexpr, OUT: tl.constexpr,
-    ROWS: tl.constexpr, SPAN: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Cell averages of F times the projection, and F's sums: it is read once for both."""
-    tile, row, image = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    column, c, o = tile * BLOCK + tl.arange(0, BLOCK), tl.arange(0, WIDE), tl.arange(0, OUT)
-    begin = tile * BLOCK * wf // w
-    u = begin + tl.arange(0, SPAN)  # all that the tile's cells touch
-    top, bottom = row * hf // h, ((row + 1) * hf + h - 1) // h
-    # Windows overlap; each value of F counts in one of them.
-    own_bottom, own_right = (row + 1) * hf // h, tl.minimum((tile + 1) * BLOCK, w) * wf // w
-    total = tl.zeros((SPAN, WIDE), tl.float32)
-    first = tl.zeros((SPAN, WIDE), tl.float32)
-    second = tl.zeros((SPAN, WIDE), tl.float32)
-    for dv in range(ROWS):
-        v = top + dv
-        at = ((image * hf + v) * wf + u)[:, None] * C + c
-        mask = ((v < bottom) & (u < wf))[:, None] & (c < C)
-        x = tl.load(features + at, mask=mask, other=0.0).to(tl.float32)
-        total += x
-        x = tl.where(((v < own_bottom) & (u < own_right))[:, None], x, 0.0)
-        first += x
-        second += x * x
-    left, right = column * wf // w, ((column + 1) * wf + w - 1) // w
-    share = 1 / ((bottom - top) * (right - left)).to(tl.float32)
-    touched = (u[None, :] >= left[:, None]) & (u[None, :] < right[:, None])
+    """F times its projection, and a part's sums of F and of its square, in one reading."""
+    part, image = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    q, c, o = part * BLOCK + tl.arange(0, BLOCK), tl.arange(0, WIDE), tl.arange(0, OUT)
+    at = (image * pixels + q)[:, None] * C + c
+    x = tl.load(features + at, mask=(q < pixels)[:, None] & (c < C), other=0.0)
     at = c[:, None] * REDUCED + o
     matrix = tl.load(weight + at, mask=(c < C)[:, None] & (o < REDUCED), other=0.0)
-    sum_of_window = tl.dot(
-        touched.to(matrix.dtype), total.to(matrix.dtype), input_precision="ieee"
-    )
-    mean = (sum_of_window * share[:, None]).to(matrix.dtype)
-    reduced = tl.dot(mean, matrix, input_precision="ieee")
-    at = ((image * h + row) * w + column)[:, None] * REDUCED + o
-    tl.store(out + at, reduced, mask=(column < w)[:, None] & (o < REDUCED))
-    at = ((image * h + row) * tl.num_programs(0) + tile) * 2
-    tl.store(sums + at, tl.sum(first))
-    tl.store(sums + at + 1, tl.sum(second))
+    reduced = tl.dot(x, matrix, input_precision="ieee")
+    at = (image * pixels + q)[:, None] * REDUCED + o
+    tl.store(out + at, reduced, mask=(q < pixels)[:, None] & (o < REDUCED))
+    x = x.to(tl.float32)
+    at = (image * tl.num_programs(0) + part) * 2
+    tl.store(sums + at, tl.sum(x))
+    tl.store(sums + at + 1, tl.sum(x * x))
 
 
 @triton.jit
 @no_type_check
 def lay_cues(
-    projected, gain, shift, log_depth, level, out, h, w, limit,
-    REDUCED: tl.constexpr, WIDE: tl.constexpr, FEATURES: tl.constexpr, CUES: tl.constexpr,
-    BLOCK: tl.constexpr,
+    projected, gain, shift, log_depth, level, out, hf, wf, h, w, limit,
+    REDUCED: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    CUES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """log D around its level, ∇log D, x and the normalised F, with a border of one."""
+    """log D around its level, ∇log D, x and cell averages of the normalised F, with a border of
+    one; no rows, no F."""
     image = tl.program_id(1).to(tl.int64)
     q = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row, column = _source(q, h, w, 1)
@@ -130,13 +106,21 @@ def lay_cues(
     if REDUCED > 0:
         o = tl.arange(0, WIDE)[None, :]
         mask = (q < pixels)[:, None] & (o < REDUCED)
-        value = tl.load(shift + image * REDUCED + o, mask=o < REDUCED, other=0.0)
-        value = value + tl.zeros((BLOCK, WIDE), tl.float32)
-        if FEATURES:
-            there = projected + ((image * h + row) * w + column)[:, None] * REDUCED
-            raw = tl.load(there + o, mask=mask, other=0.0).to(tl.float32)
-            value += raw * tl.load(gain + image)
-        tl.store(out + at + CUES + o, value, mask=mask)
+        total = tl.zeros((BLOCK, WIDE), tl.float32)
+        top, bottom = row * hf // h, ((row + 1) * hf + h - 1) // h
+        left, right = column * wf // w, ((column + 1) * wf + w - 1) // w
+        there = projected + image * hf * wf * REDUCED + o
+        for dv in tl.static_range(ROWS):
+            for du in tl.static_range(COLUMNS):
+                v, u = top + dv, left + du
+                inside = ((v < bottom) & (u < right))[:, None] & mask
+                value = tl.load(there + (v * wf + u)[:, None] * REDUCED, mask=inside, other=0.0)
+                total += value.to(tl.float32)
+        if ROWS > 0:
+            share = tl.load(gain + image) / ((bottom - top) * (right - left)).to(tl.float32)
+            total *= share[:, None]
+        total += tl.load(shift + image * REDUCED + o, mask=o < REDUCED, other=0.0)
+        tl.store(out + at + CUES + o, total, mask=mask)
 
 
 @triton.jit

