@@ -114,6 +114,7 @@ def test_a_png_never_loses_an_anchor_silently(tmp_path, anchors, shape, sentence
         ("u,v,depth_m,sigma_m\n1,2,3,0\n", r"sigma_m above zero; not so: #0 \(0\)"),
         ("u;v;depth_m\n1;2;3,5\n", "found u;v;depth_m"),
         ('u,v,"depth\n_m"\n1,2,3\n', "found u,v,depth _m"),
+        ("u,v,depth_m\n1,2,1_000\n", "line 2: depth_m is not a number: '1_000'"),
         ('u,v,depth_m\n1,2,"3,5"\n', "line 2: depth_m is not a number: '3,5'"),
     ],
 )

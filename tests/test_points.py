@@ -66,7 +66,7 @@ def test_every_format_gives_the_same_points(tmp_path, name):
 def test_arrays_and_wider_records_and_points_that_are_none(tmp_path):
     np.save(tmp_path / "a.npy", np.c_[POINTS, POINTS])
     np.savez(tmp_path / "a.npz", points=POINTS)
-    (tmp_path / "a.bin").write_bytes(np.c_[POINTS, POINTS[:, :2]].astype("<f4").tobytes())
+    (tmp_path / "a.bin").write_bytes(np.c_[POINTS, np.abs(POINTS[:, :2])].astype("<f4").tobytes())
     np.testing.assert_array_equal(read_points(tmp_path / "a.npy"), POINTS)
     np.testing.assert_array_equal(read_points(tmp_path / "a.npz"), POINTS)
     np.testing.assert_array_equal(read_points(tmp_path / "a.bin", bin_columns=5), POINTS)
@@ -108,6 +108,11 @@ def test_damaged_files_get_a_sentence_and_never_another_error(tmp_path_factory, 
         ("a.ply", b"plyformat", "not a PLY file"),
         ("a.ply", ply("ascii").replace(b"double x", b"double q"), "no x, y, z, only q, intensity"),
         ("a.ply", ply("ascii").replace(b"vertex 40", b"vertices 40"), "no element called vertex"),
+        (
+            "a.ply",
+            ply("ascii").replace(b"vertex 40", b"vertex 41"),
+            r"\(41 vertices wanted, 40 fou",
+        ),
         ("a.pcd", b"VERSION 0.7\n", "header has no line DATA"),
         ("a.pcd", pcd("ascii").replace(b"rgb x", b"rgb q"), "no x, y, z, only rgb, q"),
         ("a.bin", b"12345", "5 bytes are no whole number of points with 4 float32"),

@@ -147,7 +147,9 @@ class Anchors:
                     path, self._as_map(path, shape, png_units_per_metre), png_units_per_metre
                 )
             case suffix:
-                raise InputError(f"{path}: anchors are written as .csv, .npz or .png, not {suffix}")
+                raise InputError(
+                    f"{path}: anchors are written as .csv, .npz or .png, not {suffix!r}"
+                )
 
     def _as_map(self, path: Path, shape: tuple[int, int] | None, units: float) -> np.ndarray:
         if shape is None:
@@ -216,6 +218,8 @@ def _parse_csv(path: Path) -> dict[str, list[float]]:
         for name, value in zip(names, row, strict=True):
             if name in columns:
                 try:
+                    if "_" in value:  # 1_000 is a number to Python, and to nobody's table
+                        raise ValueError
                     columns[name].append(float(value))
                 except ValueError:
                     what = f"{name} is not a number: {value[:40]!r}"

@@ -7,6 +7,7 @@ as everywhere in this package; COLMAP's lie half a pixel further.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64
 from scipy.ndimage import minimum_filter
 
-from scalefield.errors import InputError
+from scalefield.errors import InputError, Notice
 from scalefield.files import read_bytes
 
 SEE_THROUGH_WINDOW = (9, 5)
@@ -152,7 +153,15 @@ def find_camera(
 ) -> Camera | None:
     """The camera that intrinsics or a field of view tell; None where nothing is told."""
     if intrinsics is not None:
-        return Camera(*intrinsics)
+        camera, (height, width) = Camera(*intrinsics), shape
+        if not (0 <= camera.cx <= width - 1 and 0 <= camera.cy <= height - 1):
+            warnings.warn(
+                f"the intrinsics' centre ({camera.cx:g}, {camera.cy:g}) lies outside the image of "
+                f"{width}×{height} pixels; are they those of another size?",
+                Notice,
+                stacklevel=2,
+            )
+        return camera
     return None if fov_deg is None else Camera.from_fov(fov_deg, shape)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError, brief
+from scalefield.errors import InputError, Notice, brief
 from scalefield.files import read_bytes, read_npy, read_npz
 from scalefield.geometry import (
     SEE_THROUGH_MARGIN,
@@ -20,6 +21,8 @@ from scalefield.geometry import (
     transform,
 )
 
+MOST_NEGATIVE = 0.05
+"""Share of points whose reflectance may be negative, as some sensors' noise is."""
 CLOUD_SUFFIXES = (".ply", ".pcd", ".bin", ".npz", ".npy")
 
 
@@ -91,6 +94,11 @@ def read_points(path: str | Path, *, bin_columns: int = 4) -> Float64[np.ndarray
     return points
 
 
+def _said(error: Exception) -> str:
+    """What is wrong with a file; a bare key or index says so only with its error's name."""
+    return brief(error if isinstance(error, ValueError) else repr(error))
+
+
 def _columns(path: Path, values: np.ndarray) -> np.ndarray:
     if values.ndim != 2 or values.shape[1] < 3 or values.dtype.kind not in "fiu":
         raise InputError(
@@ -108,7 +116,16 @@ def _read_bin(path: Path, columns: int) -> np.ndarray:
         raise InputError(
             f"{path}: {len(data)} bytes are no whole number of points with {columns} float32 each"
         )
-    return np.frombuffer(data, "<f4").reshape(-1, columns)[:, :3]
+    values = np.frombuffer(data, "<f4").reshape(-1, columns)
+    negative = float(np.mean(values[:, 3] < 0)) if columns > 3 and len(values) else 0.0
+    if negative > MOST_NEGATIVE:  # coordinates are, where points have another number of columns
+        warnings.warn(
+            f"{path}: the fourth of {columns} numbers is negative in {100 * negative:.0f} % of the "
+            "points, and so hardly a reflectance; are there as many numbers in a point?",
+            Notice,
+            stacklevel=3,
+        )
+    return values[:, :3]
 
 
 _PLY_TYPES = {
@@ -161,7 +178,7 @@ def _read_ply(path: Path) -> np.ndarray:
     except InputError:
         raise
     except (KeyError, IndexError, ValueError, TypeError, OverflowError) as e:
-        raise InputError(f"{path}: not a readable PLY file ({brief(repr(e))})") from None
+        raise InputError(f"{path}: not a readable PLY file ({_said(e)})") from None
 
 
 def _ply_header(head: str) -> tuple[str, list[_Element]]:
@@ -228,7 +245,7 @@ def _read_pcd(path: Path) -> np.ndarray:
     except InputError:
         raise
     except (KeyError, IndexError, ValueError, TypeError, OverflowError) as e:
-        raise InputError(f"{path}: not a readable PCD file ({brief(repr(e))})") from None
+        raise InputError(f"{path}: not a readable PCD file ({_said(e)})") from None
 
 
 _Fields = list[tuple[str, str, int]]

@@ -1,5 +1,6 @@
 """`scalefield anchors`: clouds, depth frames, calibrations, and their contradictions."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -167,3 +168,41 @@ def test_native_kitti_equals_pykitti(shared_data, tmp_path):
     rows, columns = np.nonzero(np.isfinite(nearest))
     np.testing.assert_array_equal(np.stack(anchors.pixels(shape)), [rows, columns])
     np.testing.assert_allclose(anchors.depth_m, nearest[rows, columns], rtol=1e-9)
+
+
+def test_one_map_of_several_is_taken_by_name(depth_m, capsys):
+    np.savez("maps.npz", near=depth_m, far=depth_m + 1)
+    assert run("--depth", "maps.npz", "--depth-key", "far") == 0
+    np.testing.assert_allclose(as_map(), depth_m + 1)
+    assert run("--depth", "maps.npz") == 2
+    assert "holds 2 arrays; say which one: far, near" in capsys.readouterr().err
+    for words, said in (
+        (("--points", "cloud.npy"), "--depth-key speaks of a --depth FILE"),
+        (("--depth", "frame.png"), "--depth-key is for .npz and .exr; frame.png holds one map"),
+    ):
+        assert run(*words, "--depth-key", "far") == 2
+        assert said in capsys.readouterr().err
+
+
+def test_what_may_not_fit_the_photograph_is_said(depth_m, capsys):
+    """A picture that EXIF turns, the intrinsics of a larger copy, points of three numbers."""
+    exif = Image.Exif()
+    exif[files.ORIENTATION] = 6
+    Image.fromarray(np.zeros((32, 24, 3), np.uint8)).save("photo.png", exif=exif)
+    assert run("--depth", "frame.png") == 0
+    assert "--intrinsics are those of the upright picture, 32×24 pixels" in capsys.readouterr().err
+    Path("cloud.bin").write_bytes(np.load("cloud.npy").astype("<f4").tobytes())
+    assert run("--points", "cloud.bin", *INTRINSICS) == 0
+    said = capsys.readouterr().err
+    assert re.search(r"fourth of 4 numbers is negative in \d+ % of the points", said)
+    assert run("--points", "cloud.bin", *INTRINSICS, "--bin-columns", "3") == 0
+    assert "negative" not in capsys.readouterr().err
+    larger = ("--intrinsics", "60", "60", "32", "24")
+    assert run("--points", "cloud.npy", *larger, "--keep-hidden") == 0
+    said = capsys.readouterr().err
+    assert "centre (32, 24) lies outside the image of 32×24 pixels; are they those of" in said
+
+
+def test_names_without_an_ending_are_named(depth_m, capsys):
+    assert main(["anchors", "photo.png", "--depth", "frame.png", "--out", "anchors"]) == 2
+    assert "anchors are written as .csv, .npz or .png, not ''" in capsys.readouterr().err

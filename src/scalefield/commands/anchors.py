@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from scalefield.errors import InputError
+from scalefield.errors import InputError, Notice
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,6 +39,8 @@ class AnchorsCommand:
     depth: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Or a depth frame, holes and all: .png, .npy, .npz, .exr or .pfm. Of the image's size, unless
     --depth-intrinsics tell that it comes from a camera of its own."""
+    depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Which array of an .npz, or channel of an .exr, --depth means."""
     depth_units: Annotated[float | None, tyro.conf.arg(metavar="PER_METRE")] = None
     """Units per metre of --depth: 1000 for millimetres, 5000 for TUM; 1 for metres."""
     ray: bool = False
@@ -72,13 +75,20 @@ class AnchorsCommand:
 
     def run(self) -> None:
         """Project, write, and say how many there are."""
-        from scalefield.files import read_image, spare_inputs
+        from scalefield.files import exif_orientation, read_image, spare_inputs
         from scalefield.sampling import sample_anchors
 
         self.check()
         given = (self.image, self.points, self.depth, self.extrinsics, self.pose)
         spare_inputs([self.out], given)
         shape = read_image(self.image).shape[:2]
+        if exif_orientation(self.image) != 1:
+            warnings.warn(
+                f"{self.image}: its EXIF turns the photograph; u, v, --depth and --intrinsics are "
+                f"those of the upright picture, {shape[1]}×{shape[0]} pixels",
+                Notice,
+                stacklevel=2,
+            )
         anchors = self.from_points(shape) if self.points else self.from_depth(shape)
         if not len(anchors):
             raise InputError(
@@ -99,10 +109,17 @@ class AnchorsCommand:
         """Refuse flags that contradict one another before anything is read."""
         if (self.points is None) == (self.depth is None):
             raise InputError("give --points FILE or --depth FILE, one of them")
-        of_depth = {"--depth-units": self.depth_units, "--depth-intrinsics": self.depth_intrinsics}
-        for flag, value in {**of_depth, "--ray": self.ray or None}.items():
+        of_depth = {
+            "--depth-key": self.depth_key,
+            "--depth-units": self.depth_units,
+            "--depth-intrinsics": self.depth_intrinsics,
+            "--ray": self.ray or None,
+        }
+        for flag, value in of_depth.items():
             if self.points and value is not None:
                 raise InputError(f"{flag} speaks of a --depth FILE; --points are in metres")
+        if self.depth_key is not None and str(self.depth).lower().endswith(".png"):
+            raise InputError(f"--depth-key is for .npz and .exr; {self.depth} holds one map")
         if self.extrinsics and self.pose:
             raise InputError("--extrinsics and --pose are inverses; give one of them")
         others = self.intrinsics or self.fov_deg or self.extrinsics or self.pose or self.distortion
@@ -141,7 +158,7 @@ class AnchorsCommand:
             depth_m = read_depth_png(self.depth, units_per_metre=self.depth_units)
         else:
             scale = 1.0 if self.depth_units is None else 1 / self.depth_units
-            depth_m = read_map(self.depth, scale=scale).astype("float64")
+            depth_m = read_map(self.depth, key=self.depth_key, scale=scale).astype("float64")
         if not (depth_m > 0).any():
             raise InputError(f"{self.depth}: holds no depth above zero")
         if not self.keep_edges:
