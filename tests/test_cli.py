@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+import scalefield
 from scalefield import METHODS, Anchors, InputError, MDEOutput, files
 from scalefield.cli import COMMANDS, main
 from scalefield.commands.recover import parse_option
@@ -98,6 +99,12 @@ def test_a_named_mde_sees_the_image(folder, monkeypatch):
     assert seen == {"mine": (6, 8, 3), "lite": (6, 8, 3)}
 
 
+def test_an_impossible_camera_is_refused_before_the_estimator_runs(folder, monkeypatch, capsys):
+    monkeypatch.setattr("scalefield.recovery.load_mde", lambda *_, **__: pytest.fail("it ran"))
+    assert recover("--formats", "ply", "--fov-deg", "180") == 2
+    assert "between 0 and 180 degrees, found 180" in capsys.readouterr().err
+
+
 def test_far_pixels_are_counted_and_other_units_hold_them(folder, capsys):
     Path("anchors.csv").write_text(rows(scale=30.0))  # 30 m to 90 m
     assert recover(*OWN) == 0
@@ -177,6 +184,7 @@ def bad_anchors(text: str) -> dict[str, str]:
         ({}, ("--resize",), "--depth-key and --resize speak of a --depth FILE"),
         ({}, ("--mde", "lite", *OWN), "--depth brings your own map and --mde makes one"),
         ({}, ("--mde", "no-such-estimator"), "no-such-estimator"),
+        ({}, ("--mde", ""), "no MDE ''; there are lite"),
         ({}, (*OWN, "--method", "magic"), "no method 'magic'; there are"),
         ({}, (*OWN, "--option", "magic=1"), "method median has no option 'magic'; there are none"),
         ({}, (*OWN, "--option", "magic"), "--option wants name=value, found 'magic'"),
@@ -250,7 +258,12 @@ def test_methods_lists_every_method_on_one_line(capsys):
     assert main(["methods"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(METHODS)
-    assert all(len(line.split(maxsplit=1)[1]) > 20 for line in lines)
+    assert all(len(line.split(maxsplit=1)[1]) > 20 and line.endswith(".") for line in lines)
+
+
+def test_the_version_is_told(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"scalefield {scalefield.__version__}\n"
 
 
 def test_methods_tells_the_options_of_one(capsys):

@@ -87,6 +87,9 @@ def main(args: list[str] | None = None) -> int:
 
 def _run(args: list[str] | None) -> int:
     try:
+        if (sys.argv[1:] if args is None else args) == ["--version"]:
+            print(f"scalefield {scalefield.__version__}")
+            return 0
         command: Command = tyro.extras.subcommand_cli_from_dict(
             COMMANDS,
             prog="scalefield",

@@ -96,10 +96,12 @@ class RecoverCommand:
                 anchors = Anchors.read(self.anchors, png_units_per_metre=self.anchor_units)
             image = read_image(self.image)
             self.place(anchors, image)
+            camera = find_camera(self.intrinsics, self.fov_deg, image.shape[:2])
             method = make_method(self.method, **self.options())
             _next(progress, "estimating relative depth")
             if self.depth is None:
-                mde_output = estimate(image, self.mde or MDE_NAME, self.kind, self.device)
+                name = MDE_NAME if self.mde is None else self.mde
+                mde_output = estimate(image, name, self.kind, self.device)
             else:
                 values = read_map(self.depth, key=self.depth_key)
                 mde_output = bring_depth(values, self.kind, image, resize=self.resize)
@@ -114,7 +116,7 @@ class RecoverCommand:
                 inputs=inputs,
                 png_units=self.png_units,
                 formats=self.formats,
-                camera=find_camera(self.intrinsics, self.fov_deg, image.shape[:2]),
+                camera=camera,
             )
             progress.update()
         print(summary(recovery))

@@ -55,7 +55,7 @@ class SuggestCommand:
             self.image,
             self.read(self.anchors),
             self.n,
-            mde=self.mde or MDE_NAME,
+            mde=MDE_NAME if self.mde is None else self.mde,
             mde_depth=None if self.depth is None else read_map(self.depth, key=self.depth_key),
             kind=self.kind,
             resize=self.resize,

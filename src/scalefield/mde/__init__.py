@@ -108,7 +108,7 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
         from scalefield.mde.onnx_mde import load_onnx
 
         return load_onnx(Path(name), device=device)
-    if card is None and "/" not in name and not Path(name).is_dir():
+    if card is None and "/" not in name and not (name and Path(name).is_dir()):
         raise InputError(
             f"no MDE {name!r}; there are {', '.join(MODELS)}, hub ids owner/name, folders with "
             "model.safetensors, and .onnx files"

@@ -135,8 +135,7 @@ def load_field(name: str | Path) -> FieldModel:
 
 @dataclass(frozen=True)
 class Field:
-    """A Gaussian process over position, depth and learned embeddings: bends to anchors, knows its
-    doubt.
+    """A Gaussian process over position, depth and embeddings: bends to anchors, knows its doubt.
 
     ℓ minimises Σ (ℓ(aᵢ) − yᵢ)²/σᵢ² + ‖ℓ − μ‖²_k: `basis` is the case of a kernel with linear modes
     only. It serves any MDE and any number of anchors, none included; the image is optional.
