@@ -98,7 +98,8 @@ def test_a_missed_object_is_vouched_for_by_its_depth_where_scales_differ():
     sloped = 2.0 * position[:, 1]
     scale = np.where(inside, -1 - sloped, 0.01 * rng.normal(size=100))
     P = np.diag(1 / np.where(inside, 0.7, 0.01))
-    blame = Blame(0.0, inside, P, P @ scale)
+    blame = Blame.nobody(0.0, P, P @ scale)
+    blame.marked = inside
     assert np.array_equal(vouched(position, scale, sloped + scale, blame), inside)
     scattered = np.where(inside, rng.uniform(-2, 2, 100), scale)
     assert vouched(position, scattered, sloped + scattered, blame).sum() <= 3

@@ -25,8 +25,6 @@ FEWEST = 5
 """Of fewer anchors none is doubted: there is no majority."""
 MOST_JUDGED = 300
 """Anchors that are held against one another."""
-BLOCKS_AT_ONCE = 16
-"""Sets of so many anchors that are looked at together, which spares a GPU many small errands."""
 
 GROSS = 0.8
 """Standard deviation of a gross error in log-depth: wrong by a factor of two, more or less."""
@@ -78,17 +76,24 @@ def doubt(
     verdicts = np.zeros((3, len(y)), dtype=bool)
     judged = [block for block in blocks(anchors.position.cpu().numpy()) if len(block) >= FEWEST]
     with one_thread():
-        for some in alike(judged):
+        for some in alike(judged, blocks_at_once(y)):
             where = torch.from_numpy(some).to(y.device)
             found = judge(kernel, anchors[where], y[where], noise[where])
             verdicts[:, some] = np.stack(found, axis=1)
     return Verdict(*torch.from_numpy(verdicts).to(y.device))
 
 
-def alike(blocks: list[Int64[np.ndarray, " _"]]) -> Iterator[Int64[np.ndarray, "b n"]]:
+def blocks_at_once(where: Tensor) -> int:
+    """Blocks whose fields are solved at once: a processor is busy with few, a GPU is not."""
+    return 64 if where.is_cuda else 4
+
+
+def alike(
+    blocks: list[Int64[np.ndarray, " _"]], at_once: int
+) -> Iterator[Int64[np.ndarray, "b n"]]:
     """Blocks of one size, a few at a time."""
     for _, same in groupby(sorted(blocks, key=len), key=len):
-        while some := [*islice(same, BLOCKS_AT_ONCE)]:
+        while some := [*islice(same, at_once)]:
             yield np.stack(some)
 
 
@@ -157,24 +162,41 @@ class Blame:
 
     With P the covariance's inverse and α = Py, a change by δ = ±GROSS² at anchor i adds
     ½ δ αᵢ² / (1 + δ Pᵢᵢ) − ½ log(1 + δ Pᵢᵢ) to the logarithm of y's density, which is known for all
-    i at once, and takes δ / (1 + δ Pᵢᵢ) PᵢPᵢᵀ off P.
+    i at once, and takes δ / (1 + δ Pᵢᵢ) PᵢPᵢᵀ off P. What is taken off is kept apart, for of P only
+    the diagonal and a few columns are ever looked at.
     """
 
     score: float
     """Logarithm of the density, up to a constant."""
     marked: Bool[np.ndarray, " n"]
     P: Float64[np.ndarray, "n n"]
+    """Without any mark: P − Tᵀ diag(w) T is the one with them, where …"""
     alpha: Float64[np.ndarray, " n"]
+    taken: Float64[np.ndarray, "k n"]
+    """… T are the rows taken off, …"""
+    weights: Float64[np.ndarray, " k"]
+    """… w their weights, …"""
+    precision: Float64[np.ndarray, " n"]
+    """… and this is what that leaves of its diagonal."""
+
+    @classmethod
+    def nobody(
+        cls, score: float, P: Float64[np.ndarray, "n n"], alpha: Float64[np.ndarray, " n"]
+    ) -> Blame:
+        """No gross error at all."""
+        n = len(alpha)
+        marked, taken = np.zeros(n, dtype=bool), np.empty((0, n))
+        return cls(score, marked, P, alpha, taken, np.empty(0), P.diagonal())
 
     @property
     def residual(self) -> Float64[np.ndarray, " n"]:
         """What each anchor says beyond what the others expect of it, …"""
-        return self.alpha / self.P.diagonal()
+        return self.alpha / self.precision
 
     @property
     def variance(self) -> Float64[np.ndarray, " n"]:
         """… and the variance of that, a marked one's with a gross error in it."""
-        return 1 / self.P.diagonal()
+        return 1 / self.precision
 
     def search(self, marked: Bool[np.ndarray, " n"]) -> None:
         """Marks that explain y best together with the chance of so many, as far as changing one at
@@ -187,55 +209,70 @@ class Blame:
             step, gain = self.gains()
             more = chance(count + 1, n) if count < MOST_WRONG * n else -math.inf
             fewer = chance(count - 1, n) if count else -math.inf
-            total = gain + np.where(self.marked, fewer, more) - chance(count, n)
+            total = gain + np.where(self.marked, fewer, more)
             i = int(total.argmax())
-            if total[i] <= 1e-9:
+            if total[i] - chance(count, n) <= 1e-9:
                 break
-            self.change(i, step, gain)
+            self.score += float(gain[i])
+            self.take(self.columns(i)[None], step[i : i + 1], self.alpha[i : i + 1])
+            self.marked[i] = not self.marked[i]
 
     def mark(self, some: Int64[np.ndarray, " m"]) -> None:
         """The changes at several anchors that no mark is on, at once."""
-        P, alpha = torch.from_numpy(self.P), torch.from_numpy(self.alpha)
-        columns, said = P[:, some], alpha[some]
-        core = torch.eye(len(some), dtype=P.dtype) + GROSS**2 * columns[some]
+        columns, said = self.columns(some), self.alpha[some]
+        core = torch.from_numpy(np.eye(len(some)) + GROSS**2 * columns[some])
         factor = torch.linalg.cholesky(core)
-        heard = GROSS**2 * torch.cholesky_solve(torch.cat([said[:, None], columns.mT], 1), factor)
-        self.score += 0.5 * float(said @ heard[:, 0]) - float(factor.diagonal().log().sum())
-        self.alpha = (alpha - columns @ heard[:, 0]).numpy()
-        self.P = (P - columns @ heard[:, 1:]).numpy()
+        heard = torch.from_numpy(GROSS * np.column_stack([said, columns.T]))
+        white = torch.linalg.solve_triangular(factor, heard, upper=False).numpy()
+        self.score += 0.5 * float(white[:, 0] @ white[:, 0]) - float(factor.diagonal().log().sum())
+        self.take(white[:, 1:], np.ones(len(some)), white[:, 0])
         self.marked[some] = True
 
     def gains(self) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
         """For each anchor's change, δ / (1 + δ Pᵢᵢ) and what it adds to the score."""
         delta = np.where(self.marked, -(GROSS**2), GROSS**2)
-        growth = np.maximum(1 + delta * self.P.diagonal(), 1e-12)
+        growth = np.maximum(1 + delta * self.precision, 1e-12)
         step = delta / growth
-        return step, 0.5 * step * self.alpha**2 - 0.5 * np.log(growth)
+        return step, 0.5 * (step * self.alpha**2 - np.log(growth))
 
-    def change(
-        self, i: int, step: Float64[np.ndarray, " n"], gain: Float64[np.ndarray, " n"]
+    def columns(self, some: int | Int64[np.ndarray, " m"]) -> Float64[np.ndarray, "n ..."]:
+        """Those of P with the marks, one or several."""
+        return self.P[:, some] - self.taken.T @ (self.weights * self.taken[:, some].T).T
+
+    def take(
+        self,
+        rows: Float64[np.ndarray, "m n"],
+        weights: Float64[np.ndarray, " m"],
+        said: Float64[np.ndarray, " m"],
     ) -> None:
-        """Mark an anchor, or take its mark away."""
-        column = self.P[:, i].copy()
-        self.score += float(gain[i])
-        self.alpha = self.alpha - step[i] * self.alpha[i] * column
-        self.P -= np.outer(step[i] * column, column)
-        self.marked[i] = not self.marked[i]
+        """Take rows off P, and off α what they said."""
+        self.alpha = self.alpha - (weights * said) @ rows
+        self.precision = self.precision - weights @ rows**2
+        self.taken = np.concatenate([self.taken, rows])
+        self.weights = np.concatenate([self.weights, weights])
 
 
 def honest(covariance: Float64[Tensor, "b f n n"], y: Float64[Tensor, "b n"]) -> list[list[Blame]]:
     """That no anchor is wrong: for each block, under each of several covariances."""
     factor = torch.linalg.cholesky(covariance)
-    P = torch.cholesky_inverse(factor)
+    P = inverse(factor)
     alpha = (P @ y[:, None, :, None])[..., 0]
     log_volume = factor.diagonal(dim1=2, dim2=3).log().sum(dim=2)
     score = -0.5 * (alpha * y[:, None]).sum(dim=2) - log_volume
-    tables = [values.cpu().numpy() for values in (score, P, alpha)]
-    nobody = np.zeros(y.shape[1], dtype=bool)
+    tables = (score.tolist(), P.cpu().numpy(), alpha.cpu().numpy())
     return [
-        [Blame(float(s), nobody.copy(), p, a) for s, p, a in zip(*block, strict=True)]
+        [Blame.nobody(*field) for field in zip(*block, strict=True)]
         for block in zip(*tables, strict=True)
     ]
+
+
+def inverse(factor: Float64[Tensor, "*b n n"]) -> Float64[Tensor, "*b n n"]:
+    """(LLᵀ)⁻¹. On a GPU `cholesky_inverse` would take one matrix after another."""
+    if not factor.is_cuda:
+        return torch.cholesky_inverse(factor)
+    eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    half = torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
+    return half.mT @ half
 
 
 def chance(wrong: int, n: int) -> float:
@@ -256,21 +293,22 @@ def vouched(
     share is learned from them, so that one anchor is believed where many hang together, and not
     where most are scattered. One like neighbour may be chance; those after it count.
     """
-    apart = np.square(position[:, None] - position).sum(axis=2)
-    np.fill_diagonal(apart, np.inf)
+    marked = np.flatnonzero(blame.marked)
+    apart = np.square(position[marked, None] - position).sum(axis=2)
+    apart[np.arange(len(marked)), marked] = np.inf
     near = apart.argsort(axis=1, kind="stable")[:, :NEIGHBOURS]
 
-    def alike(values: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, "n _"]:
-        return np.exp(-0.5 * ((values[:, None] - values[near]) / ALIKE) ** 2) / ALIKE
+    def alike(values: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, "m _"]:
+        return np.exp(-0.5 * ((values[marked, None] - values[near]) / ALIKE) ** 2) / ALIKE
 
     agreement = SAME_DEPTH * alike(log_depth) + (1 - SAME_DEPTH) * alike(scale)
     agreement = np.sort(agreement, axis=1)[:, -3:-1].mean(axis=1)
     gross = -0.5 * blame.residual**2 / blame.variance - 0.5 * np.log(blame.variance)
-    odds = (np.log(agreement + 1e-12) - gross - WARINESS)[blame.marked]
+    odds = np.log(agreement + 1e-12) - gross[marked] - WARINESS
     share = 0.5
     for _ in range(10):
         believed = 1 / (1 + np.exp(-odds) * (1 - share) / share)
         share = (believed.sum() + 1) / (len(odds) + 2)
-    seen = blame.marked.copy()
-    seen[blame.marked] = believed > 0.5
+    seen = np.zeros_like(blame.marked)
+    seen[marked] = believed > 0.5
     return seen
