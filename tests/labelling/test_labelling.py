@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -212,6 +213,7 @@ def test_a_deadly_image_costs_itself_and_no_other(folder, tmp_path, helper):
     work = find_jobs(folder)[0]
     label(work, CONFIG, tmp_path / "expected")
     out, mark = tmp_path / "out", tmp_path / "mark"
+    label([], CONFIG, out)  # the folder is theirs
     make = partial(helper.make_mortal, CONFIG, out, mark, 99)
     results = {job.name: records for job, records in run_pool(work, make, 2)}
     assert sorted(results) == KEYS  # each once, none lost
@@ -227,6 +229,7 @@ def test_ray_labels_all_though_a_worker_is_killed(folder, tmp_path, helper):
     work = find_jobs(folder)[0]
     label(work, CONFIG, tmp_path / "expected")
     out, mark = tmp_path / "out", tmp_path / "mark"
+    label([], CONFIG, out)  # the folder is theirs
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     try:
         make = partial(helper.make_mortal, CONFIG, out, mark, 1)
@@ -354,7 +357,7 @@ def test_sources_that_are_none_are_refused(folder, tmp_path):
     with pytest.raises(InputError, match="columns image and anchors"):
         find_jobs(tmp_path / "l.csv")
     (tmp_path / "l.csv").write_text("image,anchors\na/../../b.png,b.csv\n")
-    with pytest.raises(InputError, match=r"line 2: a/\.\./\.\./b stands there twice, or outside"):
+    with pytest.raises(InputError, match=r"line 2: a/\.\./\.\./b would leave the labels"):
         find_jobs(tmp_path / "l.csv")
     (tmp_path / "s.tar").write_bytes(b"no tar")
     with pytest.raises(InputError, match="not a readable tar file"):
@@ -385,3 +388,49 @@ def test_uncertainty_is_kept_with_the_label_and_judged(folder, tmp_path):
         assert record["keep"] is False
         assert record["figures"]["std_log"] == pytest.approx(np.median(std_log), rel=0.01)
         assert any(reason.startswith("std_log ") for reason in record["reasons"])
+
+
+@pytest.mark.parametrize("own", ["p0.json", "p0.npz", "more/p5.json"])
+def test_files_that_are_no_labels_are_left_alone(folder, capsys, own):
+    """Annotations of other tools lie beside the images, under the names that labels have."""
+    (folder / own).write_text('{"mine": 1}')
+    before = content(folder)
+    assert run(folder, folder) == 2
+    assert f"{folder / own} exists and is no label; give a folder of" in capsys.readouterr().err
+    assert content(folder) == before
+    assert not (folder / "label.json").exists()
+
+
+def test_shards_are_never_written_over(folder, tmp_path, capsys):
+    pack(folder, tmp_path / "s.tar")
+    before = (tmp_path / "s.tar").read_bytes()
+    assert run(tmp_path / "s.tar", tmp_path) == 2
+    assert "s.tar exists and is no label" in capsys.readouterr().err
+    assert (tmp_path / "s.tar").read_bytes() == before
+
+
+def test_names_that_the_run_needs_are_refused(folder, tmp_path, capsys):
+    for suffix in (".png", ".anchors.npz"):
+        shutil.copy(folder / f"p0{suffix}", folder / f"label{suffix}")
+    assert run(folder, tmp_path / "out") == 2
+    assert "label.json is the run's own; no image or shard" in capsys.readouterr().err
+    pack(folder, tmp_path / "labels.tar")
+    assert run(tmp_path / "labels.tar", tmp_path / "out") == 2
+    assert "labels.jsonl is the run's own; no image or shard" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_record_of_others_is_named(folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(folder, out, *GENEROUS) == 0
+    for record in ('{"mine": 1}', "[]", "3"):
+        (out / "p0.json").write_text(record)
+        assert run(folder, out, *GENEROUS) == 2
+        assert "the record of p0 is none of a label" in capsys.readouterr().err
+
+
+def test_an_image_is_listed_once(folder, capsys):
+    lines = ["image,anchors", "p0.png,p0.anchors.npz", "p0.png,p1.anchors.npz"]
+    (folder / "l.csv").write_text("\n".join(lines))
+    with pytest.raises(InputError, match="line 3: p0 is in the list already"):
+        find_jobs(folder / "l.csv")

@@ -161,13 +161,25 @@ def read_records(out: Path, job: Job) -> list[Record]:
     """The records of a job that is done."""
     texts = [read_text(path) for path in _record_paths(out, job)]
     try:
-        return [
+        records = [
             json.loads(line)
             for text in texts
             for line in (text.splitlines() if job.shard else [text])
         ]
     except (ValueError, RecursionError) as e:
         raise InputError(f"{out}: the record of {job.name} is damaged ({brief(e)})") from None
+    for record in records:
+        if not (isinstance(record, dict) and ("failed" in record or "keep" in record)):
+            raise InputError(f"{out}: the record of {job.name} is none of a label")
+    return records
+
+
+def written(out: Path, job: Job) -> Iterator[Path]:
+    """Every file that the job's labels may take."""
+    names = [job.name] if job.shard else [sample.key for sample in job.samples]
+    for name in names:
+        endings = (".tar", ".jsonl") if job.shard else (".npz", ".json")
+        yield from (out / f"{name}{ending}" for ending in endings)
 
 
 def _record_paths(out: Path, job: Job) -> list[Path]:

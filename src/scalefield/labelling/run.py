@@ -20,6 +20,7 @@ from scalefield.labelling.labeller import (
     failed_records,
     is_done,
     read_records,
+    written,
 )
 from scalefield.labelling.runners import DEAD, run_here, run_pool, run_ray
 from scalefield.labelling.samples import Job, in_batches
@@ -72,7 +73,7 @@ def label(
     progress: Callable[[int], object] = lambda images: None,
 ) -> Summary:
     """Label what is not labelled yet; then write the manifest of all. `progress` counts images."""
-    _claim(out, config)
+    _claim(out, config, jobs)
     summary, started = Summary(), time.monotonic()
     todo = [job for job in jobs if not is_done(out, job)]
     summary.found_done = sum(len(j.samples) for j in jobs) - sum(len(j.samples) for j in todo)
@@ -104,8 +105,8 @@ def _run(
     return run_here(jobs, make) if workers == 1 else run_pool(jobs, make, workers)
 
 
-def _claim(out: Path, config: LabelConfig) -> None:
-    """Labels of two configurations are never mixed in one folder."""
+def _claim(out: Path, config: LabelConfig, jobs: Sequence[Job]) -> None:
+    """Labels of two configurations are never mixed in one folder, nor with files of others."""
     path, wanted = out / CONFIG, json.loads(json.dumps(config.identity()))
     if path.is_file():
         record = read_json(path)
@@ -118,6 +119,11 @@ def _claim(out: Path, config: LabelConfig) -> None:
                 "give another folder"
             )
         return
+    for target in (target for job in jobs for target in written(out, job)):
+        if target in (path, out / MANIFEST):
+            raise InputError(f"{target} is the run's own; no image or shard can be called that")
+        if target.exists():
+            raise InputError(f"{target} exists and is no label; give a folder of their own")
     write_json(path, {"config": wanted, "provenance": provenance()})
 
 

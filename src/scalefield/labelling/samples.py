@@ -160,10 +160,10 @@ def _from_list(path: Path) -> tuple[list[Job], list[str]]:
         if not (row["image"] and row["anchors"] and Path(row["image"]).name):
             raise InputError(f"{path}, line {number}: an image and its anchors are wanted")
         key = Path(row["image"]).with_suffix("").as_posix().lstrip("/")
-        if key in jobs or ".." in Path(key).parts:
-            raise InputError(
-                f"{path}, line {number}: {brief(key)} stands there twice, or outside the folder"
-            )
+        if key in jobs:
+            raise InputError(f"{path}, line {number}: {brief(key)} is in the list already")
+        if ".." in Path(key).parts:
+            raise InputError(f"{path}, line {number}: {brief(key)} would leave the labels' folder")
         pieces = (Piece(path.parent / row[column]) for column in ("image", "anchors"))
         jobs[key] = Job(key, (Sample(key, *pieces),))
     if not jobs:
