@@ -43,11 +43,27 @@ for seed in 1 2; do
 done
 evaluate --mde lite --out results/places-lite --methods "${lite[@]}"
 
+# The paper's own recipe: each K trained in its regime, five more epochs to move it to another.
+paper=()
+for k in 8 30 50; do
+  home=$([ $k = 8 ] && echo low || echo medium)
+  for regime in low medium high; do
+    moved=$([ $regime = "$home" ] || echo "-$regime")
+    paper+=("K=$k for $regime @$regime: basis(generator=$RUNS/basis-lite-paper-k$k-s0$moved/model)")
+  done
+done
+evaluate --mde lite --out results/places-lite-paper --methods field basis "${paper[@]}"
+
+fastdepth=("${field[@]}" 'Universal basis K=50: basis' "${aligners[@]}")
 G=$RUNS/basis-fastdepth
-evaluate --mde "$FASTDEPTH" --out results/places-fastdepth --methods "${field[@]}" \
-  "Basis K=50: basis(generator=$G-full-k50-s0/model)" \
-  "Basis K=50, seed 1 $REGIMES: basis(generator=$G-full-k50-s1/model)" \
-  "Basis K=50, seed 2 $REGIMES: basis(generator=$G-full-k50-s2/model)" \
-  "Basis K=50, F=0 $REGIMES: basis(generator=$G-depth-k50-s0/model)" \
-  "Basis K=30 $REGIMES: basis(generator=$G-full-k30-s0/model)" \
-  'Universal basis K=50: basis' "${aligners[@]}"
+for k in 50 30 8; do
+  fastdepth+=("Basis K=$k: basis(generator=$G-full-k$k-s0/model)")
+  fastdepth+=("Basis K=$k, F=0 $REGIMES: basis(generator=$G-depth-k$k-s0/model)")
+  for seed in 1 2; do
+    fastdepth+=(
+      "Basis K=$k, seed $seed $REGIMES: basis(generator=$G-full-k$k-s$seed/model)"
+      "Basis K=$k, F=0, seed $seed $REGIMES: basis(generator=$G-depth-k$k-s$seed/model)"
+    )
+  done
+done
+evaluate --mde "$FASTDEPTH" --out results/places-fastdepth --methods "${fastdepth[@]}"
