@@ -1,3 +1,4 @@
+import asyncio
 import io
 import re
 import sys
@@ -11,7 +12,7 @@ import scalefield as sf
 from scalefield import samples
 from scalefield.defaults import METHOD_NAME
 from scalefield.methods import METHODS
-from scalefield.web.app import STATIC, create_app, plain_name
+from scalefield.web.app import STATIC, Busy, Pool, create_app, plain_name
 from scalefield.web.uploads import Limits
 from scalefield.web.wire import unpack
 
@@ -145,6 +146,7 @@ def test_a_depth_file_takes_the_estimators_place(client: TestClient, wait, png, 
     for query, body, words in (
         ("name=mine.npy", npy(disparity), "kind must be said"),
         ("name=mine.npy&kind=depth", npy(disparity[:20]), "resize=True"),
+        ("name=mine.npy&kind=depth&resize=1", npy(disparity), "resize is true or false, found '1'"),
         ("name=mine.txt&kind=depth", b"1 2", "read from .npy"),
         ("name=mine.npy&kind=depth", npy(-disparity), "no usable value"),
     ):
@@ -153,7 +155,9 @@ def test_a_depth_file_takes_the_estimators_place(client: TestClient, wait, png, 
         assert words in refused.json()["error"]
     # What was there still is.
     assert client.get(f"/api/sessions/{session['id']}").json()["relative_depth"] == "mine.npy"
-    resized = client.put(f"{url}?name=a.npy&kind=depth&resize=true", content=npy(disparity[:20]))
+    resized = client.put(f"{url}?name=a.npy&kind=depth&resize=True", content=npy(disparity[:20]))
+    told = resized.json()
+    assert (told["state"], told["progress"], told["step"]) == ("waiting", 0, "waiting for its turn")
     assert wait(client, resized.json())["state"] == "ready"
 
 
@@ -293,6 +297,9 @@ def test_files_come_home(client: TestClient, room: dict, tmp_path) -> None:
     for name, more, words in (
         ("cloud.ply", {}, "fov_deg"),
         ("cloud.ply", {"fov_deg": 190}, "between 0 and 180"),
+        ("cloud.ply", {"fov_deg": -5}, "between 0 and 180 degrees, found -5"),
+        ("cloud.ply", {"fov_deg": "60"}, "fov_deg must be a number"),
+        ("depth.png", {"fov_deg": True}, "fov_deg must be a number"),
         ("cloud.ply", {"fov_deg": 10**400}, "between 0 and 180"),
         ("../secret", {}, None),
         ("shell.sh", {}, "no file"),
@@ -341,3 +348,20 @@ def npy():
         return buffer.getvalue()
 
     return make
+
+
+def test_room_is_taken_when_asked_for_and_given_back() -> None:
+    """Not only when the work begins: what was promised must not find the server busy later."""
+
+    async def ask() -> None:
+        pool = Pool(1, 1)
+        first, second = pool.run(lambda: 1), pool.run(lambda: 1 // 0)
+        with pytest.raises(Busy):
+            pool.run(lambda: 3)
+        assert await first == 1
+        with pytest.raises(ZeroDivisionError):
+            await second
+        assert await pool.run(lambda: 4) == 4
+        assert pool.room == 2
+
+    asyncio.run(ask())

@@ -98,6 +98,8 @@ def test_suggestions_are_where_one_can_measure(room, client, prepared) -> None:
         assert 0 < spot["removes"] < 1
     assert len(suggestions(session, anchors[:0])) == 3  # the first anchor, too, may be suggested
     assert suggestions(prepared(20, 2), Anchors([0], [0], [1.0])) == []
+    with pytest.raises(InputError, match="1 of 1 anchors lie outside the image"):
+        suggestions(prepared(20, 2), Anchors([20], [0], [1.0]))
 
 
 def test_others_are_those_that_are_left(room, client) -> None:

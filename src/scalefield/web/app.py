@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
@@ -65,13 +65,20 @@ class Pool:
         self.executor = ThreadPoolExecutor(threads)
         self.room = threads + most_waiting
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """The work's result, or `Busy` at once."""
+    def check(self) -> None:
+        """`Busy` if there is no room."""
         if self.room <= 0:
             raise Busy("the server is busy; try again in a moment")
+
+    def run(self, work: Callable[[], T]) -> Coroutine[Any, Any, T]:
+        """The work's result to be awaited, its room taken at once; or `Busy`, at once too."""
+        self.check()
         self.room -= 1
+        return self._leave(asyncio.get_running_loop().run_in_executor(self.executor, work))
+
+    async def _leave(self, running: Awaitable[T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.executor, work)
+            return await running
         finally:
             self.room += 1
 
@@ -145,17 +152,17 @@ class Server:
 
     def start(self, session: Session, **more: Any) -> Response:
         """Keep the session and let the estimator run; 202, because it takes a moment."""
-        if self.heavy.room <= 0:
-            raise Busy("the server is busy; try again in a moment")
+        self.heavy.check()
         self.sessions.add(session)
         self.background(session.prepare)
         return JSONResponse({**session.describe(), **more}, 202)
 
     def background(self, work: Callable[[], None]) -> None:
         """Run on the heavy thread after the response."""
+        running = self.heavy.run(work)
 
         async def go() -> None:
-            await self.heavy.run(work)
+            await running
             self.sessions.trim()
 
         task = asyncio.create_task(go())
@@ -225,15 +232,18 @@ class Server:
         session, query = self.session(request), request.query_params
         name = plain_name(query.get("name", ""), "depth.npy")
         kind: Any = query.get("kind")
-        resize = query.get("resize") == "true"
+        resize = query.get("resize", "false").lower()
+        if resize not in ("true", "false"):
+            raise InputError(f"resize is true or false, found {resize[:40]!r}")
 
         def read(data: bytes) -> MDEOutput:
             values = read_depth(data, PurePosixPath(name).suffix.lower(), self.limits)
-            return bring_depth(values, kind, session.image, resize=resize)
+            return bring_depth(values, kind, session.image, resize=resize == "true")
 
         async with self.bodies.read(request, self.limits.upload_bytes) as data:
             output = await self.heavy.run(lambda: read(data))
-        session.state = "waiting"
+        self.heavy.check()
+        session.wait()
         self.background(lambda: session.prepare(output, name))
         return JSONResponse(session.describe(), 202)
 
@@ -269,8 +279,9 @@ class Server:
         session, body = self.session(request), await self.json(request)
         edit, name = parse_edit(body, self.limits), request.path_params["name"]
         said = body.get("fov_deg")
-        known = isinstance(said, (int, float)) and not isinstance(said, bool)
-        fov_deg = float(min(max(said, -1), 360)) if known else None  # whole numbers have no end
+        if isinstance(said, bool) or not isinstance(said, int | float | None):
+            raise InputError("fov_deg must be a number")
+        fov_deg = None if said is None else float(min(max(said, -1e9), 1e9))  # integers are endless
         data, media_type = await self.heavy.run(lambda: export(session, edit, name, fov_deg))
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(data, media_type=media_type, headers=headers)

@@ -253,6 +253,7 @@ def suggestions(session: Session, anchors: Anchors) -> list[dict[str, Any]]:
     (height, width), (rows, columns) = relative.output.shape, relative.measurable.shape
     v, u = np.arange(height) * rows // height, np.arange(width) * columns // width
     reachable = relative.measurable.numpy()[v[:, None], u]
+    anchors.pixels((height, width))  # outside is an error, and nowhere to measure is none
     try:
         found = suggest_from(relative.output, anchors, SUGGESTIONS, reachable=reachable)
     except InputError:  # nothing is reachable, as in a map of one steep slope or of few pixels

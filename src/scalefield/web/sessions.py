@@ -81,6 +81,9 @@ class Relative:
         return nodes + sum({t.data_ptr(): t.numel() * t.element_size() for t in held}.values())
 
 
+WAITING = "waiting for its turn"
+
+
 @dataclass(eq=False)
 class Session:
     """One photograph, its relative depth and its basis maps; anchors stay with the page."""
@@ -94,7 +97,7 @@ class Session:
     truth_m: Float64[np.ndarray, "h w"] | None = None
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
     state: State = "waiting"
-    step: str = "waiting for its turn"
+    step: str = WAITING
     progress: float = 0.0
     error: str = ""
     made: Relative | None = None
@@ -115,6 +118,7 @@ class Session:
             self.own_depth = name
             if output.image is not None:
                 self.image = output.image.numpy()  # one copy is enough
+            self.error = ""
             self._report("ready", "ready", 1.0)
         except InputError as e:
             self.error = str(e)
@@ -123,6 +127,10 @@ class Session:
             self.error = "the relative depth could not be made; the server's log says more"
             self._report("failed", "failed", 1.0)
             raise
+
+    def wait(self) -> None:
+        """Say that `prepare` will come."""
+        self._report("waiting", WAITING, 0.0)
 
     def _estimate(self) -> MDEOutput:
         self._report("working", "loading the estimator", 0.1)
