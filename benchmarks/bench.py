@@ -221,6 +221,14 @@ def redrawn(run: Run) -> None:
     run.say("an added anchor")
 
 
+def lidar(run: Run) -> None:
+    """Thousands of anchors, as shares of DA3-BASE's forward pass on the same image."""
+    torch.set_num_threads(2)
+    times = run.times(cases.lidar(run.device))
+    run.add("lidar", *shares(times, run, {"size": name_of(cases.SWEEP), "n": cases.NS[-1]}))
+    run.say("a LiDAR's sweep")
+
+
 def name_of(shape: tuple[int, int]) -> str:
     """Height × width."""
     return f"{shape[0]}×{shape[1]}"
@@ -249,6 +257,7 @@ def main() -> None:
         "by size": lambda: sizes(run, 2),
         "batches": lambda: batches(run, 2),
         "an added anchor": lambda: redrawn(run),
+        "a LiDAR's sweep": lambda: lidar(run),
         "memory": lambda: memory(run),
         "by number of anchors": lambda: anchors(run, 2),
     }

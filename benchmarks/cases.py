@@ -34,6 +34,7 @@ REFERENCE = "DA3-BASE forward"
 KS = (8, 30, 50)
 N = 110
 NS = (1, 10, 100, 1000, 10_000)
+SWEEP = (375, 1242)
 BATCHES = (1, 4, 16, 64)
 
 PUBLISHED = "lwlr every 32 pixels"
@@ -89,10 +90,25 @@ def by_anchors(shape: Shape, device: str, n: int) -> dict[str, Work]:
 
 def by_batch(shape: Shape, device: str, size: int) -> dict[str, Work]:
     """Generator, solve and apply for several images at once, K = 8."""
-    batch = Batch.make(
-        load_generator("basis-lite-k8", device), shape, size=size, n=N, device=device
-    )
-    return {"generator, solve and apply, K = 8": batch}
+    generator = load_generator("basis-lite-k8", device)
+    inputs = Batch.make(generator, shape, size=size, n=N, device=device).inputs
+    assert inputs.features is not None
+    _, channels, rows, columns = inputs.features.shape
+    sizes = {"anchors": N, "batch": size, "features": (channels, rows, columns)}
+    live = Live(generator, shape, **sizes, device=device)
+    return {"live, with F, K = 8": partial(live, *inputs)}
+
+
+def lidar(device: str) -> dict[str, Work]:
+    """What a sweep of a LiDAR costs `field`."""
+    world = World.make(SWEEP, device)
+    anchors = world.anchors(NS[-1])
+    methods = {"field": Field(), "field, not robust": Field(robust=False)}
+    work = {
+        f"{name}, {NS[-1]:,} anchors": new(world.output, partial(method, anchors=anchors))
+        for name, method in methods.items()
+    }
+    return {**reference(SWEEP, device), **work}
 
 
 def reference(shape: Shape, device: str) -> dict[str, Work]:
@@ -129,9 +145,10 @@ def live_steps(world: World) -> dict[str, Work]:
         for values in (np.stack([anchors.u, anchors.v], axis=1), anchors.depth_m)
     )
     work: dict[str, Work] = {}
-    for k in KS:
-        live = Live(f"basis-depth-k{k}", world.output.shape, device=mde_depth.device)
-        work[f"live, K = {k}"] = partial(live, mde_depth[None], pixels, depth_m)
+    types = {"": torch.float32} | ({", float16": torch.float16} if mde_depth.is_cuda else {})
+    for (name, dtype), k in itertools.product(types.items(), KS):
+        live = Live(f"basis-depth-k{k}", world.output.shape, device=mde_depth.device, dtype=dtype)
+        work[f"live{name}, K = {k}"] = partial(live, mde_depth[None], pixels, depth_m)
     return work
 
 

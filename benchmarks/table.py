@@ -20,6 +20,7 @@ def markdown(record: dict) -> str:
         targets(record),
         *(by_size(record, threads) for threads in threads_of(record.get("ratios", []))),
         by_anchors(record),
+        lidar(record),
         beside(record),
         growth(record),
         batches(record),
@@ -54,6 +55,17 @@ def by_anchors(record: dict) -> str:
                                                    (e["name"] for e in entries)))  # fmt: skip
     head = f"## By number of anchors\n\nPercent of {REFERENCE} at {entries[0]['size']}."
     return head + "\n\n" + grid("step", counts, names, cells)
+
+
+def lidar(record: dict) -> str:
+    """Shares of the reference with thousands of anchors."""
+    entries = record.get("lidar")
+    if not entries:
+        return ""
+    head = f"## A LiDAR's sweep\n\nPercent of {REFERENCE} on the same image."
+    size = entries[0]["size"]
+    cells = {(e["name"], size): cell(e) for e in entries}
+    return head + "\n\n" + grid("step", [size], unique(e["name"] for e in entries), cells)
 
 
 def beside(record: dict) -> str:
@@ -167,6 +179,13 @@ def target_rows(record: dict) -> Iterable[tuple[str, str, bool]]:
     for e in record.get("redrawn", []):
         aim = f"an added anchor redrawn at 480×640 within 16 ms: {e['name']}"
         yield aim, f"{ratio(e['of_16_ms'])} of it", e["of_16_ms"][0] <= 1
+    for e in record.get("lidar", []):
+        if "ms" in e and e["name"] != REFERENCE:
+            yield (
+                f"{e['name']}, {e['size']}: under a second",
+                f"{ratio(e['ms'])} ms",
+                e["ms"][0] < 1000,
+            )
     for e in record.get("beside", []):
         exact = (e["ours"], e["theirs"]) == ("lwlr at every pixel", "lwlr every 32 pixels")
         if exact and e["threads"] == 2:

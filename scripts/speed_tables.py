@@ -33,6 +33,7 @@ def tables(table: ModuleType, records: dict, name: str) -> str:
         "aims": table.targets,
         "sizes": lambda r: table.by_size(r, 2),
         "anchors": table.by_anchors,
+        "lidar": table.lidar,
         "beside": table.beside,
         "growth": table.growth,
         "batches": table.batches,
