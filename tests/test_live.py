@@ -9,7 +9,7 @@ from scalefield.errors import InputError
 from scalefield.generator import Generator, GeneratorConfig
 from scalefield.live import Inputs, Live, metric_depth
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.basis import Basis
+from scalefield.methods.basis import Basis, load_generator
 
 SHAPE = (60, 80)
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(
@@ -91,13 +91,16 @@ def test_features_are_heard() -> None:
     assert not torch.allclose(others[0], wanted, rtol=1e-3)
 
 
-def test_half_precision_is_near() -> None:
-    mde_depth, pixels, depth_m = (x[None] for x in scene(40))
-    net = generator()
-    exact = Live(net, SHAPE)(mde_depth, pixels, depth_m)
-    half = Live(net, SHAPE, dtype=torch.bfloat16)(mde_depth, pixels, depth_m)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float16, 0.005), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize("k", [8, 50])
+def test_half_precision_is_near(k: int, dtype: torch.dtype, near: float, device: str) -> None:
+    mde_depth, pixels, depth_m = (x[None].to(device) for x in scene(40))
+    net = load_generator(f"basis-depth-k{k}")
+    exact = Live(net, SHAPE, device=device)(mde_depth, pixels, depth_m)
+    half = Live(net, SHAPE, device=device, dtype=dtype)(mde_depth, pixels, depth_m)
     assert half.dtype == torch.float32
-    assert (half / exact).log().abs().max() < 0.05
+    assert (half / exact).log().abs().max() < near
     assert net.basis_head.weight.dtype == torch.float32
 
 
