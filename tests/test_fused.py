@@ -10,7 +10,7 @@ import torch
 from scalefield.cues import grid_log_depth
 from scalefield.devices import full_precision
 from scalefield.generator import Generator, GeneratorConfig
-from scalefield.live import torch_steps
+from scalefield.live import Inputs, fused_steps, metric_depth, torch_steps
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -38,7 +38,7 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
     [
         ({"k": 5}, None),
         ({"k": 8, "feature_channels": 6}, (30, 40)),  # finer than the grid: averaged
-        ({"k": 3, "feature_channels": 6, "width": 48}, (6, 9)),  # coarser: interpolated
+        ({"k": 3, "feature_channels": 6, "width": 24}, (6, 9)),  # coarser: interpolated
         ({"k": 4, "feature_channels": 6}, (30, 9)),  # each along one side
         ({"k": 20, "feature_channels": 6, "zero_features": True}, (30, 40)),
         ({"k": 2, "feature_channels": 6}, None),
@@ -113,3 +113,31 @@ def test_apply() -> None:
     log_scale[1] = torch.nan  # no anchor, no depth
     wanted = torch_steps(generator(k=5)).apply(depth, log_scale)
     torch.testing.assert_close(fused.apply(depth, log_scale), wanted, equal_nan=True)
+
+
+def test_metric_depth_by_these_steps() -> None:
+    net = generator(k=5, feature_channels=6)
+    inputs = Inputs(
+        random(2, 24, 37).exp(),
+        20 * random(2, 9, 2, seed=1).abs(),
+        random(2, 9, seed=2).exp(),
+        random(2, 6, 30, 40, seed=3),
+    )
+    with full_precision():
+        found = metric_depth(net, inputs, fused_steps(net))
+        wanted = metric_depth(net, inputs, torch_steps(net))
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=0)
+    assert isinstance(fused_steps(net).basis_maps, fused.FusedGenerator)
+
+
+def test_torch_does_what_triton_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = generator(k=5, width=20)  # no groups of eight
+    assert not isinstance(fused_steps(odd).basis_maps, fused.FusedGenerator)
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("Failed to find C compiler. Please specify via CC.")
+
+    monkeypatch.setattr(fused, "launch", fail)
+    with pytest.warns(UserWarning, match="Triton does not work here .*C compiler"):
+        steps = fused_steps(generator(k=5))
+    assert not isinstance(steps.basis_maps, fused.FusedGenerator)

@@ -8,8 +8,10 @@ graph that is captured once and replayed for every image of the same size.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import NamedTuple
 
 import torch
@@ -18,7 +20,7 @@ from torch import Tensor
 
 from scalefield.cues import grid_log_depth, sample_at, upsample
 from scalefield.devices import fastest_kernels, full_precision
-from scalefield.errors import InputError
+from scalefield.errors import InputError, brief
 from scalefield.generator import Generator
 from scalefield.methods.basis import load_generator
 from scalefield.ridge import solve
@@ -66,15 +68,21 @@ def torch_steps(generator: Generator) -> Steps:
 
 
 def fused_steps(generator: Generator) -> Steps:
-    """As `fused` does them on a GPU; as torch does them elsewhere, where there is no Triton, and
-    for norms of other groups than eight channels."""
-    if not generator.basis_head.weight.is_cuda or generator.config.width % 16:
+    """As `fused` does them; as torch does them where there is no Triton, and for norms of other
+    groups than eight channels."""
+    if generator.config.width % 8:
         return torch_steps(generator)
     try:
         from scalefield.fused import FusedGenerator, apply
+
+        steps = Steps(FusedGenerator(generator), apply)
+        steps.basis_maps(None, torch.ones(1, 2, 2, device=generator.basis_head.weight.device))
     except ImportError:
         return torch_steps(generator)
-    return Steps(FusedGenerator(generator), apply)
+    except (RuntimeError, OSError, SubprocessError) as e:  # for one, it wants a C compiler
+        warnings.warn(f"Triton does not work here ({brief(e)}): slower without", stacklevel=3)
+        return torch_steps(generator)
+    return steps
 
 
 @torch.no_grad()
@@ -157,9 +165,10 @@ class Live:
             if wanted and features is not None
             else None,
         )
-        self.steps = fused_steps(self.generator)
+        on_gpu = self.inputs.mde_depth.is_cuda
+        self.steps = (fused_steps if on_gpu else torch_steps)(self.generator)
         self.graph: torch.cuda.CUDAGraph | None = None
-        if self.inputs.mde_depth.is_cuda:
+        if on_gpu:
             self.graph, self.depth_m = captured(self.run)
 
     def run(self) -> Float[Tensor, "b h w"]:
