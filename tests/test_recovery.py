@@ -188,6 +188,8 @@ def test_bad_anchors_get_a_sentence(anchors, sentence):
         ({"method": Median(), "space": "depth"}, "options belong to a method given by name"),
         ({"method": "median", "kind": "disparity"}, "fake gives depth, and not disparity"),
         ({"method": "median", "resize": True}, "resize speaks of a map of your own"),
+        ({"mde_depth": RELATIVE, "kind": "depth"}, "mde_depth brings your own map and mde makes"),
+        ({"method": Median}, r"Median is a class of methods; give one of them, as Median\(\) is"),
         ({"method": lambda mde_output, anchors: None}, "<lambda> must give a Recovery, found None"),
         ({"method": "lwlr", "bandwidth": np.inf}, "bandwidth must be .*float.*, found inf"),
         ({"method": "lwlr", "blend": 10**30}, "blend must be float, found 10000"),

@@ -63,6 +63,8 @@ def recover(
         device = str(image.device) if isinstance(image, Tensor) else "cpu"
         mde_output = estimate(pixels, mde, kind, device)
     else:
+        if mde != MDE_NAME:
+            raise InputError("mde_depth brings your own map and mde makes one; give one of them")
         mde_output = bring_depth(mde_depth, kind, pixels, resize=resize)
     given = Anchors([], [], []) if anchors is None else anchors
     if not isinstance(given, Anchors):

@@ -66,6 +66,8 @@ def suggest(
 
     pixels = None if image is None else load_image(image)
     if mde_depth is not None:
+        if mde != MDE_NAME:
+            raise InputError("mde_depth brings your own map and mde makes one; give one of them")
         output = bring_depth(mde_depth, kind, pixels, resize=resize)
     elif pixels is not None:
         output = estimate(pixels, mde, kind)

@@ -58,6 +58,9 @@ def make_method(method: str | Method, **options: Any) -> Method:
     if not isinstance(method, str):
         if not callable(method):
             raise InputError(f"a method is a name or a function, found {brief(repr(method))}")
+        if isinstance(method, type):
+            name = method.__name__
+            raise InputError(f"{name} is a class of methods; give one of them, as {name}() is")
         if options:
             raise InputError("options belong to a method given by name; yours is an object")
         return method

@@ -14,7 +14,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError
+from scalefield.errors import InputError, brief
 from scalefield.mde.output import MDEOutput, Space
 from scalefield.smoother import Smoother, at_lattice, fit_std, log_residuals, sigma_log, to_image
 
@@ -220,13 +220,15 @@ def spread(x: np.ndarray) -> float:
 def require_choice(option: str, value: object, choices: tuple[str, ...]) -> None:
     """Refuse a value that is none of an option's choices."""
     if value not in choices:
-        raise InputError(f"{option} must be one of {', '.join(choices)}, found {value!r}")
+        raise InputError(
+            f"{option} must be one of {', '.join(choices)}, found {brief(repr(value))}"
+        )
 
 
 def require(holds: bool, option: str, wanted: str, value: object) -> None:
     """Refuse an option's value unless the condition holds."""
     if not holds:
-        raise InputError(f"{option} must be {wanted}, found {value!r}")
+        raise InputError(f"{option} must be {wanted}, found {brief(repr(value))}")
 
 
 def _mean_absolute_deviation(residuals: np.ndarray) -> float:
