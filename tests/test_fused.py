@@ -42,12 +42,13 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
         ({"k": 4, "feature_channels": 6}, (30, 9)),  # each along one side
         ({"k": 20, "feature_channels": 6, "zero_features": True}, (30, 40)),
         ({"k": 2, "feature_channels": 6}, None),
+        ({"k": 2, "feature_channels": 150}, (12, 18)),  # more than one product takes
     ],
 )
 def test_the_same_maps_as_torch(config: dict, features: tuple[int, int] | None) -> None:
     net = generator(**config)
     depth = random(2, 24, 37).exp()
-    f = None if features is None else 1 + random(2, 6, *features)
+    f = None if features is None else 1 + random(2, config["feature_channels"], *features)
     with full_precision():
         found = fused.FusedGenerator(net)(f, depth)
         wanted = torch_steps(net).basis_maps(f, depth)
@@ -62,6 +63,15 @@ def test_half_precision_is_as_near_as_torch() -> None:
     found = fused.FusedGenerator(half)(f, depth)
     theirs = half(f.half(), grid_log_depth(depth, 17).half()).basis_maps.float()
     assert (found - wanted).abs().max() < 2 * (theirs - wanted).abs().max() + 1e-4
+
+
+def test_a_map_of_one_value_has_a_norm() -> None:
+    """Whose variance must not be rounded below zero."""
+    net = generator(k=3, feature_channels=6)
+    found = fused.FusedGenerator(net)(
+        torch.full((1, 6, 30, 40), 300.7, device=DEVICE), torch.ones(1, 24, 37, device=DEVICE)
+    )
+    assert found.isfinite().all()
 
 
 def test_the_same_bytes_again() -> None:

@@ -1,9 +1,9 @@
-"""The generator on a GPU: cuDNN's convolutions, and all between them in seven kernels.
+"""The generator on a GPU: cuDNN's convolutions, and all between them in kernels of our own.
 
-Left to torch, nine tenths of the time go into what lies between the convolutions: moments of few
-groups, repeated borders, changes of layout. Here activations lie pixel by pixel, (b, h, w, c), and
-one pass adds a convolution's bias, normalises, activates and repeats the border for the next.
-Sums are taken in a fixed order, so the same inputs give the same bytes.
+Left to torch, most of the time goes into what lies between the convolutions: moments of few groups,
+repeated borders, changes of layout. Here activations lie pixel by pixel, (b, h, w, c), and one pass
+adds a convolution's bias, normalises, activates and repeats the border for the next. Sums are taken
+in a fixed order, so the same inputs give the same bytes.
 """
 
 from __future__ import annotations
@@ -135,10 +135,10 @@ class FusedGenerator:
         launch(
             kernels.project_and_sum, hf * wf, batch,
             lying, self.projection, projected, sums, hf * wf,
-            C=channels, WIDE=padded(channels), REDUCED=reduced, OUT=padded(reduced),
+            C=channels, CHUNK=min(padded(channels), 128), REDUCED=reduced, OUT=padded(reduced),
         )  # fmt: skip
         first, second = (sums.sum(dim=1) / (channels * hf * wf)).unbind(dim=1)
-        gain = (second - first.square() + self.eps).rsqrt()
+        gain = ((second - first.square()).clamp(min=0) + self.eps).rsqrt()
         shift = self.projected_zero - (first * gain)[:, None] * self.projected_ones
         if hf < size[0] or wf < size[1]:  # as `generator.resize` does it
             maps = projected.permute(0, 3, 1, 2)

@@ -56,23 +56,29 @@ def median(x, out, count, WIDE: tl.constexpr):
 @no_type_check
 def project_and_sum(
     features, weight, out, sums, pixels,
-    C: tl.constexpr, WIDE: tl.constexpr, REDUCED: tl.constexpr, OUT: tl.constexpr,
+    C: tl.constexpr, CHUNK: tl.constexpr, REDUCED: tl.constexpr, OUT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """F times its projection, and a part's sums of F and of its square, in one reading."""
     part, image = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    q, c, o = part * BLOCK + tl.arange(0, BLOCK), tl.arange(0, WIDE), tl.arange(0, OUT)
-    at = (image * pixels + q)[:, None] * C + c
-    x = tl.load(features + at, mask=(q < pixels)[:, None] & (c < C), other=0.0)
-    at = c[:, None] * REDUCED + o
-    matrix = tl.load(weight + at, mask=(c < C)[:, None] & (o < REDUCED), other=0.0)
-    reduced = tl.dot(x, matrix, input_precision="ieee")
+    q, o = part * BLOCK + tl.arange(0, BLOCK), tl.arange(0, OUT)
+    reduced = tl.zeros((BLOCK, OUT), tl.float32)
+    first, second = 0.0, 0.0
+    for begin in tl.static_range(0, C, CHUNK):
+        c = begin + tl.arange(0, CHUNK)
+        at = (image * pixels + q)[:, None] * C + c
+        x = tl.load(features + at, mask=(q < pixels)[:, None] & (c < C), other=0.0)
+        at = c[:, None] * REDUCED + o
+        matrix = tl.load(weight + at, mask=(c < C)[:, None] & (o < REDUCED), other=0.0)
+        reduced += tl.dot(x, matrix, input_precision="ieee")
+        x = x.to(tl.float32)
+        first += tl.sum(x)
+        second += tl.sum(x * x)
     at = (image * pixels + q)[:, None] * REDUCED + o
     tl.store(out + at, reduced, mask=(q < pixels)[:, None] & (o < REDUCED))
-    x = x.to(tl.float32)
     at = (image * tl.num_programs(0) + part) * 2
-    tl.store(sums + at, tl.sum(x))
-    tl.store(sums + at + 1, tl.sum(x * x))
+    tl.store(sums + at, first)
+    tl.store(sums + at + 1, second)
 
 
 @triton.jit
@@ -289,7 +295,8 @@ def _affine(
     mask = (part < parts)[:, None] & (group < groups)
     mean = tl.sum(tl.load(sums + at, mask=mask, other=0.0), axis=0) / (pixels * PER_GROUP)
     square = tl.sum(tl.load(sums + at + groups, mask=mask, other=0.0), axis=0)
-    gain = 1 / tl.sqrt(square / (pixels * PER_GROUP) - mean * mean + eps)
+    var = tl.maximum(square / (pixels * PER_GROUP) - mean * mean, 0.0)
+    gain = 1 / tl.sqrt(var + eps)
     gain, mean = _each_channel(gain, WIDE, PER_GROUP), _each_channel(mean, WIDE, PER_GROUP)
     gain *= tl.load(weight + c, mask=c < C, other=0.0).to(tl.float32)
     return gain, tl.load(shift + c, mask=c < C, other=0.0).to(tl.float32) - mean * gain
