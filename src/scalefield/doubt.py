@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby, islice
 
 import numpy as np
@@ -205,7 +206,7 @@ class Blame:
         if marked.any():
             self.mark(np.flatnonzero(marked))
         for _ in range(4 * n):  # rounding must not turn in circles
-            count = int(self.marked.sum())
+            count = np.count_nonzero(self.marked)
             step, gain = self.gains()
             more = chance(count + 1, n) if count < MOST_WRONG * n else -math.inf
             fewer = chance(count - 1, n) if count else -math.inf
@@ -275,6 +276,7 @@ def inverse(factor: Float64[Tensor, "*b n n"]) -> Float64[Tensor, "*b n n"]:
     return half.mT @ half
 
 
+@lru_cache(maxsize=1 << 12)
 def chance(wrong: int, n: int) -> float:
     """Logarithm of the chance of just these of n anchors to be wrong, their share unknown."""
     a, b = EXPECTED

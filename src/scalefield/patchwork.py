@@ -362,7 +362,8 @@ def around(
     reach = (OVERLAP * (inner[1] - inner[0])).clamp(min=LEAST_REACH)
     while True:
         outside = torch.maximum(lower - reach - position, position - upper - reach)
-        distance = outside.clamp(min=0).square().sum(dim=1)
+        across, down = outside.clamp_(min=0).square_().unbind(dim=1)
+        distance = across + down
         if int((distance == 0).sum()) <= NEAR or bool((reach == LEAST_REACH).all()):
             return reach, distance.topk(min(NEAR, len(position)), largest=False).indices
         reach = (reach / 2).clamp(min=LEAST_REACH)

@@ -200,7 +200,7 @@ class Field:
                 np.sort(order[which.cpu().numpy()]) for which in vars(verdict).values()
             )
             rejected = tuple(Rejection(int(i), "contradicted by the others") for i in wrong)
-            right = ~verdict.wrong
+            (right,) = (~verdict.wrong).nonzero(as_tuple=True)
             points, y, noise = points[right], y[right], noise[right]
             if len(strange):
                 warnings += (f"used, but contradicted by the others: {named(anchors, strange)}",)
