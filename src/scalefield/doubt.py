@@ -206,7 +206,7 @@ class Blame:
         if marked.any():
             self.mark(np.flatnonzero(marked))
         for _ in range(4 * n):  # rounding must not turn in circles
-            count = np.count_nonzero(self.marked)
+            count = int(np.count_nonzero(self.marked))
             step, gain = self.gains()
             more = chance(count + 1, n) if count < MOST_WRONG * n else -math.inf
             fewer = chance(count - 1, n) if count else -math.inf
