@@ -31,9 +31,10 @@ from scalefield.evaluation import Evaluation, MethodSpec, claim
 from scalefield.files import UNITS_TAG, read_image, read_labels, read_map
 from scalefield.generator import Generator, GeneratorConfig
 from scalefield.geometry import read_rigid
-from scalefield.labelling.labeller import LabelConfig
+from scalefield.labelling.labeller import LabelConfig, read_records
+from scalefield.labelling.run import Summary
 from scalefield.labelling.run import _claim as claim_labels
-from scalefield.labelling.samples import find_jobs
+from scalefield.labelling.samples import Job, Piece, Sample, find_jobs
 from scalefield.labelling.verdict import Rules
 from scalefield.mde.cache import MDECache, _checksum
 from scalefield.mde.estimator import Estimator, Raw
@@ -284,7 +285,15 @@ def check_claim(path: Path) -> None:
 
 def check_label_claim(path: Path) -> None:
     """A damaged configuration is another one, or unreadable."""
-    claim_labels(path.parent, LabelConfig("lite", "median"))
+    claim_labels(path.parent, LabelConfig("lite", "median"), [])
+
+
+def check_label_record(path: Path) -> None:
+    """A damaged record is another one, or no record of a label."""
+    photograph = Piece(path.with_suffix(".jpg"))
+    job = Job(path.stem, (Sample(path.stem, photograph, photograph),))
+    for record in read_records(path.parent, job):
+        Summary().add(record)
 
 
 def labelled(folder: Path) -> list[bytes]:
@@ -643,6 +652,10 @@ class Page:
 PAGE = Page()
 EDIT = b'{"anchors": [{"u": 1, "v": 2, "depth_m": 3.5}, {"u": 6.5, "v": 4, "depth_m": 10}, \
 {"u": 3, "v": 5, "depth_m": 2}], "method": "%s", "points": [{"u": 0, "v": 1}], "fov_deg": 60}'
+RECORDS = (
+    b'{"key": "p", "keep": false, "reasons": ["anchors 3, at least 10 wanted"], "figures": {}}',
+    b'{"key": "p", "failed": "p.jpg: no such file"}',
+)
 EDITS = tuple(EDIT % name for name in (b"field", b"basis", b"global", b"lwlr"))
 
 IMAGES = (
@@ -716,6 +729,7 @@ TARGETS: tuple[Target, ...] = (
            file=MDECache(Path("."), flat_mde()).path(picture()).name),
     Target("labelling list.csv", label_list, check_jobs, file="list.csv"),
     Target("labelling shard.tar", fixed(tar()), check_jobs, file="shard.tar"),
+    Target("labelling KEY.json", fixed(*RECORDS), check_label_record, file="p.json"),
     Target("labelling label.json", labelled, check_label_claim, file="label.json"),
     Target("training run.json", trained, check_run, file="run.json"),
     Target("hub config.json", fixed(b'{"model_type": "dpt", "a": [1]}'), check_hub,

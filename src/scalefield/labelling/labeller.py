@@ -168,10 +168,20 @@ def read_records(out: Path, job: Job) -> list[Record]:
         ]
     except (ValueError, RecursionError) as e:
         raise InputError(f"{out}: the record of {job.name} is damaged ({brief(e)})") from None
-    for record in records:
-        if not (isinstance(record, dict) and ("failed" in record or "keep" in record)):
-            raise InputError(f"{out}: the record of {job.name} is none of a label")
+    if not all(map(_is_record, records)):
+        raise InputError(f"{out}: the record of {job.name} is none of a label")
     return records
+
+
+def _is_record(value: Any) -> bool:
+    """Whether it is what `Labeller.labels` makes: a failure, or a verdict with its reasons."""
+    if not (isinstance(value, dict) and isinstance(value.get("key"), str)):
+        return False
+    if "failed" in value:
+        return isinstance(value["failed"], str)
+    keep, reasons = value.get("keep"), value.get("reasons")
+    named = isinstance(reasons, list) and all(isinstance(r, str) and r.strip() for r in reasons)
+    return isinstance(keep, bool) and named
 
 
 def written(out: Path, job: Job) -> Iterator[Path]:
