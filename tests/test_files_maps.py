@@ -116,6 +116,8 @@ def _png(values):
         ("a.pfm", b"Pf\n2 2\n-1\n1234", "16 bytes of pixels, found 4"),
         ("a.pfm", b"PF\n1 1\n-1\n" + bytes(12), "one-channel"),
         ("a.pfm", b"Pf\n", "not a readable PFM"),
+        ("a.pfm", b"Pf\n1 1\n0\n1234", "not a readable PFM"),
+        ("a.pfm", b"Pf\n1 1\nnan\n1234", "not a readable PFM"),
         ("a.tif", b"", "not '.tif'"),
     ],
 )
@@ -155,3 +157,15 @@ def test_exr_without_its_package(tmp_path, monkeypatch):
     )
     with pytest.raises(MissingExtra, match=r"pip install 'scalefield\[exr\]'"):
         read_map(tmp_path / "a.exr")
+
+
+def test_objects_beside_a_map_are_not_looked_at(tmp_path):
+    """Estimators' scripts keep a dict of settings in the same file."""
+    path = tmp_path / "maps.npz"
+    depth = np.ones((2, 3), np.float32)
+    np.savez(path, depth=depth, settings=np.array({"a": 1}, dtype=object))
+    np.testing.assert_array_equal(read_map(path, key="depth"), depth)
+    with pytest.raises(InputError, match="holds 2 arrays; say which one: depth, settings"):
+        read_map(path)
+    with pytest.raises(InputError, match="pickled Python objects, which may be programs"):
+        read_map(path, key="settings")

@@ -14,13 +14,15 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image, PngImagePlugin
 
 from scalefield.ending import tidied, uninterrupted
 from scalefield.errors import InputError, MissingExtra, brief
+
+T = TypeVar("T")
 
 MOST_UNPACKED = 2**29
 """Bytes that the arrays of a compressed file may have; a few kilobytes can promise terabytes."""
@@ -233,7 +235,7 @@ def read_labels(path: str | Path) -> np.ndarray:
     """An integer label map of shape (h, w): `.npy`, or a one-channel image of 8 or 16 bits."""
     path = Path(path)
     if path.suffix.lower() == ".npy":
-        labels = _only(path, _load_npy(path), None)
+        labels = read_npy(path)
     else:
         data = read_bytes(path)
         try:
@@ -317,7 +319,7 @@ def read_map(path: Path, *, key: str | None = None, scale: float = 1.0) -> np.nd
         raise InputError(f"{path}: the scale must be a number above zero, found {scale:g}")
     match path.suffix.lower():
         case ".npy" | ".npz":
-            values = _only(path, _load_npy(path), key)
+            values = _read_numpy(path, key)
         case ".exr":
             values = _only(path, _read_exr(path), key)
         case ".pfm":
@@ -365,7 +367,7 @@ def write_map(path: str | Path, values: np.ndarray) -> None:
     write_atomic(path, buffer.getvalue())
 
 
-def _only(path: Path, arrays: dict[str, np.ndarray], key: str | None) -> np.ndarray:
+def _only(path: Path, arrays: dict[str, T], key: str | None) -> T:
     """The array called `key`, or the only one there is."""
     named = brief(", ".join(sorted(arrays)))
     if key is None and len(arrays) == 1:
@@ -379,12 +381,12 @@ def _only(path: Path, arrays: dict[str, np.ndarray], key: str | None) -> np.ndar
     return arrays[key]
 
 
-def _load_npy(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an NPZ by name, or that of an NPY under no name; no pickled objects."""
+def _read_numpy(path: Path, key: str | None) -> np.ndarray:
+    """The array of an NPY, or that of an NPZ; what else an NPZ holds is not looked at."""
     if path.suffix.lower() == ".npz":
         with _npz(path) as members:
-            return {name: member() for name, member in members.items()}
-    return {"": read_npy(path)}
+            return _only(path, members, key)()
+    return _only(path, {"": read_npy(path)}, key)
 
 
 def read_npy(path: Path) -> np.ndarray:
@@ -404,8 +406,10 @@ def _parse_npy(data: bytes) -> np.ndarray:
     if version not in headers:  # the third is for records with names outside of ASCII
         raise ValueError(f"version {version[0]}.{version[1]} of the format")
     shape, _, dtype = headers[version](file)
+    if dtype.hasobject:
+        raise ValueError("pickled Python objects, which may be programs")
     promised, found = math.prod(shape) * dtype.itemsize, len(data) - file.tell()
-    if dtype.hasobject or min(shape, default=0) < 0 or promised > found:
+    if min(shape, default=0) < 0 or promised > found:
         raise ValueError(f"{dtype} of shape {shape} in {found} bytes")
     file.seek(0)
     return np.lib.format.read_array(file, allow_pickle=False)
@@ -447,6 +451,8 @@ def _read_pfm(path: Path) -> np.ndarray:
         width, height = (int(n) for n in header[1].split())
         byte_order = float(header[2])
         body = data[sum(len(line) + 1 for line in header[:3]) :]
+        if not (math.isfinite(byte_order) and byte_order):
+            raise ValueError
     except (IndexError, ValueError):
         raise InputError(f"{path}: not a readable PFM file (no header of three lines)") from None
     if header[0].strip() != b"Pf":
