@@ -235,7 +235,12 @@ def test_anchors_of_a_turned_photograph_are_those_of_the_upright_one(folder, cap
     assert "#1 at u=7, v=2" in said
     assert "its EXIF turns the photograph, and u and v count in the upright picture" in said
     Path("anchors.csv").write_text("u,v,depth_m\n1,1,2\n2,7,3\n")
-    assert main(["recover", *words]) == 0
+    upright = "turned.jpg: its EXIF turns the photograph; u, v, maps and intrinsics are those of"
+    for command in (["recover", *words], ["suggest", "turned.jpg", *OWN]):
+        assert main(command) == 0
+        assert upright in capsys.readouterr().err
+    assert main(["suggest", "photo.png", "--n", "1"]) == 0
+    assert "EXIF" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

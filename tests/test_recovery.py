@@ -133,6 +133,7 @@ def test_inputs_are_never_changed(values, kind):
         (RELATIVE + 1j, "depth", "array of numbers: found complex128"),
         (np.array([["far"]]), "depth", "array of numbers"),
         (RELATIVE[:3], "depth", r"map is 8×3 pixels and the image 8×6.*--resize"),
+        (RELATIVE.T, "depth", "map is 6×8 pixels and the image 8×6: one of them lies on its side"),
         (np.full((6, 8), np.nan), "depth", "no usable value"),
         (-RELATIVE, "depth", "no usable value"),
         (np.full((6, 8), np.inf), "disparity", "no usable value"),
@@ -225,6 +226,11 @@ def test_wrong_types_get_a_sentence_where_nobody_checks_annotations():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == list(calls.values())
+
+
+def test_a_map_on_its_side_is_never_squashed():
+    with pytest.raises(InputError, match="turn the map"):
+        recover(IMAGE, ANCHORS, mde_depth=RELATIVE.T, kind="depth", resize=True)
 
 
 def test_resize_must_be_allowed_and_keeps_edges():

@@ -7,6 +7,7 @@ pixels as they are stored.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from scalefield.anchors import Anchors
+from scalefield.errors import Notice
 from scalefield.files import exif_orientation
 
 
@@ -50,6 +52,17 @@ class Orientation:
         if self.rows_reversed:
             v = _reversed(v, shape[0])
         return Anchors(u, v, stored.depth_m, stored.sigma_m)
+
+
+def say_if_turned(path: Path) -> None:
+    """A notice where EXIF makes a difference: positions and maps are the upright picture's."""
+    if Orientation.of(path) != Orientation():
+        warnings.warn(
+            f"{path}: its EXIF turns the photograph; u, v, maps and intrinsics are those of the "
+            "upright picture",
+            Notice,
+            stacklevel=2,
+        )
 
 
 def _reversed(along: np.ndarray, size: int) -> np.ndarray:

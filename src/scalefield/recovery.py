@@ -168,6 +168,11 @@ def bring_depth(
     if image is not None and prediction.shape != image.shape[:2]:
         found = f"{prediction.shape[1]}×{prediction.shape[0]}"
         wanted = f"{image.shape[1]}×{image.shape[0]}"
+        if prediction.shape == image.shape[1::-1]:
+            raise InputError(
+                f"the depth map is {found} pixels and the image {wanted}: one of them lies on its "
+                "side, as where EXIF turns the photograph; turn the map"
+            )
         if not resize:
             raise InputError(
                 f"the depth map is {found} pixels and the image {wanted}; make them equal, or "

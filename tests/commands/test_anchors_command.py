@@ -190,7 +190,7 @@ def test_what_may_not_fit_the_photograph_is_said(depth_m, capsys):
     exif[files.ORIENTATION] = 6
     Image.fromarray(np.zeros((32, 24, 3), np.uint8)).save("photo.png", exif=exif)
     assert run("--depth", "frame.png") == 0
-    assert "--intrinsics are those of the upright picture, 32×24 pixels" in capsys.readouterr().err
+    assert "maps and intrinsics are those of the upright picture" in capsys.readouterr().err
     Path("cloud.bin").write_bytes(np.load("cloud.npy").astype("<f4").tobytes())
     assert run("--points", "cloud.bin", *INTRINSICS) == 0
     said = capsys.readouterr().err

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from scalefield.errors import InputError, Notice
+from scalefield.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,20 +74,15 @@ class AnchorsCommand:
 
     def run(self) -> None:
         """Project, write, and say how many there are."""
-        from scalefield.files import exif_orientation, read_image, spare_inputs
+        from scalefield.files import read_image, spare_inputs
+        from scalefield.orientation import say_if_turned
         from scalefield.sampling import sample_anchors
 
         self.check()
         given = (self.image, self.points, self.depth, self.extrinsics, self.pose)
         spare_inputs([self.out], given)
         shape = read_image(self.image).shape[:2]
-        if exif_orientation(self.image) != 1:
-            warnings.warn(
-                f"{self.image}: its EXIF turns the photograph; u, v, --depth and --intrinsics are "
-                f"those of the upright picture, {shape[1]}×{shape[0]} pixels",
-                Notice,
-                stacklevel=2,
-            )
+        say_if_turned(self.image)
         anchors = self.from_points(shape) if self.points else self.from_depth(shape)
         if not len(anchors):
             raise InputError(

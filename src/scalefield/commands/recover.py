@@ -85,6 +85,7 @@ class RecoverCommand:
             from scalefield.files import read_image, read_map, spare_inputs
             from scalefield.geometry import find_camera
             from scalefield.methods import make_method
+            from scalefield.orientation import say_if_turned
             from scalefield.outputs import OUTPUTS, summary, write_outputs
             from scalefield.recovery import bring_depth, estimate, recover_from
 
@@ -96,6 +97,7 @@ class RecoverCommand:
                 anchors = Anchors.read(self.anchors, png_units_per_metre=self.anchor_units)
             image = read_image(self.image)
             self.place(anchors, image)
+            say_if_turned(self.image)
             camera = find_camera(self.intrinsics, self.fov_deg, image.shape[:2])
             method = make_method(self.method, **self.options())
             _next(progress, "estimating relative depth")

@@ -48,6 +48,7 @@ class SuggestCommand:
         """Print a line for each pixel, best first."""
         self.check()
         from scalefield.files import read_image, read_map
+        from scalefield.orientation import say_if_turned
         from scalefield.outputs import in_words
         from scalefield.suggestion import suggest
 
@@ -62,6 +63,7 @@ class SuggestCommand:
             reachable=None if self.reachable is None else read_image(self.reachable)[..., 0] > 127,
             among=self.read(self.among),
         )
+        say_if_turned(self.image)
         for spot in spots:
             number = "" if spot.anchor is None else f"#{spot.anchor} "
             print(
