@@ -231,6 +231,9 @@ class Evaluator:
     ) -> dict[str, Any]:
         """The sums of every method under every condition, as written to the frame's file."""
         scored = frame.mask & mde_output.valid.cpu().numpy()
+        if not scored.any():
+            near, far = frame.depth_range_m
+            raise InputError(f"{frame.name}: no pixel has a true depth of {near:g} … {far:g} m")
         truth = Truth.of(frame.depth_m[scored])
         cells = []
         for condition, anchors in self.anchor_sets(frame):

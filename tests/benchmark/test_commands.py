@@ -5,7 +5,9 @@ import pytest
 from PIL import Image
 
 from scalefield.cli import main
+from scalefield.commands.data import parse_ranges
 from scalefield.commands.reproduce import paper_methods
+from scalefield.errors import InputError
 from scalefield.evaluation import parse_methods
 
 RED = """
@@ -118,3 +120,24 @@ def test_report_wants_folders_that_evaluate_wrote(
     assert main(["report", *folders]) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_ranges_are_read_by_source() -> None:
+    assert parse_ranges(["kitti=0.1,80", "*=0.1,1e1"]) == {"kitti": (0.1, 80), "*": (0.1, 10)}
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["kitti"], "--range wants SOURCE=NEAR,FAR in metres, found 'kitti'"),
+        (["kitti=1,2,3"], "wants SOURCE=NEAR,FAR"),
+        (["kitti=80,0.1"], "kitti=80,0.1: a depth range grows from above 0"),
+        (["kitti=0,80"], "grows from above 0"),
+        (["kitti=nan,80"], "grows from above 0"),
+        (["kitti=1,inf"], "grows from above 0"),
+        (["kitti=1,2", "kitti=1,3"], "--range kitti is given twice"),
+    ],
+)
+def test_ranges_that_cannot_be_meant_are_refused(texts, said) -> None:
+    with pytest.raises(InputError, match=said):
+        parse_ranges(texts)

@@ -229,7 +229,7 @@ def test_a_frame_without_known_depth_is_an_error_and_not_a_nan(
     results = score_files(
         tmp_path / "out", run(Evaluator(world, evaluation, tmp_path / "out", red))
     )
-    assert "zero pixels" in results["data"]["missing"][0]["error"]
+    assert "no pixel has a true depth of" in results["data"]["missing"][0]["error"]
 
 
 def test_pixels_without_mde_are_counted(world, evaluation_of, red, tmp_path) -> None:

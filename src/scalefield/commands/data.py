@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
+
+from scalefield.errors import InputError
 
 if TYPE_CHECKING:
     from scalefield.datasets import Dataset
@@ -48,7 +51,7 @@ class DataOptions:
     @property
     def ranges_m(self) -> dict[str, tuple[float, float]]:
         """The declared depth ranges by source."""
-        return dict(parse_range(text) for text in self.range)
+        return parse_ranges(self.range)
 
     @property
     def data_name(self) -> str:
@@ -62,13 +65,18 @@ class DataOptions:
         return path.stem if path.suffix in (".onnx", ".json") or path.is_dir() else self.mde
 
 
-def parse_range(text: str) -> tuple[str, tuple[float, float]]:
-    """A source and its depth range, from SOURCE=NEAR,FAR."""
-    from scalefield.errors import InputError
-
-    source, _, limits = text.rpartition("=")
-    try:
-        nearest, farthest = (float(x) for x in limits.split(","))
-    except ValueError:
-        raise InputError(f"--range wants SOURCE=NEAR,FAR in metres, found {text!r}") from None
-    return source, (nearest, farthest)
+def parse_ranges(texts: Iterable[str]) -> dict[str, tuple[float, float]]:
+    """Depth ranges by source, each from SOURCE=NEAR,FAR."""
+    ranges: dict[str, tuple[float, float]] = {}
+    for text in texts:
+        source, _, limits = text.rpartition("=")
+        try:
+            nearest, farthest = (float(x) for x in limits.split(","))
+        except ValueError:
+            raise InputError(f"--range wants SOURCE=NEAR,FAR in metres, found {text!r}") from None
+        if not 0 < nearest < farthest < float("inf"):
+            raise InputError(f"--range {text}: a depth range grows from above 0")
+        if source in ranges:
+            raise InputError(f"--range {source} is given twice")
+        ranges[source] = nearest, farthest
+    return ranges

@@ -54,7 +54,7 @@ class TrainCommand:
 
     def run(self) -> None:
         """Prepare the frames and train."""
-        from scalefield.commands.data import parse_range
+        from scalefield.commands.data import parse_ranges
         from scalefield.datasets import open_dataset
         from scalefield.generator import Generator
         from scalefield.training.basis import train_basis
@@ -63,7 +63,7 @@ class TrainCommand:
         from scalefield.training.mde import open_mde, trained_on
 
         _require_counts(k=self.k, epochs=self.epochs)
-        dataset = open_dataset(self.dataset, self.root, dict(map(parse_range, self.range)))
+        dataset = open_dataset(self.dataset, self.root, parse_ranges(self.range))
         config = self.config()
         device = str(pick_device(self.device))
         mde, seen = open_mde(self.mde, device, self.cache)
@@ -123,7 +123,7 @@ class TrainMdeCommand:
 
     def run(self) -> None:
         """Train, and say where the model lies."""
-        from scalefield.commands.data import parse_range
+        from scalefield.commands.data import parse_ranges
         from scalefield.datasets import open_dataset
         from scalefield.training.mde import MDETraining, train_mde
 
@@ -132,7 +132,7 @@ class TrainMdeCommand:
             raise InputError("--folds and --rooms must be 0 or more")
         if not 0 <= self.fold < max(self.folds, 1):
             raise InputError(f"--fold must be 0 … folds − 1, found {self.fold} of {self.folds}")
-        dataset = open_dataset(self.dataset, self.root, dict(map(parse_range, self.range)))
+        dataset = open_dataset(self.dataset, self.root, parse_ranges(self.range))
         given = {"steps": self.steps, "batch": self.batch}
         config = MDETraining(
             folds=self.folds,

@@ -26,7 +26,7 @@ class Folder:
     `<dataset>/<source>/meta.json` declares
 
     - `depth_scale_per_metre`: units of the depth files per metre;
-    - `depth_range_m`: [nearest, farthest] to be scored, unless `ranges_m` has it;
+    - `depth_range_m`: [nearest, farthest] to be scored; where there is none, `ranges_m` has it;
     - `sky_label`: the label id that is sky, if any;
     - `frames`: for each frame `name`, `scene`, and `K` = [fx, fy, cx, cy] or null.
 
