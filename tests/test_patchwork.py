@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scalefield import patchwork
@@ -68,7 +68,8 @@ def test_patches_that_hear_everyone_are_the_posterior(n, seed):
         found = Patchwork.fit(KERNEL, anchors, y, noise)
     assert len(found.heard) >= len(anchors.position.unique(dim=0)) / 7
     exact = Posterior.fit(KERNEL, anchors, y, noise, found.coarse.offset)
-    close = {"rtol": 1e-6, "atol": 1e-7}
+    # Of the rounding between measurements of one pixel a rough term's cusp takes the root.
+    close = {"rtol": 1e-6, "atol": 2e-6}
     torch.testing.assert_close(found.mean(query), exact.mean(query), **close)
     torch.testing.assert_close(found.variance(query), exact.variance(query), **close)
     torch.testing.assert_close(found.weights(), exact.weights(), **close)
@@ -121,6 +122,7 @@ def test_nothing_jumps_where_patches_meet(small):
 
 @settings(max_examples=20)
 @given(n=st.integers(2, 400), seed=st.integers(0, 500), crowd=st.floats(1e-3, 1))
+@example(n=107, seed=450, crowd=0.0625)  # more than a patch hears, in it and on its border
 def test_every_anchor_is_in_one_patch_and_heard_wherever_one_has_a_say(n, seed, crowd):
     rng = np.random.default_rng(seed)
     pixels = np.unique((rng.uniform(0, 1, (n, 2)) ** [1, 1 / crowd] * 50).astype(int), axis=0)
@@ -132,8 +134,8 @@ def test_every_anchor_is_in_one_patch_and_heard_wherever_one_has_a_say(n, seed, 
     assert torch.cat([p.own for p in patches]).sort().values.tolist() == list(range(len(position)))
     for patch in patches:
         assert len(patch.own) <= 20
-        assert len(patch.near) <= 63
         heard = patch.box.say(position).nonzero()[:, 0]
+        assert len(patch.near) <= max(60, len(heard)) + 3
         assert set(heard.tolist()) <= set(patch.near.tolist())
         assert set(patch.own.tolist()) <= set(heard.tolist())
 

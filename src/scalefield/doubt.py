@@ -268,7 +268,7 @@ def honest(covariance: Float64[Tensor, "b f n n"], y: Float64[Tensor, "b n"]) ->
 
 
 def inverse(factor: Float64[Tensor, "*b n n"]) -> Float64[Tensor, "*b n n"]:
-    """(LLᵀ)⁻¹. On a GPU `cholesky_inverse` would take one matrix after another."""
+    """(LLᵀ)⁻¹. On a GPU `cholesky_inverse` may take one matrix after another."""
     if not factor.is_cuda:
         return torch.cholesky_inverse(factor)
     eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)

@@ -143,12 +143,14 @@ class Patchwork:
         which over all patches sum to one."""
         said, total = [], torch.zeros_like(position[:, 0])
         reaches = self.boxes.reaches(position.amin(dim=0), position.amax(dim=0))
-        for some in reaches.nonzero()[:, 0].split(max(1, pairs_at_once(position) // len(position))):
+        step = max(1, pairs_at_once(position) // len(position))
+        for some in reaches.nonzero()[:, 0].split(step):
             say = Box(*(side[some] for side in self.boxes)).say(position)
             total += say.sum(dim=0)
-            number, where = say.nonzero(as_tuple=True)
-            counts = torch.stack([some, (say > 0).sum(dim=1)]).tolist()
-            said.append((*counts, where, say[number, where]))
+            row, where = say.nonzero(as_tuple=True)
+            # Asked for together: a GPU is waited for at every question.
+            numbers, counts = torch.stack([some, (say > 0).sum(dim=1)]).tolist()
+            said.append((numbers, counts, where, say[row, where]))
         for numbers, counts, where, say in said:
             share = say / total[where]
             for one in zip(numbers, where.split(counts), share.split(counts), strict=True):
@@ -356,7 +358,8 @@ def around(
 ) -> tuple[Float[Tensor, " 2"], Int64[Tensor, " near"]]:
     """How far a box reaches, and the anchors nearest to it, first of all those within reach.
 
-    Beside a crowd it reaches less far: a patch must hear every anchor where it has a say.
+    Beside a crowd it reaches less far, and on a crowded border it hears more than `NEAR`: a patch
+    must hear every anchor where it has a say.
     """
     inner = torch.maximum(lower, position.amin(dim=0)), torch.minimum(upper, position.amax(dim=0))
     reach = (OVERLAP * (inner[1] - inner[0])).clamp(min=LEAST_REACH)
@@ -364,6 +367,8 @@ def around(
         outside = torch.maximum(lower - reach - position, position - upper - reach)
         across, down = outside.clamp_(min=0).square_().unbind(dim=1)
         distance = across + down
-        if int((distance == 0).sum()) <= NEAR or bool((reach == LEAST_REACH).all()):
-            return reach, distance.topk(min(NEAR, len(position)), largest=False).indices
+        within = int((distance == 0).sum())
+        if within <= NEAR or bool((reach == LEAST_REACH).all()):
+            heard = min(max(NEAR, within), len(position))
+            return reach, distance.topk(heard, largest=False).indices
         reach = (reach / 2).clamp(min=LEAST_REACH)
