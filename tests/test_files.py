@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import stat
 import struct
 import zlib
@@ -297,3 +298,21 @@ def test_what_is_read_is_not_written_over(tmp_path):
     for read in (photo, link):
         with pytest.raises(InputError, match=r"depth.png is read, and would be written over"):
             files.spare_inputs([tmp_path / "new.png", photo], [None, read])
+
+
+def test_every_file_below_a_folder_is_listed_or_the_reason_given(tmp_path, monkeypatch):
+    for name in ("b/c/2.txt", "b/1.txt", "a.txt", "b/c/.hidden"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    found = [path.relative_to(tmp_path).as_posix() for path in files.files_below(tmp_path)]
+    assert found == ["a.txt", "b/1.txt", "b/c/.hidden", "b/c/2.txt"]
+    scandir = os.scandir
+
+    def locked(path):
+        if Path(path).name == "c":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", locked)
+    with pytest.raises(InputError, match=r"b/c: cannot be read \(Permission denied\)"):
+        files.files_below(tmp_path)

@@ -70,6 +70,17 @@ def read_bytes(path: Path) -> bytes:
     return content
 
 
+def files_below(folder: Path) -> list[Path]:
+    """Every file in a folder and in those inside it, in order; none is passed over unread."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"{error.filename}: cannot be read ({error.strerror})")
+
+    return sorted(
+        Path(where, name) for where, _, names in os.walk(folder, onerror=refuse) for name in names
+    )
+
+
 def read_text(path: Path) -> str:
     """The content of a UTF-8 file, with or without a byte order mark."""
     try:

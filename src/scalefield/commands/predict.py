@@ -98,7 +98,9 @@ def find_images(folder: Path) -> list[Path]:
     """All image files below a folder, in order of their paths."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
-    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+    from scalefield.files import files_below
+
+    paths = [p for p in files_below(folder) if p.suffix.lower() in IMAGE_SUFFIXES]
     if not paths:
         raise InputError(f"{folder}: no images in it ({', '.join(IMAGE_SUFFIXES)})")
     return paths

@@ -16,7 +16,7 @@ from jaxtyping import UInt8
 
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError, brief
-from scalefield.files import read_image, read_text
+from scalefield.files import files_below, read_image, read_text
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png")
@@ -90,12 +90,13 @@ def find_jobs(source: Path) -> tuple[list[Job], list[str]]:
     """
     if source.suffix == ".csv":
         return _from_list(source)
-    shards = [source] if source.suffix == ".tar" else sorted(source.rglob("*.tar"))
-    if shards:
-        return _from_shards(shards, source if source.is_dir() else source.parent)
+    if source.suffix == ".tar":
+        return _from_shards([source], source.parent)
     if not source.is_dir():
         raise InputError(f"{source}: wanted a folder, a .csv list or a .tar shard")
-    files = sorted(p for p in source.rglob("*") if p.is_file())
+    files = [path for path in files_below(source) if path.is_file()]
+    if shards := [path for path in files if path.suffix == ".tar"]:
+        return _from_shards(shards, source)
     pieces = {p.relative_to(source).as_posix(): Piece(p) for p in files}
     samples, lonely = _pairs(source, pieces)
     return [Job(s.key, (s,)) for s in samples], lonely
