@@ -1,4 +1,6 @@
 import dataclasses
+import math
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -149,7 +151,10 @@ def test_patches_solved_together_are_those_solved_alone(small, monkeypatch, clus
     assert len({len(near) for near in alone.heard}) > 1
     variance = alone.variance(query)
     monkeypatch.setattr(patchwork, "patches_at_once", lambda _: 5)
+    solve = mock.Mock(wraps=patchwork.local)
+    monkeypatch.setattr(patchwork, "local", solve)
     found = Patchwork.fit(KERNEL, anchors, y, noise_of(600))
+    assert solve.call_count == math.ceil(len(found.heard) / 5)
     close = {"rtol": 1e-6, "atol": 1e-7}
     torch.testing.assert_close(found.variance(query), variance, **close)
     torch.testing.assert_close(found.leave_one_out(), alone.leave_one_out(), **close)
