@@ -4,6 +4,7 @@ import torch
 
 from methods.test_field import draw, few_are_many, world  # noqa: F401
 from scalefield.anchors import Anchors
+from scalefield.errors import InputError
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.field import Field
 from scalefield.stream import Stream
@@ -108,3 +109,41 @@ def test_ten_thousand_points_a_frame():
     assert "10000 anchors were solved in 64 patches" in recovery.report.fallbacks[0]
     assert np.mean(np.abs(recovery.depth_m.numpy() - truth) / truth) < 0.003
     assert bool((torch.linalg.eigvalsh(stream.state[1]) > 0).all())
+
+
+def test_a_wrong_anchor_is_left_out_as_field_leaves_it_out():
+    """And those on holes; both by the numbers that they were given."""
+    streams = Stream(), Stream(Field(robust=False))
+    errors = [[], []]
+    for t, (mde_output, truth, _) in enumerate(frames(4)):
+        anchors = draw(truth, 30, seed=t)
+        depth_m = anchors.depth_m * np.where(np.arange(30) == 7, 5, 1)
+        spoiled = Anchors(anchors.u, anchors.v, depth_m)
+        relative = mde_output.prediction.clone()
+        relative[int(anchors.v[3]), int(anchors.u[3])] = torch.nan
+        for stream, kept in zip(streams, errors, strict=True):
+            recovery = stream(MDEOutput(relative, "depth"), spoiled)
+            kept.append(np.nanmean(np.abs(recovery.depth_m.numpy() / truth - 1)))
+            report = recovery.report
+            left_out = {r.anchor: r.reason for r in report.rejected}
+            expected = {3: "no relative depth here"}
+            if stream.method.robust:
+                expected[7] = "contradicted by the others"
+            assert left_out == expected
+            assert report.anchors_given == 30
+            assert report.anchors_used == len(report.residuals_log) == 30 - len(expected)
+    assert np.mean(errors[0]) < 0.3 * np.mean(errors[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"drift": -0.1}, "drift must be 0 or more, found -0.1"),
+        ({"drift": float("nan")}, "drift must be 0 or more, found nan"),
+        ({"forgetting": 1.5}, "forgetting must be 0 … 1, found 1.5"),
+        ({"method": Field(level="learned")}, "level must be free in a stream"),
+    ],
+)
+def test_a_stream_that_cannot_be_meant_is_refused(options, said):
+    with pytest.raises(InputError, match=said):
+        Stream(**options)

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.dense import dense_mean
 from scalefield.deviation import dense_std
+from scalefield.doubt import doubt
 from scalefield.embedding import FieldMaps
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.field import Field, FieldModel, condition, expected, noise_log, spread
-from scalefield.result import Recovery
+from scalefield.methods.affine import require
+from scalefield.methods.field import (
+    Field,
+    FieldModel,
+    condition,
+    expected,
+    noise_log,
+    spread,
+    told,
+)
+from scalefield.result import Recovery, Rejection
 from scalefield.scene import Scene
 from scalefield.targets import targets
 
@@ -27,7 +39,8 @@ class Stream:
     The global scale, the linear modes' weights and the mean function's are a state w ~ N(m, P). A
     frame's anchors update it in closed form, and the next frame begins with it: its scale may have
     drifted, and the modes' weights are drawn back to their prior. What bends stays the frame's own.
-    Thousands of anchors, as of a LiDAR, are solved in patches, as `field` does it.
+    Thousands of anchors, as of a LiDAR, are solved in patches, as `field` does it; and as `field`
+    does, a frame's own anchors are held against one another before they are heard.
     The estimator's unit must be steady, as that of `lite` and of metric models is.
 
         stream = Stream()
@@ -43,12 +56,22 @@ class Stream:
     state: tuple[Float[Tensor, " w"], Float[Tensor, "w w"]] | None = None
     """m and P: the constant, the modes, the mean function; None before the first anchors."""
 
+    def __post_init__(self) -> None:
+        require(0 <= self.drift < math.inf, "drift", "0 or more", self.drift)
+        require(0 <= self.forgetting <= 1, "forgetting", "0 … 1", self.forgetting)
+        free = self.method.level == "free"
+        require(free, "level", "free in a stream, whose state it is", self.method.level)
+
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
         """The next frame's recovery; its anchors may be few, or none."""
         model = self.method.load()
         scene = model.scene(mde_output)
-        rows, columns = anchors.pixels(mde_output.shape)
-        anchors = anchors[mde_output.valid[rows, columns].cpu().numpy()]
+        given, (rows, columns) = anchors, anchors.pixels(mde_output.shape)
+        usable = mde_output.valid[rows, columns].cpu().numpy()
+        wrong, warnings = self.judged(model, scene, given, np.flatnonzero(usable))
+        holes = (Rejection(int(i), "no relative depth here") for i in np.flatnonzero(~usable))
+        rejected = (*holes, *wrong)
+        anchors = given[np.setdiff1d(np.arange(len(given)), [r.anchor for r in rejected])]
         if self.state is None and len(anchors) == 0:
             return expected(model, scene)
         y = torch.from_numpy(targets(mde_output, anchors)).to(mde_output.prediction.device)
@@ -68,12 +91,27 @@ class Stream:
         factor = model.calibration if len(anchors) == 0 else spread(model, posterior)
         recovery = Recovery.from_log_scale(
             mde_output,
-            anchors,
+            given,
             dense_mean(posterior, carried),
+            rejected=rejected,
             fallbacks=fallbacks,
+            warnings=warnings,
             std_log=dense_std(posterior, carried).mul_(factor),
         )
         return dataclasses.replace(recovery, basis_maps=scene.maps.modes[0])
+
+    def judged(
+        self, model: FieldModel, scene: Scene, anchors: Anchors, which: Int64[np.ndarray, " m"]
+    ) -> tuple[tuple[Rejection, ...], tuple[str, ...]]:
+        """Whom `field` would leave out of these anchors in this frame, and what it would say."""
+        if not self.method.robust or len(which) == 0:
+            return (), ()
+        some = anchors[which]
+        y = torch.from_numpy(targets(scene.mde_output, some))
+        noise = torch.from_numpy(noise_log(some, float(model.kernel.noise)))
+        points = scene.anchors(some)
+        device = points.log_depth.device
+        return told(doubt(model.kernel, points, y.to(device), noise.to(device)), anchors, which)
 
     def predicted(self, model: FieldModel) -> tuple[Float[Tensor, " w"], Float[Tensor, "w w"]]:
         """The state one frame later: the scale wanders, the weights return to their prior."""

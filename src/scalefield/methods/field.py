@@ -25,7 +25,7 @@ from scalefield.decomposition import Decomposition
 from scalefield.dense import dense_mean, dense_parts
 from scalefield.deviation import STD_CELLS, dense_std
 from scalefield.devices import full_precision
-from scalefield.doubt import doubt
+from scalefield.doubt import Verdict, doubt
 from scalefield.embedding import FieldMaps, FieldNet, FieldNetConfig, Layout
 from scalefield.errors import InputError, brief
 from scalefield.files import read_json, write_atomic, write_json
@@ -196,19 +196,9 @@ class Field:
         warnings: tuple[str, ...] = ()
         if self.robust:
             verdict = doubt(model.kernel, points, y, noise)
-            wrong, strange, vouched = (
-                np.sort(order[which.cpu().numpy()]) for which in vars(verdict).values()
-            )
-            rejected = tuple(Rejection(int(i), "contradicted by the others") for i in wrong)
+            rejected, warnings = told(verdict, anchors, order)
             (right,) = (~verdict.wrong).nonzero(as_tuple=True)
             points, y, noise = points[right], y[right], noise[right]
-            if len(strange):
-                warnings += (f"used, but contradicted by the others: {named(anchors, strange)}",)
-            if len(vouched):
-                warnings += (
-                    "used, but explained by neighbours alone; the relative depth seems to be wrong "
-                    f"there: {named(anchors, vouched)}",
-                )
         kernel, offset = model.kernel, None
         if self.level == "learned":
             kernel = dataclasses.replace(kernel, constant=model.level_std)
@@ -289,6 +279,25 @@ def expected(model: FieldModel, scene: Scene) -> Recovery:
 
 
 NO_ANCHORS = Anchors([], [], [])
+
+
+def told(
+    verdict: Verdict, anchors: Anchors, order: Int64[np.ndarray, " n"]
+) -> tuple[tuple[Rejection, ...], tuple[str, ...]]:
+    """Who is left out, and what to say of whom else; `order` has the number of each one judged."""
+    wrong, strange, vouched = (
+        np.sort(order[which.cpu().numpy()]) for which in vars(verdict).values()
+    )
+    rejected = tuple(Rejection(int(i), "contradicted by the others") for i in wrong)
+    warnings: tuple[str, ...] = ()
+    if len(strange):
+        warnings += (f"used, but contradicted by the others: {named(anchors, strange)}",)
+    if len(vouched):
+        warnings += (
+            "used, but explained by neighbours alone; the relative depth seems to be wrong "
+            f"there: {named(anchors, vouched)}",
+        )
+    return rejected, warnings
 
 
 def named(anchors: Anchors, which: Int64[np.ndarray, " m"]) -> str:
