@@ -389,6 +389,24 @@ def test_other_libraries_warnings_are_not_for_users(folder, monkeypatch, capsys)
     assert capsys.readouterr().err.splitlines() == [f"scalefield: {line}" for line in said]
 
 
+def test_torch_without_memory_is_a_sentence_and_other_errors_are_not_hidden(
+    folder, monkeypatch, capsys
+):
+    def load(path: Path) -> np.ndarray:
+        return torch.empty(2**62, dtype=torch.uint8).numpy()
+
+    monkeypatch.setattr("scalefield.files.read_image", load)
+    assert recover(*OWN) == 1
+    assert capsys.readouterr().err == "scalefield: this machine has not enough memory for that\n"
+
+    def fail(path: Path) -> np.ndarray:
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr("scalefield.files.read_image", fail)
+    with pytest.raises(RuntimeError, match="something else"):
+        recover(*OWN)
+
+
 def test_help_answers_in_under_a_second():
     assert min(timed_help() for _ in range(3)) < 1.0
 

@@ -79,7 +79,9 @@ def main(args: list[str] | None = None) -> int:
         except OSError as e:  # the system's own sentence: a full disk behind stdout, a lost folder
             _mute()
             return _end(f"{e.filename}: {e.strerror}" if e.filename else e, 1)
-        except MemoryError:
+        except (MemoryError, RuntimeError) as e:
+            if not _lacks_memory(e):
+                raise
             return _end("this machine has not enough memory for that", 1)
         except KeyboardInterrupt:
             return _end("interrupted", 128 + signal.SIGINT)
@@ -99,6 +101,12 @@ def _run(args: list[str] | None) -> int:
         return command.run() or 0
     finally:
         sys.stdout.flush()  # here, where something can still be said about it
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Torch says it in words on a CPU, and by an error of its own on a GPU."""
+    by_name = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return by_name or "can't allocate memory" in str(error)
 
 
 def _keep_streams() -> None:

@@ -57,6 +57,8 @@ def test_a_generator_is_trained_and_used(tmp_path, capsys):
     [
         ("train", ["--epochs", "0"], "--epochs must be 1 or more, found 0"),
         ("train", ["--k", "-1"], "--k must be 1 or more, found -1"),
+        ("train", ["--seed", str(2**63)], f"--seed must be 0 … 2⁶³ − 1, found {2**63}"),
+        ("train-mde", ["--seed", "-1"], "--seed must be 0 … 2⁶³ − 1, found -1"),
         ("train-mde", ["--steps", "0"], "--steps must be 1 or more, found 0"),
         ("train-mde", ["--batch", "0"], "--batch must be 1 or more, found 0"),
         ("train-mde", ["--rooms", "-1"], "--folds and --rooms must be 0 or more"),

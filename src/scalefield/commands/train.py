@@ -63,6 +63,7 @@ class TrainCommand:
         from scalefield.training.mde import open_mde, trained_on
 
         _require_counts(k=self.k, epochs=self.epochs)
+        _require_seed(self.seed)
         dataset = open_dataset(self.dataset, self.root, parse_ranges(self.range))
         config = self.config()
         device = str(pick_device(self.device))
@@ -128,6 +129,7 @@ class TrainMdeCommand:
         from scalefield.training.mde import MDETraining, train_mde
 
         _require_counts(steps=self.steps, batch=self.batch)
+        _require_seed(self.seed)
         if self.folds < 0 or self.rooms < 0:
             raise InputError("--folds and --rooms must be 0 or more")
         if not 0 <= self.fold < max(self.folds, 1):
@@ -150,6 +152,11 @@ class TrainMdeCommand:
             device=self.device,
         )
         print(f"{self.out / 'model'}: use it with --cross-fit, or put it in the place of lite")
+
+
+def _require_seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise InputError(f"--seed must be 0 … 2⁶³ − 1, found {seed}")
 
 
 def _require_counts(**counts: int | None) -> None:
