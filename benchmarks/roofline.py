@@ -33,17 +33,11 @@ COPY_BYTES = 1 << 31
 def ceilings() -> dict[str, float]:
     """Operations a second by precision, and bytes a second read and written."""
     found = {}
-    for name, dtype, tf32 in (
-        ("bf16", torch.bfloat16, False),
-        ("tf32", torch.float32, True),
-        ("fp32", torch.float32, False),
-    ):
-        torch.backends.cuda.matmul.allow_tf32 = tf32
+    for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
         a, b = (torch.randn(GEMM, GEMM, device="cuda", dtype=dtype) for _ in range(2))
         out = torch.empty_like(a)
         times = turn_by_turn({name: lambda a=a, b=b, out=out: torch.mm(a, b, out=out)}, 5, "cuda")
         found[f"{name}_flops"] = 2 * GEMM**3 / spread(times.seconds[name])[0]
-    torch.backends.cuda.matmul.allow_tf32 = False
     source = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
     times = turn_by_turn({"copy": lambda: target.copy_(source)}, 5, "cuda")
@@ -91,7 +85,6 @@ def variants(batch: Batch) -> dict[str, Callable[[], Batch]]:
     """Ways to run the same work; each is made when its turn comes."""
     return {
         "float32": lambda: batch,
-        "float32, TF32 convolutions, channels last": lambda: cast(batch, torch.float32),
         "bfloat16, channels last": lambda: cast(batch, torch.bfloat16),
         "bfloat16, channels last, compiled": lambda: compiled(cast(batch, torch.bfloat16)),
         "bfloat16, fused": lambda: fused(cast(batch, torch.bfloat16)),
@@ -122,6 +115,7 @@ def fused(batch: Batch) -> Batch:
 def measure(repeats: int, say: Callable[[str, object], None], *, compile_too: bool) -> None:
     """Report ceilings, then each variant at batch 32 and, captured, at batch 1, as they come."""
     torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     limits = ceilings()
     say("ceilings", {name: float(f"{value:.4g}") for name, value in limits.items()})
     for size in (BATCH, 1):
@@ -129,18 +123,15 @@ def measure(repeats: int, say: Callable[[str, object], None], *, compile_too: bo
         for name, make in variants(batch).items():
             if "compiled" in name and not compile_too:
                 continue
-            tf32 = "TF32" in name
-            torch.backends.cudnn.allow_tf32 = tf32
             try:
                 say(f"batch {size}, {name}", one(make(), size, name, limits, repeats))
             except Exception as e:
                 say(f"batch {size}, {name}", {"missing": f"{type(e).__name__}: {e}"[:300]})
-            torch.backends.cudnn.allow_tf32 = False
 
 
 def one(batch: Batch, size: int, name: str, limits: dict[str, float], repeats: int) -> dict:
     """Milliseconds as it is and as a graph, and the least that the device needs."""
-    precision = "bf16" if "bfloat16" in name else "tf32" if "TF32" in name else "fp32"
+    precision = "bf16" if "bfloat16" in name else "fp32"
     bounds = least_seconds(batch, limits[f"{precision}_flops"], limits["copy_bytes"])
     found: dict = {
         "batch": size,

@@ -13,7 +13,7 @@ from types import ModuleType
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs" / "speed.md"
-RECORDS = {"cpu": "bench", "cuda": "bench-cuda", "roof": "bench-cuda-roofline"}
+RECORDS = {"cpu": "bench", "cuda": "bench-cuda"}
 MARKS = re.compile(r"(<!-- (\w+):begin -->\n).*?(<!-- \2:end -->)", re.DOTALL)
 
 
@@ -26,7 +26,7 @@ def filled(text: str) -> str:
 
 
 def tables(table: ModuleType, records: dict, name: str) -> str:
-    """One marked part: cpu_aims, roof_roofline, …"""
+    """One marked part: cpu_aims, cuda_roofline, …"""
     device, _, what = name.partition("_")
     record = records[device]
     made = {

@@ -21,7 +21,7 @@ DEVICE = os.environ.get("SCALEFIELD_DEVICE", "cuda")
 """The device that is held against the processor."""
 if DEVICE == "cuda" and not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
-TOLERANCE = {"field": 3e-3, "basis": 1e-3, "region": 1e-3}
+TOLERANCE = {"field": 5e-3, "basis": 1e-3, "region": 1e-3}
 """Of log-depth, at the worst pixel; 10⁻⁴ for all others."""
 SHAPE = (120, 160)
 
