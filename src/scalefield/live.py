@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scalefield.cues import grid_log_depth, sample_at, upsample
-from scalefield.devices import fastest_kernels, full_precision
+from scalefield.devices import fastest_kernels, full_precision, usable
 from scalefield.errors import InputError, brief
 from scalefield.generator import Generator
 from scalefield.methods.basis import load_generator
@@ -152,6 +152,9 @@ class Live:
             raise InputError(
                 f"shape, anchors and batch must be positive, found {shape}, {anchors}, {batch}"
             )
+        if not dtype.is_floating_point:
+            raise InputError(f"dtype must be a floating type, found {dtype}")
+        device = usable(str(device))
         # A copy: the caller's stays where and what it is.
         self.generator = copy.deepcopy(generator).to(device, dtype).eval()
         self.generator.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
