@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_refused() -> None:
         Live(generator(features=6), SHAPE, features=(6, 15, 20))(mde_depth, pixels, depth_m)
     with pytest.raises(InputError, match="must be positive"):
         Live(generator(), SHAPE, anchors=0)
-    with pytest.raises(InputError, match="must be a floating type, found torch.int32"):
+    with pytest.raises(InputError, match=r"must be a floating type, found torch\.int32"):
         Live(generator(), SHAPE, dtype=torch.int32)
     with pytest.raises(InputError, match="device 'cuda:99' cannot be used here"):
         Live(generator(), SHAPE, device="cuda:99")
