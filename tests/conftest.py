@@ -1,6 +1,8 @@
 """Shapes and types stated in annotations are checked in tests, and only there."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import hypothesis
@@ -15,6 +17,22 @@ torch.set_num_threads(1)  # the suite runs on several workers
 # A busy machine is no failure: examples have no time limit.
 hypothesis.settings.register_profile("suite", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("suite")
+
+
+@pytest.fixture
+def said_of():
+    """Runs calls as users have it, where nobody checks annotations: the hook above would refuse
+    them first. The sentences that they are refused with come out."""
+
+    def sentences(prepare: list[str], calls: list[str]) -> list[str]:
+        tried = [f"try: {call}\nexcept scalefield.InputError as e: print(e)" for call in calls]
+        code = "\n".join(["import numpy, scalefield", *prepare, *tried])
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        return done.stdout.splitlines()
+
+    return sentences
 
 
 @pytest.fixture(scope="session")

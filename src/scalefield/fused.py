@@ -29,6 +29,7 @@ SUMMED = 256
 CUES = 16
 """Channels of log D, ∇log D and x: five, and zeros; with F they are 48, which cuDNN likes."""
 WARPS = 8
+"""A program's warps."""
 GROUP = 8
 """Channels of a norm's group."""
 SORTED = 1 << 15

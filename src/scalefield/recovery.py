@@ -54,25 +54,41 @@ def recover(
     >>> float(r.depth_m[2, 3])
     10.0
     """
-    pixels = None if image is None else load_image(image)
-    if mde_depth is None:
-        if resize:
-            raise InputError("resize speaks of a map of your own; give it as mde_depth")
-        if pixels is None:
-            raise InputError("nothing to recover from: give an image, or mde_depth with its kind")
-        device = str(image.device) if isinstance(image, Tensor) else "cpu"
-        mde_output = estimate(pixels, mde, kind, device)
-    else:
-        if mde != MDE_NAME:
-            raise InputError("mde_depth brings your own map and mde makes one; give one of them")
-        mde_output = bring_depth(mde_depth, kind, pixels, resize=resize)
+    mde_output = relative_depth(image, mde, mde_depth, kind, resize=resize)
     given = Anchors([], [], []) if anchors is None else anchors
-    if not isinstance(given, Anchors):
-        found = type(given).__name__
-        raise InputError(f"anchors must be an Anchors (Anchors.read reads files), found {found}")
+    require_anchors("anchors", given)
     result = recover_from(mde_output, given, make_method(method, **options))
     as_torch = isinstance(mde_depth, Tensor) or isinstance(image, Tensor)
     return result if as_torch else result.numpy()
+
+
+def relative_depth(
+    image: str | Path | Image.Image | np.ndarray | Tensor | None,
+    mde: str | MDE,
+    mde_depth: np.ndarray | Tensor | None,
+    kind: Kind | None,
+    *,
+    resize: bool,
+) -> MDEOutput:
+    """What the estimator says of an image, or the user's own map; see `recover`."""
+    pixels = None if image is None else load_image(image)
+    if mde_depth is not None:
+        if mde != MDE_NAME:
+            raise InputError("mde_depth brings your own map and mde makes one; give one of them")
+        return bring_depth(mde_depth, kind, pixels, resize=resize)
+    if resize:
+        raise InputError("resize speaks of a map of your own; give it as mde_depth")
+    if pixels is None:
+        raise InputError("nothing to look at: give an image, or mde_depth with its kind")
+    device = str(image.device) if isinstance(image, Tensor) else "cpu"
+    return estimate(pixels, mde, kind, device)
+
+
+def require_anchors(name: str, given: object) -> None:
+    """Refuse what is no Anchors."""
+    if not isinstance(given, Anchors):
+        found = type(given).__name__
+        raise InputError(f"{name} must be an Anchors (Anchors.read reads files), found {found}")
 
 
 def estimate(

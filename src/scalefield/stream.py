@@ -23,13 +23,12 @@ from scalefield.methods.field import (
     FieldModel,
     condition,
     expected,
-    noise_log,
+    said,
     spread,
     told,
 )
 from scalefield.result import Recovery, Rejection
 from scalefield.scene import Scene
-from scalefield.targets import targets
 
 
 @dataclass
@@ -74,17 +73,16 @@ class Stream:
         anchors = given[np.setdiff1d(np.arange(len(given)), [r.anchor for r in rejected])]
         if self.state is None and len(anchors) == 0:
             return expected(model, scene)
-        y = torch.from_numpy(targets(mde_output, anchors)).to(mde_output.prediction.device)
+        points, y, noise = said(model, scene, anchors)
         if self.state is None:
-            self.state = first_state(model, scene, y - scene.anchors(anchors).mean)
+            self.state = first_state(model, scene, y - points.mean)
         m, P = self.predicted(model)
         root = torch.linalg.cholesky(P)
         carried = carry(scene, m, root)
         # All linear parts but the slope are the state's now, with unit variance.
         kernel = dataclasses.replace(model.kernel, constant=0.0, linear=1.0, doubt=0.0)
-        noise = torch.from_numpy(noise_log(anchors, float(model.kernel.noise))).to(y.device)
-        points = carried.anchors(anchors)
-        posterior, fallbacks = condition(kernel, points, y, noise, offset=y.new_zeros(()))
+        zero = y.new_zeros(())
+        posterior, fallbacks = condition(kernel, carried.anchors(anchors), y, noise, offset=zero)
         # The modes come last among the linear parts, after the constant, the slope and the mean.
         left = posterior.linear_covariance()[3:, 3:]
         self.state = m + root @ posterior.weights(), root @ left @ root.mT
@@ -106,12 +104,7 @@ class Stream:
         """Whom `field` would leave out of these anchors in this frame, and what it would say."""
         if not self.method.robust or len(which) == 0:
             return (), ()
-        some = anchors[which]
-        y = torch.from_numpy(targets(scene.mde_output, some))
-        noise = torch.from_numpy(noise_log(some, float(model.kernel.noise)))
-        points = scene.anchors(some)
-        device = points.log_depth.device
-        return told(doubt(model.kernel, points, y.to(device), noise.to(device)), anchors, which)
+        return told(doubt(model.kernel, *said(model, scene, anchors[which])), anchors, which)
 
     def predicted(self, model: FieldModel) -> tuple[Float[Tensor, " w"], Float[Tensor, "w w"]]:
         """The state one frame later: the scale wanders, the weights return to their prior."""

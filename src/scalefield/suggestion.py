@@ -18,6 +18,7 @@ from scalefield.errors import InputError
 from scalefield.kernel import Points
 from scalefield.mde import MDE, Kind, MDEOutput
 from scalefield.methods.field import EXACT_ANCHORS, Field, noise_log
+from scalefield.recovery import relative_depth, require_anchors
 
 CELLS = 40
 """Cells along the longer side in which the doubt is weighed, up to 1,600 in all. Their middles are
@@ -62,17 +63,7 @@ def suggest(
     subset of given anchors instead, of which the best `n` are named by number. `mde`, `mde_depth`,
     `kind` and `resize` are those of `recover`.
     """
-    from scalefield.recovery import bring_depth, estimate, load_image
-
-    pixels = None if image is None else load_image(image)
-    if mde_depth is not None:
-        if mde != MDE_NAME:
-            raise InputError("mde_depth brings your own map and mde makes one; give one of them")
-        output = bring_depth(mde_depth, kind, pixels, resize=resize)
-    elif pixels is not None:
-        output = estimate(pixels, mde, kind)
-    else:
-        raise InputError("nothing to look at: give an image, or mde_depth with its kind")
+    output = relative_depth(image, mde, mde_depth, kind, resize=resize)
     return suggest_from(output, anchors, n, reachable=reachable, among=among, model=model)
 
 
@@ -89,9 +80,8 @@ def suggest_from(
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
         raise InputError(f"at least one pixel must be asked for, found n={n!r}")
     for name, given in (("anchors", anchors), ("among", among)):
-        if not isinstance(given, Anchors | None):
-            found = type(given).__name__
-            raise InputError(f"{name} must be an Anchors (Anchors.read reads files), found {found}")
+        if given is not None:
+            require_anchors(name, given)
     if reachable is not None:
         reachable = np.asarray(reachable)
         if reachable.dtype != bool or reachable.shape != mde_output.shape:

@@ -188,10 +188,7 @@ class Field:
         # In an order of their own, so that rounding does not depend on the user's.
         order = np.lexsort((anchors.depth_m, anchors.u, anchors.v))
         ordered = anchors[order]
-        points = scene.anchors(ordered)
-        device = points.log_depth.device
-        y = torch.from_numpy(targets(scene.mde_output, ordered)).to(device)
-        noise = torch.from_numpy(noise_log(ordered, float(model.kernel.noise))).to(device)
+        points, y, noise = said(model, scene, ordered)
         rejected: tuple[Rejection, ...] = ()
         warnings: tuple[str, ...] = ()
         if self.robust:
@@ -279,6 +276,16 @@ def expected(model: FieldModel, scene: Scene) -> Recovery:
 
 
 NO_ANCHORS = Anchors([], [], [])
+
+
+def said(
+    model: FieldModel, scene: Scene, anchors: Anchors
+) -> tuple[Points, Float[Tensor, " n"], Float[Tensor, " n"]]:
+    """What the kernel sees at anchors, y there, and how sure that is, on the scene's device."""
+    points = scene.anchors(anchors)
+    y, noise = targets(scene.mde_output, anchors), noise_log(anchors, float(model.kernel.noise))
+    device = points.log_depth.device
+    return points, torch.from_numpy(y).to(device), torch.from_numpy(noise).to(device)
 
 
 def told(
