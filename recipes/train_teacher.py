@@ -2,7 +2,7 @@
 
     python recipes/train_teacher.py convert --backbone vit_s_focus.onnx --out backbone.safetensors
     python recipes/train_teacher.py train --root DATA --backbone backbone.safetensors --out runs
-    python recipes/train_shipped.py lite --root DATA --encoder efficientnet-lite0.pth \
+    python recipes/train_shipped.py lite --root DATA --encoder efficientnet-lite2.pth \
         --teacher runs/teacher/model --out runs
 
 DATA is a folder in the layout of `scalefield.datasets.Folder`. The ONNX file lies inside the

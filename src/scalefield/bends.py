@@ -25,7 +25,7 @@ Terms = tuple[int, ...]
 def pairs_at_once(where: Tensor) -> int:
     """Point-anchor pairs to be worked on at once: what a processor's cache holds, or what keeps a
     GPU busy."""
-    return 1 << 22 if where.is_cuda else 1 << 18
+    return 1 << 21 if where.is_cuda else 1 << 18
 
 
 def all_terms(kernel: Kernel) -> Terms:

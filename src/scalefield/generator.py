@@ -158,7 +158,7 @@ def project(
         features = log_depth.new_zeros(log_depth.shape[0], channels, 1, 1)
     elif features.shape[1] != channels:
         raise InputError(
-            f"this generator was made for features of {channels} channels, "
+            f"this model was made for features of {channels} channels, "
             f"found {features.shape[1]}: it belongs to another MDE"
         )
     features, size = features.to(log_depth.dtype), log_depth.shape[2:]

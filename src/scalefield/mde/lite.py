@@ -1,4 +1,4 @@
-"""`lite`: our own small MDE, shipped with the package. EfficientNet-Lite0 with a light decoder.
+"""`lite`: our own small MDE, shipped with the package. EfficientNet-Lite2 with a light decoder.
 
 It gives depth up to scale, trained on a few hundred frames: enough for a photograph, five clicks
 and no network, and no rival for a large model.
@@ -26,14 +26,14 @@ WEIGHTS = Path(__file__).parent.parent / "weights" / "lite"
 PREPROCESS = Preprocess((384, 512), "area", 32, (0.5,) * 3, (0.5,) * 3, "bilinear")
 FEATURE_CHANNELS = 64
 
-STAGES = (  # kernel, stride, expansion, channels, repeats: EfficientNet-Lite0
+STAGES = (  # kernel, stride, expansion, channels, repeats: EfficientNet-Lite2
     (3, 1, 1, 16, 1),
-    (3, 2, 6, 24, 2),
-    (5, 2, 6, 40, 2),
-    (3, 2, 6, 80, 3),
-    (5, 1, 6, 112, 3),
-    (5, 2, 6, 192, 4),
-    (3, 1, 6, 320, 1),
+    (3, 2, 6, 24, 3),
+    (5, 2, 6, 48, 3),
+    (3, 2, 6, 88, 4),
+    (5, 1, 6, 120, 4),
+    (5, 2, 6, 208, 5),
+    (3, 1, 6, 352, 1),
 )
 TAPS = (0, 1, 2, 4, 6)
 """Stages whose outputs the decoder uses: strides 2, 4, 8, 16, 32."""
@@ -91,7 +91,7 @@ class InvertedResidual(nn.Module):
 
 
 class Encoder(nn.Module):
-    """EfficientNet-Lite0 without its classifier."""
+    """EfficientNet-Lite2 without its classifier."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,12 +200,12 @@ def load_lite(folder: str | Path = WEIGHTS, device: str = "cpu") -> Estimator:
 
 
 def load_imagenet_encoder(net: LiteNet, state: dict[str, Tensor]) -> None:
-    """Copy published ImageNet weights (EfficientNet-Lite0, PyTorch names) into the encoder.
+    """Copy published ImageNet weights (EfficientNet-Lite2, PyTorch names) into the encoder.
 
     Both lists run from stem to top with the same tensors in the same order.
     """
     theirs = [v for k, v in state.items() if not k.startswith(("_conv_head", "_bn1.", "_fc"))]
     ours = net.encoder.state_dict()
     if len(theirs) != len(ours):
-        raise InputError(f"{len(ours)} tensors wanted for EfficientNet-Lite0, {len(theirs)} found")
+        raise InputError(f"{len(ours)} tensors wanted for EfficientNet-Lite2, {len(theirs)} found")
     net.encoder.load_state_dict(dict(zip(ours, theirs, strict=True)))

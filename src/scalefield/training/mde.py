@@ -47,11 +47,11 @@ CROPS = ((320, 416), (256, 512))
 class MDETraining:
     """Hyper-parameters of the recipe."""
 
-    steps: int = 2000
-    batch: int = 64
-    rate: float = 1e-3
+    steps: int = 5000
+    batch: int = 32
+    rate: float = 7e-4
     """Learning rate of the decoder."""
-    encoder_rate: float = 3e-4
+    encoder_rate: float = 2e-4
     """Learning rate of the pretrained encoder."""
     weight_decay: float = 0.02
     warmup: int = 100

@@ -24,7 +24,7 @@ from scalefield.training.mde import (
     write_model,
 )
 
-TEACHER = MDETraining(steps=1000, batch=32, rate=3e-4, encoder_rate=2e-5, weight_decay=0.05)
+TEACHER = MDETraining(steps=4000, batch=16, rate=5e-4, encoder_rate=2e-5, weight_decay=0.05)
 """The recipe of `lite` with the rates of a pretrained transformer."""
 CROPS = ((308, 420), (252, 518))
 """Heights and widths of training crops: those of `lite`, as multiples of 14."""
