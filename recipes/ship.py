@@ -53,10 +53,10 @@ One model for any depth estimator and any number of anchors: a network of 0.47 M
 gives linear modes, embeddings, amplitudes and a mean function from log-depth (and the image, where
 there is one), and the numbers of a Gaussian process's kernel over them.
 
-Trained on the outputs of `lite` and of a ViT-S (both cross-fitted: no frame was predicted by a
-model that had seen its place) and of FastDepth, and on true depth under synthetic distortions;
-{steps} steps of {batch} frames with 1 to 530 anchors. Of three seeds this one, {seed}, was best on
-val, where the deviation was calibrated too.
+Trained on the outputs of an earlier `lite` (EfficientNet-Lite0) and of a ViT-S (both cross-fitted:
+no frame was predicted by a model that had seen its place) and of FastDepth, and on true depth under
+synthetic distortions; {steps} steps of {batch} frames with 1 to 530 anchors. Of three seeds this
+one, {seed}, was best on val, where the deviation was calibrated too.
 
 {data}
 
@@ -69,8 +69,8 @@ The twin of `field` that also looks at F, the features of `lite`, and so serves 
 alone; without them it is as `field` is. For comparison: F gives next to nothing, so `field` is
 what `recover` uses.
 
-Trained as `field` was, seed {seed}, {steps} steps of {batch} frames; only the frames of `lite` have
-an F, and three in ten of those are shown without.
+Trained as `field` was, but on the `lite` that ships, seed {seed}, {steps} steps of {batch} frames.
+Only the frames of `lite` have an F, and three in ten of those are shown without.
 
 {data}
 
