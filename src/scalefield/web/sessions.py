@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import scipy.stats  # noqa: F401  recover_from imports it late, and the first edit shall not wait
 import torch
 import torch.nn.functional as nnf
 from jaxtyping import Bool, Float64, Int64, UInt8
