@@ -57,7 +57,7 @@ class ModelCard:
 
 
 MODELS: dict[str, ModelCard] = {
-    "lite": ModelCard("", 3, "depth", 64, "research; trained on non-commercial data", "lite"),
+    "lite": ModelCard("", 4, "depth", 64, "research; trained on non-commercial data", "lite"),
     "da3-small": ModelCard("depth-anything/DA3-SMALL", 25, "depth", 64, "Apache-2.0", "da3"),
     "da3-base": ModelCard("depth-anything/DA3-BASE", 98, "depth", 128, "Apache-2.0", "da3"),
     # 1.1 is retrained after a bug was found; its authors deprecate the first.
