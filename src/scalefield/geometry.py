@@ -43,7 +43,7 @@ class Camera:
     """k1, k2, p1, p2[, k3] as OpenCV orders them; empty for a rectified image."""
 
     def __post_init__(self) -> None:
-        numbers = (self.fx, self.fy, self.cx, self.cy, *self.distortion)
+        numbers = (*self.intrinsics, *self.distortion)
         if not all(map(math.isfinite, numbers)) or self.fx <= 0 or self.fy <= 0:
             found = ", ".join(f"{n:g}" for n in numbers)
             raise InputError(f"intrinsics want finite numbers and fx, fy above zero, found {found}")
@@ -52,6 +52,11 @@ class Camera:
                 f"distortion wants k1, k2, p1, p2 or k1, k2, p1, p2, k3, "
                 f"found {len(self.distortion)} numbers"
             )
+
+    @property
+    def intrinsics(self) -> tuple[float, float, float, float]:
+        """fx, fy, cx, cy in pixels."""
+        return self.fx, self.fy, self.cx, self.cy
 
     @classmethod
     def from_fov(cls, fov_deg: float, shape: tuple[int, int]) -> Camera:

@@ -122,8 +122,7 @@ def _about(frame: dict[str, Any]) -> tuple[str, tuple[float, float, float, float
     if not frame.get("K"):
         return scene, None
     fx, fy, cx, cy = map(float, frame["K"])
-    camera = Camera(fx, fy, cx, cy)  # which checks them
-    return scene, (camera.fx, camera.fy, camera.cx, camera.cy)
+    return scene, Camera(fx, fy, cx, cy).intrinsics  # which are checked there
 
 
 def _image_path(folder: Path, frame: str) -> Path:

@@ -82,7 +82,7 @@ class Kitti:
             image=image,
             depth_m=depth_m.astype(np.float32),
             depth_range_m=self.depth_range_m,
-            intrinsics=calibration.intrinsics,
+            intrinsics=calibration.camera.intrinsics,
         )
 
 
@@ -95,11 +95,6 @@ class Calibration:
 
     camera: Camera
     camera_from_velo: Float64[np.ndarray, "4 4"]
-
-    @property
-    def intrinsics(self) -> tuple[float, float, float, float]:
-        """fx, fy, cx, cy in pixels."""
-        return self.camera.fx, self.camera.fy, self.camera.cx, self.camera.cy
 
     def project(
         self, points_m: Float64[np.ndarray, "n 3"]

@@ -102,4 +102,4 @@ def _intrinsics(path: Path) -> tuple[float, float, float, float]:
         raise InputError(f"{path}: {e}") from None
     except ValueError:
         raise InputError(f"{path}: a 3×3 matrix is wanted") from None
-    return camera.fx, camera.fy, camera.cx, camera.cy
+    return camera.intrinsics

@@ -72,4 +72,4 @@ def _intrinsics(path: Path, shape: tuple[int, int]) -> tuple[float, float, float
     except (ValueError, KeyError, IndexError, TypeError, ArithmeticError) as e:
         why = brief(repr(e))
         raise InputError(f"{path}: not UrbanSyn's camera metadata ({why})") from None
-    return camera.fx, camera.fy, camera.cx, camera.cy
+    return camera.intrinsics
