@@ -13,12 +13,12 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,13 +34,11 @@ from scalefield.mde import MDE, MDEOutput, load_mde
 from scalefield.mde.cache import MDECache
 from scalefield.methods import METHODS, Method, make_method
 from scalefield.metrics import Truth, coverage_sums, sums
-from scalefield.processes import worker_pool
+from scalefield.processes import each
 from scalefield.provenance import commit
 from scalefield.recovery import recover_from
 from scalefield.result import Recovery
 from scalefield.sampling import DROP_SEQUENCE, REGIMES, drop_anchors, sample_anchors
-
-Result = TypeVar("Result")
 
 FORMAT = 1
 """Of the files in an output folder; another number means that they must not be mixed."""
@@ -414,36 +412,6 @@ def claim(out: Path, evaluation: Evaluation, *, overwrite: bool) -> None:
             for file in sorted((out / old).rglob("*.*")):
                 file.unlink()
     write_json(path, wanted)
-
-
-def each(
-    work: Callable[[str], Result], names: Sequence[str], workers: int
-) -> Iterator[tuple[str, Result]]:
-    """Each name with what the work gives for it, done by so many processes of one thread."""
-    if workers == 1 or len(names) < 2:
-        threads = torch.get_num_threads()
-        try:
-            torch.set_num_threads(1)  # sums must not depend on how many threads share them
-            for name in names:
-                yield name, work(name)
-        finally:
-            torch.set_num_threads(threads)
-        return
-    with worker_pool(workers, _start_worker, work) as pool:
-        yield from zip(names, pool.map(_work, names), strict=True)
-
-
-_given: Callable[[str], Any] | None = None
-
-
-def _start_worker(work: Callable[[str], Any]) -> None:
-    global _given  # noqa: PLW0603  a worker process has one, loaded once
-    _given = work
-
-
-def _work(name: str) -> Any:
-    assert _given is not None
-    return _given(name)
 
 
 def _done(path: Path) -> bool:

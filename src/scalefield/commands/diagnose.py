@@ -35,8 +35,8 @@ class DiagnoseCommand:
         from scalefield.datasets.splits import thin
         from scalefield.diagnosis import Diagnoser, ImageDiagnosis, collect, write_images
         from scalefield.errors import InputError
-        from scalefield.evaluation import each
         from scalefield.files import write_atomic
+        from scalefield.processes import each
         from scalefield.report.advice import overview
         from scalefield.report.diagnosis_page import ranked, take_apart, write_page
         from scalefield.scoring import readable

@@ -1,4 +1,8 @@
-"""Ways of mapping a labeller over jobs: here, on several processes, on a Ray cluster."""
+"""Ways of mapping a labeller over jobs: here, on several processes, on a Ray cluster.
+
+Each works on one torch thread. Convolutions split their sums among threads; with one, a label is
+the same bytes whoever makes it, and more processes make up for it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from scalefield.devices import one_thread
 from scalefield.errors import MissingExtra
 from scalefield.labelling.labeller import Record, failed_records
 from scalefield.labelling.samples import Job
@@ -19,9 +24,6 @@ Label = Callable[[Job], list[Record]]
 Make = Callable[[], Label]
 """Makes the labeller in the process that will use it; must survive pickling."""
 
-ONE_THREAD = 1
-"""Convolutions split their sums among threads; with one, a label is the same bytes whoever makes
-it, and more processes make up for it."""
 RETRIES = 2
 """How often Ray tries a job again after its worker died."""
 DEAD = "the process that worked on it died (out of memory?)"
@@ -29,16 +31,10 @@ DEAD = "the process that worked on it died (out of memory?)"
 
 def run_here(jobs: Sequence[Job], make: Make) -> Iterator[tuple[Job, list[Record]]]:
     """One job after the other, in this process."""
-    import torch
-
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(ONE_THREAD)
+    with one_thread():
         label = make()
         for job in jobs:
             yield job, label(job)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def run_pool(jobs: Sequence[Job], make: Make, workers: int) -> Iterator[tuple[Job, list[Record]]]:
@@ -124,7 +120,7 @@ class _Actor:
     def __init__(self, make: Make, jobs: Sequence[Job]) -> None:
         import torch
 
-        torch.set_num_threads(ONE_THREAD)
+        torch.set_num_threads(1)
         self.label, self.jobs = make(), jobs
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
