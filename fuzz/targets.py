@@ -27,7 +27,7 @@ from scalefield.datasets import open_dataset
 from scalefield.datasets.kitti import read_calibration
 from scalefield.datasets.splits import read_list
 from scalefield.errors import InputError
-from scalefield.evaluation import Evaluation, MethodSpec, claim
+from scalefield.evaluation import Evaluation, claim
 from scalefield.files import UNITS_TAG, read_image, read_labels, read_map
 from scalefield.generator import Generator, GeneratorConfig
 from scalefield.geometry import read_rigid
@@ -43,6 +43,7 @@ from scalefield.mde.lite import LiteNet, load_lite
 from scalefield.mde.onnx_mde import load_onnx, read_description
 from scalefield.mde.preprocess import Preprocess
 from scalefield.methods.field import FieldModel, load_field
+from scalefield.naming import MethodSpec
 from scalefield.points import read_points
 from scalefield.training.loop import RunFolder
 from scalefield.web.app import create_app

@@ -26,10 +26,10 @@ from scipy.ndimage import maximum_filter, minimum_filter
 
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
-from scalefield.evaluation import open_mde
 from scalefield.files import write_atomic
 from scalefield.mde import MDE, MDEOutput
 from scalefield.metrics import Truth
+from scalefield.naming import open_mde
 from scalefield.provenance import provenance
 from scalefield.sampling import REGIMES, grid_shape
 

@@ -7,16 +7,13 @@ again, and shared by processes and machines.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import json
-import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +27,10 @@ from scalefield.datasets import Dataset, Frame
 from scalefield.datasets.splits import thin, write_list
 from scalefield.errors import InputError
 from scalefield.files import read_json, write_atomic, write_json
-from scalefield.mde import MDE, MDEOutput, load_mde
-from scalefield.mde.cache import MDECache
-from scalefield.methods import METHODS, Method, make_method
+from scalefield.mde import MDE, MDEOutput
+from scalefield.methods import Method
 from scalefield.metrics import Truth, coverage_sums, sums
+from scalefield.naming import MethodSpec, open_mde
 from scalefield.processes import each
 from scalefield.provenance import commit
 from scalefield.recovery import recover_from
@@ -45,57 +42,6 @@ FORMAT = 1
 
 DISTANCE_EDGES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 """Bins of the distance to the nearest anchor, in image diagonals."""
-
-
-@dataclass(frozen=True)
-class MethodSpec:
-    """A row of the table: a label, and the method it stands for under some or all conditions."""
-
-    label: str
-    method: str
-    """A name of `METHODS` or an import path `module:object`."""
-    options: dict[str, Any] = field(default_factory=dict)
-    conditions: tuple[str, ...] = ()
-    """Anchor regimes, or "drop"; empty for all of them."""
-
-    @classmethod
-    def parse(cls, text: str) -> MethodSpec:
-        """Read `[LABEL[ @CONDITION,…]: ]METHOD[(OPTION=VALUE, …)]`.
-
-        >>> MethodSpec.parse("Basis K=8 @low,drop: basis(k=8)").options
-        {'k': 8}
-        """
-        head, separator, body = text.rpartition(": ")
-        label, _, conditions = head.partition(" @")
-        found = re.fullmatch(r"([\w.]+(?::[\w.]+)?)\s*(\(.*\))?", body.strip())
-        if found is None:
-            raise InputError(
-                f"method {text!r} is not understood; wanted NAME, NAME(option=value) or "
-                "module:function, with 'LABEL: ' before it if you like"
-            )
-        return cls(
-            label=label.strip() if separator else body.strip(),
-            method=found[1],
-            options=_parse_options(text, found[2]) if found[2] else {},
-            conditions=tuple(c.strip() for c in conditions.split(",") if c.strip()),
-        )
-
-    def __post_init__(self) -> None:
-        for condition in self.conditions:
-            if condition not in (*REGIMES, "drop"):
-                known = ", ".join((*REGIMES, "drop"))
-                raise InputError(f"{self.label}: no condition {condition!r}; there are {known}")
-
-    def applies(self, condition: str) -> bool:
-        """Whether the row has an entry under this condition."""
-        return not self.conditions or condition.partition("-")[0] in self.conditions
-
-    def make(self) -> Method:
-        """The method itself; an imported object is called with the options, if any are given."""
-        if ":" not in self.method:
-            return make_method(self.method, **self.options)
-        imported = import_object(self.method)
-        return imported(**self.options) if self.options else imported
 
 
 @dataclass(frozen=True)
@@ -148,35 +94,6 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return json.loads(json.dumps({"format": FORMAT, **dataclasses.asdict(self)}))
-
-
-def parse_methods(texts: Sequence[str]) -> tuple[MethodSpec, ...]:
-    """The rows of a table; `all` stands for every method of the package with its defaults."""
-    specs = []
-    for text in texts:
-        specs += [MethodSpec(n, n) for n in METHODS] if text == "all" else [MethodSpec.parse(text)]
-    return tuple(specs)
-
-
-def import_object(path: str) -> Any:
-    """What `module:name` names."""
-    module, _, name = path.partition(":")
-    try:
-        found: Any = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as e:
-        raise InputError(f"{path} cannot be imported: {e}") from None
-    return found
-
-
-def open_mde(source: MDE | str, device: str = "cpu", cache: Path | None = None) -> MDE:
-    """An estimator, given itself, by what `load_mde` takes or by an import path, and cached."""
-    loaded = source
-    if isinstance(loaded, str):
-        by_path = ":" in loaded
-        loaded = import_object(loaded) if by_path else load_mde(loaded, device=device)
-    return loaded if cache is None else MDECache(cache, loaded)
 
 
 # ---- one frame -------------------------------------------------------------------------------
@@ -377,12 +294,12 @@ def run(
     if not names:
         raise InputError(f"the split {evaluation.split} of {dataset.name} has no frame")
     names = names if limit is None else thin(names, limit)
+    for spec in evaluation.methods:
+        spec.make()  # a misspelt option is better said before anything is written
     claim(out, evaluation, overwrite=overwrite)
     write_list(out / "frames.txt", names)
     pending = [n for n in names[shard[0] :: shard[1]] if not _done(frame_file(out, n))]
     _ = evaluator.commit  # one for all workers, whatever happens to the source tree meanwhile
-    for spec in evaluation.methods:
-        spec.make()  # a misspelt option is better said before the first frame
     bar = tqdm(total=len(names[shard[0] :: shard[1]]), unit="frame", disable=not progress)
     bar.update(bar.total - len(pending))
     with bar:
@@ -416,21 +333,3 @@ def claim(out: Path, evaluation: Evaluation, *, overwrite: bool) -> None:
 
 def _done(path: Path) -> bool:
     return path.exists() and "error" not in read_json(path)
-
-
-def _parse_options(text: str, arguments: str) -> dict[str, Any]:
-    """`(space=disparity, k=8)` as a dict; a bare word is a string."""
-    source = f"f{arguments}"
-    try:
-        call = ast.parse(source, mode="eval").body
-    except SyntaxError:
-        call = None
-    if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
-        raise InputError(f"method {text!r}: options are written (name=value, …)")
-    options = {}
-    for keyword in call.keywords:
-        try:
-            options[str(keyword.arg)] = ast.literal_eval(keyword.value)
-        except ValueError:
-            options[str(keyword.arg)] = ast.get_source_segment(source, keyword.value)
-    return options

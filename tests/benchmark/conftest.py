@@ -9,8 +9,9 @@ import torch
 from PIL import Image
 
 from scalefield.datasets import Folder
-from scalefield.evaluation import Evaluation, parse_methods
+from scalefield.evaluation import Evaluation
 from scalefield.mde import MDEOutput
+from scalefield.naming import parse_methods
 
 RANGES_M = {"*": (0.1, 20.0)}
 

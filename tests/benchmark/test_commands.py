@@ -8,7 +8,7 @@ from scalefield.cli import main
 from scalefield.commands.data import parse_ranges
 from scalefield.commands.reproduce import paper_methods
 from scalefield.errors import InputError
-from scalefield.evaluation import parse_methods
+from scalefield.naming import parse_methods
 
 RED = """
 import torch

@@ -4,7 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scalefield.evaluation import Evaluator, MethodSpec, run
+from scalefield.evaluation import Evaluator, run
+from scalefield.naming import MethodSpec
 from scalefield.scoring import score_files
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmark.md"

@@ -38,8 +38,9 @@ class EvaluateCommand:
 
     def run(self) -> None:
         """Both loops; prints the table."""
-        from scalefield.evaluation import Evaluation, Evaluator, open_mde, parse_methods, run
+        from scalefield.evaluation import Evaluation, Evaluator, run
         from scalefield.gallery import write_gallery
+        from scalefield.naming import open_mde, parse_methods
         from scalefield.report.text import overview
         from scalefield.scoring import score_files
 
@@ -59,8 +60,6 @@ class EvaluateCommand:
         )
         shard = _parse_shard(self.shard)
         open_mde(data.mde, data.device)  # a wrong name is refused here, and weights fetched once
-        for spec in evaluation.methods:
-            spec.make()
         evaluator = Evaluator(dataset, evaluation, self.out, data.mde, data.device, data.cache)
         names = run(
             evaluator,
