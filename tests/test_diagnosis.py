@@ -15,16 +15,13 @@ from scalefield.diagnosis import (
     PARTS,
     REGION_CELLS,
     Pixels,
-    collect,
     decompose,
     diagnose,
     independent,
     position_functions,
     relief,
-    summarise,
-    worst,
-    write_images,
 )
+from scalefield.diagnosis_summary import collect, summarise, worst, write_images
 from scalefield.errors import InputError
 from scalefield.mde import MDEOutput
 from scalefield.report.advice import advice, extremes, overview

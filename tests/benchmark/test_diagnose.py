@@ -5,7 +5,8 @@ import re
 import pytest
 
 from scalefield.cli import main
-from scalefield.diagnosis import PARTS, Diagnoser, collect
+from scalefield.diagnosis import PARTS, Diagnoser
+from scalefield.diagnosis_summary import collect
 
 RED = """
 import torch

@@ -33,7 +33,8 @@ class DiagnoseCommand:
         from tqdm import tqdm
 
         from scalefield.datasets.splits import thin
-        from scalefield.diagnosis import Diagnoser, ImageDiagnosis, collect, write_images
+        from scalefield.diagnosis import Diagnoser, ImageDiagnosis
+        from scalefield.diagnosis_summary import collect, write_images
         from scalefield.errors import InputError
         from scalefield.files import write_atomic
         from scalefield.processes import each

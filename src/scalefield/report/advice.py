@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from scalefield.diagnosis import DEPTH_PARTS, REGION_CELLS, REGION_PARTS, worst
+from scalefield.diagnosis import DEPTH_PARTS, REGION_CELLS, REGION_PARTS
+from scalefield.diagnosis_summary import worst
 from scalefield.sampling import REGIMES
 
 RARE = 1e-3

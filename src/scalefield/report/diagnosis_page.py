@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from scalefield.datasets import Frame
-from scalefield.diagnosis import DEPTH_PARTS, PARTS, REGION_PARTS, Pixels, decompose, worst
+from scalefield.diagnosis import DEPTH_PARTS, PARTS, REGION_PARTS, Pixels, decompose
+from scalefield.diagnosis_summary import worst
 from scalefield.files import write_atomic
 from scalefield.gallery import WIDTH, reduce
 from scalefield.mde import MDEOutput
