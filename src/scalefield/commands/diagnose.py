@@ -39,7 +39,8 @@ class DiagnoseCommand:
         from scalefield.files import write_atomic
         from scalefield.processes import each
         from scalefield.report.advice import overview
-        from scalefield.report.diagnosis_page import ranked, take_apart, write_page
+        from scalefield.report.diagnosis_figures import take_apart
+        from scalefield.report.diagnosis_page import ranked, write_page
         from scalefield.scoring import readable
 
         data = self.data

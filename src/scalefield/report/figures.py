@@ -76,6 +76,21 @@ def method_style(methods: Sequence[str], method: str) -> dict[str, Any]:
     return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
 
 
+def legend_beside(figure: Figure, axis: Any) -> None:
+    """What an axis shows, named to the right of the whole figure."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", fontsize=8)
+
+
+def bare(axis: Any) -> None:
+    """A picture's axis: no ticks, no frame, grey where nothing is known."""
+    axis.set_facecolor("#f0f0f0")
+    axis.set(xticks=[], yticks=[])
+    axis.grid(False)
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
 def forest(run: Run) -> Figure:
     """AbsRel of every method with its interval, one panel a regime, best at the top."""
     plt = pyplot()
@@ -119,19 +134,15 @@ def over_anchors(run: Run) -> Figure:
                 axis.fill_between(x, low, high, color=style["color"], alpha=0.07, lw=0)
             else:  # other images than the rest: no place on their scale
                 axis.plot(x, mean, ":", label=f"{method} (some images)", lw=1, ms=3, **style)
-        axis.set_xscale("log")
-        axis.set_xticks([1, 3, 9, 30, 100, 500], ["1", "3", "9", "30", "100", "500"])
-        axis.minorticks_off()
-        axis.set_xlabel("anchors an image")
-        axis.set_title(METRICS[metric].title + (" ↑" if metric == "delta1" else " ↓"))
+        _along_anchors(axis)
+        axis.set_title(_title(metric))
         complete = _complete(run, metric)
         if metric == "abs_rel" and complete:
             axis.set_yscale("log")
             axis.set_ylim(0.8 * min(complete), 1.25 * max(complete))
             axis.yaxis.set_major_formatter("{x:g}")
             axis.yaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "25" else "")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", fontsize=8)
+    legend_beside(figure, axes[0])
     return figure
 
 
@@ -165,8 +176,7 @@ def over_distance(run: Run) -> Figure:
         axis.set_title(f"{REGIME_TITLES[regime]} anchors")
     axes[0][0].set_ylim(bottom=0)
     axes[0][0].set_ylabel("AbsRel")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", fontsize=8)
+    legend_beside(figure, axes[0][0])
     return figure
 
 
@@ -204,12 +214,10 @@ def reliability(run: Run) -> Figure | None:
         covered = [100 * c["coverage"]["coverage_90"][0] for c in own]
         style = method_style(run.scores.methods, method)
         last.plot([c["anchors"] for c in own], covered, label=method, lw=1.5, ms=4.5, **style)
-    last.set(xscale="log", ylim=limits, xlabel="anchors an image")
-    last.set_xticks([1, 3, 9, 30, 100, 500], ["1", "3", "9", "30", "100", "500"])
-    last.minorticks_off()
+    _along_anchors(last)
+    last.set_ylim(limits)
     last.set_title("90 % interval")
-    handles, labels = last.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", fontsize=8)
+    legend_beside(figure, last)
     return figure
 
 
@@ -286,9 +294,8 @@ def ablation(run: Run) -> Figure | None:
             )
         axis.set_xticks(sorted({k for by_k in series.values() for k in by_k}))
         axis.set_xlabel("K, the number of basis maps")
-        axis.set_title(METRICS[metric].title + (" ↑" if metric == "delta1" else " ↓"))
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", fontsize=8)
+        axis.set_title(_title(metric))
+    legend_beside(figure, axes[0])
     return figure
 
 
@@ -333,11 +340,7 @@ def strip(entry: Entry, picture: Picture, depth_m: np.ndarray) -> Figure:
     titles = ("image and anchors", "MDE depth", "recovered", "true [m]", "error [%]")
     for axis, title in zip(axes, titles, strict=True):
         axis.set_title(title, fontsize=8, fontweight="normal")
-        axis.set_facecolor("#f0f0f0")
-        axis.set(xticks=[], yticks=[])
-        axis.grid(False)
-        for spine in axis.spines.values():
-            spine.set_visible(False)
+        bare(axis)
     for shown, axis in ((metres, axes[3]), (percent, axes[4])):
         figure.colorbar(shown, ax=axis, fraction=0.045, pad=0.02).ax.tick_params(labelsize=7)
     return figure
@@ -349,6 +352,21 @@ def _regimes(run: Run) -> list[str]:
 
 def _cells(run: Run) -> list[dict[str, Any]]:
     return [c for c in run.results["cells"] if c["group"] == EVERYWHERE]
+
+
+def _along_anchors(axis: Any) -> None:
+    """The number of anchors, from one to hundreds, from left to right."""
+    ticks = (1, 3, 9, 30, 100, 500)
+    axis.set_xscale("log")
+    axis.set_xticks(ticks, [str(n) for n in ticks])
+    axis.minorticks_off()
+    axis.set_xlabel("anchors an image")
+
+
+def _title(metric: str) -> str:
+    """The metric and which way is better."""
+    shown = METRICS[metric]
+    return f"{shown.title} {'↑' if shown.higher_is_better else '↓'}"
 
 
 def _complete(run: Run, metric: str) -> list[float]:
