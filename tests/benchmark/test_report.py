@@ -19,10 +19,10 @@ from scalefield.metrics import LEVELS
 from scalefield.report import figures, load_run, write_report
 from scalefield.report.page import Panel, Section, render
 from scalefield.report.paper import MAIN
+from scalefield.report.runs import ablation_series
 from scalefield.report.tables import (
     Cell,
     Table,
-    ablation_series,
     all_tables,
     coverage_table,
     drop_table,

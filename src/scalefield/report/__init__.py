@@ -10,7 +10,8 @@ from scalefield.files import write_atomic
 from scalefield.gallery import read_gallery
 from scalefield.report import figures
 from scalefield.report.page import Image, Panel, Section, render
-from scalefield.report.tables import Run, Table, all_tables, load_run
+from scalefield.report.runs import Run, load_run
+from scalefield.report.tables import Table, all_tables
 from scalefield.report.text import csv_text, latex, markdown
 
 __all__ = ["load_run", "write_report"]
@@ -26,7 +27,7 @@ def write_report(runs: Sequence[Run], out: str | Path, title: str) -> Path:
     text = "\n".join([f"# {title}\n", *(markdown(table) for table in tables)])
     write_atomic(out / "report.md", text.encode())
     page = out / "report.html"
-    drawn = {_name(run): _draw(run, out) for run in runs}
+    drawn = {run.name: _draw(run, out) for run in runs}
     write_atomic(page, render(title, runs, _sections(runs, tables, drawn)).encode())
     return page
 
@@ -139,15 +140,10 @@ def _strips(runs: Sequence[Run]) -> dict[str, Panel]:
             figures.pyplot().close(figure)
             where = f"{entry.condition} anchors, {entry.name}"
             caption = f"{entry.rank}: AbsRel {entry.abs_rel:.3f}, {where}"
-            name = f"{_name(run)}: {entry.method}"
+            name = f"{run.name}: {entry.method}"
             image = Image(data, "image/jpeg", caption, f"{entry.method}, {caption}")
             panels[name] = Panel((*panels.get(name, Panel()).figures, image))
     return panels
-
-
-def _name(run: Run) -> str:
-    """As the titles of the run's tables begin."""
-    return f"{run.dataset}, {run.mde}"
 
 
 def _place(run: Run) -> str:

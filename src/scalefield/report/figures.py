@@ -14,7 +14,8 @@ from scalefield.errors import MissingExtra
 from scalefield.gallery import Entry, Picture
 from scalefield.metrics import LEVELS, METRICS
 from scalefield.report import paper
-from scalefield.report.tables import REGIME_TITLES, Run, ablation_series
+from scalefield.report.runs import Run, ablation_series
+from scalefield.report.tables import REGIME_TITLES
 from scalefield.sampling import REGIMES
 from scalefield.scoring import EVERYWHERE
 
@@ -94,7 +95,7 @@ def bare(axis: Any) -> None:
 def forest(run: Run) -> Figure:
     """AbsRel of every method with its interval, one panel a regime, best at the top."""
     plt = pyplot()
-    regimes = _regimes(run)
+    regimes = run.regimes
     rows = max(sum(c["condition"] == r for c in _cells(run)) for r in regimes)
     figure, axes = plt.subplots(
         1, len(regimes), figsize=(3.7 * len(regimes), 0.9 + 0.27 * rows), squeeze=False
@@ -149,7 +150,7 @@ def over_anchors(run: Run) -> Figure:
 def over_distance(run: Run) -> Figure:
     """AbsRel over the distance to the nearest anchor, one panel a regime."""
     plt = pyplot()
-    regimes = _regimes(run)
+    regimes = run.regimes
     figure, axes = plt.subplots(
         1, len(regimes), figsize=(3.4 * len(regimes) + 1.6, 3.6), sharey=True, squeeze=False
     )
@@ -189,7 +190,7 @@ def reliability(run: Run) -> Figure | None:
     if not cells:
         return None
     plt = pyplot()
-    regimes = _regimes(run)
+    regimes = run.regimes
     figure, axes = plt.subplots(1, len(regimes) + 1, figsize=(2.9 * len(regimes) + 5.2, 3.4))
     everywhere = [c for c in cells if c["group"] == EVERYWHERE]
     least = min(c["coverage"]["coverage_50"][0] for c in cells)
@@ -344,10 +345,6 @@ def strip(entry: Entry, picture: Picture, depth_m: np.ndarray) -> Figure:
     for shown, axis in ((metres, axes[3]), (percent, axes[4])):
         figure.colorbar(shown, ax=axis, fraction=0.045, pad=0.02).ax.tick_params(labelsize=7)
     return figure
-
-
-def _regimes(run: Run) -> list[str]:
-    return [c for c in run.scores.conditions if c in REGIMES]
 
 
 def _cells(run: Run) -> list[dict[str, Any]]:

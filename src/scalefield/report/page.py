@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby, takewhile
 
-from scalefield.report.tables import Cell, Run, Table
+from scalefield.report.runs import Run
+from scalefield.report.tables import Cell, Table
 from scalefield.report.text import missing
 
 

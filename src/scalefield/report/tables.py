@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scalefield.errors import InputError
-from scalefield.files import read_json
 from scalefield.metrics import COVERAGE, LEVELS, METRICS
 from scalefield.report import paper
+from scalefield.report.runs import Run, ablation_series, pooled
 from scalefield.sampling import REGIMES
-from scalefield.scoring import CLAMPING, EVERYWHERE, Scores, aggregate, read_scores
+from scalefield.scoring import CLAMPING, EVERYWHERE
 
 MAIN_METRICS = ("abs_rel", "delta1")
 REGIME_TITLES = {"low": "Low", "medium": "Med", "high": "High"}
@@ -25,46 +23,6 @@ SPECTRAL_TITLES = {
     "g0_mean": "mean G₀",
     "g0_var": "var G₀",
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What one call of `scalefield evaluate` left in its folder."""
-
-    folder: Path
-    results: dict[str, Any]
-    scores: Scores
-    timings: dict[str, float]
-
-    @property
-    def dataset(self) -> str:
-        """The data's name and, unless it is the usual one, split."""
-        config = self.results["config"]
-        return config["name"] + ("" if config["split"] == "test" else f" ({config['split']})")
-
-    @property
-    def mde(self) -> str:
-        """The estimator's name."""
-        return self.results["config"]["mde"]
-
-
-def load_run(path: str | Path) -> Run:
-    """Read an output folder of evaluate, given itself or by its results.json."""
-    path = Path(path)
-    folder = path.parent if path.name == "results.json" else path
-    results = read_json(folder / "results.json")
-    try:
-        labels = [method["label"] for method in results["config"]["methods"]]
-        results["config"]["name"], results["cells"], results["data"]["evaluated"]
-    except (KeyError, TypeError) as e:
-        raise InputError(f"{folder}/results.json: not results of evaluate ({e!r})") from None
-    timings = folder / "timings.json"
-    return Run(
-        folder=folder,
-        results=results,
-        scores=Scores.of(read_scores(folder / "images.csv"), labels),
-        timings=read_json(timings) if timings.exists() else {},
-    )
 
 
 @dataclass(frozen=True)
@@ -89,6 +47,10 @@ class Cell:
         return f"{self.value:.{self.digits}f}"
 
 
+Rows = tuple[tuple[str, tuple[Cell, ...]], ...]
+"""Each with its label."""
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of cells under columns whose titles have one or more levels."""
@@ -100,27 +62,20 @@ class Table:
     corner: str
     """What the rows are."""
     columns: tuple[tuple[str, ...], ...]
-    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    rows: Rows
 
 
 def main_table(
     runs: Sequence[Run], group: str, name: str, title: str, clamping: str = "clamped"
 ) -> Table:
     """Low/Med/High × MDE × method, the paper's form; runs of one MDE are pooled by image."""
-    columns: list[tuple[str, ...]] = []
-    values: dict[str, list[Cell]] = {m: [] for run in runs for m in run.scores.methods}
-    images = {}
+    heads, images = [], {}
     for mde in dict.fromkeys(run.mde for run in runs):
-        cells, total = _pooled([run for run in runs if run.mde == mde], group)
-        images[mde] = total
-        for regime in (r for r in REGIMES if any(c["condition"] == r for c in cells)):
-            by_method = {c["method"]: c for c in cells if c["condition"] == regime}
-            for metric in MAIN_METRICS:
-                columns.append((mde, REGIME_TITLES[regime], METRICS[metric].title))
-                column = _column(list(values), by_method, metric, clamping, total)
-                for method, cell in zip(values, column, strict=True):
-                    values[method].append(cell)
-    kept = {m: cells for m, cells in values.items() if any(c.value is not None for c in cells)}
+        cells, images[mde] = pooled([run for run in runs if run.mde == mde], group)
+        for regime, short in REGIME_TITLES.items():
+            if by_method := _under(regime, cells):
+                heads.append(((mde, short), by_method, images[mde]))
+    columns, rows = _main_metrics(runs, heads, clamping)
     counts = "; ".join(f"{mde}: {n} images" for mde, n in images.items())
     regimes = ", ".join(f"{REGIME_TITLES[r]} {low}–{high}" for r, (low, high) in REGIMES.items())
     caption = (
@@ -128,13 +83,31 @@ def main_table(
         "Best bold, second underlined; a method with fewer images has their number beside it and "
         "no rank."
     )
-    return Table(name, title, caption, "Method", tuple(columns), _rows(kept))
+    return Table(name, title, caption, "Method", columns, rows)
+
+
+Head = tuple[tuple[str, ...], dict[str, dict[str, Any]], int]
+"""What a group of columns is titled, its cells by method, and how many images a whole one has."""
+
+
+def _main_metrics(
+    runs: Sequence[Run], heads: Sequence[Head], clamping: str
+) -> tuple[tuple[tuple[str, ...], ...], Rows]:
+    """AbsRel and δ1 under each head: the columns, and the rows of methods that have any of them."""
+    values: dict[str, list[Cell]] = {m: [] for run in runs for m in run.scores.methods}
+    for _, by_method, total in heads:
+        for metric in MAIN_METRICS:
+            column = _column(list(values), by_method, metric, clamping, total)
+            for method, cell in zip(values, column, strict=True):
+                values[method].append(cell)
+    columns = tuple((*title, METRICS[m].title) for title, _, _ in heads for m in MAIN_METRICS)
+    return columns, _rows(_known(values))
 
 
 def metric_table(run: Run, group: str, condition: str, clamping: str) -> Table:
     """Every metric of every method under one condition."""
-    cells, total = _pooled([run], group)
-    by_method = {c["method"]: c for c in cells if c["condition"] == condition}
+    cells, total = pooled([run], group)
+    by_method = _under(condition, cells)
     methods = list(by_method)
     columns = [_column(methods, by_method, metric, clamping, total) for metric in METRICS]
     titles = tuple((f"{m.title} [{m.unit}]" if m.unit else m.title,) for m in METRICS.values())
@@ -142,7 +115,7 @@ def metric_table(run: Run, group: str, condition: str, clamping: str) -> Table:
     where = "all images" if group == EVERYWHERE else group
     return Table(
         f"metrics-{_stem(run.dataset, run.mde, group, condition, clamping)}",
-        f"{run.dataset}, {run.mde}: all metrics, {condition} anchors, {where}, {clamping}",
+        f"{run.name}: all metrics, {condition} anchors, {where}, {clamping}",
         f"Mean over {total} images, {_clamping_words(clamping)}.",
         "Method",
         titles,
@@ -152,48 +125,21 @@ def metric_table(run: Run, group: str, condition: str, clamping: str) -> Table:
 
 def drop_table(runs: Sequence[Run]) -> Table | None:
     """The drop-anchor test of one MDE: error over the number of anchors that are left."""
-    cells, total = _pooled(runs, EVERYWHERE)
+    cells, total = pooled(runs, EVERYWHERE)
     conditions = {c["condition"] for c in cells if c["condition"].startswith("drop-")}
     if not conditions:
         return None
-    columns: list[tuple[str, ...]] = []
-    values: dict[str, list[Cell]] = {m: [] for run in runs for m in run.scores.methods}
-    for condition in sorted(conditions, key=lambda c: int(c.removeprefix("drop-"))):
-        by_method = {c["method"]: c for c in cells if c["condition"] == condition}
-        for metric in MAIN_METRICS:
-            columns.append((condition.removeprefix("drop-"), METRICS[metric].title))
-            column = _column(list(values), by_method, metric, "clamped", total)
-            for method, cell in zip(values, column, strict=True):
-                values[method].append(cell)
-    kept = {m: cells for m, cells in values.items() if any(c.value is not None for c in cells)}
+    left = sorted((c.removeprefix("drop-") for c in conditions), key=int)
+    heads = [((n,), _under(f"drop-{n}", cells), total) for n in left]
+    columns, rows = _main_metrics(runs, heads, "clamped")
     return Table(
         f"drop-{_stem(_together(runs), runs[0].mde)}",
         f"{_together(runs)}, {runs[0].mde}: drop-anchor test",
         f"Mean over {total} images, clamped, by the number of anchors left.",
         "Method",
-        tuple(columns),
-        _rows(kept),
+        columns,
+        rows,
     )
-
-
-def ablation_series(
-    runs: Sequence[Run], condition: str = "medium"
-) -> dict[str, dict[int, dict[str, Any]]]:
-    """Cells by series and K: rows whose labels differ in their K alone are one series."""
-    ks = {(s["method"], s["condition"]): s["k"] for run in runs for s in run.results["spectral"]}
-    cells, _ = _pooled(runs, EVERYWHERE)
-    series: dict[str, dict[int, dict[str, Any]]] = {}
-    for cell in cells:
-        k = ks.get((cell["method"], condition))
-        if cell["condition"] == condition and k is not None:
-            series.setdefault(_without_k(cell["method"]), {})[k] = cell
-    return {label: dict(sorted(by_k.items())) for label, by_k in series.items()}
-
-
-def _without_k(label: str) -> str:
-    """`Basis (F=0, K=8)` → `Basis (F=0)`."""
-    rest = re.sub(r"[,\s]*\bK\s?=\s?\d+", "", label, flags=re.IGNORECASE)
-    return re.sub(r"\(\s*,\s*", "(", rest).replace("()", "").strip() or label
 
 
 def ablation_table(runs: Sequence[Run]) -> Table | None:
@@ -236,7 +182,7 @@ def spectral_table(run: Run, condition: str = "low") -> Table | None:
     theirs = ", ".join(f"{title} {value}" for title, value in paper.SPECTRAL.items())
     return Table(
         f"spectral-{_stem(run.dataset, run.mde)}",
-        f"{run.dataset}, {run.mde}: spectral structure, {condition} anchors",
+        f"{run.name}: spectral structure, {condition} anchors",
         f"Medians over images. The paper, for K = 8 and DA3: {theirs}.",
         "Method and place",
         (*((title,) for title in SPECTRAL_TITLES.values()), ("images",)),
@@ -249,7 +195,7 @@ def coverage_table(run: Run) -> Table | None:
     found = [c for c in run.results["cells"] if "coverage" in c and c["condition"] in REGIMES]
     if not found:
         return None
-    conditions = [c for c in run.scores.conditions if c in REGIMES]
+    conditions = run.regimes
     by_row: dict[str, dict[str, dict[str, Any]]] = {}
     order = (EVERYWHERE, *run.scores.groups)
     methods = run.scores.methods
@@ -268,7 +214,7 @@ def coverage_table(run: Run) -> Table | None:
     titles = (*(f"{level} %" for level in LEVELS), "std")
     return Table(
         f"coverage-{_stem(run.dataset, run.mde)}",
-        f"{run.dataset}, {run.mde}: what intervals cover",
+        f"{run.name}: what intervals cover",
         "Share of pixels whose true log-depth lies within the central interval of a normal "
         "distribution around the predicted one, mean over images, not clamped; std is the mean "
         "standard deviation of log-depth that the method gives. Only methods that give one.",
@@ -301,7 +247,7 @@ def paired_table(run: Run, condition: str) -> Table | None:
         rows[a] = cells
     return Table(
         f"paired-{_stem(run.dataset, run.mde, condition)}",
-        f"{run.dataset}, {run.mde}: paired tests, {condition} anchors",
+        f"{run.name}: paired tests, {condition} anchors",
         "Is the row's AbsRel below the column's? Sign-flip test over blocks of neighbouring "
         "frames, two-sided, not corrected for the number of comparisons; n.s. at 0.05 or more.",
         "Method",
@@ -312,21 +258,20 @@ def paired_table(run: Run, condition: str) -> Table | None:
 
 def timing_table(run: Run) -> Table | None:
     """Median milliseconds an image, without the MDE."""
-    conditions = [c for c in run.scores.conditions if c in REGIMES]
+    conditions = run.regimes
     rows = {
         method: [Cell(run.timings.get(f"{method} / {c}"), digits=1) for c in conditions]
         for method in run.scores.methods
     }
-    rows = {m: cells for m, cells in rows.items() if any(c.value is not None for c in cells)}
-    if not rows:
+    if not _known(rows):
         return None
     return Table(
         f"timing-{_stem(run.dataset, run.mde)}",
-        f"{run.dataset}, {run.mde}: milliseconds an image",
+        f"{run.name}: milliseconds an image",
         f"Medians on one thread; the MDE itself took {run.timings.get('mde', 0):.0f} ms.",
         "Method",
         tuple((REGIME_TITLES[c],) for c in conditions),
-        _rows(rows),
+        _rows(_known(rows)),
     )
 
 
@@ -340,7 +285,7 @@ def paper_table(runs: Sequence[Run], title: str) -> Table | None:
     columns: list[tuple[str, ...]] = []
     values: dict[str, list[Cell]] = {m: [] for rows in theirs.values() for m in rows}
     for mde in dict.fromkeys([*names, *(run.mde for run in members)]):
-        cells, _ = _pooled([run for run in members if run.mde == mde], EVERYWHERE)
+        cells, _ = pooled([run for run in members if run.mde == mde], EVERYWHERE)
         ours = {(c["method"].casefold(), c["condition"]): c["clamped"] for c in cells}
         figures = theirs.get(names.get(mde, ""), {})
         for i, regime in enumerate(REGIMES):
@@ -400,9 +345,8 @@ def all_tables(runs: Sequence[Run]) -> list[Table]:
     for run in runs:
         tables += [drop_table([run]), ablation_table([run]), spectral_table(run)]
         tables.append(coverage_table(run))
-        regimes = [c for c in run.scores.conditions if c in REGIMES]
-        tables += [metric_table(run, EVERYWHERE, c, k) for c in regimes for k in CLAMPING]
-        tables += [paired_table(run, c) for c in regimes]
+        tables += [metric_table(run, EVERYWHERE, c, k) for c in run.regimes for k in CLAMPING]
+        tables += [paired_table(run, c) for c in run.regimes]
         tables.append(timing_table(run))
     return [table for table in tables if table is not None and table.rows]
 
@@ -422,25 +366,6 @@ def _averages(runs: Sequence[Run]) -> list[list[Run]]:
 
 def _together(runs: Sequence[Run]) -> str:
     return " + ".join(dict.fromkeys(run.dataset for run in runs))
-
-
-def _pooled(runs: Sequence[Run], group: str) -> tuple[list[dict[str, Any]], int]:
-    """Cells over the images of several runs together, and how many images those are."""
-    if not runs:
-        return [], 0
-    if len(runs) == 1:
-        cells = [c for c in runs[0].results["cells"] if c["group"] == group]
-        return cells, int(runs[0].scores.within(group).sum())
-    rows = [
-        row
-        for run in runs
-        for row in read_scores(run.folder / "images.csv")
-        if group in (EVERYWHERE, row.group)
-    ]
-    if not rows:
-        return [], 0
-    pooled = Scores.of(rows, [method for run in runs for method in run.scores.methods])
-    return aggregate(pooled, group), len(pooled.images)
 
 
 def _column(
@@ -476,7 +401,17 @@ def _cell(
     return Cell(mean, low, high, rank, digits, text)
 
 
-def _rows(values: dict[str, list[Cell]]) -> tuple[tuple[str, tuple[Cell, ...]], ...]:
+def _under(condition: str, cells: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The cells of one condition by method."""
+    return {c["method"]: c for c in cells if c["condition"] == condition}
+
+
+def _known(values: dict[str, list[Cell]]) -> dict[str, list[Cell]]:
+    """The rows in which there is a number."""
+    return {m: cells for m, cells in values.items() if any(c.value is not None for c in cells)}
+
+
+def _rows(values: dict[str, list[Cell]]) -> Rows:
     return tuple((label, tuple(cells)) for label, cells in values.items())
 
 
