@@ -147,3 +147,8 @@ def test_the_paper_s_words_are_available():
 def test_an_unknown_generator_is_named():
     with pytest.raises(InputError, match="no generator 'nothing'"):
         Basis(generator="nothing")(world(), Anchors([0], [0], [1.0]))
+
+
+def test_a_number_of_maps_that_does_not_ship_is_refused_at_once():
+    with pytest.raises(InputError, match="k must be one of 8, 30, 50, found 7"):
+        Basis(k=7)  # type: ignore[arg-type]

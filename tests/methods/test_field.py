@@ -314,3 +314,18 @@ def test_the_shipped_model_needs_nothing_but_depth():
     model = load_field("field")
     assert model.net.config.feature_channels == 0
     assert 0.5 < model.calibration < 3
+
+
+def test_its_twin_also_looks_at_the_features_of_lite():
+    mde_output, truth = world()
+    anchors, twin = draw(truth, 20), Field(model="field-lite")
+    features = torch.randn(64, 12, 15, generator=torch.Generator().manual_seed(0))
+    seen, withheld = (
+        MDEOutput(mde_output.prediction, "depth", features=f) for f in (features, None)
+    )
+    looking, blind = (twin(output, anchors).depth_m for output in (seen, withheld))
+    assert not torch.equal(looking, blind)
+    assert absrel(twin(withheld, anchors), truth) < 0.1  # as `field`, without them
+    strange = MDEOutput(mde_output.prediction, "depth", features=features[:16])
+    with pytest.raises(InputError, match="made for features of 64 channels, found 16"):
+        twin(strange, anchors)

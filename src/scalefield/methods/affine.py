@@ -217,11 +217,11 @@ def spread(x: np.ndarray) -> float:
     return float(np.ptp(x) / max(np.abs(x).max(), np.finfo(np.float64).tiny))
 
 
-def require_choice(option: str, value: object, choices: tuple[str, ...]) -> None:
+def require_choice(option: str, value: object, choices: tuple[object, ...]) -> None:
     """Refuse a value that is none of an option's choices."""
     if value not in choices:
         raise InputError(
-            f"{option} must be one of {', '.join(choices)}, found {brief(repr(value))}"
+            f"{option} must be one of {', '.join(map(str, choices))}, found {brief(repr(value))}"
         )
 
 

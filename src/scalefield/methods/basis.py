@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from scalefield.errors import InputError
 from scalefield.generator import BasisMaps, Generator
 from scalefield.integrity import verified
 from scalefield.mde.output import MDEOutput
+from scalefield.methods.affine import require_choice
 from scalefield.result import Recovery
 from scalefield.ridge import Ridge, solve
 from scalefield.smoother import Smoother, fit_std, lattice_pixels, sigma_log, to_image
@@ -27,6 +28,8 @@ from scalefield.targets import anchor_weights, targets
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
 """Generators that come with the package: one folder each, model.safetensors and config.json."""
+
+Maps = Literal[8, 30, 50]
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,14 @@ class Basis:
     "auto": the universal one, F = 0. Those of `lite` with its F are alike with a dozen anchors on
     val, and 3 to 6 % behind with a hundred and more, in every one of three seeds
     (results/places-lite-val-seeds)."""
-    k: Literal[8, 30, 50] = 50
+    k: Maps = 50
     """Basis maps of the shipped generator. On val (results/places-lite-val) 50 is best, by a
     little with few anchors and by far with many; 8, which the paper uses for few, is last."""
     ridge: Ridge | None = None
     """The solve; None for the one that the generator was trained through."""
+
+    def __post_init__(self) -> None:
+        require_choice("k", self.k, get_args(Maps))
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
         """Recover from one anchor or more."""
