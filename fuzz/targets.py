@@ -195,7 +195,7 @@ def check_calibration(path: Path) -> None:
     raw = path.name.startswith("calib_")
     calibration = read_calibration(path.parent if raw else path)
     assert np.isfinite(calibration.camera_from_velo).all()
-    assert np.isfinite(calibration.intrinsics).all()
+    assert np.isfinite(calibration.camera.intrinsics).all()
 
 
 def check_frame(name: str, dataset: str, root: Callable[[Path], Path], path: Path) -> None:
