@@ -17,6 +17,7 @@ from scalefield import ending, files
 from scalefield.cli import COMMANDS, main
 from scalefield.ending import ends_when_asked, until_interrupted
 from scalefield.errors import InputError
+from scalefield.files import disk
 
 SIGNALS = [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)]
 
@@ -170,7 +171,7 @@ def test_a_server_ends_well_by_hand_and_not_otherwise():
         signal.raise_signal(signal.SIGTERM)
 
 
-WATCHED = {module.__file__ for module in (files, ending, tempfile)}
+WATCHED = {module.__file__ for module in (disk, ending, tempfile)}
 
 
 class At:

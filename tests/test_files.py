@@ -36,7 +36,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"):
         files.write_atomic(path, b"new")
     assert path.read_bytes() == b"old"
@@ -234,7 +234,7 @@ def test_an_npy_that_promises_more_than_it_holds_allocates_nothing(tmp_path):
 
 def test_an_npz_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     files.write_npz(tmp_path / "bomb.npz", depth=np.zeros((100, 100)))
-    monkeypatch.setattr("scalefield.files.MOST_UNPACKED", 80_000)
+    monkeypatch.setattr("scalefield.files.arrays.MOST_UNPACKED", 80_000)
     with pytest.raises(InputError, match=r"80128 bytes packed into 3.., at most 80000 are read"):
         files.read_map(tmp_path / "bomb.npz")
 
@@ -242,7 +242,7 @@ def test_an_npz_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
 def test_a_file_that_packs_little_may_be_large(tmp_path, monkeypatch):
     noise = np.random.default_rng(0).random((100, 100))
     files.write_npz(tmp_path / "honest.npz", depth=noise)
-    monkeypatch.setattr("scalefield.files.MOST_UNPACKED", 1)
+    monkeypatch.setattr("scalefield.files.arrays.MOST_UNPACKED", 1)
     np.testing.assert_array_equal(files.read_map(tmp_path / "honest.npz"), noise)
 
 

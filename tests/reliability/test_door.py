@@ -15,8 +15,8 @@ WRITERS = {
     "hardlink_to", "touch", "copy", "copy2", "copyfile", "copytree", "move", "open", "write",
 }  # fmt: skip
 ALLOWED = {
-    "files.write_atomic": "the door",
-    "files.write_folder": "the door for folders",
+    "files.disk.write_atomic": "the door",
+    "files.disk.write_folder": "the door for folders",
     "export.rerun.write_recording": "rerun writes to names only; into a temporary folder",
     "colmap.undistort": "COLMAP writes folders; they are moved when they are whole",
     "web.uploads.read_depth": "an upload on its way to a reader, in a temporary folder",
@@ -25,7 +25,7 @@ ALLOWED = {
     "training.basis.train_basis": "Generator.save, which goes through the door",
     "training.field.train_field": "FieldModel.save, which goes through the door",
     "hub.push_to_hub": "Generator.save, into a temporary folder",
-    "files.exr_unheard": "os.devnull, in the place of stderr",
+    "files.exr.exr_unheard": "os.devnull, in the place of stderr",
     "cli._keep_streams": "os.devnull, in the place of a closed stream",
     "cli._mute": "os.devnull, in the place of a closed pipe",
 }
