@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -122,28 +123,11 @@ class Recovery:
         std_log: Tensor | None = None,
         **report: Any,
     ) -> Recovery:
-        given = len(anchors)
-        if rejected:
-            anchors = anchors[np.setdiff1d(np.arange(given), [r.anchor for r in rejected])]
-        limits = (torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max)
-        if len(anchors):
-            limits = (
-                DEPTH_LIMITS[0] * float(anchors.depth_m.min()),
-                DEPTH_LIMITS[1] * float(anchors.depth_m.max()),
-            )
-        shape, device = mde_output.shape, prediction.device
+        given, shape = len(anchors), mde_output.shape
+        anchors = without(anchors, rejected)
+        limits = depth_limits(anchors)
         prediction = prediction.expand(shape)
-        depth_m, log_scale = (torch.empty(shape, device=device) for _ in range(2))
-        limited_pixels = 0
-        # A band of rows at a time: what lies between stays small, and in a processor's cache.
-        step = shape[0] if device.type == "cuda" else max(1, BAND_PIXELS // shape[1])
-        for top in range(0, shape[0], step):
-            band = slice(top, top + step)
-            valid, mde_depth = mde_output.valid[band], mde_output.mde_depth[band]
-            depth, scale, limited = _limit(prediction[band], mde_depth, valid, form, limits)
-            depth_m[band] = torch.where(valid, depth.float(), torch.nan)
-            log_scale[band] = torch.where(valid, scale.float(), torch.nan)
-            limited_pixels += limited
+        depth_m, log_scale, limited_pixels = _limited_maps(mde_output, prediction, form, limits)
         where = anchors.pixels(shape)
         predicted, _, _ = _limit(
             prediction[where], mde_output.mde_depth[where], mde_output.valid[where], form, limits
@@ -179,6 +163,43 @@ class Recovery:
             if isinstance(value := getattr(self, f.name), Tensor)
         }
         return dataclasses.replace(self, **maps)
+
+
+def without(anchors: Anchors, rejected: Sequence[Rejection]) -> Anchors:
+    """The anchors that are left, in their order."""
+    if not rejected:
+        return anchors
+    return anchors[np.setdiff1d(np.arange(len(anchors)), [r.anchor for r in rejected])]
+
+
+def depth_limits(anchors: Anchors) -> tuple[float, float]:
+    """What depth is held between, given these anchors; what float32 can hold, given none."""
+    if not len(anchors):
+        return torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
+    nearest, farthest = float(anchors.depth_m.min()), float(anchors.depth_m.max())
+    return DEPTH_LIMITS[0] * nearest, DEPTH_LIMITS[1] * farthest
+
+
+def _limited_maps(
+    mde_output: MDEOutput,
+    prediction: Float[Tensor, "h w"],
+    form: Form,
+    limits: tuple[float, float],
+) -> tuple[Float[Tensor, "h w"], Float[Tensor, "h w"], int]:
+    """`_limit` at every pixel, in float32 and NaN in holes."""
+    (height, width), device = mde_output.shape, prediction.device
+    depth_m, log_scale = (torch.empty(height, width, device=device) for _ in range(2))
+    limited_pixels = 0
+    # A band of rows at a time: what lies between stays small, and in a processor's cache.
+    step = height if device.type == "cuda" else max(1, BAND_PIXELS // width)
+    for top in range(0, height, step):
+        band = slice(top, top + step)
+        valid, mde_depth = mde_output.valid[band], mde_output.mde_depth[band]
+        depth, scale, limited = _limit(prediction[band], mde_depth, valid, form, limits)
+        depth_m[band] = torch.where(valid, depth.float(), torch.nan)
+        log_scale[band] = torch.where(valid, scale.float(), torch.nan)
+        limited_pixels += limited
+    return depth_m, log_scale, limited_pixels
 
 
 def _limit(

@@ -27,7 +27,7 @@ from scalefield.methods.field import (
     spread,
     told,
 )
-from scalefield.result import Recovery, Rejection
+from scalefield.result import Recovery, Rejection, without
 from scalefield.scene import Scene
 
 
@@ -70,7 +70,7 @@ class Stream:
         wrong, warnings = self.judged(model, scene, given, np.flatnonzero(usable))
         holes = (Rejection(int(i), "no relative depth here") for i in np.flatnonzero(~usable))
         rejected = (*holes, *wrong)
-        anchors = given[np.setdiff1d(np.arange(len(given)), [r.anchor for r in rejected])]
+        anchors = without(given, rejected)
         if self.state is None and len(anchors) == 0:
             return expected(model, scene)
         points, y, noise = said(model, scene, anchors)
