@@ -36,11 +36,9 @@ def write_outputs(
 
     Returns the number of pixels that depth.png cannot hold.
     """
-    fields = {f.name: getattr(recovery, f.name) for f in dataclasses.fields(recovery)}
-    maps = {name: v for name, v in fields.items() if isinstance(v, np.ndarray)}
     with write_folder(folder) as staging:
         overflow = write_depth_png(staging / "depth.png", recovery.depth_m, png_units)
-        write_npz(staging / "depth.npz", **maps)
+        write_npz(staging / "depth.npz", **maps_of(recovery))
         write_preview(staging / "preview.png", recovery, anchors, image)
         record = {
             **{name: None if path is None else str(path) for name, path in inputs.items()},
@@ -52,6 +50,12 @@ def write_outputs(
         write_json(staging / "recovery.json", record)
         write_formats(staging, formats, View.of(recovery, anchors, image, camera))
     return overflow
+
+
+def maps_of(recovery: Recovery) -> dict[str, np.ndarray]:
+    """Every map that a recovery in numpy has, by its name."""
+    fields = {f.name: getattr(recovery, f.name) for f in dataclasses.fields(recovery)}
+    return {name: each for name, each in fields.items() if isinstance(each, np.ndarray)}
 
 
 def in_words(std_log: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,12 +20,12 @@ from scalefield.deviation import dense_std
 from scalefield.doubt import doubt
 from scalefield.errors import InputError
 from scalefield.mde import MDEOutput
-from scalefield.methods import METHODS, make_method
+from scalefield.methods import METHODS, Method, make_method
 from scalefield.methods.basis import anchor_embeddings, basis_std
-from scalefield.methods.field import Field, noise_log, spread
+from scalefield.methods.field import Field, said, spread
 from scalefield.posterior import Posterior
 from scalefield.recovery import recover_from
-from scalefield.result import DEPTH_LIMITS, Recovery, Report
+from scalefield.result import Recovery, Report, depth_limits, without
 from scalefield.ridge import solve
 from scalefield.smoother import STEP
 from scalefield.suggestion import suggest_from
@@ -33,8 +33,6 @@ from scalefield.targets import anchor_weights, targets
 from scalefield.web.sessions import Relative, Session
 from scalefield.web.uploads import Limits
 
-QUICK_METHODS = ("basis", "field")
-"""Those with a small solve of their own here; the others work on every pixel of the photograph."""
 MOST_CHECKED = 100
 """With more anchors than this nobody reads what the others say of each."""
 SUGGESTIONS = 3
@@ -100,29 +98,20 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
     """
     start = time.perf_counter()
     relative = session.relative
-    match edit.method:
-        case "basis":
-            recovery = recover_from(relative.output, edit.anchors, SmallBasis(relative))
-        case "field":
-            recovery = recover_from(relative.output, edit.anchors, SmallField(relative))
-        case name:
-            recovery = recover_from(relative.output, edit.anchors, make_method(name))
-    maps = {"log_scale": recovery.log_scale}
-    if recovery.std_log is not None:
-        maps["std_log"] = recovery.std_log
-    if edit.method not in QUICK_METHODS:
-        maps = {"log_scale": session.shown(recovery.log_scale)}
-        if recovery.std_log is not None:
-            grid = [-(-n // STEP) for n in recovery.std_log.shape]
-            maps["std_log"] = on_grid(recovery.std_log, grid)
+    quick = QUICK_METHODS.get(edit.method)
+    method = quick(relative) if quick else make_method(edit.method)
+    recovery = recover_from(relative.output, edit.anchors, method)
+    log_scale, std_log = recovery.log_scale, recovery.std_log
+    if not quick:
+        log_scale = session.shown(log_scale)
+        if std_log is not None:
+            std_log = on_grid(std_log, [-(-n // STEP) for n in std_log.shape])
+    maps = {"log_scale": log_scale, "std_log": std_log}
     report = recovery.report
     header = {
         "method": edit.method,
         "revision": relative.revision,
-        "limits_m": [
-            DEPTH_LIMITS[0] * float(edit.anchors.depth_m.min()),
-            DEPTH_LIMITS[1] * float(edit.anchors.depth_m.max()),
-        ],
+        "limits_m": list(depth_limits(edit.anchors)),
         "anchors": anchor_states(report),
         "weights": None if recovery.weights is None else recovery.weights.tolist(),
         "fallbacks": list(report.fallbacks),
@@ -130,7 +119,7 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
         **check_anchors(relative, edit.anchors),
         "milliseconds": round(1e3 * (time.perf_counter() - start), 2),
     }
-    return header, {name: np.asarray(values) for name, values in maps.items()}
+    return header, {name: np.asarray(each) for name, each in maps.items() if each is not None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +164,7 @@ class SmallField:
         """The same posterior as `Field`; depth_m is left to whoever multiplies."""
         model, scene = self.relative.field
         solved = Field().solve(scene, anchors, model)
-        used = anchors[np.setdiff1d(np.arange(len(anchors)), [r.anchor for r in solved.rejected])]
+        used = without(anchors, solved.rejected)
         fitted = solved.posterior.mean(scene.anchors(used))
         y = torch.from_numpy(targets(mde_output, used))
         shown = self.relative.shown_scene
@@ -194,6 +183,10 @@ class SmallField:
                 warnings=solved.warnings,
             ),
         )
+
+
+QUICK_METHODS: dict[str, Callable[[Relative], Method]] = {"basis": SmallBasis, "field": SmallField}
+"""Those with a small solve of their own here; the others work on every pixel of the photograph."""
 
 
 def residuals(fitted: Tensor, y: Tensor) -> tuple[float, ...]:
@@ -224,9 +217,7 @@ def check_anchors(relative: Relative, anchors: Anchors) -> dict[str, Any]:
     if len(usable) == 0 or len(anchors) > MOST_CHECKED:
         return {"others": [None] * len(anchors), "suspects": []}
     kept = anchors[usable]
-    points = scene.anchors(kept)
-    y = torch.from_numpy(targets(output, kept))
-    noise = torch.from_numpy(noise_log(kept, float(model.kernel.noise)))
+    points, y, noise = said(model, scene, kept)
     verdict = doubt(model.kernel, points, y, noise)
     trusted = ~(verdict.wrong | verdict.strange)
     posterior = Posterior.fit(model.kernel, points[trusted], y[trusted], noise[trusted])

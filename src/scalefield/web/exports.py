@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from scalefield.errors import InputError
 from scalefield.export.cloud import PointCloud, write_ply
 from scalefield.files import write_depth_png, write_npz
 from scalefield.geometry import Camera
+from scalefield.outputs import maps_of
 from scalefield.result import Recovery
 from scalefield.web.edits import Edit, full_recovery
 from scalefield.web.sessions import Session
@@ -53,9 +53,7 @@ def depth_png(depth_m: Float32[np.ndarray, "h w"]) -> bytes:
 
 def depth_npz(recovery: Recovery) -> bytes:
     """Every map of the recovery, by its name."""
-    fields = {f.name: getattr(recovery, f.name) for f in dataclasses.fields(recovery)}
-    maps = {name: v for name, v in fields.items() if isinstance(v, np.ndarray)}
-    return _through_disk("depth.npz", lambda path: write_npz(path, **maps))
+    return _through_disk("depth.npz", lambda path: write_npz(path, **maps_of(recovery)))
 
 
 def python_lines(session: Session, edit: Edit) -> str:
