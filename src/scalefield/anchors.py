@@ -43,14 +43,10 @@ class Anchors:
             found = ", ".join(f"{name} has {n}" for name, n in lengths.items())
             raise InputError(f"anchor columns must have equal lengths, but {found}")
         _require(np.isfinite(self.u) & np.isfinite(self.v), "a finite pixel position")
-        positive = np.isfinite(self.depth_m) & (self.depth_m > 0)
-        _require(positive, "a finite depth_m above zero", self.depth_m)
-        if self.sigma_m is not None:
-            positive = np.isfinite(self.sigma_m) & (self.sigma_m > 0)
-            _require(positive, "a finite sigma_m above zero", self.sigma_m)
-        for name in ("depth_m", "sigma_m"):
-            values = getattr(self, name)
+        for name, values in (("depth_m", self.depth_m), ("sigma_m", self.sigma_m)):
             if values is not None:
+                positive = np.isfinite(values) & (values > 0)
+                _require(positive, f"a finite {name} above zero", values)
                 within = (values >= METRES[0]) & (values <= METRES[1])
                 _require(within, f"a {name} between {METRES[0]:g} and {METRES[1]:g} m", values)
 

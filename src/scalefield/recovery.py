@@ -181,25 +181,11 @@ def bring_depth(
         )
     # float16 and integer maps become float32; float64 keeps its range.
     prediction = values.to(torch.float64 if values.dtype == torch.float64 else torch.float32)
-    if image is not None and prediction.shape != image.shape[:2]:
-        found = f"{prediction.shape[1]}×{prediction.shape[0]}"
-        wanted = f"{image.shape[1]}×{image.shape[0]}"
-        if prediction.shape == image.shape[1::-1]:
-            raise InputError(
-                f"the depth map is {found} pixels and the image {wanted}: one of them lies on its "
-                "side, as where EXIF turns the photograph; turn the map"
-            )
-        if not resize:
-            raise InputError(
-                f"the depth map is {found} pixels and the image {wanted}; make them equal, or "
-                "allow scaling the map to the image with resize=True (--resize)"
-            )
-        # Nearest keeps holes and edges: no value is invented between foreground and background.
-        prediction = torch.nn.functional.interpolate(
-            prediction[None, None], size=image.shape[:2], mode="nearest-exact"
-        )[0, 0]
-    rgb = None if image is None else torch.tensor(image, device=prediction.device)
-    output = MDEOutput(prediction, kind, image=rgb)
+    pixels = None
+    if image is not None:
+        pixels = torch.tensor(image, device=prediction.device)
+        prediction = _fitted(prediction, image.shape[:2], resize=resize)
+    output = MDEOutput(prediction, kind, image=pixels)
     if not bool(output.valid.any()):
         raise InputError("the depth map has no usable value: all are NaN, infinite, or not above 0")
     typical = float(output.prediction[output.valid].abs().median())
@@ -209,6 +195,28 @@ def bring_depth(
             f"{RELATIVE[0]:g} and {RELATIVE[1]:g}; multiply the map, its unit does not matter"
         )
     return output
+
+
+def _fitted(
+    prediction: Float[Tensor, "_ _"], shape: tuple[int, int], *, resize: bool
+) -> Float[Tensor, "h w"]:
+    """The map at the image's size, which it must have or be allowed to be brought to."""
+    if prediction.shape == shape:
+        return prediction
+    found, wanted = (f"{size[1]}×{size[0]}" for size in (prediction.shape, shape))
+    if prediction.shape == shape[::-1]:
+        raise InputError(
+            f"the depth map is {found} pixels and the image {wanted}: one of them lies on its "
+            "side, as where EXIF turns the photograph; turn the map"
+        )
+    if not resize:
+        raise InputError(
+            f"the depth map is {found} pixels and the image {wanted}; make them equal, or "
+            "allow scaling the map to the image with resize=True (--resize)"
+        )
+    # Nearest keeps holes and edges: no value is invented between foreground and background.
+    maps = torch.nn.functional.interpolate(prediction[None, None], shape, mode="nearest-exact")
+    return maps[0, 0]
 
 
 def _plain(values: Tensor) -> Tensor:
