@@ -128,10 +128,9 @@ def bends_at(
 ) -> Float[Tensor, "n terms"]:
     """What each of some terms says at points seen for them."""
     kernel, dtype = posterior.kernel, sights.amplitude.dtype
-    if isinstance(posterior, Posterior):
-        bends = Bends(kernel, posterior.anchors, scene.middle, dtype, terms)
-        return bends.weighted(sights, posterior.alpha)
     bends = Bends(kernel, posterior.anchors, scene.middle, dtype, terms)
+    if isinstance(posterior, Posterior):
+        return bends.weighted(sights, posterior.alpha)
     made = torch.zeros_like(sights.amplitude)
     for number, where, share in posterior.shares(sights.position + scene.middle):
         near = bends[posterior.heard[number]]

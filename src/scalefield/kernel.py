@@ -49,6 +49,11 @@ class Points:
         """Some of one image's points."""
         return Points(*(values[which] for values in vars(self).values()))
 
+    def joined(self, other: Points) -> Points:
+        """One image's points and further ones of it."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Points(*(torch.cat(pair) for pair in pairs))
+
     def to(self, dtype: torch.dtype) -> Points:
         """The same in another precision."""
         return Points(*(values.to(dtype) for values in vars(self).values()))

@@ -73,9 +73,7 @@ class Posterior:
         before = self.factor @ (self.factor.mT @ self.alpha)
         residual = torch.cat([before, y.double() - anchors.mean - self.offset])
         alpha = torch.cholesky_solve(residual[:, None], factor)[:, 0]
-        pairs = zip(vars(self.anchors).values(), vars(anchors).values(), strict=True)
-        joined = Points(*(torch.cat(pair) for pair in pairs))
-        return Posterior(self.kernel, joined, self.offset, factor, alpha)
+        return Posterior(self.kernel, self.anchors.joined(anchors), self.offset, factor, alpha)
 
     def __getitem__(self, image: int) -> Posterior:
         """One image's of several."""

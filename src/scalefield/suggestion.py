@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
@@ -15,7 +14,6 @@ from scalefield.anchors import Anchors
 from scalefield.cues import grid_shape
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
-from scalefield.kernel import Points
 from scalefield.mde import MDE, Kind, MDEOutput
 from scalefield.methods.field import EXACT_ANCHORS, Field, noise_log
 from scalefield.recovery import relative_depth, require_anchors
@@ -82,14 +80,8 @@ def suggest_from(
     for name, given in (("anchors", anchors), ("among", among)):
         if given is not None:
             require_anchors(name, given)
-    if reachable is not None:
-        reachable = np.asarray(reachable)
-        if reachable.dtype != bool or reachable.shape != mde_output.shape:
-            raise InputError(
-                f"the mask of reachable pixels must be booleans of shape {mde_output.shape}, found "
-                f"{reachable.dtype} of {reachable.shape}"
-            )
     valid = mde_output.valid.cpu().numpy()
+    possible = valid if reachable is None else valid & _mask(reachable, mde_output.shape)
     if anchors is not None:
         anchors = anchors[valid[anchors.pixels(mde_output.shape)]]  # as `recover` leaves them out
     field = Field(model=model)
@@ -101,12 +93,10 @@ def suggest_from(
         numbers = one_a_cell(among, mde_output.shape)
         chosen = among[numbers]
         pixels = np.stack(chosen.pixels(mde_output.shape), axis=1)
-        seen = joined(cells, scene.anchors(chosen))
+        seen = cells.joined(scene.anchors(chosen))
         noise = noise_log(chosen, float(learned.kernel.noise))
     rows, columns = pixels.T
-    open_to = valid[rows, columns]
-    if reachable is not None:
-        open_to &= reachable[rows, columns]
+    open_to = possible[rows, columns]
     if not open_to.any():
         if among is None:
             raise InputError("no reachable pixel has a relative depth, so none can be suggested")
@@ -130,6 +120,17 @@ def suggest_from(
         )
         for i, share, std in zip(order, removed, before, strict=True)
     ]
+
+
+def _mask(reachable: object, shape: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
+    """The user's mask, which must be one."""
+    mask = np.asarray(reachable)
+    if mask.dtype != bool or mask.shape != shape:
+        raise InputError(
+            f"the mask of reachable pixels must be booleans of shape {shape}, found "
+            f"{mask.dtype} of {mask.shape}"
+        )
+    return mask
 
 
 def nearest_to_middles(
@@ -160,12 +161,6 @@ def one_a_cell(anchors: Anchors, shape: tuple[int, int]) -> Int64[np.ndarray, " 
         return np.arange(len(anchors))
     cell = rows * down // shape[0] * across + columns * across // shape[1]
     return np.sort(np.unique(cell, return_index=True)[1])
-
-
-def joined(a: Points, b: Points) -> Points:
-    """The points of both."""
-    pairs = zip(vars(a).values(), vars(b).values(), strict=True)
-    return Points(*(torch.cat(pair) for pair in pairs))
 
 
 def greedy(
