@@ -149,6 +149,6 @@ def test_an_unknown_generator_is_named():
         Basis(generator="nothing")(world(), Anchors([0], [0], [1.0]))
 
 
-def test_a_number_of_maps_that_does_not_ship_is_refused_at_once():
+def test_a_number_of_maps_that_does_not_ship_is_refused_at_once(as_users_run_it):
     with pytest.raises(InputError, match="k must be one of 8, 30, 50, found 7"):
         Basis(k=7)  # type: ignore[arg-type]
