@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scalefield import Anchors, InputError, MDEOutput
 from scalefield.methods.affine import Samples, fit_affine
 from scalefield.methods.global_affine import Global
-from scalefield.methods.lwlr import LWLR
+from scalefield.methods.lwlr import LWLR, Local
 
 
 def slow_parameters(method, aligned, rows, columns, y, weight, b, v, u):
@@ -96,7 +96,7 @@ def test_equals_the_slow_reference_in_float64(relative, measure, stride):
     method = LWLR(bandwidth=2.0, stride=stride)
     samples = Samples.at(mde_output, anchors, "depth")
     aligned = fit_affine(samples)(mde_output.mde_depth.double())
-    scale, shift = method._fields(mde_output.shape, aligned, samples)
+    scale, shift = method.fields(mde_output.shape, Local.of(aligned, samples, 2.0))
     wanted = slow_lwlr(method, mde_output, anchors, 2.0)
     np.testing.assert_allclose(scale * aligned + shift, wanted, rtol=1e-9)
 
@@ -111,7 +111,7 @@ def test_equals_the_slow_reference_where_sums_are_interpolated(relative, measure
     method = LWLR(bandwidth=25.0, stride=1)
     samples = Samples.at(mde_output, anchors, "depth")
     aligned = fit_affine(samples)(mde_output.mde_depth.double())
-    scale, shift = method._fields(shape, aligned, samples)
+    scale, shift = method.fields(shape, Local.of(aligned, samples, 25.0))
     wanted = slow_lwlr(method, mde_output, anchors, 25.0)
     np.testing.assert_allclose(scale * aligned + shift, wanted, rtol=1e-8, atol=1e-8)
 

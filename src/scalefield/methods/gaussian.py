@@ -67,6 +67,20 @@ def gaussian_sums(
             yield down, across, (c[:, None, low:high] * in_rows) @ in_columns[low:high]
 
 
+def assembled_sums(
+    points: Float64[Tensor, "n 2"],
+    coefficients: Float64[Tensor, "k n"],
+    bandwidth: float,
+    queries: tuple[Float64[Tensor, " h"], Float64[Tensor, " w"]],
+    reach: float = LOSSLESS_REACH,
+) -> Float64[Tensor, "k h w"]:
+    """The tiles of `gaussian_sums` in one piece."""
+    whole = points.new_empty(len(coefficients), len(queries[0]), len(queries[1]))
+    for down, across, sums in gaussian_sums(points, coefficients, bandwidth, queries, reach):
+        whole[:, down, across] = sums
+    return whole
+
+
 def gaussian_sums_on_image(
     points: Float64[Tensor, "n 2"],
     coefficients: Float64[Tensor, "k n"],
@@ -91,7 +105,7 @@ def gaussian_sums_on_image(
     nodes = [
         (torch.arange(0, n, patch, device=device)[:, None] + positions).reshape(-1) for n in shape
     ]
-    at_nodes = _assembled(points, coefficients, bandwidth, (nodes[0], nodes[1]), reach)
+    at_nodes = assembled_sums(points, coefficients, bandwidth, (nodes[0], nodes[1]), reach)
     for i, top in enumerate(range(0, height, patch)):
         band = at_nodes[:, i * PATCH_NODES : (i + 1) * PATCH_NODES]
         band = _to_pixels(band, to_pixels[: height - top], to_pixels)[..., :width]
@@ -123,7 +137,7 @@ def solved_on_image(
         rows = min(band, height - top)
         if not few:
             nodes = positions + top, across.reshape(-1)
-            solved = solve(_assembled(points, coefficients, bandwidth, nodes, reach))
+            solved = solve(assembled_sums(points, coefficients, bandwidth, nodes, reach))
             if _resolved(solved, to_series):
                 solved = _to_pixels(solved, to_pixels[:rows], to_pixels)[..., :width]
                 yield slice(top, top + rows), slice(0, width), solved
@@ -133,20 +147,6 @@ def solved_on_image(
             moved, coefficients, bandwidth, (rows, width), reach
         ):
             yield slice(top + down.start, top + down.stop), columns, solve(sums)
-
-
-def _assembled(
-    points: Tensor,
-    coefficients: Tensor,
-    bandwidth: float,
-    queries: tuple[Tensor, Tensor],
-    reach: float,
-) -> Float64[Tensor, "k h w"]:
-    """The tiles of `gaussian_sums` in one piece."""
-    whole = points.new_empty(len(coefficients), len(queries[0]), len(queries[1]))
-    for down, across, sums in gaussian_sums(points, coefficients, bandwidth, queries, reach):
-        whole[:, down, across] = sums
-    return whole
 
 
 def _to_pixels(

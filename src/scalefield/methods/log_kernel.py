@@ -15,7 +15,7 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.affine import Samples, require
-from scalefield.methods.gaussian import gaussian_sums
+from scalefield.methods.gaussian import assembled_sums, gaussian_sums
 from scalefield.result import Recovery
 from scalefield.smoother import chosen, fit_variance, lattice, sigma_log, to_image, total_std
 
@@ -92,12 +92,10 @@ def kernel_std(
     v, u = (torch.from_numpy(lattice(n)).double().to(device) for n in shape)
     pixels, weight = (torch.from_numpy(a).to(device) for a in (samples.pixels, samples.weight))
     noise = weight**2 * torch.from_numpy(variance + tau**2).to(device)
-    sums = torch.empty(2, len(v), len(u), dtype=torch.float64, device=device)
-    for i, (moment, b) in enumerate(((weight, bandwidth), (noise, bandwidth / math.sqrt(2)))):
-        for down, across, (each,) in gaussian_sums(pixels, moment[None], b, (v, u)):
-            sums[i, down, across] = each
+    (total,) = assembled_sums(pixels, weight[None], bandwidth, (v, u))
+    (noises,) = assembled_sums(pixels, noise[None], bandwidth / math.sqrt(2), (v, u))
     # Where every weight underflows, one anchor speaks alone.
     alone = float((variance + tau**2).max())
-    spread = torch.where(sums[0] > SMALLEST_SUM, sums[1] / sums[0] ** 2, alone)
+    spread = torch.where(total > SMALLEST_SUM, noises / total**2, alone)
     spread = torch.nan_to_num(spread, nan=alone, posinf=alone).clamp(max=alone)
     return to_image(total_std(variance, spread.cpu().numpy().reshape(-1)), shape, device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
 from scalefield.methods.affine import Affine, Samples, fit_affine, require, require_choice
-from scalefield.methods.gaussian import gaussian_sums, solved_on_image
+from scalefield.methods.gaussian import assembled_sums, solved_on_image
 from scalefield.result import Recovery, Rejection
 from scalefield.smoother import (
     EXACT,
@@ -88,9 +88,10 @@ class LWLR:
             kept = np.ones_like(kept)
             fallbacks.append("no anchor left out: every one is 15 % off or more under Global")
         aligned = affine(mde_output.in_space(self.space).double())
-        scale, shift = self._fields(mde_output.shape, aligned, samples[kept])
-        tau = sigma_log(anchors)[samples.index[kept]]
-        std_log = self._std(mde_output.shape, aligned, samples[kept], tau, affine)
+        heard = samples[kept]
+        local = Local.of(aligned, heard, self.bandwidth_px(mde_output.shape[1], heard))
+        scale, shift = self.fields(mde_output.shape, local)
+        std_log = self._std(aligned, local, affine, heard, sigma_log(anchors)[heard.index])
         return Recovery.from_space(
             mde_output,
             anchors,
@@ -112,93 +113,72 @@ class LWLR:
             return max(ADAPTIVE_FLOOR_PX, ADAPTIVE_SPACINGS * samples.spacing_px)
         return float(self.bandwidth)
 
-    def _fields(
-        self, shape: tuple[int, int], aligned: Tensor, samples: Samples
+    def fields(
+        self, shape: tuple[int, int], local: Local
     ) -> tuple[Float64[Tensor, "h w"], Float64[Tensor, "h w"]]:
         """The maps s and t over the image."""
-        device = aligned.device
-        # In units of a typical depth, sums neither overflow nor underflow; λ t² scales along.
-        unit = float(np.median(samples.y))
-        x = aligned[samples.rows, samples.columns] / unit
-        y, weight = (torch.from_numpy(a).to(device) for a in (samples.y / unit, samples.weight))
-        pixels = torch.from_numpy(samples.pixels).to(device)
-        moments = weight * torch.stack([torch.ones_like(x), x, x * x, y, x * y])
-        b = self.bandwidth_px(shape[1], samples)
+        pixels, moments, b = local.pixels, local.moments, local.bandwidth
         # Anchors left out beyond the reach weigh less than 1e-15 of the blend.
         reach = math.sqrt(2 * (math.log(1e15) + max(0.0, -math.log(self.blend))))
-        queries = (
-            _query_positions(shape[0], self.stride, device),
-            _query_positions(shape[1], self.stride, device),
-        )
-        scale = aligned.new_empty([len(q) for q in queries])
-        shift = torch.empty_like(scale)
-        for down, across, (scales, shifts) in (
-            solved_on_image(pixels, moments, b, shape, reach=reach, solve=self._line)
-            if self.stride == 1
-            else (
-                (down, across, self._line(sums))
-                for down, across, sums in gaussian_sums(pixels, moments, b, queries, reach)
-            )
-        ):
-            scale[down, across], shift[down, across] = scales, shifts
-        if self.stride > 1:
+        if self.stride == 1:
+            lines = pixels.new_empty(2, *shape)
+            for down, across, each in solved_on_image(
+                pixels, moments, b, shape, reach=reach, solve=self._line
+            ):
+                lines[:, down, across] = each
+            scale, shift = lines
+        else:
+            queries = [_query_positions(size, self.stride, pixels.device) for size in shape]
+            sums = assembled_sums(pixels, moments, b, (queries[0], queries[1]), reach)
             left, right = (
                 _linear_interpolation(q, size) for q, size in zip(queries, shape, strict=True)
             )
-            scale, shift = left @ scale @ right.T, left @ shift @ right.T
-        return scale, shift.mul_(unit)
+            scale, shift = (left @ each @ right.T for each in self._solve(*sums))
+        return scale, shift.mul_(local.unit)
 
     def _std(
         self,
-        shape: tuple[int, int],
-        aligned: Tensor,
+        aligned: Float64[Tensor, "h w"],
+        local: Local,
+        affine: Affine,
         samples: Samples,
         tau: Float64[np.ndarray, " n"],
-        affine: Affine,
     ) -> Float[Tensor, "h w"]:
-        """std_log, with v from the local fits at anchors that are left out.
+        """std_log, by the weights of the local fits; by Global's where that decides."""
+        everywhere = Smoother.of(affine.design(local.x.cpu().numpy()), samples.weight)
+        variance = self._noise(local, everywhere, tau)
+        deviation = samples.y / local.unit * np.sqrt(variance + tau**2)
+        there = at_lattice(aligned) / local.unit
+        away = everywhere.spread(affine.design(there), deviation, there)
+        shape, device = (aligned.shape[0], aligned.shape[1]), aligned.device
+        v, u = (torch.from_numpy(lattice(size)).double().to(device) for size in shape)
+        sums = assembled_sums(local.pixels, local.moments, local.bandwidth, (v, u))
+        # The square of a Gaussian is one of bandwidth b/√2.
+        noise = local.noise * torch.from_numpy(variance + tau**2).to(device)
+        noises = assembled_sums(local.pixels, noise, local.bandwidth / math.sqrt(2), (v, u))
+        x, far = (torch.from_numpy(a).to(device).view_as(sums[0]) for a in (there, away))
+        scale, shift = self._solve(*sums)
+        spread = self._spread(x, scale * x + shift, sums, noises, far)
+        return to_image(total_std(variance, spread.cpu().numpy().reshape(-1)), shape, device)
+
+    def _noise(self, local: Local, everywhere: Smoother, tau: Float64[np.ndarray, " n"]) -> float:
+        """v, from the local fits at anchors that are left out.
 
         To first order they are left out of Global too, whose spread is that of pixels far off.
         """
-        device, n = aligned.device, len(samples)
-        unit, b = float(np.median(samples.y)), self.bandwidth_px(shape[1], samples)
-        x = aligned[samples.rows, samples.columns] / unit
-        y, weight, pixels = (
-            torch.from_numpy(a).to(device)
-            for a in (samples.y / unit, samples.weight, samples.pixels)
-        )
-        powers = torch.stack([torch.ones_like(x), x, x * x])
-        moments = torch.cat([weight * powers, weight * y * powers[:2]])
-        noise = (weight * y) ** 2 * powers
-        everywhere = Smoother.of(affine.design(x.cpu().numpy()), samples.weight)
         left = 1 - everywhere.leverage
-        which = chosen(n)
+        which = chosen(len(tau))
         which = which[left[which] > EXACT]
-        out = torch.from_numpy(which).to(device)
-        kernel = torch.exp(-(torch.cdist(pixels[out], pixels) ** 2) / (2 * b * b))
+        out = torch.from_numpy(which).to(local.x.device)
+        square = torch.cdist(local.pixels[out], local.pixels) ** 2
+        kernel = torch.exp(-square / (2 * local.bandwidth * local.bandwidth))
         kernel[torch.arange(len(out)), out] = 0
-        sums = moments @ kernel.T
+        x, sums, noises = local.x[out], local.moments @ kernel.T, local.noise @ (kernel**2).T
         scale, shift = self._solve(*sums)
-        left_out = scale * x[out] + shift
-        inflation = 1 + self._spread(x[out], left_out, sums, noise @ (kernel**2).T, 0 * x[out])
-        residuals = log_residuals(y[out].cpu().numpy(), left_out.cpu().numpy()) / left[which]
-        variance = noise_variance(residuals, inflation.cpu().numpy() / left[which], tau[which])
-        # The square of a Gaussian is one of bandwidth b/√2.
-        noise = noise * torch.from_numpy(variance + tau**2).to(device)
-        v, u = (torch.from_numpy(lattice(size)).double().to(device) for size in shape)
-        sums = torch.empty(5, len(v), len(u), dtype=torch.float64, device=device)
-        noise_sums = torch.empty_like(sums[:3])
-        for down, across, each in gaussian_sums(pixels, moments, b, (v, u)):
-            sums[:, down, across] = each
-        for down, across, each in gaussian_sums(pixels, noise, b / math.sqrt(2), (v, u)):
-            noise_sums[:, down, across] = each
-        there = at_lattice(aligned) / unit
-        deviation = samples.y / unit * np.sqrt(variance + tau**2)
-        away = everywhere.spread(affine.design(there), deviation, there)
-        x, far = (torch.from_numpy(a).to(device).view_as(sums[0]) for a in (there, away))
-        scale, shift = self._solve(*sums)
-        spread = self._spread(x, scale * x + shift, sums, noise_sums, far)
-        return to_image(total_std(variance, spread.cpu().numpy().reshape(-1)), shape, device)
+        left_out = scale * x + shift
+        inflation = 1 + self._spread(x, left_out, sums, noises, 0 * x)
+        residuals = log_residuals(local.y[out].cpu().numpy(), left_out.cpu().numpy()) / left[which]
+        return noise_variance(residuals, inflation.cpu().numpy() / left[which], tau[which])
 
     def _spread(
         self, x: Tensor, predicted: Tensor, sums: Tensor, noise: Tensor, far: Tensor
@@ -232,6 +212,41 @@ class LWLR:
         scale = (wxy * w_ridge).sub_(wx * wy).mul_(factor).add_(self.blend / (w + self.blend))
         shift = (wxx * wy).sub_(wx * wxy).mul_(factor)
         return scale, shift
+
+
+class Local(NamedTuple):
+    """The anchors as local fits see them: y over D̃, both in units of a typical depth, in which
+    sums neither overflow nor underflow; λ t² scales along."""
+
+    unit: float
+    bandwidth: float
+    pixels: Float64[Tensor, "n 2"]
+    x: Float64[Tensor, " n"]
+    y: Float64[Tensor, " n"]
+    weight: Float64[Tensor, " n"]
+
+    @classmethod
+    def of(cls, aligned: Float64[Tensor, "h w"], samples: Samples, bandwidth: float) -> Local:
+        """Samples, and what Global makes of the map."""
+        unit = float(np.median(samples.y))
+        pixels, y, weight = (
+            torch.from_numpy(a).to(aligned.device)
+            for a in (samples.pixels, samples.y / unit, samples.weight)
+        )
+        x = aligned[samples.rows, samples.columns] / unit
+        return cls(unit, bandwidth, pixels, x, y, weight)
+
+    @property
+    def moments(self) -> Float64[Tensor, "5 n"]:
+        """w · (1, x, x², y, xy)."""
+        x, y = self.x, self.y
+        return self.weight * torch.stack([torch.ones_like(x), x, x * x, y, x * y])
+
+    @property
+    def noise(self) -> Float64[Tensor, "3 n"]:
+        """(wy)² · (1, x, x²), the moments of y's noise where its relative variance is one."""
+        x = self.x
+        return (self.weight * self.y) ** 2 * torch.stack([torch.ones_like(x), x, x * x])
 
 
 def _query_positions(size: int, stride: int, device: torch.device) -> Float64[Tensor, " q"]:
