@@ -149,16 +149,14 @@ def fit_continuous(samples: Samples, seed: int) -> Curve:
     two segments; RANSAC's line where no b gives two rising segments; Global for N < 4.
     """
     if len(samples) < 4:
-        line = fit_affine(samples)
-        said = ["one line for all depths: fewer than 4 anchors"]
-        return line, said + ([line.fallback] if line.fallback else []), line.design
+        return one_line(fit_affine(samples), "one line for all depths: fewer than 4 anchors")
     x, y, root = samples.x, samples.y, np.sqrt(samples.weight)
     unit = np.abs(x).max() or 1.0
     best: tuple[float, float, np.ndarray] | None = None  # error, b, coefficients
     for b in np.unique(np.quantile(x, BREAKPOINT_QUANTILES)):
         if len(np.unique(x[x <= b])) < 2 or len(np.unique(x[x >= b])) < 2:
             continue
-        design = np.stack([np.ones_like(x), x / unit, np.maximum(x - b, 0) / unit], axis=1)
+        design = hinge(x, b, unit)
         beta, _, rank, _ = np.linalg.lstsq(root[:, None] * design, root * y, rcond=None)
         if rank < 3 or beta[1] <= 0 or beta[1] + beta[2] <= 0:
             continue
@@ -168,15 +166,21 @@ def fit_continuous(samples: Samples, seed: int) -> Curve:
     if best is None:
         line, inliers = fit_ransac(samples, seed)
         why = f"no breakpoint gives two rising segments; {inliers.sum()} of {len(x)} anchors agree"
-        said = [f"RANSAC's line for all depths: {why}"]
-        return line, said + ([line.fallback] if line.fallback else []), line.design
+        return one_line(line, f"RANSAC's line for all depths: {why}")
     _, b, (constant, slope, bend) = best
     below = Affine(slope / unit, constant)
 
     def curve(x: Tensor) -> Tensor:
         return below(x) + (bend / unit) * (x - b).clamp(min=0)
 
-    def columns(x: np.ndarray) -> np.ndarray:
-        return np.stack([np.ones_like(x), x / unit, np.maximum(x - b, 0) / unit], axis=1)
+    return curve, [], lambda x: hinge(x, b, unit)
 
-    return curve, [], columns
+
+def hinge(x: np.ndarray, b: float, unit: float) -> np.ndarray:
+    """1, x and (x − b)₊, in this unit of x: what is linear on both sides of b, and joined there."""
+    return np.stack([np.ones_like(x), x / unit, np.maximum(x - b, 0) / unit], axis=1)
+
+
+def one_line(line: Affine, why: str) -> Curve:
+    """A curve that is a line, and the reasons for it."""
+    return line, [why, *([line.fallback] if line.fallback else [])], line.design
