@@ -17,7 +17,6 @@ from scalefield.deviation import dense_std
 from scalefield.doubt import doubt
 from scalefield.embedding import FieldMaps
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.affine import require
 from scalefield.methods.field import (
     Field,
     FieldModel,
@@ -27,6 +26,7 @@ from scalefield.methods.field import (
     spread,
     told,
 )
+from scalefield.methods.options import require
 from scalefield.result import Recovery, Rejection, without
 from scalefield.scene import Scene
 

@@ -14,7 +14,6 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError, brief
 from scalefield.mde.output import MDEOutput, Space
 from scalefield.smoother import Smoother, at_lattice, fit_std, log_residuals, sigma_log, to_image
 
@@ -215,20 +214,6 @@ def fit_ransac(samples: Samples, seed: int) -> tuple[Affine, Bool[np.ndarray, " 
 def spread(x: np.ndarray) -> float:
     """The range of x as a fraction of its largest magnitude."""
     return float(np.ptp(x) / max(np.abs(x).max(), np.finfo(np.float64).tiny))
-
-
-def require_choice(option: str, value: object, choices: tuple[object, ...]) -> None:
-    """Refuse a value that is none of an option's choices."""
-    if value not in choices:
-        raise InputError(
-            f"{option} must be one of {', '.join(map(str, choices))}, found {brief(repr(value))}"
-        )
-
-
-def require(holds: bool, option: str, wanted: str, value: object) -> None:
-    """Refuse an option's value unless the condition holds."""
-    if not holds:
-        raise InputError(f"{option} must be {wanted}, found {brief(repr(value))}")
 
 
 def _mean_absolute_deviation(residuals: np.ndarray) -> float:

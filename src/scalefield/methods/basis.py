@@ -20,7 +20,7 @@ from scalefield.errors import InputError
 from scalefield.generator import BasisMaps, Generator
 from scalefield.integrity import verified
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.affine import require_choice
+from scalefield.methods.options import require_choice
 from scalefield.result import Recovery
 from scalefield.ridge import Ridge, solve
 from scalefield.smoother import Smoother, fit_std, lattice_pixels, sigma_log, to_image

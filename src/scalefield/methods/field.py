@@ -32,8 +32,8 @@ from scalefield.files import read_json, write_atomic, write_json
 from scalefield.integrity import verified
 from scalefield.kernel import Kernel, Points, Term
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.affine import require_choice
 from scalefield.methods.basis import WEIGHTS
+from scalefield.methods.options import require_choice
 from scalefield.patchwork import Patchwork
 from scalefield.posterior import Posterior
 from scalefield.result import Recovery, Rejection

@@ -17,9 +17,9 @@ from scalefield.methods.affine import (
     fit_affine,
     fit_ransac,
     fit_scale,
-    require_choice,
     spread,
 )
+from scalefield.methods.options import require_choice
 from scalefield.result import Recovery, Rejection
 
 Fit = Literal["least_squares", "ransac", "median_mad"]

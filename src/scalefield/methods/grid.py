@@ -13,14 +13,8 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.methods.affine import (
-    Affine,
-    Samples,
-    curve_std,
-    fit_scale,
-    require,
-    require_choice,
-)
+from scalefield.methods.affine import Affine, Samples, curve_std, fit_scale
+from scalefield.methods.options import require, require_choice
 from scalefield.result import Recovery
 from scalefield.smoother import (
     Smoother,

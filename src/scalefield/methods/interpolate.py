@@ -13,8 +13,9 @@ from scipy.spatial import Delaunay
 
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.affine import Samples, require_choice
+from scalefield.methods.affine import Samples
 from scalefield.methods.nearest import nearest_points
+from scalefield.methods.options import require_choice
 from scalefield.result import Recovery
 
 Linear = Literal["log_depth", "depth", "disparity"]

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.methods.affine import MIN_RELATIVE_SPREAD, Samples, require, require_choice
+from scalefield.methods.affine import MIN_RELATIVE_SPREAD, Samples
 from scalefield.methods.nearest import nearest_points
+from scalefield.methods.options import require, require_choice
 from scalefield.result import Recovery
 from scalefield.smoother import (
     LARGEST_STD,

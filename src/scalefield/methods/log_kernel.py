@@ -14,8 +14,9 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.affine import Samples, require
+from scalefield.methods.affine import Samples
 from scalefield.methods.gaussian import assembled_sums, gaussian_sums
+from scalefield.methods.options import require
 from scalefield.result import Recovery
 from scalefield.smoother import chosen, fit_variance, lattice, sigma_log, to_image, total_std
 

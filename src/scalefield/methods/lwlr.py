@@ -13,8 +13,9 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.methods.affine import Affine, Samples, fit_affine, require, require_choice
+from scalefield.methods.affine import Affine, Samples, fit_affine
 from scalefield.methods.gaussian import assembled_sums, solved_on_image
+from scalefield.methods.options import require, require_choice
 from scalefield.result import Recovery, Rejection
 from scalefield.smoother import (
     EXACT,

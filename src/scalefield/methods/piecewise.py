@@ -12,15 +12,8 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.methods.affine import (
-    Affine,
-    Samples,
-    curve_std,
-    fit_affine,
-    fit_ransac,
-    require,
-    require_choice,
-)
+from scalefield.methods.affine import Affine, Samples, curve_std, fit_affine, fit_ransac
+from scalefield.methods.options import require, require_choice
 from scalefield.result import Recovery
 
 Variant = Literal["bins", "continuous"]

@@ -21,10 +21,9 @@ from scalefield.methods.affine import (
     Samples,
     fit_affine,
     fit_scale,
-    require,
-    require_choice,
     spread,
 )
+from scalefield.methods.options import require, require_choice
 from scalefield.methods.segmentation import (
     components,
     members_of,
