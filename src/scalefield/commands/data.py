@@ -1,4 +1,4 @@
-"""Which frames an estimator is run over: flags that `evaluate` and `diagnose` share."""
+"""Which frames an estimator is run over, or trained on: flags that several commands share."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from scalefield.errors import InputError
 if TYPE_CHECKING:
     from scalefield.datasets import Dataset
 
+Layout = Literal["folder", "kitti", "urbansyn", "sunrgbd"]
+Ranges = Annotated[tuple[str, ...], tyro.conf.arg(metavar="SOURCE=NEAR,FAR")]
+
 
 @dataclass(frozen=True)
 class DataOptions:
@@ -25,11 +28,11 @@ class DataOptions:
     """The dataset's folder."""
     mde: str
     """Monocular depth estimator by name, or your own as module:object."""
-    dataset: Literal["folder", "kitti", "urbansyn", "sunrgbd"] = "folder"
+    dataset: Layout = "folder"
     """The layout of that folder."""
     name: str | None = None
     """How tables call the data; the layout's name if left out."""
-    range: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SOURCE=NEAR,FAR")] = ()
+    range: Ranges = ()
     """Depth ranges in metres of a folder's sources, e.g. kitti=0.1,80 '*=0.1,10'."""
     device: str = "cpu"
     """Where the MDE runs: cpu, cuda, cuda:1, …"""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from scalefield.mde.cache import MDECache
     from scalefield.mde.output import MDEOutput
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
-
 
 @dataclass(frozen=True)
 class PredictCommand:
@@ -98,7 +96,7 @@ def find_images(folder: Path) -> list[Path]:
     """All image files below a folder, in order of their paths."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
-    from scalefield.files import files_below
+    from scalefield.files import IMAGE_SUFFIXES, files_below
 
     paths = [p for p in files_below(folder) if p.suffix.lower() in IMAGE_SUFFIXES]
     if not paths:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import tyro
-
+from scalefield.commands.data import Layout, Ranges, parse_ranges
 from scalefield.errors import InputError
-
-Range = Annotated[tuple[str, ...], tyro.conf.arg(metavar="SOURCE=NEAR,FAR")]
-Layout = Literal["folder", "kitti", "urbansyn", "sunrgbd"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +22,7 @@ class TrainCommand:
     """Folder of the run; the best checkpoint is in its subfolder model."""
     dataset: Layout = "folder"
     """The layout of the dataset's folder."""
-    range: Range = ()
+    range: Ranges = ()
     """Depth ranges in metres of a folder's sources, e.g. kitti=0.1,80 '*=0.1,10'."""
     preset: Literal["default", "paper"] = "default"
     """paper: the paper's recipe to the letter, in the regime given; default: ours."""
@@ -54,7 +50,6 @@ class TrainCommand:
 
     def run(self) -> None:
         """Prepare the frames and train."""
-        from scalefield.commands.data import parse_ranges
         from scalefield.datasets import open_dataset
         from scalefield.generator import Generator
         from scalefield.training.basis import train_basis
@@ -105,7 +100,7 @@ class TrainMdeCommand:
     trained without the same fold."""
     dataset: Layout = "folder"
     """The layout of the dataset's folder."""
-    range: Range = ()
+    range: Ranges = ()
     """Depth ranges in metres of a folder's sources, e.g. kitti=0.1,80 '*=0.1,10'."""
     steps: int | None = None
     """Instead of the recipe's."""
@@ -124,7 +119,6 @@ class TrainMdeCommand:
 
     def run(self) -> None:
         """Train, and say where the model lies."""
-        from scalefield.commands.data import parse_ranges
         from scalefield.datasets import open_dataset
         from scalefield.training.mde import MDETraining, train_mde
 

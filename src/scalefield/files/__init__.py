@@ -17,6 +17,7 @@ from scalefield.files.disk import (
 )
 from scalefield.files.images import (
     IMAGE_ERRORS,
+    IMAGE_SUFFIXES,
     ORIENTATION,
     exif_orientation,
     open_image,
@@ -36,6 +37,7 @@ from scalefield.files.maps import (
 
 __all__ = [
     "IMAGE_ERRORS",
+    "IMAGE_SUFFIXES",
     "MAP_SUFFIXES",
     "NUMPY_ERRORS",
     "ORIENTATION",

@@ -18,6 +18,9 @@ from scalefield.files.disk import read_bytes
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "JPEG2000")
 """What photographs come in. Pillow knows more, and starts other programs for some of them."""
 
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+"""Of files that are taken for photographs where a folder is searched."""
+
 ORIENTATION = 0x0112
 """EXIF's tag: 1 is upright, 2 to 8 are turned or mirrored."""
 

@@ -16,9 +16,8 @@ from jaxtyping import UInt8
 
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError, brief
-from scalefield.files import files_below, read_image, read_text
+from scalefield.files import IMAGE_SUFFIXES, files_below, read_image, read_text
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png")
 
 
