@@ -57,22 +57,16 @@ class ColmapCommand:
 
     def run(self) -> int:
         """Recover frame by frame; 1 if an image could not be read."""
-        import numpy as np
         from tqdm import tqdm
 
         from scalefield.colmap import stems
         from scalefield.colmap import undistort as undistort_images
-        from scalefield.export.splatting import write_inverse_depth
         from scalefield.files import write_json
         from scalefield.mde import load_mde
         from scalefield.methods import make_method
         from scalefield.provenance import provenance
 
-        for flag, least in (("min_points", self.min_points), ("min_track", self.min_track)):
-            if least < 1:
-                raise InputError(f"--{flag.replace('_', '-')} must be 1 or more, found {least}")
-        if not self.max_error_px > 0:
-            raise InputError(f"--max-error-px must be above zero, found {self.max_error_px:g}")
+        self.check()
         sparse, images = self.sparse, self.images
         # What can be refused is refused before anything is undistorted.
         mde, method = load_mde(self.mde, device=self.device), make_method(self.method)
@@ -91,14 +85,8 @@ class ColmapCommand:
         if not done:
             first = next(iter(failed.values()))
             raise InputError(f"no image of {self.sparse} could be recovered; the first: {first}")
-        # The trainer wants one scale for all, which is known when all are recovered.
-        scale = max(1 / record["nearest"] for record in done.values())
-        for stem, record in done.items():
-            depth = np.load(self.out / "depths_npy" / f"{stem}.npy", allow_pickle=False)
-            target = self.out / "depths" / f"{stem}.png"
-            record["clipped_pixels"] = write_inverse_depth(target, depth, scale)
-        params = {stem: {"scale": scale, "offset": 0.0} for stem in done}
-        write_json(self.out / "sparse" / "0" / "depth_params.json", params)
+        for stem, clipped in self.write_inverse(done).items():
+            done[stem]["clipped_pixels"] = clipped
         write_json(
             self.out / "colmap.json",
             {"frames": done, "poor": poor, "failed": failed, "provenance": provenance()},
@@ -107,6 +95,34 @@ class ColmapCommand:
             print(f"scalefield: {sentence}", file=sys.stderr)
         print(f"{len(done)} recovered, {len(poor)} too poor, {len(failed)} failed; in {self.out}")
         return 1 if failed else 0
+
+    def check(self) -> None:
+        """Refuse flags that cannot be meant."""
+        for flag, least in (("min-points", self.min_points), ("min-track", self.min_track)):
+            if least < 1:
+                raise InputError(f"--{flag} must be 1 or more, found {least}")
+        if not self.max_error_px > 0:
+            raise InputError(f"--max-error-px must be above zero, found {self.max_error_px:g}")
+
+    def write_inverse(self, done: dict[str, dict[str, Any]]) -> dict[str, int]:
+        """Inverse depth as splatting trainers want it, and how many pixels of each were clipped.
+
+        They want one scale for all, which is known when all are recovered.
+        """
+        import numpy as np
+
+        from scalefield.export.splatting import write_inverse_depth
+        from scalefield.files import write_json
+
+        scale = max(1 / record["nearest"] for record in done.values())
+        clipped = {}
+        for stem in done:
+            depth = np.load(self.out / "depths_npy" / f"{stem}.npy", allow_pickle=False)
+            target = self.out / "depths" / f"{stem}.png"
+            clipped[stem] = write_inverse_depth(target, depth, scale)
+        params = {stem: {"scale": scale, "offset": 0.0} for stem in done}
+        write_json(self.out / "sparse" / "0" / "depth_params.json", params)
+        return clipped
 
     def frames(self, sparse: Path) -> tuple[list[ColmapFrame], dict[str, int]]:
         """The model's frames with points enough, and the others' names with what they have."""

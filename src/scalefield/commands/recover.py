@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from scalefield.anchors import Anchors
+    from scalefield.mde.output import MDEOutput
 
 
 @dataclass(frozen=True)
@@ -80,33 +81,25 @@ class RecoverCommand:
         # Torch takes a moment to import and an estimator may take minutes: say what goes on.
         form = "{desc} {bar:20} {elapsed}"
         with tqdm(total=4, disable=None, leave=False, bar_format=form, desc="reading") as progress:
-            from scalefield.anchors import Anchors
             from scalefield.export import FORMATS
-            from scalefield.files import read_image, read_map, spare_inputs
+            from scalefield.files import read_image, spare_inputs
             from scalefield.geometry import find_camera
             from scalefield.methods import make_method
             from scalefield.orientation import say_if_turned
             from scalefield.outputs import OUTPUTS, summary, write_outputs
-            from scalefield.recovery import bring_depth, estimate, recover_from
+            from scalefield.recovery import recover_from
 
             inputs = {"image": self.image, "anchors": self.anchors, "depth": self.depth}
             names = (*OUTPUTS, *(FORMATS[name][0] for name in self.formats))
             spare_inputs([folder / name for name in names], [*inputs.values(), self.labels])
-            anchors = Anchors([], [], [])
-            if self.anchors is not None:
-                anchors = Anchors.read(self.anchors, png_units_per_metre=self.anchor_units)
+            anchors = self.read_anchors()
             image = read_image(self.image)
             self.place(anchors, image)
             say_if_turned(self.image)
             camera = find_camera(self.intrinsics, self.fov_deg, image.shape[:2])
             method = make_method(self.method, **self.options())
             _next(progress, "estimating relative depth")
-            if self.depth is None:
-                name = MDE_NAME if self.mde is None else self.mde
-                mde_output = estimate(image, name, self.kind, self.device)
-            else:
-                values = read_map(self.depth, key=self.depth_key)
-                mde_output = bring_depth(values, self.kind, image, resize=self.resize)
+            mde_output = self.relative_depth(image)
             _next(progress, "recovering")
             recovery = recover_from(mde_output, anchors, method).numpy()
             _next(progress, "writing")
@@ -151,6 +144,25 @@ class RecoverCommand:
                 raise InputError(f"--formats {name} needs the camera: --intrinsics or --fov-deg")
         if not 1e-3 <= self.png_units <= 1e9:
             raise InputError(f"--png-units must be 0.001 … 1e9, found {self.png_units:g}")
+
+    def read_anchors(self) -> Anchors:
+        """The anchors of the file; none, if none is named."""
+        from scalefield.anchors import Anchors
+
+        if self.anchors is None:
+            return Anchors([], [], [])
+        return Anchors.read(self.anchors, png_units_per_metre=self.anchor_units)
+
+    def relative_depth(self, image: np.ndarray) -> MDEOutput:
+        """What the estimator says of the photograph, or the user's own map."""
+        from scalefield.files import read_map
+        from scalefield.recovery import bring_depth, estimate
+
+        if self.depth is None:
+            name = MDE_NAME if self.mde is None else self.mde
+            return estimate(image, name, self.kind, self.device)
+        values = read_map(self.depth, key=self.depth_key)
+        return bring_depth(values, self.kind, image, resize=self.resize)
 
     def place(self, anchors: Anchors, image: np.ndarray) -> None:
         """Refuse anchors outside the photograph before the estimator runs."""
