@@ -12,7 +12,9 @@ import scalefield as sf
 from scalefield import samples
 from scalefield.defaults import METHOD_NAME
 from scalefield.methods import METHODS
-from scalefield.web.app import STATIC, Busy, Pool, create_app, plain_name
+from scalefield.web.app import create_app
+from scalefield.web.pool import Busy, Pool
+from scalefield.web.server import STATIC, plain_name
 from scalefield.web.uploads import Limits
 from scalefield.web.wire import unpack
 

@@ -11,7 +11,7 @@ import pytest
 import scalefield as sf
 from scalefield import samples
 from scalefield.files import read_npz
-from scalefield.web.app import STATIC
+from scalefield.web.server import STATIC
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
