@@ -106,7 +106,7 @@ class Sights:
     @property
     def nbytes(self) -> int:
         """What it holds in memory."""
-        return sum(t.numel() * t.element_size() for t in (*self.designs, self.amplitude))
+        return sum(t.nbytes for t in (*self.designs, self.amplitude))
 
     def parts(self, anchors: int) -> Iterator[slice]:
         """A few points at a time, to be held against so many anchors."""

@@ -91,9 +91,5 @@ class StdCells:
     @property
     def nbytes(self) -> int:
         """What it holds in memory."""
-        held = vars(self.points).values()
-        return (
-            self.hearing.nbytes
-            + self.sights.nbytes
-            + sum(t.numel() * t.element_size() for t in held)
-        )
+        held = [*vars(self.points).values(), self.sights, self.hearing]
+        return sum(each.nbytes for each in held)

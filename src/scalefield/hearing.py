@@ -63,7 +63,7 @@ class Hearing:
     @property
     def nbytes(self) -> int:
         """What it holds in memory."""
-        return sum(block.numel() * block.element_size() for block in self.last.blocks)
+        return sum(block.nbytes for block in self.last.blocks)
 
 
 @dataclass(frozen=True, eq=False)

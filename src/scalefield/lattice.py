@@ -130,9 +130,8 @@ class Lattice:
     @property
     def nbytes(self) -> int:
         """What it holds in memory."""
-        held = [self.slot, self.needed, *(self.kept or ())]
-        own = sum(t.numel() * t.element_size() for t in held)
-        return own + self.sights.nbytes + self.hearing.nbytes
+        held = [self.slot, self.needed, *(self.kept or ()), self.sights, self.hearing]
+        return sum(each.nbytes for each in held)
 
     def before(
         self, rows: Int64[Tensor, "*s r 1"], columns: Int64[Tensor, "*s 1 c"]

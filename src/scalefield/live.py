@@ -162,12 +162,11 @@ class Live:
             torch.ones(batch, *shape, device=device),
             torch.zeros(batch, anchors, 2, device=device),
             torch.zeros(batch, anchors, device=device),
-            torch.zeros(batch, *features, device=device, dtype=dtype).to(
-                memory_format=torch.channels_last
-            )
-            if wanted and features is not None
-            else None,
         )
+        if wanted and features is not None:
+            zeros = torch.zeros(batch, *features, device=device, dtype=dtype)
+            lying = zeros.to(memory_format=torch.channels_last)
+            self.inputs = self.inputs._replace(features=lying)
         on_gpu = self.inputs.mde_depth.is_cuda
         self.steps = (fused_steps if on_gpu else torch_steps)(self.generator)
         self.graph: torch.cuda.CUDAGraph | None = None

@@ -68,16 +68,12 @@ class Relative:
     @property
     def nbytes(self) -> int:
         """Roughly what it holds in memory, photograph apart."""
-        held = [
-            *self.basis[1],
-            self.field[1].maps.maps,
-            self.output.prediction,
-            self.output.mde_depth,
-        ]
-        held += [self.output.valid, self.shown.prediction]
-        held += [] if self.output.features is None else [self.output.features]
+        output, features = self.output, self.output.features
+        held = [*self.basis[1], self.field[1].maps.maps, self.shown.prediction]
+        held += [output.prediction, output.mde_depth, output.valid]
+        held += [] if features is None else [features]
         nodes = self.shown_scene.kept_bytes
-        return nodes + sum({t.data_ptr(): t.numel() * t.element_size() for t in held}.values())
+        return nodes + sum({t.data_ptr(): t.nbytes for t in held}.values())
 
 
 WAITING = "waiting for its turn"
