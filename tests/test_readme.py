@@ -42,6 +42,14 @@ def test_the_results_are_those_that_were_measured():
     assert "| **`field`** |" in README
 
 
+def test_the_map_has_every_module():
+    package, text = ROOT / "src" / "scalefield", (ROOT / "CONTRIBUTING.md").read_text()
+    modules = {path.name for path in package.glob("*.py")} - {"__init__.py"}
+    modules |= {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    assert len(modules) > 50
+    assert [name for name in sorted(modules) if name not in text] == []
+
+
 def test_commands_and_files_that_are_named_exist():
     texts = README + (ROOT / "CONTRIBUTING.md").read_text()
     assert set(re.findall(r"scalefield (\w+) ?(?:NAME|photo|`)", texts)) <= set(COMMANDS)
