@@ -21,6 +21,7 @@ REGIMES: dict[str, tuple[int, int]] = {"low": (10, 15), "medium": (100, 120), "h
 """Least and largest number of anchors; both may be drawn."""
 
 DROP_SEQUENCE = (9, 7, 5, 3, 1)
+"""Anchors of the drop-anchor test, one step after another, each with fewer."""
 
 NUDGE = (1e-5, 3.1e-6)
 """Up and left, in pixels, so that of equally near pixels the upper one is nearest."""
@@ -96,16 +97,15 @@ def drop_anchors(
     *,
     seed: int,
     name: str,
-    sequence: tuple[int, ...] = DROP_SEQUENCE,
 ) -> dict[int, Anchors]:
-    """Nested anchor sets of decreasing size, from `sequence[0]` anchors on.
+    """Nested anchor sets of the sizes in `DROP_SEQUENCE`, as far as there are pixels.
 
     Each step removes the anchor closest to any other. Of that closest pair it is the one whose
     second neighbour (then third, …) is nearer, then the first in row order.
     """
-    anchors = sample_anchors(depth_m, mask, max(sequence), seed=seed, name=name)
+    anchors = sample_anchors(depth_m, mask, DROP_SEQUENCE[0], seed=seed, name=name)
     sets = {}
-    for n in sorted(sequence, reverse=True):
+    for n in DROP_SEQUENCE:
         while len(anchors) > n:
             square = (anchors.u[:, None] - anchors.u) ** 2 + (anchors.v[:, None] - anchors.v) ** 2
             # Pixel positions are integers, so equal distances are exactly equal.

@@ -46,12 +46,6 @@ MAIN: dict[tuple[str, str], dict[str, Figures]] = {
     },
 }
 
-DROP: dict[str, dict[int, tuple[float, float]]] = {
-    "DA3": {1: (0.18, 0.74), 3: (0.11, 0.87), 5: (0.10, 0.89), 7: (0.10, 0.90), 9: (0.10, 0.91)},
-    "MiDaS": {1: (0.16, 0.78), 3: (0.10, 0.89), 5: (0.09, 0.91), 7: (0.09, 0.92), 9: (0.09, 0.92)},
-}
-"""Basis K=8 over the three datasets, by number of anchors."""
-
 ABLATION: dict[tuple[str, str], dict[int, tuple[float, float]]] = {
     ("DA3", "full"): {8: (0.0765, 0.931), 30: (0.0662, 0.939), 50: (0.064, 0.941)},
     ("MiDaS", "full"): {8: (0.100, 0.936), 30: (0.100, 0.926), 50: (0.095, 0.930)},
