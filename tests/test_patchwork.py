@@ -8,9 +8,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from scalefield import patchwork
+from scalefield import patches, patchwork
 from scalefield.kernel import Points
-from scalefield.patchwork import Patchwork, cut, far_apart, one_a_pixel
+from scalefield.patches import cut
+from scalefield.patchwork import Patchwork, far_apart, one_a_pixel
 from scalefield.posterior import Posterior
 from test_kernel import KERNEL, points
 
@@ -20,9 +21,12 @@ cases = {"n": st.integers(1, 60), "seed": st.integers(0, 500)}
 @pytest.fixture
 def small(monkeypatch):
     """Patches so small that few anchors need many of them."""
-    sizes = {"SPREAD": 150, "FAR": 30, "OWN": 25, "NEAR": 70}
-    for name, size in sizes.items():
-        monkeypatch.setattr(patchwork, name, size)
+    for module, sizes in {
+        patchwork: {"SPREAD": 150, "FAR": 30},
+        patches: {"OWN": 25, "NEAR": 70},
+    }.items():
+        for name, size in sizes.items():
+            monkeypatch.setattr(module, name, size)
 
 
 def smooth_world(n, seed, clustered=False):
@@ -66,7 +70,7 @@ def test_patches_that_hear_everyone_are_the_posterior(n, seed):
     noise = torch.from_numpy(rng.uniform(0.02, 0.1, n + 5))
     query = points(9, seed + 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(patchwork, "OWN", 7)
+        patch.setattr(patches, "OWN", 7)
         found = Patchwork.fit(KERNEL, anchors, y, noise)
     assert len(found.heard) >= len(anchors.position.unique(dim=0)) / 7
     exact = Posterior.fit(KERNEL, anchors, y, noise, found.coarse.offset)
@@ -130,11 +134,11 @@ def test_every_anchor_is_in_one_patch_and_heard_wherever_one_has_a_say(n, seed, 
     pixels = np.unique((rng.uniform(0, 1, (n, 2)) ** [1, 1 / crowd] * 50).astype(int), axis=0)
     position = torch.from_numpy(pixels / 40.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(patchwork, "OWN", 20)
-        patch.setattr(patchwork, "NEAR", 60)
-        patches = list(cut(position, torch.arange(min(3, len(position)))))
-    assert torch.cat([p.own for p in patches]).sort().values.tolist() == list(range(len(position)))
-    for patch in patches:
+        patch.setattr(patches, "OWN", 20)
+        patch.setattr(patches, "NEAR", 60)
+        made = list(cut(position, torch.arange(min(3, len(position)))))
+    assert torch.cat([p.own for p in made]).sort().values.tolist() == list(range(len(position)))
+    for patch in made:
         assert len(patch.own) <= 20
         heard = patch.box.say(position).nonzero()[:, 0]
         assert len(patch.near) <= max(60, len(heard)) + 3

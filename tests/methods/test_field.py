@@ -163,8 +163,9 @@ def test_thousands_of_anchors_are_solved_in_patches():
 def few_are_many(monkeypatch):
     """From 100 anchors on the field is solved in patches."""
     monkeypatch.setattr("scalefield.methods.field.EXACT_ANCHORS", 100)
-    for name, size in {"SPREAD": 200, "FAR": 40, "OWN": 40, "NEAR": 120}.items():
-        monkeypatch.setattr(f"scalefield.patchwork.{name}", size)
+    sizes = {"patchwork.SPREAD": 200, "patchwork.FAR": 40, "patches.OWN": 40, "patches.NEAR": 120}
+    for name, size in sizes.items():
+        monkeypatch.setattr(f"scalefield.{name}", size)
 
 
 def test_patches_obey_the_laws_of_the_field(few_are_many):
