@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import combinations, product
+from itertools import combinations, compress, product
 from pathlib import Path
 from typing import Any
 
@@ -87,19 +87,28 @@ class Scores:
         return cls(images, methods, conditions, values, anchors)
 
     @property
+    def group_of(self) -> list[str]:
+        """The place group of each image."""
+        return [group for _, group, _ in self.images]
+
+    @property
+    def block_of(self) -> list[str]:
+        """The block of each image; two groups may have scenes of one name."""
+        return [f"{group}/{block}" for _, group, block in self.images]
+
+    @property
     def groups(self) -> tuple[str, ...]:
         """The place groups, in order of appearance."""
-        return tuple(dict.fromkeys(group for _, group, _ in self.images))
+        return tuple(dict.fromkeys(self.group_of))
 
     def within(self, group: str) -> np.ndarray:
         """Which images belong to the group."""
-        return np.array([group in (EVERYWHERE, g) for _, g, _ in self.images], bool)
+        return np.array([group in (EVERYWHERE, own) for own in self.group_of], bool)
 
     def resampling(self, chosen: np.ndarray) -> Resampling:
         """Bootstrap draws over the chosen images' blocks, within their groups."""
-        kept = [image for image, keep in zip(self.images, chosen, strict=True) if keep]
-        # Two groups may have scenes of one name.
-        return Resampling.make([f"{g}/{b}" for _, g, b in kept], [g for _, g, _ in kept])
+        blocks, groups = (list(compress(each, chosen)) for each in (self.block_of, self.group_of))
+        return Resampling.make(blocks, groups)
 
     def column(
         self, method: str, condition: str, metric: str, clamping: str = "clamped"
@@ -137,14 +146,12 @@ def aggregate(scores: Scores, group: str) -> list[dict[str, Any]]:
 
 def compare(scores: Scores, condition: str, metric: str = "abs_rel") -> list[dict[str, Any]]:
     """The paired test of every two methods over all images, clamped."""
-    keys = [f"{g}/{b}" for _, g, b in scores.images]
-    groups = [g for _, g, _ in scores.images]
     rows = []
     for a, b in combinations(scores.methods, 2):
         first, second = (scores.column(method, condition, metric) for method in (a, b))
         if not np.isfinite(first - second).any():
             continue
-        found = paired_test(first, second, keys, groups)
+        found = paired_test(first, second, scores.block_of, scores.group_of)
         rows.append(
             {
                 "condition": condition,

@@ -243,7 +243,7 @@ def scatter(run: Run) -> Figure | None:
         :, :, run.scores.conditions.index(condition)
     ]
     limits = (max(np.nanmin(everything) * 0.8, 1e-3), np.nanmax(everything) * 1.25)
-    groups = np.array([group for _, group, _ in run.scores.images])
+    groups = np.array(run.scores.group_of)
     for axis, method in zip(axes.flat, others, strict=False):
         y = run.scores.column(method, condition, "abs_rel")
         axis.plot(limits, limits, color="#999999", lw=0.8)
