@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from scalefield.commands.anchors import Intrinsics
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 
@@ -63,9 +64,7 @@ class RecoverCommand:
     formats: tuple[Literal["ply", "glb", "exr", "pfm", "normals", "rrd"], ...] = ()
     """Write these too: point clouds, float depth, normals, a recording for rerun. All but exr and
     pfm need the camera."""
-    intrinsics: Annotated[
-        tuple[float, float, float, float] | None, tyro.conf.arg(metavar="FX FY CX CY")
-    ] = None
+    intrinsics: Intrinsics = None
     """The camera, in pixels whose centres are at integers."""
     fov_deg: Annotated[float | None, tyro.conf.arg(metavar="DEGREES")] = None
     """Its horizontal field of view, where the intrinsics are not known."""
