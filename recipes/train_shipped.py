@@ -118,8 +118,11 @@ def learn_field(args: argparse.Namespace) -> None:
     folded, whole = cross_fitted(args.out), load_lite(args.out / "lite" / "model", DEVICE)
     seeing = (folded, whole) if args.with_features else ()
     sources: list[MDE | CrossFit] = [folded, other]
+    estimators = [whole.name, other.name]
     if all(folder.is_dir() for folder in folds):
-        sources.append(CrossFit(tuple((load_vit(f, DEVICE), trained_on(f)) for f in folds)))
+        teachers = [load_vit(folder, DEVICE) for folder in folds]
+        sources.append(CrossFit(tuple(zip(teachers, map(trained_on, folds), strict=True))))
+        estimators.append(teachers[0].name)
     rooms = new_rooms(args)
     train = prepare(Dense(dataset), "train", None, device=DEVICE)
     train += prepare(rooms, "train", None, device=DEVICE)
@@ -134,7 +137,8 @@ def learn_field(args: argparse.Namespace) -> None:
     for one in (whole, other):
         val += seen(prepare(dataset, "val", one, config.validate, DEVICE), one)
     name = "field-lite" if args.with_features else f"field-s{args.seed}"
-    train_field(config, make_banks(train), make_banks(val), args.out / name)
+    banks = make_banks(train), make_banks(val)
+    train_field(config, *banks, args.out / name, estimators=estimators)
 
 
 def main() -> None:

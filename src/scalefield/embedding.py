@@ -72,6 +72,11 @@ class FieldMaps(NamedTuple):
         """μ."""
         return self.maps[:, -1:]
 
+    def without_mean(self) -> FieldMaps:
+        """The same with μ = 0."""
+        silent = torch.zeros_like(self.mean)
+        return self._replace(maps=torch.cat([self.maps[:, :-1], silent], dim=1))
+
 
 @dataclass(frozen=True)
 class FieldNetConfig:

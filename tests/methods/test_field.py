@@ -330,3 +330,15 @@ def test_its_twin_also_looks_at_the_features_of_lite():
     strange = MDEOutput(mde_output.prediction, "depth", features=features[:16])
     with pytest.raises(InputError, match="made for features of 64 channels, found 16"):
         twin(strange, anchors)
+
+
+def test_the_mean_function_is_silent_for_estimators_it_never_saw():
+    """Trained on one estimator's bias, it would give it to another."""
+    model, (mde_output, truth) = load_field("field"), world()
+    known = MDEOutput(mde_output.prediction, "depth", model="fastdepth")
+    assert "fastdepth" in model.estimators
+    assert float(model.scene(known).maps.mean.abs().max()) > 0
+    assert float(model.scene(mde_output).maps.mean.abs().max()) == 0
+    # What is left with one anchor is its scale, everywhere.
+    one = Field()(mde_output, draw(truth, 1)).log_scale
+    assert float(one.max() - one.min()) < 1e-3

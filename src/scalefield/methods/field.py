@@ -64,6 +64,9 @@ class FieldModel:
     """Anchors that it takes for an image's own spread to weigh as much as the learned one."""
     level_std: float = 0.5
     """Standard deviation of the expected level: what is not known without any anchor."""
+    estimators: tuple[str, ...] | None = None
+    """Those that it was trained on, by name. Of the bias of others the mean function knows nothing,
+    and is silent; None lets it speak for all."""
 
     def save(self, folder: str | Path) -> None:
         """Write model.safetensors (float16) and config.json."""
@@ -83,6 +86,8 @@ class FieldModel:
         values = read_json(path)
         try:
             kernel, config = values.pop("kernel"), values.pop("net")
+            if values.get("estimators") is not None:
+                values["estimators"] = tuple(values["estimators"])
             kernel["terms"] = tuple(checked(Term, term) for term in kernel["terms"])
             config["layout"] = checked(Layout, config["layout"])
             config["dilations"] = tuple(config["dilations"])
@@ -117,6 +122,8 @@ class FieldModel:
                 features = features if self.net.config.feature_channels else None
             with full_precision():
                 maps = self.net(log_depth, image, features)
+            if self.estimators is not None and mde_output.model not in self.estimators:
+                maps = maps.without_mean()
             lengths = [float(term.depth_length) for term in self.kernel.terms]
             # Without its memo, which holds the scene: circles wait for the garbage collector.
             alone = copy(mde_output)

@@ -490,10 +490,14 @@ def train_field(
     *,
     device: str = "auto",
     start: Kernel = START,
+    estimators: Sequence[str] | None = None,
     validate_every: int = 1000,
     show_progress: bool = True,
 ) -> FieldModel:
-    """Train, choose trust and calibrate on val, and write `out`/model."""
+    """Train, choose trust and calibrate on val, and write `out`/model.
+
+    `estimators` names those whose outputs the frames are; see `FieldModel.estimators`.
+    """
     where = pick_device(device)
     run = RunFolder(out, config)
     torch.manual_seed(config.seed)
@@ -549,6 +553,7 @@ def train_field(
             progress.set_postfix({k: f"{v:.4f}" for k, v in scores.items()})
     kernel = settle(best.net, best.kernel.plain(), val, config.validate)
     numbers = calibrate(outcomes(best.net, kernel, val, config.validate))
-    model = FieldModel(kernel, best.net, **numbers)
+    known = None if estimators is None else tuple(estimators)
+    model = replace(FieldModel(kernel, best.net, estimators=known), **numbers)
     model.save(out / "model")
     return model
