@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -552,8 +553,9 @@ def train_field(
             save_checkpoint(run.checkpoint, learned, ema, optimiser, step=step + 1, best=math.inf)
             progress.set_postfix({k: f"{v:.4f}" for k, v in scores.items()})
     kernel = settle(best.net, best.kernel.plain(), val, config.validate)
-    numbers = calibrate(outcomes(best.net, kernel, val, config.validate))
-    known = None if estimators is None else tuple(estimators)
-    model = replace(FieldModel(kernel, best.net, estimators=known), **numbers)
+    numbers: dict[str, Any] = {**calibrate(outcomes(best.net, kernel, val, config.validate))}
+    if estimators is not None:
+        numbers["estimators"] = tuple(estimators)
+    model = FieldModel(kernel, best.net, **numbers)
     model.save(out / "model")
     return model
