@@ -42,7 +42,7 @@ class Basis:
     generator: str | Path | Generator = "auto"
     """A shipped name (see `shipped`), a folder that `Generator.save` wrote, a generator, or
     "auto": the universal one, F = 0. Those of `lite` with its F are alike with a dozen anchors on
-    val, and 3 to 6 % behind with a hundred and more, in every one of three seeds
+    val, and 2 to 4 % behind with a hundred and more, in every one of three seeds
     (results/places-lite-val-seeds)."""
     k: Maps = 50
     """Basis maps of the shipped generator. On val (results/places-lite-val) 50 is best, by a
