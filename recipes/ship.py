@@ -56,7 +56,9 @@ there is one), and the numbers of a Gaussian process's kernel over them.
 Trained on the outputs of an earlier `lite` (EfficientNet-Lite0) and of a ViT-S (both cross-fitted:
 no frame was predicted by a model that had seen its place) and of FastDepth, and on true depth under
 synthetic distortions; {steps} steps of {batch} frames with 1 to 530 anchors. Of three seeds this
-one, {seed}, was best on val, where the deviation was calibrated too.
+one, {seed}, was best on val, where the deviation was calibrated too. The estimators that its mean
+function speaks for were written into its configuration by hand: FastDepth and the ViT-S, and not
+`lite`, which by that name is another network now.
 
 {data}
 
@@ -66,8 +68,7 @@ Made by `recipes/train_shipped.py field`.
 FIELD_LITE = """# field-lite
 
 The twin of `field` that also looks at F, the features of `lite`, and so serves that estimator
-alone; without them it is as `field` is. For comparison: F gives next to nothing, so `field` is
-what `recover` uses.
+alone. For comparison: F gives next to nothing, so `field` is what `recover` uses.
 
 Trained as `field` was, but on the `lite` that ships, seed {seed}, {steps} steps of {batch} frames.
 Only the frames of `lite` have an F, and three in ten of those are shown without.

@@ -27,6 +27,8 @@ def _fits(hint: Any, value: Any) -> bool:
     origin, parts = get_origin(hint), get_args(hint)
     if origin is tuple and parts[-1] is ...:
         return isinstance(value, (tuple, list)) and all(_fits(parts[0], v) for v in value)
+    if type(None) in parts:
+        return value is None or any(_fits(p, value) for p in parts if p is not type(None))
     if float in parts:  # float | Tensor, of which a file has only the first
         hint = float
     if hint is bool or hint is str:

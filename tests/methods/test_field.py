@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -342,3 +344,15 @@ def test_the_mean_function_is_silent_for_estimators_it_never_saw():
     # What is left with one anchor is its scale, everywhere.
     one = Field()(mde_output, draw(truth, 1)).log_scale
     assert float(one.max() - one.min()) < 1e-3
+
+
+def test_a_model_that_is_not_there_or_names_no_estimators_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"no field model 'nosuch'.*'field', 'field-lite'"):
+        load_field("nosuch")
+    load_field("field").save(tmp_path)
+    config = tmp_path / "config.json"
+    values = json.loads(config.read_text())
+    for names in ("fastdepth", ["fastdepth", 7], 5):
+        config.write_text(json.dumps(values | {"estimators": names}))
+        with pytest.raises(InputError, match="not a field model's configuration"):
+            FieldModel.load(tmp_path)

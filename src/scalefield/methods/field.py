@@ -86,7 +86,7 @@ class FieldModel:
         values = read_json(path)
         try:
             kernel, config = values.pop("kernel"), values.pop("net")
-            if values.get("estimators") is not None:
+            if isinstance(values.get("estimators"), list):
                 values["estimators"] = tuple(values["estimators"])
             kernel["terms"] = tuple(checked(Term, term) for term in kernel["terms"])
             config["layout"] = checked(Layout, config["layout"])
@@ -137,6 +137,9 @@ class FieldModel:
 def load_field(name: str | Path) -> FieldModel:
     """A field model by shipped name or folder."""
     shipped = WEIGHTS / name
+    if not shipped.is_dir() and not Path(name).is_dir():
+        names = sorted(p.parent.name for p in WEIGHTS.glob("field*/config.json"))
+        raise InputError(f"no field model {str(name)!r}: not a folder, nor one of {names}")
     return FieldModel.load(verified(shipped) if shipped.is_dir() else name)
 
 
@@ -149,7 +152,8 @@ class Field:
     """
 
     model: str | Path | FieldModel = "field"
-    """The shipped model, a folder that `FieldModel.save` wrote, or a model."""
+    """The shipped model, "field-lite", its twin that also looks at F of `lite`, a folder that
+    `FieldModel.save` wrote, or a model."""
     robust: bool = True
     """Reject anchors that the others contradict, where gross errors explain that better than a
     rough field or a missed object does; else they are only named. Of fewer than five anchors none
