@@ -183,7 +183,8 @@ def activate(
             sums, weight, shift, image, h * w, parts, eps, C, WIDE, PER_GROUP, PARTS
         )
         value = value * gain + offset
-    tl.store(out + (image * pixels + q)[:, None] * C + c, _gelu(value), mask=mask)
+    exact: tl.constexpr = out.dtype.element_ty == tl.float32
+    tl.store(out + (image * pixels + q)[:, None] * C + c, _gelu(value, exact), mask=mask)
 
 
 @triton.jit
@@ -237,7 +238,8 @@ def gate(
     at, mask = c[:, None] * OUT + k, (c < C)[:, None]
     to_basis = tl.load(basis + at, mask=mask, other=0.0)
     to_gating = tl.load(gating + at, mask=mask, other=0.0)
-    shared = _gelu(value * gain + offset).to(to_basis.dtype)
+    exact: tl.constexpr = basis.dtype.element_ty == tl.float32
+    shared = _gelu(value * gain + offset, exact).to(to_basis.dtype)
     primitive = tl.dot(shared, to_basis, input_precision="ieee") + tl.load(basis_bias + k)
     logits = tl.dot(shared, to_gating, input_precision="ieee") + tl.load(gating_bias + k)
     gates = tl.exp(logits - tl.max(logits, axis=1)[:, None])
@@ -273,13 +275,21 @@ def _centred(there, level, limit):
 
 @triton.jit
 @no_type_check
-def _gelu(x):
-    """x Φ(x); the error function by Abramowitz and Stegun 7.1.26, right to 1.5e-7."""
-    z = tl.abs(x) * 0.7071067811865476
-    t = 1 / (1 + 0.3275911 * z)
-    poly = ((1.061405429 * t - 1.453152027) * t + 1.421413741) * t
-    tail = ((poly - 0.284496736) * t + 0.254829592) * t * tl.exp(-z * z)  # 1 − erf(z)
-    return x * tl.where(x < 0, 0.5 * tail, 1 - 0.5 * tail)
+def _gelu(x, EXACT: tl.constexpr):
+    """x Φ(x). Exact: the error function by Abramowitz and Stegun 7.1.26, right to 1.5e-7. For half
+    precision: Φ by a polynomial in x² that is right to 5e-5, in a third of the time."""
+    if EXACT:
+        z = tl.abs(x) * 0.7071067811865476
+        t = 1 / (1 + 0.3275911 * z)
+        poly = ((1.061405429 * t - 1.453152027) * t + 1.421413741) * t
+        tail = ((poly - 0.284496736) * t + 0.254829592) * t * tl.exp(-z * z)  # 1 − erf(z)
+        return x * tl.where(x < 0, 0.5 * tail, 1 - 0.5 * tail)
+    z = tl.minimum(tl.maximum(x, -4.2), 4.2)
+    t = z * z
+    poly = ((4.923689e-11 * t - 4.795567e-9) * t + 2.072448e-7) * t - 5.289518e-6
+    poly = ((poly * t + 8.983551e-5) * t - 1.086457e-3) * t + 9.740933e-3
+    poly = (poly * t - 6.622207e-2) * t + 3.988346e-1
+    return x * tl.minimum(tl.maximum(0.5 + z * poly, 0.0), 1.0)
 
 
 @triton.jit
