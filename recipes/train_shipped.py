@@ -27,7 +27,8 @@ from scalefield.mde.lite import FEATURE_CHANNELS, load_lite
 from scalefield.mde.vit import load_vit
 from scalefield.training.basis import default_preset, train_basis
 from scalefield.training.data import CrossFit, TrainingFrame, prepare
-from scalefield.training.field import FieldTraining, make_banks, train_field
+from scalefield.training.field import FieldTraining, train_field
+from scalefield.training.field_batches import make_banks
 from scalefield.training.mde import MDETraining, aligned_by_group, train_mde, trained_on
 from scalefield.training.rooms import Rooms
 

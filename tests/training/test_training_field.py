@@ -7,18 +7,9 @@ import torch
 from scalefield.embedding import FieldNet, FieldNetConfig, Layout
 from scalefield.training.data import prepare
 from scalefield.training.distortion import Distortion
-from scalefield.training.field import (
-    START,
-    FieldTraining,
-    LearnedKernel,
-    Outcome,
-    calibrate,
-    draw_anchors,
-    draw_batch,
-    make_banks,
-    settle,
-    train_field,
-)
+from scalefield.training.field import START, FieldTraining, LearnedKernel, train_field
+from scalefield.training.field_batches import draw_anchors, draw_batch, make_banks
+from scalefield.training.field_validation import Outcome, calibrate, settle
 from training.world import BiasedMDE, World
 
 NET = FieldNetConfig(layout=Layout(4, 3, 2), width=16, dilations=(1, 2))
@@ -66,10 +57,10 @@ def test_a_run_goes_on_where_it_was_cut_off(frames, tmp_path, monkeypatch):
 
         real = field.draw_batch
 
-        def cut(bank, config, rng):
+        def cut(*args, **shares):
             if (tmp_path / "cut" / "checkpoint.safetensors").exists():
                 raise KeyboardInterrupt
-            return real(bank, config, rng)
+            return real(*args, **shares)
 
         patch.setattr(field, "draw_batch", cut)
         with pytest.raises(KeyboardInterrupt):
@@ -92,7 +83,8 @@ def test_the_numbers_go_through_their_logarithms_unharmed():
 
 def test_anchors_lie_on_the_protocol_s_grid_and_no_pixel_twice(frames):
     (bank, *_) = make_banks(frames[0])
-    batch = draw_batch(bank, CONFIG, torch.Generator().manual_seed(0))
+    rng = torch.Generator().manual_seed(0)
+    batch = draw_batch(bank, 4, rng, imageless=0.3, featureless=0.3, distorted=0.5)
     rows = draw_anchors(batch, 12, 0.0, torch.Generator().manual_seed(0))
     assert rows.shape == (4, 12)
     for i in range(4):
@@ -138,8 +130,8 @@ def test_what_val_likes_is_settled(monkeypatch):
         wanted |= {"c": (rough / START.terms[2].amplitude, 1.3), "d": (smooth, 0.15)}
         return {name: 1 + abs(value - best) for name, (value, best) in wanted.items()}
 
-    monkeypatch.setattr("scalefield.training.field.outcomes", found)
-    monkeypatch.setattr("scalefield.training.field.summary", lambda scores: scores)
+    monkeypatch.setattr("scalefield.training.field_validation.outcomes", found)
+    monkeypatch.setattr("scalefield.training.field_validation.summary", lambda scores: scores)
     net = FieldNet(FieldNetConfig())
     kernel = settle(net, START, [], ())
     assert (net.config.embedding_trust, net.config.amplitude_trust) == (0.45, 1.0)

@@ -1,0 +1,217 @@
+"""What `field` is trained on: frames in banks, batches drawn from them, and anchors in those."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as nnf
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from scalefield.cues import LOG_DEPTH_LIMIT, sample_at
+from scalefield.embedding import FieldMaps, FieldNet
+from scalefield.kernel import Kernel, Points
+from scalefield.posterior import Posterior
+from scalefield.sampling import grid_shape
+from scalefield.training.data import PIXELS, TrainingFrame
+from scalefield.training.distortion import Distortion
+
+MOST_DRAWN = 1024
+"""A frame's table begins with up to so many pixels that the protocol draws as anchors."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bank:
+    """Frames of one grid shape, stacked on the device."""
+
+    log_depth: Float[Tensor, "f 1 h w"]
+    image: Float[Tensor, "f 3 h w"]
+    features: Float[Tensor, "f c hf wf"] | None
+    positions: Float[Tensor, "f p 2"]
+    """(u, v) of known pixels in −1 … 1."""
+    units: Float[Tensor, "f 2"]
+    """Half the image's width and height in units of its area's square root."""
+    mde_log_depth: Float[Tensor, "f p"]
+    """log D_MDE there, around the same median as `log_depth`."""
+    true_log_depth: Float[Tensor, "f p"]
+    anchors: dict[str | int, list[Int64[np.ndarray, " _"]]]
+    chance: Float[Tensor, " f"]
+    """How often each frame is drawn, on the CPU."""
+    truth: Float[Tensor, " f"]
+    """1 where D_MDE is the true depth and must be distorted."""
+    groups: tuple[str, ...]
+
+
+def make_banks(frames: Sequence[TrainingFrame], balance: float = 0.5) -> list[Bank]:
+    """All frames by grid shape; a source with n frames is drawn in proportion to n^(1 − balance).
+
+    Features are kept where every frame of a bank has them.
+    """
+    counts = Counter(frame.group for frame in frames)
+    buckets: dict[tuple[int, ...], list[TrainingFrame]] = defaultdict(list)
+    for frame in frames:
+        buckets[frame.bucket].append(frame)
+    return [
+        make_bank(members, torch.tensor([counts[f.group] ** -balance for f in members]))
+        for members in buckets.values()
+    ]
+
+
+def make_bank(frames: Sequence[TrainingFrame], chance: Float[Tensor, " f"]) -> Bank:
+    """Frames of one grid shape; one with few known pixels repeats them."""
+    device = frames[0].log_depth.device
+
+    def table(values: list[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.stack(values)).float().to(device)
+
+    rows = [np.arange(PIXELS + MOST_DRAWN) % len(f.pixels) for f in frames]
+    sizes = np.array([[f.shape[1], f.shape[0]] for f in frames], np.float32)
+    triples = list(zip(frames, rows, sizes, strict=True))
+    features = [f.features for f in frames if f.features is not None]
+    return Bank(
+        log_depth=torch.stack([f.log_depth for f in frames]),
+        image=torch.stack([f.image for f in frames]),
+        features=torch.stack(features) if len(features) == len(frames) else None,
+        positions=table([(f.pixels[r] + 0.5) * 2 / size - 1 for f, r, size in triples]),
+        units=table([0.5 * size / np.sqrt(size.prod()) for size in sizes]),
+        mde_log_depth=table([f.mde_log_depth[r] - f.level for f, r, _ in triples]),
+        true_log_depth=table([f.true_log_depth[r] for f, r, _ in triples]),
+        anchors={regime: [f.anchors[regime] for f in frames] for regime in frames[0].anchors},
+        chance=chance,
+        truth=torch.tensor([float(f.true) for f in frames], device=device),
+        groups=tuple(f.group for f in frames),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class FieldBatch:
+    """Some frames, as one step sees them."""
+
+    log_depth: Float[Tensor, "b 1 h w"]
+    image: Float[Tensor, "b 3 h w"]
+    features: Float[Tensor, "b c hf wf"] | None
+    positions: Float[Tensor, "b p 2"]
+    units: Float[Tensor, "b 2"]
+    mde_log_depth: Float[Tensor, "b p"]
+    true_log_depth: Float[Tensor, "b p"]
+
+    def points(self, maps: FieldMaps, rows: Int64[Tensor, "b m"]) -> Points:
+        """What the kernel sees at some of the known pixels."""
+        positions = self.positions.gather(1, rows[..., None].expand(-1, -1, 2))
+        values = sample_at(maps.maps, positions)
+        log_depth = self.mde_log_depth.gather(1, rows)
+        return maps.layout.points(positions * self.units[:, None], log_depth, values)
+
+    def target(self, rows: Int64[Tensor, "b m"]) -> Float[Tensor, "b m"]:
+        """y there, up to the image's level."""
+        return (self.true_log_depth - self.mde_log_depth).gather(1, rows).double()
+
+
+def draw_batch(
+    bank: Bank,
+    size: int,
+    rng: torch.Generator,
+    *,
+    imageless: float,
+    featureless: float,
+    distorted: float,
+) -> FieldBatch:
+    """Frames drawn by their chance, mirrored and recoloured at random, shares of them without their
+    image, without their features, and distorted."""
+    chosen = torch.multinomial(bank.chance, size, replacement=True, generator=rng)
+    device = bank.log_depth.device
+    chosen = chosen.to(device)
+
+    def flags(share: float) -> Tensor:
+        return (torch.rand(size, generator=rng) < share).to(device)
+
+    mirror = flags(0.5)
+    turn = torch.stack([1 - 2.0 * mirror, torch.ones_like(mirror, dtype=torch.float32)], dim=1)
+
+    def turned(maps: Tensor) -> Tensor:
+        maps = maps[chosen].float()
+        return torch.where(mirror[:, None, None, None], maps.flip(-1), maps)
+
+    log_depth, image = turned(bank.log_depth), recolour(turned(bank.image), rng)
+    image = torch.where(flags(imageless)[:, None, None, None], torch.nan, image)
+    features = None
+    if bank.features is not None:
+        features = turned(bank.features) * ~flags(featureless)[:, None, None, None]
+    positions = bank.positions[chosen] * turn[:, None]
+    mde_log_depth = bank.mde_log_depth[chosen]
+
+    rare = flags(distorted).float() * torch.rand(size, generator=rng).to(device)
+    strength = torch.maximum(rare, 1.3 * bank.truth[chosen])
+    distort = Distortion.draw(size, rng, device, strength)
+    height, width = log_depth.shape[2:]
+    u = (2 * torch.arange(width, device=device) + 1) / width - 1
+    v = (2 * torch.arange(height, device=device) + 1) / height - 1
+    cells = torch.stack(torch.meshgrid(u, v, indexing="xy"), dim=-1).flatten(0, 1)
+    grid = distort(log_depth.flatten(1), cells.expand(size, -1, 2))
+    level = grid.median(dim=1, keepdim=True).values
+    grid = (grid - level).clamp(-LOG_DEPTH_LIMIT, LOG_DEPTH_LIMIT)
+    return FieldBatch(
+        log_depth=grid.reshape(log_depth.shape),
+        image=image,
+        features=features,
+        positions=positions,
+        units=bank.units[chosen],
+        mde_log_depth=distort(mde_log_depth, positions) - level,
+        true_log_depth=bank.true_log_depth[chosen],
+    )
+
+
+def recolour(image: Float[Tensor, "b 3 h w"], rng: torch.Generator) -> Float[Tensor, "b 3 h w"]:
+    """Random gamma, white balance, contrast and saturation."""
+    batch = image.shape[0]
+
+    def draw(channels: int) -> Tensor:
+        return (torch.rand(batch, channels, 1, 1, generator=rng) - 0.5).to(image.device)
+
+    x = ((image + 1) / 2).clamp(1e-3, 1) ** (1.6 * draw(1)).exp()
+    x = x * (1 + 0.5 * draw(1)) * (1 + 0.3 * draw(3))
+    grey = x.mean(dim=1, keepdim=True)
+    x = grey + (x - grey) * (1 + 1.6 * draw(1))
+    return x * 2 - 1
+
+
+def draw_anchors(
+    batch: FieldBatch, n: int, jitter: float, rng: torch.Generator
+) -> Int64[Tensor, "b n"]:
+    """Rows of n anchors an image: the protocol's grid, shifted by up to `jitter` of a cell, each
+    candidate moved to the nearest known pixel, one met twice replaced by chance."""
+    count, known = batch.mde_log_depth.shape
+    shape = batch.units[0] * 1000  # only its proportions matter
+    rows, columns = grid_shape(n, (round(float(shape[1])), round(float(shape[0]))))
+    cell = torch.rand(count, rows * columns, generator=rng).argsort(dim=1)[:, :n]
+    shift = (torch.rand(count, n, 2, generator=rng) - 0.5) * jitter
+    u = (cell % columns + 0.5 + shift[..., 0]) * 2 / columns - 1
+    v = (cell // columns + 0.5 + shift[..., 1]) * 2 / rows - 1
+    wanted = torch.stack([u, v], dim=-1).to(batch.units.device) * batch.units[:, None]
+    spare = torch.randint(known, (count, n), generator=rng).to(batch.units.device)
+    nearest = torch.cdist(wanted, batch.positions * batch.units[:, None]).argmin(dim=-1)
+    ordered, order = nearest.sort(dim=1)
+    again = nnf.pad(ordered[:, 1:] == ordered[:, :-1], (1, 0))
+    ordered = torch.where(again, spare, ordered)
+    return torch.empty_like(nearest).scatter(1, order, ordered)
+
+
+def see(net: FieldNet, batch: FieldBatch) -> FieldMaps:
+    """The network's maps, in float32."""
+    on_gpu = batch.log_depth.device.type == "cuda"
+    with torch.autocast(batch.log_depth.device.type, torch.bfloat16, enabled=on_gpu):
+        maps = net(batch.log_depth, batch.image, batch.features)
+    return FieldMaps(maps.maps.float(), maps.level.float(), maps.layout)
+
+
+def solve(
+    kernel: Kernel, batch: FieldBatch, maps: FieldMaps, rows: Int64[Tensor, "b n"]
+) -> Posterior:
+    """The posterior given the anchors in `rows`."""
+    y = batch.target(rows)
+    noise = torch.full_like(y, float(kernel.noise))
+    return Posterior.fit(kernel, batch.points(maps, rows), y, noise)
