@@ -29,6 +29,8 @@ from scalefield.errors import InputError
 from scalefield.files import read_json, write_atomic, write_json
 from scalefield.mde import MDE, MDEOutput
 from scalefield.methods import Method
+from scalefield.methods.basis import Basis
+from scalefield.methods.field import Field
 from scalefield.metrics import Truth, coverage_sums, sums
 from scalefield.naming import MethodSpec, open_mde
 from scalefield.processes import each
@@ -295,7 +297,10 @@ def run(
         raise InputError(f"the split {evaluation.split} of {dataset.name} has no frame")
     names = names if limit is None else thin(names, limit)
     for spec in evaluation.methods:
-        spec.make()  # a misspelt option is better said before anything is written
+        # A misspelt option, or weights that are not there, is better said before all the work.
+        method = spec.make()
+        if isinstance(method, Basis | Field):
+            method.load()
     claim(out, evaluation, overwrite=overwrite)
     write_list(out / "frames.txt", names)
     pending = [n for n in names[shard[0] :: shard[1]] if not _done(frame_file(out, n))]

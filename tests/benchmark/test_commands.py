@@ -73,6 +73,8 @@ def test_reproduce_goes_from_raw_data_to_the_papers_table(
         (["--mde", "nosuch:thing"], "nosuch:thing cannot be imported"),
         (["--methods", "nosuch"], "no method 'nosuch'; there are"),
         (["--methods", "global(fit=1, nosuch=1)"], "has no option 'nosuch'"),
+        (["--methods", "basis(generator=runs/of/nowhere)"], "no generator 'runs/of/nowhere'"),
+        (["--methods", "field(model=nosuch)"], "no field model 'nosuch'"),
         (["--shard", "1"], "--shard wants i/n, found '1'"),
     ],
 )

@@ -120,7 +120,7 @@ def test_features_are_used_where_their_generator_is_asked_for():
     bare = Basis()(mde_output, anchors).depth_m
     torch.testing.assert_close(Basis()(lite, anchors).depth_m, bare)
     with_features = Basis(generator="basis-lite-k50")
-    assert not with_features.choose(lite).config.zero_features
+    assert not with_features.load().config.zero_features
     used = with_features(lite, anchors).depth_m
     unused = with_features(mde_output, anchors).depth_m
     assert float((used - unused).abs().max()) > 1e-3

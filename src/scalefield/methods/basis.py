@@ -55,7 +55,7 @@ class Basis:
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
         """Recover from one anchor or more."""
-        generator = self.choose(mde_output)
+        generator = self.load(mde_output.prediction.device)
         return self.fit(mde_output, anchors, generator, basis_maps(generator, mde_output))
 
     def fit(
@@ -81,12 +81,12 @@ class Basis:
             gating=maps.gating[0],
         )
 
-    def choose(self, mde_output: MDEOutput) -> Generator:
-        """The generator for this MDE's output."""
+    def load(self, device: torch.device | str = "cpu") -> Generator:
+        """The generator itself."""
         if isinstance(self.generator, Generator):
-            return self.generator.to(mde_output.prediction.device)
+            return self.generator.to(device)
         name = f"basis-depth-k{self.k}" if self.generator == "auto" else self.generator
-        return load_generator(name, mde_output.prediction.device)
+        return load_generator(name, device)
 
 
 def shipped() -> list[str]:

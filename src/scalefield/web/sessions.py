@@ -50,7 +50,7 @@ class Relative:
     @classmethod
     def of(cls, output: MDEOutput, shown: MDEOutput, revision: int) -> Relative:
         """Run the generators."""
-        generator = Basis().choose(output)
+        generator = Basis().load(output.prediction.device)
         return cls(
             output=output,
             shown=shown,
