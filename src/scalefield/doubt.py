@@ -3,7 +3,8 @@
 An anchor that the field cannot explain is either wrong or sees something that the MDE does not: an
 object it missed, an edge it put elsewhere. The first must be dropped; dropping the second makes the
 field worse. `Blame.search` finds both, by their likelihood; `vouched` tells them apart by their
-neighbours, who see the same object and do not share an anchor's error.
+neighbours, who see the same object and do not share an anchor's error. What is left to doubt makes
+an anchor vague, and only what has hardly a say any more is dropped.
 """
 
 from __future__ import annotations
@@ -40,18 +41,27 @@ SCALE_STD = 0.7
 """Standard deviation of the logarithm of that, before any anchor is looked at."""
 FEW = 20
 """Fewer anchors than these cannot tell that a field is smoother than learned."""
-LEAST_EVIDENCE = 6.0
-"""Nats by which gross errors must explain the anchors better than any field without them does, …"""
+EVIDENCE = 6.0
+"""Nats by which gross errors explain the anchors better than any field without them does, where it
+is as likely as not that there are any, …"""
 LEAST_SUSPICION = 2.0
 """… and from how many on they are spoken of."""
+LEAST_SAY = 0.1
+"""Anchors with a lesser share of their say than this are left out."""
+CALMING = 3.0
+"""Power of the roughness that weakens doubt: two turn a rough field's variance into that of the
+learned one, and the third is chosen on val."""
 
-NEIGHBOURS = 8
+NEIGHBOURS = 10
 ALIKE = 0.12
 """Standard deviation of the difference between an anchor and a neighbour that sees the same."""
-SAME_DEPTH = 0.25
+SAME_DEPTH = 0.5
 """Chance that they then agree in depth, as on an object that the MDE missed; else in scale."""
-WARINESS = 0.5
+WARINESS = 1.1
 """Nats by which neighbours must explain an anchor better than a gross error does."""
+TOGETHER = 0.1
+"""Nats that each marked neighbour adds, beyond as many as there are everywhere: errors are
+scattered, and what the MDE missed hangs together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +74,8 @@ class Verdict:
     """Contradicted by the others, but too weakly to be left out."""
     vouched: Bool[Tensor, " n"]
     """Not explained by the field, but neighbours say the same: the MDE errs there."""
+    noise: Float[Tensor, " n"]
+    """Standard deviations to use: the given ones, and more the more is held against an anchor."""
 
 
 def doubt(
@@ -75,13 +87,18 @@ def doubt(
     number.
     """
     verdicts = np.zeros((3, len(y)), dtype=bool)
+    vague = np.zeros(len(y))
     judged = [block for block in blocks(anchors.position.cpu().numpy()) if len(block) >= FEWEST]
     with one_thread():
         for some in alike(judged, blocks_at_once(y)):
             where = torch.from_numpy(some).to(y.device)
-            found = judge(kernel, anchors[where], y[where], noise[where])
-            verdicts[:, some] = np.stack(found, axis=1)
-    return Verdict(*torch.from_numpy(verdicts).to(y.device))
+            for block, found in zip(
+                some, judge(kernel, anchors[where], y[where], noise[where]), strict=True
+            ):
+                verdicts[:, block], vague[block] = found
+    wrong, strange, vouched = torch.from_numpy(verdicts).to(y.device)
+    noise = (noise.double() ** 2 + torch.from_numpy(vague).to(y.device)).sqrt()
+    return Verdict(wrong, strange, vouched, noise)
 
 
 def blocks_at_once(where: Tensor) -> int:
@@ -114,8 +131,8 @@ def blocks(position: Float64[np.ndarray, "n 2"]) -> list[Int64[np.ndarray, " _"]
 
 def judge(
     kernel: Kernel, anchors: Points, y: Float[Tensor, "b n"], noise: Float[Tensor, "b n"]
-) -> list[Bool[np.ndarray, "3 n"]]:
-    """The rows of each block's `Verdict`."""
+) -> list[tuple[Bool[np.ndarray, "3 n"], Float64[np.ndarray, " n"]]]:
+    """Each block's `verdict`."""
     constant = float(kernel.constant) ** 2
     bent = kernel(anchors, anchors) - constant
     scale = y - anchors.mean
@@ -135,26 +152,36 @@ def verdict(
     position: Float64[np.ndarray, "n 2"],
     scale: Float64[np.ndarray, " n"],
     log_depth: Float64[np.ndarray, " n"],
-) -> Bool[np.ndarray, "3 n"]:
-    """What a block's anchors are blamed for, given fields of each roughness that blame none."""
+) -> tuple[Bool[np.ndarray, "3 n"], Float64[np.ndarray, " n"]]:
+    """What a block's anchors are blamed for, given fields of each roughness that blame none: the
+    marks of a `Verdict`, and the variance that doubt adds.
+
+    An anchor whose residual has the variance v pulls the field s times as far once that is v/s:
+    v/s − v is added to the noise of one that has the share s of its say.
+    """
     n = len(scale)
-    nobody = marked = np.zeros(n, dtype=bool)
+    marked = np.zeros(n, dtype=bool)
     found, blameless = [], []
     for roughness, field in zip(scales, fields, strict=True):
         prior = -0.5 * (math.log(roughness) / SCALE_STD) ** 2
         blameless.append(field.score + prior)
         field.search(marked)
         marked = field.marked.copy()
-        found.append((field.score + chance(int(marked.sum()), n) + prior, field))
-    score, blame = max(found, key=lambda pair: pair[0])
+        total = field.score + chance(int(marked.sum()), n) + prior
+        found.append((total, roughness, field))
+    score, roughness, blame = max(found, key=lambda one: one[0])
     proof = score - max(blameless) - chance(0, n)
     if proof < LEAST_SUSPICION:
-        return np.stack([nobody, nobody, nobody])
-    if proof < LEAST_EVIDENCE:
-        grossest = next(blame.marked for _, blame in found if blame.marked.any())
-        return np.stack([nobody, grossest, nobody])
+        return np.zeros((3, n), dtype=bool), np.zeros(n)
     seen = vouched(position, scale, log_depth, blame)
-    return np.stack([blame.marked & ~seen, nobody, seen])
+    say = 1 - (1 - seen) * (1 - blame.say()) / (1 + math.exp(EVIDENCE - proof))
+    trusted = blame.marked & (seen > 0.5)
+    wrong = blame.marked & ~trusted & (say < LEAST_SAY)
+    # Of what is hardly proven only the grossest is spoken of.
+    grossest = next(field.marked for *_, field in found if field.marked.any())
+    strange = (grossest if proof < EVIDENCE else blame.marked) & ~trusted & ~wrong
+    added = blame.honest_variance / roughness**CALMING * (1 / say - 1)
+    return np.stack([wrong, strange, trusted]), added
 
 
 @dataclass(eq=False)
@@ -196,8 +223,26 @@ class Blame:
 
     @property
     def variance(self) -> Float64[np.ndarray, " n"]:
-        """… and the variance of that, a marked one's with a gross error in it."""
+        """… and the variance of that, a marked one's with a gross error in it, …"""
         return 1 / self.precision
+
+    @property
+    def honest_variance(self) -> Float64[np.ndarray, " n"]:
+        """… or without."""
+        return np.maximum(self.variance - GROSS**2 * self.marked, 1e-12)
+
+    def say(self) -> Float64[np.ndarray, " n"]:
+        """How far each anchor pulls the field, of what it would if it were honest for sure.
+
+        With the chance to be wrong it pulls only as a measurement with a gross error does, which is
+        a third of its residual where that is more.
+        """
+        n, count, (a, b) = len(self.marked), int(self.marked.sum()), EXPECTED
+        _, gain = self.gains()
+        odds = np.where(self.marked, -gain, gain) + math.log((count + a) / (n - count + b))
+        error = np.maximum(GROSS, np.abs(self.residual) / 3) ** 2
+        # The odds are squared, as chosen on val: less is doubted of those that are not marked.
+        return 1 - error / (error + self.honest_variance) / (1 + np.exp(-2 * odds))
 
     def search(self, marked: Bool[np.ndarray, " n"]) -> None:
         """Marks that explain y best together with the chance of so many, as far as changing one at
@@ -288,8 +333,8 @@ def vouched(
     scale: Float64[np.ndarray, " n"],
     log_depth: Float64[np.ndarray, " n"],
     blame: Blame,
-) -> Bool[np.ndarray, " n"]:
-    """Which of the marked anchors have neighbours that see the same.
+) -> Float64[np.ndarray, " n"]:
+    """The chance that a marked anchor's neighbours see the same; 0 for the others.
 
     A mixture explains the marked: gross errors, or neighbours of like depth or like scale. Its
     share is learned from them, so that one anchor is believed where many hang together, and not
@@ -307,10 +352,11 @@ def vouched(
     agreement = np.sort(agreement, axis=1)[:, -3:-1].mean(axis=1)
     gross = -0.5 * blame.residual**2 / blame.variance - 0.5 * np.log(blame.variance)
     odds = np.log(agreement + 1e-12) - gross[marked] - WARINESS
+    odds += TOGETHER * (blame.marked[near] - blame.marked.mean()).sum(axis=1)
     share = 0.5
     for _ in range(10):
         believed = 1 / (1 + np.exp(-odds) * (1 - share) / share)
-        share = (believed.sum() + 1) / (len(odds) + 2)
-    seen = np.zeros_like(blame.marked)
-    seen[marked] = believed > 0.5
+        share = (believed.sum() + 0.5) / (len(odds) + 1)
+    seen = np.zeros(len(scale))
+    seen[marked] = believed
     return seen

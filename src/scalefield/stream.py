@@ -67,13 +67,14 @@ class Stream:
         scene = model.scene(mde_output)
         given, (rows, columns) = anchors, anchors.pixels(mde_output.shape)
         usable = mde_output.valid[rows, columns].cpu().numpy()
-        wrong, warnings = self.judged(model, scene, given, np.flatnonzero(usable))
+        wrong, warnings, doubted = self.judged(model, scene, given, np.flatnonzero(usable))
         holes = (Rejection(int(i), "no relative depth here") for i in np.flatnonzero(~usable))
         rejected = (*holes, *wrong)
         anchors = without(given, rejected)
         if self.state is None and len(anchors) == 0:
             return expected(model, scene)
         points, y, noise = said(model, scene, anchors)
+        noise = noise if doubted is None else doubted
         if self.state is None:
             self.state = first_state(model, scene, y - points.mean)
         m, P = self.predicted(model)
@@ -100,11 +101,13 @@ class Stream:
 
     def judged(
         self, model: FieldModel, scene: Scene, anchors: Anchors, which: Int64[np.ndarray, " m"]
-    ) -> tuple[tuple[Rejection, ...], tuple[str, ...]]:
-        """Whom `field` would leave out of these anchors in this frame, and what it would say."""
+    ) -> tuple[tuple[Rejection, ...], tuple[str, ...], Float[Tensor, " _"] | None]:
+        """Whom `field` would leave out of these anchors in this frame, what it would say, and the
+        others' standard deviations, where it doubts any."""
         if not self.method.robust or len(which) == 0:
-            return (), ()
-        return told(doubt(model.kernel, *said(model, scene, anchors[which])), anchors, which)
+            return (), (), None
+        verdict = doubt(model.kernel, *said(model, scene, anchors[which]))
+        return *told(verdict, anchors, which), verdict.noise[~verdict.wrong]
 
     def predicted(self, model: FieldModel) -> tuple[Float[Tensor, " w"], Float[Tensor, "w w"]]:
         """The state one frame later: the scale wanders, the weights return to their prior."""

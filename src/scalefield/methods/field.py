@@ -206,7 +206,7 @@ class Field:
             verdict = doubt(model.kernel, points, y, noise)
             rejected, warnings = told(verdict, anchors, order)
             (right,) = (~verdict.wrong).nonzero(as_tuple=True)
-            points, y, noise = points[right], y[right], noise[right]
+            points, y, noise = points[right], y[right], verdict.noise[right]
         kernel, offset = model.kernel, None
         if self.level == "learned":
             kernel = dataclasses.replace(kernel, constant=model.level_std)
@@ -303,9 +303,8 @@ def told(
     verdict: Verdict, anchors: Anchors, order: Int64[np.ndarray, " n"]
 ) -> tuple[tuple[Rejection, ...], tuple[str, ...]]:
     """Who is left out, and what to say of whom else; `order` has the number of each one judged."""
-    wrong, strange, vouched = (
-        np.sort(order[which.cpu().numpy()]) for which in vars(verdict).values()
-    )
+    marks = (verdict.wrong, verdict.strange, verdict.vouched)
+    wrong, strange, vouched = (np.sort(order[which.cpu().numpy()]) for which in marks)
     rejected = tuple(Rejection(int(i), "contradicted by the others") for i in wrong)
     warnings: tuple[str, ...] = ()
     if len(strange):
