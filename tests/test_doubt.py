@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -5,16 +7,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from scalefield.doubt import GROSS, MOST_JUDGED, Blame, blocks, chance, doubt, honest, vouched
+from scalefield.doubt import (
+    BEYOND,
+    GROSS,
+    MOST_JUDGED,
+    Blame,
+    blocks,
+    chance,
+    doubt,
+    honest,
+    vouched,
+)
 from scalefield.kernel import Points
 from test_kernel import KERNEL, points
 
 
-def field_of_the_kernel(n, seed, scale=1.0):
+def field_of_the_kernel(n, seed, scale=1.0, kernel=KERNEL):
     """Anchors whose y is drawn from the kernel itself, its bends `scale` times as rough."""
     anchors = points(n, seed)
     rng = np.random.default_rng(seed)
-    covariance = scale**2 * KERNEL(anchors, anchors).numpy() + 1e-9 * np.eye(n)
+    covariance = scale**2 * kernel(anchors, anchors).numpy() + 1e-9 * np.eye(n)
     y = torch.from_numpy(np.linalg.cholesky(covariance) @ rng.normal(size=n)) + anchors.mean
     return anchors, y + 0.02 * torch.from_numpy(rng.normal(size=n)), rng
 
@@ -32,11 +44,12 @@ def marks(verdict):
 def test_no_single_change_of_the_marks_explains_more(n, seed):
     """The closed form against the textbook's density, at the end of the search."""
     anchors, y, rng = field_of_the_kernel(n, seed)
-    y = (y - anchors.mean).numpy() + rng.choice([0, 0, 0, 1.5, -1.5], n)
+    y = (y - anchors.mean).numpy() + rng.choice([0, 0, 0, 1.5, -1.5, 4.5], n)
+    gross = np.where(np.abs(y) > BEYOND, y, GROSS) ** 2
     covariance, variance = KERNEL(anchors, anchors).numpy(), np.full(n, 0.02**2)
 
     def score(marked):
-        whole = covariance + np.diag(variance + GROSS**2 * marked)
+        whole = covariance + np.diag(variance + gross * marked)
         constant = 0.5 * n * np.log(2 * np.pi)
         return multivariate_normal(cov=whole).logpdf(y) + constant + chance(int(marked.sum()), n)
 
@@ -64,12 +77,12 @@ def test_gross_errors_are_found_and_honest_anchors_stay():
         factor = torch.from_numpy(rng.choice([-1, 1], n) * rng.uniform(np.log(4), np.log(10), n))
         assert int(doubt(KERNEL, anchors, y, noise_of(n)).wrong.sum()) <= 3
         verdict = doubt(KERNEL, anchors, y + wrong * factor, noise_of(n))
-        found.append(float((verdict.wrong | verdict.strange)[wrong].double().mean()))
-        # Those that are kept have hardly a say.
-        kept = wrong & verdict.strange
-        assert float(verdict.noise[kept].median()) > 10 * 0.02
+        blamed = [verdict.wrong[wrong], verdict.strange[wrong]]
+        found.append([float(which.double().mean()) for which in blamed])
         honest.append(float((~verdict.wrong)[~wrong].double().mean()))
-    assert np.mean(found) > 0.85
+    left_out, named = np.mean(found, axis=0)
+    assert left_out > 0.7
+    assert left_out + named > 0.85
     assert np.mean(honest) > 0.95
 
 
@@ -105,7 +118,7 @@ def test_a_missed_object_is_vouched_for_by_its_depth_where_scales_differ():
     sloped = 2.0 * position[:, 1]
     scale = np.where(inside, -1 - sloped, 0.01 * rng.normal(size=100))
     P = np.diag(1 / np.where(inside, 0.7, 0.01))
-    blame = Blame.nobody(0.0, P, P @ scale)
+    blame = Blame.nobody(0.0, scale, P, P @ scale)
     blame.marked = inside
     seen = vouched(position, scale, sloped + scale, blame)
     assert np.array_equal(seen > 0.5, inside)
@@ -116,6 +129,16 @@ def test_a_missed_object_is_vouched_for_by_its_depth_where_scales_differ():
         blame.alpha = P @ scattered
         believed.append((vouched(position, scattered, sloped + scattered, blame) > 0.5).sum())
     assert np.mean(believed) <= 3
+
+
+@settings(max_examples=30, deadline=None)
+@given(n=st.integers(5, 30), seed=st.integers(0, 500), factor=st.sampled_from([0.01, 100]))
+def test_a_slip_of_the_pen_is_left_out_however_few_there_are(n, seed, factor):
+    """Centimetres for metres, which gross errors of a common size would not explain."""
+    smooth = dataclasses.replace(KERNEL, linear=0.2, slope=0.1, doubt=0.1)
+    anchors, y, _ = field_of_the_kernel(n, seed, kernel=smooth)
+    y[n // 2] += np.log(factor)
+    assert bool(doubt(smooth, anchors, y, noise_of(n)).wrong[n // 2])
 
 
 def test_what_is_weakly_contradicted_is_named_and_not_dropped():

@@ -46,6 +46,9 @@ EVIDENCE = 6.0
 is as likely as not that there are any, …"""
 LEAST_SUSPICION = 2.0
 """… and from how many on they are spoken of."""
+BEYOND = math.log(8)
+"""Errors of more than this, against the median of all, need no such proof: centimetres for metres,
+or a digit too many, are what people write."""
 LEAST_SAY = 0.1
 """Anchors with a lesser share of their say than this are left out."""
 CALMING = 3.0
@@ -174,7 +177,8 @@ def verdict(
     if proof < LEAST_SUSPICION:
         return np.zeros((3, n), dtype=bool), np.zeros(n)
     seen = vouched(position, scale, log_depth, blame)
-    say = 1 - (1 - seen) * (1 - blame.say()) / (1 + math.exp(EVIDENCE - proof))
+    proven = np.where(np.abs(scale) > BEYOND, 1.0, 1 / (1 + math.exp(EVIDENCE - proof)))
+    say = 1 - (1 - seen) * (1 - blame.say()) * proven
     trusted = blame.marked & (seen > 0.5)
     wrong = blame.marked & ~trusted & (say < LEAST_SAY)
     # Of what is hardly proven only the grossest is spoken of.
@@ -186,9 +190,9 @@ def verdict(
 
 @dataclass(eq=False)
 class Blame:
-    """Gross errors at some anchors, as an explanation of all: y ~ N(0, C + diag(GROSS² marked)).
+    """Gross errors at some anchors, as an explanation of all: y ~ N(0, C + diag(gross · marked)).
 
-    With P the covariance's inverse and α = Py, a change by δ = ±GROSS² at anchor i adds
+    With P the covariance's inverse and α = Py, a change by δ = ±gross at anchor i adds
     ½ δ αᵢ² / (1 + δ Pᵢᵢ) − ½ log(1 + δ Pᵢᵢ) to the logarithm of y's density, which is known for all
     i at once, and takes δ / (1 + δ Pᵢᵢ) PᵢPᵢᵀ off P. What is taken off is kept apart, for of P only
     the diagonal and a few columns are ever looked at.
@@ -196,6 +200,8 @@ class Blame:
 
     score: float
     """Logarithm of the density, up to a constant."""
+    gross: Float64[np.ndarray, " n"]
+    """Variance of a gross error: GROSS², or as large as it shows where that is beyond all."""
     marked: Bool[np.ndarray, " n"]
     P: Float64[np.ndarray, "n n"]
     """Without any mark: P − Tᵀ diag(w) T is the one with them, where …"""
@@ -209,12 +215,16 @@ class Blame:
 
     @classmethod
     def nobody(
-        cls, score: float, P: Float64[np.ndarray, "n n"], alpha: Float64[np.ndarray, " n"]
+        cls,
+        score: float,
+        y: Float64[np.ndarray, " n"],
+        P: Float64[np.ndarray, "n n"],
+        alpha: Float64[np.ndarray, " n"],
     ) -> Blame:
         """No gross error at all."""
-        n = len(alpha)
-        marked, taken = np.zeros(n, dtype=bool), np.empty((0, n))
-        return cls(score, marked, P, alpha, taken, np.empty(0), P.diagonal())
+        gross = np.where(np.abs(y) > BEYOND, y, GROSS) ** 2
+        marked, taken = np.zeros(len(y), dtype=bool), np.empty((0, len(y)))
+        return cls(score, gross, marked, P, alpha, taken, np.empty(0), P.diagonal())
 
     @property
     def residual(self) -> Float64[np.ndarray, " n"]:
@@ -229,18 +239,18 @@ class Blame:
     @property
     def honest_variance(self) -> Float64[np.ndarray, " n"]:
         """… or without."""
-        return np.maximum(self.variance - GROSS**2 * self.marked, 1e-12)
+        return np.maximum(self.variance - self.gross * self.marked, 1e-12)
 
     def say(self) -> Float64[np.ndarray, " n"]:
         """How far each anchor pulls the field, of what it would if it were honest for sure.
 
-        With the chance to be wrong it pulls only as a measurement with a gross error does, which is
-        a third of its residual where that is more.
+        With the chance to be wrong it pulls only as a measurement with a gross error does, whose
+        standard deviation is its residual where that is more.
         """
         n, count, (a, b) = len(self.marked), int(self.marked.sum()), EXPECTED
         _, gain = self.gains()
         odds = np.where(self.marked, -gain, gain) + math.log((count + a) / (n - count + b))
-        error = np.maximum(GROSS, np.abs(self.residual) / 3) ** 2
+        error = np.maximum(self.gross, self.residual**2)
         # The odds are squared, as chosen on val: less is doubted of those that are not marked.
         return 1 - error / (error + self.honest_variance) / (1 + np.exp(-2 * odds))
 
@@ -265,10 +275,10 @@ class Blame:
 
     def mark(self, some: Int64[np.ndarray, " m"]) -> None:
         """The changes at several anchors that no mark is on, at once."""
-        columns, said = self.columns(some), self.alpha[some]
-        core = torch.from_numpy(np.eye(len(some)) + GROSS**2 * columns[some])
+        columns, said, std = self.columns(some), self.alpha[some], np.sqrt(self.gross[some])
+        core = torch.from_numpy(np.eye(len(some)) + std[:, None] * columns[some] * std)
         factor = torch.linalg.cholesky(core)
-        heard = torch.from_numpy(GROSS * np.column_stack([said, columns.T]))
+        heard = torch.from_numpy(std[:, None] * np.column_stack([said, columns.T]))
         white = torch.linalg.solve_triangular(factor, heard, upper=False).numpy()
         self.score += 0.5 * float(white[:, 0] @ white[:, 0]) - float(factor.diagonal().log().sum())
         self.take(white[:, 1:], np.ones(len(some)), white[:, 0])
@@ -276,7 +286,7 @@ class Blame:
 
     def gains(self) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
         """For each anchor's change, δ / (1 + δ Pᵢᵢ) and what it adds to the score."""
-        delta = np.where(self.marked, -(GROSS**2), GROSS**2)
+        delta = np.where(self.marked, -self.gross, self.gross)
         growth = np.maximum(1 + delta * self.precision, 1e-12)
         step = delta / growth
         return step, 0.5 * (step * self.alpha**2 - np.log(growth))
@@ -305,10 +315,10 @@ def honest(covariance: Float64[Tensor, "b f n n"], y: Float64[Tensor, "b n"]) ->
     alpha = (P @ y[:, None, :, None])[..., 0]
     log_volume = factor.diagonal(dim1=2, dim2=3).log().sum(dim=2)
     score = -0.5 * (alpha * y[:, None]).sum(dim=2) - log_volume
-    tables = (score.tolist(), P.cpu().numpy(), alpha.cpu().numpy())
+    tables = (score.tolist(), y.cpu().numpy(), P.cpu().numpy(), alpha.cpu().numpy())
     return [
-        [Blame.nobody(*field) for field in zip(*block, strict=True)]
-        for block in zip(*tables, strict=True)
+        [Blame.nobody(one, own, *field) for one, *field in zip(scores, *fields, strict=True)]
+        for scores, own, *fields in zip(*tables, strict=True)
     ]
 
 
