@@ -155,9 +155,9 @@ class Field:
     """The shipped model, "field-lite", its twin that also looks at F of `lite`, a folder that
     `FieldModel.save` wrote, or a model."""
     robust: bool = True
-    """Reject anchors that the others contradict, where gross errors explain that better than a
-    rough field or a missed object does; else they are only named. Of fewer than five anchors none
-    is doubted."""
+    """Give anchors that the others contradict less weight, and leave out those with hardly any,
+    where gross errors explain that better than a rough field or a missed object does; the report
+    names both. Of fewer than five anchors none is doubted."""
     level: Level = "free"
     """free: the anchors alone say how large everything is, in whatever unit they are. learned: they
     are in metres, and the level to be expected of such an image speaks as one more measurement,
@@ -308,7 +308,9 @@ def told(
     rejected = tuple(Rejection(int(i), "contradicted by the others") for i in wrong)
     warnings: tuple[str, ...] = ()
     if len(strange):
-        warnings += (f"used, but contradicted by the others: {named(anchors, strange)}",)
+        warnings += (
+            f"used with less weight, contradicted by the others: {named(anchors, strange)}",
+        )
     if len(vouched):
         warnings += (
             "used, but explained by neighbours alone; the relative depth seems to be wrong "
