@@ -290,7 +290,12 @@ def main() -> None:
     parser.add_argument("--mde", default="lite")
     parser.add_argument("--parts", nargs="+", help="measure only these again")
     parser.add_argument("--split", default="test", help="of the first two parts")
-    parser.add_argument("--every", type=int, default=12, help="take only every n-th frame")
+    parser.add_argument(
+        "--every",
+        type=int,
+        default=12,
+        help="take only every n-th frame, and of wrong anchors every n/4-th",
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     dataset, mde = Folder(args.root, RANGES_M), load_mde(args.mde)
@@ -300,12 +305,14 @@ def main() -> None:
         "config": {
             "mde": Path(args.mde).stem,
             "every": args.every,
+            "every, wrong anchors": max(1, args.every // 4),
             "split": args.split,
             "seed": 0,
         },
     }
     parts: dict[str, Callable[[], Any]] = {
-        "wrong anchors": lambda: wrong_anchors(dataset, mde, args.every, args.split),
+        # A few frames decide what is lost, so it takes many.
+        "wrong anchors": lambda: wrong_anchors(dataset, mde, max(1, args.every // 4), args.split),
         "where to measure": lambda: where_to_measure(dataset, mde, args.every, args.split),
         "video": lambda: {str(n): video(dataset, mde, n) for n in (3,)},
         "many anchors": lambda: many_anchors(dataset, mde),
