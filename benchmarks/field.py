@@ -299,20 +299,20 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     dataset, mde = Folder(args.root, RANGES_M), load_mde(args.mde)
+    every_wrong = max(1, args.every // 4)  # a few frames decide what is lost, so it takes many
     made = provenance()
     results: dict[str, Any] = {
         "provenance": made,
         "config": {
             "mde": Path(args.mde).stem,
             "every": args.every,
-            "every, wrong anchors": max(1, args.every // 4),
+            "every, wrong anchors": every_wrong,
             "split": args.split,
             "seed": 0,
         },
     }
     parts: dict[str, Callable[[], Any]] = {
-        # A few frames decide what is lost, so it takes many.
-        "wrong anchors": lambda: wrong_anchors(dataset, mde, max(1, args.every // 4), args.split),
+        "wrong anchors": lambda: wrong_anchors(dataset, mde, every_wrong, args.split),
         "where to measure": lambda: where_to_measure(dataset, mde, args.every, args.split),
         "video": lambda: {str(n): video(dataset, mde, n) for n in (3,)},
         "many anchors": lambda: many_anchors(dataset, mde),

@@ -95,10 +95,9 @@ def doubt(
     with one_thread():
         for some in alike(judged, blocks_at_once(y)):
             where = torch.from_numpy(some).to(y.device)
-            for block, found in zip(
-                some, judge(kernel, anchors[where], y[where], noise[where]), strict=True
-            ):
-                verdicts[:, block], vague[block] = found
+            found = judge(kernel, anchors[where], y[where], noise[where])
+            for block, (marks, added) in zip(some, found, strict=True):
+                verdicts[:, block], vague[block] = marks, added
     wrong, strange, vouched = torch.from_numpy(verdicts).to(y.device)
     noise = (noise.double() ** 2 + torch.from_numpy(vague).to(y.device)).sqrt()
     return Verdict(wrong, strange, vouched, noise)
@@ -177,7 +176,7 @@ def verdict(
     if proof < LEAST_SUSPICION:
         return np.zeros((3, n), dtype=bool), np.zeros(n)
     seen = vouched(position, scale, log_depth, blame)
-    proven = np.where(np.abs(scale) > BEYOND, 1.0, 1 / (1 + math.exp(EVIDENCE - proof)))
+    proven = np.where(blame.gross > GROSS**2, 1.0, 1 / (1 + math.exp(EVIDENCE - proof)))
     say = 1 - (1 - seen) * (1 - blame.say()) * proven
     trusted = blame.marked & (seen > 0.5)
     wrong = blame.marked & ~trusted & (say < LEAST_SAY)
