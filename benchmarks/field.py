@@ -56,8 +56,9 @@ def absrel(method: Any, mde_output: MDEOutput, anchors: Anchors, frame: Frame) -
 
 
 def off(recovery: Recovery, frame: Frame) -> float:
-    """The same of what was recovered."""
-    depth_m, truth = recovery.depth_m.numpy()[frame.mask], frame.depth_m[frame.mask]
+    """The same of what was recovered; holes of the relative depth are not scored."""
+    scored = frame.mask & np.isfinite(recovery.depth_m.numpy())
+    depth_m, truth = recovery.depth_m.numpy()[scored], frame.depth_m[scored]
     return float(np.mean(np.abs(depth_m - truth) / truth))
 
 
