@@ -78,7 +78,7 @@ audit: .venv/.dev
 	@$(BIN)/python scripts/audit.py
 
 weights-sums: .venv/.core  ## the hashes of shipped weights, after they were replaced
-	$(BIN)/python -m scalefield.integrity
+	$(BIN)/python -m scalefield.io.weights
 
 .venv/.core: $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

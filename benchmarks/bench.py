@@ -28,8 +28,8 @@ import torch
 from table import markdown
 from timing import Times, Work, exponent, spread, turn_by_turn
 
-from scalefield.files import write_atomic, write_json
-from scalefield.provenance import provenance
+from scalefield.io import write_atomic, write_json
+from scalefield.runtime.provenance import provenance
 
 SHAPES = ((240, 320), (480, 640), (720, 1280), (1080, 1920))
 MIDDLE = (480, 640)

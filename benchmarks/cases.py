@@ -18,17 +18,17 @@ from timing import Work
 from worlds import Batch, Shape, World, da3_base, da3_input
 
 from scalefield.anchors import Anchors
-from scalefield.cues import upsample
-from scalefield.generator import Generator, GeneratorConfig
-from scalefield.live import Live
+from scalefield.basis.cues import upsample
+from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.basis.realtime import Live
+from scalefield.basis.ridge import solve
+from scalefield.basis.targets import anchor_weights, targets
 from scalefield.mde.cache import MDECache
 from scalefield.mde.lite import load_lite
 from scalefield.mde.output import MDEOutput
 from scalefield.methods import METHODS, field
 from scalefield.methods.basis import Basis, anchor_embeddings, basis_maps, load_generator
 from scalefield.methods.field import Field
-from scalefield.ridge import solve
-from scalefield.targets import anchor_weights, targets
 
 REFERENCE = "DA3-BASE forward"
 KS = (8, 30, 50)

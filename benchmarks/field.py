@@ -24,17 +24,17 @@ import torch
 from jaxtyping import Int64
 
 from scalefield import lattice
+from scalefield.anchor_sampling import generator, sample_anchors
 from scalefield.anchors import Anchors
+from scalefield.api import recover_from
 from scalefield.datasets import Folder, Frame
-from scalefield.files import read_json, write_atomic, write_json
+from scalefield.io import read_json, write_atomic, write_json
 from scalefield.mde import MDE, MDEOutput, load_mde
 from scalefield.methods import field as exact
 from scalefield.methods.field import Field
 from scalefield.methods.median import Median
-from scalefield.provenance import provenance
-from scalefield.recovery import recover_from
-from scalefield.result import Recovery
-from scalefield.sampling import generator, sample_anchors
+from scalefield.recovery import Recovery
+from scalefield.runtime.provenance import provenance
 from scalefield.stream import Stream
 from scalefield.suggestion import suggest_from
 

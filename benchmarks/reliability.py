@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from scalefield.anchor_sampling import REGIMES, sample_anchors
+from scalefield.api import recover_from
+from scalefield.benchmark.metrics import LEVELS, Truth, coverage, coverage_sums
+from scalefield.benchmark.report.figures import COLOURS, MARKERS, Figure, encode, pyplot
 from scalefield.datasets import Folder
-from scalefield.files import write_atomic, write_json
+from scalefield.io import write_atomic, write_json
 from scalefield.mde import load_mde
 from scalefield.methods.field import Field
-from scalefield.metrics import LEVELS, Truth, coverage, coverage_sums
-from scalefield.provenance import provenance
-from scalefield.recovery import recover_from
-from scalefield.report.figures import COLOURS, MARKERS, Figure, encode, pyplot
-from scalefield.sampling import REGIMES, sample_anchors
+from scalefield.runtime.provenance import provenance
 
 RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
 CONDITIONS: tuple[str | int, ...] = (1, 3, *REGIMES)

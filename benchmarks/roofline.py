@@ -23,7 +23,7 @@ from timing import spread, turn_by_turn
 from torch import Tensor, nn
 from worlds import Batch
 
-from scalefield.live import Inputs, captured, fused_steps, metric_depth
+from scalefield.basis.realtime import Inputs, captured, fused_steps, metric_depth
 
 BATCH = 32
 GEMM = 8192

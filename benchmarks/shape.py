@@ -12,9 +12,9 @@ import argparse
 from pathlib import Path
 
 from scalefield.datasets import Folder
-from scalefield.files import write_json
+from scalefield.io import write_json
 from scalefield.mde import load_mde
-from scalefield.provenance import provenance
+from scalefield.runtime.provenance import provenance
 from scalefield.training.mde import aligned_by_group
 
 RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}

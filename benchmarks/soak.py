@@ -29,9 +29,9 @@ import torch
 from PIL import Image
 
 import scalefield as sf
-from scalefield.files import write_json
+from scalefield.io import write_json
 from scalefield.methods import METHODS
-from scalefield.provenance import provenance
+from scalefield.runtime.provenance import provenance
 
 WARM_UP = 0.3
 """Share of the calls after which caches are full and threads have started."""

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.generator import Generator
-from scalefield.live import Inputs, metric_depth
+from scalefield.basis.generator import Generator
+from scalefield.basis.realtime import Inputs, metric_depth
 from scalefield.mde.da3 import BASE, DA3, PREPROCESS
 from scalefield.mde.lite import load_lite
 from scalefield.mde.output import MDEOutput

@@ -18,8 +18,8 @@ import torch
 
 from fuzz.engine import Cases, Tally, Target, run_guarded, verdict
 from fuzz.targets import TARGETS
-from scalefield.files import write_json
-from scalefield.provenance import provenance
+from scalefield.io import write_json
+from scalefield.runtime.provenance import provenance
 
 
 def shares(cases: int, targets: list[Target]) -> list[int]:

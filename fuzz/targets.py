@@ -22,20 +22,22 @@ from PIL import Image, PngImagePlugin
 from fuzz.engine import Target
 from fuzz.recoveries import check_recovery, seeds_of_recover
 from scalefield.anchors import Anchors
-from scalefield.colmap import model_frames, read_model
+from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.benchmark.method_spec import MethodSpec
+from scalefield.benchmark.run import Evaluation, claim
 from scalefield.datasets import open_dataset
 from scalefield.datasets.kitti import read_calibration
 from scalefield.datasets.splits import read_list
 from scalefield.errors import InputError
-from scalefield.evaluation import Evaluation, claim
-from scalefield.files import UNITS_TAG, read_image, read_labels, read_map
-from scalefield.generator import Generator, GeneratorConfig
-from scalefield.geometry import read_rigid
+from scalefield.geometry.camera import read_rigid
+from scalefield.geometry.colmap import model_frames, read_model
+from scalefield.geometry.point_clouds import read_points
+from scalefield.io import UNITS_TAG, read_image, read_labels, read_map
 from scalefield.labelling.labeller import LabelConfig, read_records
+from scalefield.labelling.rules import Rules
 from scalefield.labelling.run import Summary
 from scalefield.labelling.run import _claim as claim_labels
 from scalefield.labelling.samples import Job, Piece, Sample, find_jobs
-from scalefield.labelling.verdict import Rules
 from scalefield.mde.cache import MDECache, _checksum
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.hub import Weights
@@ -43,8 +45,6 @@ from scalefield.mde.lite import LiteNet, load_lite
 from scalefield.mde.onnx_mde import load_onnx, read_description
 from scalefield.mde.preprocess import Preprocess
 from scalefield.methods.field import FieldModel, load_field
-from scalefield.naming import MethodSpec
-from scalefield.points import read_points
 from scalefield.training.loop import RunFolder
 from scalefield.web.app import create_app
 from scalefield.web.uploads import Limits, read_depth, read_photo

@@ -15,16 +15,17 @@ from pathlib import Path
 
 import torch
 
-from scalefield.files import write_atomic
-from scalefield.generator import Generator
-from scalefield.integrity import write_sums
+from scalefield.basis.generator import Generator
+from scalefield.io import write_atomic
+from scalefield.io.weights import write_sums
 from scalefield.methods.basis import WEIGHTS
-from scalefield.training.card import basis_card
 from scalefield.training.mde import trained_on
+from scalefield.training.model_card import basis_card
 
 DATA = """Trained on 782 frames of public sample data: KITTI (CC BY-NC-SA 3.0), Taskonomy and
 7-Scenes (both for non-commercial research), SUN3D, an office of Replica, and single recordings of
-rooms, tabletops and bins; and on rooms rendered by `scalefield.training.rooms`. The code is
+rooms, tabletops and bins; and on rooms rendered by `scalefield.training.synthetic_rooms`. The code
+is
 Apache-2.0; the weights inherit what these terms ask of derived works, so take them for research,
 and train your own with the recipe for anything else."""
 

@@ -30,7 +30,7 @@ from scalefield.training.data import CrossFit, TrainingFrame, prepare
 from scalefield.training.field import FieldTraining, train_field
 from scalefield.training.field_batches import make_banks
 from scalefield.training.mde import MDETraining, aligned_by_group, train_mde, trained_on
-from scalefield.training.rooms import Rooms
+from scalefield.training.synthetic_rooms import Rooms
 
 RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
 FOLDS = 3

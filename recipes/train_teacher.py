@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save
 
 from scalefield.datasets import Folder
-from scalefield.files import write_atomic
+from scalefield.io import write_atomic
 from scalefield.mde.vit import load_vit
 from scalefield.training.mde import aligned_by_group
 from scalefield.training.teacher import TEACHER, backbone_from_onnx, train_teacher

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from scalefield.preview import depth_scale
-from scalefield.training.rooms import Rooms
+from scalefield.export.preview import depth_scale
+from scalefield.training.synthetic_rooms import Rooms
 
 SIZE = (150, 200)
 

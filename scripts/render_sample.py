@@ -241,7 +241,7 @@ def main() -> None:
     args = parser.parse_args()
     photograph, depth_m = render(args.processes)
 
-    from scalefield.files import write_atomic, write_depth_png
+    from scalefield.io import write_atomic, write_depth_png
 
     jpeg = io.BytesIO()
     photograph.save(jpeg, "JPEG", quality=90, optimize=True)

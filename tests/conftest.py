@@ -12,6 +12,8 @@ from jaxtyping import install_import_hook
 
 install_import_hook("scalefield", "beartype.beartype")
 
+pytest_plugins = ["aligner_fixtures"]
+
 torch.set_num_threads(1)  # the suite runs on several workers
 
 # A busy machine is no failure: examples have no time limit.

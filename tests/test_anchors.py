@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 
 from scalefield import Anchors, InputError
 from scalefield.anchors import METRES
-from scalefield.files import write_depth_png
+from scalefield.io import write_depth_png
 
 
 def columns(draw_sigma: bool = True) -> st.SearchStrategy[Anchors]:

@@ -99,7 +99,7 @@ def small_frame():
 
 
 def test_a_share_of_the_anchors_is_spoiled_and_no_other():
-    from scalefield.sampling import sample_anchors
+    from scalefield.anchor_sampling import sample_anchors
 
     bench, frame = load(BENCHMARKS / "field.py"), small_frame()
     anchors = sample_anchors(frame.depth_m, frame.mask, "medium", seed=0, name=frame.name)

@@ -1,12 +1,12 @@
 """The command line as a user meets it: files, sentences, exit codes, speed of --help."""
 
-import io
 import json
 import os
 import re
 import subprocess
 import sys
 import warnings
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import scalefield
-from scalefield import METHODS, Anchors, InputError, MDEOutput, files
+from scalefield import METHODS, Anchors, InputError, MDEOutput, io
 from scalefield.cli import COMMANDS, main
 from scalefield.commands.recover import parse_option
 from scalefield.errors import Notice
-from scalefield.outputs import OUTPUTS
+from scalefield.export.result_folder import OUTPUTS
 
 RELATIVE = np.linspace(1, 3, 48).reshape(6, 8).astype(np.float32)
 PIXELS = ([0, 3, 7, 2], [0, 2, 5, 4])
@@ -57,10 +57,10 @@ def test_recover_writes_all_four_files_and_says_so(folder, capsys):
     out = folder / "results" / "here"
     assert sorted(p.name for p in out.iterdir()) == sorted(OUTPUTS)
 
-    exact = files.read_npz(out / "depth.npz", required=("depth_m", "log_scale"))
+    exact = io.read_npz(out / "depth.npz", required=("depth_m", "log_scale"))
     np.testing.assert_allclose(exact["depth_m"], 2 * RELATIVE, rtol=1e-4)
     np.testing.assert_allclose(exact["log_scale"], np.log(2), rtol=1e-4)
-    np.testing.assert_allclose(files.read_depth_png(out / "depth.png"), exact["depth_m"], atol=6e-4)
+    np.testing.assert_allclose(io.read_depth_png(out / "depth.png"), exact["depth_m"], atol=6e-4)
     with Image.open(out / "preview.png") as preview:
         assert preview.mode == "RGB"
     record = json.loads((out / "recovery.json").read_text())
@@ -92,7 +92,7 @@ def test_a_named_mde_sees_the_image(folder, monkeypatch):
 
         return mde
 
-    monkeypatch.setattr("scalefield.recovery.load_mde", load)
+    monkeypatch.setattr("scalefield.api.load_mde", load)
     assert recover("--mde", "mine") == 0
     assert recover() == 0  # the default
     assert recover("--kind", "disparity") == 2  # it knows better
@@ -100,7 +100,7 @@ def test_a_named_mde_sees_the_image(folder, monkeypatch):
 
 
 def test_an_impossible_camera_is_refused_before_the_estimator_runs(folder, monkeypatch, capsys):
-    monkeypatch.setattr("scalefield.recovery.load_mde", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr("scalefield.api.load_mde", lambda *_, **__: pytest.fail("it ran"))
     assert recover("--formats", "ply", "--fov-deg", "180") == 2
     assert "between 0 and 180 degrees, found 180" in capsys.readouterr().err
 
@@ -110,13 +110,13 @@ def test_far_pixels_are_counted_and_other_units_hold_them(folder, capsys):
     assert recover(*OWN) == 0
     far = int((30 * RELATIVE > 65.535).sum())
     assert f"depth.png ends at 65.5 m: {far} farther pixels are 0" in capsys.readouterr().out
-    known = files.read_depth_png("photo_metric/depth.png")
+    known = io.read_depth_png("photo_metric/depth.png")
     assert np.isnan(known).sum() == far
     record = json.loads(Path("photo_metric/recovery.json").read_text())
     assert record["png_overflow_pixels"] == far
     assert recover(*OWN, "--png-units", "256") == 0
     assert "farther" not in capsys.readouterr().out
-    known = files.read_depth_png("photo_metric/depth.png")
+    known = io.read_depth_png("photo_metric/depth.png")
     np.testing.assert_allclose(known, 30 * RELATIVE, atol=0.003)
 
 
@@ -156,7 +156,7 @@ def test_sparse_png_and_npz_anchors_are_read(folder):
     for more in (["anchors.csv"], ["anchors.npz"], ["sparse.png", "--anchor-units", "256"]):
         command = ["recover", "photo.png", *OWN, "--method", "median", "--anchors", *more]
         assert main(command) == 0
-        arrays = files.read_npz(Path("photo_metric/depth.npz"), required=("depth_m",))
+        arrays = io.read_npz(Path("photo_metric/depth.npz"), required=("depth_m",))
         medians.append(np.median(arrays["depth_m"]))
     np.testing.assert_allclose(medians, medians[0], rtol=2e-3)
 
@@ -371,7 +371,7 @@ def test_streams_may_be_closed_or_full(streams, code, said, unbuffered):
 
 
 def test_a_terminal_without_our_letters_is_no_error(folder, monkeypatch):
-    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    out = TextIOWrapper(BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
     assert recover(*OWN) == 0
     assert rb"2.00 \u2026 6.00 m" in out.buffer.getvalue()
@@ -383,7 +383,7 @@ def test_other_libraries_warnings_are_not_for_users(folder, monkeypatch, capsys)
         warnings.warn("a cache is damaged", Notice, stacklevel=1)
         raise MemoryError
 
-    monkeypatch.setattr("scalefield.files.read_image", load)
+    monkeypatch.setattr("scalefield.io.read_image", load)
     assert recover(*OWN) == 1
     said = ["a cache is damaged", "this machine has not enough memory for that"]
     assert capsys.readouterr().err.splitlines() == [f"scalefield: {line}" for line in said]
@@ -395,14 +395,14 @@ def test_torch_without_memory_is_a_sentence_and_other_errors_are_not_hidden(
     def load(path: Path) -> np.ndarray:
         return torch.empty(2**62, dtype=torch.uint8).numpy()
 
-    monkeypatch.setattr("scalefield.files.read_image", load)
+    monkeypatch.setattr("scalefield.io.read_image", load)
     assert recover(*OWN) == 1
     assert capsys.readouterr().err == "scalefield: this machine has not enough memory for that\n"
 
     def fail(path: Path) -> np.ndarray:
         raise RuntimeError("something else")
 
-    monkeypatch.setattr("scalefield.files.read_image", fail)
+    monkeypatch.setattr("scalefield.io.read_image", fail)
     with pytest.raises(RuntimeError, match="something else"):
         recover(*OWN)
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import scalefield as sf
+from scalefield.basis.ridge import Ridge, solve
 from scalefield.methods import METHODS
 from scalefield.posterior import Posterior
-from scalefield.ridge import Ridge, solve
 from test_kernel import KERNEL, points
 
 EPS64, EPS32 = 2.0**-52, 2.0**-23

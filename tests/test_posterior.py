@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scalefield.basis.ridge import Ridge, solve
 from scalefield.kernel import Kernel, Points
 from scalefield.posterior import Posterior
-from scalefield.ridge import Ridge, solve
 from test_kernel import KERNEL, points
 
 cases = {"n": st.integers(1, 20), "seed": st.integers(0, 500)}

@@ -1,330 +1,96 @@
-"""The one door: what it accepts, what it gives back, what it refuses, what it doubts."""
+"""Recovery: the law depth = D_MDE · exp(log-scale), limits, holes, residuals."""
 
-import doctest
-import re
+import dataclasses
+import json
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from PIL import Image
-from scipy.stats import spearmanr
 
-import scalefield as sf
-from scalefield import Anchors, InputError, MDEOutput, recover, recovery
-from scalefield.methods.median import Median
-
-RELATIVE = np.linspace(1, 3, 48).reshape(6, 8)
-ANCHORS = Anchors([0, 3, 7, 2], [0, 2, 5, 4], 2.5 * RELATIVE[[0, 2, 5, 4], [0, 3, 7, 2]])
-IMAGE = np.random.default_rng(0).integers(0, 255, (6, 8, 3), dtype=np.uint8)
+from scalefield import Anchors, MDEOutput
+from scalefield.recovery import DEPTH_LIMITS, Recovery, Rejection
 
 
-class Fake:
-    """An MDE that remembers what it saw."""
-
-    name = "fake"
-
-    def __call__(self, image: np.ndarray) -> MDEOutput:
-        self.seen = image
-        return MDEOutput(torch.from_numpy(RELATIVE).float(), "depth", model=self.name)
-
-
-@given(hnp.arrays(np.float64, (2, 9), elements=st.integers(0, 5)))
-def test_rank_correlation_is_spearmans(values):
-    x, y = values
-    assume(len(set(x)) > 1 and len(set(y)) > 1)
-    wanted = spearmanr(x, y).statistic
-    assert recovery.rank_correlation(x, y) == pytest.approx(wanted, abs=1e-12)
-
-
-def test_numpy_in_numpy_out_torch_in_torch_out():
-    kind, method = "depth", "median"
-    as_numpy = recover(None, ANCHORS, mde_depth=RELATIVE, kind=kind, method=method)
-    as_torch = recover(None, ANCHORS, mde_depth=torch.tensor(RELATIVE), kind=kind, method=method)
-    assert isinstance(as_numpy.depth_m, np.ndarray)
-    assert as_numpy.depth_m.dtype == as_numpy.log_scale.dtype == np.float32
-    assert isinstance(as_torch.depth_m, torch.Tensor)
-    np.testing.assert_array_equal(as_numpy.depth_m, as_torch.depth_m.numpy())
-    np.testing.assert_allclose(as_numpy.depth_m, 2.5 * RELATIVE, rtol=1e-6)
-    assert as_numpy.weights is None
-    assert as_numpy.basis_maps is None
-    assert as_numpy.gating is None
-
-
-@pytest.mark.parametrize("form", ["path", "str", "pil", "array", "tensor"])
-def test_every_form_of_image_reaches_the_mde_as_the_same_pixels(tmp_path, form):
-    path = tmp_path / "image.png"
-    Image.fromarray(IMAGE).save(path)
-    image = {
-        "path": path, "str": str(path), "pil": Image.open(path), "array": IMAGE.copy(),
-        "tensor": torch.tensor(IMAGE),
-    }[form]  # fmt: skip
-    mde = Fake()
-    r = recover(image, ANCHORS, mde=mde, method="median")
-    np.testing.assert_array_equal(mde.seen, IMAGE)
-    assert isinstance(r.depth_m, torch.Tensor if form == "tensor" else np.ndarray)
-    assert (r.report.model, r.report.method) == ("fake", "median")
-
-
-def variants() -> dict[str, np.ndarray]:
-    wide = np.zeros((6, 16))
-    wide[:, ::2] = RELATIVE
-    frozen = RELATIVE.copy()
-    frozen.flags.writeable = False
-    return {
-        "flipped twice": RELATIVE[::-1, ::-1].copy()[::-1, ::-1],
-        "strided": wide[:, ::2],
-        "fortran": np.asfortranarray(RELATIVE),
-        "big endian": RELATIVE.astype(">f4"),
-        "read only": frozen,
-        "float16": RELATIVE.astype(np.float16),
-        "uint16": np.round(RELATIVE * 10000).astype(np.uint16),
-        "int32": np.round(RELATIVE * 10000).astype(np.int32),
-    }
-
-
-@pytest.mark.parametrize("name", variants())
-def test_any_memory_layout_and_number_type_is_read(name):
-    values = variants()[name]
-    before = values.copy()
-    r = recover(None, ANCHORS, mde_depth=values, kind="depth", method="median")
-    np.testing.assert_allclose(r.depth_m, 2.5 * RELATIVE, rtol=2e-3)
-    np.testing.assert_array_equal(values, before)
-
-
-def test_what_a_mask_hides_is_a_hole():
-    hidden = np.ma.masked_array((1000 * RELATIVE).astype(np.uint16), RELATIVE > 2)
-    r = recover(None, ANCHORS, mde_depth=hidden, kind="depth", method="median")
-    np.testing.assert_array_equal(np.isnan(r.depth_m), RELATIVE > 2)
-
-
-def test_a_mirrored_image_reaches_the_mde():
-    mirrored = IMAGE[:, ::-1, ::-1]
-    recover(mirrored, ANCHORS, mde=(mde := Fake()), method="median")
-    np.testing.assert_array_equal(torch.from_numpy(mde.seen).numpy(), mirrored)
+def output(values: object, kind: str = "depth") -> MDEOutput:
+    return MDEOutput(torch.tensor(values, dtype=torch.float64), kind)
 
 
 @given(
-    values=hnp.arrays(np.float32, (4, 5), elements=st.floats(2**-10, 2**10, width=32)),
+    prediction=hnp.arrays(np.float64, (3, 4), elements=st.floats(-1e6, 1e6)),
     kind=st.sampled_from(["depth", "disparity"]),
+    holes=hnp.arrays(bool, (3, 4)),
 )
-def test_inputs_are_never_changed(values, kind):
-    tensor, before = torch.from_numpy(values.copy()), values.copy()
-    anchors = Anchors([0, 4], [0, 3], [1.0, 2.0])
-    recover(None, anchors, mde_depth=values, kind=kind, method="global")
-    recover(None, anchors, mde_depth=tensor, kind=kind, method="global")
-    np.testing.assert_array_equal(values, before)
-    np.testing.assert_array_equal(tensor.numpy(), before)
+def test_depth_is_relative_depth_times_scale(prediction, kind, holes):
+    relative = np.where(holes, np.nan, np.linspace(0.5, 4, 12).reshape(3, 4))
+    mde_output = output(relative, kind)
+    anchors = Anchors([0, 3], [0, 2], [2.0, 8.0])
+    r = Recovery.from_depth(mde_output, anchors, torch.from_numpy(prediction))
+    known = ~holes
+    assert r.report.hole_pixels == holes.sum()
+    assert r.depth_m.dtype == r.log_scale.dtype == torch.float32
+    assert torch.isnan(r.depth_m[torch.from_numpy(holes)]).all()
+    assert torch.isnan(r.log_scale[torch.from_numpy(holes)]).all()
+    product = (mde_output.mde_depth * r.log_scale.double().exp()).numpy()[known]
+    np.testing.assert_allclose(product, r.depth_m.numpy()[known], rtol=1e-4)
+    low, high = DEPTH_LIMITS[0] * 2.0, DEPTH_LIMITS[1] * 8.0
+    assert np.all(r.depth_m.numpy()[known] >= low * 0.999999)
+    assert np.all(r.depth_m.numpy()[known] <= high * 1.000001)
+    unreasonable = ((prediction < low) | (prediction > high)) & known
+    assert r.report.limited_pixels == unreasonable.sum()
 
 
-@pytest.mark.parametrize(
-    ("values", "kind", "sentence"),
-    [
-        (RELATIVE, None, r'kind must be said.*"depth".*"disparity".*found None'),
-        (RELATIVE[None], "depth", r"shape \(height, width\), found \(1, 6, 8\)"),
-        (np.zeros((0, 8)), "depth", "found"),
-        (np.full((6, 8), 9, np.uint8), "depth", "8-bit depth has too few steps"),
-        (np.full((6, 8), 9, np.int8), "depth", "8-bit depth has too few steps"),
-        (RELATIVE > 2, "depth", "array of numbers: found bool"),
-        (RELATIVE + 1j, "depth", "array of numbers: found complex128"),
-        (np.array([["far"]]), "depth", "array of numbers"),
-        (RELATIVE[:3], "depth", r"map is 8×3 pixels and the image 8×6.*--resize"),
-        (RELATIVE.T, "depth", "map is 6×8 pixels and the image 8×6: one of them lies on its side"),
-        (np.full((6, 8), np.nan), "depth", "no usable value"),
-        (-RELATIVE, "depth", "no usable value"),
-        (np.full((6, 8), np.inf), "disparity", "no usable value"),
-        (RELATIVE * 1e300, "depth", r"median of 1.*e\+300, wanted .* between 1e-20 and 1e\+20"),
-        (np.float32(RELATIVE) * np.float32(1e-44), "disparity", "median of 1.*e-44"),
-        (torch.ones(6, 8, dtype=torch.bool), "depth", "found a tensor of torch.bool"),
-        (torch.ones(6, 8, dtype=torch.complex64), "depth", "found a tensor of torch.complex64"),
-        (torch.ones(6, 8).to_sparse(), "depth", "torch.sparse_coo"),
-        (torch.ones(6, 8, device="meta"), "depth", "on meta"),
-    ],
-)
-def test_bad_maps_get_a_sentence(values, kind, sentence):
-    with pytest.raises(InputError, match=sentence):
-        recover(IMAGE, ANCHORS, mde_depth=values, kind=kind, method="median")
+def test_disparity_space_turns_non_positive_into_far_and_counts_it():
+    mde_output = output([[1.0, 2.0, 4.0]], "disparity")
+    anchors = Anchors([1], [0], [5.0])
+    prediction = torch.tensor([[0.0, 0.2, -1.0]], dtype=torch.float64)
+    r = Recovery.from_space(mde_output, anchors, prediction, "disparity")
+    np.testing.assert_allclose(r.depth_m.numpy(), [[5000, 5, 5000]])
+    assert r.report.limited_pixels == 2
+    np.testing.assert_allclose(r.report.residuals_log, [0], atol=1e-12)
+    same = Recovery.from_space(mde_output, anchors, prediction, "depth")
+    np.testing.assert_allclose(same.depth_m.numpy(), [[0.005, 0.2, 0.005]])
 
 
-@pytest.mark.parametrize(
-    ("image", "sentence"),
-    [
-        (IMAGE[..., 0], r"uint8 of shape \(height, width, 3\), found uint8 of shape \(6, 8\)"),
-        (IMAGE / 255, "found float64"),
-        (np.zeros((6, 8, 4), np.uint8), r"found uint8 of shape \(6, 8, 4\)"),
-        (np.zeros((0, 8, 3), np.uint8), "found uint8"),
-        (Image.new("RGB", (0, 5)), "found uint8"),
-        (Image.new("I;16", (8, 6)), "8 bits a channel, found mode I;16"),
-        ("missing.jpg", "^missing.jpg: no such file"),
-        (None, "nothing to look at"),
-    ],
-)
-def test_bad_images_get_a_sentence(image, sentence):
-    with pytest.raises(InputError, match=sentence):
-        recover(image, ANCHORS, mde=Fake(), method="median")
+def test_residuals_and_rejections_speak_of_the_right_anchors():
+    mde_output = output([[1.0, 2.0, 4.0]])
+    anchors = Anchors([0, 1, 2], [0, 0, 0], [1.0, 2.0, 100.0])
+    r = Recovery.from_log_scale(
+        mde_output, anchors, torch.tensor(np.log(2.0)), rejected=(Rejection(2, "outlier"),)
+    )
+    np.testing.assert_allclose(r.depth_m.numpy(), [[2, 4, 8]])
+    np.testing.assert_allclose(r.report.residuals_log, [np.log(2), np.log(2)])
+    assert (r.report.anchors_given, r.report.anchors_used) == (3, 2)
+    assert r.report.rejected == (Rejection(2, "outlier"),)
 
 
-@pytest.mark.parametrize(
-    ("anchors", "sentence"),
-    [
-        (Anchors([], [], []), "no anchors: at least one"),
-        (Anchors([8], [0], [1.0]), r"1 of 1 anchors lie outside.*8×6.*#0 at u=8, v=0"),
-        (Anchors([0, 0], [0, -1], [1.0, 1.0]), r"#1 at u=0, v=-1"),
-    ],
-)
-def test_bad_anchors_get_a_sentence(anchors, sentence):
-    with pytest.raises(InputError, match=sentence):
-        recover(None, anchors, mde_depth=RELATIVE, kind="depth", method="median")
+def test_report_is_plain_json_and_numpy_changes_only_the_maps():
+    r = Recovery.from_depth(
+        output([[1.0, 2.0]]), Anchors([0], [0], [3.0]), torch.ones(1, 2), warnings=("careful",)
+    )
+    again = json.loads(json.dumps(r.report.as_dict(), allow_nan=False))
+    assert again["warnings"] == ["careful"]
+    assert again["kind"] == "depth"
+    with_weights = dataclasses.replace(r, weights=torch.ones(2, requires_grad=True))
+    n = with_weights.numpy()
+    assert isinstance(n.depth_m, np.ndarray)
+    assert isinstance(n.weights, np.ndarray)
+    assert n.basis_maps is None
+    assert n.report is r.report
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"method": "magic"}, "no method 'magic'; there are .*median"),
-        ({"method": "median", "bandwidth": 3}, "method median has no option 'bandwidth'"),
-        ({"method": Median(), "space": "depth"}, "options belong to a method given by name"),
-        ({"method": "median", "kind": "disparity"}, "fake gives depth, and not disparity"),
-        ({"method": "median", "resize": True}, "resize speaks of a map of your own"),
-        ({"mde_depth": RELATIVE, "kind": "depth"}, "mde_depth brings your own map and mde makes"),
-        ({"method": Median}, r"Median is a class of methods; give one of them, as Median\(\) is"),
-        ({"method": lambda mde_output, anchors: None}, "<lambda> must give a Recovery, found None"),
-        ({"method": "lwlr", "bandwidth": np.inf}, "bandwidth must be .*float.*, found inf"),
-        ({"method": "lwlr", "blend": 10**30}, "blend must be float, found 10000"),
-        ({"method": "global", "seed": np.nan}, "seed must be int, found nan"),
-        ({"method": "global", "seed": True}, "seed must be int, found True"),
-        ({"method": "basis", "ridge": 0.1}, r"ridge must be .*Ridge.*None, found 0.1"),
-        ({"method": "field", "model": None}, "model must be .*found None"),
-        ({"method": "piecewise", "edges": b"x"}, "edges must be .*found b'x'"),
-    ],
-)
-def test_bad_choices_get_a_sentence(arguments, sentence):
-    with pytest.raises(InputError, match=sentence):
-        recover(IMAGE, ANCHORS, mde=Fake(), **arguments)
+def test_gradients_reach_the_prediction():
+    log_scale = torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)
+    r = Recovery.from_log_scale(output([[1.0, 2], [3, 4]]), Anchors([0], [0], [1.0]), log_scale)
+    r.depth_m.sum().backward()
+    torch.testing.assert_close(log_scale.grad, torch.tensor([[1.0, 2], [3, 4]]).double())
 
 
-def test_wrong_types_get_a_sentence_where_nobody_checks_annotations(said_of):
-    calls = {
-        "anchors=[(1, 2, 3)]": "anchors must be an Anchors (Anchors.read reads files), found list",
-        "method=None": "a method is a name or a function, found None",
-        "mde=None": "an MDE is a name, or gives an MDEOutput for an image; found NoneType",
-        "mde=lambda image: 3": "an MDE is a name, or gives an MDEOutput for an image; found int",
-    }
-    prepare = [
-        "image = numpy.zeros((6, 8, 3), numpy.uint8)",
-        "right = dict(anchors=scalefield.Anchors([1], [2], [3]), method='median')",
-    ]
-    tried = [f"scalefield.recover(image, **{{**right, **dict({wrong})}})" for wrong in calls]
-    assert said_of(prepare, tried) == list(calls.values())
-
-
-def test_a_map_on_its_side_is_never_squashed():
-    with pytest.raises(InputError, match="turn the map"):
-        recover(IMAGE, ANCHORS, mde_depth=RELATIVE.T, kind="depth", resize=True)
-
-
-def test_resize_must_be_allowed_and_keeps_edges():
-    small = RELATIVE[::2, ::2]
-    r = recover(IMAGE, ANCHORS, mde_depth=small, kind="depth", method="median", resize=True)
-    assert r.depth_m.shape == (6, 8)
-    ratio = r.depth_m / np.repeat(np.repeat(small, 2, 0), 2, 1)
-    np.testing.assert_allclose(ratio, ratio[0, 0], rtol=1e-5)  # values are copied, none invented
-
-
-def test_holes_stay_holes_and_their_anchors_are_named():
-    relative = RELATIVE.copy()
-    relative[0, 0], relative[4, 2], relative[1, 1] = np.nan, 0, np.inf
-    r = recover(None, ANCHORS, mde_depth=relative, kind="depth", method="median")
-    assert [(x.anchor, x.reason) for x in r.report.rejected] == [
-        (0, "no relative depth here"),
-        (3, "no relative depth here"),
-    ]
-    assert (r.report.anchors_given, r.report.anchors_used, r.report.hole_pixels) == (4, 2, 3)
-    np.testing.assert_array_equal(np.isnan(r.depth_m), ~(np.isfinite(relative) & (relative > 0)))
-    with pytest.raises(InputError, match="none of the 1 anchors lies on a pixel with a relative"):
-        recover(None, ANCHORS[:1], mde_depth=relative, kind="depth", method="median")
-
-
-def test_rejections_of_a_method_are_counted_as_the_user_counts():
-    relative = RELATIVE.copy()
-    relative[0, 0] = np.nan  # the user's anchor 0 never reaches the method
-
-    def picky(mde_output: MDEOutput, anchors: Anchors) -> sf.Recovery:
-        dropped = (sf.result.Rejection(1, "disliked"),)  # the second that it was handed
-        log_scale = torch.zeros(())
-        return sf.Recovery.from_log_scale(mde_output, anchors, log_scale, rejected=dropped)
-
-    r = recover(None, ANCHORS, mde_depth=relative, kind="depth", method=picky)
-    assert [(x.anchor, x.reason) for x in r.report.rejected] == [
-        (0, "no relative depth here"), (2, "disliked"),
-    ]  # fmt: skip
-    assert "picky" in r.report.method
-
-
-@pytest.mark.parametrize(("truth", "declared"), [("depth", "disparity"), ("disparity", "depth")])
-def test_the_wrong_kind_is_doubted_with_evidence(truth, declared):
-    values = RELATIVE if truth == "depth" else 1 / RELATIVE
-    right = recover(None, ANCHORS, mde_depth=values, kind=truth, method="median")
-    assert right.report.warnings == ()
-    wrong = recover(None, ANCHORS, mde_depth=values, kind=declared, method="median")
-    (warning,) = wrong.report.warnings
-    assert f"declared {declared}" in warning
-    assert "rank correlation -1.00" in warning
-    assert warning.endswith(f"is it {truth}?")
-
-
-def test_anchors_in_millimetres_are_doubted():
-    metres = recover(None, ANCHORS, mde_depth=RELATIVE, kind="depth", method="median")
-    assert metres.report.warnings == ()
-    millimetres = sf.Anchors(ANCHORS.u, ANCHORS.v, 1000 * ANCHORS.depth_m)
-    (warning,) = recover(
-        None, millimetres, mde_depth=RELATIVE, kind="depth", method="median"
-    ).report.warnings
-    typical = np.median(millimetres.depth_m)
-    assert warning.startswith(f"half of the anchors are {typical:.0f} m away or more")
-    assert warning.endswith("are they millimetres?")
-
-
-def test_disparity_below_zero_is_doubted():
-    """Depth cannot be told from it: all such pixels are equally far, and no number overflows."""
-    disparity = 1 / RELATIVE
-    shifted = disparity - np.quantile(disparity, 0.25)
-    bring = {"kind": "disparity", "method": "median"}
-    (warning,) = recover(None, ANCHORS, mde_depth=shifted, **bring).report.warnings
-    assert re.match("2[0-9] % of the disparity map is not above zero and counts as equ", warning)
-    for right in (disparity, shifted - shifted.min()):  # zeros are infinitely far, and mean it
-        assert recover(None, ANCHORS, mde_depth=right, **bring).report.warnings == ()
-
-
-@pytest.mark.parametrize("method", ["field", "median"])
-@pytest.mark.parametrize("factor", [0, -1e-15, -1, -1e15])
-def test_disparity_that_is_nowhere_above_zero_is_a_plane(factor, method):
-    values = factor / RELATIVE
-    r = recover(None, ANCHORS, mde_depth=values, kind="disparity", method=method)
-    plane = recover(None, ANCHORS, mde_depth=np.ones((6, 8)), kind="disparity", method=method)
-    np.testing.assert_allclose(r.depth_m, plane.depth_m, rtol=1e-5)
-    assert r.report.warnings[0].startswith("100 % of the disparity map is not above zero")
-
-
-def test_three_anchors_are_too_few_to_doubt():
-    r = recover(None, ANCHORS[:3], mde_depth=1 / RELATIVE, kind="depth", method="median")
-    assert r.report.warnings == ()
-
-
-def test_options_are_recorded():
-    r = recover(None, ANCHORS, mde_depth=RELATIVE, kind="depth", method="global", space="disparity")
-    assert r.report.options["space"] == "disparity"
-
-
-def test_the_docstrings_example_runs():
-    results = doctest.testmod(recovery)
-    assert results.attempted > 0
-    assert results.failed == 0
-
-
-def test_public_names_load_lazily_and_wrong_ones_fail():
-    assert set(sf.__all__) <= set(dir(sf))
-    assert all(hasattr(sf, name) for name in sf.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'recovr'"):
-        sf.recovr
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_any_float_type_gives_float32(dtype):
+    mde_output = MDEOutput(torch.tensor([[1.0, 2.0]], dtype=dtype), "depth")
+    r = Recovery.from_depth(mde_output, Anchors([0], [0], [3.0]), 3 * mde_output.mde_depth)
+    assert r.depth_m.dtype == torch.float32
+    np.testing.assert_allclose(r.depth_m.numpy(), [[3, 6]])

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scalefield.anchors import Anchors as Anchors
+    from scalefield.api import recover as recover
     from scalefield.errors import InputError as InputError
     from scalefield.mde.output import MDEOutput as MDEOutput
     from scalefield.methods import METHODS as METHODS
-    from scalefield.recovery import recover as recover
-    from scalefield.result import Recovery as Recovery
-    from scalefield.result import Report as Report
+    from scalefield.recovery import Recovery as Recovery
+    from scalefield.recovery import Report as Report
     from scalefield.suggestion import suggest as suggest
 
 __version__ = "0.1.0"

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from scalefield.errors import InputError, brief
-from scalefield.files import read_depth_png, read_npz, read_text, write_atomic, write_depth_png
+from scalefield.io import read_depth_png, read_npz, read_text, write_atomic, write_depth_png
 
 METRES = (1e-12, 1e12)
 """What a depth or its deviation may be: recovered depth, a thousand times beyond it, and ratios

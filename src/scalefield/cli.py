@@ -30,8 +30,8 @@ from scalefield.commands.reproduce import ReproduceCommand
 from scalefield.commands.suggest import SuggestCommand
 from scalefield.commands.train import TrainCommand, TrainMdeCommand
 from scalefield.commands.web import WebCommand
-from scalefield.ending import ends_when_asked
 from scalefield.errors import InputError, MissingExtra, brief
+from scalefield.runtime.signals import ends_when_asked
 
 
 class Command(Protocol):

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from scalefield.basis.cues import upsample
 from scalefield.bends import (
     Bends,
     Sights,
@@ -18,7 +19,6 @@ from scalefield.bends import (
     rough_terms,
     smooth_terms,
 )
-from scalefield.cues import upsample
 from scalefield.cusps import cusps_for
 from scalefield.hearing import FEW
 from scalefield.kernel import term_names

@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from scalefield.devices import one_thread
 from scalefield.kernel import Kernel, Points
+from scalefield.runtime.devices import one_thread
 
 FEWEST = 5
 """Of fewer anchors none is doubted: there is no majority."""

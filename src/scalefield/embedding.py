@@ -14,8 +14,8 @@ import torch.nn.functional as nnf
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from scalefield.cues import GRID_CELLS, geometric_cues
-from scalefield.generator import Trunk, project
+from scalefield.basis.cues import GRID_CELLS, geometric_cues
+from scalefield.basis.generator import Trunk, project
 from scalefield.kernel import Points
 
 MOST_MEAN = 0.7

@@ -26,9 +26,9 @@ from scalefield.methods.field import (
     spread,
     told,
 )
-from scalefield.methods.options import require
-from scalefield.result import Recovery, Rejection, without
+from scalefield.recovery import Recovery, Rejection, without
 from scalefield.scene import Scene
+from scalefield.validation import require
 
 
 @dataclass

@@ -11,12 +11,12 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.cues import grid_shape
+from scalefield.api import relative_depth, require_anchors
+from scalefield.basis.cues import grid_shape
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
 from scalefield.mde import MDE, Kind, MDEOutput
 from scalefield.methods.field import EXACT_ANCHORS, Field, noise_log
-from scalefield.recovery import relative_depth, require_anchors
 
 CELLS = 40
 """Cells along the longer side in which the doubt is weighed, up to 1,600 in all. Their middles are

@@ -8,10 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
+from scalefield.benchmark.method_spec import parse_methods
+from scalefield.benchmark.run import Evaluation
 from scalefield.datasets import Folder
-from scalefield.evaluation import Evaluation
 from scalefield.mde import MDEOutput
-from scalefield.naming import parse_methods
 
 RANGES_M = {"*": (0.1, 20.0)}
 

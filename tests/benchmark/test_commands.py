@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from scalefield.benchmark.method_spec import parse_methods
 from scalefield.cli import main
 from scalefield.commands.data import parse_ranges
 from scalefield.commands.reproduce import paper_methods
 from scalefield.errors import InputError
-from scalefield.naming import parse_methods
 
 RED = """
 import torch

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from scalefield.benchmark.diagnosis import PARTS, Diagnoser
+from scalefield.benchmark.diagnosis_summary import collect
 from scalefield.cli import main
-from scalefield.diagnosis import PARTS, Diagnoser
-from scalefield.diagnosis_summary import collect
 
 RED = """
 import torch

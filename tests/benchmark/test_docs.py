@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scalefield.evaluation import Evaluator, run
-from scalefield.naming import MethodSpec
-from scalefield.scoring import score_files
+from scalefield.benchmark.method_spec import MethodSpec
+from scalefield.benchmark.run import Evaluator, run
+from scalefield.benchmark.score import score_files
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmark.md"
 

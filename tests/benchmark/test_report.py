@@ -10,17 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from scalefield.cli import main
-from scalefield.errors import InputError
-from scalefield.evaluation import Evaluator, run
-from scalefield.gallery import write_gallery
-from scalefield.generator import Generator, GeneratorConfig
-from scalefield.metrics import LEVELS
-from scalefield.report import figures, load_run, write_report
-from scalefield.report.page import Panel, Section, render
-from scalefield.report.paper import MAIN
-from scalefield.report.runs import ablation_series
-from scalefield.report.tables import (
+from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.benchmark.gallery import write_gallery
+from scalefield.benchmark.metrics import LEVELS
+from scalefield.benchmark.report import figures, load_run, write_report
+from scalefield.benchmark.report.page import Panel, Section, render
+from scalefield.benchmark.report.paper import MAIN
+from scalefield.benchmark.report.runs import ablation_series
+from scalefield.benchmark.report.tables import (
     Cell,
     Table,
     all_tables,
@@ -30,8 +27,11 @@ from scalefield.report.tables import (
     paper_table,
     spectral_table,
 )
-from scalefield.report.text import csv_text, latex, markdown, missing, overview
-from scalefield.scoring import EVERYWHERE, score_files
+from scalefield.benchmark.report.text import csv_text, latex, markdown, missing, overview
+from scalefield.benchmark.run import Evaluator, run
+from scalefield.benchmark.score import EVERYWHERE, score_files
+from scalefield.cli import main
+from scalefield.errors import InputError
 
 TABLE = Table(
     "toy",

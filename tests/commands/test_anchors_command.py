@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scalefield import Anchors, files
+from scalefield import Anchors, io
 from scalefield.cli import main
-from scalefield.geometry import Camera, ray_length, unproject
+from scalefield.geometry.camera import Camera, ray_length, unproject
 
 SHAPE = (24, 32)
 CAMERA = Camera(30.0, 30.0, 15.5, 11.5)
@@ -24,7 +24,7 @@ def depth_m(tmp_path, monkeypatch) -> np.ndarray:
     depth_m = 2 + np.linspace(0, 1, 32) * np.ones((24, 1))
     depth_m[3:9, 4:20] = np.nan
     np.save("cloud.npy", unproject(depth_m, CAMERA)[np.isfinite(depth_m)])
-    files.write_depth_png("frame.png", depth_m, 1000.0)
+    io.write_depth_png("frame.png", depth_m, 1000.0)
     np.save("ray.npy", depth_m * ray_length(SHAPE, CAMERA))
     return depth_m
 
@@ -77,7 +77,7 @@ def test_a_depth_camera_beside_the_photographs(depth_m):
 def test_pixels_that_hang_between_two_surfaces_are_no_anchors(depth_m):
     depth_m[12:20, 5:15] = 1.0
     depth_m[12:20, 15] = 1.6  # mixed: neither the box nor the wall
-    files.write_depth_png("frame.png", depth_m, 1000.0)
+    io.write_depth_png("frame.png", depth_m, 1000.0)
     assert run("--depth", "frame.png") == 0
     seen = as_map()
     assert np.isnan(seen[12:20, 15]).all()
@@ -161,7 +161,7 @@ def test_native_kitti_equals_pykitti(shared_data, tmp_path):
     u, v, z = raw.calib.P_rect_20 @ raw.calib.T_cam0_velo @ points.T.astype(np.float64)
     front = z > 0
     column, row = (np.floor(c[front] / z[front] + 0.5).astype(int) for c in (u, v))
-    shape = files.read_image(photo).shape[:2]
+    shape = io.read_image(photo).shape[:2]
     inside = (row >= 0) & (row < shape[0]) & (column >= 0) & (column < shape[1])
     nearest = np.full(shape, np.inf)
     np.minimum.at(nearest, (row[inside], column[inside]), z[front][inside])

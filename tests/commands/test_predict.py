@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from scalefield.cli import main
-from scalefield.files import read_image
+from scalefield.io import read_image
 from scalefield.mde import load_mde
 from scalefield.mde.cache import MDECache
 

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from scalefield.cli import main
-from scalefield.files import write_depth_png
+from scalefield.io import write_depth_png
 from scalefield.mde.lite import WEIGHTS
 from scalefield.training.mde import trained_on
 from training.world import World

@@ -5,9 +5,9 @@ from PIL import Image
 from scalefield.datasets import open_dataset
 from scalefield.datasets.kitti import read_calibration
 from scalefield.errors import InputError
-from scalefield.files import read_depth_png
-from scalefield.geometry import remove_see_through
-from scalefield.points import read_points
+from scalefield.geometry.camera import remove_see_through
+from scalefield.geometry.point_clouds import read_points
+from scalefield.io import read_depth_png
 
 DRIVE = "2011_09_26_drive_0009_sync"
 CAM_TO_CAM = """calib_time: 09-Jan-2012 13:57:47

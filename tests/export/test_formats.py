@@ -9,13 +9,13 @@ import trimesh
 from PIL import Image
 from scipy.spatial import cKDTree
 
-from scalefield import Anchors, files
+from scalefield import Anchors, io
 from scalefield.cli import main
 from scalefield.commands.recover import RecoverCommand
 from scalefield.errors import InputError
 from scalefield.export import FORMATS, IN_SPACE, View, write_formats
-from scalefield.geometry import Camera, unproject
-from scalefield.points import read_points
+from scalefield.geometry.camera import Camera, unproject
+from scalefield.geometry.point_clouds import read_points
 
 SHAPE = (24, 32)
 CAMERA = Camera(30.0, 30.0, 15.5, 11.5)
@@ -88,7 +88,7 @@ def test_ply_carries_normals_and_uncertainty(tmp_path, view):
 def test_exr_pfm_and_normals_read_back(tmp_path, view):
     names = write_formats(tmp_path, ("exr", "pfm", "normals"), view)
     for name in names[:2]:
-        np.testing.assert_array_equal(files.read_map(tmp_path / name), view.depth_m)
+        np.testing.assert_array_equal(io.read_map(tmp_path / name), view.depth_m)
     with Image.open(tmp_path / "normals.png") as picture:
         colours = np.asarray(picture)
     exact = np.load(tmp_path / "normals.npy")
@@ -152,5 +152,5 @@ def test_recover_writes_formats_beside_its_own_files(tmp_path, view, monkeypatch
     expected = factor * unproject(view.depth_m, CAMERA)[20, 5]
     assert cKDTree(cloud).query(expected)[0] < 1e-4
     np.testing.assert_allclose(
-        files.read_map(tmp_path / "out" / "depth.pfm"), factor * view.depth_m, rtol=1e-5
+        io.read_map(tmp_path / "out" / "depth.pfm"), factor * view.depth_m, rtol=1e-5
     )

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from scalefield import Anchors, MDEOutput
+from scalefield.api import recover_from
+from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.cli import main
 from scalefield.export.onnx import OPSET, export_onnx
-from scalefield.generator import Generator, GeneratorConfig
 from scalefield.methods.basis import Basis, load_generator
-from scalefield.recovery import recover_from
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")

@@ -17,15 +17,15 @@ import torch
 from PIL import Image
 
 from scalefield import Anchors, InputError, MDEOutput
+from scalefield.api import recover_from
 from scalefield.cli import main
-from scalefield.labelling.evidence import held_out_errors
+from scalefield.labelling.figures import held_out_errors
 from scalefield.labelling.labeller import LabelConfig
+from scalefield.labelling.rules import Rules
 from scalefield.labelling.run import label
 from scalefield.labelling.runners import DEAD, run_pool, run_ray
 from scalefield.labelling.samples import find_jobs
-from scalefield.labelling.verdict import Rules
 from scalefield.methods import make_method
-from scalefield.recovery import recover_from
 
 KEYS = ["more/p5", "p0", "p1", "p2", "p3", "p4"]
 GENEROUS = ("--max-error", "10", "--min-in-range", "0", "--max-std-log", "10")

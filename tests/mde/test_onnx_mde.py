@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from scalefield.errors import InputError, MissingExtra
-from scalefield.files import read_image
+from scalefield.io import read_image
 from scalefield.mde import load_mde
 from scalefield.mde.onnx_mde import OnnxConfig, load_onnx, parse_config
 

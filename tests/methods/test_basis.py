@@ -5,8 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalefield.anchors import Anchors
+from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.basis.ridge import LITERAL, Ridge
+from scalefield.basis.targets import anchor_weights, targets
 from scalefield.errors import InputError
-from scalefield.generator import Generator, GeneratorConfig
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import (
     WEIGHTS,
@@ -15,8 +17,6 @@ from scalefield.methods.basis import (
     load_generator,
     shipped,
 )
-from scalefield.ridge import LITERAL, Ridge
-from scalefield.targets import anchor_weights, targets
 
 
 def world(seed=0, shape=(45, 60)):

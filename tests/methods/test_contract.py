@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import scalefield as sf
+from scalefield.api import bring_depth, recover_from
 from scalefield.mde.output import MDEOutput
 from scalefield.methods import METHODS
 from scalefield.methods.basis import Basis
@@ -15,7 +16,6 @@ from scalefield.methods.field import Field
 from scalefield.methods.interpolate import Interpolate
 from scalefield.methods.log_kernel import LogKernel
 from scalefield.methods.median import Median
-from scalefield.recovery import bring_depth, recover_from
 
 SHAPE = (24, 32)
 

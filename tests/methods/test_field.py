@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalefield.anchors import Anchors
+from scalefield.api import recover_from
+from scalefield.basis.ridge import Ridge
 from scalefield.embedding import FieldMaps, FieldNet, FieldNetConfig, Layout
 from scalefield.errors import InputError
 from scalefield.kernel import Kernel, Term
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import Basis, load_generator
 from scalefield.methods.field import Field, FieldModel, load_field
-from scalefield.recovery import recover_from
-from scalefield.ridge import Ridge
 
 
 def world(seed=0, shape=(45, 60)):

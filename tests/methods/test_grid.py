@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalefield import Anchors, InputError
-from scalefield.methods.affine import Samples, fit_scale
+from scalefield.alignment.affine import Samples, fit_scale
 from scalefield.methods.grid import Grid
 
 

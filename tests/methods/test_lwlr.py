@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from scalefield import Anchors, InputError, MDEOutput
-from scalefield.methods.affine import Samples, fit_affine
+from scalefield.alignment.affine import Samples, fit_affine
 from scalefield.methods.global_affine import Global
 from scalefield.methods.lwlr import LWLR, Local
 

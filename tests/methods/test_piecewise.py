@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalefield import Anchors, InputError
-from scalefield.methods.affine import Samples
+from scalefield.alignment.affine import Samples
 from scalefield.methods.global_affine import Global
 from scalefield.methods.piecewise import Piecewise, fit_bins
 

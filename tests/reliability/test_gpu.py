@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from scalefield.anchors import Anchors
+from scalefield.api import recover_from
 from scalefield.mde.lite import load_lite
 from scalefield.mde.output import MDEOutput
 from scalefield.methods import METHODS
 from scalefield.methods.field import Field
-from scalefield.recovery import recover_from
-from scalefield.result import Recovery
+from scalefield.recovery import Recovery
 from scalefield.stream import Stream
 from scalefield.suggestion import suggest_from
 

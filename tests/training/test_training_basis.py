@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.basis.ridge import LITERAL
 from scalefield.errors import InputError
-from scalefield.generator import Generator, GeneratorConfig
-from scalefield.ridge import LITERAL
 from scalefield.training.basis import (
     BasisTraining,
     default_preset,

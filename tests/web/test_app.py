@@ -276,8 +276,8 @@ def test_names_of_strangers_are_only_names(name: str, kept: str) -> None:
 
 
 def test_files_come_home(client: TestClient, room: dict, tmp_path) -> None:
-    from scalefield.files import read_depth_png, read_npz
-    from scalefield.points import read_points
+    from scalefield.geometry.point_clouds import read_points
+    from scalefield.io import read_depth_png, read_npz
 
     def fetch(name: str, **more: object):
         edit = {"anchors": room["anchors"], **more}

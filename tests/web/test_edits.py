@@ -4,7 +4,7 @@ import torch
 
 import scalefield as sf
 from scalefield.anchors import Anchors
-from scalefield.cues import upsample
+from scalefield.basis.cues import upsample
 from scalefield.errors import InputError
 from scalefield.methods import METHODS
 from scalefield.web.edits import (
@@ -71,7 +71,7 @@ def test_files_hold_exactly_what_recover_gives(session, method: str) -> None:
 
 
 def test_anchors_on_holes_are_named(prepared) -> None:
-    from scalefield.recovery import bring_depth
+    from scalefield.api import bring_depth
 
     session = prepared(64, 48)
     depth = session.relative.output.mde_depth.numpy().copy()

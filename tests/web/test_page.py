@@ -10,7 +10,7 @@ import pytest
 
 import scalefield as sf
 from scalefield import samples
-from scalefield.files import read_npz
+from scalefield.io import read_npz
 from scalefield.web.server import STATIC
 
 sync_api = pytest.importorskip("playwright.sync_api")

@@ -86,7 +86,7 @@ def test_a_failure_is_told_and_leaves_nobody_waiting(
 
 
 def test_measurable_cells_are_off_the_frame_and_off_holes(prepared) -> None:
-    from scalefield.recovery import bring_depth
+    from scalefield.api import bring_depth
     from scalefield.web.sessions import measurable
 
     depth = np.linspace(1, 2, 320 * 240).reshape(240, 320)

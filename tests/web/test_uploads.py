@@ -108,7 +108,7 @@ def test_depth_is_read_from_bytes() -> None:
 
 def test_exr_is_measured_by_its_header(tmp_path_factory: pytest.TempPathFactory) -> None:
     pytest.importorskip("OpenEXR")
-    from scalefield.files import write_map
+    from scalefield.io import write_map
 
     path = tmp_path_factory.mktemp("exr") / "d.exr"
     values = np.random.default_rng(0).uniform(1, 9, (6, 8)).astype(np.float32)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from scalefield.anchors import Anchors
-    from scalefield.geometry import Camera
+    from scalefield.geometry.camera import Camera
 
 Intrinsics = Annotated[
     tuple[float, float, float, float] | None, tyro.conf.arg(metavar="FX FY CX CY")
@@ -74,9 +74,9 @@ class AnchorsCommand:
 
     def run(self) -> None:
         """Project, write, and say how many there are."""
-        from scalefield.files import read_image, spare_inputs
-        from scalefield.orientation import say_if_turned
-        from scalefield.sampling import sample_anchors
+        from scalefield.anchor_sampling import sample_anchors
+        from scalefield.geometry.exif import say_if_turned
+        from scalefield.io import read_image, spare_inputs
 
         self.check()
         given = (self.image, self.points, self.depth, self.extrinsics, self.pose)
@@ -128,7 +128,7 @@ class AnchorsCommand:
 
     def from_points(self, shape: tuple[int, int]) -> Anchors:
         """Anchors from the cloud."""
-        from scalefield.points import read_points
+        from scalefield.geometry.point_clouds import read_points
 
         assert self.points is not None
         points_m = read_points(self.points, bin_columns=self.bin_columns)
@@ -144,8 +144,8 @@ class AnchorsCommand:
         import numpy as np
 
         from scalefield.anchors import Anchors
-        from scalefield.files import read_depth_png, read_map
-        from scalefield.geometry import Camera, depth_edges, ray_length, unproject
+        from scalefield.geometry.camera import Camera, depth_edges, ray_length, unproject
+        from scalefield.io import read_depth_png, read_map
 
         assert self.depth is not None
         if self.depth.suffix.lower() == ".png":
@@ -178,7 +178,7 @@ class AnchorsCommand:
         """The photograph's camera."""
         from dataclasses import replace
 
-        from scalefield.geometry import find_camera
+        from scalefield.geometry.camera import find_camera
 
         camera = find_camera(self.intrinsics, self.fov_deg, shape)
         if camera is None:
@@ -189,7 +189,7 @@ class AnchorsCommand:
         """The rigid motion into the camera; None if the points are there already."""
         import numpy as np
 
-        from scalefield.geometry import read_rigid
+        from scalefield.geometry.camera import read_rigid
 
         if self.pose:
             return np.linalg.inv(read_rigid(self.pose))
@@ -203,7 +203,7 @@ class AnchorsCommand:
         motion: np.ndarray | None,
     ) -> Anchors:
         """`anchors_from_points` as the flags say."""
-        from scalefield.points import SeeThrough, anchors_from_points
+        from scalefield.geometry.point_clouds import SeeThrough, anchors_from_points
 
         rule = SeeThrough(self.window) if self.window else SeeThrough()
         return anchors_from_points(

@@ -14,7 +14,7 @@ from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 
 if TYPE_CHECKING:
-    from scalefield.colmap import ColmapFrame
+    from scalefield.geometry.colmap import ColmapFrame
 
 
 UNSURE = (
@@ -59,12 +59,12 @@ class ColmapCommand:
         """Recover frame by frame; 1 if an image could not be read."""
         from tqdm import tqdm
 
-        from scalefield.colmap import stems
-        from scalefield.colmap import undistort as undistort_images
-        from scalefield.files import write_json
+        from scalefield.geometry.colmap import stems
+        from scalefield.geometry.colmap import undistort as undistort_images
+        from scalefield.io import write_json
         from scalefield.mde import load_mde
         from scalefield.methods import make_method
-        from scalefield.provenance import provenance
+        from scalefield.runtime.provenance import provenance
 
         self.check()
         sparse, images = self.sparse, self.images
@@ -112,7 +112,7 @@ class ColmapCommand:
         import numpy as np
 
         from scalefield.export.splatting import write_inverse_depth
-        from scalefield.files import write_json
+        from scalefield.io import write_json
 
         scale = max(1 / record["nearest"] for record in done.values())
         clipped = {}
@@ -126,7 +126,7 @@ class ColmapCommand:
 
     def frames(self, sparse: Path) -> tuple[list[ColmapFrame], dict[str, int]]:
         """The model's frames with points enough, and the others' names with what they have."""
-        from scalefield.colmap import model_frames, read_model, split_poor
+        from scalefield.geometry.colmap import model_frames, read_model, split_poor
 
         model = read_model(sparse)
         found = model_frames(model, min_track=self.min_track, max_error_px=self.max_error_px)
@@ -170,10 +170,10 @@ class _Recover:
     def __call__(self, stem: str, frame: ColmapFrame) -> dict[str, Any]:
         import numpy as np
 
+        from scalefield.api import recover_from
         from scalefield.export.splatting import write_npy_depth
-        from scalefield.files import read_image
-        from scalefield.orientation import Orientation
-        from scalefield.recovery import recover_from
+        from scalefield.geometry.exif import Orientation
+        from scalefield.io import read_image
 
         path = self.images / frame.name
         image = read_image(path)  # upright, as estimators know the world

@@ -21,8 +21,8 @@ class DemoCommand:
     def run(self) -> None:
         """Do what `scalefield recover` does, then read the file it wrote and measure the error."""
         from scalefield import samples
-        from scalefield.files import read_npz
-        from scalefield.metrics import Truth, metrics, sums
+        from scalefield.benchmark.metrics import Truth, metrics, sums
+        from scalefield.io import read_npz
 
         sample = samples.load()
         RecoverCommand(

@@ -32,16 +32,16 @@ class DiagnoseCommand:
         """Write everything, and print what it says."""
         from tqdm import tqdm
 
+        from scalefield.benchmark.diagnosis import Diagnoser, ImageDiagnosis
+        from scalefield.benchmark.diagnosis_summary import collect, write_images
+        from scalefield.benchmark.report.advice import overview
+        from scalefield.benchmark.report.diagnosis_figures import take_apart
+        from scalefield.benchmark.report.diagnosis_page import ranked, write_page
+        from scalefield.benchmark.score import readable
         from scalefield.datasets.splits import thin
-        from scalefield.diagnosis import Diagnoser, ImageDiagnosis
-        from scalefield.diagnosis_summary import collect, write_images
         from scalefield.errors import InputError
-        from scalefield.files import write_atomic
-        from scalefield.processes import each
-        from scalefield.report.advice import overview
-        from scalefield.report.diagnosis_figures import take_apart
-        from scalefield.report.diagnosis_page import ranked, write_page
-        from scalefield.scoring import readable
+        from scalefield.io import write_atomic
+        from scalefield.runtime.workers import each
 
         data = self.data
         if data.workers < 1 or (data.limit is not None and data.limit < 1):

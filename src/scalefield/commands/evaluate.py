@@ -38,11 +38,11 @@ class EvaluateCommand:
 
     def run(self) -> None:
         """Both loops; prints the table."""
-        from scalefield.evaluation import Evaluation, Evaluator, run
-        from scalefield.gallery import write_gallery
-        from scalefield.naming import open_mde, parse_methods
-        from scalefield.report.text import overview
-        from scalefield.scoring import score_files
+        from scalefield.benchmark.gallery import write_gallery
+        from scalefield.benchmark.method_spec import open_mde, parse_methods
+        from scalefield.benchmark.report.text import overview
+        from scalefield.benchmark.run import Evaluation, Evaluator, run
+        from scalefield.benchmark.score import score_files
 
         data = self.data
         dataset = data.open()

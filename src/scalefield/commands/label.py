@@ -13,7 +13,7 @@ import tyro
 from scalefield.commands.recover import parse_options
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
-from scalefield.labelling.verdict import Rules
+from scalefield.labelling.rules import Rules
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class PredictCommand:
         """Fill the cache; 1 if an image was bad."""
         from tqdm import tqdm
 
-        from scalefield.files import read_image
+        from scalefield.io import read_image
         from scalefield.mde import load_mde
         from scalefield.mde.cache import MDECache, default_cache
 
@@ -96,7 +96,7 @@ def find_images(folder: Path) -> list[Path]:
     """All image files below a folder, in order of their paths."""
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder")
-    from scalefield.files import IMAGE_SUFFIXES, files_below
+    from scalefield.io import IMAGE_SUFFIXES, files_below
 
     paths = [p for p in files_below(folder) if p.suffix.lower() in IMAGE_SUFFIXES]
     if not paths:

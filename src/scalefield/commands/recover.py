@@ -80,13 +80,13 @@ class RecoverCommand:
         # Torch takes a moment to import and an estimator may take minutes: say what goes on.
         form = "{desc} {bar:20} {elapsed}"
         with tqdm(total=4, disable=None, leave=False, bar_format=form, desc="reading") as progress:
+            from scalefield.api import recover_from
             from scalefield.export import FORMATS
-            from scalefield.files import read_image, spare_inputs
-            from scalefield.geometry import find_camera
+            from scalefield.export.result_folder import OUTPUTS, summary, write_outputs
+            from scalefield.geometry.camera import find_camera
+            from scalefield.geometry.exif import say_if_turned
+            from scalefield.io import read_image, spare_inputs
             from scalefield.methods import make_method
-            from scalefield.orientation import say_if_turned
-            from scalefield.outputs import OUTPUTS, summary, write_outputs
-            from scalefield.recovery import recover_from
 
             inputs = {"image": self.image, "anchors": self.anchors, "depth": self.depth}
             names = (*OUTPUTS, *(FORMATS[name][0] for name in self.formats))
@@ -154,8 +154,8 @@ class RecoverCommand:
 
     def relative_depth(self, image: np.ndarray) -> MDEOutput:
         """What the estimator says of the photograph, or the user's own map."""
-        from scalefield.files import read_map
-        from scalefield.recovery import bring_depth, estimate
+        from scalefield.api import bring_depth, estimate
+        from scalefield.io import read_map
 
         if self.depth is None:
             name = MDE_NAME if self.mde is None else self.mde
@@ -165,7 +165,7 @@ class RecoverCommand:
 
     def place(self, anchors: Anchors, image: np.ndarray) -> None:
         """Refuse anchors outside the photograph before the estimator runs."""
-        from scalefield.files import exif_orientation
+        from scalefield.io import exif_orientation
 
         try:
             anchors.pixels(image.shape[:2])
@@ -179,7 +179,7 @@ class RecoverCommand:
         """The method's options as Python values."""
         options = parse_options(self.option)
         if self.labels is not None:
-            from scalefield.files import read_labels
+            from scalefield.io import read_labels
 
             options["labels"] = read_labels(self.labels)
         return options

@@ -22,8 +22,8 @@ class ReportCommand:
 
     def run(self) -> None:
         """Write the report and print where it is."""
+        from scalefield.benchmark.report import load_run, write_report
         from scalefield.errors import InputError
-        from scalefield.report import load_run, write_report
 
         if not self.results:
             raise InputError("nothing to report: give one or more folders that evaluate wrote")

@@ -47,9 +47,9 @@ class SuggestCommand:
     def run(self) -> None:
         """Print a line for each pixel, best first."""
         self.check()
-        from scalefield.files import read_image, read_map
-        from scalefield.orientation import say_if_turned
-        from scalefield.outputs import in_words
+        from scalefield.export.result_folder import in_words
+        from scalefield.geometry.exif import say_if_turned
+        from scalefield.io import read_image, read_map
         from scalefield.suggestion import suggest
 
         spots = suggest(

@@ -50,8 +50,8 @@ class TrainCommand:
 
     def run(self) -> None:
         """Prepare the frames and train."""
+        from scalefield.basis.generator import Generator
         from scalefield.datasets import open_dataset
-        from scalefield.generator import Generator
         from scalefield.training.basis import train_basis
         from scalefield.training.data import CrossFit, prepare
         from scalefield.training.loop import pick_device

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import tyro
 
-from scalefield.ending import until_interrupted
 from scalefield.errors import InputError, MissingExtra
+from scalefield.runtime.signals import until_interrupted
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import numpy as np
 from scalefield.datasets.frame import Frame, read_label_image
 from scalefield.datasets.splits import SPLITS, check_split, read_list
 from scalefield.errors import InputError, brief
-from scalefield.files import read_depth_png, read_image, read_json
-from scalefield.geometry import Camera
+from scalefield.geometry.camera import Camera
+from scalefield.io import read_depth_png, read_image, read_json
 
 
 @dataclass(frozen=True)

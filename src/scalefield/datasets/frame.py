@@ -11,9 +11,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Bool, Float32, Int, UInt8
 
+from scalefield.anchor_sampling import depth_mask
 from scalefield.errors import InputError, brief
-from scalefield.files import IMAGE_ERRORS, open_image, read_bytes
-from scalefield.sampling import depth_mask
+from scalefield.io import IMAGE_ERRORS, open_image, read_bytes
 
 
 @dataclass(frozen=True, eq=False)

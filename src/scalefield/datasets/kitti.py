@@ -12,9 +12,9 @@ from jaxtyping import Float64
 from scalefield.datasets.frame import Frame
 from scalefield.datasets.splits import check_split, split_drives
 from scalefield.errors import InputError
-from scalefield.files import read_bytes, read_image
-from scalefield.geometry import Camera, depth_map, remove_see_through, transform
-from scalefield.points import read_points
+from scalefield.geometry.camera import Camera, depth_map, remove_see_through, transform
+from scalefield.geometry.point_clouds import read_points
+from scalefield.io import read_bytes, read_image
 
 # The four categories of KITTI's website that the paper uses, by date and drive number.
 _CATEGORIES = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from scalefield.errors import InputError, brief
-from scalefield.files import read_text, write_atomic
+from scalefield.io import read_text, write_atomic
 
 SPLITS = ("train", "val", "test")
 

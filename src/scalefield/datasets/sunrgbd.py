@@ -14,8 +14,8 @@ from scalefield.datasets.frame import Frame
 from scalefield.datasets.mat import read_matrix
 from scalefield.datasets.splits import check_split, split_frames
 from scalefield.errors import InputError, brief
-from scalefield.files import read_bytes, read_image, read_png16
-from scalefield.geometry import Camera
+from scalefield.geometry.camera import Camera
+from scalefield.io import read_bytes, read_image, read_png16
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import numpy as np
 from scalefield.datasets.frame import Frame, read_label_image
 from scalefield.datasets.splits import check_split, split_frames
 from scalefield.errors import InputError, brief
-from scalefield.files import read_image, read_json, read_map
-from scalefield.geometry import Camera
+from scalefield.geometry.camera import Camera
+from scalefield.io import read_image, read_json, read_map
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from scalefield.errors import InputError
 from scalefield.export.cloud import PointCloud, write_glb, write_ply
 from scalefield.export.normals import write_normals
 from scalefield.export.rerun import write_recording
-from scalefield.files import write_map
-from scalefield.geometry import Camera, normals
-from scalefield.result import Recovery
+from scalefield.geometry.camera import Camera, normals
+from scalefield.io import write_map
+from scalefield.recovery import Recovery
 
 
 @dataclass(frozen=True, eq=False)

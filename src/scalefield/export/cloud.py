@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Float, Float32, UInt8
 
 from scalefield.errors import InputError
-from scalefield.files import write_atomic
-from scalefield.geometry import Camera, depth_edges, normals, unproject
+from scalefield.geometry.camera import Camera, depth_edges, normals, unproject
+from scalefield.io import write_atomic
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
-from scalefield.files import write_atomic
+from scalefield.io import write_atomic
 
 
 def write_normals(path: str | Path, normals: Float[np.ndarray, "h w 3"]) -> None:

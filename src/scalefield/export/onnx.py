@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from scalefield.cues import LOG_DEPTH_LIMIT, geometric_cues
+from scalefield.basis.cues import LOG_DEPTH_LIMIT, geometric_cues
+from scalefield.basis.generator import BasisMaps, Generator
 from scalefield.errors import MissingExtra
-from scalefield.files import write_atomic
-from scalefield.generator import BasisMaps, Generator
+from scalefield.io import write_atomic
 
 OPSET = 18
 

@@ -10,8 +10,8 @@ from jaxtyping import Float, UInt8
 
 from scalefield.anchors import Anchors
 from scalefield.errors import MissingExtra
-from scalefield.files import write_atomic
-from scalefield.geometry import Camera
+from scalefield.geometry.camera import Camera
+from scalefield.io import write_atomic
 
 
 def write_recording(

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
-from scalefield.files import write_atomic, write_map
+from scalefield.io import write_atomic, write_map
 
 LEVELS = 65536
 """The Gaussian-splatting trainer divides 16-bit values by 2¹⁶, not by 65535."""

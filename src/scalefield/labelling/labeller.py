@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from scalefield.api import recover_from
 from scalefield.errors import InputError, brief
-from scalefield.files import read_text, write_atomic, write_folder, write_json
-from scalefield.labelling.evidence import figures, held_out_errors
+from scalefield.io import read_text, write_atomic, write_folder, write_json
+from scalefield.labelling.figures import figures, held_out_errors
+from scalefield.labelling.rules import Rules
 from scalefield.labelling.samples import Job, Sample
-from scalefield.labelling.verdict import Rules
 from scalefield.mde import MDE, MDEOutput, load_mde
 from scalefield.methods import Method, make_method
-from scalefield.recovery import recover_from
 
 Record = dict[str, Any]
 """What is known of one label: key, keep, reasons and figures; or key and failed."""

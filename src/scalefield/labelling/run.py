@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from scalefield.errors import InputError
-from scalefield.files import read_json, write_atomic, write_json
+from scalefield.io import read_json, write_atomic, write_json
 from scalefield.labelling.labeller import (
     LabelConfig,
     Labeller,
@@ -24,7 +24,7 @@ from scalefield.labelling.labeller import (
 )
 from scalefield.labelling.runners import DEAD, run_here, run_pool, run_ray
 from scalefield.labelling.samples import Job, in_batches
-from scalefield.provenance import provenance
+from scalefield.runtime.provenance import provenance
 
 CONFIG, MANIFEST = "label.json", "labels.jsonl"
 """The folder's configuration, and one record a line for all its labels, by key."""

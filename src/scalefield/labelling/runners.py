@@ -14,11 +14,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from scalefield.devices import one_thread
 from scalefield.errors import MissingExtra
 from scalefield.labelling.labeller import Record, failed_records
 from scalefield.labelling.samples import Job
-from scalefield.processes import worker_pool
+from scalefield.runtime.devices import one_thread
+from scalefield.runtime.workers import worker_pool
 
 Label = Callable[[Job], list[Record]]
 Make = Callable[[], Label]

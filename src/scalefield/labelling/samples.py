@@ -16,7 +16,7 @@ from jaxtyping import UInt8
 
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError, brief
-from scalefield.files import IMAGE_SUFFIXES, files_below, read_image, read_text
+from scalefield.io import IMAGE_SUFFIXES, files_below, read_image, read_text
 
 ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png")
 

@@ -11,9 +11,9 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import UInt8
 
-from scalefield.devices import usable
 from scalefield.errors import InputError
 from scalefield.mde.output import Kind, MDEOutput
+from scalefield.runtime.devices import usable
 
 __all__ = ["MDE", "MODELS", "Kind", "MDEOutput", "ModelCard", "NonCommercialWarning", "load_mde"]
 

@@ -17,7 +17,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from scalefield.errors import InputError, Notice, brief
-from scalefield.files import write_atomic
+from scalefield.io import write_atomic
 from scalefield.mde import MDE
 from scalefield.mde.output import Kind, MDEOutput
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalefield.errors import InputError
-from scalefield.files import read_json
+from scalefield.io import read_json
 
 WEIGHTS_FILE = "model.safetensors"
 FILES = (WEIGHTS_FILE, "config.json", "preprocessor_config.json", "README.md")

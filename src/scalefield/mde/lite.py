@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from scalefield.errors import InputError, brief
-from scalefield.files import read_json
-from scalefield.integrity import verified
+from scalefield.io import read_json
+from scalefield.io.weights import verified
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.preprocess import Preprocess
 

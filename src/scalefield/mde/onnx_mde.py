@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scalefield.errors import InputError, MissingExtra, brief
-from scalefield.files import read_bytes, read_json
+from scalefield.io import read_bytes, read_json
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.output import Kind
 from scalefield.mde.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess

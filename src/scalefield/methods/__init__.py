@@ -31,7 +31,7 @@ from scalefield.methods.lwlr import LWLR
 from scalefield.methods.median import Median
 from scalefield.methods.piecewise import Piecewise
 from scalefield.methods.region import Region
-from scalefield.result import Recovery
+from scalefield.recovery import Recovery
 
 Method = Callable[[MDEOutput, Anchors], Recovery]
 

@@ -13,18 +13,18 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from scalefield.alignment.uncertainty import Smoother, fit_std, lattice_pixels, sigma_log, to_image
 from scalefield.anchors import Anchors
-from scalefield.cues import grid_log_depth, sample, upsample
-from scalefield.devices import full_precision
+from scalefield.basis.cues import grid_log_depth, sample, upsample
+from scalefield.basis.generator import BasisMaps, Generator
+from scalefield.basis.ridge import Ridge, solve
+from scalefield.basis.targets import anchor_weights, targets
 from scalefield.errors import InputError
-from scalefield.generator import BasisMaps, Generator
-from scalefield.integrity import verified
+from scalefield.io.weights import verified
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.options import require_choice
-from scalefield.result import Recovery
-from scalefield.ridge import Ridge, solve
-from scalefield.smoother import Smoother, fit_std, lattice_pixels, sigma_log, to_image
-from scalefield.targets import anchor_weights, targets
+from scalefield.recovery import Recovery
+from scalefield.runtime.devices import full_precision
+from scalefield.validation import require_choice
 
 WEIGHTS = Path(__file__).parent.parent / "weights"
 """Generators that come with the package: one folder each, model.safetensors and config.json."""

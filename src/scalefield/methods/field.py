@@ -19,26 +19,26 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from scalefield.anchors import Anchors
+from scalefield.basis.cues import grid_image, grid_shape, log_depth_and_level, upsample
+from scalefield.basis.targets import targets
 from scalefield.checked import checked
-from scalefield.cues import grid_image, grid_shape, log_depth_and_level, upsample
 from scalefield.decomposition import Decomposition
 from scalefield.dense import dense_mean, dense_parts
 from scalefield.deviation import STD_CELLS, dense_std
-from scalefield.devices import full_precision
 from scalefield.doubt import Verdict, doubt
 from scalefield.embedding import FieldMaps, FieldNet, FieldNetConfig, Layout
 from scalefield.errors import InputError, brief
-from scalefield.files import read_json, write_atomic, write_json
-from scalefield.integrity import verified
+from scalefield.io import read_json, write_atomic, write_json
+from scalefield.io.weights import verified
 from scalefield.kernel import Kernel, Points, Term
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import WEIGHTS
-from scalefield.methods.options import require_choice
 from scalefield.patchwork import Patchwork
 from scalefield.posterior import Posterior
-from scalefield.result import Recovery, Rejection
+from scalefield.recovery import Recovery, Rejection
+from scalefield.runtime.devices import full_precision
 from scalefield.scene import Scene
-from scalefield.targets import targets
+from scalefield.validation import require_choice
 
 EXACT_ANCHORS = 2000
 """More anchors than this are solved patch by patch."""

@@ -7,9 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from scalefield.anchors import Anchors
-from scalefield.mde.output import MDEOutput, Space
-from scalefield.methods.affine import (
+from scalefield.alignment.affine import (
     MIN_RELATIVE_SPREAD,
     Affine,
     Samples,
@@ -19,8 +17,10 @@ from scalefield.methods.affine import (
     fit_scale,
     spread,
 )
-from scalefield.methods.options import require_choice
-from scalefield.result import Recovery, Rejection
+from scalefield.anchors import Anchors
+from scalefield.mde.output import MDEOutput, Space
+from scalefield.recovery import Recovery, Rejection
+from scalefield.validation import require_choice
 
 Fit = Literal["least_squares", "ransac", "median_mad"]
 

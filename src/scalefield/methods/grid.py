@@ -11,12 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from scalefield.anchors import Anchors
-from scalefield.mde.output import MDEOutput, Space
-from scalefield.methods.affine import Affine, Samples, curve_std, fit_scale
-from scalefield.methods.options import require, require_choice
-from scalefield.result import Recovery
-from scalefield.smoother import (
+from scalefield.alignment.affine import Affine, Samples, curve_std, fit_scale
+from scalefield.alignment.uncertainty import (
     Smoother,
     fit_std,
     lattice_pixels,
@@ -24,6 +20,10 @@ from scalefield.smoother import (
     sigma_log,
     to_image,
 )
+from scalefield.anchors import Anchors
+from scalefield.mde.output import MDEOutput, Space
+from scalefield.recovery import Recovery
+from scalefield.validation import require, require_choice
 
 MIN_ANCHORS = 4
 SMALLEST_SCALE = 0.05

@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float64, Int64
 from scipy.spatial import Delaunay
 
+from scalefield.alignment.affine import Samples
+from scalefield.alignment.nearest import nearest_points
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.affine import Samples
-from scalefield.methods.nearest import nearest_points
-from scalefield.methods.options import require_choice
-from scalefield.result import Recovery
+from scalefield.recovery import Recovery
+from scalefield.validation import require_choice
 
 Linear = Literal["log_depth", "depth", "disparity"]
 

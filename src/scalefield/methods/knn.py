@@ -11,13 +11,9 @@ from jaxtyping import Bool, Float, Float64, Int64
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from scalefield.anchors import Anchors
-from scalefield.mde.output import MDEOutput, Space
-from scalefield.methods.affine import MIN_RELATIVE_SPREAD, Samples
-from scalefield.methods.nearest import nearest_points
-from scalefield.methods.options import require, require_choice
-from scalefield.result import Recovery
-from scalefield.smoother import (
+from scalefield.alignment.affine import MIN_RELATIVE_SPREAD, Samples
+from scalefield.alignment.nearest import nearest_points
+from scalefield.alignment.uncertainty import (
     LARGEST_STD,
     PRIOR_STD,
     at_lattice,
@@ -29,6 +25,10 @@ from scalefield.smoother import (
     to_image,
     total_std,
 )
+from scalefield.anchors import Anchors
+from scalefield.mde.output import MDEOutput, Space
+from scalefield.recovery import Recovery
+from scalefield.validation import require, require_choice
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,20 @@ from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
 from torch import Tensor
 
+from scalefield.alignment.affine import Samples
+from scalefield.alignment.gaussian_sums import assembled_sums, gaussian_sums
+from scalefield.alignment.uncertainty import (
+    chosen,
+    fit_variance,
+    lattice,
+    sigma_log,
+    to_image,
+    total_std,
+)
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.affine import Samples
-from scalefield.methods.gaussian import assembled_sums, gaussian_sums
-from scalefield.methods.options import require
-from scalefield.result import Recovery
-from scalefield.smoother import chosen, fit_variance, lattice, sigma_log, to_image, total_std
+from scalefield.recovery import Recovery
+from scalefield.validation import require
 
 SMALLEST_SUM = 1e-290
 """Total weights below this have lost digits to float64's underflow."""

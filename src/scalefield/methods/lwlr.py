@@ -11,13 +11,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from scalefield.anchors import Anchors
-from scalefield.mde.output import MDEOutput, Space
-from scalefield.methods.affine import Affine, Samples, fit_affine
-from scalefield.methods.gaussian import assembled_sums, solved_on_image
-from scalefield.methods.options import require, require_choice
-from scalefield.result import Recovery, Rejection
-from scalefield.smoother import (
+from scalefield.alignment.affine import Affine, Samples, fit_affine
+from scalefield.alignment.gaussian_sums import assembled_sums, solved_on_image
+from scalefield.alignment.uncertainty import (
     EXACT,
     LARGEST_STD,
     Smoother,
@@ -30,6 +26,10 @@ from scalefield.smoother import (
     to_image,
     total_std,
 )
+from scalefield.anchors import Anchors
+from scalefield.mde.output import MDEOutput, Space
+from scalefield.recovery import Recovery, Rejection
+from scalefield.validation import require, require_choice
 
 Bandwidth = Literal["paper", "adaptive"]
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from scalefield.alignment.uncertainty import fit_variance, sigma_log, total_std
 from scalefield.anchors import Anchors
+from scalefield.basis.targets import targets
 from scalefield.mde.output import MDEOutput
-from scalefield.result import Recovery
-from scalefield.smoother import fit_variance, sigma_log, total_std
-from scalefield.targets import targets
+from scalefield.recovery import Recovery
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scalefield.alignment.affine import Affine, Samples, curve_std, fit_affine, fit_ransac
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.methods.affine import Affine, Samples, curve_std, fit_affine, fit_ransac
-from scalefield.methods.options import require, require_choice
-from scalefield.result import Recovery
+from scalefield.recovery import Recovery
+from scalefield.validation import require, require_choice
 
 Variant = Literal["bins", "continuous"]
 Edges = Literal["quantile", "equal_width"]

@@ -12,10 +12,7 @@ import torch
 from jaxtyping import Float64, Int64
 from scipy.spatial import cKDTree
 
-from scalefield.anchors import Anchors
-from scalefield.errors import InputError
-from scalefield.mde.output import MDEOutput, Space
-from scalefield.methods.affine import (
+from scalefield.alignment.affine import (
     MIN_RELATIVE_SPREAD,
     Affine,
     Samples,
@@ -23,16 +20,25 @@ from scalefield.methods.affine import (
     fit_scale,
     spread,
 )
-from scalefield.methods.options import require, require_choice
-from scalefield.methods.segmentation import (
+from scalefield.alignment.superpixels import (
     components,
     members_of,
     merge_small,
     on_border,
     superpixel_labels,
 )
-from scalefield.result import Recovery
-from scalefield.smoother import Smoother, fit_variance, log_residuals, sigma_log, total_std
+from scalefield.alignment.uncertainty import (
+    Smoother,
+    fit_variance,
+    log_residuals,
+    sigma_log,
+    total_std,
+)
+from scalefield.anchors import Anchors
+from scalefield.errors import InputError
+from scalefield.mde.output import MDEOutput, Space
+from scalefield.recovery import Recovery
+from scalefield.validation import require, require_choice
 
 MIN_ANCHORS = 5
 DILATION_STEP = 0.02

@@ -10,7 +10,7 @@ from jaxtyping import Float64, UInt8
 
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
-from scalefield.files import read_depth_png, read_image
+from scalefield.io import read_depth_png, read_image
 
 FOLDER = Path(__file__).parent
 SAMPLES = ("room",)

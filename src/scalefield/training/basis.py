@@ -12,11 +12,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from scalefield.cues import sample_at
-from scalefield.errors import InputError
-from scalefield.files import write_atomic
-from scalefield.generator import Generator, GeneratorConfig
-from scalefield.losses import (
+from scalefield.anchor_sampling import REGIMES
+from scalefield.anchor_sampling import generator as named_generator
+from scalefield.basis.cues import sample_at
+from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.basis.losses import (
     LossWeights,
     anchor_loss,
     decorrelation_loss,
@@ -24,10 +24,9 @@ from scalefield.losses import (
     gate_loss,
     weighted_mean,
 )
-from scalefield.ridge import LITERAL, Ridge, solve
-from scalefield.sampling import REGIMES
-from scalefield.sampling import generator as named_generator
-from scalefield.training.card import basis_card
+from scalefield.basis.ridge import LITERAL, Ridge, solve
+from scalefield.errors import InputError
+from scalefield.io import write_atomic
 from scalefield.training.data import (
     PIXELS,
     Batch,
@@ -48,7 +47,8 @@ from scalefield.training.loop import (
     save_checkpoint,
     step_generator,
 )
-from scalefield.training.picture import draw_progress
+from scalefield.training.model_card import basis_card
+from scalefield.training.progress_plot import draw_progress
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 from tqdm import tqdm
 
-from scalefield.cues import grid_image, log_depth_and_level
+from scalefield.anchor_sampling import generator as named_generator
+from scalefield.anchor_sampling import grid_shape, sample_anchors
+from scalefield.basis.cues import grid_image, log_depth_and_level
+from scalefield.basis.generator import resize
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
-from scalefield.generator import resize
 from scalefield.mde import MDE, MDEOutput
-from scalefield.sampling import generator as named_generator
-from scalefield.sampling import grid_shape, sample_anchors
 
 PIXELS = 8192
 """Known pixels kept of each frame, drawn once by its name."""

@@ -12,11 +12,11 @@ import torch.nn.functional as nnf
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from scalefield.cues import LOG_DEPTH_LIMIT, sample_at
+from scalefield.anchor_sampling import grid_shape
+from scalefield.basis.cues import LOG_DEPTH_LIMIT, sample_at
 from scalefield.embedding import FieldMaps, FieldNet
 from scalefield.kernel import Kernel, Points
 from scalefield.posterior import Posterior
-from scalefield.sampling import grid_shape
 from scalefield.training.data import PIXELS, TrainingFrame
 from scalefield.training.distortion import Distortion
 

@@ -25,10 +25,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from scalefield.devices import usable
 from scalefield.errors import InputError, brief
-from scalefield.files import read_json, write_atomic, write_json
-from scalefield.provenance import provenance
+from scalefield.io import read_json, write_atomic, write_json
+from scalefield.runtime.devices import usable
+from scalefield.runtime.provenance import provenance
 
 Job = TypeVar("Job")
 Made = TypeVar("Made")

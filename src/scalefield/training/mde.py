@@ -18,15 +18,15 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from scalefield.anchor_sampling import generator as named_generator
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
-from scalefield.files import write_atomic, write_json
+from scalefield.io import write_atomic, write_json
 from scalefield.mde import MDE, load_mde
 from scalefield.mde.cache import MDECache
 from scalefield.mde.lite import PREPROCESS, LiteNet, load_imagenet_encoder, load_lite
 from scalefield.mde.lite import WEIGHTS as LITE_WEIGHTS
 from scalefield.mde.vit import PATCH, VitNetwork, load_vit, read_vit
-from scalefield.sampling import generator as named_generator
 from scalefield.training.loop import (
     Clock,
     Ema,
@@ -37,7 +37,7 @@ from scalefield.training.loop import (
     save_checkpoint,
     step_generator,
 )
-from scalefield.training.rooms import Rooms
+from scalefield.training.synthetic_rooms import Rooms
 
 CROPS = ((320, 416), (256, 512))
 """Heights and widths of training crops; each batch has one of them."""

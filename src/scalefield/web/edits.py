@@ -13,7 +13,11 @@ import torch.nn.functional as nnf
 from jaxtyping import Int64
 from torch import Tensor
 
+from scalefield.alignment.uncertainty import STEP
 from scalefield.anchors import Anchors
+from scalefield.api import recover_from
+from scalefield.basis.ridge import solve
+from scalefield.basis.targets import anchor_weights, targets
 from scalefield.defaults import METHOD_NAME
 from scalefield.dense import dense_mean
 from scalefield.deviation import dense_std
@@ -24,12 +28,8 @@ from scalefield.methods import METHODS, Method, make_method
 from scalefield.methods.basis import anchor_embeddings, basis_std
 from scalefield.methods.field import Field, said, spread
 from scalefield.posterior import Posterior
-from scalefield.recovery import recover_from
-from scalefield.result import Recovery, Report, depth_limits, without
-from scalefield.ridge import solve
-from scalefield.smoother import STEP
+from scalefield.recovery import Recovery, Report, depth_limits, without
 from scalefield.suggestion import suggest_from
-from scalefield.targets import anchor_weights, targets
 from scalefield.web.sessions import Relative, Session
 from scalefield.web.uploads import Limits
 

@@ -11,10 +11,10 @@ from jaxtyping import Float32
 
 from scalefield.errors import InputError
 from scalefield.export.cloud import PointCloud, write_ply
-from scalefield.files import write_depth_png, write_npz
-from scalefield.geometry import Camera
-from scalefield.outputs import maps_of
-from scalefield.result import Recovery
+from scalefield.export.result_folder import maps_of
+from scalefield.geometry.camera import Camera
+from scalefield.io import write_depth_png, write_npz
+from scalefield.recovery import Recovery
 from scalefield.web.edits import Edit, full_recovery
 from scalefield.web.sessions import Session
 
@@ -66,7 +66,7 @@ def python_lines(session: Session, edit: Edit) -> str:
         photo = f"samples.load({session.sample!r}).image"
     arguments = [photo, "anchors", f"method={edit.method!r}"]
     if session.own_depth:
-        lines += ["from pathlib import Path", "from scalefield.files import read_map"]
+        lines += ["from pathlib import Path", "from scalefield.io import read_map"]
         arguments += [
             f"mde_depth=read_map(Path({session.own_depth!r}))",
             f"kind={session.relative.output.kind!r}",

@@ -17,12 +17,12 @@ from starlette.responses import FileResponse, JSONResponse, Response
 
 import scalefield
 from scalefield import samples
+from scalefield.api import bring_depth
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
+from scalefield.export.preview import NEAR_TO_FAR, SMALL_TO_LARGE
 from scalefield.mde import MODELS, MDEOutput
 from scalefield.methods import METHODS
-from scalefield.preview import NEAR_TO_FAR, SMALL_TO_LARGE
-from scalefield.recovery import bring_depth
 from scalefield.web import wire
 from scalefield.web.edits import (
     QUICK_METHODS,

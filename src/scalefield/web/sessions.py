@@ -14,10 +14,10 @@ import torch.nn.functional as nnf
 from jaxtyping import Bool, Float64, Int64, UInt8
 from torch import Tensor
 
-from scalefield.cues import geometric_cues, grid_log_depth
+from scalefield.basis.cues import geometric_cues, grid_log_depth
+from scalefield.basis.generator import BasisMaps, Generator
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
-from scalefield.generator import BasisMaps, Generator
 from scalefield.mde import MDEOutput, load_mde
 from scalefield.methods.basis import Basis, basis_maps
 from scalefield.methods.field import Field, FieldModel

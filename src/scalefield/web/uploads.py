@@ -14,7 +14,7 @@ from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
 from scalefield.errors import InputError, brief
-from scalefield.files import IMAGE_ERRORS, MAP_SUFFIXES, NUMPY_ERRORS, read_map, rgb
+from scalefield.io import IMAGE_ERRORS, MAP_SUFFIXES, NUMPY_ERRORS, read_map, rgb
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 FOCAL_35MM_TAG, EXIF_IFD = 41989, 0x8769
@@ -117,7 +117,7 @@ def check_map_size(path: Path, data: bytes, limits: Limits) -> None:
 
 def exr_size(path: Path) -> tuple[int, int]:
     """Width and height from the header of an EXR."""
-    from scalefield.files.exr import exr_unheard, import_openexr
+    from scalefield.io.exr import exr_unheard, import_openexr
 
     try:
         with exr_unheard(), import_openexr().File(str(path), header_only=True) as file:

@@ -1,0 +1,1 @@
+"""What the classic alignment methods share."""

@@ -1,0 +1,236 @@
+"""What the aligners share: the anchors as samples, and affine fits with their ladder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from scipy.spatial import cKDTree
+from torch import Tensor
+
+from scalefield.alignment.uncertainty import (
+    Smoother,
+    at_lattice,
+    fit_std,
+    log_residuals,
+    sigma_log,
+    to_image,
+)
+from scalefield.anchors import Anchors
+from scalefield.mde.output import MDEOutput, Space
+
+MIN_RELATIVE_SPREAD = 1e-6
+"""Samples whose x differ by less than this fraction of the largest say nothing about a shift."""
+
+RANSAC_HYPOTHESES = 2000
+"""Pairs of anchors that RANSAC tries; all pairs are tried where there are no more than this."""
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """The anchors as an aligner sees them: y ≈ s·x + t, in one space and in float64.
+
+    They are sorted by pixel, then by y, so that no method depends on the anchors' order.
+    `weight` is 1/σ² of y with σ carried into the space to first order (σ_m / depth_m² for
+    disparity, σ_m / depth_m for logarithms), scaled to a mean of one; ones where σ is unknown.
+    """
+
+    x: Float64[np.ndarray, " n"]
+    y: Float64[np.ndarray, " n"]
+    weight: Float64[np.ndarray, " n"]
+    rows: Int64[np.ndarray, " n"]
+    columns: Int64[np.ndarray, " n"]
+    index: Int64[np.ndarray, " n"]
+    """Each sample's position in the anchors handed in."""
+
+    @classmethod
+    def at(cls, mde_output: MDEOutput, anchors: Anchors, space: Space | Literal["log"]) -> Samples:
+        """The samples in "depth", in "disparity" (1/m), or with log depth on both sides."""
+        rows, columns = anchors.pixels(mde_output.shape)
+        mde_map = mde_output.in_space("disparity" if space == "disparity" else "depth")
+        x = mde_map[rows, columns].double().cpu().numpy()
+        y = anchors.depth_m
+        sigma = np.ones(len(anchors)) if anchors.sigma_m is None else anchors.sigma_m
+        if space == "disparity":
+            y = 1 / anchors.depth_m
+            sigma = sigma if anchors.sigma_m is None else sigma * y**2
+        elif space == "log":
+            x, y = np.log(x), np.log(anchors.depth_m)
+            sigma = sigma if anchors.sigma_m is None else sigma / anchors.depth_m
+        weight = (sigma.min() / sigma) ** 2
+        order = np.lexsort((weight, y, columns, rows))
+        return cls(
+            x[order],
+            y[order],
+            (weight / weight.mean())[order],
+            rows[order],
+            columns[order],
+            order.astype(np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, which: np.ndarray) -> Samples:
+        """The samples selected by a mask or an index array, in the order given."""
+        return Samples(
+            self.x[which],
+            self.y[which],
+            self.weight[which],
+            self.rows[which],
+            self.columns[which],
+            self.index[which],
+        )
+
+    @property
+    def pixels(self) -> Float64[np.ndarray, "n 2"]:
+        """Row and column of each sample."""
+        return np.stack([self.rows, self.columns], axis=1).astype(np.float64)
+
+    def merged(self) -> Samples:
+        """One sample a pixel: weighted means where anchors repeat one."""
+        _, first, pixel = np.unique(self.pixels, axis=0, return_index=True, return_inverse=True)
+        pixel = pixel.reshape(-1)
+        weight = np.bincount(pixel, self.weight)
+        y = np.bincount(pixel, self.weight * self.y) / weight
+        return Samples(
+            self.x[first], y, weight, self.rows[first], self.columns[first], self.index[first]
+        )
+
+    @property
+    def spacing_px(self) -> float:
+        """Median distance from an anchor's pixel to the nearest other one; infinite for one."""
+        pixels = np.unique(self.pixels, axis=0)
+        distances, _ = cKDTree(pixels).query(pixels, k=2)
+        return float(np.median(distances[:, 1]))
+
+
+@dataclass(frozen=True)
+class Affine:
+    """y = scale·x + shift, and the rung of the ladder that it stands on."""
+
+    scale: float
+    shift: float = 0.0
+    fallback: str = ""
+    """Why less than scale and shift was fitted, in words; empty for the full fit."""
+
+    def __call__(self, x: Any) -> Any:
+        """The metric value of x, a number, an array or a tensor."""
+        return self.scale * x + self.shift
+
+    def design(self, x: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, "n k"]:
+        """What y is linear in on this rung: x and one, x alone, or one alone."""
+        if not self.fallback:
+            return np.stack([x, np.ones_like(x)], axis=1)
+        return np.ones((len(x), 1)) if self.scale == 0 else x[:, None]
+
+
+def curve_std(
+    mde_output: MDEOutput,
+    anchors: Anchors,
+    samples: Samples,
+    space: Space,
+    *,
+    curve: Callable[[Any], Any],
+    design: Callable[[Float64[np.ndarray, " n"]], Float64[np.ndarray, "n k"]],
+) -> Float[Tensor, "h w"]:
+    """std_log of a function of x, linear in the columns of a design, fitted by least squares."""
+    x = at_lattice(mde_output.in_space(space))
+    fitted, predicted = (curve(torch.from_numpy(each)).numpy() for each in (samples.x, x))
+    std_log = fit_std(
+        Smoother.of(design(samples.x), samples.weight),
+        log_residuals(samples.y, fitted),
+        sigma_log(anchors)[samples.index],
+        (samples.y, predicted),
+        design(x),
+    )
+    return to_image(std_log, mde_output.shape, mde_output.prediction.device)
+
+
+def fit_affine(samples: Samples) -> Affine:
+    """The (s, t) that minimises Σ w (y − s·x − t)² (Eq. global_scale), or a lower rung.
+
+    The ladder: scale and shift; scale only, s = median(y/x), for one sample, for x without
+    spread and for s ≤ 0; the constant median(y) where no x is above zero.
+    """
+    x, y, w = samples.x, samples.y, samples.weight
+    if len(samples) == 1:
+        return fit_scale(samples, "one anchor")
+    if spread(x) < MIN_RELATIVE_SPREAD:
+        return fit_scale(samples, "the relative depth is the same at every anchor")
+    # Units of the largest values keep squares of extreme maps finite; centring keeps digits
+    # that the textbook determinant N·Σx² − (Σx)² would lose.
+    x_unit, y_unit = np.abs(x).max(), np.abs(y).max()
+    x, y, w = x / x_unit, y / y_unit, w / w.sum()
+    x_mean, y_mean = w @ x, w @ y
+    scale = (w * (x - x_mean)) @ (y - y_mean) / (w @ (x - x_mean) ** 2)
+    if not scale > 0:
+        return fit_scale(samples, "the least-squares scale was not positive")
+    return Affine(float(scale * y_unit / x_unit), float((y_mean - scale * x_mean) * y_unit))
+
+
+def fit_scale(samples: Samples, reason: str) -> Affine:
+    """Scale only: s = median(y/x) over the samples with x above zero, t = 0."""
+    positive = samples.x > 0
+    if not positive.any():
+        why = "no anchor has a relative disparity above zero"
+        return Affine(0.0, float(np.median(samples.y)), f"constant depth: {why}")
+    ratio = samples.y[positive] / samples.x[positive]
+    return Affine(float(np.median(ratio)), 0.0, f"scale only: {reason}")
+
+
+def fit_ransac(samples: Samples, seed: int) -> tuple[Affine, Bool[np.ndarray, " n"]]:
+    """The least-squares line of the consensus around the best line, and who is in it.
+
+    Lines with s > 0 through two anchors are scored by Σ w min(|r|, τ). The threshold τ is the
+    mean absolute deviation from the residuals' median (Depth Anything 3, Eq. 8), measured on the
+    least-squares fit to all. Outliers swell it, so it is measured again on the residuals of the
+    winner's consensus for as long as that keeps more than half of the anchors.
+    """
+    first = fit_affine(samples)
+    everyone = np.ones(len(samples), dtype=bool)
+    if len(samples) < 3:
+        return first, everyone
+    x, y, w = samples.x, samples.y, samples.weight
+    i, j = _pairs(len(samples), seed)
+    apart = np.abs(x[j] - x[i]) > np.finfo(np.float64).eps * np.abs(x).max()
+    rising = apart & (np.sign(x[j] - x[i]) == np.sign(y[j] - y[i]))
+    threshold = _mean_absolute_deviation(y - first(x))
+    if threshold == 0 or not rising.any():
+        return first, everyone
+    i, j = i[rising], j[rising]
+    scales = (y[j] - y[i]) / (x[j] - x[i])
+    lines = [Affine(s, t) for s, t in zip(scales, y[i] - scales * x[i], strict=True)]
+    best = min(lines, key=lambda line: w @ np.minimum(np.abs(y - line(x)), threshold))
+    residuals = y - best(x)
+    consensus = np.abs(residuals) <= threshold
+    while True:
+        threshold = _mean_absolute_deviation(residuals[consensus])
+        inliers = np.abs(residuals) <= threshold
+        if 2 * np.count_nonzero(inliers) <= len(samples) or (inliers >= consensus).all():
+            break
+        consensus = inliers
+    return fit_affine(samples[consensus]), consensus
+
+
+def spread(x: np.ndarray) -> float:
+    """The range of x as a fraction of its largest magnitude."""
+    return float(np.ptp(x) / max(np.abs(x).max(), np.finfo(np.float64).tiny))
+
+
+def _mean_absolute_deviation(residuals: np.ndarray) -> float:
+    return float(np.abs(residuals - np.median(residuals)).mean())
+
+
+def _pairs(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    if n * (n - 1) // 2 <= RANSAC_HYPOTHESES:
+        pairs = np.array(list(combinations(range(n), 2)))
+        return pairs[:, 0], pairs[:, 1]
+    rng = np.random.default_rng(seed)
+    first = rng.integers(0, n, RANSAC_HYPOTHESES)
+    return first, (first + rng.integers(1, n, RANSAC_HYPOTHESES)) % n

@@ -1,0 +1,1 @@
+"""The basis map generator of the paper and its ridge regression."""

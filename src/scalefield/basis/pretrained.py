@@ -1,0 +1,125 @@
+"""Generators to and from the Hugging Face hub: weights, configuration, and a card that says what
+they were made from."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalefield.basis.generator import Generator
+from scalefield.errors import InputError
+from scalefield.io import write_atomic
+from scalefield.mde.hub import find_weights
+
+CARD = """---
+license: {licence}
+library_name: scalefield
+pipeline_tag: depth-estimation
+tags: [depth-estimation, metric-depth, scalefield]
+---
+
+# {name}
+
+{summary}
+
+```python
+import scalefield as sf
+
+anchors = sf.Anchors.read("anchors.csv")
+r = sf.recover("photo.jpg", anchors, method="basis", generator="{repository}")
+```
+
+K = {k} basis maps, {parameters} parameters, {features}.
+
+## Data
+
+{data}
+
+## Figures
+
+{figures}
+"""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What must be said of weights before others use them."""
+
+    summary: str
+    """What they are for, in a sentence or two."""
+    data: str
+    """What they were trained on, with the data's own terms."""
+    licence: str
+    """The hub's name of the licence, such as apache-2.0, cc-by-nc-4.0 or other."""
+    figures: Mapping[str, Mapping[str, float]]
+    """Measured results: metrics by row, e.g. {"kitti, 100 anchors": {"AbsRel": 0.06}}."""
+
+    def __post_init__(self) -> None:
+        for name in ("summary", "data", "licence", "figures"):
+            if not getattr(self, name):
+                raise InputError(f"a model card must state its {name}")
+
+    def markdown(self, generator: Generator, repository: str) -> str:
+        """The card as the hub's README.md."""
+        config = generator.config
+        features = 0 if config.zero_features else config.feature_channels
+        uses = f"with F of {features} channels" if features else "without features (F = 0)"
+        return CARD.format(
+            licence=self.licence,
+            name=repository.rpartition("/")[2],
+            summary=self.summary,
+            repository=repository,
+            k=config.k,
+            parameters=f"{generator.parameter_count:,}",
+            features=uses,
+            data=self.data,
+            figures=_table(self.figures),
+        )
+
+
+def from_pretrained(source: str) -> Generator:
+    """The generator of a hub id `owner/name[@revision]` or of a folder, ready for inference.
+
+    Only safetensors and JSON are ever read; what is in the hub's cache needs no network.
+    """
+    return Generator.load(find_weights(source).folder)
+
+
+def push_to_hub(
+    generator: Generator,
+    repository: str,
+    card: Card,
+    *,
+    private: bool | None = None,
+    message: str = "Upload a basis map generator",
+) -> str:
+    """Upload weights, configuration and card in one commit; returns its address.
+
+    Who you are is for huggingface_hub to know (`hf auth login`).
+    """
+    api = _api()
+    with tempfile.TemporaryDirectory() as folder:
+        generator.save(folder)
+        text = card.markdown(generator, repository)
+        write_atomic(Path(folder, "README.md"), text.encode())
+        api.create_repo(repository, private=private, exist_ok=True)
+        commit = api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
+    return str(commit.commit_url)
+
+
+def _table(figures: Mapping[str, Mapping[str, float]]) -> str:
+    columns = list(dict.fromkeys(name for row in figures.values() for name in row))
+    lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for label, row in figures.items():
+        cells = (f"{row[name]:.4g}" if name in row else "–" for name in columns)
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _api() -> Any:
+    from huggingface_hub import HfApi
+
+    return HfApi()

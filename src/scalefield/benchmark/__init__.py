@@ -1,0 +1,1 @@
+"""Evaluation, scores, diagnosis and reports."""

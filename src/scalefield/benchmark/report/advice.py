@@ -1,0 +1,118 @@
+"""A diagnosis in words: what an MDE's error is made of, and what would remove it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from scalefield.anchor_sampling import REGIMES
+from scalefield.benchmark.diagnosis import DEPTH_PARTS, REGION_CELLS, REGION_PARTS
+from scalefield.benchmark.diagnosis_summary import worst
+
+RARE = 1e-3
+"""Bins with a smaller share of the pixels are about those pixels alone, and not spoken of."""
+
+
+def overview(diagnosis: dict[str, Any]) -> str:
+    """The parts as bars for a terminal, then the advice, and where it is worst."""
+    config, data = diagnosis["config"], diagnosis["data"]
+    head = f"{config['mde']} on {config['name']}, {data['diagnosed']} of {data['frames']} frames: "
+    lines = [f"{head}the depth is off by {percent(diagnosis['total_rms_log'])} (root mean square)"]
+    lines += [f"no result for {m['name']}: {m['error']}" for m in data["missing"]]
+    lines += ["", f"{'part, in this order':24}{'share':>11}{'after scale':>13}  {'':20}  left"]
+    for row in diagnosis["parts"]:
+        bar = "█" * round(20 * row["share_without_scale"])
+        left = percent(row["left_rms_log"]) if row["part"] != "rest" else ""
+        shares = f"{_share(row['share']):>11}{_share(row['share_without_scale']):>13}"
+        lines.append(f"{row['title']:24}{shares}  {bar:20}  {left}".rstrip())
+    return "\n".join([*lines, "", *advice(diagnosis), *extremes(diagnosis)])
+
+
+def advice(summary: dict[str, Any]) -> list[str]:
+    """What the numbers mean for someone who has anchors, or a choice of MDE."""
+    scale = summary["of_scale"]
+    of_all = summary["parts"][0]["share"]
+    share = {row["part"]: row["share_without_scale"] for row in summary["parts"]}
+    left = {row["part"]: percent(row["left_rms_log"]) for row in summary["parts"]}
+    said = [
+        f"{_share(of_all)} of the squared log error is one number per image: one anchor removes "
+        f"it, down from {percent(summary['total_rms_log'])} to {left['scale']} (the scale scatters "
+        f"by {percent(scale['std_log'])} from image to image)."
+    ]
+    if scale["images"] >= 2 * scale["scenes"] and of_all > 0.05:
+        steady = 1 - scale["shares"]["frames"]
+        so = ": carry it from frame to frame." if steady > 0.5 else ", so each needs its own."
+        said.append(f"{_share(steady)} of that scatter is between scenes and not within them{so}")
+    common, depth = summary["of_depth"]["common"], sum(share[part] for part in DEPTH_PARTS)
+    said.append(
+        f"Of what a scale leaves, {_share(depth)} follows depth ({_share(share['power'])} a power "
+        f"law, {_share(share['shift'])} a shift, {_share(share['curve'])} another curve): a few "
+        f"anchors at different depths remove it, down to {left['curve']}. {_share(common)} of it "
+        "is the same curve in every image"
+        + (", which could be corrected once and for all." if common > 0.3 else ".")
+    )
+    fixed = summary["of_position"]["common"]
+    said.append(
+        f"{_share(share['position'])} is a tilt or a bow over the image: a handful of anchors "
+        f"spread over it remove it, down to {left['position']}. {_share(fixed)} of it is the same "
+        "in every image"
+        + (": look for a cause in the camera or its mounting." if fixed > 0.3 else ".")
+    )
+    regions = sum(share[part] for part in REGION_PARTS)
+    counts = ", ".join(f"{REGION_CELLS[r]} leave {left[f'region_{r}']}" for r in REGIMES)
+    said.append(
+        f"{_share(regions)} belongs to regions: anchors remove it as far as they are dense enough; "
+        f"at best {counts}."
+    )
+    said.append(
+        f"{_share(share['rest'])} is finer than {REGION_CELLS['high']} anchors can see: edges and "
+        "noise, of the MDE or of the true depth."
+    )
+    return [sentence[0].upper() + sentence[1:] for sentence in said]
+
+
+def percent(log: float) -> str:
+    """A deviation of log-depth as a per cent of depth, or as a factor where that is large."""
+    if log > np.log(2):
+        return f"a factor of {np.exp(log):.1f}"
+    return f"{100 * np.expm1(log):.0f}\N{NO-BREAK SPACE}%"
+
+
+def _share(x: float) -> str:
+    shown = f"{100 * x:.0f}" if x >= 0.0095 or x == 0 else "under 1"
+    return f"{shown}\N{NO-BREAK SPACE}%"
+
+
+def extremes(summary: dict[str, Any]) -> list[str]:
+    """Where the error is largest once each image has its scale."""
+    depths, relief = ([r for r in summary[w] if r["pixels"] > RARE] for w in ("depth", "relief"))
+    far = max(depths, key=lambda row: row["rms_log"])
+    frame = worst(summary)[0]
+    said = [
+        f"Worst depths: {span(far, ' m')}, {percent(far['rms_log'])}{_leaning(far['bias_log'])}.",
+        f"Worst frame: {frame['name']}, {percent(frame['rms_log_without_scale'])}.",
+    ]
+    if len(relief) > 1:
+        flat, edge = relief[0], relief[-1]
+        said.insert(
+            1,
+            f"Beside edges of depth {percent(edge['rms_log'])}, on the flattest ground "
+            f"{percent(flat['rms_log'])}.",
+        )
+    return said
+
+
+def span(row: dict[str, Any], unit: str, factor: float = 1) -> str:
+    """A bin in words."""
+    low, high = (None if row[end] is None else f"{factor * row[end]:g}" for end in ("from", "to"))
+    if low is None:
+        return f"below {high}{unit}"
+    return f"beyond {low}{unit}" if high is None else f"{low}–{high}{unit}"
+
+
+def _leaning(bias_log: float) -> str:
+    if abs(bias_log) < 0.02:
+        return ""
+    where = "far" if bias_log > 0 else "near"
+    return f", on average {abs(100 * np.expm1(bias_log)):.0f}\N{NO-BREAK SPACE}% too {where}"

@@ -1,0 +1,384 @@
+"""Figures of results, made with matplotlib."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from scalefield.anchor_sampling import REGIMES
+from scalefield.benchmark.gallery import Entry, Picture
+from scalefield.benchmark.metrics import LEVELS, METRICS
+from scalefield.benchmark.report import paper
+from scalefield.benchmark.report.runs import Run, ablation_series
+from scalefield.benchmark.report.tables import REGIME_TITLES
+from scalefield.benchmark.score import EVERYWHERE
+from scalefield.errors import MissingExtra
+
+Figure = Any
+"""A matplotlib figure; the package is optional and not imported for its types."""
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart, then three darker ones.
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C510A"),
+    *("#5E4FA2", "#66A61E", "#A6761D", "#666666", "#B2182B", "#01665E"),
+)
+MARKERS = "os^Dv<>Phd*pX"
+DPI = 160
+"""Of figures written as PNG."""
+SCATTER_TICKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
+
+STYLE = {
+    "font.size": 9,
+    "font.family": "DejaVu Sans",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "axes.edgecolor": "#888888",
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "svg.hashsalt": "scalefield",  # the same figure is the same file
+    "figure.constrained_layout.use": True,
+}
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot without a display."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        raise MissingExtra("matplotlib", "plot", "drawing figures") from None
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update(STYLE)
+    return plt
+
+
+def encode(figure: Figure, suffix: str, **options: Any) -> bytes:
+    """The figure as the bytes of a PNG, SVG or JPEG file, without a date."""
+    buffer = io.BytesIO()
+    metadata = {"svg": {"Date": None}, "png": {"Software": None}}.get(suffix)
+    figure.savefig(buffer, format=suffix, metadata=metadata, **options)
+    return buffer.getvalue()
+
+
+def method_style(methods: Sequence[str], method: str) -> dict[str, Any]:
+    """A method looks the same in every figure."""
+    i = list(methods).index(method)
+    return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+
+
+def legend_beside(figure: Figure, axis: Any) -> None:
+    """What an axis shows, named to the right of the whole figure."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", fontsize=8)
+
+
+def bare(axis: Any) -> None:
+    """A picture's axis: no ticks, no frame, grey where nothing is known."""
+    axis.set_facecolor("#f0f0f0")
+    axis.set(xticks=[], yticks=[])
+    axis.grid(False)
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def forest(run: Run) -> Figure:
+    """AbsRel of every method with its interval, one panel a regime, best at the top."""
+    plt = pyplot()
+    regimes = run.regimes
+    rows = max(sum(c["condition"] == r for c in _cells(run)) for r in regimes)
+    figure, axes = plt.subplots(
+        1, len(regimes), figsize=(3.7 * len(regimes), 0.9 + 0.27 * rows), squeeze=False
+    )
+    for axis, regime in zip(axes[0], regimes, strict=True):
+        cells = sorted(
+            (c for c in _cells(run) if c["condition"] == regime),
+            key=lambda c: -c["clamped"]["abs_rel"][0],
+        )
+        for y, cell in enumerate(cells):
+            mean, low, high = _interval(cell, "abs_rel")
+            style = method_style(run.scores.methods, cell["method"])
+            axis.plot([low, high], [y, y], color=style["color"], lw=2.4, alpha=0.45)
+            axis.plot(mean, y, markersize=5, **style)
+        axis.set_yticks(range(len(cells)), [_label(c, run) for c in cells])
+        axis.set_xlim(left=0)
+        axis.set_xlabel("AbsRel")
+        low, high = REGIMES[regime]
+        axis.set_title(f"{REGIME_TITLES[regime]}: {low}–{high} anchors")
+    return figure
+
+
+def over_anchors(run: Run) -> Figure:
+    """AbsRel and δ1 over the number of anchors, from the drop-anchor test to the high regime."""
+    plt = pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(10.5, 4.0))
+    for axis, metric in zip(axes, ("abs_rel", "delta1"), strict=True):
+        for method in run.scores.methods:
+            cells = sorted(
+                (c for c in _cells(run) if c["method"] == method), key=lambda c: c["anchors"]
+            )
+            x = [c["anchors"] for c in cells]
+            mean, low, high = np.array([_interval(c, metric) for c in cells]).reshape(-1, 3).T
+            style = method_style(run.scores.methods, method)
+            if all(c["images"] == len(run.scores.images) for c in cells):
+                axis.plot(x, mean, label=method, lw=1.4, markersize=4.5, **style)
+                axis.fill_between(x, low, high, color=style["color"], alpha=0.07, lw=0)
+            else:  # other images than the rest: no place on their scale
+                axis.plot(x, mean, ":", label=f"{method} (some images)", lw=1, ms=3, **style)
+        _along_anchors(axis)
+        axis.set_title(_title(metric))
+        complete = _complete(run, metric)
+        if metric == "abs_rel" and complete:
+            axis.set_yscale("log")
+            axis.set_ylim(0.8 * min(complete), 1.25 * max(complete))
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter(lambda x, _: f"{x:g}" if f"{x:e}"[0] in "25" else "")
+    legend_beside(figure, axes[0])
+    return figure
+
+
+def over_distance(run: Run) -> Figure:
+    """AbsRel over the distance to the nearest anchor, one panel a regime."""
+    plt = pyplot()
+    regimes = run.regimes
+    figure, axes = plt.subplots(
+        1, len(regimes), figsize=(3.4 * len(regimes) + 1.6, 3.6), sharey=True, squeeze=False
+    )
+    for axis, regime in zip(axes[0], regimes, strict=True):
+        edges: list[float] = []
+        for row in run.results["distance"]:
+            if row["condition"] != regime:
+                continue
+            edges = [100 * e for e in row["edges"]]
+            # A bin that few images reach is about those images, not about distance.
+            enough = 0.5 * len(run.scores.images)
+            known = [
+                (i, value)
+                for i, (value, n) in enumerate(zip(row["abs_rel"], row["images"], strict=True))
+                if n >= enough
+            ]
+            style = method_style(run.scores.methods, row["method"])
+            if known:
+                axis.plot(*zip(*known, strict=True), label=row["method"], lw=1.3, ms=4, **style)
+        ends = ["0", *(f"{e:g}" for e in edges)]
+        spans = [f"{a}–{b}" for a, b in pairwise(ends)] + [f">{ends[-1]}"]
+        axis.set_xticks(range(len(spans)), spans, fontsize=7)
+        axis.set_xlabel("distance to the nearest anchor [% of diagonal]")
+        axis.set_title(f"{REGIME_TITLES[regime]} anchors")
+    axes[0][0].set_ylim(bottom=0)
+    axes[0][0].set_ylabel("AbsRel")
+    legend_beside(figure, axes[0][0])
+    return figure
+
+
+def reliability(run: Run) -> Figure | None:
+    """What intervals cover over what they promise, one panel a regime; below the line is too sure.
+
+    The last panel has the 90 % interval over the number of anchors; thin lines are single places.
+    """
+    cells = [c for c in run.results["cells"] if "coverage" in c]
+    if not cells:
+        return None
+    plt = pyplot()
+    regimes = run.regimes
+    figure, axes = plt.subplots(1, len(regimes) + 1, figsize=(2.9 * len(regimes) + 5.2, 3.4))
+    everywhere = [c for c in cells if c["group"] == EVERYWHERE]
+    least = min(c["coverage"]["coverage_50"][0] for c in cells)
+    limits = (10 * (10 * least // 1), 101)
+    for axis, regime in zip(axes, regimes, strict=False):
+        axis.plot([0, 100], [0, 100], color="#999999", lw=0.8)
+        for cell in (c for c in cells if c["condition"] == regime):
+            covered = [100 * cell["coverage"][f"coverage_{level}"][0] for level in LEVELS]
+            style = method_style(run.scores.methods, cell["method"])
+            if cell["group"] == EVERYWHERE:
+                axis.plot(LEVELS, covered, label=cell["method"], lw=1.5, ms=4.5, **style)
+            else:
+                axis.plot(LEVELS, covered, color=style["color"], lw=0.5, alpha=0.45)
+        axis.set(xlim=(47, 98), ylim=limits, xlabel="promised [%]")
+        axis.set_xticks(LEVELS, [str(level) for level in LEVELS])
+        axis.set_title(f"{REGIME_TITLES[regime]} anchors")
+    axes[0].set_ylabel("covered [%]")
+    last = axes[-1]
+    last.axhline(90, color="#999999", lw=0.8)
+    for method in dict.fromkeys(c["method"] for c in everywhere):
+        own = sorted((c for c in everywhere if c["method"] == method), key=lambda c: c["anchors"])
+        covered = [100 * c["coverage"]["coverage_90"][0] for c in own]
+        style = method_style(run.scores.methods, method)
+        last.plot([c["anchors"] for c in own], covered, label=method, lw=1.5, ms=4.5, **style)
+    _along_anchors(last)
+    last.set_ylim(limits)
+    last.set_title("90 % interval")
+    legend_beside(figure, last)
+    return figure
+
+
+def scatter(run: Run) -> Figure | None:
+    """Each image's AbsRel: every method against the best one, coloured by place."""
+    plt = pyplot()
+    condition = "medium" if "medium" in run.scores.conditions else run.scores.conditions[0]
+    cells = sorted(
+        (c for c in _cells(run) if c["condition"] == condition),
+        key=lambda c: (-c["images"], c["clamped"]["abs_rel"][0]),
+    )
+    if len(cells) < 2:
+        return None
+    best, others = cells[0]["method"], [c["method"] for c in cells[1:]]
+    x = run.scores.column(best, condition, "abs_rel")
+    columns = min(4, len(others))
+    rows = -(-len(others) // columns)
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(2.6 * columns, 2.5 * rows), squeeze=False, sharex=True, sharey=True
+    )
+    everything = run.scores.values["clamped", "abs_rel"][
+        :, :, run.scores.conditions.index(condition)
+    ]
+    limits = (max(np.nanmin(everything) * 0.8, 1e-3), np.nanmax(everything) * 1.25)
+    groups = np.array(run.scores.group_of)
+    for axis, method in zip(axes.flat, others, strict=False):
+        y = run.scores.column(method, condition, "abs_rel")
+        axis.plot(limits, limits, color="#999999", lw=0.8)
+        for i, group in enumerate(run.scores.groups):
+            chosen = groups == group
+            axis.scatter(x[chosen], y[chosen], s=9, color=COLOURS[i], alpha=0.7, lw=0, label=group)
+        both = np.isfinite(x) & np.isfinite(y)
+        share = np.mean(x[both] < y[both])
+        axis.set_title(f"{method}\n{best} better on {share:.0%}", fontsize=8)
+        axis.set(xscale="log", yscale="log")
+        ticks = [t for t in SCATTER_TICKS if limits[0] <= t <= limits[1]]
+        axis.set_xticks(ticks, [f"{t:g}" for t in ticks], fontsize=7)
+        axis.set_yticks(ticks, [f"{t:g}" for t in ticks], fontsize=7)
+        axis.minorticks_off()
+        axis.set(xlim=limits, ylim=limits)
+    for axis in axes.flat[len(others) :]:
+        axis.set_visible(False)
+    figure.supxlabel(f"AbsRel of {best}, {condition} anchors", fontsize=9)
+    figure.supylabel("AbsRel of the other", fontsize=9)
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, fontsize=8, markerscale=2)
+    return figure
+
+
+def ablation(run: Run) -> Figure | None:
+    """AbsRel and δ1 over K, full against F = 0; the paper's own curves in grey."""
+    series = ablation_series([run])
+    if len({k for by_k in series.values() for k in by_k}) < 2:
+        return None
+    plt = pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.4))
+    for place, (axis, metric) in enumerate(zip(axes, ("abs_rel", "delta1"), strict=True)):
+        for (mde, kind), curve in paper.ABLATION.items():
+            y = [value[place] for value in curve.values()]
+            style = "-" if kind == "full" else ":"
+            axis.plot(list(curve), y, style, color="#bbbbbb", lw=1, label=f"paper, {mde}, {kind}")
+        for i, (label, by_k) in enumerate(series.items()):
+            mean, low, high = np.array([_interval(c, metric) for c in by_k.values()]).T
+            without = re.search(r"F\s?=\s?0", label)
+            axis.errorbar(
+                list(by_k),
+                mean,
+                yerr=[mean - low, high - mean],
+                fmt="o:" if without else "s-",
+                color=COLOURS[i],
+                markerfacecolor="white" if without else COLOURS[i],
+                capsize=2,
+                label=label,
+            )
+        axis.set_xticks(sorted({k for by_k in series.values() for k in by_k}))
+        axis.set_xlabel("K, the number of basis maps")
+        axis.set_title(_title(metric))
+    legend_beside(figure, axes[0])
+    return figure
+
+
+def justification(picture: Picture, name: str) -> Figure:
+    """The true scale field beside the cues it is to be explained by, as in the paper."""
+    plt = pyplot()
+    panels: list[tuple[str, np.ndarray, str]] = [("image", picture.image, "")]
+    scale = np.exp(picture.log_scale.astype(np.float32))
+    panels.append(("true scale field s", scale, "RdYlBu_r"))
+    if np.isfinite(picture.feature).any():
+        panels.append(("F, first component", picture.feature, "viridis"))
+    panels.append(("MDE depth", picture.mde_depth, "magma_r"))
+    height = 2.4 * picture.image.shape[0] / picture.image.shape[1] + 0.5
+    figure, axes = plt.subplots(1, len(panels), figsize=(2.7 * len(panels), height))
+    for axis, (title, values, colours) in zip(axes, panels, strict=True):
+        if colours:
+            low, high = np.nanpercentile(values.astype(np.float32), [2, 98])
+            shown = axis.imshow(values.astype(np.float32), cmap=colours, vmin=low, vmax=high)
+            figure.colorbar(shown, ax=axis, fraction=0.045, pad=0.02).ax.tick_params(labelsize=7)
+        else:
+            axis.imshow(values)
+        axis.set_title(title, fontsize=9)
+        axis.axis("off")
+    figure.suptitle(name, fontsize=8, color="#666666")
+    return figure
+
+
+def strip(entry: Entry, picture: Picture, depth_m: np.ndarray) -> Figure:
+    """One method on one image: anchors, MDE depth, recovered and true depth, signed error."""
+    plt = pyplot()
+    height = 2.5 * picture.image.shape[0] / picture.image.shape[1]
+    figure, axes = plt.subplots(1, 5, figsize=(13.2, height + 0.42))
+    true_m = picture.true_m.astype(np.float32)
+    low, high = np.nanpercentile(true_m, [1, 99])
+    axes[0].imshow(picture.image)
+    axes[0].scatter(*picture.anchors.T, s=5, c="#ffd400", edgecolors="black", linewidths=0.3)
+    axes[1].imshow(picture.mde_depth.astype(np.float32), cmap="turbo_r")
+    axes[2].imshow(depth_m, cmap="turbo_r", vmin=low, vmax=high)
+    metres = axes[3].imshow(true_m, cmap="turbo_r", vmin=low, vmax=high)
+    error = 100 * (depth_m / true_m - 1)
+    percent = axes[4].imshow(error, cmap="RdBu_r", vmin=-40, vmax=40)
+    titles = ("image and anchors", "MDE depth", "recovered", "true [m]", "error [%]")
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set_title(title, fontsize=8, fontweight="normal")
+        bare(axis)
+    for shown, axis in ((metres, axes[3]), (percent, axes[4])):
+        figure.colorbar(shown, ax=axis, fraction=0.045, pad=0.02).ax.tick_params(labelsize=7)
+    return figure
+
+
+def _cells(run: Run) -> list[dict[str, Any]]:
+    return [c for c in run.results["cells"] if c["group"] == EVERYWHERE]
+
+
+def _along_anchors(axis: Any) -> None:
+    """The number of anchors, from one to hundreds, from left to right."""
+    ticks = (1, 3, 9, 30, 100, 500)
+    axis.set_xscale("log")
+    axis.set_xticks(ticks, [str(n) for n in ticks])
+    axis.minorticks_off()
+    axis.set_xlabel("anchors an image")
+
+
+def _title(metric: str) -> str:
+    """The metric and which way is better."""
+    shown = METRICS[metric]
+    return f"{shown.title} {'↑' if shown.higher_is_better else '↓'}"
+
+
+def _complete(run: Run, metric: str) -> list[float]:
+    """Means of the methods that have every image."""
+    everything = len(run.scores.images)
+    return [c["clamped"][metric][0] for c in _cells(run) if c["images"] == everything]
+
+
+def _interval(cell: dict[str, Any], metric: str) -> tuple[float, float, float]:
+    """Mean and ends of its interval, which has no width where it is not known."""
+    mean, low, high = cell["clamped"][metric]
+    return mean, mean if low is None else low, mean if high is None else high
+
+
+def _label(cell: dict[str, Any], run: Run) -> str:
+    """The method, with the number of its images where that is not all of them."""
+    partial = cell["images"] < len(run.scores.images)
+    return f"{cell['method']} ({cell['images']})" if partial else cell["method"]

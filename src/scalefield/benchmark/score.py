@@ -1,0 +1,369 @@
+"""The benchmark's second loop: frame files in, `images.csv` and `results.json` out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import combinations, compress, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from scalefield.anchor_sampling import REGIMES
+from scalefield.benchmark.metrics import (
+    COVERAGE,
+    METRICS,
+    Resampling,
+    blocks,
+    coverage,
+    metrics,
+    paired_test,
+)
+from scalefield.benchmark.run import DISTANCE_EDGES, frame_file
+from scalefield.errors import InputError
+from scalefield.io import read_bytes, read_json, write_atomic, write_json
+from scalefield.runtime.provenance import provenance
+
+EVERYWHERE = "all"
+"""The group of all images; every image counts the same, so groups weigh by their size."""
+
+CLAMPING = ("clamped", "raw")
+VALUES = (*product(CLAMPING, METRICS), *(("coverage", column) for column in COVERAGE))
+"""What is known of a method on an image, by kind and name."""
+
+
+@dataclass(frozen=True)
+class ImageScore:
+    """One row of images.csv: a method on an image under a condition."""
+
+    name: str
+    group: str
+    block: str
+    method: str
+    condition: str
+    anchors: int
+    clamped: dict[str, float]
+    raw: dict[str, float]
+    coverage: dict[str, float] = field(default_factory=dict)
+    """Empty where the method does not say how sure it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Per-image metrics as one array, with the images' blocks for resampling."""
+
+    images: tuple[tuple[str, str, str], ...]
+    """Name, group and block of each."""
+    methods: tuple[str, ...]
+    conditions: tuple[str, ...]
+    values: dict[tuple[str, str], Float64[np.ndarray, "images methods conditions"]]
+    """By clamping and metric, and by "coverage" and its columns; NaN where there is no result."""
+    anchors: Float64[np.ndarray, "images conditions"]
+
+    @classmethod
+    def of(cls, rows: Sequence[ImageScore], labels: Sequence[str]) -> Scores:
+        """The rows as arrays, methods in the order of the labels."""
+        images = tuple(dict.fromkeys((r.name, r.group, r.block) for r in rows))
+        present = {r.method for r in rows}
+        methods = tuple(label for label in dict.fromkeys(labels) if label in present)
+        conditions = tuple(dict.fromkeys(r.condition for r in rows))
+        places = [{x: i for i, x in enumerate(xs)} for xs in (images, methods, conditions)]
+        shape = (len(images), len(methods), len(conditions))
+        values = {column: np.full(shape, np.nan) for column in VALUES}
+        anchors = np.full((shape[0], shape[2]), np.nan)
+        for row in rows:
+            image = places[0][row.name, row.group, row.block]
+            method, condition = places[1][row.method], places[2][row.condition]
+            anchors[image, condition] = row.anchors
+            for (kind, metric), array in values.items():
+                array[image, method, condition] = getattr(row, kind).get(metric, np.nan)
+        return cls(images, methods, conditions, values, anchors)
+
+    @property
+    def group_of(self) -> list[str]:
+        """The place group of each image."""
+        return [group for _, group, _ in self.images]
+
+    @property
+    def block_of(self) -> list[str]:
+        """The block of each image; two groups may have scenes of one name."""
+        return [f"{group}/{block}" for _, group, block in self.images]
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The place groups, in order of appearance."""
+        return tuple(dict.fromkeys(self.group_of))
+
+    def within(self, group: str) -> np.ndarray:
+        """Which images belong to the group."""
+        return np.array([group in (EVERYWHERE, own) for own in self.group_of], bool)
+
+    def resampling(self, chosen: np.ndarray) -> Resampling:
+        """Bootstrap draws over the chosen images' blocks, within their groups."""
+        blocks, groups = (list(compress(each, chosen)) for each in (self.block_of, self.group_of))
+        return Resampling.make(blocks, groups)
+
+    def column(
+        self, method: str, condition: str, metric: str, clamping: str = "clamped"
+    ) -> Float64[np.ndarray, " images"]:
+        """One method's values over all images."""
+        place = self.methods.index(method), self.conditions.index(condition)
+        return self.values[clamping, metric][:, place[0], place[1]]
+
+
+def aggregate(scores: Scores, group: str) -> list[dict[str, Any]]:
+    """For each method and condition the mean over images with its interval, for every metric."""
+    chosen = scores.within(group)
+    resampling = scores.resampling(chosen)
+    cells = []
+    for m, method in enumerate(scores.methods):
+        for c, condition in enumerate(scores.conditions):
+            count = int(np.isfinite(scores.values["clamped", "abs_rel"][chosen, m, c]).sum())
+            if not count:
+                continue
+            cell: dict[str, Any] = {
+                "group": group,
+                "condition": condition,
+                "method": method,
+                "images": count,
+                "anchors": _round(float(np.nanmean(scores.anchors[chosen, c]))),
+            }
+            for kind, metric in VALUES:
+                values = scores.values[kind, metric][chosen, m, c]
+                if np.isfinite(values).any():  # not every method says how sure it is
+                    mean, interval = float(np.nanmean(values)), resampling.interval(values)
+                    cell.setdefault(kind, {})[metric] = _triple(mean, interval)
+            cells.append(cell)
+    return cells
+
+
+def compare(scores: Scores, condition: str, metric: str = "abs_rel") -> list[dict[str, Any]]:
+    """The paired test of every two methods over all images, clamped."""
+    rows = []
+    for a, b in combinations(scores.methods, 2):
+        first, second = (scores.column(method, condition, metric) for method in (a, b))
+        if not np.isfinite(first - second).any():
+            continue
+        found = paired_test(first, second, scores.block_of, scores.group_of)
+        rows.append(
+            {
+                "condition": condition,
+                "metric": metric,
+                "a": a,
+                "b": b,
+                "images": found.images,
+                "difference": _triple(found.difference, found.interval),
+                "p": _round(found.p_value),
+            }
+        )
+    return rows
+
+
+def score_files(out: str | Path, names: Sequence[str]) -> dict[str, Any]:
+    """Score the files of these frames; writes and returns what results.json holds."""
+    out = Path(out)
+    records = [read_json(frame_file(out, name)) for name in names]
+    good = [record for record in records if "error" not in record]
+    if not good:
+        first = records[0]["error"] if records else "there is no frame"
+        raise InputError(f"no frame could be evaluated; the first: {first}")
+    rows = image_scores(good)
+    if not rows:
+        first = next((c["error"] for r in good for c in r["cells"] if "error" in c), "no labels")
+        raise InputError(f"no method gave a result on any frame; the first reason: {first}")
+    write_scores(out / "images.csv", rows)
+    config = read_json(out / "config.json")
+    scores = Scores.of(rows, [method["label"] for method in config["methods"]])
+    results = {
+        "provenance": provenance(),
+        "config": config,
+        "data": _data(records, good),
+        "failures": _failures(good),
+        "cells": [c for g in (EVERYWHERE, *scores.groups) for c in aggregate(scores, g)],
+        "distance": _by_distance(good),
+        "spectral": _spectral(good),
+        "paired": [row for c in scores.conditions if c in REGIMES for row in compare(scores, c)],
+    }
+    write_atomic(out / "results.json", readable(results).encode())
+    _write_timings(out, names)
+    return results
+
+
+def image_scores(records: Sequence[dict[str, Any]]) -> list[ImageScore]:
+    """Per-image metrics of every cell that has a result."""
+    named = blocks([record["scene"] for record in records])
+    rows = []
+    for record, block in zip(records, named, strict=True):
+        for cell in record["cells"]:
+            if "clamped" not in cell:
+                continue
+            clamped, raw = (
+                {m: _round(x) for m, x in metrics(cell.get(clamping, cell["clamped"])).items()}
+                for clamping in CLAMPING
+            )
+            covered = coverage(cell["coverage"]) if "coverage" in cell else {}
+            covered = {column: _round(x) for column, x in covered.items()}
+            where = (record["name"], record["group"], block)
+            what = (cell["method"], cell["condition"], cell["anchors"])
+            rows.append(ImageScore(*where, *what, clamped, raw, covered))
+    return rows
+
+
+COLUMNS = ("name", "group", "block", "method", "condition", "anchors")
+
+
+def write_scores(path: Path, rows: Iterable[ImageScore]) -> None:
+    """Write images.csv: one line an image, method and condition."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*COLUMNS, *(f"{c}:{m}" for c in CLAMPING for m in METRICS), *COVERAGE])
+    for row in rows:
+        values = [getattr(row, kind).get(name, "") for kind, name in VALUES]
+        writer.writerow([*(getattr(row, column) for column in COLUMNS), *values])
+    write_atomic(path, text.getvalue().encode())
+
+
+def read_scores(path: Path) -> list[ImageScore]:
+    """Read images.csv back."""
+    lines = list(csv.DictReader(io.StringIO(read_bytes(path).decode())))
+    try:
+        return [
+            ImageScore(
+                name=line["name"],
+                group=line["group"],
+                block=line["block"],
+                method=line["method"],
+                condition=line["condition"],
+                anchors=int(line["anchors"]),
+                clamped={m: float(line[f"clamped:{m}"]) for m in METRICS},
+                raw={m: float(line[f"raw:{m}"]) for m in METRICS},
+                # Blank without std_log, and not there at all in older files.
+                coverage={c: float(line[c]) for c in COVERAGE if line.get(c)},
+            )
+            for line in lines
+        ]
+    except (KeyError, ValueError, TypeError) as e:
+        raise InputError(f"{path}: not a table that scalefield evaluate wrote ({e!r})") from None
+
+
+def _data(records: list[dict[str, Any]], good: list[dict[str, Any]]) -> dict[str, Any]:
+    hashes = "".join(f"{r['name']} {r['sha256']}\n" for r in good)
+    models = {f"{r['mde']['model']} {r['mde']['revision']}".strip() for r in good}
+    return {
+        "frames": len(records),
+        "evaluated": len(good),
+        "missing": [{"name": r["name"], "error": r["error"]} for r in records if "error" in r],
+        "pixels": sum(r["pixels"] for r in good),
+        "pixels_without_mde": sum(r["holes"] for r in good),
+        "sha256": sha256(hashes.encode()).hexdigest(),
+        "mde": sorted(models),
+        # More than one means that the code changed between frames.
+        "commits": sorted({str(r["commit"]) for r in good}),
+    }
+
+
+def _failures(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Where a method has no result though the frame has: how often, and the first reason."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for record in good:
+        for cell in record["cells"]:
+            for kind in ("error", "skipped"):
+                if kind in cell:
+                    key = (cell["method"], cell["condition"], kind)
+                    found.setdefault(key, []).append(f"{record['name']}: {cell[kind]}")
+    return [
+        {"method": m, "condition": c, "kind": kind, "images": len(why), "first": why[0]}
+        for (m, c, kind), why in found.items()
+    ]
+
+
+def _by_distance(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """AbsRel over the distance to the nearest anchor: within each image, then over images."""
+    found: dict[tuple[str, str], list[np.ndarray]] = {}
+    for record in good:
+        for cell in record["cells"]:
+            if "by_distance" in cell:
+                pixels = np.array(cell["by_distance"]["pixels"], np.float64)
+                pixels[pixels == 0] = np.nan
+                relative = np.array(cell["by_distance"]["relative"]) / pixels
+                found.setdefault((cell["condition"], cell["method"]), []).append(relative)
+    rows = []
+    for (condition, method), curves in found.items():
+        stacked = np.array(curves)
+        counts = np.isfinite(stacked).sum(axis=0)
+        means = np.nansum(stacked, axis=0) / np.maximum(counts, 1)
+        rows.append(
+            {
+                "condition": condition,
+                "method": method,
+                "edges": list(DISTANCE_EDGES),
+                "images": counts.tolist(),
+                "abs_rel": [
+                    _round(float(x)) if n else None for x, n in zip(means, counts, strict=True)
+                ],
+            }
+        )
+    return rows
+
+
+def _spectral(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Medians over images of the spectral statistics, by group, condition and method."""
+    found: dict[tuple[str, str, str, int], list[dict[str, float]]] = {}
+    for record in good:
+        for cell in record["cells"]:
+            if "spectral" in cell:
+                for group in (EVERYWHERE, record["group"]):
+                    key = (group, cell["condition"], cell["method"], cell["k"])
+                    found.setdefault(key, []).append(cell["spectral"])
+    return [
+        {
+            "group": group,
+            "condition": condition,
+            "method": method,
+            "k": k,
+            "images": len(each),
+            **{name: _round(float(np.median([e[name] for e in each]))) for name in each[0]},
+        }
+        for (group, condition, method, k), each in found.items()
+    ]
+
+
+def _write_timings(out: Path, names: Sequence[str]) -> None:
+    """Medians of the milliseconds; kept apart, because they are never twice the same."""
+    found: dict[str, list[float]] = {}
+    for name in names:
+        path = out / "timings" / f"{name}.json"
+        for what, milliseconds in read_json(path).items():
+            found.setdefault(what, []).append(milliseconds)
+    medians = {what: _round(float(np.median(each))) for what, each in found.items()}
+    write_json(out / "timings.json", medians)
+
+
+def _triple(mean: float, interval: tuple[float, float] | None) -> list[float | None]:
+    """A mean with the ends of its interval, which are None where there is none."""
+    return [_round(mean), *((None, None) if interval is None else map(_round, interval))]
+
+
+def _round(x: float) -> float:
+    """Six significant digits: more than any table shows, few enough to read."""
+    return float(f"{x:.6g}") if math.isfinite(x) else x
+
+
+def readable(results: dict[str, Any]) -> str:
+    """JSON with one line for each element of each list: a reader can diff it."""
+    parts = []
+    for key, value in results.items():
+        if isinstance(value, list):
+            body = ",\n".join(json.dumps(v, allow_nan=False, ensure_ascii=False) for v in value)
+            text = f"[\n{body}\n]" if value else "[]"
+        else:
+            text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
+        parts.append(f"{json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"

@@ -1,0 +1,282 @@
+"""One picture of a recovery: photograph with anchors, relative depth, metric depth, log-scale."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from PIL import Image, ImageDraw, ImageFont
+
+from scalefield.anchors import Anchors
+from scalefield.io import write_atomic
+from scalefield.recovery import Recovery
+
+PAPER, INK, SOFT_INK, HOLE = (250, 249, 246), (32, 35, 42), (105, 110, 120), (214, 212, 206)
+PANEL_AREA = 640 * 480
+MAX_LABELS = 16
+"""With more anchors their labels would hide the picture."""
+
+
+def colour_table(stops: Float[np.ndarray, "n 3"]) -> UInt8[np.ndarray, "256 3"]:
+    """256 sRGB colours through OKLCh stops (lightness, chroma, hue in degrees), even in Oklab."""
+    lightness, chroma, hue = stops.T
+    angle = np.deg2rad(hue)
+    lab = np.stack([lightness, chroma * np.cos(angle), chroma * np.sin(angle)])
+    at = np.linspace(0, len(stops) - 1, 256)
+    lab = np.stack([np.interp(at, np.arange(len(stops)), channel) for channel in lab])
+    # Oklab to linear sRGB (Ottosson 2020), then the sRGB transfer curve.
+    to_cone = [[1, 0.3963377774, 0.2158037573], [1, -0.1055613458, -0.0638541728],
+               [1, -0.0894841775, -1.2914855480]]  # fmt: skip
+    to_rgb = [[4.0767416621, -3.3077115913, 0.2309699292],
+              [-1.2684380046, 2.6097574011, -0.3413193965],
+              [-0.0041960863, -0.7034186147, 1.7076147010]]  # fmt: skip
+    linear = np.clip(to_rgb @ (to_cone @ lab) ** 3, 0, 1).T
+    srgb = np.where(linear < 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return np.round(255 * srgb).astype(np.uint8)
+
+
+# Lightness falls evenly with distance: equal steps look equal, in grey print and to the colour
+# blind too.
+NEAR_TO_FAR = colour_table(
+    np.array([
+        (0.97, 0.07, 104), (0.87, 0.14, 84), (0.77, 0.17, 58), (0.67, 0.19, 32),
+        (0.57, 0.20, 4), (0.47, 0.18, 330), (0.37, 0.16, 297), (0.27, 0.12, 275),
+    ])
+)  # fmt: skip
+# Light in the middle, where the factor is one; blue below, brown above.
+SMALL_TO_LARGE = colour_table(
+    np.array([
+        (0.36, 0.11, 255), (0.55, 0.12, 245), (0.76, 0.07, 235), (0.965, 0.003, 90),
+        (0.78, 0.09, 55), (0.61, 0.15, 40), (0.40, 0.13, 28),
+    ])
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """How values become colours, and what stands beside the colour bar."""
+
+    table: UInt8[np.ndarray, "256 3"]
+    low: float
+    high: float
+    logarithmic: bool = False
+    label: Callable[[float], str] = "{:g}".format
+
+    def position(self, values: np.ndarray) -> np.ndarray:
+        """Where values lie between `low` (0) and `high` (1); may leave that range."""
+        low, high = self.low, self.high
+        if self.logarithmic:
+            values, low, high = np.log(values), math.log(low), math.log(high)
+        return (values - low) / (high - low)
+
+    def colours(self, values: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shape 3"]:
+        """sRGB colours; NaN is grey."""
+        known = np.isfinite(values)
+        position = self.position(np.where(known, values, self.low))
+        index = np.clip(np.round(255 * position), 0, 255).astype(np.uint8)
+        colours = self.table[index]
+        colours[~known] = HOLE
+        return colours
+
+    def ticks(self, most: int) -> list[float]:
+        """Round numbers inside the range, at most `most` (2 or more) and as many as are round."""
+        if self.logarithmic:
+            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+            for mantissas in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
+                ticks = [m * 10.0**e for e in range(first, last + 1) for m in mantissas]
+                ticks = [t for t in ticks if self.low <= t <= self.high]
+                if 2 <= len(ticks) <= most:
+                    return [float(f"{t:.6g}") for t in ticks]
+            inside = [e for e in range(first, last + 1) if self.low <= 10.0**e <= self.high]
+            if len(inside) >= 2:  # too many decades for a tick in each
+                return [10.0**e for e in inside[:: -(-(len(inside) - 1) // (most - 1))]]
+        return round_steps(self.low, self.high, most)
+
+
+def round_steps(low: float, high: float, most: int) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten between `low` and `high`, at most `most`."""
+    power = math.floor(math.log10((high - low) / most))
+    for step in (m * 10.0**e for e in range(power, power + 3) for m in (1, 2, 5)):
+        count = math.floor(high / step + 1e-9) - math.ceil(low / step - 1e-9) + 1
+        if count <= most:
+            start = math.ceil(low / step - 1e-9)
+            return [float(f"{(start + i) * step:.6g}") for i in range(count)]
+    return []
+
+
+def depth_scale(values: np.ndarray, unit: str = "") -> Scale:
+    """A scale for depths: their 0.5th to 99.5th percentile, logarithmic from a ratio of 8 on."""
+    known = values[np.isfinite(values)]
+    low, high = (float(v) for v in np.percentile(known, (0.5, 99.5)))
+    if high < 1.02 * low:  # a flat map still needs a scale around it
+        low, high = low / 1.1, high * 1.1
+    return Scale(NEAR_TO_FAR, low, high, logarithmic=high > 8 * low, label=lambda v: f"{v:g}{unit}")
+
+
+def draw_preview(
+    recovery: Recovery, anchors: Anchors, image: UInt8[np.ndarray, "h w 3"] | None = None
+) -> Image.Image:
+    """Four panels on light paper: the photograph (when there is one), D_MDE, D̂ and ℓ.
+
+    D_MDE has the colours of D̂ divided by the median scale, so what differs between the two
+    panels is what the log-scale field did. ℓ is drawn around its median, as a factor.
+    """
+    maps = recovery.numpy()
+    depth_m, log_scale = maps.depth_m.astype(np.float64), maps.log_scale.astype(np.float64)
+    mde_depth = depth_m / np.exp(log_scale)
+    middle = float(np.nanmedian(log_scale))
+    metres = depth_scale(depth_m, " m")
+    low, high = (limit / math.exp(middle) for limit in (metres.low, metres.high))
+    relative = Scale(NEAR_TO_FAR, low, high, metres.logarithmic)
+    reach = max(float(np.nanpercentile(np.abs(log_scale - middle), 99.5)), 0.02)
+    factor = Scale(SMALL_TO_LARGE, math.exp(-reach), math.exp(reach), True, "{:g}x".format)
+
+    report = recovery.report
+    holes = f" · {report.hole_pixels} pixels without depth" if report.hole_pixels else ""
+    grey = relative.colours(mde_depth).mean(-1, keepdims=True) / 2 + 115
+    photograph = np.repeat(grey.astype(np.uint8), 3, axis=2) if image is None else image
+    panels = [
+        (photograph, f"{report.anchors_used} of {report.anchors_given} anchors", metres),
+        (relative.colours(mde_depth), f"relative depth · {report.model}", relative),
+        (metres.colours(depth_m), f"recovered depth · {report.method}{holes}", metres),
+        (
+            factor.colours(np.exp(log_scale - middle)),
+            f"log-scale field · factor around its median {math.exp(middle):.3g}x",
+            factor,
+        ),
+    ]
+    return _Sheet(depth_m.shape).draw(panels, anchors, recovery)
+
+
+def write_preview(
+    path: str | Path,
+    recovery: Recovery,
+    anchors: Anchors,
+    image: UInt8[np.ndarray, "h w 3"] | None = None,
+) -> None:
+    """Write `draw_preview` as PNG."""
+    buffer = io.BytesIO()
+    draw_preview(recovery, anchors, image).save(buffer, format="PNG")
+    write_atomic(path, buffer.getvalue())
+
+
+class _Sheet:
+    """Sizes that follow from the image's: every panel has about the same area."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        height, width = shape
+        zoom = math.sqrt(PANEL_AREA / (height * width))
+        self.width = min(max(round(width * zoom), 1), 1200)
+        self.height = min(max(round(height * zoom), 1), 1200)
+        self.cell_width, self.cell_height = max(self.width, 420), max(self.height, 150)
+        self.zoom_u, self.zoom_v = self.width / width, self.height / height
+        self.text = round(0.0235 * self.cell_width + 3)
+        self.font = ImageFont.load_default(self.text)
+        self.margin, self.title = round(1.4 * self.text), 2 * self.text
+        self.bar, self.gutter = self.text, round(4.6 * self.text)
+
+    def draw(self, panels: Sequence[tuple], anchors: Anchors, recovery: Recovery) -> Image.Image:
+        """Two rows of two panels, each with its title and colour bar."""
+        step_x = self.cell_width + self.bar + self.gutter
+        step_y = self.title + self.cell_height + self.margin // 2
+        size = (2 * step_x + self.margin, 2 * step_y + self.margin)
+        sheet = Image.new("RGB", size, PAPER)
+        for i, (pixels, title, scale) in enumerate(panels):
+            x, y = self.margin + i % 2 * step_x, self.margin // 4 + i // 2 * step_y
+            # A photograph may be smoothed; a map's pixels stay what they are.
+            how = Image.Resampling.LANCZOS if i == 0 else Image.Resampling.BOX
+            picture = Image.fromarray(pixels).resize((self.width, self.height), how)
+            if i == 0:
+                picture = self.with_anchors(picture, anchors, recovery, scale)
+            ImageDraw.Draw(sheet).text((x, y + self.title / 2), title, INK, self.font, anchor="lm")
+            sheet.paste(picture, (x, y + self.title))
+            self.colour_bar(sheet, x + self.width + self.text // 2, y + self.title, scale)
+        return sheet
+
+    def colour_bar(self, sheet: Image.Image, x: int, y: int, scale: Scale) -> None:
+        """A vertical bar, small values at the bottom, with ticks at round numbers."""
+        height = self.cell_height
+        bar = scale.table[np.linspace(255, 0, height).astype(int)]
+        sheet.paste(Image.fromarray(np.repeat(bar[:, None], self.bar, axis=1)), (x, y))
+        draw = ImageDraw.Draw(sheet)
+        ticks = scale.ticks(most=max(2, min(8, height // (2 * self.text))))
+        for tick, position in zip(ticks, scale.position(np.array(ticks)).tolist(), strict=True):
+            at = y + (1 - position) * (height - 1)
+            end = x + self.bar + self.text // 4
+            draw.line([(x + self.bar, at), (end, at)], SOFT_INK)
+            text_at = (end + self.text // 4, min(max(at, y + 6), y + height - 7))
+            draw.text(text_at, scale.label(tick), INK, self.font, anchor="lm")
+
+    def with_anchors(
+        self, picture: Image.Image, anchors: Anchors, recovery: Recovery, scale: Scale
+    ) -> Image.Image:
+        """Discs in the colour of their depth, a cross over the rejected, labels when few."""
+        smooth = 4  # PIL draws without antialiasing; a larger layer, shrunk, has it
+        layer = Image.new("RGBA", (self.width * smooth, self.height * smooth))
+        draw = ImageDraw.Draw(layer)
+        radius = float(np.clip(9 - 1.1 * math.log(max(len(anchors), 1)), 2.5, 7.5))
+        x = (anchors.u + 0.5) * self.zoom_u
+        y = (anchors.v + 0.5) * self.zoom_v
+        rejected = {r.anchor for r in recovery.report.rejected}
+        colours = scale.colours(anchors.depth_m)
+        for i in range(len(anchors)):
+            rings = [(radius + 1.8, INK), (radius + 0.9, (255, 255, 255))]
+            for r, colour in (*rings, (radius - 0.6, tuple(colours[i].tolist()))):
+                box = [c * smooth for c in (x[i] - r, y[i] - r, x[i] + r, y[i] + r)]
+                draw.ellipse(box, fill=colour)
+            if i in rejected:
+                for sign in (-1, 1):
+                    ends = [
+                        (x[i] - radius, y[i] - sign * radius),
+                        (x[i] + radius, y[i] + sign * radius),
+                    ]
+                    draw.line(
+                        [(a * smooth, b * smooth) for a, b in ends], (200, 30, 30), 2 * smooth
+                    )
+        layer = layer.resize(picture.size, Image.Resampling.LANCZOS)
+        result = Image.alpha_composite(picture.convert("RGBA"), layer)
+        if len(anchors) <= MAX_LABELS:
+            self.labels(result, x, y, radius, [f"{d:.2f} m" for d in anchors.depth_m])
+        return result.convert("RGB")
+
+    def labels(
+        self, picture: Image.Image, x: np.ndarray, y: np.ndarray, radius: float, texts: list[str]
+    ) -> None:
+        """Dark text on light plates, each where it hides least of the anchors and other labels."""
+        draw = ImageDraw.Draw(picture)
+        taken = [
+            (a - radius, b - radius, a + radius, b + radius) for a, b in zip(x, y, strict=True)
+        ]
+        height = self.text + 4
+        for a, b, text in zip(x, y, texts, strict=True):
+            width = draw.textlength(text, font=self.font) + 10
+            gap = radius + 5
+            places = [
+                (a + gap, b - height / 2), (a - gap - width, b - height / 2),
+                (a - width / 2, b - gap - height), (a - width / 2, b + gap),
+            ]  # fmt: skip
+            # Shifted to lie inside the picture, as far as it is large enough.
+            inside = [
+                (max(min(px, self.width - width - 2), 2), max(min(py, self.height - height - 2), 2))
+                for px, py in places
+            ]
+            boxes = [(px, py, px + width, py + height) for px, py in inside]
+            best = min(boxes, key=lambda box: sum(_overlap(box, other) for other in taken))
+            taken.append(best)
+            plate = Image.new("RGBA", picture.size)
+            ImageDraw.Draw(plate).rounded_rectangle(best, 4, (255, 255, 255, 225))
+            picture.alpha_composite(plate)
+            middle = ((best[0] + best[2]) / 2, (best[1] + best[3]) / 2)
+            draw.text(middle, text, INK, self.font, anchor="mm")
+
+
+def _overlap(a: tuple, b: tuple) -> float:
+    """Area that two boxes (left, top, right, bottom) share."""
+    width = min(a[2], b[2]) - max(a[0], b[0])
+    height = min(a[3], b[3]) - max(a[1], b[1])
+    return float(max(width, 0) * max(height, 0))

@@ -1,0 +1,1 @@
+"""Cameras, image orientation, point clouds and COLMAP models."""

@@ -1,0 +1,66 @@
+"""The border to the disk: atomic writes, and readers that refuse in a sentence.
+
+disk.py has bytes, text and JSON, arrays.py NPY and NPZ, images.py photographs and labels, maps.py
+depth and disparity with their units, exr.py what OpenEXR does.
+"""
+
+from scalefield.io.arrays import NUMPY_ERRORS, read_npy, read_npz, write_npz
+from scalefield.io.disk import (
+    files_below,
+    read_bytes,
+    read_json,
+    read_text,
+    spare_inputs,
+    write_atomic,
+    write_folder,
+    write_json,
+)
+from scalefield.io.images import (
+    IMAGE_ERRORS,
+    IMAGE_SUFFIXES,
+    ORIENTATION,
+    exif_orientation,
+    open_image,
+    read_image,
+    read_labels,
+    rgb,
+)
+from scalefield.io.maps import (
+    MAP_SUFFIXES,
+    UNITS_TAG,
+    read_depth_png,
+    read_map,
+    read_png16,
+    write_depth_png,
+    write_map,
+)
+
+__all__ = [
+    "IMAGE_ERRORS",
+    "IMAGE_SUFFIXES",
+    "MAP_SUFFIXES",
+    "NUMPY_ERRORS",
+    "ORIENTATION",
+    "UNITS_TAG",
+    "exif_orientation",
+    "files_below",
+    "open_image",
+    "read_bytes",
+    "read_depth_png",
+    "read_image",
+    "read_json",
+    "read_labels",
+    "read_map",
+    "read_npy",
+    "read_npz",
+    "read_png16",
+    "read_text",
+    "rgb",
+    "spare_inputs",
+    "write_atomic",
+    "write_depth_png",
+    "write_folder",
+    "write_json",
+    "write_map",
+    "write_npz",
+]

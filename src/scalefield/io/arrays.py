@@ -1,0 +1,102 @@
+"""NPY and NPZ files; one that promises more than it can hold is refused before memory is taken."""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from scalefield.errors import InputError, brief
+from scalefield.io.disk import read_bytes, write_atomic
+
+MOST_UNPACKED = 2**29
+"""Bytes that the arrays of a compressed file may have; a few kilobytes can promise terabytes."""
+MOST_TIMES = 16
+"""… or so many times the file's own bytes, where that is more."""
+
+# What damaged files make numpy and zipfile say, as fuzzing found it: SyntaxError and TokenError
+# come from numpy's parsing of headers, RuntimeError from members encrypted or packed strangely.
+NUMPY_ERRORS = (
+    ValueError, OSError, EOFError, KeyError, TypeError, OverflowError, RecursionError, struct.error,
+    zlib.error, zipfile.BadZipFile, RuntimeError, SyntaxError, tokenize.TokenError,
+)  # fmt: skip
+
+
+def read_npy(path: Path) -> np.ndarray:
+    """The array of an NPY file; pickled objects are refused."""
+    with _reading(path, "NPY"):
+        return _parse_npy(read_bytes(path))
+
+
+def read_npz(path: Path, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict:
+    """The named arrays of an NPZ file; pickled objects are refused."""
+    with npz_members(path) as members:
+        missing = [name for name in required if name not in members]
+        if missing:
+            raise InputError(
+                f"{path}: lacks the array {missing[0]!r}, has {brief(sorted(members))}"
+            )
+        return {name: members[name]() for name in (*required, *optional) if name in members}
+
+
+def write_npz(path: str | Path, **arrays: np.ndarray) -> None:
+    """Write named arrays, compressed."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    write_atomic(path, buffer.getvalue())
+
+
+def _parse_npy(data: bytes) -> np.ndarray:
+    """The array in NPY's bytes; one that promises more than there is allocates nothing."""
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    headers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in headers:  # the third is for records with names outside of ASCII
+        raise ValueError(f"version {version[0]}.{version[1]} of the format")
+    shape, _, dtype = headers[version](file)
+    if dtype.hasobject:
+        raise ValueError("pickled Python objects, which may be programs")
+    promised, found = math.prod(shape) * dtype.itemsize, len(data) - file.tell()
+    if min(shape, default=0) < 0 or promised > found:
+        raise ValueError(f"{dtype} of shape {shape} in {found} bytes")
+    file.seek(0)
+    return np.lib.format.read_array(file, allow_pickle=False)
+
+
+@contextmanager
+def npz_members(path: Path) -> Iterator[dict[str, Callable[[], np.ndarray]]]:
+    """The arrays of an NPZ by name, each read when it is called."""
+    data = read_bytes(path)
+    most = max(MOST_UNPACKED, MOST_TIMES * len(data))
+    with _reading(path, "NPZ"), zipfile.ZipFile(io.BytesIO(data)) as archive:
+        entries = [e for e in archive.infolist() if e.filename.endswith(".npy")]
+        unpacked = sum(e.file_size for e in entries)
+        if unpacked > most:
+            raise ValueError(f"{unpacked} bytes packed into {len(data)}, at most {most} are read")
+
+        def member(entry: zipfile.ZipInfo) -> Callable[[], np.ndarray]:
+            return lambda: _parse_npy(archive.read(entry))
+
+        yield {e.filename.removesuffix(".npy"): member(e) for e in entries}
+
+
+@contextmanager
+def _reading(path: Path, kind: str) -> Iterator[None]:
+    """Whatever damage makes numpy and zipfile say becomes one sentence."""
+    try:
+        yield
+    except InputError:
+        raise
+    except NUMPY_ERRORS as e:
+        raise InputError(f"{path}: not a readable {kind} file ({brief(e)})") from None

@@ -1,0 +1,133 @@
+"""Bytes, text and JSON from the disk and to it; what is written appears whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from scalefield.errors import InputError, brief
+from scalefield.runtime.signals import tidied, uninterrupted
+
+
+def read_bytes(path: Path) -> bytes:
+    """The file's content, or a sentence about why there is none."""
+    try:
+        device = path.is_char_device() or path.is_block_device()
+        content = b"" if device else path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror})") from None
+    except ValueError as e:  # no system has such a name
+        raise InputError(f"{brief(path)!r} cannot be the name of a file ({brief(e)})") from None
+    if device:
+        raise InputError(f"{path}: a device, which has no end; give a file")
+    return content
+
+
+def read_text(path: Path) -> str:
+    """The content of a UTF-8 file, with or without a byte order mark."""
+    try:
+        return read_bytes(path).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a UTF-8 text file") from None
+
+
+def read_json(path: Path) -> Any:
+    """The values of a JSON file."""
+    try:
+        return json.loads(read_text(path))
+    except (json.JSONDecodeError, RecursionError) as e:
+        raise InputError(f"{path}: not a JSON file ({brief(e)})") from None
+    except ValueError as e:  # a whole number of thousands of digits
+        raise e if isinstance(e, InputError) else InputError(f"{path}: {brief(e)}") from None
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Every file in a folder and in those inside it, in order; none is passed over unread."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"{error.filename}: cannot be read ({error.strerror})")
+
+    return sorted(
+        Path(where, name) for where, _, names in os.walk(folder, onerror=refuse) for name in names
+    )
+
+
+@uninterrupted()
+def write_atomic(path: str | Path, data: bytes) -> None:
+    """Write all of `data` under `path`, or leave what was there untouched."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_hidden(path))
+    except OSError as e:
+        raise _unwritable(path, e) from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes files private; an output is as public as the user's umask says.
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except OSError as e:
+        raise _unwritable(path, e) from None
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+@contextmanager
+def write_folder(path: str | Path) -> Iterator[Path]:
+    """A folder to write into, whose files move to `path` when the block ends well, else vanish."""
+    path = Path(path)
+    with uninterrupted():  # but for the caller's block
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            staging = tempfile.TemporaryDirectory(dir=path.parent, prefix=_hidden(path))
+        except OSError as e:
+            raise _unwritable(path, e) from None
+        try:
+            with staging as folder:
+                with tidied(staging.cleanup), uninterrupted(held=False):
+                    yield Path(folder)
+                path.mkdir(exist_ok=True)
+                files = sorted(Path(folder).iterdir())
+                for file in files:
+                    if (path / file.name).is_dir():
+                        raise InputError(f"{path / file.name}: cannot be written (it is a folder)")
+                for file in files:
+                    os.replace(file, path / file.name)
+        except OSError as e:
+            raise _unwritable(path, e) from None
+
+
+def _hidden(path: Path) -> str:
+    """How the temporary name of a file begins; a system's longest name leaves no room for more."""
+    return f".{path.name[:40]}."
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
+    why = "a file is in the place of a folder" if in_the_way else error.strerror
+    return InputError(f"{path}: cannot be written ({why})")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write `value` as indented JSON, keys in the order given; NaN and infinities are refused."""
+    write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def spare_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
+    """Refuse to write over what is read."""
+    read = [path for path in inputs if path is not None and os.path.exists(path)]
+    for output in outputs:
+        if os.path.exists(output) and any(os.path.samefile(output, path) for path in read):
+            raise InputError(f"{output} is read, and would be written over; give another --out")

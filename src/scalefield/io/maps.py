@@ -1,0 +1,177 @@
+"""Maps of depth or disparity in the formats they come in, with their units said aloud."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from PIL import Image, PngImagePlugin
+
+from scalefield.errors import InputError, brief
+from scalefield.io.arrays import npz_members, read_npy
+from scalefield.io.disk import read_bytes, write_atomic
+from scalefield.io.exr import exr_bytes, read_exr
+from scalefield.io.images import IMAGE_ERRORS, open_image
+
+T = TypeVar("T")
+
+UNITS_TAG = "scalefield:units_per_metre"
+"""PNG text chunk in which our own 16-bit depth files state their scale."""
+MAP_SUFFIXES = (".npy", ".npz", ".png", ".exr", ".pfm")
+
+
+def read_depth_png(path: str | Path, units_per_metre: float | None = None) -> np.ndarray:
+    """A 16-bit depth PNG in metres (float64); zero, meaning unknown, becomes NaN.
+
+    `units_per_metre` may be left out only for files that scalefield wrote itself.
+    """
+    path = Path(path)
+    values, tags = read_png16(path)
+    if units_per_metre is None:
+        try:
+            units_per_metre = float(tags.get(UNITS_TAG, ""))
+        except ValueError:
+            raise InputError(
+                f"{path}: a PNG does not say its units; give the units per metre "
+                "(1000 for millimetres, 256 for KITTI, 5000 for TUM)"
+            ) from None
+    if not (np.isfinite(units_per_metre) and units_per_metre > 0):
+        raise InputError(f"{path}: units per metre must be above zero, found {units_per_metre:g}")
+    return np.where(values > 0, values / units_per_metre, np.nan)
+
+
+def read_png16(path: Path) -> tuple[np.ndarray, dict[str, str]]:
+    """The raw values and text tags of a one-channel 16-bit PNG; 8-bit files are refused."""
+    data = read_bytes(path)
+    try:
+        with open_image(data) as image:
+            mode, tags = image.mode, dict(getattr(image, "text", {}))
+            values = np.asarray(image)
+    except IMAGE_ERRORS as e:
+        raise InputError(f"{path}: not a readable PNG ({brief(e)})") from None
+    if not mode.startswith("I"):
+        raise InputError(
+            f"{path}: depth must be a one-channel 16-bit PNG, found mode {mode} with 8 bits "
+            "a channel, which is usually a picture of depth and not depth"
+        )
+    return values.astype(np.float64), tags
+
+
+def write_depth_png(path: str | Path, depth_m: np.ndarray, units_per_metre: float) -> int:
+    """Write metres as 16-bit PNG, its scale in the metadata; returns how many pixels overflowed.
+
+    Zero means unknown: invalid pixels, and those beyond 65535 units, are written as zero.
+    """
+    units = np.round(np.nan_to_num(depth_m, nan=0, posinf=0, neginf=0) * units_per_metre)
+    overflow = units > 65535
+    units = np.where(overflow | (units < 0), 0, units)
+    tags = PngImagePlugin.PngInfo()
+    tags.add_text(UNITS_TAG, repr(float(units_per_metre)))
+    buffer = io.BytesIO()
+    Image.fromarray(units.astype(np.uint16)).save(buffer, format="PNG", pnginfo=tags)
+    write_atomic(path, buffer.getvalue())
+    return int(np.count_nonzero(overflow))
+
+
+def read_map(path: Path, *, key: str | None = None, scale: float = 1.0) -> np.ndarray:
+    """A depth or disparity map of shape (h, w) times `scale`, in float32, or float64 if it was.
+
+    `key` names the array of an NPZ or the channel of an EXR that holds several. Zeros of a
+    16-bit PNG, which mean unknown, become NaN. No file says whether it holds depth or
+    disparity, so the caller must.
+    """
+    path = Path(path)
+    if not (np.isfinite(scale) and scale > 0):
+        raise InputError(f"{path}: the scale must be a number above zero, found {scale:g}")
+    match path.suffix.lower():
+        case ".npy" | ".npz":
+            values = _read_numpy(path, key)
+        case ".exr":
+            values = _only(path, read_exr(path), key)
+        case ".pfm":
+            values = _only(path, {"": _read_pfm(path)}, key)
+        case ".png":
+            units = _only(path, {"": read_png16(path)[0]}, key)
+            values = np.where(units > 0, units, np.nan).astype(np.float32)
+        case suffix:
+            raise InputError(
+                f"{path}: a map is read from {', '.join(MAP_SUFFIXES)}, not {suffix!r}"
+            )
+    if values.dtype.itemsize == 1 and values.dtype.kind in "iu":
+        raise InputError(f"{path}: 8-bit depth is usually a picture of depth; give the map itself")
+    if values.dtype.kind not in "fiu":
+        raise InputError(f"{path}: a map must hold real numbers, found {values.dtype}")
+    if values.ndim == 3 and 1 in (values.shape[0], values.shape[2]):  # (1, h, w) or (h, w, 1)
+        values = values[0] if values.shape[0] == 1 else values[:, :, 0]
+    if values.ndim != 2 or 0 in values.shape:
+        raise InputError(f"{path}: a map must have shape (height, width), found {values.shape}")
+    # What float32 holds exactly stays small; 32-bit integers and doubles keep their digits.
+    wide = (values.dtype.kind in "iu" and values.dtype.itemsize > 2) or values.dtype.itemsize > 4
+    return np.multiply(values, scale, dtype=np.float64 if wide else np.float32)
+
+
+def write_map(path: str | Path, values: np.ndarray) -> None:
+    """Write a map as it is: `.npy` keeps its type, `.pfm` and `.exr` (channel Z) are float32."""
+    path = Path(path)
+    if values.ndim != 2 or 0 in values.shape:
+        raise InputError(f"{path}: a map must have shape (height, width), found {values.shape}")
+    buffer = io.BytesIO()
+    match path.suffix.lower():
+        case ".npy":
+            np.save(buffer, values, allow_pickle=False)
+        case ".pfm":  # a negative scale says little-endian; rows go from the bottom up
+            buffer.write(f"Pf\n{values.shape[1]} {values.shape[0]}\n-1.0\n".encode())
+            buffer.write(values[::-1].astype("<f4").tobytes())
+        case ".exr":
+            buffer.write(exr_bytes(values))
+        case suffix:
+            raise InputError(f"{path}: a map is written as .npy, .pfm or .exr, not {suffix!r}")
+    write_atomic(path, buffer.getvalue())
+
+
+def _only(path: Path, arrays: dict[str, T], key: str | None) -> T:
+    """The array called `key`, or the only one there is."""
+    named = brief(", ".join(sorted(arrays)))
+    if key is None and len(arrays) == 1:
+        return next(iter(arrays.values()))
+    if not arrays:
+        raise InputError(f"{path}: holds no array")
+    if key is None:
+        raise InputError(f"{path}: holds {len(arrays)} arrays; say which one: {named}")
+    if key not in arrays:
+        raise InputError(f"{path}: has nothing called {key!r}" + (f", only {named}" * bool(named)))
+    return arrays[key]
+
+
+def _read_numpy(path: Path, key: str | None) -> np.ndarray:
+    """The array of an NPY, or that of an NPZ; what else an NPZ holds is not looked at."""
+    if path.suffix.lower() == ".npz":
+        with npz_members(path) as members:
+            return _only(path, members, key)()
+    return _only(path, {"": read_npy(path)}, key)
+
+
+def _read_pfm(path: Path) -> np.ndarray:
+    """A one-channel PFM: `Pf`, width and height, scale; the scale's sign is the byte order."""
+    data = read_bytes(path)
+    header = data[:200].split(b"\n", 3)
+    try:
+        width, height = (int(n) for n in header[1].split())
+        byte_order = float(header[2])
+        body = data[sum(len(line) + 1 for line in header[:3]) :]
+        if not (math.isfinite(byte_order) and byte_order):
+            raise ValueError
+    except (IndexError, ValueError):
+        raise InputError(f"{path}: not a readable PFM file (no header of three lines)") from None
+    if header[0].strip() != b"Pf":
+        raise InputError(f"{path}: wanted a one-channel PFM (Pf), found {header[0][:8]!r}")
+    if width < 1 or height < 1 or len(body) != 4 * width * height:
+        raise InputError(
+            f"{path}: a PFM of {width}×{height} has {4 * width * height} bytes of pixels, "
+            f"found {len(body)}"
+        )
+    pixels = np.frombuffer(body, "<f4" if byte_order < 0 else ">f4").reshape(height, width)
+    return pixels[::-1].astype(np.float32)

@@ -1,0 +1,72 @@
+"""What speaks for a label: how it fits anchors it has not seen, and what they cover."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from scalefield.anchor_sampling import generator
+from scalefield.anchors import Anchors
+from scalefield.api import recover_from
+from scalefield.mde.output import MDEOutput
+from scalefield.methods import Method
+from scalefield.recovery import Recovery
+
+ENOUGH = 40
+"""Held-out anchors that tell a median error well enough: each fold costs as much as the label."""
+
+
+def figures(
+    recovery: Recovery,
+    anchors: Anchors,
+    held_out: Float64[np.ndarray, " n"] | None,
+) -> dict[str, Any]:
+    """The numbers that `verdict.Rules` looks at."""
+    report = recovery.report
+    depth_m = recovery.depth_m[np.isfinite(recovery.depth_m)]
+    near, far = anchors.depth_m.min() / 2, anchors.depth_m.max() * 2
+    height, width = recovery.depth_m.shape
+    box = (np.ptp(anchors.u) + 1) * (np.ptp(anchors.v) + 1) / (height * width)
+    error = None if held_out is None else float(np.expm1(np.median(np.abs(held_out))))
+    std_log = recovery.std_log
+    return {
+        "anchors": report.anchors_used,
+        "unused": len(report.rejected) / len(anchors),
+        "held_out_error": error,
+        "in_range": float(np.mean((depth_m >= near) & (depth_m <= far))),
+        "spread": min(1.0, float(box)),
+        "std_log": None if std_log is None else float(np.nanmedian(std_log)),
+        "hole_pixels": report.hole_pixels,
+        "limited_pixels": report.limited_pixels,
+        "fallbacks": list(report.fallbacks),
+        "warnings": list(report.warnings),
+    }
+
+
+def held_out_errors(
+    mde_output: MDEOutput, anchors: Anchors, method: Method, folds: int, name: str
+) -> Float64[np.ndarray, " n"] | None:
+    """log D̂ − log depth at anchors, from fits that have not seen them; None for one anchor.
+
+    Residuals of the fit itself say little: a flexible method passes through its anchors, right
+    or wrong. The folds depend on the image's name alone, and are held out one after the other
+    until `ENOUGH` anchors were.
+    """
+    n = len(anchors)
+    if n < 2:
+        return None
+    folds = min(folds, n)
+    part = generator(0, name, "folds").permutation(n) * folds // n
+    rows, columns = anchors.pixels(mde_output.shape)
+    errors = np.full(n, math.nan)
+    for fold in range(folds):
+        if np.count_nonzero(part < fold) >= ENOUGH:
+            break
+        out = part == fold
+        depth_m = recover_from(mde_output, anchors[~out], method).numpy().depth_m
+        errors[out] = np.log(depth_m[rows[out], columns[out]]) - np.log(anchors.depth_m[out])
+    known = errors[np.isfinite(errors)]  # neither held out, nor on a hole of the map
+    return known if len(known) else None

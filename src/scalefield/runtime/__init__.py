@@ -1,0 +1,1 @@
+"""Devices, worker processes, signals and provenance."""

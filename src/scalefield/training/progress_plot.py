@@ -1,0 +1,60 @@
+"""A picture of a run while it trains: losses, basis maps of one image, and their spectrum."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from scalefield.basis.cues import sample_at
+from scalefield.basis.spectral import spectral_statistics
+from scalefield.io import write_atomic
+from scalefield.training.data import TrainingFrame, make_batch
+
+MAPS_SHOWN = 8
+
+
+def draw_progress(
+    path: Path, lines: Sequence[dict[str, Any]], generator: nn.Module, frame: TrainingFrame
+) -> bool:
+    """Write `path`; False where matplotlib, which is optional, is not installed."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    rows = next(iter(frame.anchors.values()))
+    batch = make_batch([frame], [rows], [rows], [False], [1.0])
+    with torch.no_grad():
+        basis_maps, gating = (x.float() for x in generator(batch.features, batch.log_depth))
+    spectrum = spectral_statistics(sample_at(basis_maps, batch.anchor_positions)[0], gating[0])
+
+    figure = Figure(figsize=(12, 6.5), layout="constrained")
+    axes = figure.subplots(3, 4)
+    steps = [line["step"] for line in lines]
+    for axis, name in zip(axes[0], ("dense", "anchor", "absrel"), strict=False):
+        for part, colour in (("train", "#9aa5b1"), ("val", "#1f5fa8")):
+            axis.plot(steps, [line[f"{part}_{name}"] for line in lines], color=colour, label=part)
+        axis.set_title(name, loc="left")
+        axis.set_ylim(bottom=0)
+    axes[0, 0].legend(frameon=False)
+    values = np.array(spectrum.eigenvalues)
+    axes[0, 3].bar(np.arange(1, len(values) + 1), values / values.sum(), color="#1f5fa8")
+    title = f"η₁ {spectrum.eta1:.2f}, |v₁ᵀg| {spectrum.similarity:.2f}, G₀ {spectrum.g0_mean:.2f}"
+    axes[0, 3].set_title(title, loc="left")
+    shown = basis_maps[0, :MAPS_SHOWN].cpu().numpy()
+    for k, axis in enumerate(axes[1:].flat):
+        axis.axis("off")
+        if k < len(shown):
+            limit = max(float(np.abs(shown[k]).max()), 1e-9)
+            axis.imshow(shown[k], cmap="RdBu_r", vmin=-limit, vmax=limit)
+            axis.set_title(f"E{k}", loc="left", fontsize=9)
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(buffer)
+    write_atomic(path, buffer.getvalue())
+    return True

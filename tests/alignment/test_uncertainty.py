@@ -1,0 +1,216 @@
+"""Closed forms against refits, and std_log against what noise in the anchors does."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scalefield import Anchors, MDEOutput
+from scalefield.alignment import uncertainty
+from scalefield.alignment.affine import Samples
+from scalefield.alignment.uncertainty import (
+    LARGEST_STD,
+    PRIOR_STD,
+    STEP,
+    Smoother,
+    at_lattice,
+    chosen,
+    fit_std,
+    fit_variance,
+    lattice,
+    log_residuals,
+    noise_variance,
+    sigma_log,
+    to_image,
+    total_std,
+)
+from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.methods import METHODS
+from scalefield.methods.basis import Basis
+from scalefield.methods.log_kernel import LogKernel
+from scalefield.methods.region import Region
+
+SHAPE = (64, 80)
+
+
+def small_basis() -> Basis:
+    torch.manual_seed(0)
+    return Basis(Generator(GeneratorConfig(k=4, feature_channels=0, width=8, cells=16)))
+
+
+SURE = {
+    **{name: METHODS[name] for name in ("median", "global", "piecewise", "grid", "lwlr")},
+    "knn": METHODS["knn"],
+    "log_kernel": METHODS["log_kernel"],
+    "basis": small_basis,
+    "region": lambda: Region(labels=(np.indices(SHAPE)[1] >= 40).astype(int)),
+}
+
+
+def solve(design, weight, y, penalty) -> np.ndarray:
+    rows = design * weight[:, None]
+    return np.linalg.solve(rows.T @ design + penalty, rows.T @ y)
+
+
+@given(st.integers(0, 2**32), st.integers(4, 12), st.sampled_from([0.0, 0.3]))
+@settings(max_examples=25)
+def test_leaving_an_anchor_out_is_dividing_by_its_leverage(seed, n, ridge) -> None:
+    rng = np.random.default_rng(seed)
+    design, y = rng.normal(size=(n, 3)), rng.normal(size=n)
+    weight, penalty = rng.uniform(0.5, 2, n), ridge * np.eye(3)
+    fitted = Smoother.of(design, weight, penalty if ridge else None)
+    theta = solve(design, weight, y, penalty)
+    np.testing.assert_allclose(fitted.gain @ y, theta, rtol=1e-6, atol=1e-9)
+    for i in range(n):
+        rest = np.arange(n) != i
+        without = solve(design[rest], weight[rest], y[rest], penalty)
+        left_out = (y - design @ theta)[i] / (1 - fitted.leverage[i])
+        assert left_out == pytest.approx(y[i] - design[i] @ without, rel=1e-5, abs=1e-7)
+
+
+def test_a_kernel_mean_leaves_out_by_its_leverage_too() -> None:
+    rng = np.random.default_rng(0)
+    mde = MDEOutput(torch.from_numpy(rng.uniform(1, 2, (40, 50))), "depth")
+    pixel = rng.choice(2000, 9, replace=False)
+    anchors = Anchors(pixel % 50, pixel // 50, rng.uniform(1, 4, 9))
+    method = LogKernel(bandwidth_px=9.0)
+    found = []
+    for i in range(9):
+        depth_m = method(mde, anchors[np.arange(9) != i]).depth_m
+        row, column = pixel[i] // 50, pixel[i] % 50
+        found.append(np.log(anchors.depth_m[i] / float(depth_m[row, column])))
+    samples = Samples.at(mde, anchors, "log")
+    order = samples.index
+    square = ((samples.pixels[:, None] - samples.pixels) ** 2).sum(axis=2)
+    total = np.exp(-square / (2 * 81)).sum(axis=1)
+    fitted = np.log(method(mde, anchors).depth_m[samples.rows, samples.columns].numpy())
+    residuals = (samples.y - fitted) / (1 - 1 / total)
+    np.testing.assert_allclose(residuals, np.array(found)[order], rtol=1e-4, atol=1e-5)
+
+
+def test_noise_is_recovered_and_measurements_own_noise_taken_off() -> None:
+    rng = np.random.default_rng(0)
+    n = 4000
+    design = rng.normal(size=(n, 2))
+    tau = rng.uniform(0.05, 0.3, n)
+    y = design @ [1.0, 2.0] + rng.normal(0, np.sqrt(0.1**2 + tau**2))
+    fitted = Smoother.of(design, np.ones(n))
+    residuals = y - design @ (fitted.gain @ y)
+    assert fit_variance(residuals, fitted.leverage, fitted.leverage, tau) == pytest.approx(
+        0.01, rel=0.15
+    )
+    none = np.zeros(n)
+    total = 0.01 + (tau**2).mean()
+    assert fit_variance(residuals, fitted.leverage, fitted.leverage, none) == pytest.approx(
+        total, rel=0.05
+    )
+    assert (
+        fit_variance(0 * residuals, fitted.leverage, fitted.leverage, tau) > 0
+    )  # never below the prior's share
+
+
+def test_anchors_that_decide_their_own_fit_tell_nothing() -> None:
+    design = np.array([[1.0, 1.0], [2.0, 1.0]])
+    fitted = Smoother.of(design, np.ones(2))
+    np.testing.assert_allclose(fitted.leverage, 1)
+    assert fit_variance(np.zeros(2), fitted.leverage, fitted.leverage, np.zeros(2)) == PRIOR_STD**2
+    assert noise_variance(*[np.empty(0)] * 3) == PRIOR_STD**2
+
+
+def test_residuals_and_widths_are_limited() -> None:
+    residuals = log_residuals(np.array([1.0, 1.0, 2.0]), np.array([0.0, -5.0, 1.0]))
+    np.testing.assert_allclose(residuals, [LARGEST_STD, LARGEST_STD, np.log(2)])
+    assert total_std(0.01, np.array([np.inf, np.nan])).tolist() == [LARGEST_STD] * 2
+    far = fit_std(
+        Smoother.of(np.ones((3, 1)), np.ones(3)),
+        np.zeros(3),
+        np.zeros(3),
+        (np.ones(3), np.array([1.0, 0.0])),
+        np.ones((2, 1)),
+    )
+    assert far[1] == LARGEST_STD
+    assert far[0] < 0.3
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 40), (16, 17), (100, 130)])
+def test_the_lattice_covers_the_image(shape) -> None:
+    v, u = (torch.arange(n, dtype=torch.float64) for n in shape)
+    plane = 1 + 0.01 * v[:, None] + 0.02 * u
+    brought = to_image(at_lattice(plane), shape, torch.device("cpu"))
+    assert brought.shape == shape
+    rows, columns = (lattice(n) for n in shape)
+    inside = np.ix_(np.arange(rows[0], rows[-1] + 1), np.arange(columns[0], columns[-1] + 1))
+    np.testing.assert_allclose(brought[inside], plane[inside], rtol=1e-5)
+    assert max(shape[0] - 1 - rows[-1], shape[1] - 1 - columns[-1]) < STEP
+
+
+def test_holes_on_the_lattice_take_the_median() -> None:
+    holed = torch.full((40, 40), 2.0)
+    holed[lattice(40)[0], lattice(40)[0]] = torch.nan
+    assert (at_lattice(holed) == 2).all()
+    assert (at_lattice(torch.full((5, 5), torch.nan)) == 1).all()
+
+
+def test_few_anchors_are_all_left_out_many_are_thinned() -> None:
+    np.testing.assert_array_equal(chosen(5), np.arange(5))
+    thinned = chosen(10_000)
+    assert len(thinned) == uncertainty.LEFT_OUT
+    assert (thinned[0], thinned[-1]) == (0, 9999)
+
+
+def world(n=80, noise=0.0, seed=0, shape=SHAPE):
+    """A map that is right but for its scale, and anchors with multiplicative noise."""
+    rng = np.random.default_rng(0)
+    coarse = torch.from_numpy(np.exp(0.5 * rng.standard_normal((5, 6))))[None, None]
+    values = torch.nn.functional.interpolate(coarse, size=shape, mode="bicubic")[0, 0]
+    mde = MDEOutput(values.clamp(min=0.2), "depth")
+    pixel = rng.choice(shape[0] * shape[1], n, replace=False)
+    v, u = np.divmod(pixel, shape[1])
+    factors = np.exp(noise * np.random.default_rng(seed).standard_normal(n))
+    return mde, Anchors(u, v, 2 * mde.mde_depth.numpy()[v, u] * factors)
+
+
+@pytest.mark.parametrize("name", SURE)
+def test_std_log_is_the_noise_and_what_it_does_to_the_fit(name, monkeypatch) -> None:
+    """Var[log D − log D̂] = v + Var[log D̂] over draws of the anchors' noise."""
+    monkeypatch.setattr(uncertainty, "PRIOR_COUNT", 1e-9)  # nothing but the residuals
+    noise, method = 0.03, SURE[name]()
+    logs, squares = [], []
+    for seed in range(60):
+        found = method(*world(noise=noise, seed=seed))
+        logs.append(np.log(found.depth_m.numpy()))
+        squares.append(np.square(found.std_log.numpy()))
+    expected, said = noise**2 + np.var(logs, axis=0), np.mean(squares, axis=0)
+    assert np.median(said / expected) == pytest.approx(1, abs=0.12)
+    if name != "knn":  # lines through five anchors may be nearly vertical, which is not first order
+        assert said.mean() == pytest.approx(expected.mean(), rel=0.12)
+
+
+@pytest.mark.parametrize("name", SURE)
+def test_one_anchor_is_honestly_unsure(name) -> None:
+    mde, anchors = world(n=1)
+    std_log = SURE[name]()(mde, anchors).std_log
+    assert PRIOR_STD <= float(std_log.min()) <= float(std_log.max()) <= 1.6 * PRIOR_STD
+
+
+@pytest.mark.parametrize("name", SURE)
+def test_units_and_order_do_not_matter_and_good_anchors_make_sure(name) -> None:
+    mde, anchors = world(n=40, noise=0.1)
+    method = SURE[name]()
+    std_log = method(mde, anchors).std_log
+    kilometres = Anchors(anchors.u, anchors.v, anchors.depth_m / 1000)
+    np.testing.assert_allclose(method(mde, kilometres).std_log, std_log, rtol=1e-4)
+    backwards = anchors[np.arange(40)[::-1]]
+    np.testing.assert_allclose(method(mde, backwards).std_log, std_log, rtol=1e-4)
+    better = method(*world(n=40, noise=0.01)).std_log
+    assert float(better.mean()) < 0.7 * float(std_log.mean())
+    # Noise that the measurements are known to have is theirs, and not the model's.
+    known = Anchors(anchors.u, anchors.v, anchors.depth_m, 0.1 * anchors.depth_m)
+    assert float(method(mde, known).std_log.mean()) < 0.85 * float(std_log.mean())
+
+
+def test_sigma_is_carried_into_logarithms() -> None:
+    anchors = Anchors([0, 1], [0, 0], [2.0, 4.0], [0.1, 0.1])
+    np.testing.assert_allclose(sigma_log(anchors), [0.05, 0.025])
+    assert sigma_log(Anchors([0], [0], [2.0])).tolist() == [0.0]

@@ -1,0 +1,327 @@
+import json
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from scalefield.anchor_sampling import DROP_SEQUENCE, sample_anchors
+from scalefield.api import recover_from
+from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.benchmark.metrics import metrics, score
+from scalefield.benchmark.run import Evaluator, frame_file, run
+from scalefield.benchmark.score import score_files
+from scalefield.errors import InputError, MissingExtra
+from scalefield.methods import make_method
+
+
+def records(out: Path, names: list[str]) -> dict[str, dict]:
+    return {name: json.loads(frame_file(out, name).read_text()) for name in names}
+
+
+def test_sums_are_those_of_the_methods_own_recovery(world, evaluation, red, tmp_path) -> None:
+    out = tmp_path / "out"
+    names = run(Evaluator(world, evaluation, out, red))
+    assert names == world.names("test")
+    for name, record in records(out, names).items():
+        frame = world.load(name)
+        anchors = sample_anchors(frame.depth_m, frame.mask, "low", seed=0, name=name)
+        for cell in record["cells"]:
+            if cell["condition"] != "low" or cell["method"] == "region":
+                continue
+            method = make_method({"Affine": "global"}.get(cell["method"], cell["method"]))
+            depth_m = recover_from(red(frame.image), anchors, method).numpy().depth_m
+            for clamping, limits in (("raw", None), ("clamped", frame.depth_range_m)):
+                expected = score(depth_m, frame.depth_m, frame.mask, limits)
+                sums = cell.get(clamping, cell["clamped"])  # raw is left out where it is the same
+                assert metrics(sums) == pytest.approx(expected, rel=1e-9, abs=1e-6)
+            assert cell["anchors"] == len(anchors)
+            by_distance = cell["by_distance"]
+            assert sum(by_distance["pixels"]) == record["pixels"] == frame.mask.sum()
+            assert sum(by_distance["relative"]) == pytest.approx(cell["clamped"]["relative"])
+        conditions = {cell["condition"] for cell in record["cells"]}
+        assert conditions == {"low", *(f"drop-{n}" for n in DROP_SEQUENCE)}
+
+
+def test_clamping_matters_where_predictions_leave_the_range(world, evaluation_of, red, tmp_path):
+    far = evaluation_of("test_far:far", drop=False)
+    module = tmp_path / "test_far.py"
+    module.write_text(
+        "import torch\n"
+        "from scalefield import Recovery\n"
+        "def far(mde_output, anchors):\n"
+        "    return Recovery.from_depth(mde_output, anchors, torch.full(mde_output.shape, 50.0))\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        names = run(Evaluator(world, far, tmp_path / "out", red))
+    finally:
+        sys.path.remove(str(tmp_path))
+    for record in records(tmp_path / "out", names).values():
+        (cell,) = record["cells"]
+        raw, clamped = metrics(cell["raw"]), metrics(cell["clamped"])
+        assert raw["mae"] - clamped["mae"] == pytest.approx(30, rel=1e-6)  # 50 m against 20 m
+
+
+def test_what_intervals_cover_is_counted(world, evaluation_of, red, tmp_path, monkeypatch):
+    (tmp_path / "test_sure.py").write_text(
+        "import dataclasses, torch\n"
+        "from scalefield.methods import make_method\n"
+        "def sure(mde_output, anchors):\n"
+        "    recovery = make_method('global')(mde_output, anchors)\n"
+        "    std_log = torch.full(mde_output.shape, 0.05)\n"
+        "    return dataclasses.replace(recovery, std_log=std_log)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    sure = evaluation_of("Sure: test_sure:sure", "interpolate", drop=False)
+    names = run(Evaluator(world, sure, tmp_path / "out", red))
+    found, (name, *_) = records(tmp_path / "out", names), names
+    frame = world.load(name)
+    anchors = sample_anchors(frame.depth_m, frame.mask, "low", seed=0, name=name)
+    depth_m = recover_from(red(frame.image), anchors, make_method("global")).numpy().depth_m
+    error = np.abs(np.log(depth_m) - np.log(frame.depth_m))[frame.mask]
+    cell = found[name]["cells"][0]
+    assert cell["coverage"]["within95"] == np.count_nonzero(error <= 1.959964 * 0.05)
+    assert "coverage" not in found[name]["cells"][1]
+    results = score_files(tmp_path / "out", names)
+    by_method = {c["method"]: c for c in results["cells"] if c["group"] == "all"}
+    mean, low, high = by_method["Sure"]["coverage"]["coverage_95"]
+    every = [c["coverage"] for r in found.values() for c in r["cells"] if "coverage" in c]
+    assert mean == pytest.approx(np.mean([c["within95"] / c["pixels"] for c in every]), rel=1e-5)
+    assert low <= mean <= high
+    assert "coverage" not in by_method["interpolate"]
+
+
+def test_region_runs_where_there_are_labels_and_says_so(world, evaluation, red, tmp_path) -> None:
+    names = run(Evaluator(world, evaluation, tmp_path / "out", red))
+    found = {
+        name: {("skipped" in c) for c in record["cells"] if c["method"] == "region"}
+        for name, record in records(tmp_path / "out", names).items()
+    }
+    expected = {name: {name not in ("home/room/f0", "home/room/f1")} for name in names}
+    assert found == expected
+    results = score_files(tmp_path / "out", names)
+    low = next(c for c in results["cells"] if c["method"] == "region" and c["condition"] == "low")
+    assert low["images"] == 2
+    skipped = {f["images"] for f in results["failures"] if f["method"] == "region"}
+    assert skipped == {4}
+
+
+def test_methods_that_fail_are_counted_and_do_not_take_the_frame_along(
+    world, evaluation_of, red, tmp_path, monkeypatch
+) -> None:
+    (tmp_path / "bad_methods.py").write_text(
+        textwrap.dedent("""
+        import dataclasses, torch
+        from scalefield import InputError, Recovery
+        from scalefield.methods.median import Median
+        def refuses(mde_output, anchors):
+            raise InputError("not today")
+        def small(mde_output, anchors):
+            found = Median()(mde_output, anchors)
+            return dataclasses.replace(found, depth_m=found.depth_m[1:])
+        def holes(mde_output, anchors):
+            found = Median()(mde_output, anchors)
+            return dataclasses.replace(found, depth_m=found.depth_m.clone().fill_(torch.nan))
+        """)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    texts = ["median", *(f"bad_methods:{name}" for name in ("refuses", "small", "holes"))]
+    evaluation = evaluation_of(*texts, drop=False)
+    names = run(Evaluator(world, evaluation, tmp_path / "out", red))
+    results = score_files(tmp_path / "out", names)
+    assert {c["method"] for c in results["cells"]} == {"median"}
+    reasons = {f["method"].partition(":")[2]: f["first"] for f in results["failures"]}
+    assert reasons["refuses"] == "home/room/f0: not today"
+    assert "a map of shape (40, 56) is wanted, found (39, 56)" in reasons["small"]
+    assert "predicted depth must be finite" in reasons["holes"]
+    assert all(f["images"] == 6 and f["kind"] == "error" for f in results["failures"])
+
+
+def test_a_damaged_frame_is_named_counted_and_tried_again(world, evaluation, red, tmp_path) -> None:
+    depth = world.root / "home" / "room" / "depth" / "f1.png"
+    whole = depth.read_bytes()
+    depth.write_bytes(whole[:50])
+    out = tmp_path / "out"
+    results = score_files(out, run(Evaluator(world, evaluation, out, red)))
+    data = results["data"]
+    assert (data["frames"], data["evaluated"]) == (6, 5)
+    assert [m["name"] for m in data["missing"]] == ["home/room/f1"]
+    assert "f1.png: not a readable PNG" in data["missing"][0]["error"]
+    depth.write_bytes(whole)
+    results = score_files(out, run(Evaluator(world, evaluation, out, red)))
+    assert results["data"]["evaluated"] == 6
+    assert results["data"]["missing"] == []
+
+
+def test_a_frame_without_known_depth_is_an_error_and_not_a_nan(
+    world, evaluation, red, tmp_path
+) -> None:
+    path = world.root / "home" / "room" / "depth" / "f0.png"
+    Image.fromarray(np.zeros((40, 56), np.uint16)).save(path)
+    results = score_files(
+        tmp_path / "out", run(Evaluator(world, evaluation, tmp_path / "out", red))
+    )
+    assert "no pixel has a true depth of" in results["data"]["missing"][0]["error"]
+
+
+def test_pixels_without_mde_are_counted(world, evaluation_of, red, tmp_path) -> None:
+    class Holes:
+        name = "holes"
+
+        def __call__(self, image):
+            found = red(image)
+            found.prediction[10:20, :7] = torch.nan
+            return found
+
+    names = run(Evaluator(world, evaluation_of("median"), tmp_path / "out", Holes()))
+    assert {r["holes"] for r in records(tmp_path / "out", names).values()} == {70}
+
+
+def test_another_configuration_is_refused_unless_told(world, evaluation_of, red, tmp_path) -> None:
+    out = tmp_path / "out"
+    names = run(Evaluator(world, evaluation_of("median", drop=False), out, red))
+    first = frame_file(out, names[0]).read_bytes()
+    other = evaluation_of("median", "global", drop=False, seed=1)
+    with pytest.raises(InputError, match=r"another configuration \(methods, seed differ\)"):
+        run(Evaluator(world, other, out, red))
+    assert frame_file(out, names[0]).read_bytes() == first
+    run(Evaluator(world, other, out, red), overwrite=True)
+    assert len(json.loads(frame_file(out, names[0]).read_text())["cells"]) == 2
+    run(Evaluator(world, other, out, red))  # the same again: nothing to refuse
+
+
+def test_what_is_there_is_not_computed_again(world, evaluation_of, red, tmp_path) -> None:
+    calls = []
+
+    class Counting:
+        name = "red"
+
+        def __call__(self, image):
+            calls.append(1)
+            return red(image)
+
+    evaluation = evaluation_of("median", drop=False)
+    run(Evaluator(world, evaluation, tmp_path / "out", Counting()), limit=2)
+    assert len(calls) == 2
+    run(Evaluator(world, evaluation, tmp_path / "out", Counting()))
+    assert len(calls) == 6
+
+
+def test_shards_share_the_work_and_order_does_not_matter(
+    world, evaluation, red, tmp_path, monkeypatch
+) -> None:
+    names = run(Evaluator(world, evaluation, tmp_path / "whole", red))
+    for i in (1, 0):
+        run(Evaluator(world, evaluation, tmp_path / "parts", red), shard=(i, 2))
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+    with pytest.raises(InputError, match="shard 2/2"):
+        run(Evaluator(world, evaluation, tmp_path / "parts", red), shard=(2, 2))
+    monkeypatch.setattr(type(world), "names", lambda self, split: names[::-1])
+    run(Evaluator(world, evaluation, tmp_path / "back", red))
+    for name in names:
+        found, expected = (frame_file(tmp_path / x, name).read_bytes() for x in ("back", "whole"))
+        assert found == expected
+
+
+def test_basis_maps_leave_their_spectrum(world, evaluation_of, red, tmp_path) -> None:
+    torch.manual_seed(0)
+    Generator(GeneratorConfig(k=4, feature_channels=3, cells=16)).save(tmp_path / "generator")
+    evaluation = evaluation_of(f"Ours K=4: basis(generator='{tmp_path}/generator')", drop=False)
+    names = run(Evaluator(world, evaluation, tmp_path / "out", red))
+    results = score_files(tmp_path / "out", names)
+    row = next(s for s in results["spectral"] if s["group"] == "all")
+    assert (row["k"], row["images"], row["condition"]) == (4, 6, "low")
+    assert 0.25 < row["eta1"] <= 1
+    assert 0 <= row["similarity"] <= 1
+    assert 0 < row["g0_mean"] < 1
+    assert row["g0_var"] >= 0
+
+
+def test_a_missing_extra_leaves_a_worker_process() -> None:
+    error = MissingExtra("skimage", "region", "superpixels")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """Everything that is scored: frame files and results, not timings."""
+    files = [p for p in (out / "frames").rglob("*.json") if not p.name.startswith(".")]
+    files += [p for p in (out / "images.csv", out / "results.json") if p.exists()]
+    return {str(p.relative_to(out)): p.read_bytes() for p in files}
+
+
+SLOW_WORLD = """
+import sys, time
+import numpy as np, torch
+from scalefield import MDEOutput, Recovery
+
+class Red:
+    name = "red"
+    def __call__(self, image):
+        red = torch.tensor(image[..., 0], dtype=torch.float32)
+        return MDEOutput((red + 20) ** 1.2 / 300, "depth", model="red")
+
+red = Red()
+
+def slow(mde_output, anchors):
+    time.sleep(0.5)
+    log_scale = torch.tensor(0.5)
+    return Recovery.from_log_scale(mde_output, anchors, log_scale)
+"""
+
+
+def children(pid: int) -> list[int]:
+    """Processes that this one started, where the system tells."""
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in path.read_text().split()] if path.exists() else []
+
+
+def running(pid: int) -> bool:
+    """Whether a process is alive, and not only waiting to be buried."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_killed_and_started_again_gives_the_same_bytes(world, tmp_path) -> None:
+    """One run is killed without warning; two more with other numbers of workers finish it."""
+    (tmp_path / "slow_world.py").write_text(SLOW_WORLD)
+
+    def command(out: str, *more: str) -> list[str]:
+        flags = f"--root {world.root} --range *=0.1,20 --mde slow_world:red --no-drop --no-gallery"
+        methods = ["--methods", "slow_world:slow", "global", "lwlr", "--regimes", "low"]
+        start = [sys.executable, "-m", "scalefield.cli", "evaluate", "--out", out]
+        return [*start, *flags.split(), *methods, *more]
+
+    # No git: the source tree may well be edited while the tests run.
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "GIT_DIR": str(tmp_path / "none")}
+    options = {"cwd": tmp_path, "env": environment, "stderr": subprocess.DEVNULL}
+    killed = subprocess.Popen(command("a", "--workers", "2"), stdout=subprocess.DEVNULL, **options)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "a" / "frames").rglob("f*.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    workers = children(killed.pid)
+    assert len(workers) >= 2 or not Path("/proc").exists()
+    killed.kill()
+    killed.wait()
+    while any(map(running, workers)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(running, workers))  # nobody is left behind
+    done = len(list((tmp_path / "a" / "frames").rglob("f*.json")))
+    assert 1 <= done < 6
+    assert not (tmp_path / "a" / "results.json").exists()
+    for out, workers in (("a", "2"), ("b", "1")):
+        finished = subprocess.run(
+            command(out, "--workers", workers), stdout=subprocess.PIPE, check=True, **options
+        )
+        assert "6 of 6 frames evaluated" in finished.stdout.decode()
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert len(contents(tmp_path / "a")) == 8

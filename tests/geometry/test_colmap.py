@@ -1,0 +1,460 @@
+"""COLMAP from end to end: views of a known room are rendered, COLMAP maps them, depth comes back.
+
+The relative depth is the truth bent by a power, so that what is measured is the way from the
+model to the files, and not an estimator.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.ndimage import gaussian_filter, map_coordinates
+
+from scalefield import Anchors, InputError, MDEOutput
+from scalefield.cli import main
+from scalefield.commands.colmap import UNSURE
+from scalefield.export.splatting import write_inverse_depth
+from scalefield.geometry.colmap import SIGMA_FLOOR, ColmapFrame, model_frames, read_model
+from scalefield.geometry.exif import Orientation
+from scalefield.io import ORIENTATION, read_image
+
+pycolmap = pytest.importorskip("pycolmap")
+
+SHAPE = (240, 320)
+FOCAL_PX, RADIAL = 260.0, -0.08
+ROOM = np.array([2.0, 1.5, 3.0])
+"""Half its width, height and length; the cameras are inside."""
+NAMES = [f"left/v{i}.png" for i in range(6)]
+
+
+@dataclass
+class Scene:
+    folder: Path
+    centres: dict[str, np.ndarray]
+    depth_m: dict[str, np.ndarray]
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "sparse" / "0"
+
+    def scale(self, model) -> float:
+        """The model's unit: its cameras' distances over the true ones."""
+        there = {image.name: image.projection_center() for image in model.images.values()}
+        first, last = NAMES[0], NAMES[-1]
+        true = np.linalg.norm(self.centres[first] - self.centres[last])
+        return float(np.linalg.norm(there[first] - there[last]) / true)
+
+
+def render(textures, rays, rotation, centre) -> tuple[np.ndarray, np.ndarray]:
+    """The room's inside: image, and depth along the optical axis."""
+    towards = np.concatenate([rays, np.ones_like(rays[..., :1])], axis=-1) @ rotation
+    with np.errstate(divide="ignore"):
+        to_wall = (np.sign(towards) * ROOM - centre) / towards  # of the three walls it may meet
+    wall = np.argmin(to_wall, axis=-1)
+    depth_m = np.take_along_axis(to_wall, wall[..., None], axis=-1)[..., 0]
+    at = 90 * (centre + depth_m[..., None] * towards + ROOM)
+    side = 2 * wall + (np.take_along_axis(towards, wall[..., None], axis=-1)[..., 0] > 0)
+    image = np.empty((*depth_m.shape, 3))
+    for axis in range(3):
+        here = wall == axis
+        u, v = (at[here, i] for i in range(3) if i != axis)
+        for channel in range(3):
+            where = [side[here], v, u]
+            image[here, channel] = map_coordinates(
+                textures[..., channel], where, order=1, mode="grid-wrap"
+            )
+    return image.astype(np.uint8), depth_m
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory) -> Scene:
+    """A COLMAP model that COLMAP made: SIFT, matching, incremental mapping."""
+    rng = np.random.default_rng(0)
+    noise = [
+        s * gaussian_filter(rng.normal(size=(6, 512, 512, 3)), (0, s, s, 0), mode="wrap")
+        for s in (1, 3, 9)
+    ]
+    textures = np.sum(noise, axis=0)
+    textures = 255 * (textures - textures.min()) / np.ptp(textures)
+    camera = pycolmap.Camera.create_from_model_name(
+        1, "SIMPLE_RADIAL", FOCAL_PX, SHAPE[1], SHAPE[0]
+    )
+    camera.params = [FOCAL_PX, 160, 120, RADIAL]
+    v, u = np.indices(SHAPE)
+    rays = camera.cam_from_img(np.c_[u.ravel() + 0.5, v.ravel() + 0.5]).reshape(*SHAPE, 2)
+    folder = tmp_path_factory.mktemp("scene")
+    result = Scene(folder, {}, {})
+    for i, name in enumerate(NAMES):
+        a = 0.07 * (i - 3)
+        rotation = np.array([[np.cos(a), 0, -np.sin(a)], [0, 1, 0], [np.sin(a), 0, np.cos(a)]])
+        centre = np.array([0.35 * (i - 3), 0.05 * (i % 2), 0.1 * (i % 3) - 1])
+        image, result.depth_m[name] = render(textures, rays, rotation, centre)
+        result.centres[name] = centre
+        path = folder / "images" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    reconstruct(folder, camera)
+    return result
+
+
+def reconstruct(folder: Path, camera) -> None:
+    pycolmap.set_random_seed(0)
+    pycolmap.logging.minloglevel = 2
+    database, images = folder / "database.db", folder / "images"
+    known = pycolmap.ImageReaderOptions(
+        camera_model="SIMPLE_RADIAL", camera_params=",".join(map(str, camera.params))
+    )
+    extraction = pycolmap.FeatureExtractionOptions(num_threads=1)
+    matching = pycolmap.FeatureMatchingOptions(num_threads=1)
+    mapping = pycolmap.IncrementalPipelineOptions(
+        num_threads=1, ba_refine_focal_length=False, ba_refine_extra_params=False
+    )
+    pycolmap.extract_features(
+        database,
+        images,
+        camera_mode=pycolmap.CameraMode.SINGLE,
+        reader_options=known,
+        extraction_options=extraction,
+        device=pycolmap.Device.cpu,
+    )
+    pycolmap.match_exhaustive(database, matching_options=matching, device=pycolmap.Device.cpu)
+    models = pycolmap.incremental_mapping(database, images, folder / "sparse", options=mapping)
+    assert models[0].num_reg_images() == len(NAMES)
+
+
+def bent(depth_m: np.ndarray) -> MDEOutput:
+    return MDEOutput(torch.from_numpy(0.3 * depth_m**1.1).float(), "depth", model="bent truth")
+
+
+def splatting_reader(folder: Path, stem: str) -> np.ndarray:
+    """Inverse depth as the Gaussian-splatting trainer computes it from the two files."""
+    with Image.open(folder / "depths" / f"{stem}.png") as image:
+        assert image.mode == "I;16"
+        values = np.asarray(image).astype(np.float32) / np.float32(2**16)
+    params = json.loads((folder / "sparse" / "0" / "depth_params.json").read_text())
+    scales = np.array([p["scale"] for p in params.values()])
+    assert 0.2 * np.median(scales) < params[stem]["scale"] < 5 * np.median(scales)  # its test
+    return values * params[stem]["scale"] + params[stem]["offset"]
+
+
+@pytest.fixture
+def patched(scene, monkeypatch):
+    """An estimator that knows the truth of the image it is shown, up to a power and a factor."""
+    known = {
+        read_image(scene.folder / "images" / name).tobytes(): depth_m
+        for name, depth_m in scene.depth_m.items()
+    }
+    use_mde(monkeypatch, lambda image: bent(known[image.tobytes()]))
+
+
+def use_mde(monkeypatch, mde) -> None:
+    import scalefield.api  # noqa: F401 - if first imported later, it would keep the patch
+
+    monkeypatch.setattr("scalefield.mde.load_mde", lambda name, device: mde)
+
+
+def tag(source: Path, target: Path, orientation: int, *, sideways: bool = False) -> None:
+    """The images with an EXIF orientation, their pixels as they were or turned to the left."""
+    for name in NAMES:
+        with Image.open(source / name) as image:
+            pixels = np.asarray(image)
+        exif = Image.Exif()
+        exif[ORIENTATION] = orientation
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.rot90(pixels) if sideways else pixels).save(target / name, exif=exif)
+
+
+def test_anchors_lie_on_the_truth_and_know_how_well(scene):
+    model = read_model(scene.model)
+    scale = scene.scale(model)
+    frames = model_frames(model)
+    assert [frame.name for frame in frames] == NAMES
+    for frame in frames:
+        assert frame.shape == SHAPE
+        assert len(frame.anchors) > 300
+        true = scale * scene.depth_m[frame.name][frame.anchors.pixels(SHAPE)]
+        error = np.abs(frame.anchors.depth_m / true - 1)
+        assert np.median(error) < 0.004
+        # Without the floor the sigmas are the triangulation's own, and honest within a factor.
+        relative = frame.anchors.sigma_m / frame.anchors.depth_m
+        assert (relative >= SIGMA_FLOOR).all()
+        sigma = np.sqrt(relative**2 - SIGMA_FLOOR**2)
+        assert 0.3 < np.median(error / sigma) < 3
+        sure = sigma < np.median(sigma)
+        assert np.mean(error[sure]) < np.mean(error[~sure])
+
+
+def test_longer_tracks_and_smaller_errors_weigh_more(scene):
+    model = read_model(scene.model)
+    before = {f.name: f.anchors for f in model_frames(model)}
+    name = NAMES[2]
+    image = model.find_image_with_name(name)
+    noisy = [p.point3D_id for p in image.points2D if p.has_point3D()][::2]
+    for key in noisy:
+        model.points3D[key].error = 1.5
+    after = {f.name: f.anchors for f in model_frames(model)}[name]
+    everywhere = {(u, v): s for u, v, s in zip(after.u, after.v, after.sigma_m, strict=True)}
+    old = before[name]
+    grown = [
+        everywhere[u, v] / s
+        for u, v, s in zip(old.u, old.v, old.sigma_m, strict=True)
+        if (u, v) in everywhere
+    ]
+    # Half of the points became uncertain; the others a little, as the model's mean error grew.
+    assert np.percentile(grown, 90) > 1.5 * np.percentile(grown, 10)
+    strict = model_frames(model, max_error_px=1.0)
+    assert sum(len(f.anchors) for f in strict) < sum(map(len, before.values()))
+    longer = model_frames(model, min_track=5)
+    assert 0 < sum(len(f.anchors) for f in longer) < sum(map(len, before.values()))
+
+
+def test_text_and_older_models_are_the_same(scene, tmp_path):
+    model = read_model(scene.model)
+    model.write_text(str(tmp_path))
+    expected = model_frames(model)
+    shutil.copytree(scene.model, tmp_path / "older")
+    for name in ("rigs.bin", "frames.bin"):  # COLMAP before 3.12 has neither
+        (tmp_path / "older" / name).unlink()
+    for folder in (tmp_path, tmp_path / "older"):
+        for ours, theirs in zip(model_frames(read_model(folder)), expected, strict=True):
+            assert ours.name == theirs.name
+            np.testing.assert_allclose(np.sort(ours.anchors.u), np.sort(theirs.anchors.u))
+            np.testing.assert_allclose(
+                np.sort(ours.anchors.sigma_m), np.sort(theirs.anchors.sigma_m), rtol=1e-6
+            )
+
+
+def test_depth_of_every_frame_comes_back_through_the_trainers_files(
+    scene, patched, tmp_path, capsys
+):
+    words = ["colmap", str(scene.model), str(scene.folder / "images"), "--out", str(tmp_path)]
+    assert main([*words, "--method", "lwlr"]) == 0
+    printed = capsys.readouterr()
+    assert "6 recovered, 0 too poor, 0 failed" in printed.out
+    assert "--undistort makes pinhole images" in printed.err
+    scale = scene.scale(read_model(scene.model))
+    for name in NAMES:
+        stem = name.removesuffix(".png")
+        true = scale * scene.depth_m[name]
+        npy = np.load(tmp_path / "depths_npy" / f"{stem}.npy")
+        assert npy.dtype == np.float32
+        assert np.mean(np.abs(npy / true - 1)) < 0.02
+        inverse = splatting_reader(tmp_path, stem)
+        told = inverse < inverse.max()
+        np.testing.assert_allclose(inverse[told], 1 / npy[told], rtol=1e-3)
+    record = json.loads((tmp_path / "colmap.json").read_text())
+    assert len(record["frames"]) == 6
+    assert all(f["median_residual"] < 0.02 for f in record["frames"].values())
+    clipped = [f["clipped_pixels"] for f in record["frames"].values()]
+    assert 0 < max(clipped) < 0.002 * npy.size
+
+
+@pytest.mark.parametrize(
+    ("orientation", "sideways", "quarters"), [(6, False, -1), (3, False, 2), (6, True, 0)]
+)
+def test_photographs_that_exif_turns_have_depth_where_the_model_has_its_pixels(
+    scene, monkeypatch, tmp_path, capsys, orientation, sideways, quarters
+):
+    """The estimator knows upright pictures only: the model's turned, or, if the photographs were
+    turned before the model was made, the model's own."""
+    images = tmp_path / "images"
+    tag(scene.folder / "images", images, orientation, sideways=sideways)
+    known = {
+        read_image(images / name).tobytes(): np.rot90(depth_m, quarters).copy()
+        for name, depth_m in scene.depth_m.items()
+    }
+    use_mde(monkeypatch, lambda image: bent(known[image.tobytes()]))
+    words = ["colmap", str(scene.model), str(images), "--method", "lwlr", "--out", str(tmp_path)]
+    assert main(words) == 0
+    unsure = UNSURE in capsys.readouterr().err
+    assert unsure == (orientation == 3)  # a half turn has the same size
+    record = json.loads((tmp_path / "colmap.json").read_text())
+    assert all((UNSURE in frame["warnings"]) == unsure for frame in record["frames"].values())
+    scale = scene.scale(read_model(scene.model))
+    for name in NAMES:
+        stem = name.removesuffix(".png")
+        npy = np.load(tmp_path / "depths_npy" / f"{stem}.npy")
+        assert np.mean(np.abs(npy / (scale * scene.depth_m[name]) - 1)) < 0.02
+        inverse = splatting_reader(tmp_path, stem)
+        told = inverse < inverse.max()
+        np.testing.assert_allclose(inverse[told], 1 / npy[told], rtol=1e-3)
+
+
+def test_the_cameras_size_tells_whether_photographs_were_turned_before():
+    quarter, half = (
+        Orientation(transposed=True, columns_reversed=True),
+        Orientation(False, True, True),
+    )
+    upright = Orientation()
+    nowhere = Anchors([], [], [])
+    landscape, square = (ColmapFrame("a.jpg", s, nowhere, False) for s in ((300, 400), (400, 400)))
+    nearly = ColmapFrame("a.jpg", (400, 404), nowhere, False)
+    assert landscape.orientation((400, 300), quarter) == (quarter, True)
+    assert landscape.orientation((100, 75), quarter) == (quarter, True)  # a smaller copy
+    assert landscape.orientation((300, 400), quarter) == (upright, True)
+    assert landscape.orientation((300, 400), half) == (half, False)
+    assert landscape.orientation((300, 400), upright) == (upright, True)
+    assert square.orientation((400, 400), quarter) == (quarter, False)
+    assert square.orientation((400, 400), upright) == (upright, True)
+    assert nearly.orientation((404, 400), quarter) == (quarter, True)
+    assert nearly.orientation((400, 404), quarter) == (upright, True)
+    assert nearly.orientation((200, 202), quarter) == (quarter, False)
+    turn, _ = landscape.orientation((50, 50), quarter)
+    with pytest.raises(InputError, match=r"a\.jpg is 50×50 and the model's camera 400×300"):
+        landscape.anchors_in(turn.shape((50, 50)))
+
+
+def test_poor_and_failed_frames_are_named(scene, patched, tmp_path, capsys):
+    model = read_model(scene.model)
+    image = model.find_image_with_name(NAMES[0])
+    for index, point in list(enumerate(image.points2D)):
+        if point.has_point3D() and image.num_points3D > 4:
+            model.delete_observation(image.image_id, index)
+    model.write(str(tmp_path))
+    images = tmp_path / "images"
+    shutil.copytree(scene.folder / "images", images)
+    (images / NAMES[1]).write_bytes(b"no image")
+    out = tmp_path / "out"
+    words = ["colmap", str(tmp_path), str(images), "--method", "median", "--out", str(out)]
+    assert main(words) == 1
+    printed = capsys.readouterr()
+    assert "4 recovered, 1 too poor, 1 failed" in printed.out
+    assert f"{NAMES[0]} is too poor: " in printed.err
+    assert f"{NAMES[1]}: not a readable image" in printed.err
+    record = json.loads((out / "colmap.json").read_text())
+    assert list(record["poor"]) == [NAMES[0]]
+    assert NAMES[1] in record["failed"]
+    assert not (out / "depths" / "left" / "v0.png").exists()
+    assert main([*words, "--min-points", "100000"]) == 2
+    assert "no image has 100000 usable points" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--method", "nosuch"], "no method 'nosuch'"),
+        (["--mde", "nosuch"], "no MDE 'nosuch'"),
+        (["--min-points", "100000"], "no image has 100000 usable points"),
+        (["--min-track", "0"], "--min-track must be 1 or more, found 0"),
+        (["--max-error-px", "nan"], "--max-error-px must be above zero, found nan"),
+    ],
+)
+def test_what_can_be_refused_is_refused_before_anything_is_undistorted(
+    scene, tmp_path, capfd, flags, said
+):
+    out = tmp_path / "out"
+    words = ["colmap", str(scene.model), str(scene.folder / "images"), "--undistort"]
+    assert main([*words, "--out", str(out), *flags]) == 2
+    assert said in capfd.readouterr().err
+    assert not out.exists()
+
+
+def test_a_wrong_folder_of_images_leaves_an_earlier_result_as_it_was(scene, tmp_path, capsys):
+    params = tmp_path / "sparse" / "0" / "depth_params.json"
+    params.parent.mkdir(parents=True)
+    params.write_text("earlier")
+    words = ["colmap", str(scene.model), str(tmp_path), "--method", "median"]
+    assert main([*words, "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"could be recovered; the first: {tmp_path / NAMES[0]}: no such file" in said
+    assert params.read_text() == "earlier"
+    assert not (tmp_path / "colmap.json").exists()
+
+
+@pytest.mark.parametrize("damage", ["missing", "small", "short", "turned"])
+def test_images_that_colmap_would_die_of_are_refused(scene, tmp_path, capfd, damage):
+    images, out = tmp_path / "images", tmp_path / "out"
+    shutil.copytree(scene.folder / "images", images)
+    bad = images / NAMES[1]
+    said = {
+        "missing": f"{bad}: no such file",
+        "small": f"{bad} is 8×6 and the model's camera 320×240",
+        "short": f"{bad}: not a readable image",
+        "turned": "is 240×320 and the model's camera 320×240; COLMAP takes no notice of the EXIF",
+    }
+    match damage:
+        case "missing":
+            bad.unlink()
+        case "small":
+            Image.fromarray(np.zeros((6, 8, 3), np.uint8)).save(bad)
+        case "short":
+            bad.write_bytes(bad.read_bytes()[:9000])
+        case "turned":
+            tag(scene.folder / "images", images, 6, sideways=True)
+    words = ["colmap", str(scene.model), str(images), "--undistort", "--out", str(out)]
+    assert main([*words, "--method", "median"]) == 2
+    assert said[damage] in capfd.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("orientation", [1, 8])
+def test_undistorting_gives_a_scene_of_pinholes_with_their_depth(
+    scene, tmp_path, monkeypatch, orientation
+):
+    """COLMAP keeps the tag in what it makes; the estimator sees that upright."""
+    seen = []
+    tag(scene.folder / "images", tmp_path / "tagged", orientation)
+
+    def mde(image: np.ndarray) -> MDEOutput:
+        seen.append(image.shape[:2])
+        return MDEOutput(torch.ones(image.shape[:2]), "depth", model="flat")
+
+    use_mde(monkeypatch, mde)
+    words = ["colmap", str(scene.model), str(tmp_path / "tagged"), "--undistort"]
+    assert main([*words, "--method", "interpolate", "--out", str(tmp_path)]) == 0
+    model = read_model(tmp_path / "sparse" / "0")
+    assert {camera.model_name for camera in model.cameras.values()} == {"PINHOLE"}
+    (camera,) = model.cameras.values()
+    upright = camera.height, camera.width
+    assert set(seen) == {upright if orientation == 1 else upright[::-1]}
+    # A wall's corner is where the pinhole, and not the lens, sees it.
+    for name in NAMES:
+        inverse = splatting_reader(tmp_path, name.removesuffix(".png"))
+        image = model.find_image_with_name(name)
+        observed = [p for p in image.points2D if p.has_point3D()]
+        columns, rows = np.array([p.xy for p in observed]).astype(int).T
+        points = [model.points3D[p.point3D_id].xyz for p in observed]
+        depth = (np.array(points) @ image.cam_from_world().matrix()[:, :3].T)[:, 2]
+        depth += image.cam_from_world().matrix()[2, 3]
+        inside = (columns < camera.width) & (rows < camera.height)
+        found = inverse[rows[inside], columns[inside]] * depth[inside]
+        assert np.median(np.abs(found - 1)) < 0.02
+    photograph = (tmp_path / "images" / NAMES[0]).read_bytes()
+    # A folder that has images may be the user's own: it is not touched.
+    assert main([*words, "--method", "interpolate", "--out", str(tmp_path)]) == 2
+    assert (tmp_path / "images" / NAMES[0]).read_bytes() == photograph
+
+
+def test_smaller_copies_of_the_images_have_the_anchors_in_place(scene):
+    frame = model_frames(read_model(scene.model))[0]
+    half = frame.anchors_in((120, 160))
+    rows, columns = half.pixels((120, 160))
+    full_rows, full_columns = frame.anchors.pixels(SHAPE)
+    np.testing.assert_array_equal(rows, full_rows // 2)
+    np.testing.assert_array_equal(columns, full_columns // 2)
+    with pytest.raises(InputError, match=r"v0\.png is 240×320 and the model's camera 320×240"):
+        frame.anchors_in((320, 240))
+
+
+def test_what_is_no_model_is_said(tmp_path):
+    with pytest.raises(InputError, match=r"has no cameras.bin or cameras.txt"):
+        read_model(tmp_path)
+    for name in ("cameras", "images", "points3D"):
+        (tmp_path / f"{name}.txt").write_text("# nothing\n")
+    with pytest.raises(InputError, match="no registered image or no point"):
+        read_model(tmp_path)
+    (tmp_path / "cameras.txt").write_text("1 NONSENSE 3 3 1\n")
+    with pytest.raises(InputError, match="not a readable COLMAP model"):
+        read_model(tmp_path)
+
+
+def test_inverse_depth_counts_what_is_nearer_than_it_can_say(tmp_path):
+    depth = np.array([[0.4, 0.5, 1.0, 100.0, np.nan]])
+    assert write_inverse_depth(tmp_path / "a.png", depth, 2.0) == 2
+    with Image.open(tmp_path / "a.png") as image:
+        assert np.asarray(image).tolist() == [[65535, 65535, 32768, 328, 0]]

@@ -1,0 +1,318 @@
+"""The border to the disk: all or nothing, units in the file, refusals in a sentence."""
+
+import json
+import os
+import stat
+import struct
+import zlib
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image
+
+from scalefield import InputError, io
+
+
+def test_write_atomic_replaces_whole_files_and_makes_folders(tmp_path):
+    path = tmp_path / "a" / "b.bin"
+    io.write_atomic(path, b"first")
+    io.write_atomic(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert [p.name for p in path.parent.iterdir()] == ["b.bin"]  # no temporary file stays
+    plain = tmp_path / "plain"
+    plain.write_bytes(b"")
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.bin"
+    io.write_atomic(path, b"old")
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"):
+        io.write_atomic(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.bin"]
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "ü" * 127])
+def test_names_may_be_as_long_as_the_system_allows(tmp_path, name):
+    io.write_atomic(tmp_path / name, b"a")
+    assert (tmp_path / name).read_bytes() == b"a"
+    with io.write_folder(tmp_path / "f" / name) as folder:
+        (folder / "b").write_bytes(b"b")
+    assert (tmp_path / "f" / name / "b").read_bytes() == b"b"
+
+
+def test_a_path_through_a_file_gets_a_sentence(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InputError, match="cannot be written"):
+        io.write_atomic(tmp_path / "file" / "a.bin", b"")
+    with (
+        pytest.raises(InputError, match="cannot be written"),
+        io.write_folder(tmp_path / "file") as folder,
+    ):
+        (folder / "a.bin").write_bytes(b"")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    out = tmp_path / "new" / "out"
+
+    def break_off() -> None:
+        with io.write_folder(out) as folder:
+            (folder / "a.txt").write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        break_off()
+    assert list(out.parent.iterdir()) == []
+    with io.write_folder(out) as folder:
+        (folder / "a.txt").write_text("new")
+        assert not out.exists()
+    assert (out / "a.txt").read_text() == "new"
+    (out / "mine.txt").write_text("kept")
+    with io.write_folder(out) as folder:
+        (folder / "a.txt").write_text("newer")
+    assert {p.name: p.read_text() for p in out.iterdir()} == {"a.txt": "newer", "mine.txt": "kept"}
+    assert [p.name for p in out.parent.iterdir()] == ["out"]
+
+
+@given(
+    values=hnp.arrays(np.uint16, hnp.array_shapes(min_dims=2, max_dims=2, max_side=6)),
+    units=st.sampled_from([1000.0, 256.0, 5000.0, 1234.56789]),
+)
+def test_depth_png_round_trip_needs_no_hint(tmp_path_factory, values, units):
+    path = tmp_path_factory.mktemp("png") / "depth.png"
+    depth_m = np.where(values > 0, values / units, np.nan)
+    assert io.write_depth_png(path, depth_m, units) == 0
+    np.testing.assert_array_equal(io.read_depth_png(path), depth_m)
+
+
+def test_depth_png_counts_what_it_cannot_hold(tmp_path):
+    depth_m = np.array([[1.0, 65.5351, 65.5356], [np.nan, np.inf, -2.0], [80.0, 1e9, 0.0]])
+    assert io.write_depth_png(tmp_path / "d.png", depth_m, 1000.0) == 3
+    known = io.read_depth_png(tmp_path / "d.png")
+    np.testing.assert_array_equal(known[0], [1.0, 65.535, np.nan])
+    assert np.isnan(known[1:]).all()
+    with Image.open(tmp_path / "d.png") as image:  # other programs find the scale too
+        assert image.mode == "I;16"
+        assert float(image.text["scalefield:units_per_metre"]) == 1000
+
+
+@pytest.mark.parametrize("units", [0.0, -1.0, float("nan"), float("inf")])
+def test_units_must_make_sense(tmp_path, units):
+    io.write_depth_png(tmp_path / "d.png", np.ones((2, 2)), 1000.0)
+    with pytest.raises(InputError, match="units per metre must be above zero"):
+        io.read_depth_png(tmp_path / "d.png", units_per_metre=units)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "P", "1", "LA", "RGBA"])
+def test_eight_bit_depth_is_refused(tmp_path, mode):
+    Image.new(mode, (3, 2)).save(tmp_path / "d.png")
+    with pytest.raises(InputError, match=f"found mode {mode} with 8 bits a channel"):
+        io.read_depth_png(tmp_path / "d.png", units_per_metre=1000.0)
+
+
+def test_images_come_upright_and_in_rgb(tmp_path):
+    pixels = np.zeros((2, 3, 3), np.uint8)
+    pixels[0, 0] = (200, 10, 30)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: rotate by 90° clockwise to see it upright
+    Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
+    upright = io.read_image(tmp_path / "turned.png")
+    np.testing.assert_array_equal(upright, np.rot90(pixels, k=-1))
+    Image.new("LA", (3, 2), (7, 255)).save(tmp_path / "grey.png")
+    assert io.read_image(tmp_path / "grey.png").tolist() == [[[7, 7, 7]] * 3] * 2
+
+
+def test_unreadable_and_sixteen_bit_images_get_a_sentence(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8 cut off")
+    with pytest.raises(InputError, match=r"a\.jpg: not a readable image"):
+        io.read_image(tmp_path / "a.jpg")
+    with pytest.raises(InputError, match="no such file"):
+        io.read_image(tmp_path / "b.jpg")
+    with pytest.raises(InputError, match="cannot be read"):
+        io.read_image(tmp_path)
+    io.write_depth_png(tmp_path / "d.png", np.ones((2, 2)), 1000.0)
+    with pytest.raises(InputError, match=r"d\.png: .*8 bits a channel, found mode I;16"):
+        io.read_image(tmp_path / "d.png")
+
+
+def test_labels_are_integers_from_png_palette_or_npy(tmp_path):
+    labels = np.array([[0, 1, 255], [7, 7, 2]], np.uint8)
+    Image.fromarray(labels).save(tmp_path / "a.png")
+    palette = Image.fromarray(labels).convert("P")
+    palette.save(tmp_path / "p.png")
+    np.save(tmp_path / "a.npy", labels.astype(np.int32) * 1000)
+    np.testing.assert_array_equal(io.read_labels(tmp_path / "a.png"), labels)
+    assert len(np.unique(io.read_labels(tmp_path / "p.png"))) == len(np.unique(labels))
+    np.testing.assert_array_equal(io.read_labels(tmp_path / "a.npy"), labels * np.int64(1000))
+    np.save(tmp_path / "f.npy", np.ones((2, 3)))
+    Image.new("RGB", (3, 2)).save(tmp_path / "rgb.png")
+    for name in ("f.npy", "rgb.png"):
+        with pytest.raises(InputError, match="labels must be integers of shape"):
+            io.read_labels(tmp_path / name)
+    (tmp_path / "bad.png").write_bytes(b"no")
+    with pytest.raises(InputError, match="not a readable image"):
+        io.read_labels(tmp_path / "bad.png")
+
+
+def test_json_is_strict(tmp_path):
+    io.write_json(tmp_path / "a.json", {"b": 1, "a": [1.5, None]})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"b": 1, "a": [1.5, None]}
+    with pytest.raises(ValueError, match="JSON compliant"):
+        io.write_json(tmp_path / "b.json", {"a": float("nan")})
+    assert not (tmp_path / "b.json").exists()
+
+
+@given(
+    array=hnp.arrays(
+        st.sampled_from([np.float32, np.float64, np.int64]),
+        hnp.array_shapes(min_dims=0, max_dims=3, max_side=3),
+    )
+)
+def test_npz_round_trip(tmp_path_factory, array):
+    path = tmp_path_factory.mktemp("npz") / "a.npz"
+    io.write_npz(path, first=array, second=np.zeros(2))
+    back = io.read_npz(path, required=("first",), optional=("second", "third"))
+    assert set(back) == {"first", "second"}
+    np.testing.assert_array_equal(back["first"], array)
+    assert back["first"].dtype == array.dtype
+
+
+def test_a_png_that_promises_more_than_it_holds_is_refused(tmp_path):
+    """Pillow would make up the rest: here half a gigabyte, out of less than a hundred bytes."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        sum_ = zlib.crc32(kind + body)
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", sum_)
+
+    header = struct.pack(">IIBBBBB", 16_000, 8_000, 16, 0, 0, 0, 0)
+    body = zlib.compress(bytes(100))
+    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
+    path = tmp_path / "bomb.png"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunks)
+    for read in (io.read_image, io.read_labels, io.read_png16):
+        with pytest.raises(InputError, match=r"16000×8000 pixels are promised, and \d\d bytes"):
+            read(path)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "BMP"])
+def test_a_photograph_that_promises_more_than_it_holds_is_refused(tmp_path, form):
+    flat = tmp_path / "flat"
+    Image.new("RGB", (4000, 3000)).save(flat, form)
+    assert io.read_image(flat).shape == (3000, 4000, 3)  # packed as far as the format goes
+    small = BytesIO()
+    Image.new("RGB", (8, 6)).save(small, form)
+    sizes = {"JPEG": (">HH", (6, 8), (9000, 16_000)), "BMP": ("<ii", (8, 6), (16_000, 9000))}
+    order, old, new = sizes[form]
+    assert small.getvalue().count(struct.pack(order, *old)) == 1
+    bomb = small.getvalue().replace(struct.pack(order, *old), struct.pack(order, *new))
+    (tmp_path / "bomb").write_bytes(bomb)
+    with pytest.raises(InputError, match="16000×9000 pixels are promised"):
+        io.read_image(tmp_path / "bomb")
+
+
+def test_an_npy_that_promises_more_than_it_holds_allocates_nothing(tmp_path):
+    buffer = BytesIO()
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)}
+    )
+    (tmp_path / "bomb.npy").write_bytes(buffer.getvalue() + bytes(80))
+    with pytest.raises(InputError, match=r"float64 of shape \(1000000, 1000000\) in 80 bytes"):
+        io.read_map(tmp_path / "bomb.npy")
+
+
+def test_an_npz_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    io.write_npz(tmp_path / "bomb.npz", depth=np.zeros((100, 100)))
+    monkeypatch.setattr("scalefield.io.arrays.MOST_UNPACKED", 80_000)
+    with pytest.raises(InputError, match=r"80128 bytes packed into 3.., at most 80000 are read"):
+        io.read_map(tmp_path / "bomb.npz")
+
+
+def test_a_file_that_packs_little_may_be_large(tmp_path, monkeypatch):
+    noise = np.random.default_rng(0).random((100, 100))
+    io.write_npz(tmp_path / "honest.npz", depth=noise)
+    monkeypatch.setattr("scalefield.io.arrays.MOST_UNPACKED", 1)
+    np.testing.assert_array_equal(io.read_map(tmp_path / "honest.npz"), noise)
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("/dev/zero", "^/dev/zero: a device, which has no end; give a file"),
+        ("folder.png", "^folder.png: cannot be read"),
+        ("circle.png", "^circle.png: cannot be read"),
+        ("nowhere.png", "^nowhere.png: no such file"),
+        ("a.eps", "^a.eps: not a readable image .[0-9]+ bytes that are none of JPEG, PNG"),
+        ("empty.png", "^empty.png: not a readable image .0 bytes that are none of JPEG, PNG"),
+    ],
+)
+def test_what_is_no_image_is_said_once_and_without_addresses(tmp_path, monkeypatch, path, sentence):
+    monkeypatch.chdir(tmp_path)
+    Path("folder.png").mkdir()
+    Path("circle.png").symlink_to("circle.png")
+    Image.new("RGB", (8, 6)).save("a.eps")  # Pillow would start Ghostscript
+    Path("empty.png").touch()
+    with pytest.raises(InputError, match=sentence):
+        io.read_image(path)
+
+
+def test_a_folder_is_no_exr(tmp_path):
+    pytest.importorskip("OpenEXR")
+    with pytest.raises(InputError, match="cannot be read"):
+        io.read_map(folder_at(tmp_path / "a.exr"))
+
+
+def test_a_damaged_exr_is_one_sentence_and_openexr_is_not_heard(tmp_path, capfd):
+    pytest.importorskip("OpenEXR")
+    path = tmp_path / "a.exr"
+    io.write_map(path, np.linspace(1, 2, 48 * 64, dtype=np.float32).reshape(48, 64))
+    whole = path.read_bytes()
+    for damaged in (whole[:200], whole[:-40], whole[:600] + bytes(40) + whole[640:]):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"a.exr: not a readable EXR file \((Unable|Warning)"):
+            io.read_map(path)
+    assert capfd.readouterr() == ("", "")
+
+
+def folder_at(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def test_what_is_read_is_not_written_over(tmp_path):
+    photo, link = tmp_path / "depth.png", tmp_path / "link.png"
+    photo.write_bytes(b"")
+    link.symlink_to(photo)
+    io.spare_inputs([tmp_path / "new.png"], [photo, None])
+    for read in (photo, link):
+        with pytest.raises(InputError, match=r"depth.png is read, and would be written over"):
+            io.spare_inputs([tmp_path / "new.png", photo], [None, read])
+
+
+def test_every_file_below_a_folder_is_listed_or_the_reason_given(tmp_path, monkeypatch):
+    for name in ("b/c/2.txt", "b/1.txt", "a.txt", "b/c/.hidden"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    found = [path.relative_to(tmp_path).as_posix() for path in io.files_below(tmp_path)]
+    assert found == ["a.txt", "b/1.txt", "b/c/.hidden", "b/c/2.txt"]
+    scandir = os.scandir
+
+    def locked(path):
+        if Path(path).name == "c":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", locked)
+    with pytest.raises(InputError, match=r"b/c: cannot be read \(Permission denied\)"):
+        io.files_below(tmp_path)

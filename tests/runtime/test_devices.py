@@ -1,0 +1,61 @@
+"""How many threads work and how precisely, and who may change that."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+import torch
+
+from scalefield.runtime.devices import full_precision, one_thread
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_one_thread_is_for_the_block_alone():
+    with one_thread():
+        assert torch.get_num_threads() == 1
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 2
+
+
+def test_a_block_that_fails_puts_it_back():
+    with pytest.raises(RuntimeError), one_thread():
+        torch.linalg.cholesky(-torch.eye(2))
+    assert torch.get_num_threads() == 2
+
+
+def test_blocks_that_overlap_leave_what_they_found():
+    """The second begins before the first has ended, and ends after it."""
+    both, first_left = Barrier(2), Barrier(2)
+
+    def first() -> None:
+        with one_thread():
+            both.wait(10)
+        first_left.wait(10)
+
+    def second() -> None:
+        with one_thread():
+            both.wait(10)
+            first_left.wait(10)
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(first), pool.submit(second)]:
+            done.result()
+    assert torch.get_num_threads() == 2
+
+
+def test_full_precision_ends_with_its_block():
+    assert torch.backends.cudnn.allow_tf32
+    with full_precision():
+        kept = getattr(torch.backends.cudnn, "conv", None)  # by operation since torch 2.9
+        by_name = hasattr(kept, "fp32_precision")
+        assert kept.fp32_precision == "ieee" if by_name else not torch.backends.cudnn.allow_tf32
+    assert torch.backends.cudnn.allow_tf32

@@ -1,0 +1,43 @@
+"""Worker processes end with their parent, and what has not begun is forgotten."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from scalefield.runtime.workers import worker_pool
+
+PARENT = """
+import os, time
+from scalefield.runtime.workers import worker_pool
+
+if __name__ == "__main__":
+    with worker_pool(1, print, "ready") as pool:
+        print(pool.submit(os.getpid).result(), flush=True)
+        time.sleep(600)
+"""
+
+
+def test_workers_do_not_outlive_a_killed_parent(tmp_path):
+    script = Path(tmp_path, "parent.py")
+    script.write_text(PARENT)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        worker = int(parent.stdout.readline())
+        os.kill(worker, signal.SIGINT)  # Ctrl+C reaches all of them; it is the parent's to act
+        os.kill(worker, 0)
+        parent.kill()
+        parent.wait()
+        assert parent.stdout.read() == ""  # ends when the last process does that holds it
+
+
+def test_what_has_not_begun_is_forgotten_when_the_block_is_left():
+    with suppress(KeyboardInterrupt), worker_pool(1, int) as pool:
+        pool.submit(int).result()
+        waiting = [pool.submit(time.sleep, 0.05) for _ in range(400)]
+        raise KeyboardInterrupt
+    assert sum(future.cancelled() for future in waiting) > 300
