@@ -1,7 +1,7 @@
-"""The network of `field`: what the kernel looks at, for every cell of an image's grid.
+"""The network of `field`: the inputs of the kernel for every cell of an image's grid.
 
-One trunk gives linear modes E, for every bending term an embedding φ and an amplitude a, the mean
-function μ, and the level: the log-depth that the image's median pixel is expected to have.
+One trunk predicts the linear modes E, an embedding φ and an amplitude a for every stationary term,
+the mean function μ, and the expected log-depth in metres of the image's median pixel.
 """
 
 from __future__ import annotations
@@ -16,51 +16,55 @@ from torch import Tensor, nn
 
 from scalefield.basis.cues import GRID_CELLS, geometric_cues
 from scalefield.basis.generator import Trunk, project
-from scalefield.kernel import Points
+from scalefield.field.kernel import KernelInputs
 
-MOST_MEAN = 0.7
-"""The mean function's bound: about a factor of two."""
-MOST_AMPLITUDE = 1.2
+MAX_MEAN = 0.7
+"""Bound of the mean function: about a factor of two."""
+MAX_LOG_AMPLITUDE = 1.2
 """Bound of log a."""
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How the maps' channels are divided."""
+class ChannelLayout:
+    """How the channels of the network's output are divided."""
 
     modes: int = 16
-    """K, the linear modes."""
+    """Number of linear modes."""
     terms: int = 3
-    """Bending terms, …"""
-    channels: int = 8
-    """… and the numbers in each one's embedding."""
+    """Number of stationary terms."""
+    embedding_size: int = 8
+    """Length of the embedding of each stationary term."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """Channels of E, φ, a and μ."""
+        return [self.modes, self.terms * self.embedding_size, self.terms, 1]
 
     @property
     def total(self) -> int:
-        """Channels in all: E, φ, a, μ."""
-        return self.modes + self.terms * (self.channels + 1) + 1
+        """Channels in all."""
+        return sum(self.sizes)
 
-    def points(
+    def kernel_inputs(
         self,
         position: Float[Tensor, "*b n 2"],
         log_depth: Float[Tensor, "*b n"],
         values: Float[Tensor, "*b n c"],
-    ) -> Points:
-        """The maps' values at pixels, as the kernel wants them."""
-        sizes = [self.modes, self.terms * self.channels, self.terms, 1]
-        modes, embedding, amplitude, mean = values.split(sizes, dim=-1)
-        embedding = embedding.unflatten(-1, (self.terms, self.channels))
-        return Points(position, log_depth, modes, embedding, amplitude, mean[..., 0])
+    ) -> KernelInputs:
+        """The kernel's inputs at pixels from the values of the maps there."""
+        modes, embedding, amplitude, mean = values.split(self.sizes, dim=-1)
+        embedding = embedding.unflatten(-1, (self.terms, self.embedding_size))
+        return KernelInputs(position, log_depth, modes, embedding, amplitude, mean[..., 0])
 
 
 class FieldMaps(NamedTuple):
-    """What the network says of an image, on its grid."""
+    """Output of the network for b images, on its grid."""
 
     maps: Float[Tensor, "b c h w"]
     """Channels by `layout`."""
-    level: Float[Tensor, " b"]
+    expected_log_depth: Float[Tensor, " b"]
     """Expected log-depth in metres of the image's median pixel."""
-    layout: Layout
+    layout: ChannelLayout
 
     @property
     def modes(self) -> Float[Tensor, "b k h w"]:
@@ -74,15 +78,15 @@ class FieldMaps(NamedTuple):
 
     def without_mean(self) -> FieldMaps:
         """The same with μ = 0."""
-        silent = torch.zeros_like(self.mean)
-        return self._replace(maps=torch.cat([self.maps[:, :-1], silent], dim=1))
+        zero = torch.zeros_like(self.mean)
+        return self._replace(maps=torch.cat([self.maps[:, :-1], zero], dim=1))
 
 
 @dataclass(frozen=True)
 class FieldNetConfig:
-    """What a field network's weights need to be built again."""
+    """Architecture of a `FieldNet`."""
 
-    layout: Layout = Layout()
+    layout: ChannelLayout = ChannelLayout()
     feature_channels: int = 0
     """Channels of F; 0 for the universal model, which serves any depth map."""
     feature_width: int = 16
@@ -91,11 +95,11 @@ class FieldNetConfig:
     dilations: tuple[int, ...] = (1, 2, 4, 8, 1)
     cells: int = GRID_CELLS
     """Grid cells along the image's longer side."""
-    embedding_trust: float = 1.0
-    """φ is multiplied by this, …"""
-    amplitude_trust: float = 1.0
-    """… and log a by this: chosen on val after training, because the places of training are few,
-    and the network believes too much of what it learned from them."""
+    embedding_shrinkage: float = 1.0
+    """Factor on φ, chosen on val after training: the places of training are few, and the network
+    fits them too closely."""
+    amplitude_shrinkage: float = 1.0
+    """Factor on log a, chosen on val as well."""
 
 
 class FieldNet(nn.Module):
@@ -113,7 +117,7 @@ class FieldNet(nn.Module):
         self.context = nn.Sequential(nn.Linear(2 * width, width), nn.GELU())
         self.merge = nn.Conv2d(2 * width, width, 1)
         self.head = nn.Conv2d(width, config.layout.total, 1)
-        self.level = nn.Linear(width, 1)
+        self.level = nn.Linear(width, 1)  # the name in the published weights
 
     def forward(
         self,
@@ -127,28 +131,26 @@ class FieldNet(nn.Module):
         """
         if image is None:
             image = torch.full_like(log_depth, torch.nan).expand(-1, 3, -1, -1)
-        seen = torch.isfinite(image[:, :1])
-        cues = [geometric_cues(log_depth), image.nan_to_num(), seen.to(log_depth.dtype)]
+        has_image = torch.isfinite(image[:, :1])
+        cues = [geometric_cues(log_depth), image.nan_to_num(), has_image.to(log_depth.dtype)]
         if self.config.feature_channels:
             norm, projection = self.feature_norm, self.feature_projection
             cues.append(project(norm, projection, features, log_depth))
         shared = self.trunk(torch.cat(cues, dim=1))
         pooled = torch.cat([shared.mean(dim=(2, 3)), shared.amax(dim=(2, 3))], dim=1)
         context = self.context(pooled)
-        spread = context[:, :, None, None].expand(-1, -1, *shared.shape[2:])
-        shared = nnf.gelu(self.merge(torch.cat([shared, spread], dim=1)))
+        context_map = context[:, :, None, None].expand(-1, -1, *shared.shape[2:])
+        shared = nnf.gelu(self.merge(torch.cat([shared, context_map], dim=1)))
         return FieldMaps(
             self.bounded(self.head(shared)), self.level(context)[:, 0], self.config.layout
         )
 
     def bounded(self, raw: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        """E as it is, φ and a > 0 as far as they are trusted, μ small and without a constant of its
-        own."""
-        layout, config = self.config.layout, self.config
-        sizes = [layout.modes, layout.terms * layout.channels, layout.terms, 1]
-        modes, embedding, amplitude, mean = raw.split(sizes, dim=1)
-        embedding = config.embedding_trust * embedding
-        amplitude = (config.amplitude_trust * MOST_AMPLITUDE * amplitude.tanh()).exp()
-        mean = MOST_MEAN * (mean / MOST_MEAN).tanh()
+        """E unchanged, φ and log a shrunk, a > 0, μ bounded and of zero mean over the image."""
+        config = self.config
+        modes, embedding, amplitude, mean = raw.split(config.layout.sizes, dim=1)
+        embedding = config.embedding_shrinkage * embedding
+        amplitude = (config.amplitude_shrinkage * MAX_LOG_AMPLITUDE * amplitude.tanh()).exp()
+        mean = MAX_MEAN * (mean / MAX_MEAN).tanh()
         mean = mean - mean.mean(dim=(2, 3), keepdim=True)
         return torch.cat([modes, embedding, amplitude, mean], dim=1)

@@ -1,0 +1,84 @@
+"""Settings of the inference of `field`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from scalefield.validation import require
+
+
+@dataclass(frozen=True)
+class OutlierConfig:
+    """Settings of the outlier search (`scalefield.field.outliers`)."""
+
+    min_anchors: int = 5
+    """Among fewer anchors none is called an outlier: there is no majority."""
+    error_stds: tuple[float, ...] = (0.8, 0.2)
+    """Standard deviations of an outlier's error in log-depth, in equal parts."""
+    prior_counts: tuple[float, float] = (2.0, 6.0)
+    """Beta prior of the share of outliers, as counts of outliers and inliers."""
+    max_share: float = 0.45
+    """Largest share of outliers in a block."""
+    roughness: tuple[float, ...] = (4.0, 2.0, 1.0, 0.5)
+    """Factors on the field's prior standard deviation that are compared, the largest first. A rough
+    field explains all but the largest errors, which then no longer hide the smaller ones."""
+    roughness_log_std: float = 0.7
+    """Prior standard deviation of the logarithm of that factor."""
+    iterations: int = 8
+    """Largest number of sweeps over the anchors for each roughness."""
+    min_evidence: float = 2.0
+    """Log Bayes factor for the presence of any outlier below which none is reported."""
+    even_evidence: float = 3.0
+    """Log Bayes factor at which the presence of outliers has a probability of one half."""
+    gross_log_error: float = 2.08
+    """Deviations from the block's median beyond this (a factor of 8) need no such evidence: they
+    are misplaced decimal points and wrong units."""
+    min_weight: float = 0.1
+    """Outliers whose relative weight falls below this are rejected."""
+    sharpness: float = 2.0
+    """Factor on the log-odds of being an outlier where they become a weight."""
+    neighbours: int = 10
+    """Nearest anchors that can corroborate an anchor."""
+    agreement_std: float = 0.12
+    """Standard deviation of the difference in log-depth or log-scale between an anchor and a
+    neighbour on the same object."""
+    corroboration_log_odds: float = -1.1
+    """Prior log-odds that an anchor in conflict with the field lies on an object that the estimator
+    missed, rather than being an outlier."""
+    cluster_log_odds: float = 0.1
+    """Log-odds that each further conflicting neighbour adds to corroboration: outliers are
+    scattered, missed objects are not."""
+
+
+@dataclass(frozen=True)
+class InferenceConfig:
+    """Settings of the nearest-neighbour Gaussian process (`scalefield.field.posterior`)."""
+
+    neighbours: int = 16
+    """Nearest anchors that each local solve uses. With no more anchors than this, the solution is
+    that of the exact Gaussian process."""
+    cell_px: tuple[int, int] = (8, 16)
+    """Least and largest spacing of the local solves in pixels, which follows that of the anchors.
+    Predictions are blended bilinearly between them."""
+    max_cells: int = 160
+    """Largest number of cells along the image's longer side; cells of larger images grow."""
+    exact_block: int = 128
+    """Up to this number of anchors, the linear part and the leave-one-out residuals are exact."""
+    block_size: int = 64
+    """Largest block of anchors beyond that number; blocks are taken as independent given the
+    linear part."""
+    outliers: OutlierConfig = field(default_factory=OutlierConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("neighbours", "max_cells", "exact_block", "block_size"):
+            require(getattr(self, name) >= 1, name, "1 or more", getattr(self, name))
+        least, largest = self.cell_px
+        require(1 <= least <= largest, "cell_px", "1 or more, in order", self.cell_px)
+
+    def cell_size_px(self, shape: tuple[int, int], anchors: int) -> int:
+        """Side of a cell for an image of this shape with this number of anchors."""
+        least, largest = self.cell_px
+        spacing = math.sqrt(math.prod(shape) / max(anchors, 1))
+        side = least if spacing < largest else largest
+        return max(side, -(-max(shape) // self.max_cells))

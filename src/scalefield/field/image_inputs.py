@@ -1,0 +1,74 @@
+"""The kernel's inputs over an image: everything that does not depend on the anchors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from scalefield.anchors import Anchors
+from scalefield.basis.cues import sample
+from scalefield.field.kernel import KernelInputs
+from scalefield.field.network import FieldMaps
+from scalefield.mde.output import MDEOutput
+
+
+@dataclass(frozen=True, eq=False)
+class ImageInputs:
+    """The kernel's inputs over an image: relative depth and the network's maps."""
+
+    mde_output: MDEOutput
+    maps: FieldMaps
+    log_depth_median: float
+    """Median of log D_MDE, which is subtracted from log-depth."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of the image."""
+        return self.mde_output.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where the maps are."""
+        return self.maps.maps.device
+
+    @property
+    def unit_px(self) -> float:
+        """Unit of `KernelInputs.position`: the square root of the image's area, in pixels."""
+        return math.sqrt(math.prod(self.shape))
+
+    @cached_property
+    def log_depth(self) -> Float[Tensor, "h w"]:
+        """log D_MDE minus its median, at full resolution."""
+        return (self.mde_output.mde_depth.log() - self.log_depth_median).float()
+
+    def pixels(
+        self, rows: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]
+    ) -> KernelInputs:
+        """The kernel's inputs at pixels, in float64."""
+        uv = torch.stack([columns, rows], dim=1).double()
+        values = sample(self.maps.maps, uv[None], self.shape)[0].double()
+        log_depth = self.mde_output.mde_depth[rows, columns].double().log() - self.log_depth_median
+        return self.maps.layout.kernel_inputs(uv / self.unit_px, log_depth, values)
+
+    def anchors(self, anchors: Anchors) -> KernelInputs:
+        """The kernel's inputs at the anchors' pixels."""
+        rows, columns = anchors.pixels(self.shape)
+        return self.pixels(self.index(rows), self.index(columns))
+
+    def cells(self, shape: tuple[int, int]) -> tuple[KernelInputs, Int64[np.ndarray, "n 2"]]:
+        """The middle pixels of a grid's cells, row by row, and their (row, column)."""
+        height, width = self.shape
+        rows = ((np.arange(shape[0]) + 0.5) * (height / shape[0])).astype(np.int64)
+        columns = ((np.arange(shape[1]) + 0.5) * (width / shape[1])).astype(np.int64)
+        chosen = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 2)
+        return self.pixels(self.index(chosen[:, 0]), self.index(chosen[:, 1])), chosen
+
+    def index(self, values: Int64[np.ndarray, " n"]) -> Int64[Tensor, " n"]:
+        """Indices as a tensor on the maps' device."""
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)

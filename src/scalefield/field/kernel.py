@@ -1,0 +1,200 @@
+"""The covariance function of `field`: k(x, x') between the log-scales of two pixels.
+
+    k(x, x') = constant² + mode² · E(x)ᵀE(x') + slope² · d(x) d(x') + mean_weight² · μ(x) μ(x')
+               + Σ_j amplitude_j² · a_j(x) a_j(x') · κ_j(‖z_j(x) − z_j(x')‖)
+
+The first line is linear in features of a pixel: the global scale, the modes E (the paper's basis
+maps, whose ridge regression is this term alone), a slope over the relative log-depth d, and the
+weight of the learned mean function μ. The stationary terms κ_j are RBF or exponential (Matérn-1/2)
+covariances over z_j: position and log-depth, each divided by its lengthscale, and a learned
+embedding φ_j. Pixels covary when they are close, at a similar depth, and alike in the embedding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scalefield.errors import InputError
+
+Family = Literal["rbf", "exponential"]
+
+
+@dataclass(frozen=True, eq=False)
+class KernelInputs:
+    """What the kernel is evaluated on, at n pixels (of b images at once, in training)."""
+
+    position: Float[Tensor, "*b n 2"]
+    """(u, v) in units of the square root of the image's area."""
+    log_depth: Float[Tensor, "*b n"]
+    """d: log D_MDE minus its median over the image."""
+    modes: Float[Tensor, "*b n k"]
+    """E: the values of the linear modes."""
+    embedding: Float[Tensor, "*b n j e"]
+    """φ_j: one embedding for each stationary term."""
+    amplitude: Float[Tensor, "*b n j"]
+    """a_j > 0: local amplitude of each stationary term."""
+    mean: Float[Tensor, "*b n"]
+    """μ: the learned mean function, up to a constant."""
+
+    def __len__(self) -> int:
+        return self.log_depth.shape[-1]
+
+    def __getitem__(self, index: Tensor | slice | int) -> KernelInputs:
+        """The inputs at an index of the first axis."""
+        return KernelInputs(*(values[index] for values in vars(self).values()))
+
+    def joined(self, other: KernelInputs) -> KernelInputs:
+        """The pixels of one image followed by those of `other`."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return KernelInputs(*(torch.cat(pair) for pair in pairs))
+
+    def to(self, dtype: torch.dtype) -> KernelInputs:
+        """The same inputs in another precision."""
+        return KernelInputs(*(values.to(dtype) for values in vars(self).values()))
+
+
+class TermFeatures(NamedTuple):
+    """Inputs of the stationary terms; the first axis is the term."""
+
+    z: Float[Tensor, "j *b n d"]
+    """z_j: position and log-depth divided by their lengthscales, and the embedding."""
+    amplitude: Float[Tensor, "j *b n"]
+    """amplitude_j · a_j(x): standard deviation that the term explains at the pixel."""
+
+    def gather(self, index: Tensor) -> TermFeatures:
+        """The features of one image at pixels `index`, whose shape replaces n."""
+        return TermFeatures(self.z[:, index], self.amplitude[:, index])
+
+
+@dataclass(frozen=True)
+class StationaryTerm:
+    """One stationary term: amplitude² · a(x) a(x') · κ(‖z(x) − z(x')‖)."""
+
+    amplitude: float | Tensor
+    """Standard deviation of the log-scale that it explains where a = 1."""
+    position_lengthscale: float | Tensor
+    """Lengthscale of position, in units of the square root of the image's area."""
+    depth_lengthscale: float | Tensor
+    """Lengthscale of log-depth."""
+    family: Family
+    """rbf: κ(r) = exp(−r²/2). exponential: κ(r) = exp(−r), Matérn-1/2."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The covariance function; its hyperparameters are learned by `scalefield.training.field`."""
+
+    constant_std: float | Tensor
+    """Prior standard deviation of the global log-scale around the anchors' median."""
+    mode_std: float | Tensor
+    """Prior standard deviation of the weights of the modes."""
+    terms: tuple[StationaryTerm, ...]
+    noise_std: float | Tensor
+    """Standard deviation of an anchor's log-depth where the anchor has none of its own."""
+    slope_std: float | Tensor = 0.0
+    """Prior standard deviation of the slope of the log-scale over log-depth."""
+    mean_weight_std: float | Tensor = 0.0
+    """Prior standard deviation of the mean function's weight around one."""
+
+    def __post_init__(self) -> None:
+        for name in ("constant_std", "mode_std", "noise_std", "slope_std", "mean_weight_std"):
+            if not bool(getattr(self, name) >= 0):
+                raise InputError(f"{name} must not be negative, found {getattr(self, name)}")
+
+    def __call__(self, a: KernelInputs, b: KernelInputs) -> Float[Tensor, "*b n m"]:
+        """Covariance of every pair."""
+        linear = self.linear_features(a) @ self.linear_features(b).mT
+        return linear + self.stationary(self.features(a), self.features(b))
+
+    def linear_features(self, inputs: KernelInputs) -> Float[Tensor, "*b n w"]:
+        """H of the linear part HHᵀ: the constant, the slope, the mean function, the modes."""
+        constant = torch.ones_like(inputs.log_depth) * self.constant_std
+        slope, mean = self.slope_std * inputs.log_depth, self.mean_weight_std * inputs.mean
+        return torch.cat(
+            [torch.stack([constant, slope, mean], dim=-1), self.mode_std * inputs.modes], dim=-1
+        )
+
+    def features(self, inputs: KernelInputs) -> TermFeatures:
+        """What the stationary terms are evaluated on."""
+        z, amplitude = [], []
+        for j, term in enumerate(self.terms):
+            position = inputs.position / term.position_lengthscale
+            depth = inputs.log_depth[..., None] / term.depth_lengthscale
+            z.append(torch.cat([position, depth, inputs.embedding[..., j, :]], dim=-1))
+            amplitude.append(term.amplitude * inputs.amplitude[..., j])
+        if not z:
+            empty = inputs.position[None][:0]
+            return TermFeatures(empty, empty[..., 0])
+        return TermFeatures(torch.stack(z), torch.stack(amplitude))
+
+    def stationary(self, a: TermFeatures, b: TermFeatures) -> Float[Tensor, "*b n m"]:
+        """Covariance of every pair by the stationary terms."""
+        total = a.z.new_zeros(*a.z.shape[1:-1], b.z.shape[-2])
+        for term, za, zb, aa, ab in zip(self.terms, a.z, b.z, a.amplitude, b.amplitude, strict=True):
+            total = total + outer(aa, ab) * correlation(term, squared_distance(za, zb))
+        return total
+
+    def local_covariance(
+        self, a: TermFeatures, b: TermFeatures | None = None
+    ) -> Float[Tensor, "c n m"]:
+        """`stationary` of many small sets, evaluated in float32 and returned in float64.
+
+        Distances are matrix products of features relative to the last pixel of each set of b,
+        which keeps their cancellation below 1e-6.
+        """
+        symmetric, b = b is None, a if b is None else b
+        reference = b.z[..., -1:, :]
+        za, zb = (a.z - reference).float(), (b.z - reference).float()
+        exponent = half_square_distance(za.flatten(0, 1), zb.flatten(0, 1)).unflatten(0, b.z.shape[:2])
+        for j, term in enumerate(self.terms):
+            if term.family == "exponential":
+                exponent[j].clamp_(max=0).mul_(-2).sqrt_().neg_()
+        amplitudes = outer(a.amplitude.float(), b.amplitude.float())
+        total = exponent.exp_().mul_(amplitudes).sum(dim=0).double()
+        if symmetric:  # the root of a rounded distance of zero is not zero
+            total.diagonal(dim1=-2, dim2=-1).copy_(a.amplitude.square().sum(dim=0))
+        return total
+
+    def variance(self, inputs: KernelInputs) -> Float[Tensor, "*b n"]:
+        """k(x, x) at every pixel."""
+        linear = self.linear_features(inputs).square().sum(dim=-1)
+        return linear + self.features(inputs).amplitude.square().sum(dim=0)
+
+
+def correlation(term: StationaryTerm, square: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
+    """κ of squared distances."""
+    if term.family == "rbf":
+        return (-0.5 * square).exp()
+    # The derivative of the root is infinite at zero, where its value hardly matters.
+    return (-(square + 1e-12).sqrt()).exp()
+
+
+def term_names(kernel: Kernel) -> list[str]:
+    """Names of the stationary terms in a decomposition."""
+    return [f"{term.family} {j}" for j, term in enumerate(kernel.terms, start=1)]
+
+
+def outer(a: Float[Tensor, "*b n"], b: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n m"]:
+    """Products of every pair."""
+    return a[..., :, None] * b[..., None, :]
+
+
+def squared_distance(a: Float[Tensor, "*b n z"], b: Float[Tensor, "*b m z"]) -> Tensor:
+    """‖a − b‖² of every pair by matrix products: for float64, where the cancellation is harmless."""
+    norms = a.square().sum(dim=-1)[..., :, None] + b.square().sum(dim=-1)[..., None, :]
+    return (norms - 2 * a @ b.mT).clamp(min=0)
+
+
+def half_square_distance(
+    a: Float[Tensor, "c n z"], b: Float[Tensor, "c m z"]
+) -> Float[Tensor, "c n m"]:
+    """−½‖a − b‖² of every pair, by one matrix product of [a, −½‖a‖², 1] and [b, 1, −½‖b‖²]."""
+    norms = [-0.5 * x.square().sum(dim=-1, keepdim=True) for x in (a, b)]
+    ones = [torch.ones_like(norm) for norm in norms]
+    left, right = torch.cat([a, norms[0], ones[0]], dim=-1), torch.cat([b, ones[1], norms[1]], dim=-1)
+    return torch.bmm(left, right.mT)

@@ -1,0 +1,313 @@
+"""Outliers among the anchors, told apart from objects that the estimator missed.
+
+The targets of a block of n anchors are modelled as y ~ N(0, r²K + diag(σ² + δ²·outlier)), with a
+contaminated-normal error, a Beta-Binomial prior on the number of outliers, and a roughness r of the
+field that is compared over a few values. For a roughness, outliers are found by parallel greedy
+search: leave-one-out residuals give the log Bayes factor of flipping each anchor, and every anchor
+that gains most among its neighbours is flipped at once. An anchor in conflict with the field may
+also lie on an object that the estimator missed; its neighbours then agree with it in depth or
+scale, which an outlier's do not. What remains is expressed as a weight: an anchor that is probably
+an outlier has its noise increased until it moves the field accordingly.
+
+References: Tukey, A survey of sampling from contaminated distributions, 1960; Rasmussen and
+Williams, Gaussian Processes for Machine Learning, 2006, section 5.4.2 (leave-one-out residuals);
+Besag, On the statistical analysis of dirty pictures, 1986 (iterated conditional modes).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from scalefield.field.blocks import Blocks, inverse_diagonal
+from scalefield.field.config import InferenceConfig, OutlierConfig
+from scalefield.field.kernel import Kernel
+from scalefield.field.posterior import Observations
+
+
+@dataclass(frozen=True, eq=False)
+class OutlierResult:
+    """What the search found; the three masks are disjoint."""
+
+    rejected: Bool[Tensor, " n"]
+    """Outliers, to be left out."""
+    downweighted: Bool[Tensor, " n"]
+    """In conflict with the others, used with less weight."""
+    corroborated: Bool[Tensor, " n"]
+    """In conflict with the field but confirmed by neighbours: the estimator is wrong there."""
+    noise: Float[Tensor, " n"]
+    """Standard deviations to use, increased where an anchor is probably an outlier."""
+
+    def apply(self, observations: Observations) -> Observations:
+        """The observations without the rejected ones, with the increased noise."""
+        return observations._replace(
+            noise=self.noise, mask=observations.mask & ~self.rejected
+        )
+
+
+class BlockTargets(NamedTuple):
+    """The anchors of b blocks; padding has a covariance of zero."""
+
+    target: Float[Tensor, "b s"]
+    """y − μ minus its median over the block."""
+    log_depth: Float[Tensor, "b s"]
+    """Logarithm of the measured depth, up to a constant."""
+    variance: Float[Tensor, "b s"]
+    """σ² of each anchor; 1 for padding."""
+    error: Float[Tensor, "b s e"]
+    """Variances of an outlier's error: the configured ones, or target² beyond gross_log_error."""
+    covariance: Float[Tensor, "b s s"]
+    """Covariance of the field without its constant."""
+    mask: Bool[Tensor, "b s"]
+    neighbours: Int64[Tensor, "b s k"]
+    known: Bool[Tensor, "b s k"]
+    """Whether there is such a neighbour."""
+
+
+class SearchState(NamedTuple):
+    """Outliers of each block under one roughness, and the evidence for them."""
+
+    outlier: Bool[Tensor, "b s"]
+    roughness: Float[Tensor, " b"]
+    evidence: Float[Tensor, " b"]
+    """log p(y, outliers, roughness), up to a constant."""
+    residual: Float[Tensor, "b s"]
+    """Leave-one-out residual."""
+    variance: Float[Tensor, "b s"]
+    """Variance of that residual if the anchor is no outlier."""
+    bayes_factor: Float[Tensor, "b s"]
+    """log p(residual | outlier) − log p(residual | inlier)."""
+
+
+def detect_outliers(
+    kernel: Kernel, observations: Observations, config: InferenceConfig, static: bool = False
+) -> OutlierResult:
+    """Search every block of anchors. `static` makes a fixed number of steps, without a sync."""
+    inputs, y, noise, mask = observations
+    settings, n = config.outliers, len(y)
+    blocks = Blocks.split(inputs.position, mask, config)
+    block = gather_blocks(kernel, observations, blocks, settings)
+    state, clean = search(block, float(kernel.constant_std) ** 2, settings, static)
+    weight, conflict, corroborated = relative_weights(block, state, clean, n, settings)
+    # An anchor with variance v of its residual moves the field w times as far once that is v/w.
+    added = state.variance / state.roughness[:, None] ** 2 * (1 / weight - 1) * block.mask
+    rejected = conflict & ~corroborated & (weight < settings.min_weight)
+    marks = (rejected, conflict & ~corroborated & ~rejected, conflict & corroborated)
+    found = (blocks.scatter(mark.to(y.dtype), n) > 0 for mark in marks)
+    return OutlierResult(*found, (noise**2 + blocks.scatter(added, n)).sqrt())
+
+
+def gather_blocks(
+    kernel: Kernel, observations: Observations, blocks: Blocks, config: OutlierConfig
+) -> BlockTargets:
+    """The anchors of each block, and the nearest ones of each anchor within its block."""
+    inputs, y, noise, _ = observations
+    index, mask = blocks.index, blocks.mask
+    features = kernel.features(inputs).gather(index)
+    features = features._replace(amplitude=features.amplitude * mask)
+    H = kernel.linear_features(inputs)[index][..., 1:] * mask[..., None]  # without the constant
+    target = (y - inputs.mean)[index]
+    target = (target - row_median(target, mask)).masked_fill(~mask, 0)
+    beyond = (target.abs() > config.gross_log_error)[..., None]
+    stds = target.new_ones(len(config.error_stds)) * 0
+    for e, std in enumerate(config.error_stds):
+        stds[e] = std
+    position = inputs.position[index].masked_fill(~mask[..., None], torch.inf)
+    apart = (position[:, :, None] - position[:, None]).square().sum(dim=-1)
+    apart = apart.nan_to_num(nan=torch.inf)
+    apart.diagonal(dim1=1, dim2=2).fill_(torch.inf)
+    near = apart.topk(min(config.neighbours, apart.shape[2]), largest=False)
+    return BlockTargets(
+        target,
+        (y + inputs.log_depth)[index],
+        torch.where(mask, noise[index] ** 2, 1.0),
+        torch.where(beyond, target[..., None] ** 2, stds**2),
+        kernel.local_covariance(features) + H @ H.mT,
+        mask,
+        near.indices,
+        near.values.isfinite(),
+    )
+
+
+def row_median(values: Float[Tensor, "b s"], mask: Bool[Tensor, "b s"]) -> Float[Tensor, "b 1"]:
+    """Median of each row over the mask; 0 where that is empty."""
+    ordered = values.masked_fill(~mask, torch.inf).sort(dim=1).values
+    last = (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0)
+    middle = 0.5 * (ordered.gather(1, last // 2) + ordered.gather(1, (last + 1) // 2))
+    return middle.nan_to_num(posinf=0.0)
+
+
+def search(
+    block: BlockTargets, constant: float, config: OutlierConfig, static: bool
+) -> tuple[SearchState, Float[Tensor, " b"]]:
+    """The best state over all values of roughness, and the best evidence without any outlier."""
+    state = evaluate(block, torch.zeros_like(block.mask), config.roughness[0], constant, config)
+    clean = state.evidence
+    best = state = greedy(block, state, constant, config, static)
+    for roughness in config.roughness[1:]:
+        none = evaluate(block, torch.zeros_like(block.mask), roughness, constant, config)
+        clean = torch.maximum(clean, none.evidence)
+        start = evaluate(block, state.outlier, roughness, constant, config)
+        state = greedy(block, start, constant, config, static)
+        better = state.evidence > best.evidence
+        best = SearchState(
+            *(
+                torch.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+                for new, old in zip(state, best, strict=True)
+            )
+        )
+    return best, clean
+
+
+def greedy(
+    block: BlockTargets, state: SearchState, constant: float, config: OutlierConfig, static: bool
+) -> SearchState:
+    """Flip anchors, in every block and neighbourhood the one that gains most, until none gains."""
+    active = torch.arange(len(block.mask), device=block.mask.device)
+    roughness = state.roughness[0]
+    for _ in range(config.iterations):
+        part, current = (type(x)(*(v[active] for v in x)) for x in (block, state))
+        flips = gains(part, current, config)
+        if not static:
+            changed = flips.any(dim=1)
+            if not bool(changed.any()):
+                break
+            active, flips = active[changed], flips[changed]
+            part = BlockTargets(*(values[changed] for values in part))
+        outlier = state.outlier[active] ^ flips
+        new = evaluate(part, outlier, roughness, constant, config)
+        state = SearchState(
+            *(old.index_copy(0, active, v) for old, v in zip(state, new, strict=True))
+        )
+    return state
+
+
+def evaluate(
+    block: BlockTargets,
+    outlier: Bool[Tensor, "b s"],
+    roughness: float | Tensor,
+    constant: float,
+    config: OutlierConfig,
+) -> SearchState:
+    """Leave-one-out residuals and evidence, given which anchors are outliers."""
+    mask = block.mask.to(block.target.dtype)
+    error = block.error[..., 0] * outlier
+    field = roughness**2 * block.covariance + constant * mask[:, :, None] * mask[:, None]
+    factor = torch.linalg.cholesky_ex(field + torch.diag_embed(block.variance + error)).L
+    alpha = torch.cholesky_solve(block.target[..., None], factor)[..., 0]
+    precision = inverse_diagonal(factor)
+    residual, variance = alpha / precision, (1 / precision - error).clamp(min=1e-10)
+    density = normal_log_density(residual[..., None], variance[..., None] + block.error)
+    density = density.logsumexp(dim=-1) - math.log(len(config.error_stds))
+    half_log_det = factor.diagonal(dim1=1, dim2=2).log().sum(dim=1)
+    rough = torch.as_tensor(roughness, dtype=mask.dtype, device=mask.device).expand(len(mask))
+    return SearchState(
+        outlier,
+        rough,
+        -0.5 * (alpha * block.target).sum(dim=1)
+        - half_log_det
+        - 0.5 * (rough.log() / config.roughness_log_std) ** 2
+        + log_prior(outlier.sum(dim=1), block.mask.sum(dim=1), config),
+        residual,
+        variance,
+        density - normal_log_density(residual, variance),
+    )
+
+
+def gains(
+    block: BlockTargets, state: SearchState, config: OutlierConfig
+) -> Bool[Tensor, "b s"]:
+    """Anchors whose flip gains evidence, and more than a flip of any of their neighbours."""
+    count, n = state.outlier.sum(dim=1), block.mask.sum(dim=1)
+    now = log_prior(count, n, config)
+    more = log_prior(count + 1, n, config) - now
+    more = torch.where(count + 1 <= config.max_share * n, more, -torch.inf)
+    fewer = log_prior((count - 1).clamp(min=0), n, config) - now
+    factor = state.bayes_factor
+    gain = torch.where(state.outlier, fewer[:, None] - factor, more[:, None] + factor)
+    gain = gain.masked_fill(~block.mask | (n < config.min_anchors)[:, None], -torch.inf)
+    return (gain > 0) & (gain[..., None] >= at_neighbours(gain, block, -torch.inf)).all(dim=2)
+
+
+def relative_weights(
+    block: BlockTargets,
+    state: SearchState,
+    clean: Float[Tensor, " b"],
+    anchors: int,
+    config: OutlierConfig,
+) -> tuple[Float[Tensor, "b s"], Bool[Tensor, "b s"], Bool[Tensor, "b s"]]:
+    """How far each anchor moves the field, relative to an inlier; which are in conflict with the
+    field, and which of those their neighbours corroborate."""
+    count, n = state.outlier.sum(dim=1), block.mask.sum(dim=1)
+    a, b = config.prior_counts
+    odds = state.bayes_factor + ((count + a) / (n - count + b)).log()[:, None]
+    wrong = torch.sigmoid(config.sharpness * odds)
+    error = torch.maximum(block.error[..., 0], state.residual**2)
+    confirmed = corroboration(block, state, anchors, config)
+    evidence = (state.evidence - clean)[:, None]
+    present = torch.sigmoid(evidence - config.even_evidence)
+    gross = block.error[..., 0] > config.error_stds[0] ** 2
+    present = torch.where(gross, 1.0, present)
+    weight = 1 - (1 - confirmed) * wrong * error / (error + state.variance) * present
+    reported = block.mask & (evidence >= config.min_evidence)
+    weight = torch.where(reported, weight.clamp(min=1e-6), 1.0)
+    return weight, state.outlier & reported, confirmed > 0.5
+
+
+def corroboration(
+    block: BlockTargets, state: SearchState, anchors: int, config: OutlierConfig
+) -> Float[Tensor, "b s"]:
+    """Probability that an outlier's neighbours confirm it; 0 for the other anchors.
+
+    A mixture explains the outliers: errors, or neighbours of like depth or like scale. Its share is
+    estimated from them. The denser the anchors, the more of them a missed object holds, and the
+    more must agree.
+    """
+    std = config.agreement_std
+    agreement = sum(
+        torch.exp(-0.5 * ((x[..., None] - at_neighbours(x, block, torch.inf)) / std) ** 2)
+        for x in (block.log_depth, block.target)
+    ) / (2 * std)
+    rank = min(max(round(anchors / 300), 1), 3)
+    best = agreement.sort(dim=2, descending=True).values[..., rank : rank + 3]
+    best = best.sum(dim=2) / 3
+    error_density = state.bayes_factor + normal_log_density(state.residual, state.variance)
+    outlier = state.outlier.to(best.dtype)
+    share = outlier.sum(dim=1, keepdim=True) / block.mask.sum(dim=1, keepdim=True).clamp(min=1)
+    clustered = at_neighbours(outlier, block, 0.0) - share[..., None] * block.known
+    odds = (best + 1e-12).log() - error_density + config.corroboration_log_odds
+    odds = odds + config.cluster_log_odds * clustered.sum(dim=2)
+    mixture = torch.full_like(share, 0.5)
+    for _ in range(10):
+        probability = torch.sigmoid(odds + torch.logit(mixture)) * outlier
+        mixture = (probability.sum(dim=1, keepdim=True) + 0.5) / (
+            outlier.sum(dim=1, keepdim=True) + 1
+        )
+    return probability
+
+
+def at_neighbours(
+    values: Float[Tensor, "b s"], block: BlockTargets, missing: float
+) -> Float[Tensor, "b s k"]:
+    """Values at each anchor's neighbours."""
+    spread = values[:, None].expand(-1, values.shape[1], -1)
+    return spread.gather(2, block.neighbours).masked_fill(~block.known, missing)
+
+
+def normal_log_density(x: Tensor, variance: Tensor) -> Tensor:
+    """Logarithm of the density of N(0, variance) at x, up to a constant."""
+    return -0.5 * (x**2 / variance + variance.log())
+
+
+def log_prior(
+    count: Int64[Tensor, " b"], n: Int64[Tensor, " b"], config: OutlierConfig
+) -> Float[Tensor, " b"]:
+    """Log-probability of one set of `count` outliers among n anchors, Beta-Binomial."""
+    a, b = config.prior_counts
+    count, n = count.double(), n.double()
+    return torch.lgamma(count + a) + torch.lgamma(n - count + b) - torch.lgamma(n + a + b)

@@ -1,0 +1,176 @@
+"""The field given anchors: fit once, then evaluate anywhere.
+
+`fit` estimates the linear part from blocks of anchors (`blocks`), and `FieldFit` evaluates the
+stationary part by local kriging (`local`) on a lattice over the image. The cost hardly depends on
+the number of anchors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from scalefield.basis.cues import upsample
+from scalefield.field.blocks import LinearPosterior
+from scalefield.field.config import InferenceConfig
+from scalefield.field.image_inputs import ImageInputs
+from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures, term_names
+from scalefield.field.lattice import Lattice, nearest
+from scalefield.field.local import LocalSolver, LocalSystems, dense_terms
+from scalefield.runtime.devices import one_thread
+from scalefield.runtime.threads import map_threads
+
+CHUNK_NODES = 1024
+"""Local systems that one thread solves at once."""
+
+
+class Observations(NamedTuple):
+    """Anchors as the Gaussian process sees them."""
+
+    inputs: KernelInputs
+    y: Float[Tensor, " n"]
+    """Targets log depth_m − log D_MDE."""
+    noise: Float[Tensor, " n"]
+    """Standard deviations of the targets."""
+    mask: Bool[Tensor, " n"]
+    """Which rows are anchors; the others are padding."""
+
+
+class LinearCoefficients(NamedTuple):
+    """E[ℓ] without its stationary part: constant + slope · d + mean_weight · μ + modesᵀE."""
+
+    constant: Float[Tensor, ""]
+    slope: Float[Tensor, ""]
+    mean_weight: Float[Tensor, ""]
+    modes: Float[Tensor, " k"]
+
+
+@dataclass(frozen=True, eq=False)
+class FieldFit:
+    """The posterior of the log-scale field over one image."""
+
+    kernel: Kernel
+    image: ImageInputs
+    observations: Observations
+    linear: LinearPosterior
+    config: InferenceConfig
+    max_union: int | None = None
+    """Bound on the number of anchors of a cell, where shapes must be static."""
+
+    @cached_property
+    def lattice(self) -> Lattice:
+        """The nodes of the local solves."""
+        shape, count = self.image.shape, len(self.observations.y)
+        return Lattice(shape, self.config.cell_size_px(shape, count), self.image.device)
+
+    @cached_property
+    def local(self) -> LocalSystems:
+        """The local solves at all nodes."""
+        return self.solve_near(self.lattice.node_uv, *self.lattice.node_pixels)
+
+    def solve_near(
+        self,
+        uv: Float[Tensor, "m 2"],
+        rows: Int64[Tensor, " m"],
+        columns: Int64[Tensor, " m"],
+    ) -> LocalSystems:
+        """Local solves with the anchors nearest to positions, evaluated at one pixel of each."""
+        inputs, _, noise, mask = self.observations
+        features = self.kernel.features(inputs)
+        solver = LocalSolver(
+            self.kernel,
+            TermFeatures(features.z.float(), features.amplitude.float()),
+            self.kernel.linear_features(inputs),
+            noise,
+            self.linear,
+            self.linear.covariance(),
+        )
+        near = nearest(uv, inputs.position * self.image.unit_px, mask, self.config.neighbours)
+        at = self.image.pixels(rows, columns)
+        if uv.is_cuda:
+            return solver(*near, at)
+        parts = [slice(i, i + CHUNK_NODES) for i in range(0, len(uv), CHUNK_NODES)]
+        chunks = [(near[0][part], near[1][part], at[part]) for part in parts]
+        return LocalSystems(*map(torch.cat, zip(*map_threads(solver, chunks), strict=True)))
+
+    def mean(self) -> Float[Tensor, "h w"]:
+        """E[ℓ] at every pixel."""
+        return self.linear_map() + self._terms()[0]
+
+    def std(self) -> Float[Tensor, "h w"]:
+        """Standard deviation of ℓ: computed at the nodes and interpolated."""
+        return self.lattice.interpolate(self.local.variance.sqrt())
+
+    def predict(
+        self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]
+    ) -> LocalSystems:
+        """ℓ at single pixels, each from its own nearest anchors."""
+        return self.solve_near(torch.stack([columns, rows], dim=1).double(), rows, columns)
+
+    def smoother_weights(self, row: int, column: int) -> Float[Tensor, " n"]:
+        """∂E[ℓ]/∂yᵢ at one pixel: how much each anchor determines the field there."""
+        local = self.predict(*(torch.tensor([x], device=self.image.device) for x in (row, column)))
+        weights = self.linear.whitened @ (self.linear.covariance() @ local.columns[0])
+        return weights.index_add(0, local.neighbours[0], local.smoother[0] * local.mask[0])
+
+    def coefficients(self) -> LinearCoefficients:
+        """The linear part in the units of its features."""
+        kernel, theta = self.kernel, self.linear.weights
+        return LinearCoefficients(
+            constant=self.linear.offset + kernel.constant_std * theta[0],
+            slope=kernel.slope_std * theta[1],
+            mean_weight=1 + kernel.mean_weight_std * theta[2],
+            modes=kernel.mode_std * theta[3:],
+        )
+
+    def linear_map(self) -> Float[Tensor, "h w"]:
+        """Linear part of E[ℓ] at every pixel."""
+        constant, slope, mean_weight, modes = (c.float() for c in self.coefficients())
+        maps = self.image.maps
+        on_grid = torch.einsum("k,bkhw->bhw", modes, maps.modes)[:, None] + mean_weight * maps.mean
+        smooth = upsample(on_grid + constant, self.image.shape)[0, 0]
+        return smooth + slope * self.image.log_depth
+
+    def parts(self) -> dict[str, Float[Tensor, "h w"]]:
+        """Maps that sum to E[ℓ], by name."""
+        constant, slope, mean_weight, modes = (c.float() for c in self.coefficients())
+        maps, shape = self.image.maps, self.image.shape
+        parts = {
+            "global": constant.expand(shape),
+            "mean": mean_weight * upsample(maps.mean, shape)[0, 0],
+            "slope": slope * self.image.log_depth,
+        }
+        for k, weight in enumerate(modes, start=1):
+            parts[f"mode {k}"] = weight * upsample(maps.modes[:, k - 1 : k], shape)[0, 0]
+        return parts | dict(zip(term_names(self.kernel), self._terms(separate=True), strict=True))
+
+    def _terms(self, separate: bool = False) -> Float[Tensor, "t h w"]:
+        features = self.kernel.features(self.observations.inputs)
+        return dense_terms(
+            self.kernel,
+            self.image,
+            self.lattice,
+            self.local,
+            features,
+            separate=separate,
+            max_union=self.max_union,
+        )
+
+
+def fit(
+    kernel: Kernel,
+    image: ImageInputs,
+    observations: Observations,
+    config: InferenceConfig,
+    offset: Float[Tensor, ""] | None = None,
+    max_union: int | None = None,
+) -> FieldFit:
+    """Condition the field on observations; `offset` is the prior mean of the global log-scale."""
+    with one_thread():
+        linear = LinearPosterior.fit(kernel, *observations, config, offset)
+    return FieldFit(kernel, image, observations, linear, config, max_union)
