@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.basis.cues import sample
+from scalefield.basis.grids import sample
 from scalefield.kernel import Kernel, Points, Term
 from scalefield.scene import Scene
 

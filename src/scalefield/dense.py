@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.basis.cues import upsample
+from scalefield.basis.grids import upsample
 from scalefield.bends import (
     Bends,
     Sights,

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.basis.cues import grid_shape, upsample
+from scalefield.basis.grids import grid_shape, upsample
 from scalefield.bends import Bends, Sights, all_terms, pairs_at_once
 from scalefield.hearing import FEW, Hearing
 from scalefield.kernel import Kernel, Points

@@ -13,7 +13,7 @@ import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int32, Int64
 from torch import Tensor
 
-from scalefield.basis.cues import grid_shape
+from scalefield.basis.grids import grid_shape
 from scalefield.bends import Bends, Sights, all_terms, pairs_at_once
 from scalefield.hearing import Hearing
 from scalefield.kernel import Points

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.basis.cues import sample
+from scalefield.basis.grids import sample
 from scalefield.embedding import FieldMaps
 from scalefield.kernel import Points
 from scalefield.mde.output import MDEOutput
