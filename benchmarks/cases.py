@@ -18,8 +18,9 @@ from timing import Work
 from worlds import Batch, Shape, World, da3_base, da3_input
 
 from scalefield.anchors import Anchors
-from scalefield.basis.cues import upsample
 from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.basis.grids import upsample
+from scalefield.basis.pretrained import load_generator
 from scalefield.basis.realtime import Live
 from scalefield.basis.ridge import solve
 from scalefield.basis.targets import anchor_weights, targets
@@ -27,7 +28,7 @@ from scalefield.mde.cache import MDECache
 from scalefield.mde.lite import load_lite
 from scalefield.mde.output import MDEOutput
 from scalefield.methods import METHODS, field
-from scalefield.methods.basis import Basis, anchor_embeddings, basis_maps, load_generator
+from scalefield.methods.basis import Basis, anchor_embeddings, basis_maps
 from scalefield.methods.field import Field
 
 REFERENCE = "DA3-BASE forward"

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Int64
 
 from scalefield import lattice
-from scalefield.anchor_sampling import generator, sample_anchors
+from scalefield.anchor_sampling import sample_anchors
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
 from scalefield.datasets import Folder, Frame
@@ -35,6 +35,7 @@ from scalefield.methods.field import Field
 from scalefield.methods.median import Median
 from scalefield.recovery import Recovery
 from scalefield.runtime.provenance import provenance
+from scalefield.seeding import seeded_rng
 from scalefield.stream import Stream
 from scalefield.suggestion import suggest_from
 
@@ -65,7 +66,7 @@ def off(recovery: Recovery, frame: Frame) -> float:
 def spoil(anchors: Anchors, frame: Frame, share: float) -> tuple[Anchors, np.ndarray]:
     """A share of the anchors made wrong: by a factor of 1.5 to 4, by the most different depth
     within 3 % of the image (a mixed return), or by that of a pixel up to 10 % away."""
-    rng = generator(0, frame.name, "spoil", str(share))
+    rng = seeded_rng(0, frame.name, "spoil", str(share))
     count = len(anchors)
     wrong = rng.permutation(count)[: round(share * count)]
     depth_m = anchors.depth_m.copy()
@@ -123,7 +124,7 @@ def where_to_measure(dataset: Folder, mde: MDE, every: int, split: str) -> dict[
         spots = suggest_from(output, None, 20, reachable=frame.mask)
         given = sample_anchors(frame.depth_m, frame.mask, "medium", seed=0, name=frame.name)
         best = [spot.anchor for spot in suggest_from(output, None, 20, among=given)]
-        shuffled = generator(0, frame.name, "subset").permutation(len(given))
+        shuffled = seeded_rng(0, frame.name, "subset").permutation(len(given))
         rules: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
             "suggest": lambda n: (
                 np.array([spot.v for spot in spots[:n]]),  # noqa: B023
@@ -135,7 +136,7 @@ def where_to_measure(dataset: Folder, mde: MDE, every: int, split: str) -> dict[
             grid = sample_anchors(frame.depth_m, frame.mask, n, seed=0, name=frame.name)
             found["grid"][n].append(absrel(Field(), output, grid, frame))
             known = np.argwhere(frame.mask)
-            chosen = known[generator(0, frame.name, str(n)).choice(len(known), n, replace=False)]
+            chosen = known[seeded_rng(0, frame.name, str(n)).choice(len(known), n, replace=False)]
             for name, (v, u) in {
                 "random": chosen.T,
                 **{name: rule(n) for name, rule in rules.items()},
@@ -222,7 +223,7 @@ def video(dataset: Folder, mde: MDE, per_frame: int) -> dict[str, Any]:
             frame = dataset.load(name)
             output = mde(frame.image)
             anchors = sample_anchors(frame.depth_m, frame.mask, 12, seed=0, name=name)
-            rng = generator(0, name, "video")
+            rng = seeded_rng(0, name, "video")
             anchors = anchors[np.sort(rng.permutation(len(anchors))[:per_frame])]
             methods = {"median": Median(), "field": Field(), "stream": stream}
             for label, method in methods.items():

@@ -36,7 +36,7 @@ from scalefield.io import UNITS_TAG, read_image, read_labels, read_map
 from scalefield.labelling.labeller import LabelConfig, read_records
 from scalefield.labelling.rules import Rules
 from scalefield.labelling.run import Summary
-from scalefield.labelling.run import _claim as claim_labels
+from scalefield.labelling.run import claim as claim_labels
 from scalefield.labelling.samples import Job, Piece, Sample, find_jobs
 from scalefield.mde.cache import MDECache, _checksum
 from scalefield.mde.estimator import Estimator, Raw
@@ -654,7 +654,8 @@ PAGE = Page()
 EDIT = b'{"anchors": [{"u": 1, "v": 2, "depth_m": 3.5}, {"u": 6.5, "v": 4, "depth_m": 10}, \
 {"u": 3, "v": 5, "depth_m": 2}], "method": "%s", "points": [{"u": 0, "v": 1}], "fov_deg": 60}'
 RECORDS = (
-    b'{"key": "p", "keep": false, "reasons": ["anchors 3, at least 10 wanted"], "figures": {}}',
+    b'{"key": "p", "keep": false, "figures": {}, '
+    b'"reasons": [{"rule": "min_anchors", "value": 3, "limit": 10}]}',
     b'{"key": "p", "failed": "p.jpg: no such file"}',
 )
 EDITS = tuple(EDIT % name for name in (b"field", b"basis", b"global", b"lwlr"))

@@ -17,8 +17,7 @@ import torch
 
 from scalefield.basis.generator import Generator
 from scalefield.io import write_atomic
-from scalefield.io.weights import write_sums
-from scalefield.methods.basis import WEIGHTS
+from scalefield.io.weights import WEIGHTS, write_sums
 from scalefield.training.mde import trained_on
 from scalefield.training.model_card import basis_card
 

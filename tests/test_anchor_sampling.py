@@ -9,13 +9,13 @@ from scalefield.anchor_sampling import (
     NUDGE,
     REGIMES,
     _nearest_valid,
+    anchor_grid_shape,
     depth_mask,
     drop_anchors,
-    generator,
-    grid_shape,
     sample_anchors,
 )
 from scalefield.errors import InputError
+from scalefield.seeding import seeded_rng
 
 MASKS = st.tuples(st.integers(1, 24), st.integers(1, 24)).flatmap(lambda s: arrays(bool, s))
 
@@ -74,7 +74,7 @@ def test_anchors_depend_on_seed_and_name_and_on_nothing_else() -> None:
     assert first[0] != first[1]
     assert first[0] != pixel_set(sample_anchors(depth_m, mask, "high", seed=1, name="a"))
     # The stream itself is pinned: published tables must survive a new version.
-    assert generator(0, "a").integers(1000, size=3).tolist() == [34, 287, 277]
+    assert seeded_rng(0, "a").integers(1000, size=3).tolist() == [34, 287, 277]
 
 
 def test_candidates_outside_the_mask_move_to_the_nearest_valid_pixel() -> None:
@@ -112,13 +112,13 @@ def test_a_full_mask_gives_the_centres_of_the_cells() -> None:
 
 @given(st.integers(1, 600), st.integers(1, 2000), st.integers(1, 2000))
 def test_grid_holds_n_cells_with_less_than_a_row_in_excess(n, height, width) -> None:
-    rows, columns = grid_shape(n, (height, width))
+    rows, columns = anchor_grid_shape(n, (height, width))
     assert n <= rows * columns < n + rows
 
 
 @pytest.mark.parametrize(("n", "shape"), [(110, (375, 1242)), (515, (480, 640)), (13, (480, 640))])
 def test_grid_cells_are_nearly_square(n, shape) -> None:
-    rows, columns = grid_shape(n, shape)
+    rows, columns = anchor_grid_shape(n, shape)
     assert 0.7 < (shape[1] / columns) / (shape[0] / rows) < 1.45
 
 

@@ -240,3 +240,10 @@ def test_from_map_takes_known_pixels_inside_the_mask(tmp_path):
         Anchors.from_map(depth_m, np.ones((2, 3), bool))
     write_depth_png(tmp_path / "m.png", depth_m, units_per_metre=1000.0)
     assert Anchors.read(tmp_path / "m.png").depth_m.tolist() == [1, 3, 7, 8, 9]
+
+
+def test_sigma_log_is_the_relative_deviation_or_the_default() -> None:
+    anchors = Anchors([0, 1], [0, 0], [2.0, 4.0], [0.1, 0.1])
+    np.testing.assert_allclose(anchors.sigma_log(0.3), [0.05, 0.025])
+    np.testing.assert_allclose(anchors.sigma_log(0.3, floor=0.12), [0.13, np.hypot(0.025, 0.12)])
+    assert Anchors([0], [0], [2.0]).sigma_log(0.3).tolist() == [0.3]

@@ -1,4 +1,4 @@
-"""The one door: what it accepts, what it gives back, what it refuses, what it doubts."""
+"""`recover`: inputs, outputs, errors and warnings."""
 
 import doctest
 import re
@@ -15,6 +15,7 @@ from scipy.stats import spearmanr
 import scalefield as sf
 from scalefield import Anchors, InputError, MDEOutput, api, recover
 from scalefield.methods.median import Median
+from scalefield.recovery import Rejection
 
 RELATIVE = np.linspace(1, 3, 48).reshape(6, 8)
 ANCHORS = Anchors([0, 3, 7, 2], [0, 2, 5, 4], 2.5 * RELATIVE[[0, 2, 5, 4], [0, 3, 7, 2]])
@@ -122,7 +123,7 @@ def test_inputs_are_never_changed(values, kind):
 @pytest.mark.parametrize(
     ("values", "kind", "sentence"),
     [
-        (RELATIVE, None, r'kind must be said.*"depth".*"disparity".*found None'),
+        (RELATIVE, None, r'kind is required with your own map.*"depth".*"disparity".*found None'),
         (RELATIVE[None], "depth", r"shape \(height, width\), found \(1, 6, 8\)"),
         (np.zeros((0, 8)), "depth", "found"),
         (np.full((6, 8), 9, np.uint8), "depth", "8-bit depth has too few steps"),
@@ -131,11 +132,11 @@ def test_inputs_are_never_changed(values, kind):
         (RELATIVE + 1j, "depth", "array of numbers: found complex128"),
         (np.array([["far"]]), "depth", "array of numbers"),
         (RELATIVE[:3], "depth", r"map is 8×3 pixels and the image 8×6.*--resize"),
-        (RELATIVE.T, "depth", "map is 6×8 pixels and the image 8×6: one of them lies on its side"),
+        (RELATIVE.T, "depth", "map is 6×8 pixels and the image 8×6: one of them is rotated"),
         (np.full((6, 8), np.nan), "depth", "no usable value"),
         (-RELATIVE, "depth", "no usable value"),
         (np.full((6, 8), np.inf), "disparity", "no usable value"),
-        (RELATIVE * 1e300, "depth", r"median of 1.*e\+300, wanted .* between 1e-20 and 1e\+20"),
+        (RELATIVE * 1e300, "depth", r"median of 1.*e\+300, wanted is 1e-20 to 1e\+20"),
         (np.float32(RELATIVE) * np.float32(1e-44), "disparity", "median of 1.*e-44"),
         (torch.ones(6, 8, dtype=torch.bool), "depth", "found a tensor of torch.bool"),
         (torch.ones(6, 8, dtype=torch.complex64), "depth", "found a tensor of torch.complex64"),
@@ -158,7 +159,7 @@ def test_bad_maps_get_a_sentence(values, kind, sentence):
         (Image.new("RGB", (0, 5)), "found uint8"),
         (Image.new("I;16", (8, 6)), "8 bits a channel, found mode I;16"),
         ("missing.jpg", "^missing.jpg: no such file"),
-        (None, "nothing to look at"),
+        (None, "no input: give an image"),
     ],
 )
 def test_bad_images_get_a_sentence(image, sentence):
@@ -184,12 +185,12 @@ def test_bad_anchors_get_a_sentence(anchors, sentence):
     [
         ({"method": "magic"}, "no method 'magic'; there are .*median"),
         ({"method": "median", "bandwidth": 3}, "method median has no option 'bandwidth'"),
-        ({"method": Median(), "space": "depth"}, "options belong to a method given by name"),
-        ({"method": "median", "kind": "disparity"}, "fake gives depth, and not disparity"),
-        ({"method": "median", "resize": True}, "resize speaks of a map of your own"),
-        ({"mde_depth": RELATIVE, "kind": "depth"}, "mde_depth brings your own map and mde makes"),
-        ({"method": Median}, r"Median is a class of methods; give one of them, as Median\(\) is"),
-        ({"method": lambda mde_output, anchors: None}, "<lambda> must give a Recovery, found None"),
+        ({"method": Median(), "space": "depth"}, "options are for a method given by name"),
+        ({"method": "median", "kind": "disparity"}, "fake gives depth, but kind=disparity"),
+        ({"method": "median", "resize": True}, "resize applies only to mde_depth"),
+        ({"mde_depth": RELATIVE, "kind": "depth"}, "mde_depth is your own depth map"),
+        ({"method": Median}, r"Median is a class; give an instance, for example Median\(\)"),
+        ({"method": lambda mde_output, anchors: None}, "<lambda> must return a Recovery"),
         ({"method": "lwlr", "bandwidth": np.inf}, "bandwidth must be .*float.*, found inf"),
         ({"method": "lwlr", "blend": 10**30}, "blend must be float, found 10000"),
         ({"method": "global", "seed": np.nan}, "seed must be int, found nan"),
@@ -205,11 +206,12 @@ def test_bad_choices_get_a_sentence(arguments, sentence):
 
 
 def test_wrong_types_get_a_sentence_where_nobody_checks_annotations(said_of):
+    estimator = "an MDE must be a name or return an MDEOutput for an image"
     calls = {
         "anchors=[(1, 2, 3)]": "anchors must be an Anchors (Anchors.read reads files), found list",
         "method=None": "a method is a name or a function, found None",
-        "mde=None": "an MDE is a name, or gives an MDEOutput for an image; found NoneType",
-        "mde=lambda image: 3": "an MDE is a name, or gives an MDEOutput for an image; found int",
+        "mde=None": f"{estimator}, found NoneType",
+        "mde=lambda image: 3": f"{estimator}, found int",
     }
     prepare = [
         "image = numpy.zeros((6, 8, 3), numpy.uint8)",
@@ -220,7 +222,7 @@ def test_wrong_types_get_a_sentence_where_nobody_checks_annotations(said_of):
 
 
 def test_a_map_on_its_side_is_never_squashed():
-    with pytest.raises(InputError, match="turn the map"):
+    with pytest.raises(InputError, match="rotate the map"):
         recover(IMAGE, ANCHORS, mde_depth=RELATIVE.T, kind="depth", resize=True)
 
 
@@ -236,9 +238,9 @@ def test_holes_stay_holes_and_their_anchors_are_named():
     relative = RELATIVE.copy()
     relative[0, 0], relative[4, 2], relative[1, 1] = np.nan, 0, np.inf
     r = recover(None, ANCHORS, mde_depth=relative, kind="depth", method="median")
-    assert [(x.anchor, x.reason) for x in r.report.rejected] == [
-        (0, "no relative depth here"),
-        (3, "no relative depth here"),
+    assert [(x.anchor, x.code) for x in r.report.rejected] == [
+        (0, "no_relative_depth"),
+        (3, "no_relative_depth"),
     ]
     assert (r.report.anchors_given, r.report.anchors_used, r.report.hole_pixels) == (4, 2, 3)
     np.testing.assert_array_equal(np.isnan(r.depth_m), ~(np.isfinite(relative) & (relative > 0)))
@@ -251,7 +253,7 @@ def test_rejections_of_a_method_are_counted_as_the_user_counts():
     relative[0, 0] = np.nan  # the user's anchor 0 never reaches the method
 
     def picky(mde_output: MDEOutput, anchors: Anchors) -> sf.Recovery:
-        dropped = (sf.result.Rejection(1, "disliked"),)  # the second that it was handed
+        dropped = (Rejection(1, "test", "disliked"),)  # the second that it was handed
         log_scale = torch.zeros(())
         return sf.Recovery.from_log_scale(mde_output, anchors, log_scale, rejected=dropped)
 
@@ -269,9 +271,10 @@ def test_the_wrong_kind_is_doubted_with_evidence(truth, declared):
     assert right.report.warnings == ()
     wrong = recover(None, ANCHORS, mde_depth=values, kind=declared, method="median")
     (warning,) = wrong.report.warnings
-    assert f"declared {declared}" in warning
-    assert "rank correlation -1.00" in warning
-    assert warning.endswith(f"is it {truth}?")
+    assert warning.code == "kind_mismatch"
+    assert f"declared {declared}" in str(warning)
+    assert "rank correlation -1.00" in str(warning)
+    assert warning.text.endswith(f"is it {truth}?")
 
 
 def test_anchors_in_millimetres_are_doubted():
@@ -282,8 +285,9 @@ def test_anchors_in_millimetres_are_doubted():
         None, millimetres, mde_depth=RELATIVE, kind="depth", method="median"
     ).report.warnings
     typical = np.median(millimetres.depth_m)
-    assert warning.startswith(f"half of the anchors are {typical:.0f} m away or more")
-    assert warning.endswith("are they millimetres?")
+    assert warning.code == "far_anchors"
+    assert warning.text.startswith(f"half of the anchors are {typical:.0f} m away or more")
+    assert warning.text.endswith("are they millimetres?")
 
 
 def test_disparity_below_zero_is_doubted():
@@ -292,7 +296,8 @@ def test_disparity_below_zero_is_doubted():
     shifted = disparity - np.quantile(disparity, 0.25)
     bring = {"kind": "disparity", "method": "median"}
     (warning,) = recover(None, ANCHORS, mde_depth=shifted, **bring).report.warnings
-    assert re.match("2[0-9] % of the disparity map is not above zero and counts as equ", warning)
+    assert warning.code == "negative_disparity"
+    assert re.match("2[0-9] % of the disparity map is not above zero", warning.text)
     for right in (disparity, shifted - shifted.min()):  # zeros are infinitely far, and mean it
         assert recover(None, ANCHORS, mde_depth=right, **bring).report.warnings == ()
 
@@ -304,7 +309,7 @@ def test_disparity_that_is_nowhere_above_zero_is_a_plane(factor, method):
     r = recover(None, ANCHORS, mde_depth=values, kind="disparity", method=method)
     plane = recover(None, ANCHORS, mde_depth=np.ones((6, 8)), kind="disparity", method=method)
     np.testing.assert_allclose(r.depth_m, plane.depth_m, rtol=1e-5)
-    assert r.report.warnings[0].startswith("100 % of the disparity map is not above zero")
+    assert r.report.warnings[0].text.startswith("100 % of the disparity map is not above zero")
 
 
 def test_three_anchors_are_too_few_to_doubt():
@@ -318,7 +323,7 @@ def test_options_are_recorded():
 
 
 def test_the_docstrings_example_runs():
-    results = doctest.testmod(recovery)
+    results = doctest.testmod(api)
     assert results.attempted > 0
     assert results.failed == 0
 

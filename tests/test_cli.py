@@ -92,7 +92,7 @@ def test_a_named_mde_sees_the_image(folder, monkeypatch):
 
         return mde
 
-    monkeypatch.setattr("scalefield.api.load_mde", load)
+    monkeypatch.setattr("scalefield.inputs.load_mde", load)
     assert recover("--mde", "mine") == 0
     assert recover() == 0  # the default
     assert recover("--kind", "disparity") == 2  # it knows better
@@ -100,7 +100,7 @@ def test_a_named_mde_sees_the_image(folder, monkeypatch):
 
 
 def test_an_impossible_camera_is_refused_before_the_estimator_runs(folder, monkeypatch, capsys):
-    monkeypatch.setattr("scalefield.api.load_mde", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr("scalefield.inputs.load_mde", lambda *_, **__: pytest.fail("it ran"))
     assert recover("--formats", "ply", "--fov-deg", "180") == 2
     assert "between 0 and 180 degrees, found 180" in capsys.readouterr().err
 
@@ -225,7 +225,7 @@ def test_bad_input_is_one_sentence_exit_code_2_and_nothing_written(
 def test_anchors_of_a_turned_photograph_are_those_of_the_upright_one(folder, capsys):
     """An 8×6 photograph that stands upright as 6×8: u = 7 is outside, v = 7 is not."""
     exif = Image.Exif()
-    exif[files.ORIENTATION] = 6
+    exif[io.ORIENTATION] = 6
     Image.open("photo.png").save("turned.jpg", exif=exif)
     np.save("depth.npy", RELATIVE.T)
     Path("anchors.csv").write_text("u,v,depth_m\n1,1,2\n7,2,3\n")

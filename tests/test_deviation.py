@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from scalefield.basis.cues import upsample
+from scalefield.basis.grids import upsample
 from scalefield.deviation import dense_std, std_cells
 from test_scene import SHAPE, posterior_of, room
 

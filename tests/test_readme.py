@@ -11,7 +11,7 @@ import pytest
 from scalefield import METHODS
 from scalefield.cli import COMMANDS
 from scalefield.defaults import MDE_NAME
-from scalefield.methods.basis import WEIGHTS
+from scalefield.io.weights import WEIGHTS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

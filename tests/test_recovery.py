@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from scalefield import Anchors, MDEOutput
-from scalefield.recovery import DEPTH_LIMITS, Recovery, Rejection
+from scalefield.recovery import DEPTH_LIMITS, Recovery, Rejection, Warning
 
 
 def output(values: object, kind: str = "depth") -> MDEOutput:
@@ -58,20 +58,26 @@ def test_residuals_and_rejections_speak_of_the_right_anchors():
     mde_output = output([[1.0, 2.0, 4.0]])
     anchors = Anchors([0, 1, 2], [0, 0, 0], [1.0, 2.0, 100.0])
     r = Recovery.from_log_scale(
-        mde_output, anchors, torch.tensor(np.log(2.0)), rejected=(Rejection(2, "outlier"),)
+        mde_output,
+        anchors,
+        torch.tensor(np.log(2.0)),
+        rejected=(Rejection(2, "outlier", "far from the line"),),
     )
     np.testing.assert_allclose(r.depth_m.numpy(), [[2, 4, 8]])
     np.testing.assert_allclose(r.report.residuals_log, [np.log(2), np.log(2)])
     assert (r.report.anchors_given, r.report.anchors_used) == (3, 2)
-    assert r.report.rejected == (Rejection(2, "outlier"),)
+    assert r.report.rejected == (Rejection(2, "outlier", "far from the line"),)
 
 
 def test_report_is_plain_json_and_numpy_changes_only_the_maps():
     r = Recovery.from_depth(
-        output([[1.0, 2.0]]), Anchors([0], [0], [3.0]), torch.ones(1, 2), warnings=("careful",)
+        output([[1.0, 2.0]]),
+        Anchors([0], [0], [3.0]),
+        torch.ones(1, 2),
+        warnings=(Warning("test", "careful"),),
     )
     again = json.loads(json.dumps(r.report.as_dict(), allow_nan=False))
-    assert again["warnings"] == ["careful"]
+    assert again["warnings"] == [{"code": "test", "text": "careful"}]
     assert again["kind"] == "depth"
     with_weights = dataclasses.replace(r, weights=torch.ones(2, requires_grad=True))
     n = with_weights.numpy()

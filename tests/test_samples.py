@@ -54,7 +54,7 @@ def test_the_demo_measures_the_error_of_what_it_wrote(tmp_path, monkeypatch, cap
     def load(name: str, **_: object):
         return lambda image: MDEOutput(truth**1.2 / 7, "depth", model=name)
 
-    monkeypatch.setattr("scalefield.api.load_mde", load)
+    monkeypatch.setattr("scalefield.inputs.load_mde", load)
     out = tmp_path / "demo"
     assert cli.main(["demo", "--method", "median", "--out", str(out)]) == 0
     printed = capsys.readouterr().out

@@ -2,7 +2,7 @@ import numpy as np
 import torch
 
 from scalefield.anchors import Anchors
-from scalefield.basis.cues import upsample
+from scalefield.basis.grids import upsample
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.field import Field, load_field
 

@@ -57,7 +57,7 @@ def test_a_frame_without_anchors_goes_on_and_is_less_sure():
 def test_before_any_anchor_it_says_what_it_expects():
     mde_output, _, anchors = next(frames(1))
     stream = Stream()
-    assert "no anchors" in stream(mde_output, anchors[:0]).report.warnings[0]
+    assert "no anchors" in stream(mde_output, anchors[:0]).report.warnings[0].text
     assert stream.state is None
     stream(mde_output, anchors)
     m, P = stream.state
@@ -87,7 +87,7 @@ def test_a_stream_of_many_anchors_is_solved_in_patches_and_is_what_the_exact_one
             monkeypatch.setattr("scalefield.methods.field.EXACT_ANCHORS", limit)
             found.append(stream(mde_output, anchors))
         patched, exact = found
-        assert "400 anchors were solved in" in patched.report.fallbacks[0]
+        assert "400 anchors were solved in" in patched.report.fallbacks[0].text
         assert exact.report.fallbacks == ()
         assert float((patched.log_scale - exact.log_scale).abs().mean()) < 1e-3
         ratio = patched.std_log / exact.std_log
@@ -106,7 +106,7 @@ def test_ten_thousand_points_a_frame():
     mde_output, truth = world(shape=(100, 120))
     stream = Stream()
     recovery = stream(mde_output, draw(truth, 10_000))
-    assert "10000 anchors were solved in 64 patches" in recovery.report.fallbacks[0]
+    assert "10000 anchors were solved in 64 patches" in recovery.report.fallbacks[0].text
     assert np.mean(np.abs(recovery.depth_m.numpy() - truth) / truth) < 0.003
     assert bool((torch.linalg.eigvalsh(stream.state[1]) > 0).all())
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import scalefield as sf
-from scalefield.basis.cues import grid_shape
+from scalefield.basis.grids import grid_shape
 from scalefield.errors import InputError
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.field import Field

@@ -13,25 +13,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from scalefield.anchors import Anchors as Anchors
     from scalefield.api import recover as recover
+    from scalefield.api import suggest as suggest
+    from scalefield.basis.realtime import Live as Live
     from scalefield.errors import InputError as InputError
+    from scalefield.geometry.camera import Camera as Camera
     from scalefield.mde.output import MDEOutput as MDEOutput
     from scalefield.methods import METHODS as METHODS
     from scalefield.recovery import Recovery as Recovery
     from scalefield.recovery import Report as Report
-    from scalefield.suggestion import suggest as suggest
+    from scalefield.stream import Stream as Stream
 
 __version__ = "0.1.0"
 
-# Torch takes a second to import, and `scalefield --help` should not: names load when first used.
+# Importing torch takes a second, which `scalefield --help` must not: names load on first use.
 _HOME = {
     "Anchors": "anchors",
     "InputError": "errors",
     "MDEOutput": "mde.output",
     "METHODS": "methods",
-    "Recovery": "result",
-    "Report": "result",
-    "recover": "recovery",
-    "suggest": "suggestion",
+    "Recovery": "recovery",
+    "Report": "recovery",
+    "Camera": "geometry.camera",
+    "Live": "basis.realtime",
+    "Stream": "stream",
+    "recover": "api",
+    "suggest": "api",
 }
 
 __all__ = [*_HOME, "__version__"]  # noqa: PLE0604

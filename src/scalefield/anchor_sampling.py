@@ -6,7 +6,6 @@ workers and the batch size never change an anchor.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from functools import lru_cache
 
@@ -16,6 +15,7 @@ from scipy.spatial import cKDTree
 
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
+from scalefield.seeding import seeded_rng
 
 REGIMES: dict[str, tuple[int, int]] = {"low": (10, 15), "medium": (100, 120), "high": (500, 530)}
 """Least and largest number of anchors; both may be drawn."""
@@ -38,14 +38,8 @@ def depth_mask(
     return mask if sky is None else mask & ~sky
 
 
-def generator(seed: int, *names: str) -> np.random.Generator:
-    """A random generator that depends on the seed and the names, and on nothing else."""
-    key = hashlib.sha256("\0".join((str(seed), *names)).encode()).digest()
-    return np.random.default_rng(int.from_bytes(key[:16], "little"))
-
-
 @lru_cache(maxsize=4096)  # training asks for the same few, again and again
-def grid_shape(n: int, shape: tuple[int, int]) -> tuple[int, int]:
+def anchor_grid_shape(n: int, shape: tuple[int, int]) -> tuple[int, int]:
     """A rows and B columns with A·B ≥ n and nearly square cells, few of them in excess."""
 
     def cost(rows: int) -> float:
@@ -71,13 +65,13 @@ def sample_anchors(
     pixel inside; where two meet, one is replaced by a random pixel of the mask. A mask with fewer
     pixels than are wanted gives all of them.
     """
-    rng = generator(seed, name, "anchors", str(regime))
+    rng = seeded_rng(seed, name, "anchors", str(regime))
     n = _count(regime, rng)
     if not mask.any():
         raise InputError(f"{name}: no pixel with a known depth in range, so no anchor can be drawn")
     n = min(n, int(np.count_nonzero(mask)))
     height, width = mask.shape
-    rows, columns = grid_shape(n, mask.shape)
+    rows, columns = anchor_grid_shape(n, mask.shape)
     v = ((np.arange(rows) + 0.5) * height / rows).astype(np.int64).repeat(columns)
     u = np.tile(((np.arange(columns) + 0.5) * width / columns).astype(np.int64), rows)
     kept = rng.permutation(rows * columns)[:n]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from scalefield.errors import InputError, brief
+from scalefield.errors import InputError, one_line
 from scalefield.io import read_depth_png, read_npz, read_text, write_atomic, write_depth_png
 
 METRES = (1e-12, 1e12)
@@ -24,7 +24,7 @@ class Anchors:
     """N pixels with their metric depth: z along the optical axis, in metres.
 
     `u` counts pixels to the right and `v` downwards, with pixel centres at integers, so the
-    top-left pixel is (0, 0) and covers −0.5 … 0.5. An anchor speaks for the pixel it falls in.
+    top-left pixel is (0, 0) and covers −0.5 … 0.5. An anchor measures the pixel that it falls in.
     `sigma_m` is the standard deviation of each measurement, where it is known.
     """
 
@@ -58,6 +58,15 @@ class Anchors:
         sigma_m = None if self.sigma_m is None else np.atleast_1d(self.sigma_m[which])
         u, v, depth_m = (np.atleast_1d(c[which]) for c in (self.u, self.v, self.depth_m))
         return Anchors(u, v, depth_m, sigma_m)
+
+    def sigma_log(self, default: float, *, floor: float = 0.0) -> Float64[np.ndarray, " n"]:
+        """Standard deviation of log-depth, σ_m / depth_m to first order, of each anchor.
+
+        `default` is used where sigma_m is not known. Known values are hypot(σ_m / depth_m, floor).
+        """
+        if self.sigma_m is None:
+            return np.full(len(self), default)
+        return np.hypot(self.sigma_m / self.depth_m, floor)
 
     def pixels(self, shape: tuple[int, int]) -> tuple[Int64[np.ndarray, " n"], ...]:
         """Row and column of the pixel that each anchor falls in; all must lie in the image."""
@@ -164,6 +173,13 @@ class Anchors:
         return depth_m
 
 
+def require_anchors(name: str, given: object) -> None:
+    """Refuse a value that is not an Anchors."""
+    if not isinstance(given, Anchors):
+        found = type(given).__name__
+        raise InputError(f"{name} must be an Anchors (Anchors.read reads files), found {found}")
+
+
 def _column(name: str, values: Any) -> np.ndarray:
     column = _numbers(f"anchor column {name}", values)
     if column.ndim != 1:
@@ -183,7 +199,7 @@ def _numbers(what: str, values: Any) -> np.ndarray:
             raise TypeError(f"found {array.dtype}")
         return np.ma.filled(array.astype(np.float64), np.nan)
     except (TypeError, ValueError, OverflowError, RuntimeError) as e:
-        raise InputError(f"{what} must be numbers: {brief(e)}") from None
+        raise InputError(f"{what} must be numbers: {one_line(e)}") from None
 
 
 def _require(good: np.ndarray, wanted: str, values: np.ndarray | None = None) -> None:
@@ -203,7 +219,7 @@ def _parse_csv(path: Path) -> dict[str, list[float]]:
         raise InputError(f"{path}, line {reader.line_num}: not a CSV file ({e})") from None
     names = [name.strip() for name in lines[0][1]] if lines else []
     if not {"u", "v", "depth_m"} <= set(names) or len(set(names)) < len(names):
-        found = brief(",".join(names), 80) or "an empty file"
+        found = one_line(",".join(names), 80) or "an empty file"
         raise InputError(f"{path}: wanted the header u,v,depth_m[,sigma_m], found {found}")
     columns: dict[str, list[float]] = {
         name: [] for name in names if name in ("u", "v", "depth_m", "sigma_m")

@@ -30,8 +30,8 @@ from scalefield.commands.reproduce import ReproduceCommand
 from scalefield.commands.suggest import SuggestCommand
 from scalefield.commands.train import TrainCommand, TrainMdeCommand
 from scalefield.commands.web import WebCommand
-from scalefield.errors import InputError, MissingExtra, brief
-from scalefield.runtime.signals import ends_when_asked
+from scalefield.errors import InputError, MissingExtra, one_line
+from scalefield.runtime.signals import graceful_shutdown
 
 
 class Command(Protocol):
@@ -69,7 +69,7 @@ def main(args: list[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = _say  # a sentence, as errors are, and not a line of our source
         try:
-            with ends_when_asked():
+            with graceful_shutdown():
                 return _run(args)
         except (InputError, MissingExtra) as e:
             return _end(e, 2)
@@ -125,7 +125,7 @@ def _mute() -> None:
 
 
 def _end(said: object, code: int) -> int:
-    print(f"scalefield: {brief(said, 2000)}", file=sys.stderr)
+    print(f"scalefield: {one_line(said, 2000)}", file=sys.stderr)
     return code
 
 

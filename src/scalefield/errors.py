@@ -5,7 +5,7 @@ class InputError(ValueError):
     """Bad input. The command line prints its message and exits with code 2."""
 
 
-def brief(error: object, most: int = 200) -> str:
+def one_line(error: object, most: int = 200) -> str:
     """What an error or a text says, in one line that fits into a sentence."""
     said = " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())
     return said if len(said) <= most else f"{said[:most]}…"

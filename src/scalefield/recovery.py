@@ -1,11 +1,11 @@
-"""`Recovery` and `Report`: what every method returns, and the one place that finishes it."""
+"""What every method is (`Method`) and returns (`Recovery` with its `Report`)."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,13 +15,14 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
 
-Map = Any
-"""A map of the image's size: a torch tensor inside the package, numpy for numpy users."""
+MapT = TypeVar("MapT", Tensor, np.ndarray)
+"""Type of the maps: torch tensors inside the package, numpy arrays for numpy users."""
 
 Form = Literal["depth", "disparity", "log_scale"]
-"""What a method predicts."""
+"""The quantity that a method predicts."""
 
 BAND_PIXELS = 1 << 17
+"""Pixels that are finished at a time on a CPU, so that intermediate maps stay in its cache."""
 
 DEPTH_LIMITS = (1e-3, 1e3)
 """Recovered depth stays within these multiples of the nearest and the farthest anchor."""
@@ -29,91 +30,129 @@ DEPTH_LIMITS = (1e-3, 1e3)
 
 @dataclass(frozen=True)
 class Rejection:
-    """An anchor that was not used, by its index in the set the user gave, and why."""
+    """An anchor that was not used."""
 
     anchor: int
+    """Index in the anchors that the user gave."""
+    code: str
+    """Stable identifier of the reason, for example "no_relative_depth"."""
     reason: str
+    """The reason as a sentence."""
+
+
+@dataclass(frozen=True)
+class Warning:
+    """Something that a careful user should check."""
+
+    code: str
+    """Stable identifier, for example "kind_mismatch"."""
+    text: str
+    """The warning as a sentence."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A simpler model that a method used because the data do not determine its full model."""
+
+    code: str
+    """Stable identifier of the simpler model, for example "scale_only"."""
+    text: str
+    """The model and the reason for it as a sentence."""
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was used, and everything a careful user would want to be told."""
+    """Inputs, rejected anchors, fallbacks, warnings and residuals of one recovery."""
 
     method: str = ""
+    """Name of the method."""
     options: dict[str, Any] = field(default_factory=dict)
+    """Options of the method."""
     model: str = ""
+    """Name of the MDE; "array" for a depth map that the user gave."""
     kind: str = ""
+    """Whether the MDE's map was depth or disparity."""
     anchors_given: int = 0
+    """Number of anchors that the user gave."""
     anchors_used: int = 0
+    """Number of anchors that the method used."""
     rejected: tuple[Rejection, ...] = ()
-    fallbacks: tuple[str, ...] = ()
-    """Rungs of the method's ladder that were taken because the rung above did not hold."""
-    warnings: tuple[str, ...] = ()
+    """Anchors that were not used."""
+    fallbacks: tuple[Fallback, ...] = ()
+    """Simpler models that the method used."""
+    warnings: tuple[Warning, ...] = ()
+    """What the user should check."""
     residuals_log: tuple[float, ...] = ()
     """log D̂ − log depth_m at each used anchor."""
     limited_pixels: int = 0
-    """Pixels whose prediction was non-positive or absurd and was held at `DEPTH_LIMITS`."""
+    """Pixels whose prediction was not positive, or beyond `DEPTH_LIMITS`, and was limited."""
     hole_pixels: int = 0
     """Pixels without an MDE prediction; their depth_m and log_scale are NaN."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """The report as plain JSON values."""
         return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, eq=False)
-class Recovery:
+class Recovery(Generic[MapT]):
     """Dense metric depth: depth_m = D_MDE · exp(log_scale), float32, of the image's size."""
 
-    depth_m: Map
-    log_scale: Map
+    depth_m: MapT
+    """Depth in metres, along the optical axis."""
+    log_scale: MapT
+    """Logarithm of depth_m / D_MDE."""
     report: Report
-    std_log: Map | None = None
-    """Standard deviation of log_scale, which is that of log-depth (methods that know it)."""
-    weights: Map | None = None
-    """w, one weight a basis map (`basis` and `field` only)."""
-    basis_maps: Map | None = None
-    """K maps on the generator's grid. In `basis` they are E = G ⊙ B, and Eᵀw upsampled and the
-    anchors' median make log_scale; in `field` they are its linear modes, beside those that bend."""
-    gating: Map | None = None
+    """Inputs, rejected anchors, fallbacks, warnings and residuals."""
+    std_log: MapT | None = None
+    """Standard deviation of log_scale, equal to that of log-depth; None if the method has none."""
+    weights: MapT | None = None
+    """w, one weight for each basis map (`basis` and `field` only)."""
+    basis_maps: MapT | None = None
+    """K maps on the generator's grid. In `basis` they are E = G ⊙ B, and log_scale is Eᵀw,
+    upsampled, plus the anchors' median. In `field` they are the linear modes of the kernel."""
+    gating: MapT | None = None
     """G, K maps that sum to one at every cell (`basis` only)."""
 
-    @classmethod
+    @staticmethod
     def from_depth(
-        cls, mde_output: MDEOutput, anchors: Anchors, depth_m: Tensor, **report: Any
-    ) -> Recovery:
+        mde_output: MDEOutput, anchors: Anchors, depth_m: Tensor, **report: Any
+    ) -> Recovery[Tensor]:
         """Finish a method that predicts depth; non-positive or infinite values are limited.
 
         `rejected=` are the anchors that the method dropped; residuals are those of the others.
         """
-        return cls._finish(mde_output, anchors, depth_m, "depth", **report)
+        return Recovery._finish(mde_output, anchors, depth_m, "depth", **report)
 
-    @classmethod
+    @staticmethod
     def from_space(
-        cls,
         mde_output: MDEOutput,
         anchors: Anchors,
         prediction: Tensor,
         space: Space,
         **report: Any,
-    ) -> Recovery:
+    ) -> Recovery[Tensor]:
         """Finish an aligner that predicts metric depth or metric disparity (1/m)."""
-        return cls._finish(mde_output, anchors, prediction, space, **report)
+        return Recovery._finish(mde_output, anchors, prediction, space, **report)
 
-    @classmethod
+    @staticmethod
     def from_log_scale(
-        cls,
         mde_output: MDEOutput,
         anchors: Anchors,
         log_scale: Tensor,
         **report: Any,
-    ) -> Recovery:
+    ) -> Recovery[Tensor]:
         """Finish a method that predicts ℓ: D̂ = D_MDE · e^ℓ (Eq. estimate_depth)."""
-        return cls._finish(mde_output, anchors, log_scale, "log_scale", **report)
+        return Recovery._finish(mde_output, anchors, log_scale, "log_scale", **report)
 
-    @classmethod
+    @staticmethod
     def _finish(
-        cls,
         mde_output: MDEOutput,
         anchors: Anchors,
         prediction: Tensor,
@@ -122,15 +161,19 @@ class Recovery:
         rejected: tuple[Rejection, ...] = (),
         std_log: Tensor | None = None,
         **report: Any,
-    ) -> Recovery:
+    ) -> Recovery[Tensor]:
         given, shape = len(anchors), mde_output.shape
         anchors = without(anchors, rejected)
         limits = depth_limits(anchors)
         prediction = prediction.expand(shape)
         depth_m, log_scale, limited_pixels = _limited_maps(mde_output, prediction, form, limits)
-        where = anchors.pixels(shape)
+        pixels = anchors.pixels(shape)
         predicted, _, _ = _limit(
-            prediction[where], mde_output.mde_depth[where], mde_output.valid[where], form, limits
+            prediction[pixels],
+            mde_output.mde_depth[pixels],
+            mde_output.valid[pixels],
+            form,
+            limits,
         )
         hole_pixels = int((~mde_output.valid).sum())
         if std_log is not None:
@@ -138,7 +181,7 @@ class Recovery:
             if hole_pixels:
                 std_log = torch.where(mde_output.valid, std_log, torch.nan)
         residuals = np.log(predicted.detach().double().cpu().numpy()) - np.log(anchors.depth_m)
-        return cls(
+        return Recovery(
             depth_m=depth_m,
             log_scale=log_scale,
             std_log=std_log,
@@ -155,25 +198,71 @@ class Recovery:
             ),
         )
 
-    def numpy(self) -> Recovery:
+    def numpy(self) -> Recovery[np.ndarray]:
         """The same recovery with every map as a numpy array."""
-        maps: dict[str, Any] = {
-            f.name: value.detach().cpu().numpy()
-            for f in dataclasses.fields(self)
-            if isinstance(value := getattr(self, f.name), Tensor)
-        }
-        return dataclasses.replace(self, **maps)
+
+        def convert(values: Tensor | np.ndarray) -> np.ndarray:
+            return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+
+        maps = {name: convert(values) for name, values in self.maps().items()}
+        return Recovery(report=self.report, **maps)
+
+    def maps(self) -> dict[str, MapT]:
+        """Every map that this recovery has, by the name of its field."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {n: m for n, m in fields.items() if n != "report" and m is not None}
+
+
+@runtime_checkable
+class Method(Protocol):
+    """What the package asks of a method.
+
+    A method is an object that is called with an MDE's output and anchors. Classes that inherit
+    from this protocol get its defaults; `make_method` wraps a plain function in `FunctionMethod`.
+    """
+
+    least_anchors: ClassVar[int] = 1
+    """Number of anchors below which the method cannot work."""
+
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
+        """Recover depth. Every anchor lies on a pixel with a relative depth."""
+        ...
+
+    def prepare(self) -> None:
+        """Load what the method needs, for example weights, so that errors come before long work."""
+        return
+
+    @property
+    def wants_labels(self) -> bool:
+        """Whether the method should be given a frame's label image by `with_labels`."""
+        return False
+
+    def with_labels(self, labels: np.ndarray) -> Method:
+        """The same method using an integer label image; methods without labels ignore it."""
+        return self
+
+
+@dataclass(frozen=True)
+class FunctionMethod(Method):
+    """A plain function as a `Method`."""
+
+    function: Callable[[MDEOutput, Anchors], Any]
+    """Called with the MDE's output and the anchors; `recover_from` checks what it returns."""
+
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Any:
+        """The value of the function."""
+        return self.function(mde_output, anchors)
 
 
 def without(anchors: Anchors, rejected: Sequence[Rejection]) -> Anchors:
-    """The anchors that are left, in their order."""
+    """The anchors without the rejected ones, in their order."""
     if not rejected:
         return anchors
     return anchors[np.setdiff1d(np.arange(len(anchors)), [r.anchor for r in rejected])]
 
 
 def depth_limits(anchors: Anchors) -> tuple[float, float]:
-    """What depth is held between, given these anchors; what float32 can hold, given none."""
+    """Smallest and largest allowed depth for these anchors; float32's range without anchors."""
     if not len(anchors):
         return torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
     nearest, farthest = float(anchors.depth_m.min()), float(anchors.depth_m.max())
@@ -190,7 +279,7 @@ def _limited_maps(
     (height, width), device = mde_output.shape, prediction.device
     depth_m, log_scale = (torch.empty(height, width, device=device) for _ in range(2))
     limited_pixels = 0
-    # A band of rows at a time: what lies between stays small, and in a processor's cache.
+    # A band of rows at a time keeps intermediate maps small and in the processor's cache.
     step = height if device.type == "cuda" else max(1, BAND_PIXELS // width)
     for top in range(0, height, step):
         band = slice(top, top + step)
@@ -209,7 +298,7 @@ def _limit(
     form: Form,
     limits: tuple[float, float],
 ) -> tuple[Float[Tensor, "*p"], Float[Tensor, "*p"], int]:
-    """Depth within the limits, its log-scale, and at how many valid pixels they were needed."""
+    """Limited depth, its log-scale, and the number of valid pixels that were limited."""
     match form:
         case "depth":
             depth_m = prediction

@@ -13,15 +13,14 @@ from scalefield.alignment.uncertainty import (
     LARGEST_STD,
     PRIOR_STD,
     STEP,
-    Smoother,
-    at_lattice,
-    chosen,
+    LinearSmoother,
+    at_coarse_pixels,
+    coarse_positions,
     fit_std,
     fit_variance,
-    lattice,
+    left_out_indices,
     log_residuals,
     noise_variance,
-    sigma_log,
     to_image,
     total_std,
 )
@@ -59,7 +58,7 @@ def test_leaving_an_anchor_out_is_dividing_by_its_leverage(seed, n, ridge) -> No
     rng = np.random.default_rng(seed)
     design, y = rng.normal(size=(n, 3)), rng.normal(size=n)
     weight, penalty = rng.uniform(0.5, 2, n), ridge * np.eye(3)
-    fitted = Smoother.of(design, weight, penalty if ridge else None)
+    fitted = LinearSmoother.of(design, weight, penalty if ridge else None)
     theta = solve(design, weight, y, penalty)
     np.testing.assert_allclose(fitted.gain @ y, theta, rtol=1e-6, atol=1e-9)
     for i in range(n):
@@ -95,7 +94,7 @@ def test_noise_is_recovered_and_measurements_own_noise_taken_off() -> None:
     design = rng.normal(size=(n, 2))
     tau = rng.uniform(0.05, 0.3, n)
     y = design @ [1.0, 2.0] + rng.normal(0, np.sqrt(0.1**2 + tau**2))
-    fitted = Smoother.of(design, np.ones(n))
+    fitted = LinearSmoother.of(design, np.ones(n))
     residuals = y - design @ (fitted.gain @ y)
     assert fit_variance(residuals, fitted.leverage, fitted.leverage, tau) == pytest.approx(
         0.01, rel=0.15
@@ -112,7 +111,7 @@ def test_noise_is_recovered_and_measurements_own_noise_taken_off() -> None:
 
 def test_anchors_that_decide_their_own_fit_tell_nothing() -> None:
     design = np.array([[1.0, 1.0], [2.0, 1.0]])
-    fitted = Smoother.of(design, np.ones(2))
+    fitted = LinearSmoother.of(design, np.ones(2))
     np.testing.assert_allclose(fitted.leverage, 1)
     assert fit_variance(np.zeros(2), fitted.leverage, fitted.leverage, np.zeros(2)) == PRIOR_STD**2
     assert noise_variance(*[np.empty(0)] * 3) == PRIOR_STD**2
@@ -123,7 +122,7 @@ def test_residuals_and_widths_are_limited() -> None:
     np.testing.assert_allclose(residuals, [LARGEST_STD, LARGEST_STD, np.log(2)])
     assert total_std(0.01, np.array([np.inf, np.nan])).tolist() == [LARGEST_STD] * 2
     far = fit_std(
-        Smoother.of(np.ones((3, 1)), np.ones(3)),
+        LinearSmoother.of(np.ones((3, 1)), np.ones(3)),
         np.zeros(3),
         np.zeros(3),
         (np.ones(3), np.array([1.0, 0.0])),
@@ -137,9 +136,9 @@ def test_residuals_and_widths_are_limited() -> None:
 def test_the_lattice_covers_the_image(shape) -> None:
     v, u = (torch.arange(n, dtype=torch.float64) for n in shape)
     plane = 1 + 0.01 * v[:, None] + 0.02 * u
-    brought = to_image(at_lattice(plane), shape, torch.device("cpu"))
+    brought = to_image(at_coarse_pixels(plane), shape, torch.device("cpu"))
     assert brought.shape == shape
-    rows, columns = (lattice(n) for n in shape)
+    rows, columns = (coarse_positions(n) for n in shape)
     inside = np.ix_(np.arange(rows[0], rows[-1] + 1), np.arange(columns[0], columns[-1] + 1))
     np.testing.assert_allclose(brought[inside], plane[inside], rtol=1e-5)
     assert max(shape[0] - 1 - rows[-1], shape[1] - 1 - columns[-1]) < STEP
@@ -147,14 +146,14 @@ def test_the_lattice_covers_the_image(shape) -> None:
 
 def test_holes_on_the_lattice_take_the_median() -> None:
     holed = torch.full((40, 40), 2.0)
-    holed[lattice(40)[0], lattice(40)[0]] = torch.nan
-    assert (at_lattice(holed) == 2).all()
-    assert (at_lattice(torch.full((5, 5), torch.nan)) == 1).all()
+    holed[coarse_positions(40)[0], coarse_positions(40)[0]] = torch.nan
+    assert (at_coarse_pixels(holed) == 2).all()
+    assert (at_coarse_pixels(torch.full((5, 5), torch.nan)) == 1).all()
 
 
 def test_few_anchors_are_all_left_out_many_are_thinned() -> None:
-    np.testing.assert_array_equal(chosen(5), np.arange(5))
-    thinned = chosen(10_000)
+    np.testing.assert_array_equal(left_out_indices(5), np.arange(5))
+    thinned = left_out_indices(10_000)
     assert len(thinned) == uncertainty.LEFT_OUT
     assert (thinned[0], thinned[-1]) == (0, 9999)
 
@@ -208,9 +207,3 @@ def test_units_and_order_do_not_matter_and_good_anchors_make_sure(name) -> None:
     # Noise that the measurements are known to have is theirs, and not the model's.
     known = Anchors(anchors.u, anchors.v, anchors.depth_m, 0.1 * anchors.depth_m)
     assert float(method(mde, known).std_log.mean()) < 0.85 * float(std_log.mean())
-
-
-def test_sigma_is_carried_into_logarithms() -> None:
-    anchors = Anchors([0, 1], [0, 0], [2.0, 4.0], [0.1, 0.1])
-    np.testing.assert_allclose(sigma_log(anchors), [0.05, 0.025])
-    assert sigma_log(Anchors([0], [0], [2.0])).tolist() == [0.0]

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalefield.basis.generator import Generator, GeneratorConfig, resize
+from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.basis.trunk import resize
 from scalefield.errors import InputError
 
 SMALL = GeneratorConfig(k=5, feature_channels=6, feature_width=4, width=16, dilations=(1, 2))

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from scalefield.basis.generator import Generator, GeneratorConfig
-from scalefield.basis.pretrained import Card, from_pretrained, push_to_hub
+from scalefield.basis.pretrained import Card, from_pretrained, load_generator, push_to_hub
 from scalefield.errors import InputError
 from scalefield.mde.hub import Weights
-from scalefield.methods.basis import load_generator
 
 CARD = Card(
     summary="Basis maps for tests.",
@@ -56,7 +55,7 @@ def test_what_is_pushed_comes_back_with_one_commit(hub, tmp_path):
     assert files == ["README.md", "config.json", "model.safetensors"]
     for load, source in (
         (from_pretrained, "me/mine"),
-        (Generator.from_pretrained, str(tmp_path / "me" / "mine")),
+        (from_pretrained, str(tmp_path / "me" / "mine")),
         (load_generator, "me/mine"),
     ):
         again = load(source)

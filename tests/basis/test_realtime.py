@@ -6,10 +6,11 @@ import torch
 
 from scalefield.anchors import Anchors
 from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.basis.pretrained import load_generator
 from scalefield.basis.realtime import Inputs, Live, metric_depth
 from scalefield.errors import InputError
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.basis import Basis, load_generator
+from scalefield.methods.basis import Basis
 
 SHAPE = (60, 80)
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(

@@ -131,12 +131,12 @@ def test_ranges_are_read_by_source() -> None:
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
-        (["kitti"], "--range wants SOURCE=NEAR,FAR in metres, found 'kitti'"),
-        (["kitti=1,2,3"], "wants SOURCE=NEAR,FAR"),
-        (["kitti=80,0.1"], "kitti=80,0.1: a depth range grows from above 0"),
-        (["kitti=0,80"], "grows from above 0"),
-        (["kitti=nan,80"], "grows from above 0"),
-        (["kitti=1,inf"], "grows from above 0"),
+        (["kitti"], "--range must be SOURCE=NEAR,FAR in metres, found 'kitti'"),
+        (["kitti=1,2,3"], "must be SOURCE=NEAR,FAR"),
+        (["kitti=80,0.1"], "kitti=80,0.1: wanted 0 < NEAR < FAR"),
+        (["kitti=0,80"], "wanted 0 < NEAR < FAR"),
+        (["kitti=nan,80"], "wanted 0 < NEAR < FAR"),
+        (["kitti=1,inf"], "wanted 0 < NEAR < FAR"),
         (["kitti=1,2", "kitti=1,3"], "--range kitti is given twice"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 from scalefield.benchmark.diagnosis import PARTS, Diagnoser
 from scalefield.benchmark.diagnosis_summary import collect
 from scalefield.cli import main
+from scalefield.datasets.source import FrameSource
 
 RED = """
 import torch
@@ -59,7 +60,7 @@ def test_a_dataset_becomes_a_page_and_numbers(flags, world, tmp_path, capsys) ->
 
 def test_workers_can_be_sent_the_work_and_send_back_the_answer(flags, world, red, tmp_path) -> None:
     pytest.importorskip("matplotlib", reason="the extra plot is not installed")
-    diagnoser = pickle.loads(pickle.dumps(Diagnoser(world, red)))
+    diagnoser = pickle.loads(pickle.dumps(Diagnoser(FrameSource(world, red))))
     names = world.names("test")
     answers = {name: pickle.loads(pickle.dumps(diagnoser(name))) for name in names}
     assert main([*flags, "--workers", "1", "--no-pictures"]) == 0

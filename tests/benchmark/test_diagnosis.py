@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalefield.anchor_sampling import grid_shape
+from scalefield.anchor_sampling import anchor_grid_shape
 from scalefield.benchmark.diagnosis import (
     DEPTH_PARTS,
     MIN_PIXELS,
@@ -36,7 +36,7 @@ TILT = np.broadcast_to(np.sqrt(2) * np.cos(np.pi * U), SHAPE)  # of unit mean sq
 
 def cell_of(cells: int) -> np.ndarray:
     """The cell of a regime's grid that each pixel lies in."""
-    grid = grid_shape(cells, SHAPE)
+    grid = anchor_grid_shape(cells, SHAPE)
     row, column = (np.arange(n) * k // n for n, k in zip(SHAPE, grid, strict=True))
     return (row[:, None] * grid[1] + column).ravel()
 

@@ -7,6 +7,7 @@ import pytest
 from scalefield.benchmark.method_spec import MethodSpec
 from scalefield.benchmark.run import Evaluator, run
 from scalefield.benchmark.score import score_files
+from scalefield.datasets.source import FrameSource
 
 DOCS = Path(__file__).parents[2] / "docs" / "benchmark.md"
 
@@ -16,7 +17,7 @@ def test_the_documented_method_runs(world, evaluation_of, red, tmp_path, monkeyp
     (tmp_path / "mine.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     evaluation = evaluation_of("Mine: mine:recover", "median", drop=False)
-    evaluator = Evaluator(world, evaluation, tmp_path / "out", red)
+    evaluator = Evaluator(FrameSource(world, red), evaluation, tmp_path / "out")
     results = score_files(tmp_path / "out", run(evaluator))
     found = {c["method"]: c["clamped"]["abs_rel"][0] for c in results["cells"]}
     assert found["Mine"] == pytest.approx(found["median"], rel=0.5)

@@ -1,8 +1,9 @@
 import pytest
 
-from scalefield.benchmark.method_spec import MethodSpec, import_object, parse_methods
+from scalefield.benchmark.method_spec import MethodSpec, parse_methods
 from scalefield.errors import InputError
 from scalefield.methods import METHODS
+from scalefield.validation import import_object
 
 
 @pytest.mark.parametrize(

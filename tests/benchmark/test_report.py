@@ -31,6 +31,7 @@ from scalefield.benchmark.report.text import csv_text, latex, markdown, missing,
 from scalefield.benchmark.run import Evaluator, run
 from scalefield.benchmark.score import EVERYWHERE, score_files
 from scalefield.cli import main
+from scalefield.datasets.source import FrameSource
 from scalefield.errors import InputError
 
 TABLE = Table(
@@ -63,8 +64,8 @@ def results(world_at, evaluation_of, red, tmp_path_factory):
     ):
         out = tmp_path / mde
         evaluation = evaluation_of(*methods, mde=mde, regimes=("low", "medium"))
-        score_files(out, run(Evaluator(world, evaluation, out, red)))
-        write_gallery(Evaluator(world, evaluation, out, red))
+        score_files(out, run(Evaluator(FrameSource(world, red), evaluation, out)))
+        write_gallery(Evaluator(FrameSource(world, red), evaluation, out))
         folders.append(out)
     return folders
 
@@ -324,7 +325,7 @@ def test_commands_say_what_they_want(tmp_path, capsys) -> None:
         load_run(tmp_path)
     command = ["evaluate", "--root", str(tmp_path), "--out", str(tmp_path / "o"), "--mde", "lite"]
     assert main([*command, "--range", "kitti:1,2"]) == 2
-    assert "--range wants SOURCE=NEAR,FAR" in capsys.readouterr().err
+    assert "--range must be SOURCE=NEAR,FAR" in capsys.readouterr().err
     assert main([*command, "--range", "*=1,2", "--shard", "first"]) == 2
     assert "--shard wants i/n" in capsys.readouterr().err
     assert main(["evaluate", "--root", "nowhere", "--out", "o", "--mde", "lite"]) == 2

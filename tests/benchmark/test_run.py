@@ -18,6 +18,7 @@ from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.benchmark.metrics import metrics, score
 from scalefield.benchmark.run import Evaluator, frame_file, run
 from scalefield.benchmark.score import score_files
+from scalefield.datasets.source import FrameSource
 from scalefield.errors import InputError, MissingExtra
 from scalefield.methods import make_method
 
@@ -28,7 +29,7 @@ def records(out: Path, names: list[str]) -> dict[str, dict]:
 
 def test_sums_are_those_of_the_methods_own_recovery(world, evaluation, red, tmp_path) -> None:
     out = tmp_path / "out"
-    names = run(Evaluator(world, evaluation, out, red))
+    names = run(Evaluator(FrameSource(world, red), evaluation, out))
     assert names == world.names("test")
     for name, record in records(out, names).items():
         frame = world.load(name)
@@ -61,7 +62,7 @@ def test_clamping_matters_where_predictions_leave_the_range(world, evaluation_of
     )
     sys.path.insert(0, str(tmp_path))
     try:
-        names = run(Evaluator(world, far, tmp_path / "out", red))
+        names = run(Evaluator(FrameSource(world, red), far, tmp_path / "out"))
     finally:
         sys.path.remove(str(tmp_path))
     for record in records(tmp_path / "out", names).values():
@@ -81,7 +82,7 @@ def test_what_intervals_cover_is_counted(world, evaluation_of, red, tmp_path, mo
     )
     monkeypatch.syspath_prepend(tmp_path)
     sure = evaluation_of("Sure: test_sure:sure", "interpolate", drop=False)
-    names = run(Evaluator(world, sure, tmp_path / "out", red))
+    names = run(Evaluator(FrameSource(world, red), sure, tmp_path / "out"))
     found, (name, *_) = records(tmp_path / "out", names), names
     frame = world.load(name)
     anchors = sample_anchors(frame.depth_m, frame.mask, "low", seed=0, name=name)
@@ -100,7 +101,7 @@ def test_what_intervals_cover_is_counted(world, evaluation_of, red, tmp_path, mo
 
 
 def test_region_runs_where_there_are_labels_and_says_so(world, evaluation, red, tmp_path) -> None:
-    names = run(Evaluator(world, evaluation, tmp_path / "out", red))
+    names = run(Evaluator(FrameSource(world, red), evaluation, tmp_path / "out"))
     found = {
         name: {("skipped" in c) for c in record["cells"] if c["method"] == "region"}
         for name, record in records(tmp_path / "out", names).items()
@@ -135,7 +136,7 @@ def test_methods_that_fail_are_counted_and_do_not_take_the_frame_along(
     monkeypatch.syspath_prepend(tmp_path)
     texts = ["median", *(f"bad_methods:{name}" for name in ("refuses", "small", "holes"))]
     evaluation = evaluation_of(*texts, drop=False)
-    names = run(Evaluator(world, evaluation, tmp_path / "out", red))
+    names = run(Evaluator(FrameSource(world, red), evaluation, tmp_path / "out"))
     results = score_files(tmp_path / "out", names)
     assert {c["method"] for c in results["cells"]} == {"median"}
     reasons = {f["method"].partition(":")[2]: f["first"] for f in results["failures"]}
@@ -150,13 +151,13 @@ def test_a_damaged_frame_is_named_counted_and_tried_again(world, evaluation, red
     whole = depth.read_bytes()
     depth.write_bytes(whole[:50])
     out = tmp_path / "out"
-    results = score_files(out, run(Evaluator(world, evaluation, out, red)))
+    results = score_files(out, run(Evaluator(FrameSource(world, red), evaluation, out)))
     data = results["data"]
     assert (data["frames"], data["evaluated"]) == (6, 5)
     assert [m["name"] for m in data["missing"]] == ["home/room/f1"]
     assert "f1.png: not a readable PNG" in data["missing"][0]["error"]
     depth.write_bytes(whole)
-    results = score_files(out, run(Evaluator(world, evaluation, out, red)))
+    results = score_files(out, run(Evaluator(FrameSource(world, red), evaluation, out)))
     assert results["data"]["evaluated"] == 6
     assert results["data"]["missing"] == []
 
@@ -167,7 +168,7 @@ def test_a_frame_without_known_depth_is_an_error_and_not_a_nan(
     path = world.root / "home" / "room" / "depth" / "f0.png"
     Image.fromarray(np.zeros((40, 56), np.uint16)).save(path)
     results = score_files(
-        tmp_path / "out", run(Evaluator(world, evaluation, tmp_path / "out", red))
+        tmp_path / "out", run(Evaluator(FrameSource(world, red), evaluation, tmp_path / "out"))
     )
     assert "no pixel has a true depth of" in results["data"]["missing"][0]["error"]
 
@@ -181,21 +182,21 @@ def test_pixels_without_mde_are_counted(world, evaluation_of, red, tmp_path) -> 
             found.prediction[10:20, :7] = torch.nan
             return found
 
-    names = run(Evaluator(world, evaluation_of("median"), tmp_path / "out", Holes()))
+    names = run(Evaluator(FrameSource(world, Holes()), evaluation_of("median"), tmp_path / "out"))
     assert {r["holes"] for r in records(tmp_path / "out", names).values()} == {70}
 
 
 def test_another_configuration_is_refused_unless_told(world, evaluation_of, red, tmp_path) -> None:
     out = tmp_path / "out"
-    names = run(Evaluator(world, evaluation_of("median", drop=False), out, red))
+    names = run(Evaluator(FrameSource(world, red), evaluation_of("median", drop=False), out))
     first = frame_file(out, names[0]).read_bytes()
     other = evaluation_of("median", "global", drop=False, seed=1)
     with pytest.raises(InputError, match=r"another configuration \(methods, seed differ\)"):
-        run(Evaluator(world, other, out, red))
+        run(Evaluator(FrameSource(world, red), other, out))
     assert frame_file(out, names[0]).read_bytes() == first
-    run(Evaluator(world, other, out, red), overwrite=True)
+    run(Evaluator(FrameSource(world, red), other, out), overwrite=True)
     assert len(json.loads(frame_file(out, names[0]).read_text())["cells"]) == 2
-    run(Evaluator(world, other, out, red))  # the same again: nothing to refuse
+    run(Evaluator(FrameSource(world, red), other, out))  # the same again: nothing to refuse
 
 
 def test_what_is_there_is_not_computed_again(world, evaluation_of, red, tmp_path) -> None:
@@ -209,23 +210,23 @@ def test_what_is_there_is_not_computed_again(world, evaluation_of, red, tmp_path
             return red(image)
 
     evaluation = evaluation_of("median", drop=False)
-    run(Evaluator(world, evaluation, tmp_path / "out", Counting()), limit=2)
+    run(Evaluator(FrameSource(world, Counting()), evaluation, tmp_path / "out"), limit=2)
     assert len(calls) == 2
-    run(Evaluator(world, evaluation, tmp_path / "out", Counting()))
+    run(Evaluator(FrameSource(world, Counting()), evaluation, tmp_path / "out"))
     assert len(calls) == 6
 
 
 def test_shards_share_the_work_and_order_does_not_matter(
     world, evaluation, red, tmp_path, monkeypatch
 ) -> None:
-    names = run(Evaluator(world, evaluation, tmp_path / "whole", red))
+    names = run(Evaluator(FrameSource(world, red), evaluation, tmp_path / "whole"))
     for i in (1, 0):
-        run(Evaluator(world, evaluation, tmp_path / "parts", red), shard=(i, 2))
+        run(Evaluator(FrameSource(world, red), evaluation, tmp_path / "parts"), shard=(i, 2))
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
     with pytest.raises(InputError, match="shard 2/2"):
-        run(Evaluator(world, evaluation, tmp_path / "parts", red), shard=(2, 2))
+        run(Evaluator(FrameSource(world, red), evaluation, tmp_path / "parts"), shard=(2, 2))
     monkeypatch.setattr(type(world), "names", lambda self, split: names[::-1])
-    run(Evaluator(world, evaluation, tmp_path / "back", red))
+    run(Evaluator(FrameSource(world, red), evaluation, tmp_path / "back"))
     for name in names:
         found, expected = (frame_file(tmp_path / x, name).read_bytes() for x in ("back", "whole"))
         assert found == expected
@@ -235,7 +236,7 @@ def test_basis_maps_leave_their_spectrum(world, evaluation_of, red, tmp_path) ->
     torch.manual_seed(0)
     Generator(GeneratorConfig(k=4, feature_channels=3, cells=16)).save(tmp_path / "generator")
     evaluation = evaluation_of(f"Ours K=4: basis(generator='{tmp_path}/generator')", drop=False)
-    names = run(Evaluator(world, evaluation, tmp_path / "out", red))
+    names = run(Evaluator(FrameSource(world, red), evaluation, tmp_path / "out"))
     results = score_files(tmp_path / "out", names)
     row = next(s for s in results["spectral"] if s["group"] == "all")
     assert (row["k"], row["images"], row["condition"]) == (4, 6, "low")
@@ -302,7 +303,8 @@ def test_killed_and_started_again_gives_the_same_bytes(world, tmp_path) -> None:
         return [*start, *flags.split(), *methods, *more]
 
     # No git: the source tree may well be edited while the tests run.
-    environment = os.environ | {"PYTHONPATH": str(tmp_path), "GIT_DIR": str(tmp_path / "none")}
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path, "GIT_DIR": str(tmp_path / "none")}
     options = {"cwd": tmp_path, "env": environment, "stderr": subprocess.DEVNULL}
     killed = subprocess.Popen(command("a", "--workers", "2"), stdout=subprocess.DEVNULL, **options)
     deadline = time.monotonic() + 60

@@ -17,6 +17,7 @@ from scalefield.benchmark.score import (
     score_files,
     write_scores,
 )
+from scalefield.datasets.source import FrameSource
 from scalefield.errors import InputError
 
 
@@ -89,7 +90,7 @@ def test_tables_of_images_survive_the_disk(tmp_path) -> None:
 
 def test_results_say_where_they_come_from(world, evaluation, red, tmp_path) -> None:
     out = tmp_path / "out"
-    names = run(Evaluator(world, evaluation, out, red))
+    names = run(Evaluator(FrameSource(world, red), evaluation, out))
     results = score_files(out, names)
     assert json.loads((out / "results.json").read_text()) == results
     assert results["config"] == evaluation.as_dict()
@@ -115,7 +116,7 @@ def test_nothing_to_score_is_an_error(world, evaluation_of, red, tmp_path) -> No
     out = tmp_path / "out"
     for path in (world.root / "home").rglob("depth/*.png"):
         path.unlink()
-    names = run(Evaluator(world, evaluation_of("median"), out, red))
+    names = run(Evaluator(FrameSource(world, red), evaluation_of("median"), out))
     with pytest.raises(InputError, match=r"no frame could be evaluated; the first: .*f0\.png: no"):
         score_files(out, names)
 
@@ -128,8 +129,8 @@ def test_reduce_takes_means_of_what_is_known() -> None:
 
 def test_gallery_shows_the_worst_median_and_best_image(world, evaluation, red, tmp_path) -> None:
     out = tmp_path / "out"
-    score_files(out, run(Evaluator(world, evaluation, out, red)))
-    write_gallery(Evaluator(world, evaluation, out, red))
+    score_files(out, run(Evaluator(FrameSource(world, red), evaluation, out)))
+    write_gallery(Evaluator(FrameSource(world, red), evaluation, out))
     shown = read_gallery(out)
     scores = Scores.of(read_scores(out / "images.csv"), evaluation.labels)
     assert {(e.method, e.rank) for e, _, _ in shown} == {

@@ -187,7 +187,7 @@ def test_one_map_of_several_is_taken_by_name(depth_m, capsys):
 def test_what_may_not_fit_the_photograph_is_said(depth_m, capsys):
     """A picture that EXIF turns, the intrinsics of a larger copy, points of three numbers."""
     exif = Image.Exif()
-    exif[files.ORIENTATION] = 6
+    exif[io.ORIENTATION] = 6
     Image.fromarray(np.zeros((32, 24, 3), np.uint8)).save("photo.png", exif=exif)
     assert run("--depth", "frame.png") == 0
     assert "maps and intrinsics are those of the upright picture" in capsys.readouterr().err

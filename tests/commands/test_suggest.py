@@ -32,7 +32,7 @@ def test_a_mask_keeps_to_what_can_be_reached(tmp_path, capsys):
 
 def test_doubt_without_bounds_is_a_factor_and_no_percentage(monkeypatch, capsys):
     spots = [Suggestion(1, 2, 0.2, 0.5), Suggestion(3, 4, 3.0, 0.1)]
-    monkeypatch.setattr("scalefield.suggestion.suggest", lambda *_, **__: spots)
+    monkeypatch.setattr("scalefield.api.suggest", lambda *_, **__: spots)
     assert main(["suggest", str(samples.load().image_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("u=1 v=2: now ±22 %; ")

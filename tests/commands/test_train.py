@@ -6,7 +6,7 @@ from PIL import Image
 
 from scalefield.cli import main
 from scalefield.io import write_depth_png
-from scalefield.mde.lite import WEIGHTS
+from scalefield.mde.lite import LITE_WEIGHTS
 from scalefield.training.mde import trained_on
 from training.world import World
 
@@ -78,7 +78,7 @@ def test_counts_that_cannot_be_meant_are_refused(tmp_path, capsys, command, flag
 
 
 def test_frames_that_the_estimator_was_trained_on_are_refused(tmp_path, capsys):
-    source, _, scene = min(trained_on(WEIGHTS)).rpartition("/")
+    source, _, scene = min(trained_on(LITE_WEIGHTS)).rpartition("/")
     data = write_folder(tmp_path / "data", source, scene)
     command = ["train", "--root", str(data), "--mde", "lite", "--out", str(tmp_path / "run")]
     assert main([*command, "--device", "cpu"]) == 2

@@ -11,9 +11,10 @@ import torch
 from scalefield import Anchors, MDEOutput
 from scalefield.api import recover_from
 from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.basis.pretrained import load_generator
 from scalefield.cli import main
 from scalefield.export.onnx import OPSET, export_onnx
-from scalefield.methods.basis import Basis, load_generator
+from scalefield.methods.basis import Basis
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -125,7 +126,7 @@ def test_torch_compile_takes_the_generator_whole():
     # In a process of its own: here annotations are checked, which dynamo cannot trace.
     code = """
 import torch
-from scalefield.methods.basis import load_generator
+from scalefield.basis.pretrained import load_generator
 generator = load_generator("basis-depth-k8")
 compiled = torch.compile(generator, fullgraph=True, backend="eager")
 log_depth = torch.randn(1, 1, 30, 40)

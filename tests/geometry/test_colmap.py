@@ -17,7 +17,7 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 
 from scalefield import Anchors, InputError, MDEOutput
 from scalefield.cli import main
-from scalefield.commands.colmap import UNSURE
+from scalefield.commands.colmap import AMBIGUOUS_CODE, AMBIGUOUS_ORIENTATION
 from scalefield.export.splatting import write_inverse_depth
 from scalefield.geometry.colmap import SIGMA_FLOOR, ColmapFrame, model_frames, read_model
 from scalefield.geometry.exif import Orientation
@@ -153,7 +153,7 @@ def patched(scene, monkeypatch):
 
 
 def use_mde(monkeypatch, mde) -> None:
-    import scalefield.api  # noqa: F401 - if first imported later, it would keep the patch
+    import scalefield.inputs  # noqa: F401 - if first imported later, it would keep the patch
 
     monkeypatch.setattr("scalefield.mde.load_mde", lambda name, device: mde)
 
@@ -271,10 +271,11 @@ def test_photographs_that_exif_turns_have_depth_where_the_model_has_its_pixels(
     use_mde(monkeypatch, lambda image: bent(known[image.tobytes()]))
     words = ["colmap", str(scene.model), str(images), "--method", "lwlr", "--out", str(tmp_path)]
     assert main(words) == 0
-    unsure = UNSURE in capsys.readouterr().err
-    assert unsure == (orientation == 3)  # a half turn has the same size
+    ambiguous = AMBIGUOUS_ORIENTATION in capsys.readouterr().err
+    assert ambiguous == (orientation == 3)  # a half turn has the same size
     record = json.loads((tmp_path / "colmap.json").read_text())
-    assert all((UNSURE in frame["warnings"]) == unsure for frame in record["frames"].values())
+    for frame in record["frames"].values():
+        assert (AMBIGUOUS_CODE in [w["code"] for w in frame["warnings"]]) == ambiguous
     scale = scene.scale(read_model(scene.model))
     for name in NAMES:
         stem = name.removesuffix(".png")

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.basis.pretrained import load_generator
 from scalefield.errors import InputError
 from scalefield.io import weights
-from scalefield.io.weights import SUMS, WEIGHTS, read_sums, sha256, verified, write_sums
+from scalefield.io.weights import SUMS, WEIGHTS, read_sums, sha256, verify_checksums, write_sums
 from scalefield.mde.lite import load_lite
-from scalefield.methods.basis import load_generator
 
 ROOT = Path(__file__).parents[2]
 CODE = [p for folder in ("src", "scripts", "recipes", "benchmarks", "examples", "fuzz")
@@ -38,23 +38,23 @@ def shipped(tmp_path, monkeypatch) -> Path:
 
 
 def test_a_file_that_was_changed_is_not_loaded(shipped):
-    assert verified(shipped) == shipped
+    assert verify_checksums(shipped) == shipped
     weights = shipped / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1  # one bit, and still readable
     weights.write_bytes(bytes(data))
-    with pytest.raises(InputError, match=r"model\.safetensors is not the file that was shipped"):
-        verified(shipped)
+    with pytest.raises(InputError, match=r"model\.safetensors differs from the file"):
+        verify_checksums(shipped)
 
 
 def test_a_file_that_the_sums_do_not_know_is_not_loaded(shipped):
     shutil.copytree(shipped, shipped.parent / "basis-y")
     with pytest.raises(InputError, match="make weights-sums"):
-        verified(shipped.parent / "basis-y")
+        verify_checksums(shipped.parent / "basis-y")
 
 
 def test_folders_of_others_need_no_sums(tmp_path):
-    assert verified(tmp_path / "mine") == tmp_path / "mine"
+    assert verify_checksums(tmp_path / "mine") == tmp_path / "mine"
 
 
 @pytest.mark.parametrize(

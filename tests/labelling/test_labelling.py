@@ -1,5 +1,6 @@
 """Labels: what is found, what is written, what is kept, and that nothing stops or mixes a run."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -21,11 +22,12 @@ from scalefield.api import recover_from
 from scalefield.cli import main
 from scalefield.labelling.figures import held_out_errors
 from scalefield.labelling.labeller import LabelConfig
-from scalefield.labelling.rules import Rules
+from scalefield.labelling.rules import Figures, Reason, Rules
 from scalefield.labelling.run import label
 from scalefield.labelling.runners import DEAD, run_pool, run_ray
 from scalefield.labelling.samples import find_jobs
 from scalefield.methods import make_method
+from scalefield.recovery import Fallback, Warning
 
 KEYS = ["more/p5", "p0", "p1", "p2", "p3", "p4"]
 GENEROUS = ("--max-error", "10", "--min-in-range", "0", "--max-std-log", "10")
@@ -199,7 +201,7 @@ def helper(tmp_path, monkeypatch):
     """A labeller that kills its process; importable here and in the workers."""
     (tmp_path / "label_helper.py").write_text(HELPER)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     import label_helper
 
     return label_helper
@@ -267,37 +269,57 @@ def test_held_out_errors_are_those_of_fits_that_have_not_seen_the_anchor():
     assert np.median(np.abs(unseen)) > 10 * np.median(np.abs(through))
 
 
-GOOD = {
-    "anchors": 30, "unused": 0.0, "held_out_error": 0.05, "in_range": 0.9, "spread": 0.5,
-    "std_log": None, "fallbacks": [], "warnings": [],
-}  # fmt: skip
+GOOD = Figures(
+    anchors=30,
+    unused=0.0,
+    held_out_error=0.05,
+    in_range=0.9,
+    coverage=0.5,
+    std_log=None,
+    hole_pixels=0,
+    limited_pixels=0,
+    fallbacks=(),
+    warnings=(),
+)
+FALLBACK = Fallback("scale_only", "one scale for all")
+WARNING = Warning("kind_mismatch", "is it disparity?")
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "reason"),
     [
         ({}, None),
         ({"std_log": 0.1}, None),
-        ({"anchors": 3}, "anchors 3, at least 10 wanted"),
-        ({"held_out_error": 0.23}, "held_out_error 0.23, at most 0.1 wanted"),
-        ({"held_out_error": None}, "one anchor cannot test itself"),
-        ({"unused": 0.5}, "unused 0.5, at most 0.3 wanted"),
-        ({"in_range": 0.2}, "in_range 0.2, at least 0.7 wanted"),
-        ({"spread": 0.01}, "spread 0.01, at least 0.1 wanted"),
-        ({"std_log": 0.5}, "std_log 0.5, at most 0.2 wanted"),
-        ({"fallbacks": ["one scale for all"]}, None),
-        ({"warnings": ["is it disparity?"]}, None),
+        ({"anchors": 3}, Reason("min_anchors", 3, 10)),
+        ({"held_out_error": 0.23}, Reason("max_error", 0.23, 0.1)),
+        ({"held_out_error": None}, Reason("max_error", None, 0.1)),
+        ({"unused": 0.5}, Reason("max_unused", 0.5, 0.3)),
+        ({"in_range": 0.2}, Reason("min_in_range", 0.2, 0.7)),
+        ({"coverage": 0.01}, Reason("min_coverage", 0.01, 0.1)),
+        ({"std_log": 0.5}, Reason("max_std_log", 0.5, 0.2)),
+        ({"fallbacks": (FALLBACK,)}, None),
+        ({"warnings": (WARNING,)}, None),
     ],
 )
-def test_each_rule_rejects_with_its_reason(change, said):
-    reasons = Rules().judge({**GOOD, **change})
-    assert reasons == [] if said is None else (len(reasons) == 1 and said in reasons[0])
+def test_rules_judge_names_each_broken_rule(change, reason):
+    reasons = Rules().judge(dataclasses.replace(GOOD, **change))
+    assert reasons == ([] if reason is None else [reason])
 
 
-def test_fallbacks_and_warnings_reject_where_that_is_wanted():
-    doubtful = {**GOOD, "fallbacks": ["one scale for all"], "warnings": ["is it disparity?"]}
-    assert Rules(refuse_fallbacks=True).judge(doubtful) == ["fallback: one scale for all"]
-    assert Rules(refuse_warnings=True).judge(doubtful) == ["warning: is it disparity?"]
+def test_rules_judge_refuses_fallbacks_and_warnings_if_asked():
+    doubtful = dataclasses.replace(GOOD, fallbacks=(FALLBACK,), warnings=(WARNING,))
+    assert Rules(refuse_fallbacks=True).judge(doubtful) == [
+        Reason("refuse_fallbacks", "scale_only")
+    ]
+    assert Rules(refuse_warnings=True).judge(doubtful) == [
+        Reason("refuse_warnings", "kind_mismatch")
+    ]
+
+
+def test_reason_prints_rule_value_and_limit():
+    assert str(Reason("max_error", 0.2345, 0.1)) == "max_error: 0.234, limit 0.1"
+    assert str(Reason("max_error", None, 0.1)) == "max_error: unknown, limit 0.1"
+    assert str(Reason("refuse_warnings", "kind_mismatch")) == "refuse_warnings: kind_mismatch"
 
 
 @pytest.mark.parametrize(
@@ -305,7 +327,7 @@ def test_fallbacks_and_warnings_reject_where_that_is_wanted():
     [
         ("--max-error", "nan", "--max-error must be 0 … 1e+09, found nan"),
         ("--max-std-log", "inf", "--max-std-log must be 0 … 1e+09, found inf"),
-        ("--min-spread", "7", "--min-spread must be 0 … 1, found 7"),
+        ("--min-coverage", "7", "--min-coverage must be 0 … 1, found 7"),
         ("--max-unused", "-1", "--max-unused must be 0 … 1, found -1"),
         ("--min-anchors", "0", "--min-anchors must be 1 or more, found 0"),
         ("--folds", "1", "--folds must be 2 or more, found 1"),
@@ -340,10 +362,10 @@ def test_wrong_anchors_are_rejected_and_counted(folder, tmp_path, capsys):
     limits = ("--max-error", "0.4", "--min-in-range", "0", "--max-std-log", "10")
     assert run(folder, out, *limits) == 0
     assert manifest(out)["p0"]["keep"] is False
-    assert "held_out_error" in manifest(out)["p0"]["reasons"][0]
+    assert manifest(out)["p0"]["reasons"][0]["rule"] == "max_error"
     said = capsys.readouterr().out
     assert "5 kept, 1 rejected (" in said
-    assert "held_out_error 1" in said
+    assert "max_error 1" in said
     assert (out / "p0.npz").is_file()  # rejected is not lost
 
 
@@ -387,7 +409,7 @@ def test_uncertainty_is_kept_with_the_label_and_judged(folder, tmp_path):
         assert (std_log > 0).all()
         assert record["keep"] is False
         assert record["figures"]["std_log"] == pytest.approx(np.median(std_log), rel=0.01)
-        assert any(reason.startswith("std_log ") for reason in record["reasons"])
+        assert "max_std_log" in {reason["rule"] for reason in record["reasons"]}
 
 
 @pytest.mark.parametrize("own", ["p0.json", "p0.npz", "more/p5.json"])
@@ -396,7 +418,7 @@ def test_files_that_are_no_labels_are_left_alone(folder, capsys, own):
     (folder / own).write_text('{"mine": 1}')
     before = content(folder)
     assert run(folder, folder) == 2
-    assert f"{folder / own} exists and is no label; give a folder of" in capsys.readouterr().err
+    assert f"{folder / own} exists and is not a label; give another" in capsys.readouterr().err
     assert content(folder) == before
     assert not (folder / "label.json").exists()
 
@@ -405,7 +427,7 @@ def test_shards_are_never_written_over(folder, tmp_path, capsys):
     pack(folder, tmp_path / "s.tar")
     before = (tmp_path / "s.tar").read_bytes()
     assert run(tmp_path / "s.tar", tmp_path) == 2
-    assert "s.tar exists and is no label" in capsys.readouterr().err
+    assert "s.tar exists and is not a label" in capsys.readouterr().err
     assert (tmp_path / "s.tar").read_bytes() == before
 
 
@@ -413,10 +435,10 @@ def test_names_that_the_run_needs_are_refused(folder, tmp_path, capsys):
     for suffix in (".png", ".anchors.npz"):
         shutil.copy(folder / f"p0{suffix}", folder / f"label{suffix}")
     assert run(folder, tmp_path / "out") == 2
-    assert "label.json is the run's own; no image or shard" in capsys.readouterr().err
+    assert "label.json is a file of the run; an image or shard" in capsys.readouterr().err
     pack(folder, tmp_path / "labels.tar")
     assert run(tmp_path / "labels.tar", tmp_path / "out") == 2
-    assert "labels.jsonl is the run's own; no image or shard" in capsys.readouterr().err
+    assert "labels.jsonl is a file of the run; an image or shard" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -426,7 +448,7 @@ def test_a_record_of_others_is_named(folder, tmp_path, capsys):
     for record in ('{"mine": 1}', "[]", "3"):
         (out / "p0.json").write_text(record)
         assert run(folder, out, *GENEROUS) == 2
-        assert "the record of p0 is none of a label" in capsys.readouterr().err
+        assert "the record of p0 is not that of a label" in capsys.readouterr().err
 
 
 def test_an_image_is_listed_once(folder, capsys):

@@ -6,17 +6,13 @@ from hypothesis import strategies as st
 
 from scalefield.anchors import Anchors
 from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.basis.pretrained import load_generator
 from scalefield.basis.ridge import LITERAL, Ridge
 from scalefield.basis.targets import anchor_weights, targets
 from scalefield.errors import InputError
+from scalefield.io.weights import WEIGHTS, shipped
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.basis import (
-    WEIGHTS,
-    Basis,
-    basis_maps,
-    load_generator,
-    shipped,
-)
+from scalefield.methods.basis import Basis, basis_maps
 
 
 def world(seed=0, shape=(45, 60)):
@@ -34,7 +30,7 @@ def some_anchors(mde_output, n, seed=0):
 
 
 def test_everything_promised_is_shipped():
-    names = shipped()
+    names = shipped("basis-")
     assert names == sorted(f"basis-{kind}-k{k}" for kind in ("lite", "depth") for k in (8, 30, 50))
     for name in names:
         config = load_generator(name).config

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import scalefield as sf
-from scalefield.api import bring_depth, recover_from
+from scalefield.api import recover_from
+from scalefield.inputs import from_array
 from scalefield.mde.output import MDEOutput
 from scalefield.methods import METHODS
 from scalefield.methods.basis import Basis
@@ -107,7 +108,7 @@ def test_every_method_is_here():
 @pytest.mark.parametrize("anchor_set", ANCHORS)
 @pytest.mark.parametrize("mde_map", MAPS)
 def test_finite_positive_float32_of_the_images_size(method, mde_map, anchor_set):
-    mde_output = bring_depth(*MAPS[mde_map])
+    mde_output = from_array(*MAPS[mde_map])
     anchors = anchors_named(anchor_set)
     recovery = recover_from(mde_output, anchors, method)
 
@@ -132,7 +133,7 @@ def test_finite_positive_float32_of_the_images_size(method, mde_map, anchor_set)
     assert len(report.residuals_log) == report.anchors_used
     assert np.isfinite(report.residuals_log).all()
     assert report.hole_pixels == int((~valid).sum())
-    assert all(words.strip() for words in (*report.fallbacks, *report.warnings))
+    assert all(each.code and each.text for each in (*report.fallbacks, *report.warnings))
     json.dumps(report.as_dict(), allow_nan=False)
 
 
@@ -140,7 +141,7 @@ def test_finite_positive_float32_of_the_images_size(method, mde_map, anchor_set)
 @pytest.mark.parametrize("name", BUILDERS)
 def test_a_disparity_map_wholly_below_zero(name, anchor_set):
     """Its shift is unknown, so such a map is legal; D_MDE = 1/q is then the same everywhere."""
-    mde_output = bring_depth(1 / smooth() - 5, "disparity")
+    mde_output = from_array(1 / smooth() - 5, "disparity")
     recovery = recover_from(mde_output, anchors_named(anchor_set), BUILDERS[name]())
     assert torch.isfinite(recovery.depth_m).all()
     assert (recovery.depth_m > 0).all()
@@ -148,7 +149,7 @@ def test_a_disparity_map_wholly_below_zero(name, anchor_set):
 
 def test_one_anchor_is_never_taken_for_more_in_silence(method):
     """A single anchor fixes one number; a method that fits more must say what it did instead."""
-    mde_output = bring_depth(*MAPS["depth"])
+    mde_output = from_array(*MAPS["depth"])
     report = recover_from(mde_output, anchors_named("one"), method).report
     fits_one_number = isinstance(method, (Median, LogKernel, Basis, Field))
     assert fits_one_number or report.fallbacks
@@ -157,7 +158,7 @@ def test_one_anchor_is_never_taken_for_more_in_silence(method):
 
 @pytest.mark.parametrize("mde_map", ["depth", "disparity", "holes"])
 def test_anchor_order_is_irrelevant(method, mde_map):
-    mde_output = bring_depth(*MAPS[mde_map])
+    mde_output = from_array(*MAPS[mde_map])
     anchors = anchors_named("many")
     order = np.random.default_rng(3).permutation(len(anchors))
     first, second = (recover_from(mde_output, a, method) for a in (anchors, anchors[order]))
@@ -170,7 +171,7 @@ def test_scaled_anchors_scale_the_depth(method, anchor_set, factor):
     anchors = anchors_named(anchor_set)
     scaled = sf.Anchors(anchors.u, anchors.v, factor * anchors.depth_m)
     for mde_map in ("depth", "disparity"):
-        mde_output = bring_depth(*MAPS[mde_map])
+        mde_output = from_array(*MAPS[mde_map])
         plain = recover_from(mde_output, anchors, method).depth_m
         torch.testing.assert_close(
             recover_from(mde_output, scaled, method).depth_m, factor * plain, rtol=1e-4, atol=0
@@ -179,7 +180,7 @@ def test_scaled_anchors_scale_the_depth(method, anchor_set, factor):
 
 def test_inputs_stay_as_they_were(method):
     for mde_map in ("depth", "holes-disparity"):
-        mde_output = bring_depth(*MAPS[mde_map])
+        mde_output = from_array(*MAPS[mde_map])
         anchors = anchors_named("many")
         maps = [mde_output.prediction, mde_output.mde_depth, mde_output.disparity]
         before = [values.clone() for values in maps]
@@ -203,7 +204,7 @@ def test_numpy_in_numpy_out_torch_in_torch_out(method):
 
 
 def test_every_method_but_plain_interpolation_says_how_sure_it_is(method):
-    recovery = recover_from(bring_depth(*MAPS["depth"]), anchors_named("many"), method)
+    recovery = recover_from(from_array(*MAPS["depth"]), anchors_named("many"), method)
     assert (recovery.std_log is None) == isinstance(method, Interpolate)
 
 
@@ -219,7 +220,7 @@ def test_small_images(method, shape):
 
 
 def test_uncertain_anchors_are_accepted(method):
-    mde_output = bring_depth(*MAPS["depth"])
+    mde_output = from_array(*MAPS["depth"])
     plain = anchors_named("many")
     equal = sf.Anchors(plain.u, plain.v, plain.depth_m, 0.01 * plain.depth_m)
     depth_m = recover_from(mde_output, equal, method).depth_m

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from scalefield import Anchors, InputError
 from scalefield.methods.global_affine import Global
+from scalefield.recovery import Fallback
 
 
 @pytest.mark.parametrize("kind", ["depth", "disparity"])
@@ -77,7 +78,7 @@ def test_ransac_names_the_anchors_it_left_out(relative, measure):
 def test_fallbacks_are_said(relative):
     mde_output = relative()
     report = Global()(mde_output, Anchors([3], [4], [2.0])).report
-    assert report.fallbacks == ("scale only: one anchor",)
+    assert report.fallbacks == (Fallback("scale_only", "scale only: one anchor"),)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_few_or_equal_anchors_give_a_scale_and_say_so(n):
     anchors = Anchors([0, 3, 5][:n], [0, 2, 4][:n], [4.0, 5.0, 8.0][:n])
     recovery = KNN()(mde_output, anchors)
     np.testing.assert_allclose(recovery.depth_m, np.median(anchors.depth_m), rtol=1e-6)
-    assert recovery.report.fallbacks[0].startswith("scale only at 30 pixels")
+    assert recovery.report.fallbacks[0].text.startswith("scale only at 30 pixels")
 
 
 @pytest.mark.usefixtures("as_users_run_it")

@@ -49,8 +49,8 @@ def test_beyond_the_kernel_the_nearest_anchor_speaks(relative):
     for u, anchor in ((60, 1), (140, 2)):
         wanted = np.log(anchors.depth_m[anchor] / mde_depth[2, int(anchors.u[anchor])])
         assert float(recovery.log_scale[2, u]) == pytest.approx(wanted, abs=1e-6)
-    (words,) = recovery.report.fallbacks
-    assert words.startswith("nearest anchor's ratio at ")
+    (fallback,) = recovery.report.fallbacks
+    assert fallback.code == "nearest_anchor"
     # No seam where one takes over from the other.
     steps = recovery.log_scale[2].diff().abs()
     assert steps[20:95].max() < 1e-5

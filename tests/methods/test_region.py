@@ -90,27 +90,27 @@ class TestSupport:
         index = np.arange(len(u))
         ones = np.ones(len(u))
         samples = Samples(ones, ones, ones, 10 * index, u, index)
-        which, how = _Supports(self.regions, samples).of(0)
-        return u[which].tolist(), how
+        which, source = _Supports(self.regions, samples).of(0)
+        return u[which].tolist(), source
 
     def test_its_own_anchors_where_there_are_five(self):
-        assert self.support([0, 3, 9, 5, 9, 10]) == ([0, 3, 9, 5, 9], "")
+        assert self.support([0, 3, 9, 5, 9, 10]) == ([0, 3, 9, 5, 9], "inside")
 
     def test_those_within_the_fewest_steps(self):
         # Distances from the border at 9: the fifth is 5 px away, two steps; 6 px is three.
         own, how = self.support([0, 1, 11, 13, 14, 14, 15, 90])
         assert own == [0, 1, 11, 13, 14, 14]
-        assert how == "anchors from around the region"
+        assert how == "dilated"
 
     def test_the_five_nearest_where_ten_steps_are_too_few(self):
         assert self.support([0, 50, 70, 80, 60, 90]) == (
             [0, 50, 70, 80, 60],
-            "5 nearest anchors",
+            "nearest",
         )
 
     def test_all_where_there_are_fewer_than_five(self):
-        assert self.support([0, 50]) == ([0, 50], "2 nearest anchors")
-        assert self.support([0, 5]) == ([0, 5], "")
+        assert self.support([0, 50]) == ([0, 50], "nearest")
+        assert self.support([0, 5]) == ([0, 5], "inside")
 
 
 class TestLadder:
@@ -127,12 +127,12 @@ class TestLadder:
 
     def test_scale_and_shift_where_four_anchors_do_not_determine_the_tilt(self):
         *_, recovery = self.recover([1, 2, 4, 3], [3.0, 5, 9, 7])
-        assert recovery.report.fallbacks == ("scale and shift without tilt: 1 of 1 regions",)
+        assert [f.code for f in recovery.report.fallbacks] == ["affine"]
         np.testing.assert_allclose(recovery.depth_m[0], [3, 5, 9, 7], rtol=1e-5)
 
     def test_scale_where_the_line_falls(self):
         *_, recovery = self.recover([1, 1.1, 1.2, 1.3, 1.1, 1.2], [4.0, 3, 2, 1.5, 3, 2])
-        assert recovery.report.fallbacks == ("scale only: 1 of 1 regions",)
+        assert [f.code for f in recovery.report.fallbacks] == ["scale"]
         ratio = recovery.depth_m[0] / torch.tensor([1, 1.1, 1.2, 1.3, 1.1, 1.2])
         torch.testing.assert_close(ratio, ratio[0].expand(6))
 
@@ -140,8 +140,8 @@ class TestLadder:
         mde_output, anchors, recovery = self.recover(
             [1, 20, 40, 30, 20, 30], [6.0, 5, 4, 4.5, 5.5, 5]
         )
-        assert recovery.report.fallbacks[0] == "Global's scale and shift: 1 of 1 regions"
-        assert recovery.report.fallbacks[1].startswith("Global: scale only: ")
+        assert recovery.report.fallbacks[0].text == "Global's scale and shift: 1 of 1 regions"
+        assert recovery.report.fallbacks[1].code == "global_scale_only"
         alone = Global()(mde_output, anchors)
         torch.testing.assert_close(recovery.depth_m, alone.depth_m)
 

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 import scalefield as sf
+from scalefield.basis.pretrained import load_generator
 from scalefield.cli import main
+from scalefield.io.weights import shipped
 from scalefield.mde.lite import load_lite
 from scalefield.methods import METHODS
-from scalefield.methods.basis import load_generator, shipped
 from scalefield.methods.field import load_field
 
 REPEAT = int(os.environ.get("SCALEFIELD_REPEAT", "1"))
@@ -50,7 +51,11 @@ def test_workers_do_not_matter(command, time, world, tmp_path):
 
 def test_weights_lie_where_products_do_not_depend_on_their_place():
     """From addresses that 16 does not divide, MKL multiplies otherwise, in the last digit."""
-    networks = [load_lite().network.net, *map(load_generator, shipped()), load_field("field").net]
+    networks = [
+        load_lite().network.net,
+        *map(load_generator, shipped("basis-")),
+        load_field("field").net,
+    ]
     for network in networks:
         placed = [t.data_ptr() % 16 for t in network.state_dict().values() if t.numel()]
         assert not any(placed)

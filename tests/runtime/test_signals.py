@@ -17,7 +17,8 @@ from scalefield import io
 from scalefield.cli import COMMANDS, main
 from scalefield.errors import InputError
 from scalefield.io import disk
-from scalefield.runtime.signals import ends_when_asked, until_interrupted
+from scalefield.runtime import signals
+from scalefield.runtime.signals import graceful_shutdown, until_interrupted
 
 SIGNALS = [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)]
 
@@ -145,7 +146,7 @@ def test_leaving_is_not_disturbed_by_a_request_that_is_repeated():
                 time.sleep(0.01)
             left.append(True)
 
-    with pytest.raises(SystemExit), ends_when_asked():
+    with pytest.raises(SystemExit), graceful_shutdown():
         leave()
     assert left
 
@@ -154,7 +155,7 @@ def test_an_alarm_that_somebody_else_has_set_is_set_again():
     before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_REAL, 100, 7)
     try:
-        with suppress(SystemExit), ends_when_asked():
+        with suppress(SystemExit), graceful_shutdown():
             worked_on("SIGTERM")
         assert signal.getsignal(signal.SIGALRM) == signal.SIG_IGN
         assert signal.getitimer(signal.ITIMER_REAL) == pytest.approx((100, 7), abs=1)
@@ -164,14 +165,14 @@ def test_an_alarm_that_somebody_else_has_set_is_set_again():
 
 
 def test_a_server_ends_well_by_hand_and_not_otherwise():
-    with ends_when_asked(), until_interrupted():
+    with graceful_shutdown(), until_interrupted():
         called_back("SIGINT")
         time.sleep(60)
-    with pytest.raises(SystemExit), ends_when_asked(), until_interrupted():
+    with pytest.raises(SystemExit), graceful_shutdown(), until_interrupted():
         signal.raise_signal(signal.SIGTERM)
 
 
-WATCHED = {module.__file__ for module in (disk, ending, tempfile)}
+WATCHED = {module.__file__ for module in (disk, signals, tempfile)}
 
 
 class At:
@@ -206,7 +207,7 @@ def interrupted_at(line: int, out: Path) -> tuple[int, dict[str, bytes]]:
     for name, data in OLD.items():
         (out / name).write_bytes(data)
     at = At(signal.SIGTERM, line)
-    with suppress(SystemExit), ends_when_asked():
+    with suppress(SystemExit), graceful_shutdown():
         sys.settrace(at)
         try:
             write(out)

@@ -4,7 +4,7 @@ import torch
 
 import scalefield as sf
 from scalefield.anchors import Anchors
-from scalefield.basis.cues import upsample
+from scalefield.basis.grids import upsample
 from scalefield.errors import InputError
 from scalefield.methods import METHODS
 from scalefield.web.edits import (
@@ -71,12 +71,12 @@ def test_files_hold_exactly_what_recover_gives(session, method: str) -> None:
 
 
 def test_anchors_on_holes_are_named(prepared) -> None:
-    from scalefield.api import bring_depth
+    from scalefield.inputs import from_array
 
     session = prepared(64, 48)
     depth = session.relative.output.mde_depth.numpy().copy()
     depth[:, :8] = np.nan
-    session.prepare(bring_depth(depth, "depth", session.image), "mine.npy")
+    session.prepare(from_array(depth, "depth", session.image), "mine.npy")
     anchors = Anchors([2, 20, 50], [5, 20, 40], [1.0, 2.0, 3.0])
     header, _ = apply_edit(session, Edit(anchors, "basis"))
     assert header["anchors"][0] == {"reason": "no relative depth here"}

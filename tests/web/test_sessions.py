@@ -86,12 +86,12 @@ def test_a_failure_is_told_and_leaves_nobody_waiting(
 
 
 def test_measurable_cells_are_off_the_frame_and_off_holes(prepared) -> None:
-    from scalefield.api import bring_depth
+    from scalefield.inputs import from_array
     from scalefield.web.sessions import measurable
 
     depth = np.linspace(1, 2, 320 * 240).reshape(240, 320)
     depth[:, :100] = np.nan
-    cells = measurable(bring_depth(depth, "depth", np.zeros((240, 320, 3), np.uint8)))
+    cells = measurable(from_array(depth, "depth", np.zeros((240, 320, 3), np.uint8)))
     assert cells.shape == (120, 160)
     assert cells.any()
     assert not cells[:, :50].any()

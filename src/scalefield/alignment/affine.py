@@ -14,17 +14,17 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from scalefield.alignment.uncertainty import (
-    Smoother,
-    at_lattice,
+    LinearSmoother,
+    at_coarse_pixels,
     fit_std,
     log_residuals,
-    sigma_log,
     to_image,
 )
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
+from scalefield.recovery import Fallback
 
-MIN_RELATIVE_SPREAD = 1e-6
+MIN_RELATIVE_RANGE = 1e-6
 """Samples whose x differ by less than this fraction of the largest say nothing about a shift."""
 
 RANSAC_HYPOTHESES = 2000
@@ -112,22 +112,39 @@ class Samples:
 
 @dataclass(frozen=True)
 class Affine:
-    """y = scale·x + shift, and the rung of the ladder that it stands on."""
+    """y = scale·x + shift, and which of these two parameters were fitted."""
 
     scale: float
     shift: float = 0.0
-    fallback: str = ""
-    """Why less than scale and shift was fitted, in words; empty for the full fit."""
+    model: Literal["affine", "scale", "constant"] = "affine"
+    """The parameters that were fitted: scale and shift, scale only, or shift only."""
+    reason: str = ""
+    """Why less than scale and shift was fitted; empty for the full fit."""
+
+    @property
+    def fallback(self) -> Fallback | None:
+        """The fallback to report; None for the full fit."""
+        match self.model:
+            case "affine":
+                return None
+            case "scale":
+                return Fallback("scale_only", f"scale only: {self.reason}")
+            case "constant":
+                return Fallback("constant_depth", f"constant depth: {self.reason}")
 
     def __call__(self, x: Any) -> Any:
         """The metric value of x, a number, an array or a tensor."""
         return self.scale * x + self.shift
 
     def design(self, x: Float64[np.ndarray, " n"]) -> Float64[np.ndarray, "n k"]:
-        """What y is linear in on this rung: x and one, x alone, or one alone."""
-        if not self.fallback:
-            return np.stack([x, np.ones_like(x)], axis=1)
-        return np.ones((len(x), 1)) if self.scale == 0 else x[:, None]
+        """The columns that y is linear in: x and one, x alone, or one alone."""
+        match self.model:
+            case "affine":
+                return np.stack([x, np.ones_like(x)], axis=1)
+            case "scale":
+                return x[:, None]
+            case "constant":
+                return np.ones((len(x), 1))
 
 
 def curve_std(
@@ -140,12 +157,12 @@ def curve_std(
     design: Callable[[Float64[np.ndarray, " n"]], Float64[np.ndarray, "n k"]],
 ) -> Float[Tensor, "h w"]:
     """std_log of a function of x, linear in the columns of a design, fitted by least squares."""
-    x = at_lattice(mde_output.in_space(space))
+    x = at_coarse_pixels(mde_output.in_space(space))
     fitted, predicted = (curve(torch.from_numpy(each)).numpy() for each in (samples.x, x))
     std_log = fit_std(
-        Smoother.of(design(samples.x), samples.weight),
+        LinearSmoother.of(design(samples.x), samples.weight),
         log_residuals(samples.y, fitted),
-        sigma_log(anchors)[samples.index],
+        anchors.sigma_log(0.0)[samples.index],
         (samples.y, predicted),
         design(x),
     )
@@ -161,7 +178,7 @@ def fit_affine(samples: Samples) -> Affine:
     x, y, w = samples.x, samples.y, samples.weight
     if len(samples) == 1:
         return fit_scale(samples, "one anchor")
-    if spread(x) < MIN_RELATIVE_SPREAD:
+    if relative_range(x) < MIN_RELATIVE_RANGE:
         return fit_scale(samples, "the relative depth is the same at every anchor")
     # Units of the largest values keep squares of extreme maps finite; centring keeps digits
     # that the textbook determinant N·Σx² − (Σx)² would lose.
@@ -179,9 +196,9 @@ def fit_scale(samples: Samples, reason: str) -> Affine:
     positive = samples.x > 0
     if not positive.any():
         why = "no anchor has a relative disparity above zero"
-        return Affine(0.0, float(np.median(samples.y)), f"constant depth: {why}")
+        return Affine(0.0, float(np.median(samples.y)), "constant", why)
     ratio = samples.y[positive] / samples.x[positive]
-    return Affine(float(np.median(ratio)), 0.0, f"scale only: {reason}")
+    return Affine(float(np.median(ratio)), 0.0, "scale", reason)
 
 
 def fit_ransac(samples: Samples, seed: int) -> tuple[Affine, Bool[np.ndarray, " n"]]:
@@ -218,7 +235,7 @@ def fit_ransac(samples: Samples, seed: int) -> tuple[Affine, Bool[np.ndarray, " 
     return fit_affine(samples[consensus]), consensus
 
 
-def spread(x: np.ndarray) -> float:
+def relative_range(x: np.ndarray) -> float:
     """The range of x as a fraction of its largest magnitude."""
     return float(np.ptp(x) / max(np.abs(x).max(), np.finfo(np.float64).tiny))
 

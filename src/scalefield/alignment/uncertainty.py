@@ -1,15 +1,15 @@
-"""How sure a linear fit is: its noise from leave-one-out residuals, brought to pixels by leverage.
+"""Standard deviation of a linear fit: noise from leave-one-out residuals, propagated to pixels.
 
 An aligner is, or is nearly, linear in its anchors: ŷ(q) = Σ S_i(q) y_i. Log-depths at anchors
-scatter about it by variances v + τ_i², where v is the MDE's and the model's, the same for all, and
-τ_i = σ_m / depth is the measurement's own where it is known. To first order in log-depth, whatever
-space was fitted,
+scatter about it with variances v + τ_i², where v is that of the MDE and the model, the same for
+all, and τ_i = σ_m / depth is that of the measurement, where it is known. To first order in
+log-depth, in whichever space the fit is,
 
     Var[log D(q) − log D̂(q)] = v + Σ (S_i(q) g_i / g(q))² (v + τ_i²),
 
-g being y in depth and in disparity and 1 in logarithms. Errors of an MDE are no noise: they are
-alike in neighbouring pixels. So v is estimated from residuals at anchors that were left out, which
-see those errors as an unmeasured pixel does.
+where g is y in depth and in disparity, and 1 in logarithms. Errors of an MDE are not independent
+noise: neighbouring pixels have similar errors. v is therefore estimated from residuals at anchors
+that were left out of the fit, because they have the errors of an unmeasured pixel.
 """
 
 from __future__ import annotations
@@ -23,25 +23,24 @@ import torch
 from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor
 
-from scalefield.anchors import Anchors
-
 PRIOR_STD = 0.3
-"""√v before any residual was seen, as with one anchor: about what MDEs err by once scaled."""
+"""Prior of √v, used alone with one anchor: the typical error of MDEs after scaling."""
 PRIOR_COUNT = 1.0
-"""Residuals that the prior counts for; it also keeps v above zero for a perfect fit."""
+"""Number of residuals that the prior counts for; it keeps v above zero for a perfect fit."""
 LARGEST_STD = 3.0
-"""A factor of 20 either way: first order says nothing beyond it."""
+"""Largest standard deviation, a factor of 20: the first-order formula is not valid beyond it."""
 EXACT = 1e-6
-"""An anchor with less than this of its leverage left decides its own fit, and tells nothing."""
+"""Anchors with 1 − leverage below this determine their own fit and are not used to estimate v."""
 LEFT_OUT = 128
-"""Anchors, at most, that local fits are tried without: enough for v within a few per cent."""
+"""Largest number of anchors left out in turn by local fits; v is then known to a few per cent."""
 STEP = 16
-"""Pixels between those at which std_log is computed; it is bilinear between."""
+"""Distance in pixels between the positions at which std_log is computed; it is interpolated
+bilinearly between them."""
 
 
 @dataclass(frozen=True, eq=False)
-class Smoother:
-    """θ = gain · y, which minimises Σ w (y − Xθ)² + θᵀPθ."""
+class LinearSmoother:
+    """The linear estimator θ = gain · y that minimises Σ w (y − Xθ)² + θᵀPθ."""
 
     design: Float64[np.ndarray, "n k"]
     gain: Float64[np.ndarray, "k n"]
@@ -52,8 +51,8 @@ class Smoother:
         design: Float64[np.ndarray, "n k"],
         weight: Float64[np.ndarray, " n"],
         penalty: Float64[np.ndarray, "k k"] | None = None,
-    ) -> Smoother:
-        """Of a design X; without a penalty P, the shortest θ where X does not determine it."""
+    ) -> LinearSmoother:
+        """The smoother of a design X; without a penalty P, θ has minimum norm if X is singular."""
         root = np.sqrt(weight)[:, None]
         if penalty is None:
             units = np.abs(design).max(axis=0)
@@ -71,15 +70,15 @@ class Smoother:
         """∂ŷ_i / ∂y_i, the diagonal of X · gain."""
         return (self.design * self.gain.T).sum(axis=1)
 
-    def spread(
+    def variance(
         self,
         design: Float64[np.ndarray, "p k"],
         noise: Float64[np.ndarray, " n"],
         unit: Float64[np.ndarray, " p"],
     ) -> Float64[np.ndarray, " p"]:
-        """Variance of design · θ, in these units, if each y has this standard deviation."""
+        """Variance of design · θ in these units, if each y has the standard deviation `noise`."""
         moved = self.gain * noise
-        with np.errstate(all="ignore"):  # what is predicted to be zero is unsure without limit
+        with np.errstate(all="ignore"):  # a prediction of zero has infinite relative variance
             covariance = product(moved, moved.T)
             return (product(design, covariance) * design).sum(axis=1) / unit**2
 
@@ -87,21 +86,14 @@ class Smoother:
 def product(
     a: Float64[np.ndarray, "n m"], b: Float64[np.ndarray, "m k"]
 ) -> Float64[np.ndarray, "n k"]:
-    """a · b by torch's threads: NumPy's own would fight with them for the cores."""
+    """a · b computed by torch, because NumPy's threads would compete with torch's for the cores."""
     return (torch.from_numpy(a) @ torch.from_numpy(b)).numpy()
-
-
-def sigma_log(anchors: Anchors) -> Float64[np.ndarray, " n"]:
-    """τ: each measurement's standard deviation of log-depth; zero where it is unknown."""
-    if anchors.sigma_m is None:
-        return np.zeros(len(anchors))
-    return anchors.sigma_m / anchors.depth_m
 
 
 def log_residuals(
     y: Float64[np.ndarray, " n"], fitted: Float64[np.ndarray, " n"]
 ) -> Float64[np.ndarray, " n"]:
-    """log y − log ŷ, at most `LARGEST_STD` either way, also where ŷ is not above zero."""
+    """log y − log ŷ, limited to ±`LARGEST_STD`; ŷ may be zero or negative."""
     ratio = np.maximum(fitted, 0) / y
     return -np.log(np.clip(ratio, np.exp(-LARGEST_STD), np.exp(LARGEST_STD)))
 
@@ -111,7 +103,7 @@ def noise_variance(
     inflation: Float64[np.ndarray, " n"],
     tau: Float64[np.ndarray, " n"],
 ) -> float:
-    """v, from log-residuals at left-out anchors and how much their variance exceeds v + τ²."""
+    """v from log-residuals at left-out anchors; `inflation` is their variance divided by v + τ²."""
     total = PRIOR_COUNT * PRIOR_STD**2 + float((left_out**2 / inflation).sum())
     least = PRIOR_COUNT * PRIOR_STD**2 / (PRIOR_COUNT + len(left_out))
     return max((total - float((tau**2).sum())) / (PRIOR_COUNT + len(left_out)), least)
@@ -120,7 +112,7 @@ def noise_variance(
 def fit_variance(
     residuals: Float64[np.ndarray, " n"],
     leverage: Float64[np.ndarray, " n"],
-    spread: Float64[np.ndarray, " n"],
+    propagated: Float64[np.ndarray, " n"],
     tau: Float64[np.ndarray, " n"],
 ) -> float:
     """v of a fit to all anchors, from S_ii and Σ_j (S_ij g_j / g_i)² at each of them.
@@ -128,47 +120,47 @@ def fit_variance(
     r / (1 − S_ii) is the residual of a fit without the anchor. Of unit noise the residual r has
     the variance 1 − 2 S_ii + Σ_j …, which for least squares is 1 − S_ii.
     """
-    left, seen = 1 - leverage, 1 - 2 * leverage + spread
+    left, seen = 1 - leverage, 1 - 2 * leverage + propagated
     telling = (left > EXACT) & (seen > EXACT)
     left_out = residuals[telling] / left[telling]
     return noise_variance(left_out, seen[telling] / left[telling] ** 2, tau[telling])
 
 
 def fit_std(
-    smoother: Smoother,
+    smoother: LinearSmoother,
     residuals: Float64[np.ndarray, " n"],
     tau: Float64[np.ndarray, " n"],
     slopes: tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " p"]],
     design: Float64[np.ndarray, "p k"],
 ) -> Float64[np.ndarray, " p"]:
-    """std_log at pixels with these rows of the design; `slopes` are g at anchors and pixels."""
+    """std_log at pixels with these rows of the design; `slopes` are g at anchors and at pixels."""
     at_anchors, at_pixels = slopes
-    unit = smoother.spread(smoother.design, at_anchors, at_anchors)
+    unit = smoother.variance(smoother.design, at_anchors, at_anchors)
     variance = fit_variance(residuals, smoother.leverage, unit, tau)
     noise = at_anchors * np.sqrt(variance + tau**2)
-    return total_std(variance, smoother.spread(design, noise, at_pixels))
+    return total_std(variance, smoother.variance(design, noise, at_pixels))
 
 
-def total_std(variance: float, spread: Any) -> Any:
-    """√(v + Σ (S g/g)² (v + τ²)), limited; `spread` is that sum, a number or an array."""
-    return np.fmin(np.sqrt(variance + spread), LARGEST_STD)
+def total_std(variance: float, propagated: Any) -> Any:
+    """√(v + Σ (S g/g)² (v + τ²)), limited to `LARGEST_STD`; `propagated` is that sum."""
+    return np.fmin(np.sqrt(variance + propagated), LARGEST_STD)
 
 
-def lattice(size: int) -> Int64[np.ndarray, " m"]:
-    """The rows, or columns, of the pixels at which std_log is computed, a `STEP` apart."""
+def coarse_positions(size: int) -> Int64[np.ndarray, " m"]:
+    """Rows or columns of the pixels at which std_log is computed, a `STEP` apart."""
     return np.arange(min(STEP // 2, size - 1), size, STEP)
 
 
-def lattice_pixels(
+def coarse_pixels(
     shape: tuple[int, int],
 ) -> tuple[Int64[np.ndarray, " p"], Int64[np.ndarray, " p"]]:
-    """Row and column of each of them, in row order."""
-    rows, columns = np.meshgrid(*map(lattice, shape), indexing="ij")
+    """Row and column of each pixel at which std_log is computed, in row order."""
+    rows, columns = np.meshgrid(*map(coarse_positions, shape), indexing="ij")
     return rows.reshape(-1), columns.reshape(-1)
 
 
-def at_lattice(mde_map: Float[Tensor, "h w"]) -> Float64[np.ndarray, " p"]:
-    """The map's values there, in row order; the median of the known ones where there is none."""
+def at_coarse_pixels(mde_map: Float[Tensor, "h w"]) -> Float64[np.ndarray, " p"]:
+    """The map's values at `coarse_pixels`; unknown values are replaced by the median."""
     first = (min(STEP // 2, n - 1) for n in mde_map.shape)
     rows, columns = (slice(start, None, STEP) for start in first)
     values = mde_map[rows, columns].double().cpu().numpy().reshape(-1)
@@ -181,7 +173,7 @@ def at_lattice(mde_map: Float[Tensor, "h w"]) -> Float64[np.ndarray, " p"]:
 def to_image(
     std_log: Float64[np.ndarray, " p"], shape: tuple[int, int], device: torch.device
 ) -> Float[Tensor, "h w"]:
-    """Values on the lattice brought to every pixel, bilinearly, and held beyond its ends."""
+    """Values at `coarse_pixels` interpolated bilinearly to every pixel, constant beyond them."""
     down, across = (_between(n).to(device) for n in shape)
     coarse = torch.from_numpy(std_log.astype(np.float32)).to(device)
     return down @ coarse.view(down.shape[1], across.shape[1]) @ across.T
@@ -189,12 +181,12 @@ def to_image(
 
 @lru_cache(maxsize=16)
 def _between(size: int) -> Float32[Tensor, "size m"]:
-    """The matrix that interpolates values on the lattice to 0 … size − 1."""
-    nodes = lattice(size)
+    """The matrix that interpolates values at `coarse_positions` to 0 … size − 1."""
+    nodes = coarse_positions(size)
     weights = [np.interp(np.arange(size), nodes, unit) for unit in np.eye(len(nodes))]
     return torch.from_numpy(np.stack(weights, axis=1).astype(np.float32))
 
 
-def chosen(n: int) -> Int64[np.ndarray, " m"]:
-    """Indices of the anchors that a local fit is tried without: all, or `LEFT_OUT` of them."""
+def left_out_indices(n: int) -> Int64[np.ndarray, " m"]:
+    """Indices of the anchors that are left out in turn: all, or `LEFT_OUT` of them."""
     return np.unique(np.linspace(0, n - 1, min(n, LEFT_OUT)).round().astype(np.int64))

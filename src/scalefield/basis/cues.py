@@ -1,7 +1,4 @@
-"""Cues X(x) = [F, log D, ∇log D, x] on the generator's grid, and the way between grid and image.
-
-Grids follow `interpolate(align_corners=False)`: cell centres at (i + 0.5) / size of the image.
-"""
+"""Cues X(x) = [F, log D, ∇log D, x] on the generator's grid."""
 
 from __future__ import annotations
 
@@ -10,17 +7,10 @@ import torch.nn.functional as nnf
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-GRID_CELLS = 160
-"""Cells along the image's longer side: a quarter of 640 pixels."""
+from scalefield.basis.grids import GRID_CELLS, grid_shape
 
 LOG_DEPTH_LIMIT = 6.0
 """Centred log-depth is held within ±6, a factor of 400 around the image's median."""
-
-
-def grid_shape(height: int, width: int, cells: int = GRID_CELLS) -> tuple[int, int]:
-    """The generator's grid for an image: `cells` along the longer side, never finer than pixels."""
-    scale = min(1.0, cells / max(height, width))
-    return max(1, round(height * scale)), max(1, round(width * scale))
 
 
 def grid_log_depth(
@@ -60,30 +50,3 @@ def geometric_cues(log_depth: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 5 h 
     v = (2 * torch.arange(height, device=log_depth.device).to(log_depth.dtype) + 1) / height - 1
     u, v = (c.expand(batch, 1, height, width) for c in (u, v[:, None]))
     return torch.cat([log_depth, du, dv, u, v], dim=1)
-
-
-def upsample(maps: Float[Tensor, "b k hg wg"], shape: tuple[int, int]) -> Float[Tensor, "b k h w"]:
-    """Bilinear interpolation from the grid to the image."""
-    return nnf.interpolate(maps, size=shape, mode="bilinear", align_corners=False)
-
-
-def sample(
-    maps: Float[Tensor, "b k hg wg"], pixels: Float[Tensor, "b n 2"], shape: tuple[int, int]
-) -> Float[Tensor, "b n k"]:
-    """Values of `upsample(maps, shape)` at pixels (u, v), without making the large map."""
-    return sample_at(maps, to_unit(pixels, shape))
-
-
-def to_unit(pixels: Float[Tensor, "*b 2"], shape: tuple[int, int]) -> Float[Tensor, "*b 2"]:
-    """Pixels (u, v), centres at integers, as positions in −1 … 1 over the image."""
-    height, width = shape
-    return (pixels + 0.5) * pixels.new_tensor([2 / width, 2 / height]) - 1
-
-
-def sample_at(
-    maps: Float[Tensor, "b k hg wg"], positions: Float[Tensor, "b n 2"]
-) -> Float[Tensor, "b n k"]:
-    """Bilinear samples at positions in −1 … 1 over the image."""
-    where = positions[:, None].to(maps.dtype)
-    values = nnf.grid_sample(maps, where, "bilinear", "border", align_corners=False)
-    return values[:, :, 0].transpose(1, 2)  # (b, k, 1, n) → (b, n, k)

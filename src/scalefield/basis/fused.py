@@ -17,8 +17,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from scalefield.basis import triton_kernels as kernels
-from scalefield.basis.cues import LOG_DEPTH_LIMIT, grid_shape
-from scalefield.basis.generator import Generator, ResidualBlock
+from scalefield.basis.cues import LOG_DEPTH_LIMIT
+from scalefield.basis.generator import Generator
+from scalefield.basis.grids import grid_shape
+from scalefield.basis.trunk import ResidualBlock
 
 PARTS = 32
 """Into so many parts, at most, an image is cut for its sums."""
@@ -58,8 +60,8 @@ class FusedGenerator:
         self.stem = torch.cat([cues, stem.weight[:, :reduced]], dim=1)
         self.stem = self.stem.to(memory_format=torch.channels_last)
         if reduced:
-            norm: Any = generator.feature_norm
-            projection: Any = generator.feature_projection
+            norm: Any = generator.feature_projection.norm
+            projection: Any = generator.feature_projection.conv
             self.eps = norm.eps
             weight = projection.weight[:, :, 0, 0].float()
             self.projection = (weight * norm.weight.float()).T.contiguous().to(self.dtype)

@@ -6,12 +6,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from scalefield.basis.generator import Generator
 from scalefield.errors import InputError
 from scalefield.io import write_atomic
+from scalefield.io.weights import find_shipped, shipped
 from scalefield.mde.hub import find_weights
 
 CARD = """---
@@ -78,6 +82,20 @@ class Card:
             data=self.data,
             figures=_table(self.figures),
         )
+
+
+@lru_cache(maxsize=8)
+def load_generator(name: str | Path, device: torch.device | str = "cpu") -> Generator:
+    """A generator by shipped name, folder or hub id `owner/name[@revision]`, on that device."""
+    folder = find_shipped(name)
+    if folder is not None:
+        return Generator.load(folder).to(device)
+    if not Path(name).is_dir() and str(name).count("/") != 1:
+        raise InputError(
+            f"no generator {str(name)!r}: not a folder, nor a hub id owner/name, nor one of "
+            f"{shipped('basis-')}"
+        )
+    return from_pretrained(str(name)).to(device)
 
 
 def from_pretrained(source: str) -> Generator:

@@ -18,12 +18,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.basis.cues import grid_log_depth, sample_at, upsample
+from scalefield.basis.cues import grid_log_depth
 from scalefield.basis.generator import Generator
+from scalefield.basis.grids import sample_at, upsample
+from scalefield.basis.pretrained import load_generator
 from scalefield.basis.ridge import solve
-from scalefield.errors import InputError, brief
-from scalefield.methods.basis import load_generator
-from scalefield.runtime.devices import fastest_kernels, full_precision, usable
+from scalefield.errors import InputError, one_line
+from scalefield.runtime.devices import check_device, fastest_kernels, full_precision
 
 WARM_UP = 3
 """Runs before a capture, in which libraries choose their kernels and open their pools."""
@@ -80,7 +81,7 @@ def fused_steps(generator: Generator) -> Steps:
     except ImportError:
         return torch_steps(generator)
     except (RuntimeError, OSError, SubprocessError) as e:  # for one, it wants a C compiler
-        warnings.warn(f"Triton does not work here ({brief(e)}): slower without", stacklevel=3)
+        warnings.warn(f"Triton does not work here ({one_line(e)}): slower without", stacklevel=3)
         return torch_steps(generator)
     return steps
 
@@ -154,7 +155,7 @@ class Live:
             )
         if not dtype.is_floating_point:
             raise InputError(f"dtype must be a floating type, found {dtype}")
-        device = usable(str(device))
+        device = check_device(str(device))
         # A copy: the caller's stays where and what it is.
         self.generator = copy.deepcopy(generator).to(device, dtype).eval()
         self.generator.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -20,5 +20,5 @@ def anchor_weights(anchors: Anchors) -> Float64[np.ndarray, " n"]:
     """ω: one each, or inverse variances of log-depth, scaled so that their mean is one."""
     if anchors.sigma_m is None:
         return np.ones(len(anchors))
-    precision = (anchors.depth_m / anchors.sigma_m) ** 2
+    precision = anchors.sigma_log(0.0) ** -2
     return precision / precision.mean()

@@ -12,19 +12,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int64
 from scipy.linalg import qr
 from scipy.ndimage import maximum_filter, minimum_filter
 
-from scalefield.anchor_sampling import REGIMES, grid_shape
-from scalefield.benchmark.method_spec import open_mde
+from scalefield.anchor_sampling import REGIMES, anchor_grid_shape
 from scalefield.benchmark.metrics import Truth
-from scalefield.datasets import Dataset, Frame
+from scalefield.datasets import Frame
+from scalefield.datasets.source import FrameSource
 from scalefield.errors import InputError
-from scalefield.mde import MDE, MDEOutput
+from scalefield.mde import MDEOutput
 
 REGION_CELLS = {regime: sum(limits) // 2 for regime, limits in REGIMES.items()}
 """Cells of each regime's grid: as many as it has anchors."""
@@ -245,7 +244,7 @@ def _decompose(
     parts["position"] = added @ (added.T @ y)
     left = y - sum(parts.values())
     for name, cells in zip(REGION_PARTS, REGION_CELLS.values(), strict=True):
-        cell = pixels.cells(grid_shape(cells, pixels.shape))
+        cell = pixels.cells(anchor_grid_shape(cells, pixels.shape))
         means = np.bincount(cell, left) / np.maximum(np.bincount(cell), 1)
         parts[name] = means[cell]
         left = left - parts[name]
@@ -293,23 +292,14 @@ def diagnose(frame: Frame, mde_output: MDEOutput) -> ImageDiagnosis:
 
 @dataclass(frozen=True, eq=False)
 class Diagnoser:
-    """All that a process needs to diagnose frames; the MDE is loaded once."""
+    """Diagnoses frames; the MDE is loaded once per process."""
 
-    dataset: Dataset
-    source: MDE | str
-    """The estimator, or what `open_mde` is to open."""
-    device: str = "cpu"
-    cache: Path | None = None
-
-    @cached_property
-    def mde(self) -> MDE:
-        """The estimator."""
-        return open_mde(self.source, self.device, self.cache)
+    source: FrameSource
+    """Frames and their relative depth."""
 
     def __call__(self, name: str) -> ImageDiagnosis | str:
-        """The frame's analysis, or why it has none."""
+        """The frame's analysis, or the reason why it has none."""
         try:
-            frame = self.dataset.load(name)
-            return diagnose(frame, self.mde(frame.image))
+            return diagnose(*self.source.load(name))
         except InputError as e:
             return str(e)

@@ -61,7 +61,7 @@ class Picture:
 
 def write_gallery(evaluator: Evaluator) -> list[Entry]:
     """Recover and keep the images that images.csv names worst, median and best."""
-    dataset, out = evaluator.dataset, evaluator.out
+    dataset, out = evaluator.source.dataset, evaluator.out
     scores = Scores.of(read_scores(out / "images.csv"), evaluator.evaluation.labels)
     condition = next(c for c in PREFERRED if c in scores.conditions)
     wanted: dict[str, list[tuple[str, str, float]]] = {}
@@ -72,7 +72,7 @@ def write_gallery(evaluator: Evaluator) -> list[Entry]:
     entries: list[Entry] = []
     for i, (name, shown) in enumerate(sorted(wanted.items())):
         frame = dataset.load(name)
-        mde_output = evaluator.mde(frame.image)
+        mde_output = evaluator.source.mde(frame.image)
         anchors = dict(evaluator.anchor_sets(frame))[condition]
         factor = -(-frame.image.shape[1] // WIDTH)
         points = np.stack([anchors.u, anchors.v], axis=1) / factor

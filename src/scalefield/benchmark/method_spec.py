@@ -1,4 +1,4 @@
-"""Methods and estimators as a user names them: by name, with options, or by an import path."""
+"""Rows of a result table, parsed from text: a label, a method with options, conditions."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import ast
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from scalefield.anchor_sampling import REGIMES
 from scalefield.errors import InputError
-from scalefield.mde import MDE, load_mde
-from scalefield.mde.cache import MDECache
-from scalefield.methods import METHODS, Method, make_method
+from scalefield.methods import METHODS, as_method, make_method
+from scalefield.recovery import Method
+from scalefield.validation import import_object
 
 
 @dataclass(frozen=True)
@@ -65,11 +63,11 @@ class MethodSpec:
         if ":" not in self.method:
             return make_method(self.method, **self.options)
         imported = import_object(self.method)
-        return imported(**self.options) if self.options else imported
+        return as_method(imported(**self.options) if self.options else imported)
 
 
 def parse_methods(texts: Sequence[str]) -> tuple[MethodSpec, ...]:
-    """The rows of a table; `all` stands for every method of the package with its defaults."""
+    """The rows of a table; `all` means every method of the package with its defaults."""
     specs = []
     for text in texts:
         specs += [MethodSpec(n, n) for n in METHODS] if text == "all" else [MethodSpec.parse(text)]
@@ -92,24 +90,3 @@ def _parse_options(text: str, arguments: str) -> dict[str, Any]:
         except ValueError:
             options[str(keyword.arg)] = ast.get_source_segment(source, keyword.value)
     return options
-
-
-def import_object(path: str) -> Any:
-    """What `module:name` names."""
-    module, _, name = path.partition(":")
-    try:
-        found: Any = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as e:
-        raise InputError(f"{path} cannot be imported: {e}") from None
-    return found
-
-
-def open_mde(source: MDE | str, device: str = "cpu", cache: Path | None = None) -> MDE:
-    """An estimator, given itself, by what `load_mde` takes or by an import path, and cached."""
-    loaded = source
-    if isinstance(loaded, str):
-        by_path = ":" in loaded
-        loaded = import_object(loaded) if by_path else load_mde(loaded, device=device)
-    return loaded if cache is None else MDECache(cache, loaded)

@@ -1,8 +1,8 @@
-"""The benchmark's first loop: every method on every frame, one file of sums a frame.
+"""The first loop of the benchmark: every method on every frame, with one file of sums per frame.
 
-The second loop, `scoring`, reads nothing but these files. A frame's file appears whole or not at
-all and depends on nothing but the configuration and the frame, so the loop may be killed, started
-again, and shared by processes and machines.
+The second loop, `score`, reads only these files. A frame's file is written atomically and depends
+only on the configuration and the frame, so that the loop can be killed, continued, and divided
+among processes and machines.
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ from tqdm import tqdm
 from scalefield.anchor_sampling import DROP_SEQUENCE, REGIMES, drop_anchors, sample_anchors
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
-from scalefield.benchmark.method_spec import MethodSpec, open_mde
+from scalefield.benchmark.method_spec import MethodSpec
 from scalefield.benchmark.metrics import Truth, coverage_sums, sums
-from scalefield.datasets import Dataset, Frame
-from scalefield.datasets.splits import thin, write_list
+from scalefield.datasets import Frame
+from scalefield.datasets.source import FrameSource
+from scalefield.datasets.splits import write_list
 from scalefield.errors import InputError
 from scalefield.io import read_json, write_atomic, write_json
-from scalefield.mde import MDE, MDEOutput
-from scalefield.methods import Method
-from scalefield.methods.basis import Basis
-from scalefield.methods.field import Field
-from scalefield.recovery import Recovery
+from scalefield.io.run_folder import as_json, config_differences
+from scalefield.mde import MDEOutput
+from scalefield.recovery import Method, Recovery
 from scalefield.runtime.provenance import commit
-from scalefield.runtime.workers import each
+from scalefield.runtime.workers import map_frames
 
 FORMAT = 1
-"""Of the files in an output folder; another number means that they must not be mixed."""
+"""Version of the files in an output folder; files of different versions are not mixed."""
 
 DISTANCE_EDGES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 """Bins of the distance to the nearest anchor, in image diagonals."""
@@ -48,23 +47,23 @@ DISTANCE_EDGES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is measured. Two runs whose evaluations are equal may share an output folder."""
+    """What is measured. Runs with equal evaluations may share an output folder."""
 
     name: str
-    """How tables call the data."""
+    """Name of the data in tables."""
     dataset: str
-    """The layout they are read in."""
+    """Layout of the dataset."""
     split: str
     mde: str
-    """How tables call the estimator; its weights' revision is recorded with every frame."""
+    """Name of the estimator in tables; the revision of its weights is recorded with every frame."""
     methods: tuple[MethodSpec, ...]
     regimes: tuple[str, ...]
     drop: bool
     """Whether the drop-anchor sequence is run as well."""
     seed: int
-    """Of the anchors."""
+    """Seed of the anchors."""
     ranges_m: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Depth ranges given for the folder layout."""
+    """Depth ranges by source, for the folder layout."""
     cached: bool = False
     """Whether the MDE's outputs go through the cache, which rounds features to float16."""
 
@@ -95,7 +94,7 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return json.loads(json.dumps({"format": FORMAT, **dataclasses.asdict(self)}))
+        return as_json({"format": FORMAT, **dataclasses.asdict(self)})
 
 
 # ---- one frame -------------------------------------------------------------------------------
@@ -103,20 +102,14 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class Evaluator:
-    """All that a process needs to evaluate frames; methods and MDE are loaded once."""
+    """Evaluates frames; methods and MDE are loaded once per process."""
 
-    dataset: Dataset
+    source: FrameSource
+    """Frames and their relative depth."""
     evaluation: Evaluation
+    """What is measured."""
     out: Path
-    source: MDE | str
-    """The estimator, or what `open_mde` is to open."""
-    device: str = "cpu"
-    cache: Path | None = None
-
-    @cached_property
-    def mde(self) -> MDE:
-        """The estimator."""
-        return open_mde(self.source, self.device, self.cache)
+    """Output folder."""
 
     @cached_property
     def commit(self) -> str | None:
@@ -129,12 +122,12 @@ class Evaluator:
         return [(spec, spec.make()) for spec in self.evaluation.methods]
 
     def __call__(self, name: str) -> str | None:
-        """Write the frame's files; the value is the reason where the frame has no result."""
+        """Write the frame's files; returns the error if the frame has no result."""
         timings: dict[str, float] = {}
         try:
-            frame = self.dataset.load(name)
+            frame = self.source.dataset.load(name)
             start = time.perf_counter()
-            mde_output = self.mde(frame.image)
+            mde_output = self.source.mde(frame.image)
             timings["mde"] = _milliseconds(start)
             record = self.evaluate(frame, mde_output, timings)
         except InputError as e:
@@ -197,17 +190,18 @@ class Evaluator:
 
 
 def frame_file(out: Path, name: str) -> Path:
-    """Where the sums of a frame are."""
+    """The file with the sums of a frame."""
     return out / "frames" / f"{name}.json"
 
 
 def with_labels(spec: MethodSpec, method: Method, frame: Frame) -> Method | None:
-    """The method with the frame's labels where it wants some; None where there are none."""
-    if getattr(method, "labels", 0) is not None or "superpixels" in spec.options:
+    """The method with the frame's labels if it wants labels; None if the frame has none.
+
+    A row that sets `superpixels` asks for superpixels instead of labels.
+    """
+    if not method.wants_labels or "superpixels" in spec.options:
         return method
-    if frame.labels is None:
-        return None
-    return dataclasses.replace(method, labels=frame.labels)  # type: ignore[type-var]
+    return None if frame.labels is None else method.with_labels(frame.labels)
 
 
 def _sums(
@@ -224,15 +218,15 @@ def _sums(
     clamped = np.clip(predicted, *range_m)
     report = recovery.report
     cell: dict[str, Any] = {
-        "fallbacks": list(report.fallbacks),
+        "fallbacks": [dataclasses.asdict(each) for each in report.fallbacks],
         "limited_pixels": report.limited_pixels,
         "clamped": sums(clamped, truth),
     }
     if not np.array_equal(clamped, predicted):
-        cell["raw"] = sums(predicted, truth)  # else it is the same
+        cell["raw"] = sums(predicted, truth)  # otherwise equal to clamped
     if recovery.std_log is not None:
         std_log = torch.as_tensor(recovery.std_log).cpu().numpy()[scored]
-        # The interval is around what the method said, not around what clamping made of it.
+        # The interval is around the prediction of the method, before clamping.
         cell["coverage"] = coverage_sums(predicted, std_log, truth)
     if distance is not None:
         relative = np.abs(clamped - truth.depth_m) * truth.inverse
@@ -247,7 +241,7 @@ def _spectrum(recovery: Recovery, mde_output: MDEOutput, anchors: Anchors) -> di
     """K and the spectral statistics of a recovery with basis maps."""
     if recovery.basis_maps is None or recovery.gating is None:
         return {}
-    from scalefield.basis.cues import sample
+    from scalefield.basis.grids import sample
     from scalefield.basis.spectral import spectral_statistics
 
     maps, gating = (torch.as_tensor(m).double() for m in (recovery.basis_maps, recovery.gating))
@@ -281,34 +275,30 @@ def run(
     overwrite: bool = False,
     progress: bool = False,
 ) -> list[str]:
-    """Evaluate what is not there yet; the value is the names of the frames asked for.
+    """Evaluate the frames without a result; returns the names of all frames that were asked for.
 
-    Frames are spread evenly over the split where there is a `limit`. `shard` (i, n) takes every
-    n-th of them, for several machines on one folder. Frames that failed before are tried again.
+    `limit` takes evenly spaced frames of the split. `shard` (i, n) takes every n-th of them, for
+    several machines on one folder. Frames that failed before are tried again.
     """
-    dataset, evaluation, out = evaluator.dataset, evaluator.evaluation, evaluator.out
+    source, evaluation, out = evaluator.source, evaluator.evaluation, evaluator.out
     if workers < 1 or not 0 <= shard[0] < shard[1] or (limit is not None and limit < 1):
         raise InputError(
             "workers and limit must be at least 1 and shard i/n have 0 ≤ i < n, "
             f"found workers {workers}, limit {limit}, shard {shard[0]}/{shard[1]}"
         )
-    names = dataset.names(evaluation.split)
+    names = source.names(evaluation.split, limit=limit)
     if not names:
-        raise InputError(f"the split {evaluation.split} of {dataset.name} has no frame")
-    names = names if limit is None else thin(names, limit)
+        raise InputError(f"the split {evaluation.split} of {source.dataset.name} has no frame")
     for spec in evaluation.methods:
-        # A misspelt option, or weights that are not there, is better said before all the work.
-        method = spec.make()
-        if isinstance(method, Basis | Field):
-            method.load()
+        spec.make().prepare()  # wrong options and missing weights fail before the work starts
     claim(out, evaluation, overwrite=overwrite)
     write_list(out / "frames.txt", names)
     pending = [n for n in names[shard[0] :: shard[1]] if not _done(frame_file(out, n))]
-    _ = evaluator.commit  # one for all workers, whatever happens to the source tree meanwhile
+    _ = evaluator.commit  # read once, before the source tree can change
     bar = tqdm(total=len(names[shard[0] :: shard[1]]), unit="frame", disable=not progress)
     bar.update(bar.total - len(pending))
     with bar:
-        for name, error in each(evaluator, pending, workers):
+        for name, error in map_frames(evaluator, pending, workers):
             if error:
                 bar.write(f"no result for {name}: {error}", file=sys.stderr)
             bar.update()
@@ -316,24 +306,21 @@ def run(
 
 
 def claim(out: Path, evaluation: Evaluation, *, overwrite: bool) -> None:
-    """Make the folder this evaluation's own; one that holds another's results is refused."""
-    path, wanted = out / "config.json", evaluation.as_dict()
-    if path.exists():
-        found = read_json(path)
-        if not isinstance(found, dict):
-            raise InputError(f"{path}: not a configuration of evaluate")
-        differing = [k for k in wanted if found.get(k) != wanted[k]]
-        if not differing:
-            return
-        if not overwrite:
-            raise InputError(
-                f"{out} holds results of another configuration ({', '.join(differing)} differ); "
-                "choose another --out, or discard them with --overwrite"
-            )
-        for old in ("frames", "timings", "gallery"):
-            for file in sorted((out / old).rglob("*.*")):
+    """Record the configuration in the folder; results of another configuration are refused."""
+    path = out / "config.json"
+    differing = config_differences(path, evaluation.as_dict())
+    if differing == []:
+        return
+    if differing and not overwrite:
+        raise InputError(
+            f"{out} holds results of another configuration ({', '.join(differing)} differ); "
+            "choose another --out, or discard them with --overwrite"
+        )
+    if differing:
+        for folder in ("frames", "timings", "gallery"):
+            for file in sorted((out / folder).rglob("*.*")):
                 file.unlink()
-    write_json(path, wanted)
+    write_json(path, evaluation.as_dict())
 
 
 def _done(path: Path) -> bool:

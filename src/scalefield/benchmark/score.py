@@ -17,15 +17,8 @@ import numpy as np
 from jaxtyping import Float64
 
 from scalefield.anchor_sampling import REGIMES
-from scalefield.benchmark.metrics import (
-    COVERAGE,
-    METRICS,
-    Resampling,
-    blocks,
-    coverage,
-    metrics,
-    paired_test,
-)
+from scalefield.benchmark.bootstrap import Resampling, blocks, paired_test
+from scalefield.benchmark.metrics import COVERAGE, METRICS, coverage, metrics
 from scalefield.benchmark.run import DISTANCE_EDGES, frame_file
 from scalefield.errors import InputError
 from scalefield.io import read_bytes, read_json, write_atomic, write_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from scalefield.geometry.colmap import ColmapFrame
 
 
-UNSURE = (
-    "EXIF turns the picture in a way that its size does not show; the model is taken to be made of "
-    "the pixels as they are stored, which is how COLMAP reads them"
+AMBIGUOUS_ORIENTATION = (
+    "EXIF rotates the picture, and its size does not show whether the model was made from the "
+    "rotated or the stored pixels; the stored ones are assumed, because COLMAP reads those"
 )
+AMBIGUOUS_CODE = "ambiguous_orientation"
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,13 @@ def _complaints(
 ) -> Iterator[str]:
     yield from (f"{name} is too poor: {count} usable points" for name, count in poor.items())
     yield from failed.values()
-    unsure = sum(UNSURE in record["warnings"] for record in done.values())
-    if unsure:
-        yield f"of {unsure} images, {UNSURE}"
+    ambiguous = sum(
+        warning["code"] == AMBIGUOUS_CODE
+        for record in done.values()
+        for warning in record["warnings"]
+    )
+    if ambiguous:
+        yield f"for {ambiguous} images: {AMBIGUOUS_ORIENTATION}"
     if any(frame.distorted for frame in rich):
         yield (
             "the cameras have lens distortion, which splatting trainers refuse; --undistort "
@@ -174,6 +179,7 @@ class _Recover:
         from scalefield.export.splatting import write_npy_depth
         from scalefield.geometry.exif import Orientation
         from scalefield.io import read_image
+        from scalefield.recovery import Warning
 
         path = self.images / frame.name
         image = read_image(path)  # upright, as estimators know the world
@@ -183,12 +189,15 @@ class _Recover:
         recovery = recover_from(self.mde(image), anchors, self.method).numpy()
         write_npy_depth(self.folder / f"{stem}.npy", turn.stored(recovery.depth_m))
         report = recovery.report
+        warnings = report.warnings
+        if not certain:
+            warnings = (*warnings, Warning(AMBIGUOUS_CODE, AMBIGUOUS_ORIENTATION))
         return {
             "anchors": report.anchors_used,
             "median_residual": float(np.expm1(np.median(np.abs(report.residuals_log)))),
             # Not the minimum: a single absurd pixel must not take all the 16 bits.
             "nearest": float(np.nanpercentile(recovery.depth_m, 0.1)),
             "hole_pixels": report.hole_pixels,
-            "fallbacks": list(report.fallbacks),
-            "warnings": [*report.warnings, *([] if certain else [UNSURE])],
+            "fallbacks": [asdict(fallback) for fallback in report.fallbacks],
+            "warnings": [asdict(warning) for warning in warnings],
         }

@@ -1,4 +1,4 @@
-"""Which frames an estimator is run over, or trained on: flags that several commands share."""
+"""Flags that several commands share: a dataset and an estimator."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from scalefield.errors import InputError
 
 if TYPE_CHECKING:
     from scalefield.datasets import Dataset
+    from scalefield.datasets.source import FrameSource
 
 Layout = Literal["folder", "kitti", "urbansyn", "sunrgbd"]
 Ranges = Annotated[tuple[str, ...], tyro.conf.arg(metavar="SOURCE=NEAR,FAR")]
@@ -31,25 +32,31 @@ class DataOptions:
     dataset: Layout = "folder"
     """The layout of that folder."""
     name: str | None = None
-    """How tables call the data; the layout's name if left out."""
+    """Name of the data in tables; by default the name of the layout."""
     range: Ranges = ()
     """Depth ranges in metres of a folder's sources, e.g. kitti=0.1,80 '*=0.1,10'."""
     device: str = "cpu"
-    """Where the MDE runs: cpu, cuda, cuda:1, …"""
+    """Device of the MDE: cpu, cuda, cuda:1, …"""
     cache: Path | None = None
-    """Keep the MDE's outputs in this folder, for other runs with the same images."""
+    """Folder that keeps the MDE's outputs for other runs with the same images."""
     workers: int = os.cpu_count() or 1
     """Processes."""
     limit: int | None = None
-    """Take only so many frames, spread over the split."""
+    """Take only this many frames, evenly spaced over the split."""
 
     def open(self) -> Dataset:
-        """The reader of the dataset; from now on modules are also found beside the user."""
+        """The reader of the dataset. Adds the current folder to the module search path."""
         from scalefield.datasets import open_dataset
 
-        # As for `python -m`: your own module:function is found beside you, by the workers too.
+        # As `python -m` does: a module:function in the current folder is found, by workers too.
         sys.path.insert(0, str(Path.cwd()))
         return open_dataset(self.dataset, self.root, self.ranges_m)
+
+    def source(self) -> FrameSource:
+        """The frames of the dataset with the estimator's outputs."""
+        from scalefield.datasets.source import FrameSource
+
+        return FrameSource(self.open(), self.mde, self.device, self.cache)
 
     @property
     def ranges_m(self) -> dict[str, tuple[float, float]]:
@@ -58,12 +65,12 @@ class DataOptions:
 
     @property
     def data_name(self) -> str:
-        """How tables call the data."""
+        """Name of the data in tables."""
         return self.name or self.dataset
 
     @property
     def mde_name(self) -> str:
-        """How tables call the estimator. A file goes by its stem: where it lies is private."""
+        """Name of the estimator in tables. For a file it is the stem: its folder may be private."""
         path = Path(self.mde)
         return path.stem if path.suffix in (".onnx", ".json") or path.is_dir() else self.mde
 
@@ -76,9 +83,9 @@ def parse_ranges(texts: Iterable[str]) -> dict[str, tuple[float, float]]:
         try:
             nearest, farthest = (float(x) for x in limits.split(","))
         except ValueError:
-            raise InputError(f"--range wants SOURCE=NEAR,FAR in metres, found {text!r}") from None
+            raise InputError(f"--range must be SOURCE=NEAR,FAR in metres, found {text!r}") from None
         if not 0 < nearest < farthest < float("inf"):
-            raise InputError(f"--range {text}: a depth range grows from above 0")
+            raise InputError(f"--range {text}: wanted 0 < NEAR < FAR")
         if source in ranges:
             raise InputError(f"--range {source} is given twice")
         ranges[source] = nearest, farthest

@@ -38,21 +38,19 @@ class DiagnoseCommand:
         from scalefield.benchmark.report.diagnosis_figures import take_apart
         from scalefield.benchmark.report.diagnosis_page import ranked, write_page
         from scalefield.benchmark.score import readable
-        from scalefield.datasets.splits import thin
         from scalefield.errors import InputError
         from scalefield.io import write_atomic
-        from scalefield.runtime.workers import each
+        from scalefield.runtime.workers import map_frames
 
         data = self.data
         if data.workers < 1 or (data.limit is not None and data.limit < 1):
             raise InputError("--workers and --limit must be at least 1")
-        dataset = data.open()
-        names = list(dict.fromkeys(n for split in self.splits for n in dataset.names(split)))
-        names = names if data.limit is None else thin(names, data.limit)
-        diagnoser = Diagnoser(dataset, data.mde, data.device, data.cache)
+        source = data.source()
+        names = source.names(*self.splits, limit=data.limit)
+        diagnoser = Diagnoser(source)
         results: dict[str, ImageDiagnosis | str] = {}
         for name, found in tqdm(
-            each(diagnoser, names, data.workers), total=len(names), unit="frame", disable=None
+            map_frames(diagnoser, names, data.workers), total=len(names), unit="frame", disable=None
         ):
             results[name] = found
         config = {
@@ -67,8 +65,8 @@ class DiagnoseCommand:
         write_atomic(self.out / "diagnosis.json", readable(diagnosis).encode())
         write_images(self.out / "images.csv", diagnosis["images"])
         shown = ranked(diagnosis) if self.pictures else {}
-        frames = ((rank, dataset.load(name)) for rank, name in shown.items())
-        pictures = [take_apart(frame, diagnoser.mde(frame.image), rank) for rank, frame in frames]
+        frames = ((rank, *source.load(name)) for rank, name in shown.items())
+        pictures = [take_apart(frame, output, rank) for rank, frame, output in frames]
         page = write_page(diagnosis, self.out, pictures)
         print(overview(diagnosis))
         print(f"\n{page}")

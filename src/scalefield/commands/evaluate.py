@@ -39,13 +39,14 @@ class EvaluateCommand:
     def run(self) -> None:
         """Both loops; prints the table."""
         from scalefield.benchmark.gallery import write_gallery
-        from scalefield.benchmark.method_spec import open_mde, parse_methods
+        from scalefield.benchmark.method_spec import parse_methods
         from scalefield.benchmark.report.text import overview
         from scalefield.benchmark.run import Evaluation, Evaluator, run
         from scalefield.benchmark.score import score_files
+        from scalefield.mde import open_mde
 
         data = self.data
-        dataset = data.open()
+        source = data.source()
         evaluation = Evaluation(
             name=data.data_name,
             dataset=data.dataset,
@@ -59,8 +60,8 @@ class EvaluateCommand:
             cached=data.cache is not None,
         )
         shard = _parse_shard(self.shard)
-        open_mde(data.mde, data.device)  # a wrong name is refused here, and weights fetched once
-        evaluator = Evaluator(dataset, evaluation, self.out, data.mde, data.device, data.cache)
+        open_mde(data.mde, data.device)  # a wrong name fails here, and weights are fetched once
+        evaluator = Evaluator(source, evaluation, self.out)
         names = run(
             evaluator,
             workers=data.workers,

@@ -23,8 +23,8 @@ class ExportCommand:
 
     def run(self) -> None:
         """Export, and say what the file wants and gives."""
+        from scalefield.basis.pretrained import load_generator
         from scalefield.export.onnx import OPSET, export_onnx
-        from scalefield.methods.basis import load_generator
 
         generator = load_generator(self.generator)
         export_onnx(generator, self.out)

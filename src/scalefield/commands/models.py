@@ -13,7 +13,7 @@ class ModelsCommand:
         """Print the table; `here` means that no network is needed."""
         from scalefield.mde import MODELS
         from scalefield.mde.hub import weights_here
-        from scalefield.mde.lite import WEIGHTS
+        from scalefield.mde.lite import LITE_WEIGHTS
 
         head = ("name", "size", "kind", "F", "code", "weights", "loaded from", "here")
         rows = [
@@ -25,7 +25,7 @@ class ModelsCommand:
                 card.code_licence,
                 card.weights_licence,
                 card.source or "this package",
-                "yes" if weights_here(card.source or str(WEIGHTS)) else "no",
+                "yes" if weights_here(card.source or str(LITE_WEIGHTS)) else "no",
             )
             for name, card in MODELS.items()
         ]

@@ -154,14 +154,14 @@ class RecoverCommand:
 
     def relative_depth(self, image: np.ndarray) -> MDEOutput:
         """What the estimator says of the photograph, or the user's own map."""
-        from scalefield.api import bring_depth, estimate
+        from scalefield.inputs import estimate, from_array
         from scalefield.io import read_map
 
         if self.depth is None:
             name = MDE_NAME if self.mde is None else self.mde
             return estimate(image, name, self.kind, self.device)
         values = read_map(self.depth, key=self.depth_key)
-        return bring_depth(values, self.kind, image, resize=self.resize)
+        return from_array(values, self.kind, image, resize=self.resize)
 
     def place(self, anchors: Anchors, image: np.ndarray) -> None:
         """Refuse anchors outside the photograph before the estimator runs."""

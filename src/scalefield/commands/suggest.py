@@ -47,10 +47,10 @@ class SuggestCommand:
     def run(self) -> None:
         """Print a line for each pixel, best first."""
         self.check()
+        from scalefield.api import suggest
         from scalefield.export.result_folder import in_words
         from scalefield.geometry.exif import say_if_turned
         from scalefield.io import read_image, read_map
-        from scalefield.suggestion import suggest
 
         spots = suggest(
             self.image,

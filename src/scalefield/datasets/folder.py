@@ -12,7 +12,7 @@ import numpy as np
 
 from scalefield.datasets.frame import Frame, read_label_image
 from scalefield.datasets.splits import SPLITS, check_split, read_list
-from scalefield.errors import InputError, brief
+from scalefield.errors import InputError, one_line
 from scalefield.geometry.camera import Camera
 from scalefield.io import read_depth_png, read_image, read_json
 
@@ -108,7 +108,7 @@ def read_meta(path: Path, source: str) -> dict[str, Any]:
         if range_m is not None and len(range_m) != 2:
             raise ValueError(f"depth_range_m has {len(range_m)} numbers")
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as e:
-        why = brief(repr(e))
+        why = one_line(repr(e))
         raise InputError(
             f"{path}: wanted JSON with depth_scale_per_metre and frames ({why})"
         ) from None

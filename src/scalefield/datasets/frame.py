@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int, UInt8
 
 from scalefield.anchor_sampling import depth_mask
-from scalefield.errors import InputError, brief
+from scalefield.errors import InputError, one_line
 from scalefield.io import IMAGE_ERRORS, open_image, read_bytes
 
 
@@ -84,7 +84,7 @@ def read_label_image(path: Path) -> Int[np.ndarray, "h w *channels"]:
         with open_image(read_bytes(path)) as image:
             return np.asarray(image).astype(np.int32)
     except IMAGE_ERRORS as e:
-        raise InputError(f"{path}: not a readable label image ({brief(e)})") from None
+        raise InputError(f"{path}: not a readable label image ({one_line(e)})") from None
 
 
 def _size(array: np.ndarray) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scalefield.errors import InputError, brief
+from scalefield.errors import InputError, one_line
 from scalefield.io import read_text, write_atomic
 
 SPLITS = ("train", "val", "test")
@@ -66,7 +66,7 @@ def read_list(path: Path) -> list[str]:
     names = [line.strip() for line in read_text(path).splitlines() if line.strip()]
     if len(set(names)) < len(names):
         twice = next(n for i, n in enumerate(names) if n in names[:i])
-        raise InputError(f"{path}: lists {brief(twice)} twice")
+        raise InputError(f"{path}: lists {one_line(twice)} twice")
     return names
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Float64, UInt16
 from scalefield.datasets.frame import Frame
 from scalefield.datasets.mat import read_matrix
 from scalefield.datasets.splits import check_split, split_frames
-from scalefield.errors import InputError, brief
+from scalefield.errors import InputError, one_line
 from scalefield.geometry.camera import Camera
 from scalefield.io import read_bytes, read_image, read_png16
 
@@ -90,7 +90,7 @@ def _labels(path: Path) -> np.ndarray | None:
         if labels.ndim != 2 or labels.dtype.kind not in "iu":
             raise ValueError(f"{labels.dtype} of shape {labels.shape}")
     except (ValueError, IndexError, zlib.error) as e:
-        raise InputError(f"{path}: no readable label image 'seglabel' ({brief(e)})") from None
+        raise InputError(f"{path}: no readable label image 'seglabel' ({one_line(e)})") from None
     return labels.astype(np.int32)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from scalefield.datasets.frame import Frame, read_label_image
 from scalefield.datasets.splits import check_split, split_frames
-from scalefield.errors import InputError, brief
+from scalefield.errors import InputError, one_line
 from scalefield.geometry.camera import Camera
 from scalefield.io import read_image, read_json, read_map
 
@@ -70,6 +70,6 @@ def _intrinsics(path: Path, shape: tuple[int, int]) -> tuple[float, float, float
         fy = said["focalLength_mm"] / said["sensorHeight_mm"] * height
         camera = Camera(fx, fy, (width - 1) / 2, (height - 1) / 2)
     except (ValueError, KeyError, IndexError, TypeError, ArithmeticError) as e:
-        why = brief(repr(e))
+        why = one_line(repr(e))
         raise InputError(f"{path}: not UrbanSyn's camera metadata ({why})") from None
     return camera.intrinsics

@@ -38,7 +38,7 @@ class DepthGraph(nn.Module):
         cues = geometric_cues(log_depth)
         if self.generator.config.feature_channels:
             zeros = log_depth.new_zeros(1, self.generator.config.feature_channels, 1, 1)
-            constant = self.generator.feature_projection(self.generator.feature_norm(zeros))
+            constant = self.generator.feature_projection.reduce(zeros)
             constant = constant.expand(log_depth.shape[0], -1, *log_depth.shape[2:])
             cues = torch.cat([constant, cues], dim=1)
         return self.generator.from_cues(cues)
@@ -62,8 +62,8 @@ class FeatureGraph(nn.Module):
         rows: Float[Tensor, "h hf"],
         columns: Float[Tensor, "w wf"],
     ) -> BasisMaps:
-        """As `Generator.forward` if the matrices do what `generator.resize` does."""
-        reduced = self.generator.feature_projection(self.generator.feature_norm(features))
+        """As `Generator.forward` if the matrices do what `trunk.resize` does."""
+        reduced = self.generator.feature_projection.reduce(features)
         reduced = torch.matmul(torch.matmul(rows, reduced), columns.mT)
         return self.generator.from_cues(torch.cat([reduced, geometric_cues(log_depth)], dim=1))
 

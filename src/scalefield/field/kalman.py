@@ -26,7 +26,7 @@ from scalefield.methods.field import (
     spread,
     told,
 )
-from scalefield.recovery import Recovery, Rejection, without
+from scalefield.recovery import Recovery, Rejection, Warning, without
 from scalefield.scene import Scene
 from scalefield.validation import require
 
@@ -68,7 +68,8 @@ class Stream:
         given, (rows, columns) = anchors, anchors.pixels(mde_output.shape)
         usable = mde_output.valid[rows, columns].cpu().numpy()
         wrong, warnings, doubted = self.judged(model, scene, given, np.flatnonzero(usable))
-        holes = (Rejection(int(i), "no relative depth here") for i in np.flatnonzero(~usable))
+        reason = "no relative depth here"
+        holes = (Rejection(int(i), "no_relative_depth", reason) for i in np.flatnonzero(~usable))
         rejected = (*holes, *wrong)
         anchors = without(given, rejected)
         if self.state is None and len(anchors) == 0:
@@ -101,7 +102,7 @@ class Stream:
 
     def judged(
         self, model: FieldModel, scene: Scene, anchors: Anchors, which: Int64[np.ndarray, " m"]
-    ) -> tuple[tuple[Rejection, ...], tuple[str, ...], Float[Tensor, " _"] | None]:
+    ) -> tuple[tuple[Rejection, ...], tuple[Warning, ...], Float[Tensor, " _"] | None]:
         """Whom `field` would leave out of these anchors in this frame, what it would say, and the
         others' standard deviations, where it doubts any."""
         if not self.method.robust or len(which) == 0:

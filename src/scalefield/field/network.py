@@ -14,8 +14,9 @@ import torch.nn.functional as nnf
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from scalefield.basis.cues import GRID_CELLS, geometric_cues
-from scalefield.basis.generator import Trunk, project
+from scalefield.basis.cues import geometric_cues
+from scalefield.basis.grids import GRID_CELLS
+from scalefield.basis.trunk import FeatureProjection, Trunk
 from scalefield.field.kernel import KernelInputs
 
 MAX_MEAN = 0.7
@@ -110,8 +111,7 @@ class FieldNet(nn.Module):
         self.config = config
         width, reduced = config.width, config.feature_width if config.feature_channels else 0
         if config.feature_channels:
-            self.feature_norm = nn.GroupNorm(1, config.feature_channels)
-            self.feature_projection = nn.Conv2d(config.feature_channels, reduced, 1)
+            self.feature_projection = FeatureProjection(config.feature_channels, reduced)
         # Five geometric cues, three colours, and whether there is an image.
         self.trunk = Trunk(reduced + 9, width, config.dilations)
         self.context = nn.Sequential(nn.Linear(2 * width, width), nn.GELU())
@@ -134,8 +134,7 @@ class FieldNet(nn.Module):
         has_image = torch.isfinite(image[:, :1])
         cues = [geometric_cues(log_depth), image.nan_to_num(), has_image.to(log_depth.dtype)]
         if self.config.feature_channels:
-            norm, projection = self.feature_norm, self.feature_projection
-            cues.append(project(norm, projection, features, log_depth))
+            cues.append(self.feature_projection(features, log_depth))
         shared = self.trunk(torch.cat(cues, dim=1))
         pooled = torch.cat([shared.mean(dim=(2, 3)), shared.amax(dim=(2, 3))], dim=1)
         context = self.context(pooled)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
-from torch import Tensor
 
-from scalefield.anchors import Anchors
-from scalefield.api import relative_depth, require_anchors
-from scalefield.basis.cues import grid_shape
-from scalefield.defaults import MDE_NAME
+from scalefield.anchors import Anchors, require_anchors
+from scalefield.basis.grids import grid_shape
 from scalefield.errors import InputError
-from scalefield.mde import MDE, Kind, MDEOutput
+from scalefield.mde.output import MDEOutput
 from scalefield.methods.field import EXACT_ANCHORS, Field, noise_log
 
 CELLS = 40
@@ -39,32 +35,6 @@ class Suggestion:
     """Its number, where the choice was among given anchors."""
 
 
-def suggest(
-    image: Any,
-    anchors: Anchors | None = None,
-    n: int = 3,
-    *,
-    mde: str | MDE = MDE_NAME,
-    mde_depth: np.ndarray | Tensor | None = None,
-    kind: Kind | None = None,
-    resize: bool = False,
-    reachable: Bool[np.ndarray, "h w"] | None = None,
-    among: Anchors | None = None,
-    model: str | Path = "field",
-) -> list[Suggestion]:
-    """The `n` pixels to measure next, best first, given the anchors there are already.
-
-    Greedy: each is the one that minimises Σ log(Var[ℓ] + NEGLIGIBLE²) over the image, the ones
-    before it taken as measured. (The sum of the variances themselves would ask for the corners,
-    where little is known and little is seen.) What the pixels will say does not matter, only where
-    they are. `reachable` marks those that can be measured at all; `among` leaves the choice of a
-    subset of given anchors instead, of which the best `n` are named by number. `mde`, `mde_depth`,
-    `kind` and `resize` are those of `recover`.
-    """
-    output = relative_depth(image, mde, mde_depth, kind, resize=resize)
-    return suggest_from(output, anchors, n, reachable=reachable, among=among, model=model)
-
-
 def suggest_from(
     mde_output: MDEOutput,
     anchors: Anchors | None,
@@ -74,7 +44,7 @@ def suggest_from(
     among: Anchors | None = None,
     model: str | Path = "field",
 ) -> list[Suggestion]:
-    """`suggest` once the MDE has spoken."""
+    """`suggest` for an existing MDEOutput."""
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
         raise InputError(f"at least one pixel must be asked for, found n={n!r}")
     for name, given in (("anchors", anchors), ("among", among)):

@@ -14,11 +14,11 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError, MissingExtra, brief
+from scalefield.errors import InputError, MissingExtra, one_line
 from scalefield.geometry.colmap_files import check_counts
 from scalefield.geometry.exif import Orientation
 from scalefield.io import read_image
-from scalefield.runtime.signals import uninterrupted
+from scalefield.runtime.signals import defer_signals
 
 SIGMA_FLOOR = 0.02
 """Fraction of depth added to every sigma. No relative depth is better than this, and without it
@@ -84,7 +84,7 @@ def read_model(folder: str | Path) -> Any:
         model = pycolmap.Reconstruction(str(folder))
     except (ValueError, RuntimeError, IndexError, KeyError) as e:
         reason = str(e).strip().splitlines()[-1] if str(e).strip() else type(e).__name__
-        raise InputError(f"{folder}: not a readable COLMAP model ({brief(reason)})") from None
+        raise InputError(f"{folder}: not a readable COLMAP model ({one_line(reason)})") from None
     if not model.num_reg_images() or not model.num_points3D():
         raise InputError(f"{folder}: this model has no registered image or no point")
     return model
@@ -100,7 +100,7 @@ def model_frames(model: Any, *, min_track: int = 3, max_error_px: float = 2.0) -
     try:
         tracks = _Tracks.of(model)
     except (KeyError, UnicodeDecodeError) as e:
-        why = brief(repr(e))
+        why = one_line(repr(e))
         raise InputError(f"the COLMAP model contradicts itself or has no names ({why})") from None
     covariance = tracks.covariances()
     good = (tracks.length >= min_track) & (tracks.error_px <= max_error_px)
@@ -231,7 +231,7 @@ def undistort(model_folder: Path, images_folder: Path, out: Path) -> tuple[Path,
         for image in model.images.values():  # what it cannot read it leaves out
             if not Path(staging, "images", image.name).is_file():
                 raise InputError(f"{images_folder / image.name}: COLMAP cannot undistort it")
-        with uninterrupted():
+        with defer_signals():
             for source, target in ((f"{staging}/sparse", sparse), (f"{staging}/images", images)):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(source, target)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError, Notice, brief
+from scalefield.errors import InputError, Notice, one_line
 from scalefield.geometry.camera import (
     SEE_THROUGH_MARGIN,
     SEE_THROUGH_WINDOW,
@@ -96,7 +96,7 @@ def read_points(path: str | Path, *, bin_columns: int = 4) -> Float64[np.ndarray
 
 def _said(error: Exception) -> str:
     """What is wrong with a file; a bare key or index says so only with its error's name."""
-    return brief(error if isinstance(error, ValueError) else repr(error))
+    return one_line(error if isinstance(error, ValueError) else repr(error))
 
 
 def _columns(path: Path, values: np.ndarray) -> np.ndarray:
@@ -169,7 +169,9 @@ def _read_ply(path: Path) -> np.ndarray:
         before, vertex = elements[: names.index("vertex")], elements[names.index("vertex")]
         has = [name for name, _ in vertex.properties]
         if not {"x", "y", "z"} <= set(has):
-            raise InputError(f"{path}: its vertices have no x, y, z, only {brief(', '.join(has))}")
+            raise InputError(
+                f"{path}: its vertices have no x, y, z, only {one_line(', '.join(has))}"
+            )
         if order == "ascii":
             return _ply_text(body, sum(e.count for e in before), vertex.count, has)
         skipped = sum(e.count * e.record(order).itemsize for e in before)
@@ -231,7 +233,9 @@ def _read_pcd(path: Path) -> np.ndarray:
             for kind, size in zip(header["TYPE"], header["SIZE"], strict=True)
         ]
         if not {"x", "y", "z"} <= set(names):
-            raise InputError(f"{path}: its points have no x, y, z, only {brief(', '.join(names))}")
+            raise InputError(
+                f"{path}: its points have no x, y, z, only {one_line(', '.join(names))}"
+            )
         fields = list(zip(names, kinds, counts, strict=True))
         match header["DATA"]:
             case ["ascii"]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scalefield.errors import InputError, brief
+from scalefield.errors import InputError, one_line
 from scalefield.io.disk import read_bytes, write_atomic
 
 MOST_UNPACKED = 2**29
@@ -42,7 +42,7 @@ def read_npz(path: Path, required: tuple[str, ...], optional: tuple[str, ...] = 
         missing = [name for name in required if name not in members]
         if missing:
             raise InputError(
-                f"{path}: lacks the array {missing[0]!r}, has {brief(sorted(members))}"
+                f"{path}: lacks the array {missing[0]!r}, has {one_line(sorted(members))}"
             )
         return {name: members[name]() for name in (*required, *optional) if name in members}
 
@@ -99,4 +99,4 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
     except InputError:
         raise
     except NUMPY_ERRORS as e:
-        raise InputError(f"{path}: not a readable {kind} file ({brief(e)})") from None
+        raise InputError(f"{path}: not a readable {kind} file ({one_line(e)})") from None

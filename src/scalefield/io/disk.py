@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scalefield.errors import InputError, brief
-from scalefield.runtime.signals import tidied, uninterrupted
+from scalefield.errors import InputError, one_line
+from scalefield.runtime.signals import defer_signals, on_worker_exit
 
 
 def read_bytes(path: Path) -> bytes:
@@ -24,7 +24,9 @@ def read_bytes(path: Path) -> bytes:
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from None
     except ValueError as e:  # no system has such a name
-        raise InputError(f"{brief(path)!r} cannot be the name of a file ({brief(e)})") from None
+        raise InputError(
+            f"{one_line(path)!r} cannot be the name of a file ({one_line(e)})"
+        ) from None
     if device:
         raise InputError(f"{path}: a device, which has no end; give a file")
     return content
@@ -43,9 +45,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(read_text(path))
     except (json.JSONDecodeError, RecursionError) as e:
-        raise InputError(f"{path}: not a JSON file ({brief(e)})") from None
+        raise InputError(f"{path}: not a JSON file ({one_line(e)})") from None
     except ValueError as e:  # a whole number of thousands of digits
-        raise e if isinstance(e, InputError) else InputError(f"{path}: {brief(e)}") from None
+        raise e if isinstance(e, InputError) else InputError(f"{path}: {one_line(e)}") from None
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -59,7 +61,7 @@ def files_below(folder: Path) -> list[Path]:
     )
 
 
-@uninterrupted()
+@defer_signals()
 def write_atomic(path: str | Path, data: bytes) -> None:
     """Write all of `data` under `path`, or leave what was there untouched."""
     path = Path(path)
@@ -88,7 +90,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
 def write_folder(path: str | Path) -> Iterator[Path]:
     """A folder to write into, whose files move to `path` when the block ends well, else vanish."""
     path = Path(path)
-    with uninterrupted():  # but for the caller's block
+    with defer_signals():  # but for the caller's block
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             staging = tempfile.TemporaryDirectory(dir=path.parent, prefix=_hidden(path))
@@ -96,7 +98,7 @@ def write_folder(path: str | Path) -> Iterator[Path]:
             raise _unwritable(path, e) from None
         try:
             with staging as folder:
-                with tidied(staging.cleanup), uninterrupted(held=False):
+                with on_worker_exit(staging.cleanup), defer_signals(deferred=False):
                     yield Path(folder)
                 path.mkdir(exist_ok=True)
                 files = sorted(Path(folder).iterdir())

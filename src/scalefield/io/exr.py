@@ -1,4 +1,4 @@
-"""EXR files, by OpenEXR, which is optional and talks."""
+"""EXR files, by OpenEXR, which is an optional dependency."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from scalefield.errors import InputError, MissingExtra, brief
+from scalefield.errors import InputError, MissingExtra, one_line
 from scalefield.io.disk import read_bytes
 
 
@@ -20,13 +20,13 @@ def read_exr(path: Path) -> dict[str, np.ndarray]:
     """The channels of an EXR by name."""
     openexr = import_openexr()
     if not path.is_file():
-        read_bytes(path)  # says what there is instead
-    with exr_unheard() as said:
+        read_bytes(path)  # raises the error that describes the path
+    with quiet_openexr() as output:
         try:
             with openexr.File(str(path), separate_channels=True) as file:
                 return {name: channel.pixels for name, channel in file.channels().items()}
         except (RuntimeError, ValueError, TypeError) as e:
-            why = brief(said.getvalue() or e)
+            why = one_line(output.getvalue() or e)
             raise InputError(f"{path}: not a readable EXR file ({why})") from None
 
 
@@ -40,15 +40,17 @@ def exr_bytes(values: np.ndarray) -> bytes:
 
 
 @contextmanager
-def exr_unheard() -> Iterator[io.StringIO]:
-    """OpenEXR prints what it dislikes in a damaged file: to stdout, which is returned, and more
-    to the process's stderr, which is lost."""
-    said = io.StringIO()
+def quiet_openexr() -> Iterator[io.StringIO]:
+    """Suppress OpenEXR's messages about damaged files.
+
+    What it prints to stdout is returned; what it writes to the process's stderr is discarded.
+    """
+    output = io.StringIO()
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
-        with redirect_stdout(said):
-            yield said
+        with redirect_stdout(output):
+            yield output
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)

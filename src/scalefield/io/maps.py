@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from PIL import Image, PngImagePlugin
 
-from scalefield.errors import InputError, brief
+from scalefield.errors import InputError, one_line
 from scalefield.io.arrays import npz_members, read_npy
 from scalefield.io.disk import read_bytes, write_atomic
 from scalefield.io.exr import exr_bytes, read_exr
@@ -51,7 +51,7 @@ def read_png16(path: Path) -> tuple[np.ndarray, dict[str, str]]:
             mode, tags = image.mode, dict(getattr(image, "text", {}))
             values = np.asarray(image)
     except IMAGE_ERRORS as e:
-        raise InputError(f"{path}: not a readable PNG ({brief(e)})") from None
+        raise InputError(f"{path}: not a readable PNG ({one_line(e)})") from None
     if not mode.startswith("I"):
         raise InputError(
             f"{path}: depth must be a one-channel 16-bit PNG, found mode {mode} with 8 bits "
@@ -134,7 +134,7 @@ def write_map(path: str | Path, values: np.ndarray) -> None:
 
 def _only(path: Path, arrays: dict[str, T], key: str | None) -> T:
     """The array called `key`, or the only one there is."""
-    named = brief(", ".join(sorted(arrays)))
+    named = one_line(", ".join(sorted(arrays)))
     if key is None and len(arrays) == 1:
         return next(iter(arrays.values()))
     if not arrays:

@@ -1,30 +1,30 @@
-"""What speaks for a label: how it fits anchors it has not seen, and what they cover."""
+"""Figures of a label: its error at held-out anchors, and what the anchors cover."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
-from scalefield.anchor_sampling import generator
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
+from scalefield.labelling.rules import Figures
 from scalefield.mde.output import MDEOutput
 from scalefield.methods import Method
 from scalefield.recovery import Recovery
+from scalefield.seeding import seeded_rng
 
 ENOUGH = 40
-"""Held-out anchors that tell a median error well enough: each fold costs as much as the label."""
+"""Held-out anchors after which no further fold is fitted; each fold costs as much as the label."""
 
 
 def figures(
-    recovery: Recovery,
+    recovery: Recovery[np.ndarray],
     anchors: Anchors,
     held_out: Float64[np.ndarray, " n"] | None,
-) -> dict[str, Any]:
-    """The numbers that `verdict.Rules` looks at."""
+) -> Figures:
+    """The figures that `Rules` are applied to."""
     report = recovery.report
     depth_m = recovery.depth_m[np.isfinite(recovery.depth_m)]
     near, far = anchors.depth_m.min() / 2, anchors.depth_m.max() * 2
@@ -32,34 +32,34 @@ def figures(
     box = (np.ptp(anchors.u) + 1) * (np.ptp(anchors.v) + 1) / (height * width)
     error = None if held_out is None else float(np.expm1(np.median(np.abs(held_out))))
     std_log = recovery.std_log
-    return {
-        "anchors": report.anchors_used,
-        "unused": len(report.rejected) / len(anchors),
-        "held_out_error": error,
-        "in_range": float(np.mean((depth_m >= near) & (depth_m <= far))),
-        "spread": min(1.0, float(box)),
-        "std_log": None if std_log is None else float(np.nanmedian(std_log)),
-        "hole_pixels": report.hole_pixels,
-        "limited_pixels": report.limited_pixels,
-        "fallbacks": list(report.fallbacks),
-        "warnings": list(report.warnings),
-    }
+    return Figures(
+        anchors=report.anchors_used,
+        unused=len(report.rejected) / len(anchors),
+        held_out_error=error,
+        in_range=float(np.mean((depth_m >= near) & (depth_m <= far))),
+        coverage=min(1.0, float(box)),
+        std_log=None if std_log is None else float(np.nanmedian(std_log)),
+        hole_pixels=report.hole_pixels,
+        limited_pixels=report.limited_pixels,
+        fallbacks=report.fallbacks,
+        warnings=report.warnings,
+    )
 
 
 def held_out_errors(
     mde_output: MDEOutput, anchors: Anchors, method: Method, folds: int, name: str
 ) -> Float64[np.ndarray, " n"] | None:
-    """log D̂ − log depth at anchors, from fits that have not seen them; None for one anchor.
+    """log D̂ − log depth at held-out anchors, from fits without them; None for one anchor.
 
-    Residuals of the fit itself say little: a flexible method passes through its anchors, right
-    or wrong. The folds depend on the image's name alone, and are held out one after the other
-    until `ENOUGH` anchors were.
+    Residuals of the fit itself are not used: a flexible method passes through its anchors, correct
+    or not. The folds depend on the image's name only. They are held out one after the other until
+    `ENOUGH` anchors have been.
     """
     n = len(anchors)
     if n < 2:
         return None
     folds = min(folds, n)
-    part = generator(0, name, "folds").permutation(n) * folds // n
+    part = seeded_rng(0, name, "folds").permutation(n) * folds // n
     rows, columns = anchors.pixels(mde_output.shape)
     errors = np.full(n, math.nan)
     for fold in range(folds):
@@ -68,5 +68,5 @@ def held_out_errors(
         out = part == fold
         depth_m = recover_from(mde_output, anchors[~out], method).numpy().depth_m
         errors[out] = np.log(depth_m[rows[out], columns[out]]) - np.log(anchors.depth_m[out])
-    known = errors[np.isfinite(errors)]  # neither held out, nor on a hole of the map
+    known = errors[np.isfinite(errors)]  # NaN: never held out, or on a hole of the map
     return known if len(known) else None

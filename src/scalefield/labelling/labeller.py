@@ -1,4 +1,4 @@
-"""From a job to its files: the one function that every way of running maps over the jobs."""
+"""The labeller: from a job to its files. All ways of running map it over the jobs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -15,24 +15,25 @@ from typing import Any
 import numpy as np
 
 from scalefield.api import recover_from
-from scalefield.errors import InputError, brief
+from scalefield.errors import InputError, one_line
 from scalefield.io import read_text, write_atomic, write_folder, write_json
 from scalefield.labelling.figures import figures, held_out_errors
 from scalefield.labelling.rules import Rules
 from scalefield.labelling.samples import Job, Sample
-from scalefield.mde import MDE, MDEOutput, load_mde
+from scalefield.mde import MDE, MDEOutput, estimate_batch, load_mde
 from scalefield.methods import Method, make_method
 
 Record = dict[str, Any]
-"""What is known of one label: key, keep, reasons and figures; or key and failed."""
+"""One label as JSON values: key, keep, reasons and figures; or key and failed."""
 
 FAILURES = (ValueError, OSError, ArithmeticError, RuntimeError)
-"""What a bad image may cause. It is recorded and the run goes on; other errors are ours."""
+"""Errors that a bad image may cause: they are recorded and the run continues. Other errors are
+bugs and end the run."""
 
 
 @dataclass(frozen=True)
 class LabelConfig:
-    """Everything that influences a label; a folder of labels holds those of one configuration."""
+    """Everything that influences a label; a folder holds the labels of one configuration."""
 
     mde: str
     method: str
@@ -40,20 +41,20 @@ class LabelConfig:
     rules: Rules = field(default_factory=Rules)
     device: str = "cpu"
     batch: int = 1
-    """Images of one size that the MDE sees together."""
+    """Images of one size that the MDE computes together."""
 
     def identity(self) -> dict[str, Any]:
-        """What must be equal for two runs to share a folder."""
+        """The values that must be equal for two runs to share a folder."""
         ours = dataclasses.asdict(self)
         return {name: ours[name] for name in ("mde", "method", "options", "rules")}
 
 
 @dataclass(frozen=True)
 class Labeller:
-    """Labels jobs into `out`. A label is done when its last file, the record, is there.
+    """Labels jobs into `out`. A label is complete when its last file, the record, exists.
 
-    Every file appears whole or not at all and has one place, so that a job may be run again, by
-    anyone and at any time, without harm.
+    Files are written atomically and each has a fixed name, so that a job may be run again by any
+    process at any time.
     """
 
     out: Path
@@ -115,7 +116,7 @@ class Labeller:
                 yield sample, record, label
 
     def estimate(self, samples: list[Sample]) -> dict[str, MDEOutput | str]:
-        """The MDE's outputs by key, images of one size together; a sentence for a bad image."""
+        """The MDE's outputs by key; an image that failed has a message instead."""
         outputs: dict[str, MDEOutput | str] = {}
         sizes: dict[tuple[int, ...], list[tuple[str, np.ndarray]]] = {}
         for sample in samples:
@@ -124,21 +125,19 @@ class Labeller:
                 sizes.setdefault(image.shape, []).append((sample.key, image))
             except FAILURES as e:
                 outputs[sample.key] = _reason(e)
-        together: Callable | None = getattr(self.mde, "batch", None)
         for group in sizes.values():
             keys, images = zip(*group, strict=True)
             try:
-                found = together(images) if together else [self.mde(image) for image in images]
-                outputs |= zip(keys, found, strict=True)
+                outputs |= zip(keys, estimate_batch(self.mde, images), strict=True)
             except FAILURES as e:
                 outputs |= dict.fromkeys(keys, _reason(e))
         return outputs
 
     def recover(self, sample: Sample, mde_output: MDEOutput) -> tuple[Record, bytes]:
-        """One label with its verdict."""
+        """The record and the file of one label."""
         anchors = sample.read_anchors()
-        if not len(anchors):  # `field` would do without, and nothing would speak for its label
-            raise InputError("no anchors: at least one pixel of known metric depth is wanted")
+        if not len(anchors):  # `field` works without anchors, but then nothing tests its label
+            raise InputError("no anchors: at least one pixel of known metric depth is needed")
         recovery = recover_from(mde_output, anchors, self.method).numpy()
         held_out = held_out_errors(mde_output, anchors, self.method, self.rules.folds, sample.key)
         found = figures(recovery, anchors, held_out)
@@ -147,18 +146,23 @@ class Labeller:
         if recovery.std_log is not None:
             maps["std_log"] = recovery.std_log.astype(np.float16)
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, **maps)
-        record = {"key": sample.key, "keep": not reasons, "reasons": reasons, "figures": found}
+        np.savez_compressed(buffer, **maps)  # type: ignore[arg-type]
+        record = {
+            "key": sample.key,
+            "keep": not reasons,
+            "reasons": [reason.as_dict() for reason in reasons],
+            "figures": found.as_dict(),
+        }
         return record, buffer.getvalue()
 
 
 def is_done(out: Path, job: Job) -> bool:
-    """Whether all of the job's labels are there."""
+    """Whether all labels of the job exist."""
     return all(path.is_file() for path in _record_paths(out, job))
 
 
 def read_records(out: Path, job: Job) -> list[Record]:
-    """The records of a job that is done."""
+    """The records of a complete job."""
     texts = [read_text(path) for path in _record_paths(out, job)]
     try:
         records = [
@@ -167,25 +171,27 @@ def read_records(out: Path, job: Job) -> list[Record]:
             for line in (text.splitlines() if job.shard else [text])
         ]
     except (ValueError, RecursionError) as e:
-        raise InputError(f"{out}: the record of {job.name} is damaged ({brief(e)})") from None
+        raise InputError(f"{out}: the record of {job.name} is damaged ({one_line(e)})") from None
     if not all(map(_is_record, records)):
-        raise InputError(f"{out}: the record of {job.name} is none of a label")
+        raise InputError(f"{out}: the record of {job.name} is not that of a label")
     return records
 
 
 def _is_record(value: Any) -> bool:
-    """Whether it is what `Labeller.labels` makes: a failure, or a verdict with its reasons."""
+    """Whether a value is a record of `Labeller.labels`: a failure, or a decision with reasons."""
     if not (isinstance(value, dict) and isinstance(value.get("key"), str)):
         return False
     if "failed" in value:
         return isinstance(value["failed"], str)
     keep, reasons = value.get("keep"), value.get("reasons")
-    named = isinstance(reasons, list) and all(isinstance(r, str) and r.strip() for r in reasons)
+    named = isinstance(reasons, list) and all(
+        isinstance(r, dict) and isinstance(r.get("rule"), str) for r in reasons
+    )
     return isinstance(keep, bool) and named
 
 
 def written(out: Path, job: Job) -> Iterator[Path]:
-    """Every file that the job's labels may take."""
+    """Every file that the labels of a job may have."""
     names = [job.name] if job.shard else [sample.key for sample in job.samples]
     for name in names:
         endings = (".tar", ".jsonl") if job.shard else (".npz", ".json")
@@ -199,12 +205,12 @@ def _record_paths(out: Path, job: Job) -> list[Path]:
 
 
 def failed_records(job: Job, reason: str) -> list[Record]:
-    """What is said of a job that nobody could run."""
+    """The records of a job that could not be run."""
     return [{"key": sample.key, "failed": reason} for sample in job.samples]
 
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    member = tarfile.TarInfo(name)  # no time, no owner: the same labels are the same bytes
+    member = tarfile.TarInfo(name)  # without time and owner, so that equal labels are equal bytes
     member.size = len(data)
     tar.addfile(member, io.BytesIO(data))
 

@@ -1,4 +1,4 @@
-"""Keep or reject: what a pseudo-label must show to be trained on."""
+"""Rules that decide whether a pseudo-label is kept, and the reasons where it is not."""
 
 from __future__ import annotations
 
@@ -7,14 +7,66 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalefield.errors import InputError
+from scalefield.recovery import Fallback, Warning
 
 MOST = 1e9
-"""Of what has no end by itself; JSON, which keeps the rules, knows no infinity."""
+"""Upper bound of limits that have none by themselves; JSON has no infinity."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Numbers about a label that the rules are applied to."""
+
+    anchors: int
+    """Anchors that the method used."""
+    unused: float
+    """Share of the anchors that were rejected."""
+    held_out_error: float | None
+    """Median relative error at anchors held out of the fit; None with one anchor."""
+    in_range: float
+    """Share of pixels between half the nearest anchor's depth and twice the farthest's."""
+    coverage: float
+    """Share of the image inside the anchors' bounding box."""
+    std_log: float | None
+    """Median standard deviation of log-depth; None if the method has none."""
+    hole_pixels: int
+    """Pixels without a depth."""
+    limited_pixels: int
+    """Pixels whose prediction was limited."""
+    fallbacks: tuple[Fallback, ...]
+    """Simpler models that the method used."""
+    warnings: tuple[Warning, ...]
+    """Warnings of the recovery."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as plain JSON values."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A rule that a label breaks."""
+
+    rule: str
+    """Name of the field of `Rules`."""
+    value: float | int | str | None
+    """The label's figure, or the code of a fallback or warning; None if the figure is unknown."""
+    limit: float | int | None = None
+    """The limit of the rule; None for a rule without one."""
+
+    def __str__(self) -> str:
+        value = f"{self.value:.3g}" if isinstance(self.value, int | float) else self.value
+        limit = "" if self.limit is None else f", limit {self.limit:g}"
+        return f"{self.rule}: {'unknown' if value is None else value}{limit}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The reason as plain JSON values."""
+        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)
 class Rules:
-    """When a label is kept; every rule that it breaks is written beside it."""
+    """Limits on a label's figures; a label that breaks none is kept."""
 
     min_anchors: int = 10
     """Anchors that the method used."""
@@ -23,23 +75,22 @@ class Rules:
     max_unused: float = 0.3
     """Share of the anchors that were rejected."""
     min_in_range: float = 0.7
-    """Share of pixels whose depth is no less than half the nearest anchor's and no more than
-    twice the farthest's."""
-    min_spread: float = 0.1
+    """Share of pixels between half the nearest anchor's depth and twice the farthest's."""
+    min_coverage: float = 0.1
     """Share of the image inside the anchors' bounding box."""
     max_std_log: float = 0.2
-    """Median standard deviation of log-depth, where the method knows it."""
+    """Median standard deviation of log-depth, for methods that have one."""
     refuse_fallbacks: bool = False
-    """Reject labels for which the method had to take a simpler way."""
+    """Reject labels for which the method used a fallback."""
     refuse_warnings: bool = False
     """Reject labels with a warning in their report."""
     folds: int = 4
-    """Parts that the anchors are held out in, one after the other."""
+    """Number of folds in which anchors are held out."""
 
     def check(self) -> None:
-        """Refuse limits that no label, or every label, would break, naming the flag."""
+        """Refuse limits that every label or no label would break; the message names the flag."""
         whole = {"min_anchors": 1, "folds": 2}
-        most = {"min_in_range": 1.0, "min_spread": 1.0, "max_unused": 1.0}
+        most = {"min_in_range": 1.0, "min_coverage": 1.0, "max_unused": 1.0}
         for name, value in dataclasses.asdict(self).items():
             flag, highest = f"--{name.replace('_', '-')}", most.get(name, MOST)
             if name in whole and value < whole[name]:
@@ -47,26 +98,32 @@ class Rules:
             if name not in whole and not 0 <= value <= highest:
                 raise InputError(f"{flag} must be 0 … {highest:g}, found {value:g}")
 
-    def judge(self, figures: dict[str, Any]) -> list[str]:
-        """The rules that a label breaks, as sentences; an empty list keeps it."""
-        least = {"anchors": self.min_anchors, "in_range": self.min_in_range}
-        least["spread"] = self.min_spread
-        most = {"held_out_error": self.max_error, "unused": self.max_unused}
-        most["std_log"] = self.max_std_log
+    def judge(self, figures: Figures) -> list[Reason]:
+        """The rules that a label breaks; a label without any is kept."""
+        at_least = {
+            "min_anchors": figures.anchors,
+            "min_in_range": figures.in_range,
+            "min_coverage": figures.coverage,
+        }
+        at_most = {
+            "max_error": figures.held_out_error,
+            "max_unused": figures.unused,
+            "max_std_log": figures.std_log,
+        }
         broken = [
-            f"{name} {figures[name]:.3g}, at least {limit:g} wanted"
-            for name, limit in least.items()
-            if figures[name] < limit
+            Reason(rule, value, limit)
+            for rule, value in at_least.items()
+            if value < (limit := getattr(self, rule))
         ]
         broken += [
-            f"{name} {figures[name]:.3g}, at most {limit:g} wanted"
-            for name, limit in most.items()
-            if figures.get(name) is not None and figures[name] > limit
+            Reason(rule, value, limit)
+            for rule, value in at_most.items()
+            if value is not None and value > (limit := getattr(self, rule))
         ]
-        if figures["held_out_error"] is None:
-            broken.append("held_out_error unknown: one anchor cannot test itself")
+        if figures.held_out_error is None:
+            broken.append(Reason("max_error", None, self.max_error))
         if self.refuse_fallbacks:
-            broken += [f"fallback: {text}" for text in figures["fallbacks"]]
+            broken += [Reason("refuse_fallbacks", each.code) for each in figures.fallbacks]
         if self.refuse_warnings:
-            broken += [f"warning: {text}" for text in figures["warnings"]]
+            broken += [Reason("refuse_warnings", each.code) for each in figures.warnings]
         return broken

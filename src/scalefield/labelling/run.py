@@ -1,4 +1,4 @@
-"""A labelling run from beginning to end: what is done stays, the rest is done, all is told."""
+"""A labelling run: keep complete labels, make the missing ones, write the manifest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from scalefield.errors import InputError
-from scalefield.io import read_json, write_atomic, write_json
+from scalefield.io import write_atomic, write_json
+from scalefield.io.run_folder import as_json, config_differences
 from scalefield.labelling.labeller import (
     LabelConfig,
     Labeller,
@@ -27,23 +28,23 @@ from scalefield.labelling.samples import Job, in_batches
 from scalefield.runtime.provenance import provenance
 
 CONFIG, MANIFEST = "label.json", "labels.jsonl"
-"""The folder's configuration, and one record a line for all its labels, by key."""
+"""Names of the configuration and of the manifest, which has one record per line."""
 RAY_BLOCKS = 10_000
-"""Ray keeps account of every block; single images are joined so that there are no more."""
+"""Largest number of blocks given to Ray, which keeps a record of each; images are joined to fit."""
 
 
 @dataclass
 class Summary:
-    """What came of a run."""
+    """Counts of a run."""
 
     kept: int = 0
     rejected: int = 0
     failed: dict[str, str] = field(default_factory=dict)
-    """Why, by key."""
+    """Messages of failed samples by key."""
     reasons: Counter[str] = field(default_factory=Counter)
-    """The rules that labels broke, by how often."""
+    """How many labels broke each rule."""
     found_done: int = 0
-    """Labels that an earlier run had left."""
+    """Labels that were complete before the run."""
     seconds: float = 0.0
 
     def add(self, record: Record) -> None:
@@ -54,11 +55,11 @@ class Summary:
             self.kept += 1
         else:
             self.rejected += 1
-            self.reasons.update({reason.split()[0].rstrip(":") for reason in record["reasons"]})
+            self.reasons.update({reason["rule"] for reason in record["reasons"]})
 
     @property
     def images_per_second(self) -> float:
-        """Throughput of this run alone."""
+        """Throughput of this run."""
         made = self.kept + self.rejected + len(self.failed) - self.found_done
         return made / self.seconds if self.seconds > 0 else 0.0
 
@@ -72,8 +73,8 @@ def label(
     cluster: Literal["local", "ray"] = "local",
     progress: Callable[[int], object] = lambda images: None,
 ) -> Summary:
-    """Label what is not labelled yet; then write the manifest of all. `progress` counts images."""
-    _claim(out, config, jobs)
+    """Make the labels that are missing, then write the manifest; `progress` counts images."""
+    claim(out, config, jobs)
     summary, started = Summary(), time.monotonic()
     todo = [job for job in jobs if not is_done(out, job)]
     summary.found_done = sum(len(j.samples) for j in jobs) - sum(len(j.samples) for j in todo)
@@ -105,29 +106,28 @@ def _run(
     return run_here(jobs, make) if workers == 1 else run_pool(jobs, make, workers)
 
 
-def _claim(out: Path, config: LabelConfig, jobs: Sequence[Job]) -> None:
-    """Labels of two configurations are never mixed in one folder, nor with files of others."""
-    path, wanted = out / CONFIG, json.loads(json.dumps(config.identity()))
-    if path.is_file():
-        record = read_json(path)
-        found = record.get("config") if isinstance(record, dict) else None
-        if found != wanted:
-            known = found if isinstance(found, dict) else {}
-            differ = sorted(k for k in wanted if known.get(k) != wanted[k])
-            raise InputError(
-                f"{out} has labels of another configuration ({', '.join(differ)} differ); "
-                "give another folder"
-            )
+def claim(out: Path, config: LabelConfig, jobs: Sequence[Job]) -> None:
+    """Record the configuration; a folder of another one, or with other files, is refused."""
+    path = out / CONFIG
+    differing = config_differences(path, config.identity(), key="config")
+    if differing:
+        raise InputError(
+            f"{out} has labels of another configuration ({', '.join(differing)} differ); "
+            "give another folder"
+        )
+    if differing is not None:
         return
     for target in (target for job in jobs for target in written(out, job)):
         if target in (path, out / MANIFEST):
-            raise InputError(f"{target} is the run's own; no image or shard can be called that")
+            raise InputError(
+                f"{target} is a file of the run; an image or shard cannot have this name"
+            )
         if target.exists():
-            raise InputError(f"{target} exists and is no label; give a folder of their own")
-    write_json(path, {"config": wanted, "provenance": provenance()})
+            raise InputError(f"{target} exists and is not a label; give another folder")
+    write_json(path, {"config": as_json(config.identity()), "provenance": provenance()})
 
 
 def _records(out: Path, job: Job) -> list[Record]:
     if not is_done(out, job):
-        return failed_records(job, DEAD)  # told now, tried again by the next run
+        return failed_records(job, DEAD)  # reported now, tried again by the next run
     return read_records(out, job)

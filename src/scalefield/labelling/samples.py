@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError, brief
+from scalefield.errors import InputError, one_line
 from scalefield.io import IMAGE_SUFFIXES, files_below, read_image, read_text
 
 ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png")
@@ -161,9 +161,11 @@ def _from_list(path: Path) -> tuple[list[Job], list[str]]:
             raise InputError(f"{path}, line {number}: an image and its anchors are wanted")
         key = Path(row["image"]).with_suffix("").as_posix().lstrip("/")
         if key in jobs:
-            raise InputError(f"{path}, line {number}: {brief(key)} is in the list already")
+            raise InputError(f"{path}, line {number}: {one_line(key)} is in the list already")
         if ".." in Path(key).parts:
-            raise InputError(f"{path}, line {number}: {brief(key)} would leave the labels' folder")
+            raise InputError(
+                f"{path}, line {number}: {one_line(key)} would leave the labels' folder"
+            )
         pieces = (Piece(path.parent / row[column]) for column in ("image", "anchors"))
         jobs[key] = Job(key, (Sample(key, *pieces),))
     if not jobs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -13,17 +14,29 @@ from jaxtyping import UInt8
 
 from scalefield.errors import InputError
 from scalefield.mde.output import Kind, MDEOutput
-from scalefield.runtime.devices import usable
+from scalefield.runtime.devices import check_device
+from scalefield.validation import import_object
 
-__all__ = ["MDE", "MODELS", "Kind", "MDEOutput", "ModelCard", "NonCommercialWarning", "load_mde"]
+__all__ = [
+    "MDE",
+    "MODELS",
+    "BatchMDE",
+    "Kind",
+    "MDEOutput",
+    "ModelCard",
+    "NonCommercialWarning",
+    "estimate_batch",
+    "load_mde",
+    "open_mde",
+]
 
 
 @runtime_checkable
 class MDE(Protocol):
     """A frozen depth estimator: an RGB image of any size in, `MDEOutput` of that size out.
 
-    One that can be cached also has a `revision`, which names its weights, and may have `options`,
-    its preprocessing. One with `batch(images)` takes several images of one size at once.
+    An estimator that can be cached also has a `revision`, which names its weights, and may have
+    `options`, its preprocessing. A `BatchMDE` takes several images of one size at once.
     """
 
     @property
@@ -34,6 +47,22 @@ class MDE(Protocol):
     def __call__(self, image: UInt8[np.ndarray, "h w 3"]) -> MDEOutput:
         """Relative depth and features of one image."""
         ...
+
+
+@runtime_checkable
+class BatchMDE(MDE, Protocol):
+    """An MDE that computes several images of one size together."""
+
+    def batch(self, images: Sequence[UInt8[np.ndarray, "h w 3"]]) -> list[MDEOutput]:
+        """Relative depth and features of images of one size."""
+        ...
+
+
+def estimate_batch(mde: MDE, images: Sequence[UInt8[np.ndarray, "h w 3"]]) -> list[MDEOutput]:
+    """The outputs for images of one size, together if the estimator can."""
+    if isinstance(mde, BatchMDE):
+        return mde.batch(images)
+    return [mde(image) for image in images]
 
 
 class NonCommercialWarning(UserWarning):
@@ -96,13 +125,13 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
     """
     from scalefield.mde.hub import find_weights, split_revision
 
-    usable(device)
+    check_device(device)
     short, revision = split_revision(name)
     card = MODELS.get(short)
     if card is not None and card.loader == "lite":
         from scalefield.mde.lite import load_lite
 
-        _say_licence(name, card.weights_licence)
+        _warn_of_licence(name, card.weights_licence)
         return load_lite(device=device)
     if Path(name).suffix in (".onnx", ".json"):
         from scalefield.mde.onnx_mde import load_onnx
@@ -115,7 +144,7 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
         )
     pinned = f"@{revision}" if revision else ""
     weights = find_weights(name if card is None else card.source + pinned)
-    _say_licence(name, weights.licence or (card.weights_licence if card else ""))
+    _warn_of_licence(name, weights.licence or (card.weights_licence if card else ""))
     label = Path(short).name if Path(short).is_dir() else short
     if card.loader == "da3" if card else weights.architecture is None:
         from scalefield.mde.da3 import load_da3
@@ -126,7 +155,23 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
     return load_transformers(label, weights.folder, weights.revision, device, kind)
 
 
-def _say_licence(name: str, licence: str) -> None:
+def open_mde(source: MDE | str, device: str = "cpu", cache: Path | None = None) -> MDE:
+    """An estimator given as an object, by a name of `load_mde` or by an import path.
+
+    With `cache`, its outputs are kept in that folder.
+    """
+    loaded = source
+    if isinstance(loaded, str):
+        by_path = ":" in loaded
+        loaded = import_object(loaded) if by_path else load_mde(loaded, device=device)
+    if cache is None:
+        return loaded
+    from scalefield.mde.cache import MDECache
+
+    return MDECache(cache, loaded)
+
+
+def _warn_of_licence(name: str, licence: str) -> None:
     if re.search(r"\bnc\b|non-?commercial|research|amlr", licence, re.IGNORECASE):
         message = f"the weights of {name} are licensed for non-commercial use only: {licence}"
         warnings.warn(message, NonCommercialWarning, stacklevel=3)

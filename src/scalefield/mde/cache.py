@@ -16,7 +16,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from scalefield.errors import InputError, Notice, brief
+from scalefield.errors import InputError, Notice, one_line
 from scalefield.io import write_atomic
 from scalefield.mde import MDE
 from scalefield.mde.output import Kind, MDEOutput
@@ -103,7 +103,9 @@ class MDECache:
             if output.shape != image.shape[:2] or output.kind not in get_args(Kind):
                 raise ValueError("it belongs to another image")
         except (*DAMAGE, SafetensorError) as e:
-            warnings.warn(f"{path} is damaged ({brief(e)}) and is made again", Notice, stacklevel=2)
+            warnings.warn(
+                f"{path} is damaged ({one_line(e)}) and is made again", Notice, stacklevel=2
+            )
             return None
         return output
 

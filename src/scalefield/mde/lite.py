@@ -15,13 +15,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from scalefield.errors import InputError, brief
+from scalefield.errors import InputError, one_line
 from scalefield.io import read_json
-from scalefield.io.weights import verified
+from scalefield.io.weights import WEIGHTS, verify_checksums
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.preprocess import Preprocess
 
-WEIGHTS = Path(__file__).parent.parent / "weights" / "lite"
+LITE_WEIGHTS = WEIGHTS / "lite"
 
 PREPROCESS = Preprocess((384, 512), "area", 32, (0.5,) * 3, (0.5,) * 3, "bilinear")
 FEATURE_CHANNELS = 64
@@ -184,9 +184,9 @@ class LiteNetwork:
 
 
 @lru_cache(maxsize=8)
-def load_lite(folder: str | Path = WEIGHTS, device: str = "cpu") -> Estimator:
+def load_lite(folder: str | Path = LITE_WEIGHTS, device: str = "cpu") -> Estimator:
     """The shipped `lite`, or one trained by the recipe."""
-    folder = verified(Path(folder))
+    folder = verify_checksums(Path(folder))
     try:
         state = load_file(folder / "model.safetensors")
         revision = str(read_json(folder / "config.json")["revision"])
@@ -195,7 +195,7 @@ def load_lite(folder: str | Path = WEIGHTS, device: str = "cpu") -> Estimator:
         counters = {k: v for k, v in net.state_dict().items() if not v.is_floating_point()}
         net.load_state_dict({name: tensor.float() for name, tensor in state.items()} | counters)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as e:
-        raise InputError(f"{folder}: not the weights of lite ({brief(e)})") from None
+        raise InputError(f"{folder}: not the weights of lite ({one_line(e)})") from None
     return Estimator("lite", revision, "depth", PREPROCESS, LiteNetwork(net, device), device)
 
 

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.errors import InputError, MissingExtra, brief
+from scalefield.errors import InputError, MissingExtra, one_line
 from scalefield.io import read_bytes, read_json
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.output import Kind
@@ -116,7 +116,7 @@ def parse_config(said: dict[str, Any], where: str) -> OnnxConfig:
     }  # fmt: skip
     if foreign := set(said) - set(checks):
         raise InputError(
-            f"{where}: no field {brief(min(foreign))!r}; there are {', '.join(checks)}"
+            f"{where}: no field {one_line(min(foreign))!r}; there are {', '.join(checks)}"
         )
     for name in ("kind", "size"):
         if name not in said:
@@ -124,7 +124,7 @@ def parse_config(said: dict[str, Any], where: str) -> OnnxConfig:
     for name, value in said.items():
         wanted, good, _ = checks[name]
         if not good(value):
-            raise InputError(f"{where}: {name} must be {wanted}, found {brief(repr(value))}")
+            raise InputError(f"{where}: {name} must be {wanted}, found {one_line(repr(value))}")
     values: dict[str, Any] = {name: checks[name][2](value) for name, value in said.items()}
     return OnnxConfig(**values)
 
@@ -176,7 +176,7 @@ class OnnxNetwork:
         except _runtime_errors() as e:
             height, width = image.shape[2:]
             raise InputError(
-                f"{self.path}: fails on {width}×{height} pixels ({brief(e)})"
+                f"{self.path}: fails on {width}×{height} pixels ({one_line(e)})"
             ) from None
 
 
@@ -190,7 +190,7 @@ def _prepare(path: Path, data: bytes, config: OnnxConfig) -> tuple[list[str], An
     try:
         model = onnx.load_model_from_string(data)
     except DecodeError as e:
-        raise InputError(f"{path}: not a readable ONNX file ({brief(e)})") from None
+        raise InputError(f"{path}: not a readable ONNX file ({one_line(e)})") from None
     graph = model.graph
     if not graph.output:
         raise InputError(f"{path}: not a readable ONNX file (its graph has no output)")
@@ -232,7 +232,7 @@ def _start(path: Path, model: Any, device: str) -> Any:
     try:
         return onnxruntime.InferenceSession(model.SerializeToString(), options, providers)
     except _runtime_errors() as e:
-        raise InputError(f"{path}: onnxruntime cannot run it ({brief(e)})") from None
+        raise InputError(f"{path}: onnxruntime cannot run it ({one_line(e)})") from None
 
 
 def _runtime_errors() -> tuple[type[Exception], ...]:

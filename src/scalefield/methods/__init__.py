@@ -1,25 +1,18 @@
-"""Every way to get metric depth from an MDE's output and anchors, by name.
+"""All methods that recover metric depth from an MDE's output and anchors, by name.
 
-A method is a frozen dataclass whose fields are its options and whose call is the whole protocol:
+A method is a frozen dataclass whose fields are its options; calling it recovers depth:
 
     recovery = METHODS["lwlr"](bandwidth="adaptive")(mde_output, anchors)
 
-Any function of that form is a method too; nothing needs to inherit.
+`recovery.Method` is the protocol. A plain function of (mde_output, anchors) is accepted too.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from numbers import Integral, Real
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
-import numpy as np
-
-from scalefield.anchors import Anchors
-from scalefield.errors import InputError, brief
-from scalefield.mde.output import MDEOutput
+from scalefield.errors import InputError, one_line
 from scalefield.methods.basis import Basis
 from scalefield.methods.field import Field
 from scalefield.methods.global_affine import Global
@@ -31,9 +24,11 @@ from scalefield.methods.lwlr import LWLR
 from scalefield.methods.median import Median
 from scalefield.methods.piecewise import Piecewise
 from scalefield.methods.region import Region
-from scalefield.recovery import Recovery
+from scalefield.recovery import FunctionMethod, Method
+from scalefield.validation import check_options
 
-Method = Callable[[MDEOutput, Anchors], Recovery]
+MethodLike = Method | Callable[..., Any]
+"""A method, or a function of (mde_output, anchors) that returns a Recovery."""
 
 METHODS: dict[str, Callable[..., Method]] = {
     "field": Field,
@@ -49,63 +44,38 @@ METHODS: dict[str, Callable[..., Method]] = {
     "log_kernel": LogKernel,
 }
 
-LARGEST_OPTION = 1e18
-"""What the number of an option may be: within int64, and its square within float64."""
 
-
-def make_method(method: str | Method, **options: Any) -> Method:
-    """The method of that name with these options; a callable is taken as it is."""
+def make_method(method: str | MethodLike, **options: Any) -> Method:
+    """The method of that name with these options; a method or function is taken as it is."""
     if not isinstance(method, str):
-        if not callable(method):
-            raise InputError(f"a method is a name or a function, found {brief(repr(method))}")
-        if isinstance(method, type):
-            name = method.__name__
-            raise InputError(f"{name} is a class of methods; give one of them, as {name}() is")
         if options:
-            raise InputError("options belong to a method given by name; yours is an object")
-        return method
+            raise InputError("options are for a method given by name, found a method object")
+        return as_method(method)
     if method not in METHODS:
         raise InputError(f"no method {method!r}; there are {', '.join(METHODS)}")
-    known = inspect.signature(METHODS[method]).parameters
-    for name in options:
-        if name not in known:
-            there = ", ".join(known) or "none"
-            raise InputError(f"method {method} has no option {name!r}; there are {there}")
-    hints = get_type_hints(METHODS[method]) if options else {}
-    for name, value in options.items():
-        if not _fits(value, hints[name]):
-            wanted, found = inspect.formatannotation(hints[name]), brief(repr(value), 40)
-            raise InputError(f"method {method}: {name} must be {wanted}, found {found}")
+    check_options(f"method {method}", METHODS[method], options)
     try:
         return METHODS[method](**options)
     except TypeError as e:
         raise InputError(f"method {method}: {e}") from None
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether an option's value is of the annotated kind, and a number that can be reckoned with.
-
-    Values outside a Literal are left to the method, which has a better sentence for them.
-    """
-    number = isinstance(value, Real)
-    if number and not -LARGEST_OPTION <= value <= LARGEST_OPTION:  # not so for NaN either
-        return False
-    origin, parts = get_origin(hint) or hint, get_args(hint)
-    if origin in (Union, UnionType):
-        return any(_fits(value, part) for part in parts)
-    if origin is Literal:
-        return any(_fits(value, type(part)) for part in parts)
-    if origin in (int, float):
-        kind = Integral if origin is int else Real
-        return isinstance(value, kind) and not isinstance(value, bool)
-    if origin is tuple:
-        return isinstance(value, (tuple, list, np.ndarray))
-    return origin is Any or isinstance(value, origin)
+def as_method(method: MethodLike) -> Method:
+    """The method itself, or a function as a `FunctionMethod`."""
+    if not callable(method):
+        raise InputError(f"a method is a name or a function, found {one_line(repr(method))}")
+    if isinstance(method, type):
+        name = method.__name__
+        raise InputError(f"{name} is a class; give an instance, for example {name}()")
+    return method if isinstance(method, Method) else FunctionMethod(method)
 
 
 def method_name(method: Method) -> str:
-    """The name under which a method is known, or its own."""
+    """The name in `METHODS`, or the name of the user's class or function."""
     for name, known in METHODS.items():
         if type(method) is known:
             return name
-    return getattr(method, "__qualname__", type(method).__qualname__)
+    if isinstance(method, FunctionMethod):
+        function = method.function
+        return getattr(function, "__qualname__", type(function).__qualname__)
+    return type(method).__qualname__

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -13,54 +12,52 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from scalefield.alignment.uncertainty import Smoother, fit_std, lattice_pixels, sigma_log, to_image
+from scalefield.alignment.uncertainty import LinearSmoother, coarse_pixels, fit_std, to_image
 from scalefield.anchors import Anchors
-from scalefield.basis.cues import grid_log_depth, sample, upsample
+from scalefield.basis.cues import grid_log_depth
 from scalefield.basis.generator import BasisMaps, Generator
+from scalefield.basis.grids import sample, upsample
+from scalefield.basis.pretrained import load_generator
 from scalefield.basis.ridge import Ridge, solve
 from scalefield.basis.targets import anchor_weights, targets
-from scalefield.errors import InputError
-from scalefield.io.weights import verified
 from scalefield.mde.output import MDEOutput
-from scalefield.recovery import Recovery
+from scalefield.recovery import Method, Recovery
 from scalefield.runtime.devices import full_precision
 from scalefield.validation import require_choice
 
-WEIGHTS = Path(__file__).parent.parent / "weights"
-"""Generators that come with the package: one folder each, model.safetensors and config.json."""
-
-Maps = Literal[8, 30, 50]
+NumBasisMaps = Literal[8, 30, 50]
+"""K of the generators that come with the package."""
 
 
 @dataclass(frozen=True)
-class Basis:
+class Basis(Method):
     """The paper's method: ℓ = Eᵀw with learned, image-adaptive basis maps E.
 
     w minimises Σ ωᵢ (E(aᵢ)ᵀw − yᵢ)² + λ‖w‖² over the anchors, in closed form.
     """
 
     generator: str | Path | Generator = "auto"
-    """A shipped name (see `shipped`), a folder that `Generator.save` wrote, a generator, or
-    "auto": the universal one, F = 0. Those of `lite` with its F are alike with a dozen anchors on
-    val, and 2 to 4 % behind with a hundred and more, in every one of three seeds
-    (results/places-lite-val-seeds)."""
-    k: Maps = 50
+    """A shipped name (see `io.weights.shipped`), a folder that `Generator.save` wrote, a generator,
+    or "auto": the universal one, which uses no features (F = 0). The generators that use the
+    features of `lite` are equally good with a dozen anchors on val, and 2 to 4 % worse with a
+    hundred and more, for each of three seeds (results/places-lite-val-seeds)."""
+    k: NumBasisMaps = 50
     """Basis maps of the shipped generator. On val (results/places-lite-val) 50 is best, by a
     little with few anchors and by far with many; 8, which the paper uses for few, is last."""
     ridge: Ridge | None = None
     """The solve; None for the one that the generator was trained through."""
 
     def __post_init__(self) -> None:
-        require_choice("k", self.k, get_args(Maps))
+        require_choice("k", self.k, get_args(NumBasisMaps))
 
-    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""
         generator = self.load(mde_output.prediction.device)
         return self.fit(mde_output, anchors, generator, basis_maps(generator, mde_output))
 
     def fit(
         self, mde_output: MDEOutput, anchors: Anchors, generator: Generator, maps: BasisMaps
-    ) -> Recovery:
+    ) -> Recovery[Tensor]:
         """Only the small solve, for maps made before: what an added anchor costs."""
         M = anchor_embeddings(maps, mde_output, anchors)
         y, omega = (
@@ -81,30 +78,16 @@ class Basis:
             gating=maps.gating[0],
         )
 
+    def prepare(self) -> None:
+        """Load the generator."""
+        self.load()
+
     def load(self, device: torch.device | str = "cpu") -> Generator:
         """The generator itself."""
         if isinstance(self.generator, Generator):
             return self.generator.to(device)
         name = f"basis-depth-k{self.k}" if self.generator == "auto" else self.generator
         return load_generator(name, device)
-
-
-def shipped() -> list[str]:
-    """Names of the generators that come with the package."""
-    return sorted(p.parent.name for p in WEIGHTS.glob("basis-*/config.json"))
-
-
-@lru_cache(maxsize=8)
-def load_generator(name: str | Path, device: torch.device | str = "cpu") -> Generator:
-    """A generator by shipped name, folder or hub id `owner/name[@revision]`, on that device."""
-    if (WEIGHTS / name).is_dir():
-        return Generator.load(verified(WEIGHTS / name)).to(device)
-    if not Path(name).is_dir() and str(name).count("/") != 1:
-        raise InputError(
-            f"no generator {str(name)!r}: not a folder, nor a hub id owner/name, nor one of "
-            f"{shipped()}"
-        )
-    return Generator.from_pretrained(str(name)).to(device)
 
 
 @torch.no_grad()
@@ -147,7 +130,7 @@ def basis_std(
     shape = mde_output.shape
     design, there = (
         E.detach().double().cpu().numpy()
-        for E in (M, embeddings(maps, shape, *lattice_pixels(shape)))
+        for E in (M, embeddings(maps, shape, *coarse_pixels(shape)))
     )
     penalty = np.diag([ridge.ridge_global, *[ridge.ridge] * (design.shape[1] - 1)])
     if ridge.centre == "median":
@@ -155,9 +138,9 @@ def basis_std(
         design, there = (np.insert(E, 0, 1.0, axis=1) for E in (design, there))
         penalty = np.pad(penalty, ((1, 0), (1, 0)))
     std_log = fit_std(
-        Smoother.of(design, anchor_weights(anchors), penalty),
+        LinearSmoother.of(design, anchor_weights(anchors), penalty),
         residuals.detach().cpu().numpy(),
-        sigma_log(anchors),
+        anchors.sigma_log(0.0),
         (np.ones(len(design)), np.ones(len(there))),
         there,
     )

@@ -19,26 +19,26 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.basis.cues import grid_image, grid_shape, log_depth_and_level, upsample
+from scalefield.basis.cues import grid_image, log_depth_and_level
+from scalefield.basis.grids import grid_shape, upsample
 from scalefield.basis.targets import targets
-from scalefield.checked import checked
+from scalefield.basis.trunk import current_names
 from scalefield.decomposition import Decomposition
 from scalefield.dense import dense_mean, dense_parts
 from scalefield.deviation import STD_CELLS, dense_std
 from scalefield.doubt import Verdict, doubt
 from scalefield.embedding import FieldMaps, FieldNet, FieldNetConfig, Layout
-from scalefield.errors import InputError, brief
+from scalefield.errors import InputError, one_line
 from scalefield.io import read_json, write_atomic, write_json
-from scalefield.io.weights import verified
+from scalefield.io.weights import find_shipped, shipped
 from scalefield.kernel import Kernel, Points, Term
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.basis import WEIGHTS
 from scalefield.patchwork import Patchwork
 from scalefield.posterior import Posterior
-from scalefield.recovery import Recovery, Rejection
+from scalefield.recovery import Fallback, Method, Recovery, Rejection, Warning
 from scalefield.runtime.devices import full_precision
 from scalefield.scene import Scene
-from scalefield.validation import require_choice
+from scalefield.validation import from_json, require_choice
 
 EXACT_ANCHORS = 2000
 """More anchors than this are solved patch by patch."""
@@ -88,20 +88,20 @@ class FieldModel:
             kernel, config = values.pop("kernel"), values.pop("net")
             if isinstance(values.get("estimators"), list):
                 values["estimators"] = tuple(values["estimators"])
-            kernel["terms"] = tuple(checked(Term, term) for term in kernel["terms"])
-            config["layout"] = checked(Layout, config["layout"])
+            kernel["terms"] = tuple(from_json(Term, term) for term in kernel["terms"])
+            config["layout"] = from_json(Layout, config["layout"])
             config["dilations"] = tuple(config["dilations"])
             with torch.device("meta"):  # sizes that the weights do not have cost no memory
-                net = FieldNet(checked(FieldNetConfig, config))
-            model = checked(cls, {**values, "kernel": checked(Kernel, kernel), "net": net})
+                net = FieldNet(from_json(FieldNetConfig, config))
+            model = from_json(cls, {**values, "kernel": from_json(Kernel, kernel), "net": net})
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as e:
-            raise InputError(f"{path}: not a field model's configuration ({brief(e)})") from None
+            raise InputError(f"{path}: not a field model's configuration ({one_line(e)})") from None
         try:
             state = load_file(path.with_name("model.safetensors"))
             weights = {name: tensor.float() for name, tensor in state.items()}
-            net.load_state_dict(weights, assign=True)
+            net.load_state_dict(current_names(weights), assign=True)
         except (OSError, SafetensorError, RuntimeError) as e:
-            raise InputError(f"{folder}: not the weights of such a field ({brief(e)})") from None
+            raise InputError(f"{folder}: not the weights of such a field ({one_line(e)})") from None
         net.eval().requires_grad_(False)
         return model
 
@@ -136,15 +136,15 @@ class FieldModel:
 @lru_cache(maxsize=4)
 def load_field(name: str | Path) -> FieldModel:
     """A field model by shipped name or folder."""
-    shipped = WEIGHTS / name
-    if not shipped.is_dir() and not Path(name).is_dir():
-        names = sorted(p.parent.name for p in WEIGHTS.glob("field*/config.json"))
+    folder = find_shipped(name)
+    if folder is None and not Path(name).is_dir():
+        names = shipped("field")
         raise InputError(f"no field model {str(name)!r}: not a folder, nor one of {names}")
-    return FieldModel.load(verified(shipped) if shipped.is_dir() else name)
+    return FieldModel.load(name if folder is None else folder)
 
 
 @dataclass(frozen=True)
-class Field:
+class Field(Method):
     """A Gaussian process over position, depth and embeddings: bends to anchors, knows its doubt.
 
     ℓ minimises Σ (ℓ(aᵢ) − yᵢ)²/σᵢ² + ‖ℓ − μ‖²_k: `basis` is the case of a kernel with linear modes
@@ -168,7 +168,7 @@ class Field:
     def __post_init__(self) -> None:
         require_choice("level", self.level, get_args(Level))
 
-    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover; without anchors, what is to be expected."""
         model = self.load()
         scene = model.scene(mde_output)
@@ -190,6 +190,10 @@ class Field:
             basis_maps=scene.maps.modes[0],
         )
 
+    def prepare(self) -> None:
+        """Load the model."""
+        self.load()
+
     def load(self) -> FieldModel:
         """The model itself."""
         return self.model if isinstance(self.model, FieldModel) else load_field(self.model)
@@ -201,7 +205,7 @@ class Field:
         ordered = anchors[order]
         points, y, noise = said(model, scene, ordered)
         rejected: tuple[Rejection, ...] = ()
-        warnings: tuple[str, ...] = ()
+        warnings: tuple[Warning, ...] = ()
         if self.robust:
             verdict = doubt(model.kernel, points, y, noise)
             rejected, warnings = told(verdict, anchors, order)
@@ -246,8 +250,8 @@ class Solved:
     spread: float
     """Factor on the posterior's deviation that makes it honest for this image."""
     rejected: tuple[Rejection, ...]
-    fallbacks: tuple[str, ...]
-    warnings: tuple[str, ...]
+    fallbacks: tuple[Fallback, ...]
+    warnings: tuple[Warning, ...]
 
 
 def condition(
@@ -256,16 +260,17 @@ def condition(
     y: Float[Tensor, " n"],
     noise: Float[Tensor, " n"],
     offset: Float[Tensor, ""] | None = None,
-) -> tuple[Posterior | Patchwork, tuple[str, ...]]:
+) -> tuple[Posterior | Patchwork, tuple[Fallback, ...]]:
     """The field given the targets, exact or, of many anchors, in patches, and word of that."""
     if len(y) <= EXACT_ANCHORS:
         return Posterior.fit(kernel, points, y, noise, offset), ()
     patchwork = Patchwork.fit(kernel, points, y, noise, offset)
     patches = len(patchwork.heard)
-    return patchwork, (f"{len(y)} anchors were solved in {patches} patches that overlap",)
+    text = f"{len(y)} anchors were solved in {patches} patches that overlap"
+    return patchwork, (Fallback("patches", text),)
 
 
-def expected(model: FieldModel, scene: Scene) -> Recovery:
+def expected(model: FieldModel, scene: Scene) -> Recovery[Tensor]:
     """Depth without any anchor: the learned level and mean, with a deviation to match."""
     shape = scene.mde_output.shape
     mean = upsample(scene.maps.mean, shape)[0, 0]
@@ -281,7 +286,11 @@ def expected(model: FieldModel, scene: Scene) -> Recovery:
         f"by a factor of {factor:.2g} or more in one case of three; a measured point says more"
     )
     recovery = Recovery.from_log_scale(
-        scene.mde_output, NO_ANCHORS, log_scale, warnings=(warning,), std_log=std_log
+        scene.mde_output,
+        NO_ANCHORS,
+        log_scale,
+        warnings=(Warning("no_anchors", warning),),
+        std_log=std_log,
     )
     return dataclasses.replace(recovery, basis_maps=scene.maps.modes[0])
 
@@ -301,21 +310,21 @@ def said(
 
 def told(
     verdict: Verdict, anchors: Anchors, order: Int64[np.ndarray, " n"]
-) -> tuple[tuple[Rejection, ...], tuple[str, ...]]:
+) -> tuple[tuple[Rejection, ...], tuple[Warning, ...]]:
     """Who is left out, and what to say of whom else; `order` has the number of each one judged."""
     marks = (verdict.wrong, verdict.strange, verdict.vouched)
     wrong, strange, vouched = (np.sort(order[which.cpu().numpy()]) for which in marks)
-    rejected = tuple(Rejection(int(i), "contradicted by the others") for i in wrong)
-    warnings: tuple[str, ...] = ()
+    rejected = tuple(Rejection(int(i), "outlier", "contradicted by the others") for i in wrong)
+    warnings: tuple[Warning, ...] = ()
     if len(strange):
-        warnings += (
-            f"used with less weight, contradicted by the others: {named(anchors, strange)}",
-        )
+        text = f"used with less weight, contradicted by the others: {named(anchors, strange)}"
+        warnings += (Warning("downweighted", text),)
     if len(vouched):
-        warnings += (
+        text = (
             "used, but explained by neighbours alone; the relative depth seems to be wrong "
-            f"there: {named(anchors, vouched)}",
+            f"there: {named(anchors, vouched)}"
         )
+        warnings += (Warning("corroborated", text),)
     return rejected, warnings
 
 

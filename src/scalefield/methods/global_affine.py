@@ -6,27 +6,28 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+from torch import Tensor
 
 from scalefield.alignment.affine import (
-    MIN_RELATIVE_SPREAD,
+    MIN_RELATIVE_RANGE,
     Affine,
     Samples,
     curve_std,
     fit_affine,
     fit_ransac,
     fit_scale,
-    spread,
+    relative_range,
 )
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Recovery, Rejection
+from scalefield.recovery import Method, Recovery, Rejection
 from scalefield.validation import require_choice
 
 Fit = Literal["least_squares", "ransac", "median_mad"]
 
 
 @dataclass(frozen=True)
-class Global:
+class Global(Method):
     """One scale and one shift for the image, fitted to the anchors.
 
     Minimises Σ w (y − s·x − t)² with w = 1/σ² where it is known (Eq. global_scale). The ladder:
@@ -49,7 +50,7 @@ class Global:
         object.__setattr__(self, "space", self.space or published)
         require_choice("space", self.space, get_args(Space))
 
-    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""
         assert self.space is not None
         samples = Samples.at(mde_output, anchors, self.space)
@@ -57,7 +58,9 @@ class Global:
         if self.fit == "ransac":
             affine, inliers = fit_ransac(samples, self.seed)
             outliers = np.sort(samples.index[~inliers])
-            rejected = tuple(Rejection(int(i), "outside RANSAC's consensus") for i in outliers)
+            rejected = tuple(
+                Rejection(int(i), "ransac_outlier", "outside RANSAC's consensus") for i in outliers
+            )
             samples = samples[inliers]
         elif self.fit == "median_mad":
             affine = match_median_mad(samples)
@@ -81,7 +84,7 @@ def match_median_mad(samples: Samples) -> Affine:
     x, y = samples.x, samples.y
     x_median, y_median = np.median(x), np.median(y)
     x_mad, y_mad = np.abs(x - x_median).mean(), np.abs(y - y_median).mean()
-    if len(samples) == 1 or spread(x) < MIN_RELATIVE_SPREAD:
+    if len(samples) == 1 or relative_range(x) < MIN_RELATIVE_RANGE:
         return fit_scale(samples, "the relative depth has no spread over the anchors")
     if y_mad == 0:
         return fit_scale(samples, "every anchor has the same depth")

@@ -13,16 +13,15 @@ from torch import Tensor
 
 from scalefield.alignment.affine import Affine, Samples, curve_std, fit_scale
 from scalefield.alignment.uncertainty import (
-    Smoother,
+    LinearSmoother,
+    coarse_pixels,
     fit_std,
-    lattice_pixels,
     log_residuals,
-    sigma_log,
     to_image,
 )
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Recovery
+from scalefield.recovery import Fallback, Method, Recovery
 from scalefield.validation import require, require_choice
 
 MIN_ANCHORS = 4
@@ -31,7 +30,7 @@ SMALLEST_SCALE = 0.05
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(Method):
     """One scale at each vertex of a coarse grid over the image, bilinear between, no shift.
 
     With s = s₀ + δ and s₀ = median(y/x), δ minimises
@@ -65,13 +64,14 @@ class Grid:
             require(0 <= value < math.inf, option, "finite and not negative", value)
         require_choice("space", self.space, get_args(Space))
 
-    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""
         samples = Samples.at(mde_output, anchors, self.space)
         start = fit_scale(samples, f"{len(samples)} anchors, fewer than {MIN_ANCHORS}")
         mde_map = mde_output.in_space(self.space).double()
         if len(samples) < MIN_ANCHORS or start.scale == 0:
-            prediction, fallbacks = start(mde_map), [start.fallback]
+            prediction = start(mde_map)
+            fallbacks = [start.fallback] if start.fallback else []
             std_log = curve_std(
                 mde_output, anchors, samples, self.space, curve=start, design=start.design
             )
@@ -84,7 +84,7 @@ class Grid:
                 align_corners=True,
             )[0, 0]
             prediction = field * mde_map
-            std_log = self._std(mde_output, samples, sigma_log(anchors)[samples.index], field)
+            std_log = self._std(mde_output, samples, anchors.sigma_log(0.0)[samples.index], field)
         return Recovery.from_space(
             mde_output,
             anchors,
@@ -96,7 +96,7 @@ class Grid:
 
     def vertex_scales(
         self, samples: Samples, shape: tuple[int, int], start: Affine
-    ) -> tuple[Float64[np.ndarray, "rows columns"], list[str]]:
+    ) -> tuple[Float64[np.ndarray, "rows columns"], list[Fallback]]:
         """The scale s_k of each vertex, and the fallbacks taken."""
         design, penalty, supported, unit = self._system(samples, shape)
         root = np.sqrt(samples.weight)
@@ -109,11 +109,13 @@ class Grid:
         fallbacks = []
         if not supported.all():
             missing = f"{np.count_nonzero(~supported)} of {len(supported)} vertices"
-            fallbacks.append(f"{missing} have no anchor near and stay at the median scale")
+            text = f"{missing} have no anchor near and stay at the median scale"
+            fallbacks.append(Fallback("unsupported_vertices", text))
         scales = 1 + delta
         if (scales <= 0).any():
             negative = f"{np.count_nonzero(scales <= 0)} of {len(scales)} vertices"
-            fallbacks.append(f"{negative} held at {SMALLEST_SCALE} of the median scale")
+            text = f"{negative} held at {SMALLEST_SCALE} of the median scale"
+            fallbacks.append(Fallback("negative_scales", text))
             scales = np.where(scales <= 0, SMALLEST_SCALE, scales)
         return (start.scale * scales).reshape(self.rows, self.columns), fallbacks
 
@@ -148,9 +150,9 @@ class Grid:
         shape = mde_output.shape
         design, penalty, supported, unit = self._system(samples, shape)
         scales = field[samples.rows, samples.columns].cpu().numpy()
-        rows, columns = lattice_pixels(shape)
+        rows, columns = coarse_pixels(shape)
         std_log = fit_std(
-            Smoother.of(design, samples.weight, penalty + 1e-12 * np.eye(len(penalty))),
+            LinearSmoother.of(design, samples.weight, penalty + 1e-12 * np.eye(len(penalty))),
             log_residuals(samples.y, scales * samples.x),
             tau,
             (samples.y / unit, field[rows, columns].cpu().numpy()),

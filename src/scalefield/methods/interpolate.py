@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from scipy.spatial import Delaunay
+from torch import Tensor
 
 from scalefield.alignment.affine import Samples
 from scalefield.alignment.nearest import nearest_points
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
-from scalefield.recovery import Recovery
+from scalefield.recovery import Fallback, Method, Recovery
 from scalefield.validation import require_choice
 
 Linear = Literal["log_depth", "depth", "disparity"]
@@ -32,7 +33,7 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
-class Interpolate:
+class Interpolate(Method):
     """Anchors interpolated over the image without looking at the MDE's depth.
 
     Linear on the Delaunay triangles of the anchors, the nearest anchor outside their hull;
@@ -47,7 +48,7 @@ class Interpolate:
     def __post_init__(self) -> None:
         require_choice("linear_in", self.linear_in, get_args(Linear))
 
-    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""
         samples = Samples.at(mde_output, anchors, "log").merged()
         forward, backward = LINEAR_IN[self.linear_in]
@@ -63,10 +64,12 @@ class Interpolate:
 
 def interpolate(
     pixels: Float64[np.ndarray, "n 2"], values: Float64[np.ndarray, " n"], shape: tuple[int, int]
-) -> tuple[Float64[np.ndarray, "h w"], tuple[str, ...]]:
+) -> tuple[Float64[np.ndarray, "h w"], tuple[Fallback, ...]]:
     """Values at distinct pixels brought to every pixel, and the rung of the ladder taken."""
     if len(pixels) == 1:
-        return np.full(shape, values[0]), ("constant depth: one anchor",)
+        return np.full(shape, values[0]), (
+            Fallback("constant_depth", "constant depth: one anchor"),
+        )
     centred = pixels - pixels.mean(axis=0)
     _, extents, axes = np.linalg.svd(centred, full_matrices=False)
     if extents[1] < 1e-9 * extents[0]:
@@ -75,7 +78,8 @@ def interpolate(
         grid = np.indices(shape, dtype=np.float64).reshape(2, -1).T
         place = (grid - pixels.mean(axis=0)) @ axes[0]
         field = np.interp(place, along[order], values[order])
-        return field.reshape(shape), ("interpolated along one line: the anchors are collinear",)
+        text = "interpolated along one line: the anchors are collinear"
+        return field.reshape(shape), (Fallback("collinear", text),)
     rows, columns, knots = crossings(pixels, values)
     first, last = (np.searchsorted(rows, np.arange(shape[0]), side) for side in ("left", "right"))
     crossed = last > first

@@ -11,28 +11,27 @@ from jaxtyping import Bool, Float, Float64, Int64
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from scalefield.alignment.affine import MIN_RELATIVE_SPREAD, Samples
+from scalefield.alignment.affine import MIN_RELATIVE_RANGE, Samples
 from scalefield.alignment.nearest import nearest_points
 from scalefield.alignment.uncertainty import (
     LARGEST_STD,
     PRIOR_STD,
-    at_lattice,
-    chosen,
-    lattice_pixels,
+    at_coarse_pixels,
+    coarse_pixels,
+    left_out_indices,
     log_residuals,
     noise_variance,
-    sigma_log,
     to_image,
     total_std,
 )
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Recovery
+from scalefield.recovery import Fallback, Method, Recovery
 from scalefield.validation import require, require_choice
 
 
 @dataclass(frozen=True)
-class KNN:
+class KNN(Method):
     """Scale and shift at every pixel from its k nearest anchors, in disparity by default.
 
     Minimises Σ_j (y_j − s·x_j − t)² / d_j over the k nearest anchors, d_j their distance from the
@@ -50,7 +49,7 @@ class KNN:
         require(whole, "k", "a whole number of anchors, at least 1", self.k)
         require_choice("space", self.space, get_args(Space))
 
-    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""
         samples = Samples.at(mde_output, anchors, self.space)
         mde_map = mde_output.in_space(self.space).double()
@@ -63,14 +62,15 @@ class KNN:
             prediction[pixel] = scale * x[pixel] + shift
             scale_only[pixel] = lower
         lower_pixels = int(scale_only.sum())
-        why = "the k anchors' relative depths have no spread or give no positive scale"
+        why = "the k anchors' relative depths have no range or give no positive scale"
+        text = f"scale only at {lower_pixels} pixels: {why}"
         return Recovery.from_space(
             mde_output,
             anchors,
             prediction.view_as(mde_map),
             self.space,
-            std_log=self._std(mde_map, samples, sigma_log(anchors)[samples.index]),
-            fallbacks=(f"scale only at {lower_pixels} pixels: {why}",) if lower_pixels else (),
+            std_log=self._std(mde_map, samples, anchors.sigma_log(0.0)[samples.index]),
+            fallbacks=(Fallback("scale_only", text),) if lower_pixels else (),
         )
 
     def _std(
@@ -80,15 +80,15 @@ class KNN:
         tree = cKDTree(samples.pixels)
         variance = self._noise(tree, samples, tau) if len(samples) > 1 else PRIOR_STD**2
         shape = (mde_map.shape[0], mde_map.shape[1])
-        pixels = np.stack(lattice_pixels(shape), axis=1)
+        pixels = np.stack(coarse_pixels(shape), axis=1)
         distance, index = tree.query(pixels, k=[*range(1, min(self.k, len(samples)) + 1)])
-        x = at_lattice(mde_map)
+        x = at_coarse_pixels(mde_map)
         _, spread = _neighbour_spread(samples, index.T, distance.T, x, variance + tau**2)
         return to_image(total_std(variance, spread), shape, mde_map.device)
 
     def _noise(self, tree: cKDTree, samples: Samples, tau: Float64[np.ndarray, " n"]) -> float:
         """v, from fits to the k anchors nearest to one that is left out."""
-        out = chosen(len(samples))
+        out = left_out_indices(len(samples))
         k = min(self.k, len(samples) - 1)
         distance, index = tree.query(samples.pixels[out], k=[*range(1, k + 2)])
         # The anchor itself goes, or, where several share its pixel, one of them.
@@ -140,7 +140,7 @@ def fit_neighbours(
     x_weighted = weight * x_centred
     scale = (x_weighted * y).sum(0) / (x_weighted * x_centred).sum(0)
     low, high = x.amin(0), x.amax(0)
-    flat = high - low < MIN_RELATIVE_SPREAD * torch.maximum(high, -low)
+    flat = high - low < MIN_RELATIVE_RANGE * torch.maximum(high, -low)
     lower = flat | ~(scale > 0) | ~torch.isfinite(scale)
     shift = y_mean - scale * x_mean
     if lower.any():

@@ -15,16 +15,15 @@ from torch import Tensor
 from scalefield.alignment.affine import Samples
 from scalefield.alignment.gaussian_sums import assembled_sums, gaussian_sums
 from scalefield.alignment.uncertainty import (
-    chosen,
+    coarse_positions,
     fit_variance,
-    lattice,
-    sigma_log,
+    left_out_indices,
     to_image,
     total_std,
 )
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
-from scalefield.recovery import Recovery
+from scalefield.recovery import Fallback, Method, Recovery
 from scalefield.validation import require
 
 SMALLEST_SUM = 1e-290
@@ -32,7 +31,7 @@ SMALLEST_SUM = 1e-290
 
 
 @dataclass(frozen=True)
-class LogKernel:
+class LogKernel(Method):
     """The anchors' log-ratios smoothed over the image with a Gaussian as wide as their spacing.
 
     At a pixel q, ℓ = Σ w_i y_i / Σ w_i with w_i = exp(−‖q − a_i‖² / (2b²)), which minimises
@@ -48,7 +47,7 @@ class LogKernel:
         if self.bandwidth_px is not None:
             require(self.bandwidth_px > 0, "bandwidth_px", "above zero", self.bandwidth_px)
 
-    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""
         samples = Samples.at(mde_output, anchors, "log").merged()
         device = mde_output.prediction.device
@@ -67,15 +66,15 @@ class LogKernel:
             _, nearest = cKDTree(samples.pixels).query(far.cpu())
             log_scale[tuple(far.T)] = ratios[torch.as_tensor(nearest, device=device)]
         std_log = kernel_std(
-            mde_output, samples, sigma_log(anchors)[samples.index], log_scale, bandwidth
+            mde_output, samples, anchors.sigma_log(0.0)[samples.index], log_scale, bandwidth
         )
-        why = f"nearest anchor's ratio at {len(far)} pixels: all others are out of the kernel"
+        text = f"nearest anchor's ratio at {len(far)} pixels: all others are out of the kernel"
         return Recovery.from_log_scale(
             mde_output,
             anchors,
             log_scale,
             std_log=std_log,
-            fallbacks=(why,) if len(far) else (),
+            fallbacks=(Fallback("nearest_anchor", text),) if len(far) else (),
         )
 
 
@@ -87,7 +86,7 @@ def kernel_std(
     bandwidth: float,
 ) -> Float[Tensor, "h w"]:
     """std_log of the weighted mean; S_i = w_i / Σ w, so an anchor's leverage is its own share."""
-    out = chosen(len(samples))
+    out = left_out_indices(len(samples))
     square = cdist(samples.pixels[out], samples.pixels, "sqeuclidean")
     weights = np.exp(-square / (2 * bandwidth**2)) * samples.weight
     shares = weights / weights.sum(axis=1, keepdims=True)
@@ -97,7 +96,7 @@ def kernel_std(
     variance = fit_variance(residuals, own, (shares**2).sum(axis=1), tau[out])
     # The square of a Gaussian is one of bandwidth b/√2.
     shape, device = mde_output.shape, log_scale.device
-    v, u = (torch.from_numpy(lattice(n)).double().to(device) for n in shape)
+    v, u = (torch.from_numpy(coarse_positions(n)).double().to(device) for n in shape)
     pixels, weight = (torch.from_numpy(a).to(device) for a in (samples.pixels, samples.weight))
     noise = weight**2 * torch.from_numpy(variance + tau**2).to(device)
     (total,) = assembled_sums(pixels, weight[None], bandwidth, (v, u))

@@ -16,19 +16,18 @@ from scalefield.alignment.gaussian_sums import assembled_sums, solved_on_image
 from scalefield.alignment.uncertainty import (
     EXACT,
     LARGEST_STD,
-    Smoother,
-    at_lattice,
-    chosen,
-    lattice,
+    LinearSmoother,
+    at_coarse_pixels,
+    coarse_positions,
+    left_out_indices,
     log_residuals,
     noise_variance,
-    sigma_log,
     to_image,
     total_std,
 )
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Recovery, Rejection
+from scalefield.recovery import Fallback, Method, Recovery, Rejection
 from scalefield.validation import require, require_choice
 
 Bandwidth = Literal["paper", "adaptive"]
@@ -39,7 +38,7 @@ OUTLIER_RELATIVE_ERROR = 0.15
 
 
 @dataclass(frozen=True)
-class LWLR:
+class LWLR(Method):
     """Scale and shift at every pixel, by least squares with Gaussian weights on near anchors.
 
     Global gives D̃. At a pixel q, (s, t) minimises Σ w_i (y_i − s·D̃_i − t)² + λ t² with
@@ -78,21 +77,26 @@ class LWLR:
         require(whole, "stride", "a whole number of pixels, at least 1", self.stride)
         require_choice("space", self.space, get_args(Space))
 
-    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""
         samples = Samples.at(mde_output, anchors, self.space)
         affine = fit_affine(samples)
-        fallbacks = [f"Global before the local fits: {affine.fallback}"] if affine.fallback else []
+        fallbacks = []
+        if affine.fallback:
+            text = f"Global before the local fits: {affine.fallback}"
+            fallbacks.append(Fallback(f"global_{affine.fallback.code}", text))
         error = np.abs(affine(samples.x) - samples.y) / samples.y
         kept = error < OUTLIER_RELATIVE_ERROR if self.drop_outliers else np.isfinite(error)
         if not kept.any():
             kept = np.ones_like(kept)
-            fallbacks.append("no anchor left out: every one is 15 % off or more under Global")
+            text = "no anchor left out: every one is 15 % off or more under Global"
+            fallbacks.append(Fallback("all_outliers", text))
         aligned = affine(mde_output.in_space(self.space).double())
-        heard = samples[kept]
-        local = Local.of(aligned, heard, self.bandwidth_px(mde_output.shape[1], heard))
+        used = samples[kept]
+        local = Local.of(aligned, used, self.bandwidth_px(mde_output.shape[1], used))
         scale, shift = self.fields(mde_output.shape, local)
-        std_log = self._std(aligned, local, affine, heard, sigma_log(anchors)[heard.index])
+        std_log = self._std(aligned, local, affine, used, anchors.sigma_log(0.0)[used.index])
+        reason = f"relative error under Global at least {OUTLIER_RELATIVE_ERROR}"
         return Recovery.from_space(
             mde_output,
             anchors,
@@ -101,8 +105,7 @@ class LWLR:
             std_log=std_log,
             fallbacks=tuple(fallbacks),
             rejected=tuple(
-                Rejection(int(i), f"relative error under Global at least {OUTLIER_RELATIVE_ERROR}")
-                for i in np.sort(samples.index[~kept])
+                Rejection(int(i), "outlier", reason) for i in np.sort(samples.index[~kept])
             ),
         )
 
@@ -146,13 +149,13 @@ class LWLR:
         tau: Float64[np.ndarray, " n"],
     ) -> Float[Tensor, "h w"]:
         """std_log, by the weights of the local fits; by Global's where that decides."""
-        everywhere = Smoother.of(affine.design(local.x.cpu().numpy()), samples.weight)
+        everywhere = LinearSmoother.of(affine.design(local.x.cpu().numpy()), samples.weight)
         variance = self._noise(local, everywhere, tau)
         deviation = samples.y / local.unit * np.sqrt(variance + tau**2)
-        there = at_lattice(aligned) / local.unit
-        away = everywhere.spread(affine.design(there), deviation, there)
+        there = at_coarse_pixels(aligned) / local.unit
+        away = everywhere.variance(affine.design(there), deviation, there)
         shape, device = (aligned.shape[0], aligned.shape[1]), aligned.device
-        v, u = (torch.from_numpy(lattice(size)).double().to(device) for size in shape)
+        v, u = (torch.from_numpy(coarse_positions(size)).double().to(device) for size in shape)
         sums = assembled_sums(local.pixels, local.moments, local.bandwidth, (v, u))
         # The square of a Gaussian is one of bandwidth b/√2.
         noise = local.noise * torch.from_numpy(variance + tau**2).to(device)
@@ -162,13 +165,15 @@ class LWLR:
         spread = self._spread(x, scale * x + shift, sums, noises, far)
         return to_image(total_std(variance, spread.cpu().numpy().reshape(-1)), shape, device)
 
-    def _noise(self, local: Local, everywhere: Smoother, tau: Float64[np.ndarray, " n"]) -> float:
+    def _noise(
+        self, local: Local, everywhere: LinearSmoother, tau: Float64[np.ndarray, " n"]
+    ) -> float:
         """v, from the local fits at anchors that are left out.
 
         To first order they are left out of Global too, whose spread is that of pixels far off.
         """
         left = 1 - everywhere.leverage
-        which = chosen(len(tau))
+        which = left_out_indices(len(tau))
         which = which[left[which] > EXACT]
         out = torch.from_numpy(which).to(local.x.device)
         square = torch.cdist(local.pixels[out], local.pixels) ** 2

@@ -13,7 +13,7 @@ from torch import Tensor
 from scalefield.alignment.affine import Affine, Samples, curve_std, fit_affine, fit_ransac
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Recovery
+from scalefield.recovery import Fallback, Method, Recovery
 from scalefield.validation import require, require_choice
 
 Variant = Literal["bins", "continuous"]
@@ -23,12 +23,12 @@ MIN_BIN_ANCHORS = 3
 BREAKPOINT_QUANTILES = np.linspace(0.1, 0.9, 81)
 
 Design = Callable[[np.ndarray], np.ndarray]
-Curve = tuple[Callable[[Tensor], Tensor], list[str], Design]
+Curve = tuple[Callable[[Tensor], Tensor], list[Fallback], Design]
 """Metric value as a function of the relative map, the fallbacks taken, and what it is linear in."""
 
 
 @dataclass(frozen=True)
-class Piecewise:
+class Piecewise(Method):
     """Separate scale and shift over intervals of relative depth."""
 
     variant: Variant = "bins"
@@ -58,7 +58,7 @@ class Piecewise:
             finite = bool(np.all(np.isfinite(self.edges)))
             require(rising and finite, "edges", "one or more rising finite numbers", self.edges)
 
-    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""
         assert self.space is not None
         samples = Samples.at(mde_output, anchors, self.space)
@@ -104,11 +104,13 @@ def fit_bins(samples: Samples, edges: list[float]) -> Curve:
         k = min(flawed, key=lambda k: len(members[k]))
         neighbours = [n for n in (k - 1, k + 1) if 0 <= n < len(members)]
         left, right = sorted((k, min(neighbours, key=lambda n: len(members[n]))))
-        fallbacks.append(f"two depth intervals joined at x = {edges[left]:.4g}: {flaws[k]}")
+        text = f"two depth intervals joined at x = {edges[left]:.4g}: {flaws[k]}"
+        fallbacks.append(Fallback("joined_intervals", text))
         members[left : right + 1] = [np.concatenate(members[left : right + 1])]
         del edges[left]
     if not edges:
-        fallbacks.append("one line for all depths: every interval was joined")
+        text = "one line for all depths: every interval was joined"
+        fallbacks.append(Fallback("one_line", text))
     lines = [fit_affine(samples[np.sort(inside)]) for inside in members]
     fallbacks += [line.fallback for line in lines if line.fallback]
 
@@ -132,7 +134,7 @@ def _flaw(samples: Samples, inside: np.ndarray) -> str:
     """Why an interval cannot have a line of its own; empty if it can."""
     if len(inside) < MIN_BIN_ANCHORS:
         return f"{len(inside)} anchors in one, fewer than {MIN_BIN_ANCHORS}"
-    return fit_affine(samples[inside]).fallback.removeprefix("scale only: ")
+    return fit_affine(samples[inside]).reason
 
 
 def fit_continuous(samples: Samples, seed: int) -> Curve:
@@ -142,7 +144,8 @@ def fit_continuous(samples: Samples, seed: int) -> Curve:
     two segments; RANSAC's line where no b gives two rising segments; Global for N < 4.
     """
     if len(samples) < 4:
-        return one_line(fit_affine(samples), "one line for all depths: fewer than 4 anchors")
+        text = "one line for all depths: fewer than 4 anchors"
+        return one_line(fit_affine(samples), Fallback("one_line", text))
     x, y, root = samples.x, samples.y, np.sqrt(samples.weight)
     unit = np.abs(x).max() or 1.0
     best: tuple[float, float, np.ndarray] | None = None  # error, b, coefficients
@@ -159,7 +162,7 @@ def fit_continuous(samples: Samples, seed: int) -> Curve:
     if best is None:
         line, inliers = fit_ransac(samples, seed)
         why = f"no breakpoint gives two rising segments; {inliers.sum()} of {len(x)} anchors agree"
-        return one_line(line, f"RANSAC's line for all depths: {why}")
+        return one_line(line, Fallback("ransac_line", f"RANSAC's line for all depths: {why}"))
     _, b, (constant, slope, bend) = best
     below = Affine(slope / unit, constant)
 
@@ -174,6 +177,6 @@ def hinge(x: np.ndarray, b: float, unit: float) -> np.ndarray:
     return np.stack([np.ones_like(x), x / unit, np.maximum(x - b, 0) / unit], axis=1)
 
 
-def one_line(line: Affine, why: str) -> Curve:
-    """A curve that is a line, and the reasons for it."""
-    return line, [why, *([line.fallback] if line.fallback else [])], line.design
+def one_line(line: Affine, fallback: Fallback) -> Curve:
+    """A curve that is a line, with the fallbacks that led to it."""
+    return line, [fallback, *([line.fallback] if line.fallback else [])], line.design

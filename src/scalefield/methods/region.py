@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
 from scipy.spatial import cKDTree
+from torch import Tensor
 
 from scalefield.alignment.affine import (
-    MIN_RELATIVE_SPREAD,
+    MIN_RELATIVE_RANGE,
     Affine,
     Samples,
     fit_affine,
     fit_scale,
-    spread,
+    relative_range,
 )
 from scalefield.alignment.superpixels import (
     components,
@@ -28,16 +30,15 @@ from scalefield.alignment.superpixels import (
     superpixel_labels,
 )
 from scalefield.alignment.uncertainty import (
-    Smoother,
+    LinearSmoother,
     fit_variance,
     log_residuals,
-    sigma_log,
     total_std,
 )
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Recovery
+from scalefield.recovery import Fallback, Method, Recovery
 from scalefield.validation import require, require_choice
 
 MIN_ANCHORS = 5
@@ -45,15 +46,28 @@ DILATION_STEP = 0.02
 """Of the image's diagonal."""
 DILATION_STEPS = 10
 TILT_RIDGE = 1e-3
-AFFINE_RUNG = "scale and shift without tilt"
-SCALE_RUNG = "scale only"
-GLOBAL_RUNG = "Global's scale and shift"
-COLUMNS = {"": (0, 1, 2, 3), AFFINE_RUNG: (0, 3), SCALE_RUNG: (0,), GLOBAL_RUNG: (0, 3)}
-"""Of x, u, v, 1, those that each rung fits."""
+
+Model = Literal["plane", "affine", "scale", "global"]
+"""What a region is fitted with: scale, tilt and shift; scale and shift; scale; Global's fit."""
+COLUMNS: dict[Model, tuple[int, ...]] = {
+    "plane": (0, 1, 2, 3),
+    "affine": (0, 3),
+    "scale": (0,),
+    "global": (0, 3),
+}
+"""The columns of x, u, v, 1 that each model uses."""
+FALLBACKS = {
+    "affine": "scale and shift without tilt",
+    "scale": "scale only",
+    "global": "Global's scale and shift",
+    "dilated": "anchors from around the region",
+    "nearest": f"the {MIN_ANCHORS} nearest anchors, or all if there are fewer",
+}
+"""Sentences of the codes that `Region` reports."""
 
 
 @dataclass(frozen=True, eq=False)
-class Region:
+class Region(Method):
     """Scale, tilt and shift in every region of the image: y = s·x + β·u + γ·v + t.
 
     Minimises Σ w (y − s·x − β·u − γ·v − t)² + 1e-3 (β² + γ²) over a region's anchors; u and v
@@ -86,7 +100,7 @@ class Region:
         require(0 <= self.min_share <= 1, "min_share", "from 0 to 1", self.min_share)
         require_choice("space", self.space, get_args(Space))
 
-    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""
         regions = merge_small(components(self._labels(mde_output)), self.min_share)
         samples = Samples.at(mde_output, anchors, self.space)
@@ -105,31 +119,46 @@ class Region:
         everywhere = fit_affine(samples)
         limits = (0.5 * samples.y.min(), 2 * samples.y.max())
         reasons: Counter[str] = Counter()
-        doubts = _Doubts(samples, at_anchors, sigma_log(anchors)[samples.index], supports.home)
+        uncertainty = _Uncertainty(
+            samples, at_anchors, anchors.sigma_log(0.0)[samples.index], supports.home
+        )
         prediction = np.empty(mde_output.shape)
         members = members_of(regions)
         for region, inside in enumerate(members):
-            support, how = supports.of(region)
+            support, source = supports.of(region)
             shown = design(inside)
             known = shown[valid.reshape(-1)[inside]]
-            plane, rung = self._plane(samples[support], at_anchors[support], known, limits)
+            plane, model = self._plane(samples[support], at_anchors[support], known, limits)
             if plane is None:
                 plane, support = _flat(everywhere), np.arange(len(samples))
             prediction.reshape(-1)[inside] = shown @ plane
             pixels = known if len(known) else at_anchors[support]
-            doubts.add(region, support, plane, COLUMNS[rung], pixels)
-            reasons.update(reason for reason in (how, rung) if reason)
-        fallbacks = [f"{why}: {n} of {len(members)} regions" for why, n in reasons.items()]
-        if everywhere.fallback and reasons[GLOBAL_RUNG]:
-            fallbacks.append(f"Global: {everywhere.fallback}")
+            uncertainty.add(region, support, plane, COLUMNS[model], pixels)
+            reasons.update(code for code in (source, model) if code in FALLBACKS)
+        fallbacks = [
+            Fallback(code, f"{FALLBACKS[code]}: {n} of {len(members)} regions")
+            for code, n in reasons.items()
+        ]
+        if everywhere.fallback and reasons["global"]:
+            code = f"global_{everywhere.fallback.code}"
+            fallbacks.append(Fallback(code, f"Global: {everywhere.fallback}"))
         return Recovery.from_space(
             mde_output,
             anchors,
             torch.from_numpy(prediction).to(mde_map.device),
             self.space,
-            std_log=torch.from_numpy(doubts.std_log()[regions]).to(mde_map.device),
+            std_log=torch.from_numpy(uncertainty.std_log()[regions]).to(mde_map.device),
             fallbacks=tuple(fallbacks),
         )
+
+    @property
+    def wants_labels(self) -> bool:
+        """Whether superpixels would be made, because no labels are given."""
+        return self.labels is None
+
+    def with_labels(self, labels: np.ndarray) -> Region:
+        """The same method with these labels."""
+        return dataclasses.replace(self, labels=labels)
 
     def _plane(
         self,
@@ -137,8 +166,8 @@ class Region:
         design: Float64[np.ndarray, "n 4"],
         known: Float64[np.ndarray, "p 4"],
         limits: tuple[float, float],
-    ) -> tuple[Float64[np.ndarray, " 4"] | None, str]:
-        """The region's (s, β, γ, t) and its rung in words; None leaves it to Global."""
+    ) -> tuple[Float64[np.ndarray, " 4"] | None, Model]:
+        """The region's (s, β, γ, t) and its model; None leaves the region to Global."""
 
         def holds(plane: np.ndarray) -> bool:
             if self.strict:
@@ -148,17 +177,17 @@ class Region:
             return bool(plane[0] > 0 and np.all((predicted >= low) & (predicted <= high)))
 
         full = None
-        if len(support) >= MIN_ANCHORS and spread(support.x) >= MIN_RELATIVE_SPREAD:
+        if len(support) >= MIN_ANCHORS and relative_range(support.x) >= MIN_RELATIVE_RANGE:
             full = fit_plane(support, design, 0.0 if self.strict else TILT_RIDGE)
         if full is not None and holds(full):
-            return full, ""
+            return full, "plane"
         affine = fit_affine(support)
         if not affine.fallback and holds(_flat(affine)):
-            return _flat(affine), AFFINE_RUNG
+            return _flat(affine), "affine"
         scale = fit_scale(support, "")
         if scale.scale > 0 and holds(_flat(scale)):
-            return _flat(scale), SCALE_RUNG
-        return None, GLOBAL_RUNG
+            return _flat(scale), "scale"
+        return None, "global"
 
     def _labels(self, mde_output: MDEOutput) -> Int64[np.ndarray, "h w"]:
         if self.labels is None:
@@ -189,7 +218,7 @@ def fit_plane(
     return plane * y_unit / units if rank == 4 else None
 
 
-class _Doubts:
+class _Uncertainty:
     """std_log of every region: one v for the image, and the mean spread over the region."""
 
     def __init__(
@@ -202,7 +231,7 @@ class _Doubts:
         self.samples, self.design, self.tau, self.home = samples, design, tau, home
         # Residuals in log-depth, leverage and spread, of each anchor in its own region's fit.
         self.told = np.full((3, len(samples)), np.nan)
-        self.fits: list[tuple[Smoother, np.ndarray, np.ndarray]] = []
+        self.fits: list[tuple[LinearSmoother, np.ndarray, np.ndarray]] = []
 
     def add(
         self,
@@ -214,9 +243,9 @@ class _Doubts:
     ) -> None:
         """Take note of a region's fit."""
         samples, rows = self.samples[support], self.design[support]
-        smoother = Smoother.of(rows[:, list(columns)], samples.weight)
+        smoother = LinearSmoother.of(rows[:, list(columns)], samples.weight)
         residuals = log_residuals(samples.y, rows @ plane)
-        spread = smoother.spread(smoother.design, samples.y, samples.y)
+        spread = smoother.variance(smoother.design, samples.y, samples.y)
         own = self.home[support] == region
         told = np.stack([residuals, smoother.leverage, spread])
         self.told[:, support[own]] = told[:, own]
@@ -251,10 +280,10 @@ class _Supports:
         self.border, self.owner = border[order], owner[order]
 
     def of(self, region: int) -> tuple[Int64[np.ndarray, " n"], str]:
-        """Indices of its samples, and in words where they come from if not from inside."""
+        """Indices of its samples, and where they come from: "inside", "dilated" or "nearest"."""
         inside = np.flatnonzero(self.home == region)
         if len(inside) >= MIN_ANCHORS or len(self.home) <= len(inside):
-            return inside, ""
+            return inside, "inside"
         # Dilating a region by a disk of radius r takes in the anchors within r of its border.
         start, end = np.searchsorted(self.owner, (region, region + 1))
         distance, _ = cKDTree(self.border[start:end]).query(self.anchors)
@@ -262,9 +291,9 @@ class _Supports:
         wanted = min(MIN_ANCHORS, len(distance)) - 1
         steps = math.ceil(np.partition(distance, wanted)[wanted] / self.step)
         if len(distance) >= MIN_ANCHORS and steps <= DILATION_STEPS:
-            return np.flatnonzero(distance <= steps * self.step), "anchors from around the region"
+            return np.flatnonzero(distance <= steps * self.step), "dilated"
         nearest = np.argsort(distance, kind="stable")[: wanted + 1]
-        return np.sort(nearest), f"{len(nearest)} nearest anchors"
+        return np.sort(nearest), "nearest"
 
 
 def _flat(affine: Affine) -> Float64[np.ndarray, " 4"]:

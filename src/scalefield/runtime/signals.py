@@ -1,4 +1,21 @@
-"""A request to end (SIGTERM, SIGHUP, Ctrl+C) ends a command wherever it comes in, and tidily."""
+"""Shutdown by signal (SIGTERM, SIGHUP, SIGINT) that cannot be lost and leaves no partial files.
+
+A signal reaches the main thread between any two instructions of Python. An exception raised there
+may be lost, because libraries that call back into Python replace or print it. The request is
+therefore recorded, repeated by SIGALRM until it takes effect, and decides how the command ends:
+
+                 signal                        no block of `defer_signals` is active
+    (running) ------------> (requested) ---------------------------------------------> (exiting)
+        ^                    |       ^                                                     |
+        |     defer_signals  |       |  the block ends, or SIGALRM after RETRY_INTERVAL_S  |
+        |                    v       |                                                     |
+        |                   (deferred)                                                     |
+        +---------------------------- graceful_shutdown ends ------------------------------+
+
+Exiting means KeyboardInterrupt for SIGINT and SystemExit(128 + signal) otherwise. A worker process
+runs its `on_worker_exit` callbacks and ends with `os._exit`, because its pool would catch an
+exception and hand it to the parent as the result of the job.
+"""
 
 from __future__ import annotations
 
@@ -10,137 +27,145 @@ from contextlib import contextmanager
 from threading import current_thread, main_thread
 from typing import Any
 
-AGAIN_S = 0.1
-"""Seconds after which a request to end that nobody obeyed is repeated."""
+RETRY_INTERVAL_S = 0.1
+"""Seconds after which a request that had no effect yet is repeated."""
 
 
-class _Ending:
-    """The request to end that this process has had, if any.
-
-    Signals reach the main thread between any two steps of Python. What is raised there may be
-    lost: libraries that call back into Python turn it into an error of their own, or print it.
-    So the request is noted, repeated until it is obeyed, and decides how the command ends.
-    """
+class ShutdownRequest:
+    """The shutdown request of this process, if it received one; it is also the signal handler."""
 
     def __init__(self) -> None:
-        self.number = 0  # of the signal
-        self.held = False  # while files take their places
-        self.worker = False
-        self.alarm: tuple[Any, tuple[float, float]] = signal.SIG_DFL, (0.0, 0.0)  # another's
-        self.tidy: list[Callable[[], object]] = []
+        self.signal_number = 0
+        self.deferred = False
+        self.is_worker = False
+        self.former_alarm: tuple[Any, tuple[float, float]] = signal.SIG_DFL, (0.0, 0.0)
+        self.exit_callbacks: list[Callable[[], object]] = []
 
-    def __call__(self, number: int, frame: object) -> None:
-        """The handler of signals, a repeated request among them."""
-        if number == _ALARM:
-            self.heed()
+    def __call__(self, signal_number: int, frame: object) -> None:
+        """Record a request and exit if that is allowed now; SIGALRM repeats the first request."""
+        if signal_number == _ALARM:
+            self.poll()
             return
-        if not self.number:
-            self.number = number
+        if not self.signal_number:
+            self.signal_number = signal_number
             if _ALARM:
                 handler = signal.signal(_ALARM, self)
-                self.alarm = handler, signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
-        if not self.held:
-            self.obey()
+                interval = (RETRY_INTERVAL_S, RETRY_INTERVAL_S)
+                self.former_alarm = handler, signal.setitimer(signal.ITIMER_REAL, *interval)
+        if not self.deferred:
+            self.exit_now()
 
-    def heed(self) -> None:
-        """End, if that was asked for and nothing is on its way out, perhaps because of it."""
-        if not self.held and sys.exception() is None:
-            self.obey()
+    def poll(self) -> None:
+        """Exit if a request is pending, not deferred, and no exception is being handled.
 
-    def obey(self) -> None:
-        """End, if that was asked for."""
-        if self.number and self.worker:
-            # Its pool would catch what is raised, and hand it to the parent as the job's result.
-            self.held = True
+        The exception that is being handled may be the one that this request raised.
+        """
+        if not self.deferred and sys.exception() is None:
+            self.exit_now()
+
+    def exit_now(self) -> None:
+        """Exit if a request is pending."""
+        if self.signal_number and self.is_worker:
+            self.deferred = True
             try:
-                for tidy in self.tidy:
-                    tidy()
+                for callback in self.exit_callbacks:
+                    callback()
             finally:
-                os._exit(128 + self.number)
-        if self.number == signal.SIGINT:
+                os._exit(128 + self.signal_number)
+        if self.signal_number == signal.SIGINT:
             raise KeyboardInterrupt
-        if self.number:
-            raise SystemExit(128 + self.number)
+        if self.signal_number:
+            raise SystemExit(128 + self.signal_number)
 
-    def forget(self) -> None:
-        """As if nothing had been asked."""
-        if self.number and _ALARM:
-            handler, timer = self.alarm
+    def reset(self) -> None:
+        """Discard the request and restore the alarm that was set before it."""
+        if self.signal_number and _ALARM:
+            handler, timer = self.former_alarm
             signal.setitimer(signal.ITIMER_REAL, *timer)
             signal.signal(_ALARM, handler)
-        self.number, self.held = 0, False
+        self.signal_number, self.deferred = 0, False
 
 
-_REQUESTS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _ALARM = getattr(signal, "SIGALRM", 0)
-_ending = _Ending()
+_request = ShutdownRequest()
 
 
 @contextmanager
-def ends_when_asked() -> Iterator[None]:
-    """Once SIGTERM, SIGHUP or SIGINT came, the block ends by it, whatever else it ends with."""
-    if current_thread() is not main_thread():  # the only one that hears of signals
+def graceful_shutdown() -> Iterator[None]:
+    """A block that ends by SIGTERM, SIGHUP or SIGINT once one came, whatever the block raises.
+
+    Signals that the process ignores stay ignored, as under `nohup`. In other threads than the
+    main one, which receive no signals, the block runs as it is.
+    """
+    if current_thread() is not main_thread():
         yield
         return
-    usual: dict[int, Any] = dict.fromkeys(_REQUESTS, signal.SIG_DFL)
-    usual[signal.SIGINT] = signal.default_int_handler
-    # `nohup` and a job in the background ignore one of them, and so do we.
-    changed = {n: handler for n, handler in usual.items() if signal.getsignal(n) == handler}
-    unheard = sys.unraisablehook
-    sys.unraisablehook = lambda lost: None if _ending.number else unheard(lost)
-    for number in changed:
-        signal.signal(number, _ending)
+    defaults: dict[int, Any] = dict.fromkeys(_SIGNALS, signal.SIG_DFL)
+    defaults[signal.SIGINT] = signal.default_int_handler
+    replaced = {n: handler for n, handler in defaults.items() if signal.getsignal(n) == handler}
+    former_hook = sys.unraisablehook
+    sys.unraisablehook = lambda lost: None if _request.signal_number else former_hook(lost)
+    for number in replaced:
+        signal.signal(number, _request)
     try:
         yield
     finally:
-        _ending.held = True
-        for number, handler in changed.items():
+        _request.deferred = True
+        for number, handler in replaced.items():
             signal.signal(number, handler)
-        sys.unraisablehook = unheard
+        sys.unraisablehook = former_hook
         try:
-            _ending.obey()
+            _request.exit_now()
         finally:
-            _ending.forget()
+            _request.reset()
 
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:
-    """A block whose ordinary end is Ctrl+C."""
+    """A block whose normal end is Ctrl+C."""
     try:
         yield
     except KeyboardInterrupt:
-        _ending.forget()
+        _request.reset()
 
 
 @contextmanager
-def uninterrupted(held: bool = True) -> Iterator[None]:
-    """A request to end waits until the block is left; not `held`, it need not wait any more."""
+def defer_signals(deferred: bool = True) -> Iterator[None]:
+    """A block during which a shutdown request waits; `deferred=False` allows it again inside.
+
+    A request that is pending before the block takes effect first, so that work which a library
+    ended early is not written as a result.
+    """
     if current_thread() is not main_thread():
         yield
         return
-    before = _ending.held
-    _ending.heed()  # what was swallowed on the way here must not be written down as a result
-    _ending.held = held
+    before = _request.deferred
+    _request.poll()
+    _request.deferred = deferred
     try:
-        _ending.heed()
+        _request.poll()
         yield
     finally:
-        _ending.held = before
-        _ending.heed()
+        _request.deferred = before
+        _request.poll()
 
 
 @contextmanager
-def tidied(tidy: Callable[[], Any]) -> Iterator[None]:
-    """A worker that is asked to end within the block does this first; others leave the block."""
-    _ending.tidy.append(tidy)
+def on_worker_exit(callback: Callable[[], Any]) -> Iterator[None]:
+    """A block during which a worker process that must exit calls `callback` first.
+
+    Other processes leave the block by an exception, and need no callback.
+    """
+    _request.exit_callbacks.append(callback)
     try:
         yield
     finally:
-        _ending.tidy.remove(tidy)
+        _request.exit_callbacks.remove(callback)
 
 
-def end_worker_when_asked() -> None:
-    """From now on this process, a worker, ends by itself when it is asked to."""
-    _ending.worker = True
-    for number in _REQUESTS:
-        signal.signal(number, _ending)
+def exit_worker_on_signal() -> None:
+    """Make this process a worker: from now on it exits by itself when it is asked to."""
+    _request.is_worker = True
+    for number in _SIGNALS:
+        signal.signal(number, _request)

@@ -1,6 +1,7 @@
-"""Work on one torch thread each: here, or in processes that end with their parent, however it ends.
+"""Map a function over frames, in this process or in worker processes, with one torch thread each.
 
-Sums depend in their last digits on how many threads share them; on one thread they do not.
+The last digits of a sum depend on the number of threads that share it, so one thread makes results
+reproducible. Worker processes end when their parent ends, even if it is killed.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from multiprocessing import get_context, parent_process
 from threading import Thread
 from typing import Any, TypeVar
 
-from scalefield.runtime.signals import end_worker_when_asked
+from scalefield.runtime.signals import exit_worker_on_signal
 
 Result = TypeVar("Result")
 
 
-def each(
+def map_frames(
     work: Callable[[str], Result], names: Sequence[str], workers: int
 ) -> Iterator[tuple[str, Result]]:
-    """Each name with what the work gives for it, done by so many processes."""
+    """Each name with the result of `work(name)`, computed by `workers` processes."""
     from scalefield.runtime.devices import one_thread
 
     if workers == 1 or len(names) < 2:
@@ -31,29 +32,29 @@ def each(
             for name in names:
                 yield name, work(name)
         return
-    with worker_pool(workers, _take, work) as pool:
-        yield from zip(names, pool.map(_do, names), strict=True)
+    with worker_pool(workers, _set_work, work) as pool:
+        yield from zip(names, pool.map(_call_work, names), strict=True)
 
 
-_taken: Callable[[str], Any]
+_work: Callable[[str], Any]
 
 
-def _take(work: Callable[[str], Any]) -> None:
-    global _taken  # noqa: PLW0603  a worker process has one, loaded once
-    _taken = work
+def _set_work(work: Callable[[str], Any]) -> None:
+    global _work  # noqa: PLW0603  one for each worker process, loaded once
+    _work = work
 
 
-def _do(name: str) -> Any:
-    return _taken(name)
+def _call_work(name: str) -> Any:
+    return _work(name)
 
 
 @contextmanager
 def worker_pool(
     workers: int, start: Callable[..., None], *given: object
 ) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes of one torch thread each, in which `start(*given)` has run.
+    """A pool of processes with one torch thread each, in which `start(*given)` has run.
 
-    Where the block is left early, what has not begun is forgotten.
+    Leaving the block early cancels the jobs that have not begun.
     """
     context = get_context("spawn")  # a fork after torch's threads have started may hang
     pool = ProcessPoolExecutor(workers, context, _begin, (start, given))
@@ -67,15 +68,17 @@ def _begin(start: Callable[..., None], given: tuple) -> None:
     import torch
 
     Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches all; the parent tells the others
-    end_worker_when_asked()
-    warnings.simplefilter("ignore")  # the parent loads the same, and has said it
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl+C reaches all processes; the parent stops its workers
+    exit_worker_on_signal()
+    warnings.simplefilter("ignore")  # the parent loads the same models and has warned already
     torch.set_num_threads(1)
     start(*given)
 
 
 def _end_with_parent() -> None:
-    """A killed command cannot tell its workers to stop; they would wait for work for ever."""
+    """Exit when the parent has ended: a killed parent cannot stop its workers."""
     parent = parent_process()
     if parent is not None:
         parent.join()

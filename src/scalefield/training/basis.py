@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from scalefield.anchor_sampling import REGIMES
-from scalefield.anchor_sampling import generator as named_generator
-from scalefield.basis.cues import sample_at
 from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.basis.grids import sample_at
 from scalefield.basis.losses import (
     LossWeights,
     anchor_loss,
@@ -27,6 +26,7 @@ from scalefield.basis.losses import (
 from scalefield.basis.ridge import LITERAL, Ridge, solve
 from scalefield.errors import InputError
 from scalefield.io import write_atomic
+from scalefield.seeding import seeded_rng
 from scalefield.training.data import (
     PIXELS,
     Batch,
@@ -159,7 +159,7 @@ def training_batch(
     anchor_rows, pixel_rows, mirror, stretch, noise = [], [], [], [], []
     least, most = config.anchors
     for frame in frames:
-        rng = named_generator(config.seed, str(step), frame.name)
+        rng = seeded_rng(config.seed, str(step), frame.name)
         n = round(np.exp(rng.uniform(np.log(least - 0.5), np.log(most + 0.5))))
         n = min(max(n, least), most, len(frame.pixels))
         anchor_rows.append(draw_anchors(frame, n, config.anchor_jitter, rng))

@@ -15,13 +15,13 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 from tqdm import tqdm
 
-from scalefield.anchor_sampling import generator as named_generator
-from scalefield.anchor_sampling import grid_shape, sample_anchors
+from scalefield.anchor_sampling import anchor_grid_shape, sample_anchors
 from scalefield.basis.cues import grid_image, log_depth_and_level
-from scalefield.basis.generator import resize
+from scalefield.basis.trunk import resize
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
 from scalefield.mde import MDE, MDEOutput
+from scalefield.seeding import seeded_rng
 
 PIXELS = 8192
 """Known pixels kept of each frame, drawn once by its name."""
@@ -112,7 +112,7 @@ def prepare_frame(
     if features is not None and features.shape[1] * features.shape[2] > log_depth.numel():
         features = resize(features[None], log_depth.shape[1:])[0]
 
-    rng = named_generator(seed, name, "pixels")
+    rng = seeded_rng(seed, name, "pixels")
     known = np.flatnonzero(frame.mask & output.valid.cpu().numpy())
     if len(known) == 0:
         raise InputError(f"{name}: no pixel has both a relative and a true depth")
@@ -187,7 +187,7 @@ def epoch_batches(
     frames: Sequence[TrainingFrame], batch: int, seed: int, epoch: int
 ) -> list[list[int]]:
     """Indices of an epoch's batches: every frame once, batches within a bucket, order by seed."""
-    rng = named_generator(seed, "epoch", str(epoch))
+    rng = seeded_rng(seed, "epoch", str(epoch))
     buckets: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for index in rng.permutation(len(frames)):
         buckets[frames[index].bucket].append(int(index))
@@ -205,7 +205,7 @@ def draw_anchors(
     """Rows of the frame's table for n anchors: the protocol's grid, shifted by up to `jitter` of a
     cell, each candidate moved to the nearest known pixel; one met twice is replaced by chance."""
     height, width = frame.shape
-    rows, columns = grid_shape(n, frame.shape)
+    rows, columns = anchor_grid_shape(n, frame.shape)
     cell = rng.permutation(rows * columns)[:n]
     shift = (rng.random((n, 2)) - 0.5) * jitter
     u = (cell % columns + 0.5 + shift[:, 0]) * width / columns

@@ -12,8 +12,9 @@ import torch.nn.functional as nnf
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from scalefield.anchor_sampling import grid_shape
-from scalefield.basis.cues import LOG_DEPTH_LIMIT, sample_at
+from scalefield.anchor_sampling import anchor_grid_shape
+from scalefield.basis.cues import LOG_DEPTH_LIMIT
+from scalefield.basis.grids import sample_at
 from scalefield.embedding import FieldMaps, FieldNet
 from scalefield.kernel import Kernel, Points
 from scalefield.posterior import Posterior
@@ -186,7 +187,7 @@ def draw_anchors(
     candidate moved to the nearest known pixel, one met twice replaced by chance."""
     count, known = batch.mde_log_depth.shape
     shape = batch.units[0] * 1000  # only its proportions matter
-    rows, columns = grid_shape(n, (round(float(shape[1])), round(float(shape[0]))))
+    rows, columns = anchor_grid_shape(n, (round(float(shape[1])), round(float(shape[0]))))
     cell = torch.rand(count, rows * columns, generator=rng).argsort(dim=1)[:, :n]
     shift = (torch.rand(count, n, 2, generator=rng) - 0.5) * jitter
     u = (cell % columns + 0.5 + shift[..., 0]) * 2 / columns - 1

@@ -25,9 +25,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from scalefield.errors import InputError, brief
+from scalefield.errors import InputError, one_line
 from scalefield.io import read_json, write_atomic, write_json
-from scalefield.runtime.devices import usable
+from scalefield.runtime.devices import check_device
 from scalefield.runtime.provenance import provenance
 
 Job = TypeVar("Job")
@@ -105,7 +105,7 @@ def load_checkpoint(
                 _, index, slot = name.split("/")
                 slots.setdefault(int(index), {})[slot] = tensor
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, RuntimeError) as e:
-        raise InputError(f"{path}: not a checkpoint of this training ({brief(e)})") from None
+        raise InputError(f"{path}: not a checkpoint of this training ({one_line(e)})") from None
     optimiser.load_state_dict(optimiser.state_dict() | {"state": slots})
     return step, best
 
@@ -224,7 +224,7 @@ def processes() -> tuple[int, int]:
 def pick_device(name: str) -> torch.device:
     """The named device; "auto" is this process's GPU where there is one."""
     if name != "auto":
-        return torch.device(usable(name))
+        return torch.device(check_device(name))
     if torch.cuda.is_available():
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return torch.device("cpu")

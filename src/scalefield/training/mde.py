@@ -18,15 +18,14 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from scalefield.anchor_sampling import generator as named_generator
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
 from scalefield.io import write_atomic, write_json
 from scalefield.mde import MDE, load_mde
 from scalefield.mde.cache import MDECache
-from scalefield.mde.lite import PREPROCESS, LiteNet, load_imagenet_encoder, load_lite
-from scalefield.mde.lite import WEIGHTS as LITE_WEIGHTS
+from scalefield.mde.lite import LITE_WEIGHTS, PREPROCESS, LiteNet, load_imagenet_encoder, load_lite
 from scalefield.mde.vit import PATCH, VitNetwork, load_vit, read_vit
+from scalefield.seeding import seeded_rng
 from scalefield.training.loop import (
     Clock,
     Ema,
@@ -88,7 +87,7 @@ class FrameBank:
 
 def fold_of(scene: str, folds: int) -> int:
     """The fold that a scene belongs to: by its name, so that it never changes."""
-    return int(named_generator(0, "fold", scene).integers(folds))
+    return int(seeded_rng(0, "fold", scene).integers(folds))
 
 
 def load_frames(dataset: Dataset, config: MDETraining, device: torch.device) -> FrameBank:

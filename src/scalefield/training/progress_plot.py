@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from scalefield.basis.cues import sample_at
+from scalefield.basis.grids import sample_at
 from scalefield.basis.spectral import spectral_statistics
 from scalefield.io import write_atomic
 from scalefield.training.data import TrainingFrame, make_batch

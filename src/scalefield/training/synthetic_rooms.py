@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float, Float32, Int64, UInt8
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from scalefield.anchor_sampling import generator
 from scalefield.datasets import Frame
+from scalefield.seeding import seeded_rng
 
 BOX, CYLINDER, BALL = range(3)
 WAVES = 6
@@ -44,7 +44,7 @@ class Rooms:
 
     def load(self, name: str) -> Frame:
         """Furnish and render one; the name decides all."""
-        room = furnish(generator(self.seed, name))
+        room = furnish(seeded_rng(self.seed, name))
         image, depth_m = render(room, self.size, torch.device(self.device))
         return Frame(name, "rooms", f"rooms-{self.seed}", image, depth_m, (0.1, 10.0))
 

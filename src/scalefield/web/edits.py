@@ -101,7 +101,8 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
     quick = QUICK_METHODS.get(edit.method)
     method = quick(relative) if quick else make_method(edit.method)
     recovery = recover_from(relative.output, edit.anchors, method)
-    log_scale, std_log = recovery.log_scale, recovery.std_log
+    log_scale: Any = recovery.log_scale
+    std_log = recovery.std_log
     if not quick:
         log_scale = session.shown(log_scale)
         if std_log is not None:
@@ -114,8 +115,8 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
         "limits_m": list(depth_limits(edit.anchors)),
         "anchors": anchor_states(report),
         "weights": None if recovery.weights is None else recovery.weights.tolist(),
-        "fallbacks": list(report.fallbacks),
-        "warnings": list(report.warnings),
+        "fallbacks": [str(each) for each in report.fallbacks],
+        "warnings": [str(each) for each in report.warnings],
         **check_anchors(relative, edit.anchors),
         "milliseconds": round(1e3 * (time.perf_counter() - start), 2),
     }
@@ -123,12 +124,12 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
 
 
 @dataclass(frozen=True, eq=False)
-class SmallBasis:
+class SmallBasis(Method):
     """`Basis` without the maps of the image's size: log_scale stays on the generator's grid."""
 
     relative: Relative
 
-    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """The same weights as `Basis`; depth_m is left to whoever multiplies."""
         generator, maps = self.relative.basis
         M = anchor_embeddings(maps, mde_output, anchors)
@@ -140,7 +141,7 @@ class SmallBasis:
             mde_output, anchors, maps, M, residuals=y - fitted, ridge=generator.config.ridge
         )
         return Recovery(
-            depth_m=None,
+            depth_m=torch.empty(0),  # left to the page
             log_scale=solution.log_scale(maps.basis_maps)[0],
             std_log=on_grid(std_log, maps.basis_maps.shape[2:]),
             weights=solution.weights[0].float(),
@@ -155,12 +156,12 @@ def on_grid(std_log: Tensor, size: Sequence[int]) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class SmallField:
+class SmallField(Method):
     """`Field` at the displayed pixels only, and its std_log on the generator's grid."""
 
     relative: Relative
 
-    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """The same posterior as `Field`; depth_m is left to whoever multiplies."""
         model, scene = self.relative.field
         solved = Field().solve(scene, anchors, model)
@@ -170,7 +171,7 @@ class SmallField:
         shown = self.relative.shown_scene
         std_log = dense_std(solved.posterior, shown)[None, None] * solved.spread
         return Recovery(
-            depth_m=None,
+            depth_m=torch.empty(0),  # left to the page
             log_scale=dense_mean(solved.posterior, shown),
             # It is smooth, and travels on the generator's grid.
             std_log=nnf.interpolate(std_log, size=scene.maps.maps.shape[2:], mode="bilinear")[0, 0],
@@ -252,6 +253,6 @@ def suggestions(session: Session, anchors: Anchors) -> list[dict[str, Any]]:
     return [{k: v for k, v in asdict(spot).items() if v is not None} for spot in found]
 
 
-def full_recovery(session: Session, edit: Edit) -> Recovery:
+def full_recovery(session: Session, edit: Edit) -> Recovery[np.ndarray]:
     """The recovery at the photograph's size: what `scalefield.recover` gives."""
     return recover_from(session.relative.output, edit.anchors, make_method(edit.method)).numpy()

@@ -17,10 +17,10 @@ from starlette.responses import FileResponse, JSONResponse, Response
 
 import scalefield
 from scalefield import samples
-from scalefield.api import bring_depth
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.export.preview import NEAR_TO_FAR, SMALL_TO_LARGE
+from scalefield.inputs import from_array
 from scalefield.mde import MODELS, MDEOutput
 from scalefield.methods import METHODS
 from scalefield.web import wire
@@ -202,7 +202,7 @@ class Server:
 
         def read(data: bytes) -> MDEOutput:
             values = read_depth(data, PurePosixPath(name).suffix.lower(), self.limits)
-            return bring_depth(values, kind, session.image, resize=resize == "true")
+            return from_array(values, kind, session.image, resize=resize == "true")
 
         async with self.bodies.read(request, self.limits.upload_bytes) as data:
             output = await self.heavy.run(lambda: read(data))

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
-from scalefield.errors import InputError, brief
+from scalefield.errors import InputError, one_line
 from scalefield.io import IMAGE_ERRORS, MAP_SUFFIXES, NUMPY_ERRORS, read_map, rgb
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
@@ -59,7 +59,7 @@ def read_photo(data: bytes, limits: Limits) -> Photo:
     except Image.DecompressionBombError:
         raise InputError(f"the image has more than {limits.pixels / 1e6:g} megapixels") from None
     except IMAGE_ERRORS as e:
-        raise InputError(f"the image cannot be decoded ({brief(e)})") from None
+        raise InputError(f"the image cannot be decoded ({one_line(e)})") from None
 
 
 def fov_from_exif(focal_35mm: object, size: tuple[int, int]) -> float | None:
@@ -93,7 +93,7 @@ def check_map_size(path: Path, data: bytes, limits: Limits) -> None:
                 with zipfile.ZipFile(io.BytesIO(data)) as archive:
                     unpacked = sum(entry.file_size for entry in archive.infolist())
             except NUMPY_ERRORS as e:
-                why = brief(e)
+                why = one_line(e)
                 raise InputError(f"the depth file is not a readable NPZ file ({why})") from None
             check_pixels("the depth file", 1, unpacked // 8, limits)
         case ".npy":
@@ -102,7 +102,7 @@ def check_map_size(path: Path, data: bytes, limits: Limits) -> None:
                 read = np.lib.format.read_array_header_1_0 if header == (1, 0) else None
                 shape = (read or np.lib.format.read_array_header_2_0)(file)[0]
             except NUMPY_ERRORS as e:
-                why = brief(e)
+                why = one_line(e)
                 raise InputError(f"the depth file is not a readable NPY file ({why})") from None
             check_pixels("the depth file", 1, math.prod(shape), limits)
         case ".png":
@@ -110,7 +110,7 @@ def check_map_size(path: Path, data: bytes, limits: Limits) -> None:
                 with Image.open(io.BytesIO(data), formats=("PNG",)) as image:
                     check_pixels("the depth file", *image.size, limits)
             except IMAGE_ERRORS as e:
-                raise InputError(f"the depth file is not a readable PNG ({brief(e)})") from None
+                raise InputError(f"the depth file is not a readable PNG ({one_line(e)})") from None
         case ".exr":
             check_pixels("the depth file", *exr_size(path), limits)
 
@@ -123,7 +123,7 @@ def exr_size(path: Path) -> tuple[int, int]:
         with exr_unheard(), import_openexr().File(str(path), header_only=True) as file:
             (left, top), (right, bottom) = file.header()["dataWindow"]
     except (RuntimeError, ValueError, TypeError, KeyError) as e:
-        raise InputError(f"the depth file is not a readable EXR file ({brief(e)})") from None
+        raise InputError(f"the depth file is not a readable EXR file ({one_line(e)})") from None
     return int(right - left + 1), int(bottom - top + 1)
 
 

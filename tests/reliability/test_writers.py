@@ -1,4 +1,4 @@
-"""All that the package writes goes through `files.write_atomic` or `files.write_folder`."""
+"""All that the package writes goes through `io.write_atomic` or `io.write_folder`."""
 
 import ast
 import re
@@ -15,17 +15,17 @@ WRITERS = {
     "hardlink_to", "touch", "copy", "copy2", "copyfile", "copytree", "move", "open", "write",
 }  # fmt: skip
 ALLOWED = {
-    "files.disk.write_atomic": "the door",
-    "files.disk.write_folder": "the door for folders",
+    "io.disk.write_atomic": "writes files",
+    "io.disk.write_folder": "writes folders",
     "export.rerun.write_recording": "rerun writes to names only; into a temporary folder",
-    "colmap.undistort": "COLMAP writes folders; they are moved when they are whole",
+    "geometry.colmap.undistort": "COLMAP writes folders; they are moved when they are whole",
     "web.uploads.read_depth": "an upload on its way to a reader, in a temporary folder",
     "labelling.samples.as_file": "a tar's member on its way to a reader, in a temporary folder",
     "labelling.labeller.write_shard": "into the folder that write_folder gives",
-    "training.basis.train_basis": "Generator.save, which goes through the door",
-    "training.field.train_field": "FieldModel.save, which goes through the door",
-    "hub.push_to_hub": "Generator.save, into a temporary folder",
-    "files.exr.exr_unheard": "os.devnull, in the place of stderr",
+    "training.basis.train_basis": "Generator.save, which uses write_atomic",
+    "training.field.train_field": "FieldModel.save, which uses write_atomic",
+    "basis.pretrained.push_to_hub": "Generator.save, into a temporary folder",
+    "io.exr.quiet_openexr": "os.devnull, in the place of stderr",
     "cli._keep_streams": "os.devnull, in the place of a closed stream",
     "cli._mute": "os.devnull, in the place of a closed pipe",
 }

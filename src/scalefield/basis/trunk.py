@@ -1,0 +1,129 @@
+"""The parts that the basis map generator and the network of `field` share: trunk and features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as nnf
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from scalefield.errors import InputError
+
+
+class FeatureProjection(nn.Module):
+    """An MDE's features F, normalised, reduced to a few channels and resized to the grid."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        # One group: F keeps the relation between its channels, but not its unit.
+        self.norm = nn.GroupNorm(1, channels)
+        self.conv = nn.Conv2d(channels, width, 1)
+
+    def forward(
+        self, features: Float[Tensor, "b c hf wf"] | None, log_depth: Float[Tensor, "b 1 h w"]
+    ) -> Float[Tensor, "b c2 h w"]:
+        """Projected features on the grid of `log_depth`; absent features count as zeros."""
+        channels = self.conv.in_channels
+        if features is None:
+            features = log_depth.new_zeros(log_depth.shape[0], channels, 1, 1)
+        elif features.shape[1] != channels:
+            raise InputError(
+                f"this model was made for features of {channels} channels, "
+                f"found {features.shape[1]}: it belongs to another MDE"
+            )
+        features, size = features.to(log_depth.dtype), log_depth.shape[2:]
+        # The group norm is written out: with one group a GPU runs it on a single block of
+        # threads, and fewer cells need to be normalised once F has shrunk. Statistics are taken
+        # row by row first, which uses many blocks.
+        var, mean = torch.var_mean(features, dim=(1, 3), correction=0, keepdim=True)
+        between, mean = torch.var_mean(mean, dim=2, correction=0, keepdim=True)
+        var = var.mean(dim=2, keepdim=True) + between
+        scale = (var + self.norm.eps).rsqrt() * self.norm.weight[:, None, None]
+        shift = self.norm.bias[:, None, None] - mean * scale
+        if features.shape[2] > size[0] and features.shape[3] > size[1]:
+            features = resize(features, size)
+        reduced = self.conv(torch.addcmul(shift, features, scale))
+        if reduced.shape[2:] == (1, 1):  # one value everywhere; interpolation's gradient is slow
+            return reduced.expand(-1, -1, *size)
+        return resize(reduced, size)
+
+    def reduce(self, features: Float[Tensor, "b c hf wf"]) -> Float[Tensor, "b c2 hf wf"]:
+        """Normalised and projected features on their own grid, as plain layers for export."""
+        return self.conv(self.norm(features))
+
+
+FORMER_NAMES = {
+    "feature_norm.": "feature_projection.norm.",
+    "feature_projection.weight": "feature_projection.conv.weight",
+    "feature_projection.bias": "feature_projection.conv.bias",
+}
+"""Names of parameters in weights that were saved before `FeatureProjection` was a module."""
+
+
+def current_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict of a network with today's parameter names; files may have `FORMER_NAMES`."""
+
+    def rename(name: str) -> str:
+        for former, current in FORMER_NAMES.items():
+            if name.startswith(former):
+                return current + name.removeprefix(former)
+        return name
+
+    return {rename(name): tensor for name, tensor in state.items()}
+
+
+class Trunk(nn.Module):
+    """T_θ: cues X(x) to the shared representation H(x), on the same grid."""
+
+    def __init__(self, inputs: int, width: int, dilations: tuple[int, ...]) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(conv(inputs, width // 2), nn.GELU())
+        self.down = conv(width // 2, width, stride=2)
+        self.blocks = nn.Sequential(*(ResidualBlock(width, d) for d in dilations))
+        self.merge = nn.Sequential(conv(width + width // 2, width), norm(width), nn.GELU())
+
+    def forward(self, cues: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h w"]:
+        """Residual blocks at half the resolution, merged with the fine stem."""
+        fine = self.stem(cues)
+        coarse = self.blocks(self.down(fine))
+        size = cues.shape[2:]
+        coarse = nnf.interpolate(coarse, size=size, mode="bilinear", align_corners=False)
+        return self.merge(torch.cat([coarse, fine], dim=1))
+
+
+class ResidualBlock(nn.Module):
+    """x + two dilated 3×3 convolutions, GroupNorm before each."""
+
+    def __init__(self, width: int, dilation: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            norm(width), nn.GELU(), conv(width, width, dilation=dilation),
+            norm(width), nn.GELU(), conv(width, width),
+        )  # fmt: skip
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """The input plus its learned correction."""
+        return x + self.layers(x)
+
+
+def conv(inputs: int, outputs: int, stride: int = 1, dilation: int = 1) -> nn.Conv2d:
+    """A 3×3 convolution whose borders repeat; zeros would print the frame into the maps."""
+    return nn.Conv2d(
+        inputs, outputs, 3, stride, padding=dilation, dilation=dilation, padding_mode="replicate"
+    )
+
+
+def norm(width: int) -> nn.GroupNorm:
+    """Eight channels a group."""
+    return nn.GroupNorm(max(1, width // 8), width)
+
+
+def resize(maps: Float[Tensor, "b c h w"], size: tuple[int, ...]) -> Float[Tensor, "b c h2 w2"]:
+    """Cell averages when shrinking, bilinear when growing."""
+    if tuple(maps.shape[2:]) == tuple(size):
+        return maps
+    if maps.shape[2] >= size[0] and maps.shape[3] >= size[1]:
+        return nnf.interpolate(maps, size=size, mode="area")
+    return nnf.interpolate(maps, size=size, mode="bilinear", align_corners=False)

@@ -1,0 +1,160 @@
+"""What users hand in, checked: images, depth maps and estimators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from scalefield.defaults import MDE_NAME
+from scalefield.errors import InputError, one_line
+from scalefield.io import read_image, rgb
+from scalefield.mde import MDE, Kind, MDEOutput, load_mde
+
+MEDIAN_LIMITS = (1e-20, 1e20)
+"""Limits of the median of a user's map, so that metres divided by it are finite in float32."""
+
+
+def relative_depth(
+    image: str | Path | Image.Image | np.ndarray | Tensor | None,
+    mde: str | MDE,
+    mde_depth: np.ndarray | Tensor | None,
+    kind: Kind | None,
+    *,
+    resize: bool,
+) -> MDEOutput:
+    """The MDE's output for an image, or the user's own map; arguments as in `recover`."""
+    pixels = None if image is None else load_image(image)
+    if mde_depth is not None:
+        if mde != MDE_NAME:
+            raise InputError(
+                "mde_depth is your own depth map and mde computes one; give only one of them"
+            )
+        return from_array(mde_depth, kind, pixels, resize=resize)
+    if resize:
+        raise InputError("resize applies only to mde_depth, which is not given")
+    if pixels is None:
+        raise InputError("no input: give an image, or mde_depth with its kind")
+    device = str(image.device) if isinstance(image, Tensor) else "cpu"
+    return estimate(pixels, mde, kind, device)
+
+
+def estimate(
+    image: np.ndarray, mde: str | MDE, kind: Kind | None = None, device: str = "cpu"
+) -> MDEOutput:
+    """The output of an MDE, given as an object or by name, for a uint8 RGB image."""
+    estimator = load_mde(mde, device=device, kind=kind) if isinstance(mde, str) else mde
+    mde_output = estimator(image) if callable(estimator) else estimator
+    if not isinstance(mde_output, MDEOutput):
+        found = type(mde_output).__name__
+        raise InputError(
+            f"an MDE must be a name or return an MDEOutput for an image, found {found}"
+        )
+    if kind not in (None, mde_output.kind):
+        raise InputError(f"{mde_output.model} gives {mde_output.kind}, but kind={kind} was given")
+    return mde_output
+
+
+def load_image(image: str | Path | Image.Image | np.ndarray | Tensor) -> np.ndarray:
+    """Any accepted image as uint8 RGB of shape (h, w, 3)."""
+    if isinstance(image, (str, Path)):
+        return read_image(image)
+    if isinstance(image, Image.Image):
+        pixels = np.asarray(rgb(image))
+    else:
+        pixels = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
+        raise InputError(
+            f"an image array must be uint8 of shape (height, width, 3), found {pixels.dtype} "
+            f"of shape {pixels.shape}"
+        )
+    return np.ascontiguousarray(pixels)  # torch refuses negative strides, as of BGR[..., ::-1]
+
+
+def from_array(
+    mde_depth: np.ndarray | Tensor,
+    kind: Kind | None,
+    image: np.ndarray | None = None,
+    *,
+    resize: bool = False,
+) -> MDEOutput:
+    """A user's own depth or disparity map as an `MDEOutput`."""
+    if kind not in ("depth", "disparity"):
+        raise InputError(
+            'kind is required with your own map: "depth" (grows with distance) or '
+            f'"disparity" (falls with it), found {kind!r}'
+        )
+    try:
+        values = _plain(mde_depth) if isinstance(mde_depth, Tensor) else _native(mde_depth)
+    except (TypeError, ValueError, RuntimeError) as e:
+        raise InputError(f"the depth map must be an array of numbers: {one_line(e)}") from None
+    if values.ndim != 2 or 0 in values.shape:
+        raise InputError(
+            f"a depth map must have shape (height, width), found {tuple(values.shape)}"
+        )
+    if values.dtype.itemsize == 1:
+        raise InputError(
+            "8-bit depth has too few steps and is usually a picture of depth; "
+            "give the float or 16-bit map itself"
+        )
+    # float16 and integer maps become float32; float64 keeps its range.
+    prediction = values.to(torch.float64 if values.dtype == torch.float64 else torch.float32)
+    pixels = None
+    if image is not None:
+        pixels = torch.tensor(image, device=prediction.device)
+        prediction = _fitted(prediction, image.shape[:2], resize=resize)
+    output = MDEOutput(prediction, kind, image=pixels)
+    if not bool(output.valid.any()):
+        raise InputError("the depth map has no usable value: all are NaN, infinite, or not above 0")
+    typical = float(output.prediction[output.valid].abs().median())
+    if typical and not MEDIAN_LIMITS[0] <= typical <= MEDIAN_LIMITS[1]:
+        raise InputError(
+            f"the depth map has a median of {typical:g}, wanted is {MEDIAN_LIMITS[0]:g} to "
+            f"{MEDIAN_LIMITS[1]:g}; multiply the map by a constant, its unit does not matter"
+        )
+    return output
+
+
+def _fitted(
+    prediction: Float[Tensor, "_ _"], shape: tuple[int, int], *, resize: bool
+) -> Float[Tensor, "h w"]:
+    """The map at the image's size; a map of another size is refused unless `resize` is set."""
+    if prediction.shape == shape:
+        return prediction
+    found, wanted = (f"{size[1]}×{size[0]}" for size in (prediction.shape, shape))
+    if prediction.shape == shape[::-1]:
+        raise InputError(
+            f"the depth map is {found} pixels and the image {wanted}: one of them is rotated, "
+            "for example because EXIF rotates the photograph; rotate the map"
+        )
+    if not resize:
+        raise InputError(
+            f"the depth map is {found} pixels and the image {wanted}; make the sizes equal, or "
+            "allow resizing the map with resize=True (--resize)"
+        )
+    # Nearest keeps holes and edges: it invents no value between foreground and background.
+    maps = torch.nn.functional.interpolate(prediction[None, None], shape, mode="nearest-exact")
+    return maps[0, 0]
+
+
+def _plain(values: Tensor) -> Tensor:
+    """The detached tensor; rejects sparse, quantised, complex, boolean and meta tensors."""
+    unusual = values.layout != torch.strided or values.is_quantized or values.is_meta
+    if unusual or values.is_complex() or values.dtype == torch.bool:
+        raise TypeError(f"found a tensor of {values.dtype}, {values.layout}, on {values.device}")
+    return values.detach()
+
+
+def _native(values: Any) -> Tensor:
+    """A tensor with its own memory; accepts flipped, read-only and byte-swapped arrays."""
+    if np.ma.isMaskedArray(values):
+        values = np.ma.filled(values.astype(np.float64), np.nan)  # masked pixels are unknown
+    array = np.array(values, order="C")
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"found {array.dtype}")
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
