@@ -36,8 +36,8 @@ from scalefield.methods.median import Median
 from scalefield.recovery import Recovery
 from scalefield.runtime.provenance import provenance
 from scalefield.seeding import seeded_rng
-from scalefield.stream import Stream
-from scalefield.suggestion import suggest_from
+from scalefield.field.kalman import Stream
+from scalefield.field.placement import suggest_from
 
 RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
 

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from scalefield.api import suggest as suggest
     from scalefield.basis.realtime import Live as Live
     from scalefield.errors import InputError as InputError
+    from scalefield.field.kalman import Stream as Stream
     from scalefield.geometry.camera import Camera as Camera
     from scalefield.mde.output import MDEOutput as MDEOutput
     from scalefield.methods import METHODS as METHODS
     from scalefield.recovery import Recovery as Recovery
     from scalefield.recovery import Report as Report
-    from scalefield.stream import Stream as Stream
 
 __version__ = "0.1.0"
 
@@ -35,7 +35,7 @@ _HOME = {
     "Report": "recovery",
     "Camera": "geometry.camera",
     "Live": "basis.realtime",
-    "Stream": "stream",
+    "Stream": "field.kalman",
     "recover": "api",
     "suggest": "api",
 }

@@ -15,11 +15,11 @@ from torch import Tensor
 from scalefield.anchors import Anchors, require_anchors
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
+from scalefield.field.placement import Suggestion, suggest_from
 from scalefield.inputs import relative_depth
 from scalefield.mde import MDE, Kind, MDEOutput
 from scalefield.methods import MethodLike, as_method, make_method, method_name
 from scalefield.recovery import FunctionMethod, Recovery, Rejection, Warning
-from scalefield.suggestion import Suggestion, suggest_from
 from scalefield.validation import plain_options
 
 FAR_M = 500.0

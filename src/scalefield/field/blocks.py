@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -17,6 +18,18 @@ from torch import Tensor
 
 from scalefield.field.config import InferenceConfig
 from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures
+
+
+class Observations(NamedTuple):
+    """Anchors as the Gaussian process sees them."""
+
+    inputs: KernelInputs
+    y: Float[Tensor, " n"]
+    """Targets log depth_m − log D_MDE."""
+    noise: Float[Tensor, " n"]
+    """Standard deviations of the targets."""
+    mask: Bool[Tensor, " n"]
+    """Which rows are anchors; the others are padding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +72,7 @@ class Blocks:
         known = known[index]
         return cls(index.masked_fill(~known, 0), known)
 
-    def scatter(self, values: Float[Tensor, "b s *w"], n: int) -> Float[Tensor, "n *w"]:
+    def scatter(self, values: Float[Tensor, "b s *w"], n: int) -> Float[Tensor, n * w]:
         """Values of the blocks in the order of the n anchors; 0 for those in no block."""
         # Padding writes to a last row that is dropped: a CUDA graph cannot select by a mask.
         target = torch.where(self.mask, self.index, n).flatten()
@@ -98,18 +111,16 @@ class LinearPosterior:
     def fit(
         cls,
         kernel: Kernel,
-        anchors: KernelInputs,
-        y: Float[Tensor, " n"],
-        noise: Float[Tensor, " n"],
-        mask: Bool[Tensor, " n"],
+        observations: Observations,
         config: InferenceConfig,
         offset: Float[Tensor, ""] | None = None,
     ) -> LinearPosterior:
-        """Generalised least squares for θ; anchors outside `mask` have no influence.
+        """Generalised least squares for θ; observations outside the mask have no influence.
 
         The leave-one-out residual is αᵢ / Pᵢᵢ with α = C⁻¹(y − μ − offset − H E[θ]) and
         P = C⁻¹ − C⁻¹H A⁻¹ HᵀC⁻¹, the precision of a block given all other blocks.
         """
+        anchors, y, noise, mask = observations
         target = y - anchors.mean
         if offset is None:
             offset = masked_median(target, mask)

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.basis.cues import sample
+from scalefield.basis.grids import sample
 from scalefield.field.kernel import KernelInputs
 from scalefield.field.network import FieldMaps
 from scalefield.mde.output import MDEOutput
@@ -47,9 +47,7 @@ class ImageInputs:
         """log D_MDE minus its median, at full resolution."""
         return (self.mde_output.mde_depth.log() - self.log_depth_median).float()
 
-    def pixels(
-        self, rows: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]
-    ) -> KernelInputs:
+    def pixels(self, rows: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]) -> KernelInputs:
         """The kernel's inputs at pixels, in float64."""
         uv = torch.stack([columns, rows], dim=1).double()
         values = sample(self.maps.maps, uv[None], self.shape)[0].double()

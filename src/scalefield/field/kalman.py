@@ -1,150 +1,168 @@
-"""Video: a field whose linear weights live on from frame to frame, so that few anchors suffice."""
+"""Video: a Kalman filter over the linear weights of `field`; few anchors a frame suffice."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.dense import dense_mean
-from scalefield.deviation import dense_std
-from scalefield.doubt import doubt
-from scalefield.embedding import FieldMaps
-from scalefield.mde.output import MDEOutput
-from scalefield.methods.field import (
-    Field,
-    FieldModel,
-    condition,
-    expected,
-    said,
-    spread,
-    told,
+from scalefield.errors import InputError
+from scalefield.field.blocks import Observations
+from scalefield.field.config import InferenceConfig
+from scalefield.field.image_inputs import ImageInputs
+from scalefield.field.inference import (
+    calibrated_scale,
+    expected_recovery,
+    observe,
+    outlier_report,
 )
-from scalefield.recovery import Recovery, Rejection, Warning, without
-from scalefield.scene import Scene
+from scalefield.field.model import FieldModel, load_field
+from scalefield.field.network import FieldMaps
+from scalefield.field.outliers import detect_outliers
+from scalefield.field.posterior import fit
+from scalefield.mde.output import MDEOutput
+from scalefield.recovery import Recovery, Rejection, Warning
 from scalefield.validation import require
+
+
+class FilterState(NamedTuple):
+    """w ~ N(mean, covariance): constant, weights of the modes, weight of the mean function."""
+
+    mean: Float[Tensor, " w"]
+    covariance: Float[Tensor, "w w"]
 
 
 @dataclass
 class Stream:
-    """`field` over the frames of one camera, one after another.
+    """`field` over the successive frames of one camera.
 
-    The global scale, the linear modes' weights and the mean function's are a state w ~ N(m, P). A
-    frame's anchors update it in closed form, and the next frame begins with it: its scale may have
-    drifted, and the modes' weights are drawn back to their prior. What bends stays the frame's own.
-    Thousands of anchors, as of a LiDAR, are solved in patches, as `field` does it; and as `field`
-    does, a frame's own anchors are held against one another before they are heard.
-    The estimator's unit must be steady, as that of `lite` and of metric models is.
+    The global scale and the weights of the linear modes and the mean function are the state of a
+    Kalman filter. The anchors of a frame update it in closed form. Before the next frame the scale
+    is allowed to drift, and the weights decay towards their prior. The stationary part of the field
+    belongs to each frame alone. The unit of the estimator must be steady, as that of `lite` and of
+    metric models is.
 
         stream = Stream()
         for image, anchors in frames:
             recovery = stream(mde(image), anchors)     # a frame may have no anchors at all
     """
 
-    method: Field = field(default_factory=Field)
+    model: str | FieldModel = "field"
+    """The model, as in `Field`."""
+    robust: bool = True
+    """Reject or down-weight outliers among the anchors of a frame, as in `Field`."""
     drift: float = 0.05
     """Standard deviation of the change of the global log-scale from one frame to the next."""
-    forgetting: float = 0.15
-    """Share of the modes' weights that is forgotten from one frame to the next."""
-    state: tuple[Float[Tensor, " w"], Float[Tensor, "w w"]] | None = None
-    """m and P: the constant, the modes, the mean function; None before the first anchors."""
+    decay: float = 0.15
+    """Share of the modes' weights that is lost from one frame to the next."""
+    inference: InferenceConfig = dataclasses.field(default_factory=InferenceConfig)
+    """Settings of the inference."""
+    state: FilterState | None = None
+    """The state after the last frame; None before the first anchors."""
 
     def __post_init__(self) -> None:
         require(0 <= self.drift < math.inf, "drift", "0 or more", self.drift)
-        require(0 <= self.forgetting <= 1, "forgetting", "0 … 1", self.forgetting)
-        free = self.method.level == "free"
-        require(free, "level", "free in a stream, whose state it is", self.method.level)
+        require(0 <= self.decay <= 1, "decay", "0 … 1", self.decay)
 
-    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery:
-        """The next frame's recovery; its anchors may be few, or none."""
-        model = self.method.load()
-        scene = model.scene(mde_output)
-        given, (rows, columns) = anchors, anchors.pixels(mde_output.shape)
-        usable = mde_output.valid[rows, columns].cpu().numpy()
-        wrong, warnings, doubted = self.judged(model, scene, given, np.flatnonzero(usable))
-        reason = "no relative depth here"
-        holes = (Rejection(int(i), "no_relative_depth", reason) for i in np.flatnonzero(~usable))
-        rejected = (*holes, *wrong)
-        anchors = without(given, rejected)
-        if self.state is None and len(anchors) == 0:
-            return expected(model, scene)
-        points, y, noise = said(model, scene, anchors)
-        noise = noise if doubted is None else doubted
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors | None = None) -> Recovery[Tensor]:
+        """The recovery of the next frame."""
+        if not isinstance(mde_output, MDEOutput):
+            raise InputError(
+                "a stream takes the output of an estimator, as mde(image) returns it, "
+                f"found {type(mde_output).__name__}"
+            )
+        given = Anchors([], [], []) if anchors is None else anchors
+        model = self.load()
+        image = model.image_inputs(mde_output)
+        rows, columns = given.pixels(mde_output.shape)
+        valid = mde_output.valid.cpu().numpy()[rows, columns]
+        observed = observe(model, image, given[valid])
+        rejected = tuple(
+            Rejection(int(i), "no_relative_depth", "no relative depth here")
+            for i in np.flatnonzero(~valid)
+        )
+        warnings: tuple[Warning, ...] = ()
+        if self.robust and valid.any():
+            outliers = detect_outliers(model.kernel, observed, self.inference)
+            found, warnings = outlier_report(outliers, given, np.flatnonzero(valid))
+            observed, rejected = outliers.apply(observed), rejected + found
         if self.state is None:
-            self.state = first_state(model, scene, y - points.mean)
-        m, P = self.predicted(model)
-        root = torch.linalg.cholesky(P)
-        carried = carry(scene, m, root)
+            if not bool(observed.mask.any()):
+                return expected_recovery(model, image)
+            self.state = initial_state(model, image, observed)
+        mean, covariance = self.predict(model)
+        root = torch.linalg.cholesky(covariance)
+        augmented = with_state(image, mean, root)
         # All linear parts but the slope are the state's now, with unit variance.
-        kernel = dataclasses.replace(model.kernel, constant=0.0, linear=1.0, doubt=0.0)
-        zero = y.new_zeros(())
-        posterior, fallbacks = condition(kernel, carried.anchors(anchors), y, noise, offset=zero)
+        kernel = dataclasses.replace(
+            model.kernel, constant_std=0.0, mode_std=1.0, mean_weight_std=0.0
+        )
+        observed = observed._replace(inputs=observe(model, augmented, given[valid]).inputs)
+        fitted = fit(kernel, augmented, observed, self.inference, offset=root.new_zeros(()))
         # The modes come last among the linear parts, after the constant, the slope and the mean.
-        left = posterior.linear_covariance()[3:, 3:]
-        self.state = m + root @ posterior.weights(), root @ left @ root.mT
-        factor = model.calibration if len(anchors) == 0 else spread(model, posterior)
+        left = fitted.linear.covariance()[3:, 3:]
+        self.state = FilterState(mean + root @ fitted.coefficients().modes, root @ left @ root.mT)
         recovery = Recovery.from_log_scale(
             mde_output,
             given,
-            dense_mean(posterior, carried),
+            fitted.mean(),
             rejected=rejected,
-            fallbacks=fallbacks,
             warnings=warnings,
-            std_log=dense_std(posterior, carried).mul_(factor),
+            std_log=fitted.std().mul_(calibrated_scale(model, fitted)),
         )
-        return dataclasses.replace(recovery, basis_maps=scene.maps.modes[0])
+        return dataclasses.replace(recovery, basis_maps=image.maps.modes[0])
 
-    def judged(
-        self, model: FieldModel, scene: Scene, anchors: Anchors, which: Int64[np.ndarray, " m"]
-    ) -> tuple[tuple[Rejection, ...], tuple[Warning, ...], Float[Tensor, " _"] | None]:
-        """Whom `field` would leave out of these anchors in this frame, what it would say, and the
-        others' standard deviations, where it doubts any."""
-        if not self.method.robust or len(which) == 0:
-            return (), (), None
-        verdict = doubt(model.kernel, *said(model, scene, anchors[which]))
-        return *told(verdict, anchors, which), verdict.noise[~verdict.wrong]
+    def load(self) -> FieldModel:
+        """The model itself."""
+        return self.model if isinstance(self.model, FieldModel) else load_field(self.model)
 
-    def predicted(self, model: FieldModel) -> tuple[Float[Tensor, " w"], Float[Tensor, "w w"]]:
-        """The state one frame later: the scale wanders, the weights return to their prior."""
+    def predict(self, model: FieldModel) -> FilterState:
+        """The state one frame later: the scale drifts, the weights decay towards their prior."""
         assert self.state is not None
-        m, P = self.state
-        keep = torch.full_like(m, 1 - self.forgetting)
+        mean, covariance = self.state
+        keep = torch.full_like(mean, 1 - self.decay)
         keep[0] = 1.0
-        renewed = (1 - keep**2) * prior_variance(model, len(m) - 2).to(m)
-        renewed[0] = self.drift**2
-        return keep * m, keep[:, None] * P * keep + torch.diag(renewed)
+        added = (1 - keep**2) * prior_variance(model, len(mean) - 2).to(mean)
+        added[0] = self.drift**2
+        return FilterState(keep * mean, keep[:, None] * covariance * keep + torch.diag(added))
 
 
 def prior_variance(model: FieldModel, modes: int) -> Float[Tensor, " w"]:
-    """Variance of the constant, the modes' weights, and the mean function's."""
+    """Prior variance of the constant, the weights of the modes, and that of the mean function."""
     kernel = model.kernel
-    deviations = [kernel.constant, *[kernel.linear] * modes, kernel.doubt]
-    return torch.tensor([float(d) for d in deviations], dtype=torch.float64).square() + 1e-12
+    stds = [kernel.constant_std, *[kernel.mode_std] * modes, kernel.mean_weight_std]
+    return torch.tensor([float(std) for std in stds], dtype=torch.float64).square() + 1e-12
 
 
-def first_state(
-    model: FieldModel, scene: Scene, scale: Float[Tensor, " n"]
-) -> tuple[Float[Tensor, " w"], Float[Tensor, "w w"]]:
-    """Before the first anchors are heard: their median, and the prior around it."""
-    modes = scene.maps.layout.modes
-    m = scale.new_zeros(modes + 2)
-    m[0] = scale.quantile(0.5)
-    return m, torch.diag(prior_variance(model, modes).to(scale))
+def initial_state(model: FieldModel, image: ImageInputs, observed: Observations) -> FilterState:
+    """The prior around the median of the first anchors' log-scales."""
+    modes = image.maps.layout.modes
+    log_scale = (observed.y - observed.inputs.mean)[observed.mask]
+    mean = log_scale.new_zeros(modes + 2)
+    mean[0] = log_scale.quantile(0.5)
+    return FilterState(mean, torch.diag(prior_variance(model, modes).to(log_scale)))
 
 
-def carry(scene: Scene, m: Float[Tensor, " w"], root: Float[Tensor, "w w"]) -> Scene:
-    """The scene with the state in it: its modes are ψᵀL with P = LLᵀ, its mean is μ + ψᵀm."""
-    maps, layout = scene.maps.maps, scene.maps.layout
-    linear = torch.cat([torch.ones_like(maps[:, :1]), scene.maps.modes, scene.maps.mean], dim=1)
+def with_state(
+    image: ImageInputs, mean: Float[Tensor, " w"], root: Float[Tensor, "w w"]
+) -> ImageInputs:
+    """The image with the state w = mean + root·θ as its linear part, θ ~ N(0, I).
+
+    With ψ the constant, the modes and the mean function, the new modes are ψᵀroot and the new mean
+    function is μ + ψᵀmean.
+    """
+    maps, layout = image.maps.maps, image.maps.layout
+    linear = torch.cat([torch.ones_like(maps[:, :1]), image.maps.modes, image.maps.mean], dim=1)
     modes = torch.einsum("bwij,wv->bvij", linear, root.to(maps.dtype))
-    mean = scene.maps.mean + torch.einsum("bwij,w->bij", linear, m.to(maps.dtype))[:, None]
+    shift = torch.einsum("bwij,w->bij", linear, mean.to(maps.dtype))[:, None]
     rest = maps[:, layout.modes : -1]
-    grown = dataclasses.replace(layout, modes=len(m))
-    carried = FieldMaps(torch.cat([modes, rest, mean], dim=1), scene.maps.level, grown)
-    return dataclasses.replace(scene, maps=carried)
+    wider = dataclasses.replace(layout, modes=len(mean))
+    changed = torch.cat([modes, rest, image.maps.mean + shift], dim=1)
+    return dataclasses.replace(image, maps=FieldMaps(changed, image.maps.expected_log_depth, wider))

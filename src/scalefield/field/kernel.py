@@ -135,7 +135,9 @@ class Kernel:
     def stationary(self, a: TermFeatures, b: TermFeatures) -> Float[Tensor, "*b n m"]:
         """Covariance of every pair by the stationary terms."""
         total = a.z.new_zeros(*a.z.shape[1:-1], b.z.shape[-2])
-        for term, za, zb, aa, ab in zip(self.terms, a.z, b.z, a.amplitude, b.amplitude, strict=True):
+        for term, za, zb, aa, ab in zip(
+            self.terms, a.z, b.z, a.amplitude, b.amplitude, strict=True
+        ):
             total = total + outer(aa, ab) * correlation(term, squared_distance(za, zb))
         return total
 
@@ -150,7 +152,9 @@ class Kernel:
         symmetric, b = b is None, a if b is None else b
         reference = b.z[..., -1:, :]
         za, zb = (a.z - reference).float(), (b.z - reference).float()
-        exponent = half_square_distance(za.flatten(0, 1), zb.flatten(0, 1)).unflatten(0, b.z.shape[:2])
+        exponent = half_square_distance(za.flatten(0, 1), zb.flatten(0, 1)).unflatten(
+            0, b.z.shape[:2]
+        )
         for j, term in enumerate(self.terms):
             if term.family == "exponential":
                 exponent[j].clamp_(max=0).mul_(-2).sqrt_().neg_()
@@ -185,7 +189,7 @@ def outer(a: Float[Tensor, "*b n"], b: Float[Tensor, "*b m"]) -> Float[Tensor, "
 
 
 def squared_distance(a: Float[Tensor, "*b n z"], b: Float[Tensor, "*b m z"]) -> Tensor:
-    """‖a − b‖² of every pair by matrix products: for float64, where the cancellation is harmless."""
+    """‖a − b‖² of every pair by matrix products: in float64 the cancellation is harmless."""
     norms = a.square().sum(dim=-1)[..., :, None] + b.square().sum(dim=-1)[..., None, :]
     return (norms - 2 * a @ b.mT).clamp(min=0)
 
@@ -196,5 +200,8 @@ def half_square_distance(
     """−½‖a − b‖² of every pair, by one matrix product of [a, −½‖a‖², 1] and [b, 1, −½‖b‖²]."""
     norms = [-0.5 * x.square().sum(dim=-1, keepdim=True) for x in (a, b)]
     ones = [torch.ones_like(norm) for norm in norms]
-    left, right = torch.cat([a, norms[0], ones[0]], dim=-1), torch.cat([b, ones[1], norms[1]], dim=-1)
+    left, right = (
+        torch.cat([a, norms[0], ones[0]], dim=-1),
+        torch.cat([b, ones[1], norms[1]], dim=-1),
+    )
     return torch.bmm(left, right.mT)

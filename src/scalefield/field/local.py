@@ -93,7 +93,7 @@ class LocalSolver:
 class CellWeights(NamedTuple):
     """The anchors that matter in each cell, and their coefficients at its four nodes."""
 
-    index: Int64[Tensor, "c u"]
+    anchors: Int64[Tensor, "c u"]
     """Union of the four nodes' neighbours; padded with 0."""
     alpha: Float[Tensor, "c 4 u"]
     """Coefficients of these anchors at each node; 0 where the node does not use one."""
@@ -138,12 +138,12 @@ def dense_terms(
     rows, side = lattice.cells[0], lattice.cell_px
     out = torch.empty(len(kernel.terms) if separate else 1, *lattice.shape, device=lattice.device)
     sampler = PixelSampler(kernel, image, lattice)
-    anchors = features.z.transpose(0, 1).float(), features.amplitude.mT.float()
+    anchors = AnchorFeatures(features.z.transpose(0, 1).float(), features.amplitude.mT.float())
 
     def evaluate(first: int, last: int) -> None:
         corners = lattice.corners(first, last)
         weights = cell_weights(local.neighbours[corners], local.alpha[corners], max_union)
-        terms = terms_at(kernel, sampler.pixels(first, last), *anchors, weights, lattice.blending)
+        terms = terms_at(kernel, sampler.pixels(first, last), anchors, weights, lattice.blending)
         parts = terms.unbind(dim=1) if separate else [terms.sum(dim=1)]
         band = slice(first * side, min(last * side, lattice.shape[0]))
         for part, values in zip(out, parts, strict=True):
@@ -158,6 +158,13 @@ def dense_terms(
     else:
         map_threads(evaluate, bands)
     return out
+
+
+class AnchorFeatures(NamedTuple):
+    """`TermFeatures` of the anchors in float32, the anchor first."""
+
+    z: Float[Tensor, "n j d"]
+    amplitude: Float[Tensor, "n j"]
 
 
 class CellPixels(NamedTuple):
@@ -246,25 +253,24 @@ def interpolation(
 def terms_at(
     kernel: Kernel,
     pixels: CellPixels,
-    z: Float[Tensor, "n j d"],
-    amplitude: Float[Tensor, "n j"],
+    anchors: AnchorFeatures,
     weights: CellWeights,
     blending: Float[Tensor, "4 p"],
 ) -> Float[Tensor, "c j p"]:
     """Σᵢ k_j(x, aᵢ) αᵢ of every term at the pixels of cells, α blended between the cells' nodes.
 
-    `z` and `amplitude` are the anchors' features. Distances are matrix products in float32,
-    relative to the cell's middle pixel, which keeps their cancellation harmless.
+    Distances are matrix products in float32, relative to the cell's middle pixel, which keeps their
+    cancellation harmless.
     """
     cells, terms, _, size = pixels.z.shape
-    anchors = z[weights.index].transpose(1, 2) - pixels.reference[:, :, None]
-    norm = -0.5 * anchors.square().sum(dim=-1, keepdim=True)
-    y = torch.cat([anchors, torch.ones_like(norm), norm], dim=-1)
+    z = anchors.z[weights.anchors].transpose(1, 2) - pixels.reference[:, :, None]
+    norm = -0.5 * z.square().sum(dim=-1, keepdim=True)
+    y = torch.cat([z, torch.ones_like(norm), norm], dim=-1)
     exponent = torch.bmm(y.flatten(0, 1), pixels.z.flatten(0, 1)).unflatten(0, (cells, terms))
     for j, term in enumerate(kernel.terms):
         if term.family == "exponential":
             exponent[:, j].clamp_(max=0).mul_(-2).sqrt_().neg_()
-    alpha = weights.alpha[:, None] * amplitude[weights.index].mT[:, :, None]
+    alpha = weights.alpha[:, None] * anchors.amplitude[weights.anchors].mT[:, :, None]
     at_nodes = torch.bmm(alpha.flatten(0, 1), exponent.exp_().flatten(0, 1))
     blended = (at_nodes * blending).sum(dim=1).reshape(cells, terms, size)
     return blended * pixels.amplitude

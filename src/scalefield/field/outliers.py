@@ -24,10 +24,9 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from scalefield.field.blocks import Blocks, inverse_diagonal
+from scalefield.field.blocks import Blocks, Observations, inverse_diagonal
 from scalefield.field.config import InferenceConfig, OutlierConfig
 from scalefield.field.kernel import Kernel
-from scalefield.field.posterior import Observations
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +44,7 @@ class OutlierResult:
 
     def apply(self, observations: Observations) -> Observations:
         """The observations without the rejected ones, with the increased noise."""
-        return observations._replace(
-            noise=self.noise, mask=observations.mask & ~self.rejected
-        )
+        return observations._replace(noise=self.noise, mask=observations.mask & ~self.rejected)
 
 
 class BlockTargets(NamedTuple):
@@ -98,8 +95,9 @@ def detect_outliers(
     added = state.variance / state.roughness[:, None] ** 2 * (1 / weight - 1) * block.mask
     rejected = conflict & ~corroborated & (weight < settings.min_weight)
     marks = (rejected, conflict & ~corroborated & ~rejected, conflict & corroborated)
-    found = (blocks.scatter(mark.to(y.dtype), n) > 0 for mark in marks)
-    return OutlierResult(*found, (noise**2 + blocks.scatter(added, n)).sqrt())
+    rejected, downweighted, confirmed = (blocks.scatter(m.to(y.dtype), n) > 0 for m in marks)
+    increased = (noise**2 + blocks.scatter(added, n)).sqrt()
+    return OutlierResult(rejected, downweighted, confirmed, increased)
 
 
 def gather_blocks(
@@ -114,9 +112,7 @@ def gather_blocks(
     target = (y - inputs.mean)[index]
     target = (target - row_median(target, mask)).masked_fill(~mask, 0)
     beyond = (target.abs() > config.gross_log_error)[..., None]
-    stds = target.new_ones(len(config.error_stds)) * 0
-    for e, std in enumerate(config.error_stds):
-        stds[e] = std
+    stds = torch.tensor(config.error_stds, dtype=target.dtype, device=target.device)
     position = inputs.position[index].masked_fill(~mask[..., None], torch.inf)
     apart = (position[:, :, None] - position[:, None]).square().sum(dim=-1)
     apart = apart.nan_to_num(nan=torch.inf)
@@ -171,8 +167,8 @@ def greedy(
     active = torch.arange(len(block.mask), device=block.mask.device)
     roughness = state.roughness[0]
     for _ in range(config.iterations):
-        part, current = (type(x)(*(v[active] for v in x)) for x in (block, state))
-        flips = gains(part, current, config)
+        part = BlockTargets(*(values[active] for values in block))
+        flips = gains(part, SearchState(*(values[active] for values in state)), config)
         if not static:
             changed = flips.any(dim=1)
             if not bool(changed.any()):
@@ -219,9 +215,7 @@ def evaluate(
     )
 
 
-def gains(
-    block: BlockTargets, state: SearchState, config: OutlierConfig
-) -> Bool[Tensor, "b s"]:
+def gains(block: BlockTargets, state: SearchState, config: OutlierConfig) -> Bool[Tensor, "b s"]:
     """Anchors whose flip gains evidence, and more than a flip of any of their neighbours."""
     count, n = state.outlier.sum(dim=1), block.mask.sum(dim=1)
     now = log_prior(count, n, config)
@@ -269,10 +263,15 @@ def corroboration(
     more must agree.
     """
     std = config.agreement_std
-    agreement = sum(
-        torch.exp(-0.5 * ((x[..., None] - at_neighbours(x, block, torch.inf)) / std) ** 2)
-        for x in (block.log_depth, block.target)
-    ) / (2 * std)
+    agreement = (
+        torch.stack(
+            [
+                torch.exp(-0.5 * ((x[..., None] - at_neighbours(x, block, torch.inf)) / std) ** 2)
+                for x in (block.log_depth, block.target)
+            ]
+        ).mean(dim=0)
+        / std
+    )
     rank = min(max(round(anchors / 300), 1), 3)
     best = agreement.sort(dim=2, descending=True).values[..., rank : rank + 3]
     best = best.sum(dim=2) / 3

@@ -1,4 +1,8 @@
-"""Where to measure next: the pixels whose depth would remove most of the field's doubt."""
+"""Where to measure next: greedy design of measurements for the field.
+
+Each suggested pixel minimises the mean log-variance of the field over the image, given the ones
+before it (Krause, Singh and Guestrin, Near-optimal sensor placements in Gaussian processes, 2008).
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,19 @@ from jaxtyping import Bool, Float64, Int64
 from scalefield.anchors import Anchors, require_anchors
 from scalefield.basis.grids import grid_shape
 from scalefield.errors import InputError
+from scalefield.field.config import InferenceConfig
+from scalefield.field.exact import ExactPosterior
+from scalefield.field.inference import MIN_NOISE_STD, observe
+from scalefield.field.model import load_field
+from scalefield.field.outliers import detect_outliers
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.field import EXACT_ANCHORS, Field, noise_log
 
 CELLS = 40
-"""Cells along the longer side in which the doubt is weighed, up to 1,600 in all. Their middles are
-the pixels that can be suggested."""
-NEGLIGIBLE = 0.03
+"""Cells along the longer side at whose middle pixels the variance is computed, up to 1,600 in all.
+These pixels can be suggested."""
+MAX_ANCHORS = 1000
+"""Anchors that are taken into account: of more, those nearest to the middles of the cells."""
+STD_FLOOR = 0.03
 """Standard deviation of log-depth below which a pixel needs no measurement."""
 
 
@@ -54,17 +64,16 @@ def suggest_from(
     possible = valid if reachable is None else valid & _mask(reachable, mde_output.shape)
     if anchors is not None:
         anchors = anchors[valid[anchors.pixels(mde_output.shape)]]  # as `recover` leaves them out
-    field = Field(model=model)
-    learned = field.load()
-    scene = learned.scene(mde_output)
-    cells, pixels = scene.cells(grid_shape(*mde_output.shape, CELLS))
-    seen, numbers, noise = cells, None, np.full(len(cells), float(learned.kernel.noise))
+    learned = load_field(model)
+    image, kernel = learned.image_inputs(mde_output), learned.kernel
+    cells, pixels = image.cells(grid_shape(*mde_output.shape, CELLS))
+    seen, numbers, noise = cells, None, np.full(len(cells), float(kernel.noise_std))
     if among is not None:
         numbers = one_a_cell(among, mde_output.shape)
         chosen = among[numbers]
         pixels = np.stack(chosen.pixels(mde_output.shape), axis=1)
-        seen = cells.joined(scene.anchors(chosen))
-        noise = noise_log(chosen, float(learned.kernel.noise))
+        seen = cells.joined(image.anchors(chosen))
+        noise = chosen.sigma_log(float(kernel.noise_std), floor=MIN_NOISE_STD)
     rows, columns = pixels.T
     open_to = possible[rows, columns]
     if not open_to.any():
@@ -75,16 +84,20 @@ def suggest_from(
             "relative depth"
         )
     if anchors is not None and len(anchors):
-        heard = anchors[nearest_to_middles(anchors, mde_output.shape, EXACT_ANCHORS)]
-        covariance = field.solve(scene, heard, learned).posterior.covariance(seen)
+        kept = anchors[nearest_to_middles(anchors, mde_output.shape, MAX_ANCHORS)]
+        observed = observe(learned, image, kept)
+        observed = detect_outliers(kernel, observed, InferenceConfig()).apply(observed)
+        inputs, y, sigma, mask = observed
+        posterior = ExactPosterior.fit(kernel, inputs[mask], y[mask], sigma[mask])
+        covariance = posterior.covariance(seen)
     else:
-        covariance = learned.kernel(seen, seen)
+        covariance = kernel(seen, seen)
     order, removed, before = greedy(covariance.cpu().numpy(), len(cells), noise, n, open_to)
     return [
         Suggestion(
             u=int(columns[i]),
             v=int(rows[i]),
-            std_log=float(std * learned.calibration),
+            std_log=float(std * learned.std_scale),
             removes=float(share),
             anchor=None if numbers is None else int(numbers[i]),
         )
@@ -153,8 +166,8 @@ def greedy(
         own = covariance.diagonal()[first:].clip(min=0) + noise**2
         variance = covariance.diagonal()[:cells, None]
         left = variance - covariance[:cells, first:] ** 2 / own
-        doubt = np.log(left.clip(min=0) + NEGLIGIBLE**2).mean(axis=0)
-        now = float(np.log(variance.clip(min=0) + NEGLIGIBLE**2).mean())
+        doubt = np.log(left.clip(min=0) + STD_FLOOR**2).mean(axis=0)
+        now = float(np.log(variance.clip(min=0) + STD_FLOOR**2).mean())
         best = int(np.where(free, doubt, np.inf).argmin())
         order.append(best)
         removed.append(1 - np.exp(0.5 * (doubt[best] - now)))

@@ -12,14 +12,14 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-from scalefield.basis.cues import upsample
-from scalefield.field.blocks import LinearPosterior
+from scalefield.basis.grids import upsample
+from scalefield.field.blocks import LinearPosterior, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures, term_names
+from scalefield.field.kernel import Kernel, TermFeatures, term_names
 from scalefield.field.lattice import Lattice, nearest
 from scalefield.field.local import LocalSolver, LocalSystems, dense_terms
 from scalefield.runtime.devices import one_thread
@@ -27,18 +27,6 @@ from scalefield.runtime.threads import map_threads
 
 CHUNK_NODES = 1024
 """Local systems that one thread solves at once."""
-
-
-class Observations(NamedTuple):
-    """Anchors as the Gaussian process sees them."""
-
-    inputs: KernelInputs
-    y: Float[Tensor, " n"]
-    """Targets log depth_m − log D_MDE."""
-    noise: Float[Tensor, " n"]
-    """Standard deviations of the targets."""
-    mask: Bool[Tensor, " n"]
-    """Which rows are anchors; the others are padding."""
 
 
 class LinearCoefficients(NamedTuple):
@@ -106,9 +94,7 @@ class FieldFit:
         """Standard deviation of ℓ: computed at the nodes and interpolated."""
         return self.lattice.interpolate(self.local.variance.sqrt())
 
-    def predict(
-        self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]
-    ) -> LocalSystems:
+    def predict(self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]) -> LocalSystems:
         """ℓ at single pixels, each from its own nearest anchors."""
         return self.solve_near(torch.stack([columns, rows], dim=1).double(), rows, columns)
 
@@ -167,10 +153,11 @@ def fit(
     image: ImageInputs,
     observations: Observations,
     config: InferenceConfig,
+    *,
     offset: Float[Tensor, ""] | None = None,
     max_union: int | None = None,
 ) -> FieldFit:
     """Condition the field on observations; `offset` is the prior mean of the global log-scale."""
     with one_thread():
-        linear = LinearPosterior.fit(kernel, *observations, config, offset)
+        linear = LinearPosterior.fit(kernel, observations, config, offset)
     return FieldFit(kernel, image, observations, linear, config, max_union)

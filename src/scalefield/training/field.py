@@ -14,9 +14,9 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from scalefield.embedding import FieldNet, FieldNetConfig
-from scalefield.kernel import Kernel, Term
-from scalefield.methods.field import FieldModel
+from scalefield.field.kernel import Kernel, StationaryTerm
+from scalefield.field.model import FieldModel
+from scalefield.field.network import FieldNet, FieldNetConfig
 from scalefield.training.field_batches import (
     Bank,
     FieldBatch,
@@ -25,7 +25,7 @@ from scalefield.training.field_batches import (
     see,
     solve,
 )
-from scalefield.training.field_validation import calibrate, outcomes, settle, summary
+from scalefield.training.field_validation import calibrate, outcomes, summary
 from scalefield.training.loop import (
     Clock,
     Ema,
@@ -38,16 +38,16 @@ from scalefield.training.loop import (
 )
 
 START = Kernel(
-    constant=2.0,
-    linear=1.0,
+    constant_std=2.0,
+    mode_std=1.0,
     terms=(
-        Term(0.15, 0.5, 0.6, "gaussian"),
-        Term(0.15, 1.0, 0.4, "gaussian"),
-        Term(0.2, 0.3, 0.6, "exponential"),
+        StationaryTerm(0.15, 0.5, 0.6, "rbf"),
+        StationaryTerm(0.15, 1.0, 0.4, "rbf"),
+        StationaryTerm(0.2, 0.3, 0.6, "exponential"),
     ),
-    noise=0.01,
-    slope=0.2,
-    doubt=0.5,
+    noise_std=0.01,
+    slope_std=0.2,
+    mean_weight_std=0.5,
 )
 """Where training begins. The constant stays, because the global scale is free, and so does the
 noise: anchors drawn from the true depth have none, and those of a user are good to a percent."""
@@ -96,9 +96,9 @@ class LearnedKernel(nn.Module):
     def __init__(self, start: Kernel) -> None:
         super().__init__()
         self.start = start
-        numbers = [start.linear, start.slope, start.doubt]
+        numbers = [start.mode_std, start.slope_std, start.mean_weight_std]
         for term in start.terms:
-            numbers += [term.amplitude, term.position_length, term.depth_length]
+            numbers += [term.amplitude, term.position_lengthscale, term.depth_lengthscale]
         self.logarithms = nn.Parameter(torch.tensor(numbers, dtype=torch.float64).log())
 
     def forward(self) -> Kernel:
@@ -111,12 +111,19 @@ class LearnedKernel(nn.Module):
 
     def built(self, numbers: Sequence[float | Tensor]) -> Kernel:
         """A kernel with these numbers in place of those learned."""
-        linear, slope, doubt, *rest = numbers
+        mode_std, slope_std, mean_weight_std, *rest = numbers
         terms = tuple(
-            Term(rest[3 * i], rest[3 * i + 1], rest[3 * i + 2], term.shape)
+            StationaryTerm(rest[3 * i], rest[3 * i + 1], rest[3 * i + 2], term.family)
             for i, term in enumerate(self.start.terms)
         )
-        return Kernel(self.start.constant, linear, terms, self.start.noise, slope, doubt)
+        return Kernel(
+            self.start.constant_std,
+            mode_std,
+            terms,
+            self.start.noise_std,
+            slope_std,
+            mean_weight_std,
+        )
 
 
 class LearnedField(nn.Module):
@@ -140,7 +147,7 @@ def losses(
     posterior = solve(learned.kernel(), batch, maps, rows)
     points, truth = batch.points(maps, pixels), batch.target(pixels)
     mean = posterior.mean(points)
-    variance = posterior.variance(points) + posterior.kernel.noise**2
+    variance = posterior.variance(points) + posterior.kernel.noise_std**2
     error = truth - mean
     # Heavy tails: a wrong pixel or two shall not set the deviation of all.
     likelihood = 0.5 * (error.square() / variance).clamp(max=25) + 0.5 * variance.log()
@@ -149,7 +156,7 @@ def losses(
         "dense": nnf.smooth_l1_loss(mean, truth, beta=config.beta),
         "likelihood": likelihood.mean(),
         "mean": maps.mean.square().mean(),
-        "level": nnf.smooth_l1_loss(maps.level.double(), expected, beta=config.beta),
+        "level": nnf.smooth_l1_loss(maps.expected_log_depth.double(), expected, beta=config.beta),
         "absrel": (-error).expm1().abs().mean(),
     }
     total = (
@@ -173,7 +180,7 @@ def train_field(
     validate_every: int = 1000,
     show_progress: bool = True,
 ) -> FieldModel:
-    """Train, choose trust and calibrate on val, and write `out`/model.
+    """Train, choose shrinkage and calibrate on val, and write `out`/model.
 
     `estimators` names those whose outputs the frames are; see `FieldModel.estimators`.
     """
@@ -233,10 +240,10 @@ def train_field(
             run.log(step + 1, clock, **{k: float(v.detach()) for k, v in parts.items()}, **scores)
             save_checkpoint(run.checkpoint, learned, ema, optimiser, step=step + 1, best=math.inf)
             progress.set_postfix({k: f"{v:.4f}" for k, v in scores.items()})
-    kernel = settle(best.net, best.kernel.plain(), val, config.validate)
-    numbers: dict[str, Any] = {**calibrate(outcomes(best.net, kernel, val, config.validate))}
+    net, kernel = tune_on_validation(best.net, best.kernel.plain(), val, config.validate)
+    numbers: dict[str, Any] = {**calibrate(outcomes(net, kernel, val, config.validate))}
     if estimators is not None:
         numbers["estimators"] = tuple(estimators)
-    model = FieldModel(kernel, best.net, **numbers)
+    model = FieldModel(kernel, net, **numbers)
     model.save(out / "model")
     return model

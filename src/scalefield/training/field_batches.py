@@ -15,9 +15,9 @@ from torch import Tensor
 from scalefield.anchor_sampling import anchor_grid_shape
 from scalefield.basis.cues import LOG_DEPTH_LIMIT
 from scalefield.basis.grids import sample_at
-from scalefield.embedding import FieldMaps, FieldNet
-from scalefield.kernel import Kernel, Points
-from scalefield.posterior import Posterior
+from scalefield.field.exact import ExactPosterior
+from scalefield.field.kernel import Kernel, KernelInputs
+from scalefield.field.network import FieldMaps, FieldNet
 from scalefield.training.data import PIXELS, TrainingFrame
 from scalefield.training.distortion import Distortion
 
@@ -100,12 +100,12 @@ class FieldBatch:
     mde_log_depth: Float[Tensor, "b p"]
     true_log_depth: Float[Tensor, "b p"]
 
-    def points(self, maps: FieldMaps, rows: Int64[Tensor, "b m"]) -> Points:
+    def points(self, maps: FieldMaps, rows: Int64[Tensor, "b m"]) -> KernelInputs:
         """What the kernel sees at some of the known pixels."""
         positions = self.positions.gather(1, rows[..., None].expand(-1, -1, 2))
         values = sample_at(maps.maps, positions)
         log_depth = self.mde_log_depth.gather(1, rows)
-        return maps.layout.points(positions * self.units[:, None], log_depth, values)
+        return maps.layout.kernel_inputs(positions * self.units[:, None], log_depth, values)
 
     def target(self, rows: Int64[Tensor, "b m"]) -> Float[Tensor, "b m"]:
         """y there, up to the image's level."""
@@ -206,13 +206,13 @@ def see(net: FieldNet, batch: FieldBatch) -> FieldMaps:
     on_gpu = batch.log_depth.device.type == "cuda"
     with torch.autocast(batch.log_depth.device.type, torch.bfloat16, enabled=on_gpu):
         maps = net(batch.log_depth, batch.image, batch.features)
-    return FieldMaps(maps.maps.float(), maps.level.float(), maps.layout)
+    return FieldMaps(maps.maps.float(), maps.expected_log_depth.float(), maps.layout)
 
 
 def solve(
     kernel: Kernel, batch: FieldBatch, maps: FieldMaps, rows: Int64[Tensor, "b n"]
-) -> Posterior:
+) -> ExactPosterior:
     """The posterior given the anchors in `rows`."""
     y = batch.target(rows)
-    noise = torch.full_like(y, float(kernel.noise))
-    return Posterior.fit(kernel, batch.points(maps, rows), y, noise)
+    noise = torch.full_like(y, float(kernel.noise_std))
+    return ExactPosterior.fit(kernel, batch.points(maps, rows), y, noise)

@@ -1,10 +1,11 @@
-"""What `field` reaches on val, and what is chosen by it: trust, roughness and calibration."""
+"""Validation of `field`, and what is chosen on val: shrinkage, roughness and calibration."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.embedding import FieldNet, FieldNetConfig
-from scalefield.kernel import Kernel
-from scalefield.methods.field import strangeness, tempered
+from scalefield.field.inference import empirical_bayes_scale, sum_abs_z
+from scalefield.field.kernel import Kernel
+from scalefield.field.network import FieldNet, FieldNetConfig
 from scalefield.training.data import PIXELS
 from scalefield.training.field_batches import MOST_DRAWN, Bank, FieldBatch, see, solve
 
@@ -29,10 +30,10 @@ class Outcome:
     scores: Float[Tensor, " m"]
     """Errors over deviations at known pixels."""
     absrel: float
-    strangeness: float
-    """Σ |z| √(π/2) over the anchors' leave-one-out residuals z; see `methods.field.tempered`."""
-    level: float
-    """Error of the expected level."""
+    sum_abs_z: float
+    """Σ |z| √(π/2) over the anchors' leave-one-out residuals z."""
+    scale_error: float
+    """Error of the expected log-depth of the median pixel."""
 
 
 @torch.no_grad()
@@ -68,8 +69,8 @@ def outcomes(
                         n=rows.shape[1],
                         scores=(error / posterior.variance(points)[0].sqrt()).cpu(),
                         absrel=float((-error).expm1().abs().mean()),
-                        strangeness=strangeness(residual, deviation),
-                        level=float((truth - points.mean).median() - maps.level),
+                        sum_abs_z=sum_abs_z(residual, deviation),
+                        scale_error=float((truth - points.mean).median() - maps.expected_log_depth),
                     )
                 )
     return found
@@ -86,62 +87,73 @@ def summary(found: Sequence[Outcome]) -> dict[str, float]:
     }
 
 
-TRUSTS = (0.3, 0.45, 0.7, 1.0)
+SHRINKAGES = (0.3, 0.45, 0.7, 1.0)
 ROUGHNESS = (1.0, 1.3, 1.6, 2.0)
 
 
-def settle(
+def tune_on_validation(
     net: FieldNet, kernel: Kernel, val: Sequence[Bank], regimes: Sequence[str | int]
-) -> Kernel:
-    """Make the network's and the kernel's beliefs what is best on val.
+) -> tuple[FieldNet, Kernel]:
+    """The network with shrunk embeddings and amplitudes, and the kernel with rougher terms, that
+    are best on val.
 
-    In training, embeddings and amplitudes fit its few places ever better, and others worse; the
-    field comes out too smooth for those. One after another the trust in φ, the trust in a, and a
-    factor on the rough terms are chosen by the product of AbsRel over the regimes. The trusts
-    become the network's; the kernel is the value.
+    In training, embeddings and amplitudes fit its few places ever better and others worse, and the
+    field comes out too smooth. The factor on φ, the factor on log a and the factor on the
+    amplitudes of the exponential terms are chosen one after another, by the product of AbsRel over
+    the regimes.
     """
 
     def score(settings: tuple[FieldNetConfig, Kernel]) -> float:
-        net.config = settings[0]
-        return math.prod(summary(outcomes(net, settings[1], val, regimes)).values())
+        found = outcomes(with_config(net, settings[0]), settings[1], val, regimes)
+        return math.prod(summary(found).values())
 
-    config = net.config
-    config, _ = min(((replace(config, embedding_trust=t), kernel) for t in TRUSTS), key=score)
-    config, _ = min(((replace(config, amplitude_trust=t), kernel) for t in TRUSTS), key=score)
-    config, kernel = min(((config, roughened(kernel, factor)) for factor in ROUGHNESS), key=score)
-    net.config = config
-    return kernel
+    start = net.config
+    embedding = [(replace(start, embedding_shrinkage=s), kernel) for s in SHRINKAGES]
+    config, _ = min(embedding, key=score)
+    amplitude = [(replace(config, amplitude_shrinkage=s), kernel) for s in SHRINKAGES]
+    config, _ = min(amplitude, key=score)
+    rough = [(config, roughened(kernel, factor)) for factor in ROUGHNESS]
+    config, kernel = min(rough, key=score)
+    return with_config(net, config), kernel
+
+
+def with_config(net: FieldNet, config: FieldNetConfig) -> FieldNet:
+    """The same weights under another configuration of the same shapes."""
+    changed = copy(net)
+    changed.config = config
+    return changed
 
 
 def roughened(kernel: Kernel, factor: float) -> Kernel:
     """The kernel with stronger exponential terms."""
-    factors = {"gaussian": 1.0, "exponential": factor}
-    terms = (replace(t, amplitude=t.amplitude * factors[t.shape]) for t in kernel.terms)
+    factors = {"rbf": 1.0, "exponential": factor}
+    terms = (replace(t, amplitude=t.amplitude * factors[t.family]) for t in kernel.terms)
     return replace(kernel, terms=tuple(terms))
 
 
 def calibrate(found: Sequence[Outcome], coverage: float = 0.9) -> dict[str, float]:
-    """`FieldModel`'s numbers that make intervals cover what they promise, group by group.
+    """Calibration of a `FieldModel` for which intervals have their nominal coverage on val.
 
-    The deviation's factor is calibration · n^−decay · temper; of a small grid of patience and
-    decay those are taken whose coverage is nearest to the promise over groups and regimes, each
-    with the calibration that is right in the mean.
+    The factor on the standard deviation is std_scale · n^−std_decay · empirical_bayes_scale. Of a
+    small grid of prior_count and std_decay those are taken whose coverage is nearest to the nominal
+    one over groups and regimes, each with the std_scale that is right in the mean.
     """
     half = math.sqrt(2) * float(torch.erfinv(torch.tensor(coverage)))
     cells: dict[tuple[str, str | int], list[Outcome]] = defaultdict(list)
     for outcome in found:
         cells[outcome.group, outcome.regime].append(outcome)
     best, chosen = math.inf, {}
-    for patience in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0):
-        for decay in (0.0, 0.03, 0.06, 0.09, 0.12, 0.15):
+    for prior_count in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0):
+        for std_decay in (0.0, 0.03, 0.06, 0.09, 0.12, 0.15):
             scaled = []
             for members in cells.values():
                 values = [
-                    o.scores.abs() / (tempered(o.strangeness, o.n, patience) * o.n**-decay)
+                    o.scores.abs()
+                    / (empirical_bayes_scale(o.sum_abs_z, o.n, prior_count) * o.n**-std_decay)
                     for o in members
                 ]
                 scaled.append(torch.cat(values))
-            # Every cell speaks with the same weight, however many pixels it has.
+            # Every group and regime has the same weight, however many pixels it has.
             quantiles = torch.stack(
                 [torch.quantile(v[:: max(1, len(v) // 5000)], coverage) for v in scaled]
             )
@@ -150,6 +162,12 @@ def calibrate(found: Sequence[Outcome], coverage: float = 0.9) -> dict[str, floa
             cost = float((covered - coverage).abs().mean())
             if cost < best:
                 best = cost
-                chosen = {"calibration": round(factor, 4), "patience": patience, "decay": decay}
-    errors = np.array([outcome.level for outcome in found if outcome.regime == found[0].regime])
-    return chosen | {"level_std": round(float(np.sqrt(np.mean(errors**2))), 3)}
+                chosen = {
+                    "std_scale": round(factor, 4),
+                    "prior_count": prior_count,
+                    "std_decay": std_decay,
+                }
+    errors = np.array(
+        [outcome.scale_error for outcome in found if outcome.regime == found[0].regime]
+    )
+    return chosen | {"scale_prior_std": round(float(np.sqrt(np.mean(errors**2))), 3)}

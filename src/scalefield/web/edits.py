@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,17 +19,14 @@ from scalefield.api import recover_from
 from scalefield.basis.ridge import solve
 from scalefield.basis.targets import anchor_weights, targets
 from scalefield.defaults import METHOD_NAME
-from scalefield.dense import dense_mean
-from scalefield.deviation import dense_std
-from scalefield.doubt import doubt
 from scalefield.errors import InputError
+from scalefield.field.inference import FieldResult
+from scalefield.field.placement import suggest_from
 from scalefield.mde import MDEOutput
 from scalefield.methods import METHODS, Method, make_method
 from scalefield.methods.basis import anchor_embeddings, basis_std
-from scalefield.methods.field import Field, said, spread
-from scalefield.posterior import Posterior
+from scalefield.methods.field import Field
 from scalefield.recovery import Recovery, Report, depth_limits, without
-from scalefield.suggestion import suggest_from
 from scalefield.web.sessions import Relative, Session
 from scalefield.web.uploads import Limits
 
@@ -117,7 +114,7 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
         "weights": None if recovery.weights is None else recovery.weights.tolist(),
         "fallbacks": [str(each) for each in report.fallbacks],
         "warnings": [str(each) for each in report.warnings],
-        **check_anchors(relative, edit.anchors),
+        **check_anchors(relative, edit.anchors, method),
         "milliseconds": round(1e3 * (time.perf_counter() - start), 2),
     }
     return header, {name: np.asarray(each) for name, each in maps.items() if each is not None}
@@ -155,33 +152,37 @@ def on_grid(std_log: Tensor, size: Sequence[int]) -> Tensor:
     return nnf.interpolate(filled[None, None], size=tuple(size), mode="bilinear")[0, 0]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class SmallField(Method):
     """`Field` at the displayed pixels only, and its std_log on the generator's grid."""
 
     relative: Relative
+    result: FieldResult | None = None
+    """The fitted field of the last call."""
+
+    least_anchors: ClassVar[int] = Field.least_anchors
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
-        """The same posterior as `Field`; depth_m is left to whoever multiplies."""
-        model, scene = self.relative.field
-        solved = Field().solve(scene, anchors, model)
-        used = without(anchors, solved.rejected)
-        fitted = solved.posterior.mean(scene.anchors(used))
+        """The same posterior as `Field`; depth_m is left to the page."""
+        self.result = result = Field().fit(self.relative.field, anchors)
+        used = without(anchors, result.rejected)
+        shown = replace(result.fit, image=self.relative.shown_field)
+        log_scale, std_log = shown.mean(), shown.std() * result.std_scale
+        rows, columns = used.pixels(mde_output.shape)
+        index = self.relative.field.index
+        fitted = result.fit.predict(index(rows), index(columns)).mean
         y = torch.from_numpy(targets(mde_output, used))
-        shown = self.relative.shown_scene
-        std_log = dense_std(solved.posterior, shown)[None, None] * solved.spread
         return Recovery(
             depth_m=torch.empty(0),  # left to the page
-            log_scale=dense_mean(solved.posterior, shown),
+            log_scale=log_scale,
             # It is smooth, and travels on the generator's grid.
-            std_log=nnf.interpolate(std_log, size=scene.maps.maps.shape[2:], mode="bilinear")[0, 0],
-            weights=solved.posterior.weights().float(),
+            std_log=on_grid(std_log, self.relative.field.maps.maps.shape[2:]),
+            weights=result.fit.coefficients().modes.float(),
             report=Report(
                 anchors_used=len(used),
-                rejected=solved.rejected,
+                rejected=result.rejected,
                 residuals_log=residuals(fitted, y),
-                fallbacks=solved.fallbacks,
-                warnings=solved.warnings,
+                warnings=result.warnings,
             ),
         )
 
@@ -205,38 +206,28 @@ def anchor_states(report: Report) -> list[dict[str, Any]]:
     ]
 
 
-def check_anchors(relative: Relative, anchors: Anchors) -> dict[str, Any]:
+def check_anchors(relative: Relative, anchors: Anchors, method: Method) -> dict[str, Any]:
     """What `field` says about the anchors, whichever method draws the map.
 
-    "others" has for each anchor the depth that the remaining ones expect there, and by how many
-    of their standard deviations they are contradicted; "suspects" are the anchors that `field`
-    finds inconsistent.
+    "others" has for each anchor the depth that the remaining ones predict there, and its distance
+    in their standard deviations; "suspects" are the anchors that `field` finds in conflict.
     """
-    output, (model, scene) = relative.output, relative.field
+    output = relative.output
     rows, columns = anchors.pixels(output.shape)
     usable = np.flatnonzero(output.valid[rows, columns].cpu().numpy())[:MOST_CHECKED]
-    if len(usable) == 0 or len(anchors) > MOST_CHECKED:
-        return {"others": [None] * len(anchors), "suspects": []}
-    kept = anchors[usable]
-    points, y, noise = said(model, scene, kept)
-    verdict = doubt(model.kernel, points, y, noise)
-    trusted = ~(verdict.wrong | verdict.strange)
-    posterior = Posterior.fit(model.kernel, points[trusted], y[trusted], noise[trusted])
-    # Suspects are judged by all that are trusted, each of these by the rest of them.
-    residual = y - posterior.mean(points)
-    deviation = (posterior.variance(points) + noise**2).sqrt()
-    residual[trusted], deviation[trusted] = posterior.leave_one_out()
     others: list[dict[str, float] | None] = [None] * len(anchors)
-    if len(kept) > 1:
-        strangeness = (residual / deviation / spread(model, posterior)).tolist()
-        for i, depth_m, sigmas in zip(
-            usable, kept.depth_m * np.exp(-residual.numpy()), strangeness, strict=True
-        ):
-            others[i] = {"depth_m": float(depth_m), "sigmas": sigmas}
-    return {
-        "others": others,
-        "suspects": usable[~trusted.numpy()].tolist(),
-    }
+    if len(usable) < 2 or len(anchors) > MOST_CHECKED:
+        return {"others": others, "suspects": []}
+    kept = anchors[usable]
+    fitted = method.result if isinstance(method, SmallField) else None
+    result = fitted or Field().fit(relative.field, kept)
+    residual, std = result.leave_one_out()
+    predicted = kept.depth_m * np.exp(-residual)
+    for i, depth_m, sigmas in zip(usable, predicted, residual / std, strict=True):
+        others[i] = {"depth_m": float(depth_m), "sigmas": float(sigmas)}
+    assert result.in_conflict is not None
+    suspects = np.sort(usable[result.order[result.in_conflict]])
+    return {"others": others, "suspects": suspects.tolist()}
 
 
 def suggestions(session: Session, anchors: Anchors) -> list[dict[str, Any]]:

@@ -183,7 +183,7 @@ class Server:
 
         def encode() -> bytes:
             relative = session.relative
-            maps = relative.field[1].maps.modes
+            maps = relative.field.maps.modes
             if name == "basis":
                 maps = relative.basis[1].basis_maps
             header = {"method": name, "revision": relative.revision}

@@ -18,10 +18,10 @@ from scalefield.basis.cues import geometric_cues, grid_log_depth
 from scalefield.basis.generator import BasisMaps, Generator
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
+from scalefield.field.image_inputs import ImageInputs
 from scalefield.mde import MDEOutput, load_mde
 from scalefield.methods.basis import Basis, basis_maps
-from scalefield.methods.field import Field, FieldModel
-from scalefield.scene import Scene
+from scalefield.methods.field import Field
 
 State = Literal["waiting", "working", "ready", "failed"]
 
@@ -41,7 +41,7 @@ class Relative:
     shown: MDEOutput
     """D_MDE at the displayed pixels; the same as `output` where all are displayed."""
     basis: tuple[Generator, BasisMaps]
-    field: tuple[FieldModel, Scene]
+    field: ImageInputs
     measurable: Bool[Tensor, "h w"]
     """Cells of the generator's grid where a measurement may be suggested."""
     revision: int
@@ -55,25 +55,24 @@ class Relative:
             output=output,
             shown=shown,
             basis=(generator, basis_maps(generator, output)),
-            field=(model := Field().load(), model.scene(output)),
+            field=Field().load().image_inputs(output),
             measurable=measurable(output),
             revision=revision,
         )
 
     @cached_property
-    def shown_scene(self) -> Scene:
-        """What `field` sees at the displayed pixels, kept with the nodes that they need."""
-        return replace(self.field[1], mde_output=self.shown)
+    def shown_field(self) -> ImageInputs:
+        """The inputs of `field` at the displayed pixels."""
+        return replace(self.field, mde_output=self.shown)
 
     @property
     def nbytes(self) -> int:
         """Roughly what it holds in memory, photograph apart."""
         output, features = self.output, self.output.features
-        held = [*self.basis[1], self.field[1].maps.maps, self.shown.prediction]
+        held = [*self.basis[1], self.field.maps.maps, self.shown.prediction]
         held += [output.prediction, output.mde_depth, output.valid]
         held += [] if features is None else [features]
-        nodes = self.shown_scene.kept_bytes
-        return nodes + sum({t.data_ptr(): t.nbytes for t in held}.values())
+        return sum({t.data_ptr(): t.nbytes for t in held}.values())
 
 
 WAITING = "waiting for its turn"

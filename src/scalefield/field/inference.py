@@ -1,0 +1,183 @@
+"""From anchors to a fitted field: observations, outliers, posterior, calibration of its std."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from scalefield.anchors import Anchors
+from scalefield.basis.grids import grid_shape, upsample
+from scalefield.basis.targets import targets
+from scalefield.field.blocks import Observations
+from scalefield.field.config import InferenceConfig
+from scalefield.field.image_inputs import ImageInputs
+from scalefield.field.model import FieldModel
+from scalefield.field.outliers import OutlierResult, detect_outliers
+from scalefield.field.posterior import FieldFit, fit
+from scalefield.recovery import Recovery, Rejection, Warning
+from scalefield.runtime.devices import one_thread
+
+ScalePrior = Literal["none", "learned"]
+
+MIN_NOISE_STD = 1e-3
+"""Least standard deviation of an anchor's log-depth: the pixel that it falls in and the relative
+depth there agree no better, however precise the measurement."""
+PRIOR_STD_CELLS = 80
+"""Cells along the longer side at which the prior standard deviation is computed."""
+
+
+@dataclass(frozen=True, eq=False)
+class FieldResult:
+    """A fitted field, and what the search for outliers reports."""
+
+    fit: FieldFit
+    std_scale: float
+    """Factor on the posterior's standard deviation that calibrates it for this image."""
+    order: Int64[np.ndarray, " n"]
+    """Index in the given anchors of each observation."""
+    rejected: tuple[Rejection, ...] = ()
+    warnings: tuple[Warning, ...] = ()
+    in_conflict: Bool[np.ndarray, " n"] | None = None
+    """Observations that were rejected or given less weight; None if nothing was looked for."""
+
+    def leave_one_out(self) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
+        """Residual of each anchor's log-depth from what the others predict, and its calibrated
+        standard deviation, in the order of the given anchors; rejected anchors included."""
+        inputs, y, noise, mask = self.fit.observations
+        residual, std = self.fit.linear.loo_residual.clone(), self.fit.linear.loo_std.clone()
+        if not bool(mask.all()):
+            uv = (inputs.position[~mask] * self.fit.image.unit_px).round().long()
+            predicted = self.fit.predict(uv[:, 1], uv[:, 0])
+            residual[~mask] = y[~mask] - predicted.mean
+            std[~mask] = (predicted.variance + noise[~mask] ** 2).sqrt()
+        ordered = np.empty((2, len(y)))
+        ordered[:, self.order] = torch.stack([residual, std * self.std_scale]).cpu().numpy()
+        return ordered[0], ordered[1]
+
+
+def infer(
+    model: FieldModel,
+    image: ImageInputs,
+    anchors: Anchors,
+    *,
+    robust: bool = True,
+    scale_prior: ScalePrior = "none",
+    config: InferenceConfig | None = None,
+) -> FieldResult:
+    """Fit the field to anchors."""
+    config = config or InferenceConfig()
+    # A canonical order: the result does not depend on that of the user, not even by rounding.
+    order = np.lexsort((anchors.depth_m, anchors.u, anchors.v))
+    observed = observe(model, image, anchors[order])
+    rejected: tuple[Rejection, ...] = ()
+    warnings: tuple[Warning, ...] = ()
+    in_conflict = None
+    if robust:
+        with one_thread():
+            outliers = detect_outliers(model.kernel, observed, config)
+        rejected, warnings = outlier_report(outliers, anchors, order)
+        in_conflict = (outliers.rejected | outliers.downweighted).cpu().numpy()
+        observed = outliers.apply(observed)
+    kernel, offset = model.kernel, None
+    if scale_prior == "learned":
+        kernel = dataclasses.replace(kernel, constant_std=model.scale_prior_std)
+        offset = image.maps.expected_log_depth[0].double() - image.log_depth_median
+    fitted = fit(kernel, image, observed, config, offset=offset)
+    scale = calibrated_scale(model, fitted, scale_known=scale_prior == "learned")
+    return FieldResult(fitted, scale, order, rejected, warnings, in_conflict)
+
+
+def observe(model: FieldModel, image: ImageInputs, anchors: Anchors) -> Observations:
+    """The anchors as observations of the Gaussian process; without any, one masked row."""
+    if len(anchors) == 0:
+        pixel = torch.zeros(1, dtype=torch.int64, device=image.device)
+        inputs = image.pixels(pixel, pixel)
+        nothing = torch.zeros_like(inputs.log_depth)
+        return Observations(inputs, nothing, nothing + 1, nothing > 0)
+    inputs = image.anchors(anchors)
+    y = torch.from_numpy(targets(image.mde_output, anchors)).to(image.device)
+    noise = anchors.sigma_log(float(model.kernel.noise_std), floor=MIN_NOISE_STD)
+    mask = torch.ones(len(anchors), dtype=torch.bool, device=image.device)
+    return Observations(inputs, y, torch.from_numpy(noise).to(image.device), mask)
+
+
+def outlier_report(
+    outliers: OutlierResult, anchors: Anchors, order: Int64[np.ndarray, " n"]
+) -> tuple[tuple[Rejection, ...], tuple[Warning, ...]]:
+    """Rejections and warnings; `order` has the index of each observation in the anchors."""
+    marks = (outliers.rejected, outliers.downweighted, outliers.corroborated)
+    rejected, downweighted, corroborated = (np.sort(order[m.cpu().numpy()]) for m in marks)
+    warnings: tuple[Warning, ...] = ()
+    if len(downweighted):
+        listed = list_anchors(anchors, downweighted)
+        text = f"used with less weight, because the others contradict them: {listed}"
+        warnings += (Warning("outliers_downweighted", text),)
+    if len(corroborated):
+        text = (
+            "used, because neighbours confirm them; the relative depth seems to be wrong there: "
+            + list_anchors(anchors, corroborated)
+        )
+        warnings += (Warning("outliers_corroborated", text),)
+    reason = "contradicted by the others"
+    return tuple(Rejection(int(i), "outlier", reason) for i in rejected), warnings
+
+
+def list_anchors(anchors: Anchors, index: Int64[np.ndarray, " m"]) -> str:
+    """The first anchors of an index by number and depth, and how many more there are."""
+    first = ", ".join(f"#{i} ({anchors.depth_m[i]:.3g} m)" for i in index[:5])
+    return first + (f" and {len(index) - 5} more" if len(index) > 5 else "")
+
+
+def calibrated_scale(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False) -> float:
+    """Factor on the posterior's standard deviation that calibrates it for this image.
+
+    An estimator that errs twice as much as in training has leave-one-out residuals twice as large;
+    with few anchors the factor stays near the learned one.
+    """
+    linear, mask = fitted.linear, fitted.observations.mask
+    n = int(mask.sum())
+    if n == 0:
+        return model.std_scale
+    total = sum_abs_z(linear.loo_residual[mask], linear.loo_std[mask])
+    # A scale that is known beforehand counts as one more observation.
+    factor = empirical_bayes_scale(total, n + scale_known, model.prior_count)
+    return model.std_scale * n**-model.std_decay * factor
+
+
+def sum_abs_z(residual: Float[Tensor, " n"], std: Float[Tensor, " n"]) -> float:
+    """Σ |z| √(π/2) of leave-one-out residuals: each is 1 in the mean where z is unit normal."""
+    return float((residual / std).abs().sum()) * math.sqrt(math.pi / 2)
+
+
+def empirical_bayes_scale(sum_abs_z: float, n: int, prior_count: float) -> float:
+    """Mean of |z| √(π/2) over n − 1 residuals and `prior_count` prior ones of 1."""
+    return (prior_count + sum_abs_z) / (prior_count + n - 1)
+
+
+def expected_recovery(model: FieldModel, image: ImageInputs) -> Recovery[Tensor]:
+    """Depth without any anchor: the learned scale and mean function, with their uncertainty."""
+    maps, shape = image.maps, image.shape
+    mean = upsample(maps.mean, shape)[0, 0]
+    log_scale = mean + (float(maps.expected_log_depth) - image.log_depth_median)
+    cells = grid_shape(*shape, PRIOR_STD_CELLS)
+    inputs, _ = image.cells(cells)
+    variance = model.kernel.variance(inputs) - model.kernel.constant_std**2
+    variance = model.scale_prior_std**2 + model.std_scale**2 * variance
+    std_log = upsample(variance.sqrt().float().reshape(1, 1, *cells), shape)[0, 0]
+    factor = math.exp(float(std_log.median()))
+    warning = Warning(
+        "no_anchors",
+        "no anchors: this is the depth to be expected of such an image, at a typical pixel wrong "
+        f"by a factor of {factor:.2g} or more in one case of three; measure a point to do better",
+    )
+    recovery = Recovery.from_log_scale(
+        image.mde_output, Anchors([], [], []), log_scale, warnings=(warning,), std_log=std_log
+    )
+    return dataclasses.replace(recovery, basis_maps=maps.modes[0])

@@ -1,0 +1,125 @@
+"""`FieldModel`: a learned kernel with its network, on disk and applied to an image."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+
+from scalefield.basis.cues import grid_image, log_depth_and_level
+from scalefield.basis.trunk import current_names
+from scalefield.errors import InputError, one_line
+from scalefield.field.image_inputs import ImageInputs
+from scalefield.field.kernel import Kernel, StationaryTerm
+from scalefield.field.network import ChannelLayout, FieldMaps, FieldNet, FieldNetConfig
+from scalefield.io import read_json, write_atomic, write_json
+from scalefield.io.weights import WEIGHTS, verify_checksums
+from scalefield.mde.output import MDEOutput
+from scalefield.runtime.devices import full_precision
+from scalefield.validation import from_json
+
+
+@dataclass(frozen=True, eq=False)
+class FieldModel:
+    """A learned kernel, the network that predicts its inputs, and the calibration of its std."""
+
+    kernel: Kernel
+    net: Callable[..., FieldMaps]
+    """A `FieldNet`, or any function of log-depth, image and features that returns `FieldMaps`."""
+    std_scale: float = 1.0
+    """Factor on the posterior's standard deviation, chosen on val."""
+    std_decay: float = 0.0
+    """The factor is multiplied by n^−std_decay for n anchors: few anchors cannot show how much the
+    estimator errs in this image."""
+    prior_count: float = 10.0
+    """Number of anchors at which the spread of an image's own leave-one-out residuals has the same
+    weight as the learned one."""
+    scale_prior_std: float = 0.5
+    """Standard deviation of the expected log-depth of the image's median pixel."""
+    estimators: tuple[str, ...] | None = None
+    """Names of the estimators in training. The mean function is set to zero for all others; None
+    applies it to every estimator."""
+
+    def save(self, folder: str | Path) -> None:
+        """Write model.safetensors (float16) and config.json."""
+        folder, net = Path(folder), self.net
+        if not isinstance(net, FieldNet):
+            raise InputError("only a model with a FieldNet can be saved")
+        state = {name: x.half().contiguous().cpu() for name, x in net.state_dict().items()}
+        write_atomic(folder / "model.safetensors", save(state))
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        plain |= {"kernel": dataclasses.asdict(self.kernel), "net": dataclasses.asdict(net.config)}
+        write_json(folder / "config.json", plain)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> FieldModel:
+        """Read what `save` wrote, ready for inference."""
+        path = Path(folder) / "config.json"
+        values = read_json(path)
+        try:
+            model = cls.from_config(values)
+        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as e:
+            raise InputError(f"{path}: not a field model's configuration ({one_line(e)})") from None
+        net = model.net
+        assert isinstance(net, FieldNet)
+        try:
+            state = current_names(load_file(path.with_name("model.safetensors")))
+            weights = {name: tensor.float() for name, tensor in state.items()}
+            net.load_state_dict(weights, assign=True)
+        except (OSError, SafetensorError, RuntimeError) as e:
+            raise InputError(f"{folder}: not the weights of such a field ({one_line(e)})") from None
+        net.eval().requires_grad_(False)
+        return model
+
+    @classmethod
+    def from_config(cls, values: dict[str, Any]) -> FieldModel:
+        """A model of this configuration whose network has no weights yet."""
+        values = dict(values)
+        kernel, config = dict(values.pop("kernel")), dict(values.pop("net"))
+        if isinstance(values.get("estimators"), list):
+            values["estimators"] = tuple(values["estimators"])
+        kernel["terms"] = tuple(from_json(StationaryTerm, term) for term in kernel["terms"])
+        config["layout"] = from_json(ChannelLayout, config["layout"])
+        config["dilations"] = tuple(config["dilations"])
+        with torch.device("meta"):  # a wrong size in the configuration costs no memory
+            net = FieldNet(from_json(FieldNetConfig, config))
+        return from_json(cls, {**values, "kernel": from_json(Kernel, kernel), "net": net})
+
+    @torch.no_grad()
+    def image_inputs(self, mde_output: MDEOutput) -> ImageInputs:
+        """The kernel's inputs over the image. The network runs once for each MDE output."""
+        if self.net not in mde_output.memo:
+            # The logarithm first: float64 maps may hold depths that float32 cannot.
+            log_depth, median = log_depth_and_level(mde_output.mde_depth[None])
+            log_depth = log_depth.float()
+            image, features = mde_output.image, mde_output.features
+            if image is not None:
+                image = grid_image(image.to(log_depth.device), log_depth.shape[2:])[None]
+            if features is not None:
+                features = features[None].float()
+            if isinstance(self.net, FieldNet):
+                self.net.to(log_depth.device)
+                features = features if self.net.config.feature_channels else None
+            with full_precision():
+                maps = self.net(log_depth, image, features)
+            if self.estimators is not None and mde_output.model not in self.estimators:
+                maps = maps.without_mean()
+            mde_output.memo[self.net] = (maps, float(median))
+        return ImageInputs(mde_output, *mde_output.memo[self.net])
+
+
+@lru_cache(maxsize=4)
+def load_field(name: str | Path) -> FieldModel:
+    """A field model by shipped name or folder."""
+    shipped = WEIGHTS / name
+    if not shipped.is_dir() and not Path(name).is_dir():
+        names = sorted(p.parent.name for p in WEIGHTS.glob("field*/config.json"))
+        raise InputError(f"no field model {str(name)!r}: not a folder, nor one of {names}")
+    return FieldModel.load(verify_checksums(shipped) if shipped.is_dir() else name)
