@@ -51,7 +51,7 @@ class Blocks:
         """
         n = len(position)
         one_block = n <= config.exact_block
-        levels = 0 if one_block else math.ceil(math.log2(n / config.block_size))
+        levels = 0 if one_block else max(0, math.ceil(math.log2(n / config.block_size)))
         size = -(-n // 2**levels)
         index = torch.arange(size * 2**levels, device=position.device)
         index = torch.where(index < n, index, n)[None]  # n stands for padding

@@ -1,0 +1,163 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from field.worlds import KERNEL, observations_of
+from scalefield.field.blocks import Blocks, LinearPosterior, inverse_diagonal, masked_median
+from scalefield.field.config import InferenceConfig
+from scalefield.field.exact import ExactPosterior
+
+SMALL = InferenceConfig(exact_block=10, block_size=8)
+
+
+def random_mask(n, seed, share=0.8):
+    return torch.rand(n, generator=torch.Generator().manual_seed(seed)) < share
+
+
+@given(
+    n=st.integers(1, 300),
+    seed=st.integers(0, 500),
+    share=st.sampled_from([0.0, 0.3, 0.8, 1.0]),
+    exact_block=st.sampled_from([1, 10, 128]),
+)
+def test_split_has_every_masked_anchor_in_one_block_of_bounded_size(n, seed, share, exact_block):
+    config = dataclasses.replace(SMALL, exact_block=exact_block)
+    position = torch.rand(n, 2, generator=torch.Generator().manual_seed(seed)).double()
+    mask = random_mask(n, seed, share)
+    blocks = Blocks.split(position, mask, config)
+    assert sorted(blocks.index[blocks.mask].tolist()) == mask.nonzero().flatten().tolist()
+    assert bool((blocks.index[~blocks.mask] == 0).all())
+    largest = blocks.index.shape[1]
+    assert largest == n if n <= exact_block else largest <= config.block_size
+    assert len(blocks.index) == 1 or n > exact_block
+
+
+def test_split_makes_compact_blocks():
+    """The mean extent of blocks is within a factor of 1.3 of that of squares of equal number."""
+    n, config = 4000, InferenceConfig()
+    position = torch.rand(n, 2, generator=torch.Generator().manual_seed(0)).double()
+    blocks = Blocks.split(position, torch.ones(n, dtype=torch.bool), config)
+    members = [position[i[m]] for i, m in zip(blocks.index, blocks.mask, strict=True)]
+    extent = torch.stack([m.amax(dim=0) - m.amin(dim=0) for m in members])
+    side = len(members) ** -0.5
+    assert float(extent.mean()) < 1.3 * side
+    assert float(extent.max()) < 3 * side
+
+
+def test_split_is_compact_where_most_rows_are_padding():
+    n = 1000
+    position = torch.rand(n, 2, generator=torch.Generator().manual_seed(0)).double()
+    mask = torch.arange(n) < 300
+    blocks = Blocks.split(position, mask, InferenceConfig(exact_block=10, block_size=50))
+    used = blocks.mask.any(dim=1)
+    for index, known in zip(blocks.index[used], blocks.mask[used], strict=True):
+        extent = position[index[known]].amax(dim=0) - position[index[known]].amin(dim=0)
+        assert float(extent.prod()) < 0.35
+
+
+@given(n=st.integers(1, 40), seed=st.integers(0, 500))
+def test_masked_median_equals_numpy(n, seed):
+    rng = np.random.default_rng(seed)
+    values, mask = rng.normal(size=n), rng.random(n) < 0.6
+    found = float(masked_median(torch.from_numpy(values), torch.from_numpy(mask)))
+    assert found == (pytest.approx(np.median(values[mask])) if mask.any() else 0.0)
+
+
+@given(n=st.integers(1, 60), seed=st.integers(0, 500), width=st.sampled_from([(), (3,)]))
+def test_scatter_undoes_gathering_and_leaves_zero_elsewhere(n, seed, width):
+    rng = torch.Generator().manual_seed(seed)
+    position, mask = torch.rand(n, 2, generator=rng).double(), random_mask(n, seed)
+    values = torch.rand(n, *width, generator=rng)
+    blocks = Blocks.split(position, mask, SMALL)
+    found = blocks.scatter(values[blocks.index], n)
+    assert torch.equal(found[mask], values[mask])
+    assert not found[~mask].any()
+
+
+def test_inverse_diagonal_equals_that_of_the_inverse():
+    rng = torch.Generator().manual_seed(0)
+    root = torch.randn(3, 6, 6, generator=rng, dtype=torch.float64)
+    whole = root @ root.mT + torch.eye(6)
+    found = inverse_diagonal(torch.linalg.cholesky(whole))
+    torch.testing.assert_close(found, torch.linalg.inv(whole).diagonal(dim1=1, dim2=2))
+
+
+@settings(max_examples=40)
+@given(n=st.integers(1, 30), seed=st.integers(0, 500), noise=st.sampled_from([0.02, 1e-3]))
+def test_one_block_equals_the_exact_posterior(n, seed, noise):
+    """Covariances are float32: an error of 10⁻⁶ beside a noise variance of 10⁻⁶ or more."""
+    observed = observations_of(n, seed, noise)
+    found = LinearPosterior.fit(KERNEL, observed, InferenceConfig())
+    exact = ExactPosterior.fit(KERNEL, observed.inputs, observed.y, observed.noise)
+    torch.testing.assert_close(found.offset, exact.offset)
+    torch.testing.assert_close(found.weights, exact.linear_weights(), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found.covariance(), exact.linear_covariance(), rtol=1e-3, atol=1e-4)
+    residual, std = exact.leave_one_out()
+    torch.testing.assert_close(found.loo_residual, residual, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found.loo_std, std, rtol=1e-3, atol=1e-4)
+
+
+def dense_block_model(observed, config):
+    """Covariance of y − μ under the block model: shared linear part, stationary part by block."""
+    inputs, _, noise, mask = observed
+    blocks = Blocks.split(inputs.position, mask, config)
+    block = torch.full((len(mask),), -1)
+    for b, (index, known) in enumerate(zip(blocks.index, blocks.mask, strict=True)):
+        block[index[known]] = b
+    features = KERNEL.features(inputs)
+    same = block[:, None] == block[None]
+    H = KERNEL.linear_features(inputs)
+    return KERNEL.stationary(features, features) * same + H @ H.mT + torch.diag(noise**2)
+
+
+@settings(max_examples=20)
+@given(n=st.integers(11, 60), seed=st.integers(0, 500))
+def test_several_blocks_equal_a_dense_solve_of_the_block_model(n, seed):
+    observed = observations_of(n, seed)._replace(mask=random_mask(n, seed))
+    found = LinearPosterior.fit(KERNEL, observed, SMALL)
+    kept = observed.mask
+    whole = dense_block_model(observed, SMALL)[kept][:, kept]
+    precision = torch.linalg.inv(whole)
+    target = (observed.y - observed.inputs.mean)[kept]
+    target = target - target.quantile(0.5)
+    alpha, H = precision @ target, KERNEL.linear_features(observed.inputs)[kept]
+    close = {"rtol": 1e-3, "atol": 1e-4}
+    torch.testing.assert_close(found.weights, H.mT @ alpha, **close)
+    torch.testing.assert_close(found.loo_residual[kept], alpha / precision.diagonal(), **close)
+    torch.testing.assert_close(found.loo_std[kept], precision.diagonal().rsqrt(), **close)
+    torch.testing.assert_close(found.residual[kept], target - H @ found.weights)
+    smoothed = found.covariance() @ (found.whitened[kept].mT @ target)
+    torch.testing.assert_close(smoothed, found.weights)
+    for name in ("loo_residual", "residual", "whitened"):
+        assert not getattr(found, name)[~kept].any()
+
+
+@settings(max_examples=20)
+@given(n=st.integers(1, 8), padding=st.integers(1, 5), seed=st.integers(0, 500))
+def test_padding_does_not_change_the_linear_part(n, padding, seed):
+    """Whatever the padded rows hold, if it is finite."""
+    observed = observations_of(n + padding, seed)
+    mask = torch.arange(n + padding) < n
+    padded = LinearPosterior.fit(KERNEL, observed._replace(mask=mask), InferenceConfig())
+    inputs, y, noise, _ = observed
+    short = type(observed)(inputs[:n], y[:n], noise[:n], mask[:n])
+    alone = LinearPosterior.fit(KERNEL, short, InferenceConfig())
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(padded.offset, alone.offset)
+    torch.testing.assert_close(padded.weights, alone.weights, **close)
+    torch.testing.assert_close(padded.precision, alone.precision, rtol=1e-3, atol=1e-3)
+    for name in ("residual", "loo_residual", "loo_std"):
+        torch.testing.assert_close(getattr(padded, name)[:n], getattr(alone, name), **close)
+
+
+def test_a_given_offset_is_the_prior_mean():
+    observed = observations_of(6, 0)
+    offset = torch.tensor(0.25, dtype=torch.float64)
+    found = LinearPosterior.fit(KERNEL, observed, InferenceConfig(), offset)
+    exact = ExactPosterior.fit(KERNEL, *observed[:3], offset=offset)
+    assert found.offset == offset
+    torch.testing.assert_close(found.weights, exact.linear_weights(), rtol=1e-3, atol=1e-4)
