@@ -14,13 +14,13 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.basis.grids import grid_shape, upsample
-from scalefield.basis.targets import targets
 from scalefield.field.blocks import Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.model import FieldModel
 from scalefield.field.outliers import OutlierResult, detect_outliers
 from scalefield.field.posterior import FieldFit, fit
+from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Recovery, Rejection, Warning
 from scalefield.runtime.devices import one_thread
 
@@ -102,7 +102,9 @@ def observe(model: FieldModel, image: ImageInputs, anchors: Anchors) -> Observat
         nothing = torch.zeros_like(inputs.log_depth)
         return Observations(inputs, nothing, nothing + 1, nothing > 0)
     inputs = image.anchors(anchors)
-    y = torch.from_numpy(targets(image.mde_output, anchors)).to(image.device)
+    # The kernel's log-depth is that of D_MDE minus its median.
+    measured = torch.from_numpy(np.log(anchors.depth_m)).to(image.device)
+    y = measured - inputs.log_depth - image.log_depth_median
     noise = anchors.sigma_log(float(model.kernel.noise_std), floor=MIN_NOISE_STD)
     mask = torch.ones(len(anchors), dtype=torch.bool, device=image.device)
     return Observations(inputs, y, torch.from_numpy(noise).to(image.device), mask)
@@ -161,11 +163,13 @@ def empirical_bayes_scale(sum_abs_z: float, n: int, prior_count: float) -> float
     return (prior_count + sum_abs_z) / (prior_count + n - 1)
 
 
-def expected_recovery(model: FieldModel, image: ImageInputs) -> Recovery[Tensor]:
+def expected_recovery(
+    model: FieldModel, mde_output: MDEOutput, image: ImageInputs
+) -> Recovery[Tensor]:
     """Depth without any anchor: the learned scale and mean function, with their uncertainty."""
     maps, shape = image.maps, image.shape
     mean = upsample(maps.mean, shape)[0, 0]
-    log_scale = mean + (float(maps.expected_log_depth) - image.log_depth_median)
+    log_scale = mean + (maps.expected_log_depth[0] - image.log_depth_median)
     cells = grid_shape(*shape, PRIOR_STD_CELLS)
     inputs, _ = image.cells(cells)
     variance = model.kernel.variance(inputs) - model.kernel.constant_std**2
@@ -178,6 +182,6 @@ def expected_recovery(model: FieldModel, image: ImageInputs) -> Recovery[Tensor]
         f"by a factor of {factor:.2g} or more in one case of three; measure a point to do better",
     )
     recovery = Recovery.from_log_scale(
-        image.mde_output, Anchors([], [], []), log_scale, warnings=(warning,), std_log=std_log
+        mde_output, Anchors([], [], []), log_scale, warnings=(warning,), std_log=std_log
     )
     return dataclasses.replace(recovery, basis_maps=maps.modes[0])

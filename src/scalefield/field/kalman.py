@@ -95,7 +95,7 @@ class Stream:
             observed, rejected = outliers.apply(observed), rejected + found
         if self.state is None:
             if not bool(observed.mask.any()):
-                return expected_recovery(model, image)
+                return expected_recovery(model, mde_output, image)
             self.state = initial_state(model, image, observed)
         mean, covariance = self.predict(model)
         root = torch.linalg.cholesky(covariance)
