@@ -38,7 +38,7 @@ class FieldResult:
     """A fitted field, and what the search for outliers reports."""
 
     fit: FieldFit
-    std_scale: float
+    std_scale: Float[Tensor, ""]
     """Factor on the posterior's standard deviation that calibrates it for this image."""
     order: Int64[np.ndarray, " n"]
     """Index in the given anchors of each observation."""
@@ -58,7 +58,7 @@ class FieldResult:
             residual[~mask] = y[~mask] - predicted.mean
             std[~mask] = (predicted.variance + noise[~mask] ** 2).sqrt()
         ordered = np.empty((2, len(y)))
-        ordered[:, self.order] = torch.stack([residual, std * self.std_scale]).cpu().numpy()
+        ordered[:, self.order] = torch.stack([residual, std * self.std_scale.to(std)]).cpu().numpy()
         return ordered[0], ordered[1]
 
 
@@ -137,28 +137,29 @@ def list_anchors(anchors: Anchors, index: Int64[np.ndarray, " m"]) -> str:
     return first + (f" and {len(index) - 5} more" if len(index) > 5 else "")
 
 
-def calibrated_scale(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False) -> float:
+def calibrated_scale(
+    model: FieldModel, fitted: FieldFit, *, scale_known: bool = False
+) -> Float[Tensor, ""]:
     """Factor on the posterior's standard deviation that calibrates it for this image.
 
     An estimator that errs twice as much as in training has leave-one-out residuals twice as large;
     with few anchors the factor stays near the learned one.
     """
     linear, mask = fitted.linear, fitted.observations.mask
-    n = int(mask.sum())
-    if n == 0:
-        return model.std_scale
-    total = sum_abs_z(linear.loo_residual[mask], linear.loo_std[mask])
+    n = mask.sum()
+    total = sum_abs_z(linear.loo_residual, torch.where(mask, linear.loo_std, 1.0))
     # A scale that is known beforehand counts as one more observation.
     factor = empirical_bayes_scale(total, n + scale_known, model.prior_count)
-    return model.std_scale * n**-model.std_decay * factor
+    factor = factor * n.clamp(min=1).double() ** -model.std_decay
+    return model.std_scale * torch.where(n > 0, factor, 1.0).float()
 
 
-def sum_abs_z(residual: Float[Tensor, " n"], std: Float[Tensor, " n"]) -> float:
+def sum_abs_z(residual: Float[Tensor, " n"], std: Float[Tensor, " n"]) -> Float[Tensor, ""]:
     """Σ |z| √(π/2) of leave-one-out residuals: each is 1 in the mean where z is unit normal."""
-    return float((residual / std).abs().sum()) * math.sqrt(math.pi / 2)
+    return (residual / std).abs().sum() * math.sqrt(math.pi / 2)
 
 
-def empirical_bayes_scale(sum_abs_z: float, n: int, prior_count: float) -> float:
+def empirical_bayes_scale(sum_abs_z: Tensor, n: Tensor | int, prior_count: float) -> Tensor:
     """Mean of |z| √(π/2) over n − 1 residuals and `prior_count` prior ones of 1."""
     return (prior_count + sum_abs_z) / (prior_count + n - 1)
 
