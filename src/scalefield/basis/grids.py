@@ -5,6 +5,7 @@ Grids follow `interpolate(align_corners=False)`: cell centres are at (i + 0.5) /
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as nnf
 from jaxtyping import Float
 from torch import Tensor
@@ -34,7 +35,8 @@ def sample(
 def to_unit(pixels: Float[Tensor, "*b 2"], shape: tuple[int, int]) -> Float[Tensor, "*b 2"]:
     """Pixels (u, v), centres at integers, as positions in −1 … 1 over the image."""
     height, width = shape
-    return (pixels + 0.5) * pixels.new_tensor([2 / width, 2 / height]) - 1
+    u, v = pixels.unbind(dim=-1)
+    return torch.stack([(u + 0.5) * (2 / width) - 1, (v + 0.5) * (2 / height) - 1], dim=-1)
 
 
 def sample_at(

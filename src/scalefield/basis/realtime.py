@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import SubprocessError
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -217,7 +217,10 @@ class Live:
         return self.depth_m
 
 
-def captured(work: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+Result = TypeVar("Result")
+
+
+def captured(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
     """A graph of work on a GPU, and where each replay leaves its result."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from scalefield.field.config import InferenceConfig
 from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures
+from scalefield.field.linalg import factorise
 
 
 class Observations(NamedTuple):
@@ -91,13 +92,13 @@ class Blocks:
 
 @dataclass(frozen=True, eq=False)
 class LinearPosterior:
-    """θ | y ~ N(weights, precision⁻¹), and what each anchor contributes to it."""
+    """θ | y ~ N(weights, covariance), and what each anchor contributes to it."""
 
     offset: Float[Tensor, ""]
     weights: Float[Tensor, " w"]
     """E[θ]."""
-    precision: Float[Tensor, "w w"]
-    """A = I + Σ_b HᵀC⁻¹H."""
+    covariance: Float[Tensor, "w w"]
+    """Cov[θ] = A⁻¹ with A = I + Σ_b HᵀC⁻¹H."""
     whitened: Float[Tensor, "n w"]
     """C⁻¹H: E[θ] = A⁻¹ Σᵢ whitenedᵢ (yᵢ − μᵢ − offset)."""
     residual: Float[Tensor, " n"]
@@ -130,42 +131,27 @@ class LinearPosterior:
         H = kernel.linear_features(anchors)
         Hb = H[blocks.index] * blocks.mask[..., None]
         rb = target[blocks.index] * blocks.mask
-        factor = torch.linalg.cholesky_ex(covariance).L
-        solved = torch.cholesky_solve(torch.cat([Hb, rb[..., None]], dim=-1), factor)
+        factorisation = factorise(covariance)
+        solved = factorisation.solve(torch.cat([Hb, rb[..., None]], dim=-1))
         sums = torch.einsum("bsw,bsv->wv", Hb, solved)
         width = H.shape[1]
         precision = sums[:, :width] + torch.eye(width, dtype=H.dtype, device=H.device)
-        root = torch.linalg.cholesky_ex(precision).L
-        weights = torch.cholesky_solve(sums[:, width:], root)[:, 0]
-        inverse = inverse_diagonal(factor)
-        half = torch.linalg.solve_triangular(root, solved[..., :width].mT, upper=False)
-        diagonal = inverse - half.square().sum(dim=1)
+        theta_covariance = torch.linalg.inv_ex(precision).inverse
+        weights = theta_covariance @ sums[:, width]
+        explained = (solved[..., :width] @ theta_covariance * solved[..., :width]).sum(dim=-1)
+        diagonal = factorisation.inverse_diagonal() - explained
         alpha = solved[..., width] - solved[..., :width] @ weights
         diagonal = diagonal.clamp(min=1e-12)
         n = len(y)
         return cls(
             offset=offset,
             weights=weights,
-            precision=precision,
+            covariance=theta_covariance,
             whitened=blocks.scatter(solved[..., :width] * blocks.mask[..., None], n),
             residual=(target - H @ weights) * mask,
             loo_residual=blocks.scatter(alpha / diagonal * blocks.mask, n),
             loo_std=blocks.scatter(diagonal.rsqrt(), n),
         )
-
-    def covariance(self) -> Float[Tensor, "w w"]:
-        """Cov[θ]."""
-        return torch.cholesky_inverse(torch.linalg.cholesky_ex(self.precision).L)
-
-
-def inverse_diagonal(factor: Float[Tensor, "b s s"]) -> Float[Tensor, "b s"]:
-    """Diagonal of (LLᵀ)⁻¹."""
-    if not factor.is_cuda:
-        return torch.cholesky_inverse(factor).diagonal(dim1=1, dim2=2)
-    # On a GPU `cholesky_inverse` takes one matrix after another.
-    eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    half = torch.linalg.solve_triangular(factor, eye.expand_as(factor), upper=False)
-    return half.square().sum(dim=1)
 
 
 def masked_median(values: Float[Tensor, " n"], mask: Bool[Tensor, " n"]) -> Float[Tensor, ""]:

@@ -15,22 +15,23 @@ from scalefield.anchors import Anchors
 from scalefield.basis.grids import sample
 from scalefield.field.kernel import KernelInputs
 from scalefield.field.network import FieldMaps
-from scalefield.mde.output import MDEOutput
 
 
 @dataclass(frozen=True, eq=False)
 class ImageInputs:
     """The kernel's inputs over an image: relative depth and the network's maps."""
 
-    mde_output: MDEOutput
+    mde_depth: Float[Tensor, "h w"]
+    """D_MDE, positive and finite everywhere."""
     maps: FieldMaps
-    log_depth_median: float
+    log_depth_median: Float[Tensor, ""]
     """Median of log D_MDE, which is subtracted from log-depth."""
 
     @property
     def shape(self) -> tuple[int, int]:
         """Height and width of the image."""
-        return self.mde_output.shape
+        height, width = self.mde_depth.shape
+        return height, width
 
     @property
     def device(self) -> torch.device:
@@ -45,13 +46,13 @@ class ImageInputs:
     @cached_property
     def log_depth(self) -> Float[Tensor, "h w"]:
         """log D_MDE minus its median, at full resolution."""
-        return (self.mde_output.mde_depth.log() - self.log_depth_median).float()
+        return (self.mde_depth.log() - self.log_depth_median).float()
 
     def pixels(self, rows: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]) -> KernelInputs:
         """The kernel's inputs at pixels, in float64."""
         uv = torch.stack([columns, rows], dim=1).double()
         values = sample(self.maps.maps, uv[None], self.shape)[0].double()
-        log_depth = self.mde_output.mde_depth[rows, columns].double().log() - self.log_depth_median
+        log_depth = self.mde_depth[rows, columns].double().log() - self.log_depth_median
         return self.maps.layout.kernel_inputs(uv / self.unit_px, log_depth, values)
 
     def anchors(self, anchors: Anchors) -> KernelInputs:

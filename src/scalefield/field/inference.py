@@ -14,13 +14,13 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.basis.grids import grid_shape, upsample
-from scalefield.basis.targets import targets
 from scalefield.field.blocks import Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.model import FieldModel
 from scalefield.field.outliers import OutlierResult, detect_outliers
 from scalefield.field.posterior import FieldFit, fit
+from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Recovery, Rejection, Warning
 from scalefield.runtime.devices import one_thread
 
@@ -38,7 +38,7 @@ class FieldResult:
     """A fitted field, and what the search for outliers reports."""
 
     fit: FieldFit
-    std_scale: float
+    std_scale: Float[Tensor, ""]
     """Factor on the posterior's standard deviation that calibrates it for this image."""
     order: Int64[np.ndarray, " n"]
     """Index in the given anchors of each observation."""
@@ -58,7 +58,7 @@ class FieldResult:
             residual[~mask] = y[~mask] - predicted.mean
             std[~mask] = (predicted.variance + noise[~mask] ** 2).sqrt()
         ordered = np.empty((2, len(y)))
-        ordered[:, self.order] = torch.stack([residual, std * self.std_scale]).cpu().numpy()
+        ordered[:, self.order] = torch.stack([residual, std * self.std_scale.to(std)]).cpu().numpy()
         return ordered[0], ordered[1]
 
 
@@ -102,7 +102,9 @@ def observe(model: FieldModel, image: ImageInputs, anchors: Anchors) -> Observat
         nothing = torch.zeros_like(inputs.log_depth)
         return Observations(inputs, nothing, nothing + 1, nothing > 0)
     inputs = image.anchors(anchors)
-    y = torch.from_numpy(targets(image.mde_output, anchors)).to(image.device)
+    # The kernel's log-depth is that of D_MDE minus its median.
+    measured = torch.from_numpy(np.log(anchors.depth_m)).to(image.device)
+    y = measured - inputs.log_depth - image.log_depth_median
     noise = anchors.sigma_log(float(model.kernel.noise_std), floor=MIN_NOISE_STD)
     mask = torch.ones(len(anchors), dtype=torch.bool, device=image.device)
     return Observations(inputs, y, torch.from_numpy(noise).to(image.device), mask)
@@ -135,37 +137,40 @@ def list_anchors(anchors: Anchors, index: Int64[np.ndarray, " m"]) -> str:
     return first + (f" and {len(index) - 5} more" if len(index) > 5 else "")
 
 
-def calibrated_scale(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False) -> float:
+def calibrated_scale(
+    model: FieldModel, fitted: FieldFit, *, scale_known: bool = False
+) -> Float[Tensor, ""]:
     """Factor on the posterior's standard deviation that calibrates it for this image.
 
     An estimator that errs twice as much as in training has leave-one-out residuals twice as large;
     with few anchors the factor stays near the learned one.
     """
     linear, mask = fitted.linear, fitted.observations.mask
-    n = int(mask.sum())
-    if n == 0:
-        return model.std_scale
-    total = sum_abs_z(linear.loo_residual[mask], linear.loo_std[mask])
+    n = mask.sum()
+    total = sum_abs_z(linear.loo_residual, torch.where(mask, linear.loo_std, 1.0))
     # A scale that is known beforehand counts as one more observation.
     factor = empirical_bayes_scale(total, n + scale_known, model.prior_count)
-    return model.std_scale * n**-model.std_decay * factor
+    factor = factor * n.clamp(min=1).double() ** -model.std_decay
+    return model.std_scale * torch.where(n > 0, factor, 1.0).float()
 
 
-def sum_abs_z(residual: Float[Tensor, " n"], std: Float[Tensor, " n"]) -> float:
+def sum_abs_z(residual: Float[Tensor, " n"], std: Float[Tensor, " n"]) -> Float[Tensor, ""]:
     """Σ |z| √(π/2) of leave-one-out residuals: each is 1 in the mean where z is unit normal."""
-    return float((residual / std).abs().sum()) * math.sqrt(math.pi / 2)
+    return (residual / std).abs().sum() * math.sqrt(math.pi / 2)
 
 
-def empirical_bayes_scale(sum_abs_z: float, n: int, prior_count: float) -> float:
+def empirical_bayes_scale(sum_abs_z: Tensor, n: Tensor | int, prior_count: float) -> Tensor:
     """Mean of |z| √(π/2) over n − 1 residuals and `prior_count` prior ones of 1."""
     return (prior_count + sum_abs_z) / (prior_count + n - 1)
 
 
-def expected_recovery(model: FieldModel, image: ImageInputs) -> Recovery[Tensor]:
+def expected_recovery(
+    model: FieldModel, mde_output: MDEOutput, image: ImageInputs
+) -> Recovery[Tensor]:
     """Depth without any anchor: the learned scale and mean function, with their uncertainty."""
     maps, shape = image.maps, image.shape
     mean = upsample(maps.mean, shape)[0, 0]
-    log_scale = mean + (float(maps.expected_log_depth) - image.log_depth_median)
+    log_scale = mean + (maps.expected_log_depth[0] - image.log_depth_median)
     cells = grid_shape(*shape, PRIOR_STD_CELLS)
     inputs, _ = image.cells(cells)
     variance = model.kernel.variance(inputs) - model.kernel.constant_std**2
@@ -178,6 +183,6 @@ def expected_recovery(model: FieldModel, image: ImageInputs) -> Recovery[Tensor]
         f"by a factor of {factor:.2g} or more in one case of three; measure a point to do better",
     )
     recovery = Recovery.from_log_scale(
-        image.mde_output, Anchors([], [], []), log_scale, warnings=(warning,), std_log=std_log
+        mde_output, Anchors([], [], []), log_scale, warnings=(warning,), std_log=std_log
     )
     return dataclasses.replace(recovery, basis_maps=maps.modes[0])

@@ -95,7 +95,7 @@ class Stream:
             observed, rejected = outliers.apply(observed), rejected + found
         if self.state is None:
             if not bool(observed.mask.any()):
-                return expected_recovery(model, image)
+                return expected_recovery(model, mde_output, image)
             self.state = initial_state(model, image, observed)
         mean, covariance = self.predict(model)
         root = torch.linalg.cholesky(covariance)
@@ -107,7 +107,7 @@ class Stream:
         observed = observed._replace(inputs=observe(model, augmented, given[valid]).inputs)
         fitted = fit(kernel, augmented, observed, self.inference, offset=root.new_zeros(()))
         # The modes come last among the linear parts, after the constant, the slope and the mean.
-        left = fitted.linear.covariance()[3:, 3:]
+        left = fitted.linear.covariance[3:, 3:]
         self.state = FilterState(mean + root @ fitted.coefficients().modes, root @ left @ root.mT)
         recovery = Recovery.from_log_scale(
             mde_output,

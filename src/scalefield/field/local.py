@@ -21,6 +21,7 @@ from scalefield.field.blocks import LinearPosterior
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures
 from scalefield.field.lattice import Lattice
+from scalefield.field.linalg import factorise
 from scalefield.runtime.threads import map_threads
 
 CUDA_PIXELS = 1 << 19
@@ -58,8 +59,6 @@ class LocalSolver:
     H: Float[Tensor, "n w"]
     noise: Float[Tensor, " n"]
     linear: LinearPosterior
-    covariance: Float[Tensor, "w w"]
-    """Cov[θ]."""
 
     def __call__(
         self,
@@ -77,15 +76,14 @@ class LocalSolver:
         pixel = TermFeatures(pixel.z[:, :, None].float(), pixel.amplitude[:, :, None].float())
         cross = kernel.local_covariance(pixel, local)[:, 0]
         target = linear.residual[neighbours] * mask
-        factor = torch.linalg.cholesky_ex(covariance).L
-        solved = torch.cholesky_solve(torch.stack([target, cross], dim=-1), factor)
+        solved = factorise(covariance).solve(torch.stack([target, cross], dim=-1))
         alpha, smoother = solved.unbind(dim=-1)
         H = kernel.linear_features(at)
         columns = H - torch.einsum("mk,mkw->mw", smoother, self.H[neighbours])
         mean = linear.offset + at.mean + H @ linear.weights + (cross * alpha).sum(dim=1)
         prior = pixel.amplitude[..., 0].square().sum(dim=0)
         explained = (cross * smoother).sum(dim=1)
-        spread = ((columns @ self.covariance) * columns).sum(dim=1)
+        spread = ((columns @ linear.covariance) * columns).sum(dim=1)
         total = (prior - explained + spread).clamp(min=0)
         return LocalSystems(neighbours, mask, alpha, smoother, columns, mean, total)
 
@@ -189,7 +187,11 @@ class PixelSampler:
             (float(t.position_lengthscale), float(t.depth_lengthscale), float(t.amplitude))
             for t in kernel.terms
         ]
-        position, self.depth_scale, self.amplitude = torch.tensor(lengths, device=device).T
+        # Filled, not copied from the host, which a CUDA graph cannot do.
+        position, self.depth_scale, self.amplitude = (
+            torch.stack([torch.full((), x, device=device) for x in column])
+            for column in zip(*lengths, strict=True)
+        )
         self.position_scale = 1 / (position * image.unit_px)
         self.depth_scale = 1 / self.depth_scale
         offset = torch.arange(side, device=device) - float(side // 2)

@@ -111,8 +111,8 @@ class FieldModel:
                 maps = self.net(log_depth, image, features)
             if self.estimators is not None and mde_output.model not in self.estimators:
                 maps = maps.without_mean()
-            mde_output.memo[self.net] = (maps, float(median))
-        return ImageInputs(mde_output, *mde_output.memo[self.net])
+            mde_output.memo[self.net] = (maps, median[0])
+        return ImageInputs(mde_output.mde_depth, *mde_output.memo[self.net])
 
 
 @lru_cache(maxsize=4)

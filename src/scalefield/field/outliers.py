@@ -24,9 +24,10 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from scalefield.field.blocks import Blocks, Observations, inverse_diagonal
+from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import InferenceConfig, OutlierConfig
 from scalefield.field.kernel import Kernel
+from scalefield.field.linalg import factorise
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +113,8 @@ def gather_blocks(
     target = (y - inputs.mean)[index]
     target = (target - row_median(target, mask)).masked_fill(~mask, 0)
     beyond = (target.abs() > config.gross_log_error)[..., None]
-    stds = torch.tensor(config.error_stds, dtype=target.dtype, device=target.device)
+    # Filled, not copied from the host, which a CUDA graph cannot do.
+    stds = torch.stack([target.new_full((), std) for std in config.error_stds])
     position = inputs.position[index].masked_fill(~mask[..., None], torch.inf)
     apart = (position[:, :, None] - position[:, None]).square().sum(dim=-1)
     apart = apart.nan_to_num(nan=torch.inf)
@@ -164,18 +166,19 @@ def greedy(
     block: BlockTargets, state: SearchState, constant: float, config: OutlierConfig, static: bool
 ) -> SearchState:
     """Flip anchors, in every block and neighbourhood the one that gains most, until none gains."""
-    active = torch.arange(len(block.mask), device=block.mask.device)
+    active, part = torch.arange(len(block.mask), device=block.mask.device), block
     roughness = state.roughness[0]
     for _ in range(config.iterations):
-        part = BlockTargets(*(values[active] for values in block))
+        if static:
+            outlier = state.outlier ^ gains(block, state, config)
+            state = evaluate(block, outlier, roughness, constant, config)
+            continue
         flips = gains(part, SearchState(*(values[active] for values in state)), config)
-        if not static:
-            changed = flips.any(dim=1)
-            if not bool(changed.any()):
-                break
-            active, flips = active[changed], flips[changed]
-            part = BlockTargets(*(values[changed] for values in part))
-        outlier = state.outlier[active] ^ flips
+        changed = flips.any(dim=1)
+        if not bool(changed.any()):
+            break
+        active, part = active[changed], BlockTargets(*(values[changed] for values in part))
+        outlier = state.outlier[active] ^ flips[changed]
         new = evaluate(part, outlier, roughness, constant, config)
         state = SearchState(
             *(old.index_copy(0, active, v) for old, v in zip(state, new, strict=True))
@@ -194,19 +197,18 @@ def evaluate(
     mask = block.mask.to(block.target.dtype)
     error = block.error[..., 0] * outlier
     field = roughness**2 * block.covariance + constant * mask[:, :, None] * mask[:, None]
-    factor = torch.linalg.cholesky_ex(field + torch.diag_embed(block.variance + error)).L
-    alpha = torch.cholesky_solve(block.target[..., None], factor)[..., 0]
-    precision = inverse_diagonal(factor)
+    factorisation = factorise(field + torch.diag_embed(block.variance + error))
+    alpha = factorisation.solve(block.target[..., None])[..., 0]
+    precision = factorisation.inverse_diagonal()
     residual, variance = alpha / precision, (1 / precision - error).clamp(min=1e-10)
     density = normal_log_density(residual[..., None], variance[..., None] + block.error)
     density = density.logsumexp(dim=-1) - math.log(len(config.error_stds))
-    half_log_det = factor.diagonal(dim1=1, dim2=2).log().sum(dim=1)
-    rough = torch.as_tensor(roughness, dtype=mask.dtype, device=mask.device).expand(len(mask))
+    rough = mask.new_ones(len(mask)) * roughness
     return SearchState(
         outlier,
         rough,
         -0.5 * (alpha * block.target).sum(dim=1)
-        - half_log_det
+        - factorisation.half_log_det
         - 0.5 * (rough.log() / config.roughness_log_std) ** 2
         + log_prior(outlier.sum(dim=1), block.mask.sum(dim=1), config),
         residual,

@@ -76,7 +76,6 @@ class FieldFit:
             self.kernel.linear_features(inputs),
             noise,
             self.linear,
-            self.linear.covariance(),
         )
         near = nearest(uv, inputs.position * self.image.unit_px, mask, self.config.neighbours)
         at = self.image.pixels(rows, columns)
@@ -101,7 +100,7 @@ class FieldFit:
     def smoother_weights(self, row: int, column: int) -> Float[Tensor, " n"]:
         """∂E[ℓ]/∂yᵢ at one pixel: how much each anchor determines the field there."""
         local = self.predict(*(torch.tensor([x], device=self.image.device) for x in (row, column)))
-        weights = self.linear.whitened @ (self.linear.covariance() @ local.columns[0])
+        weights = self.linear.whitened @ (self.linear.covariance @ local.columns[0])
         return weights.index_add(0, local.neighbours[0], local.smoother[0] * local.mask[0])
 
     def coefficients(self) -> LinearCoefficients:

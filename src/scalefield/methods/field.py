@@ -54,8 +54,8 @@ class Field(Method):
         """Recover metric depth; without anchors, the depth that is expected of such an image."""
         image = self.load().image_inputs(mde_output)
         if len(anchors) == 0:
-            return expected_recovery(self.load(), image)
-        return self.recovery(self.fit(image, anchors), anchors)
+            return expected_recovery(self.load(), mde_output, image)
+        return self.recovery(self.fit(image, anchors), mde_output, anchors)
 
     def prepare(self) -> None:
         """Load the model, so that errors come before long work."""
@@ -76,11 +76,13 @@ class Field(Method):
             config=self.inference,
         )
 
-    def recovery(self, result: FieldResult, anchors: Anchors) -> Recovery[Tensor]:
+    def recovery(
+        self, result: FieldResult, mde_output: MDEOutput, anchors: Anchors
+    ) -> Recovery[Tensor]:
         """Maps of the image's size from a fitted field."""
         fitted = result.fit
         recovery = Recovery.from_log_scale(
-            fitted.image.mde_output,
+            mde_output,
             anchors,
             fitted.mean(),
             rejected=result.rejected,

@@ -30,7 +30,7 @@ class Outcome:
     scores: Float[Tensor, " m"]
     """Errors over deviations at known pixels."""
     absrel: float
-    sum_abs_z: float
+    sum_abs_z: Float[Tensor, ""]
     """Σ |z| √(π/2) over the anchors' leave-one-out residuals z."""
     scale_error: float
     """Error of the expected log-depth of the median pixel."""
@@ -69,7 +69,7 @@ def outcomes(
                         n=rows.shape[1],
                         scores=(error / posterior.variance(points)[0].sqrt()).cpu(),
                         absrel=float((-error).expm1().abs().mean()),
-                        sum_abs_z=sum_abs_z(residual, deviation),
+                        sum_abs_z=sum_abs_z(residual, deviation).cpu(),
                         scale_error=float((truth - points.mean).median() - maps.expected_log_depth),
                     )
                 )

@@ -63,7 +63,7 @@ class Relative:
     @cached_property
     def shown_field(self) -> ImageInputs:
         """The inputs of `field` at the displayed pixels."""
-        return replace(self.field, mde_output=self.shown)
+        return replace(self.field, mde_depth=self.shown.mde_depth)
 
     @property
     def nbytes(self) -> int:

@@ -117,7 +117,7 @@ def check_map_size(path: Path, data: bytes, limits: Limits) -> None:
 
 def exr_size(path: Path) -> tuple[int, int]:
     """Width and height from the header of an EXR."""
-    from scalefield.io.exr import quiet_openexr, import_openexr
+    from scalefield.io.exr import import_openexr, quiet_openexr
 
     try:
         with quiet_openexr(), import_openexr().File(str(path), header_only=True) as file:

@@ -1,0 +1,168 @@
+"""`LiveField`: `field` at the rate of a camera with a LiDAR, as one CUDA graph."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from scalefield.basis.cues import grid_image, log_depth_and_level
+from scalefield.basis.realtime import captured
+from scalefield.errors import InputError
+from scalefield.field.blocks import Observations
+from scalefield.field.config import InferenceConfig, OutlierConfig
+from scalefield.field.image_inputs import ImageInputs
+from scalefield.field.inference import calibrated_scale
+from scalefield.field.model import FieldModel, load_field
+from scalefield.field.network import FieldNet
+from scalefield.field.outliers import detect_outliers
+from scalefield.field.posterior import fit
+from scalefield.runtime.devices import check_device
+
+MAX_UNION = 48
+"""Anchors of a cell: the neighbours of its four nodes, of which few differ."""
+
+LIVE = InferenceConfig(outliers=OutlierConfig(roughness=(2.0, 0.5), iterations=3))
+"""Settings with fewer steps of the outlier search, whose number is fixed in a graph."""
+
+
+class LiveInputs(NamedTuple):
+    """Buffers that a graph reads."""
+
+    mde_depth: Float[Tensor, "h w"]
+    """D_MDE, positive and finite everywhere, as `MDEOutput.mde_depth` is."""
+    image: UInt8[Tensor, "h w 3"]
+    pixels: Float[Tensor, "n 2"]
+    """(u, v) of the anchors; pixel centres are at integers."""
+    depth_m: Float[Tensor, " n"]
+    """Depth of the anchors; 0 where there is none."""
+    noise: Float[Tensor, " n"]
+    """Standard deviation of the anchors' log-depth."""
+
+
+class LiveOutput(NamedTuple):
+    """Maps of the image's size; NaN without any anchor."""
+
+    depth_m: Float[Tensor, "h w"]
+    std_log: Float[Tensor, "h w"]
+
+
+class LiveField:
+    """`field` for images of one size with at most `max_anchors` anchors.
+
+        live = LiveField((375, 1242), device="cuda")
+        depth_m, std_log = live(mde_depth, pixels, lidar_m, image=image)
+
+    On a GPU the network, the outlier search, the solve and the evaluation at every pixel are
+    captured as one CUDA graph when the object is made. A call overwrites what the one before it
+    returned. On a processor the same steps run one after another.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        *,
+        model: str | Path | FieldModel = "field",
+        max_anchors: int = 20_000,
+        robust: bool = True,
+        with_image: bool = True,
+        estimator: str = "",
+        inference: InferenceConfig = LIVE,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        """`with_image`: whether calls bring the image. `estimator`: name of the MDE, for which the
+        mean function is used if the model was trained with it."""
+        if min(*shape, max_anchors) < 1:
+            raise InputError(
+                f"shape and max_anchors must be positive, found {shape} and {max_anchors}"
+            )
+        model = model if isinstance(model, FieldModel) else load_field(model)
+        if isinstance(model.net, FieldNet) and model.net.config.feature_channels:
+            raise InputError("LiveField takes a model without features F, found one with them")
+        where = torch.device(check_device(str(device)))
+        net = copy.deepcopy(model.net)  # the caller's stays where it is
+        self.model = replace(model, net=net.to(where) if isinstance(net, FieldNet) else net)
+        self.robust, self.with_image, self.inference = robust, with_image, inference
+        self.mean_known = model.estimators is None or estimator in model.estimators
+        noise = float(model.kernel.noise_std)
+        self.inputs = LiveInputs(
+            torch.ones(shape, device=where),
+            torch.zeros(*shape, 3, dtype=torch.uint8, device=where),
+            torch.zeros(max_anchors, 2, device=where),
+            torch.zeros(max_anchors, device=where),
+            torch.full((max_anchors,), noise, device=where),
+        )
+        self.graph: torch.cuda.CUDAGraph | None = None
+        if where.type == "cuda":
+            self.graph, self.output = captured(self.run)
+
+    @torch.no_grad()
+    def run(self) -> LiveOutput:
+        """Depth and standard deviation for what the buffers hold."""
+        mde_depth, image, pixels, depth_m, noise = self.inputs
+        (height, width), model = mde_depth.shape, self.model
+        log_depth, median = log_depth_and_level(mde_depth[None])
+        picture = grid_image(image, log_depth.shape[2:])[None] if self.with_image else None
+        maps = model.net(log_depth.float(), picture, None)
+        maps = maps if self.mean_known else maps.without_mean()
+        inputs = ImageInputs(mde_depth, maps, median[0])
+        column, row = (pixels + 0.5).floor().unbind(dim=1)
+        inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+        known = inside & (depth_m > 0) & depth_m.isfinite()
+        rows = row.nan_to_num().clamp(0, height - 1).long()
+        columns = column.nan_to_num().clamp(0, width - 1).long()
+        at = inputs.pixels(rows, columns)
+        y = depth_m.double().where(known, 1.0).log() - at.log_depth - inputs.log_depth_median
+        observed = Observations(at, y, noise.double(), known)
+        if self.robust:
+            found = detect_outliers(model.kernel, observed, self.inference, static=True)
+            observed = found.apply(observed)
+        fitted = fit(model.kernel, inputs, observed, self.inference, max_union=MAX_UNION)
+        std_log = fitted.std() * calibrated_scale(model, fitted)
+        result = LiveOutput(mde_depth * fitted.mean().exp(), std_log)
+        return LiveOutput(*(x.masked_fill(~known.any(), torch.nan) for x in result))
+
+    def __call__(
+        self,
+        mde_depth: Float[Tensor, "_ _"],
+        pixels: Float[Tensor, "_ _"],
+        depth_m: Float[Tensor, " _"],
+        *,
+        image: UInt8[Tensor, "_ _ 3"] | None = None,
+        sigma_m: Float[Tensor, " _"] | None = None,
+    ) -> LiveOutput:
+        """Metric depth and the standard deviation of its logarithm; see `LiveInputs`."""
+        buffers, n = self.inputs, len(depth_m)
+        if mde_depth.shape != buffers.mde_depth.shape:
+            raise InputError(
+                f"relative depth of shape {tuple(buffers.mde_depth.shape)} wanted, "
+                f"found {tuple(mde_depth.shape)}"
+            )
+        if pixels.shape != (n, 2) or depth_m.ndim != 1:
+            raise InputError(
+                "pixels of shape (n, 2) and depth_m of (n,) wanted, "
+                f"found {tuple(pixels.shape)} and {tuple(depth_m.shape)}"
+            )
+        if n > len(buffers.depth_m):
+            raise InputError(f"{n} anchors given, at most {len(buffers.depth_m)} were asked for")
+        if (image is not None) != self.with_image:
+            wanted = "an" if self.with_image else "no"
+            raise InputError(f"{wanted} image wanted: this was made with_image={self.with_image}")
+        buffers.mde_depth.copy_(mde_depth, non_blocking=True)
+        buffers.pixels[:n].copy_(pixels, non_blocking=True)
+        buffers.depth_m[:n].copy_(depth_m, non_blocking=True)
+        buffers.depth_m[n:] = 0
+        buffers.noise[:] = float(self.model.kernel.noise_std)
+        if sigma_m is not None:
+            buffers.noise[:n].copy_(torch.hypot(sigma_m / depth_m, torch.full_like(depth_m, 1e-3)))
+        if image is not None:
+            buffers.image.copy_(image, non_blocking=True)
+        if self.graph is None:
+            return self.run()
+        self.graph.replay()
+        return self.output
