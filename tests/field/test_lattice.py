@@ -115,23 +115,44 @@ def test_nearest_takes_several_anchors_of_one_pixel():
         assert 3 in index[1].tolist()
 
 
+rows = st.sampled_from([1, 6])  # scattered() has 5 rows of 6 nodes
+
+
 @settings(max_examples=40)
-@given(n=st.integers(1, TILE_CANDIDATES), k=st.integers(1, 20), seed=st.integers(0, 500))
-def test_nearest_in_tiles_equals_brute_force_with_no_more_anchors_than_candidates(n, k, seed):
+@given(n=st.integers(1, TILE_CANDIDATES), k=st.integers(1, 20), row=rows, seed=st.integers(0, 500))
+def test_nearest_in_tiles_equals_brute_force_with_no_more_anchors_than_candidates(n, k, row, seed):
     nodes, anchors, mask = scattered(n, seed)
-    found = nearest_in_tiles(nodes, anchors, mask, min(k, n))
+    found = nearest_in_tiles(nodes, anchors, mask, min(k, n), row)
     check_nearest(found, nodes, anchors, mask, k)
 
 
-@pytest.mark.parametrize("n", [200, 2000])
-def test_nearest_in_tiles_equals_nearest_where_candidates_suffice(n):
-    """Spread evenly, the 64 candidates of four successive nodes hold the 16 nearest of each; only
-    where a row of nodes ends, and a tile has nodes on both sides of the image, some are missed."""
-    nodes, anchors, mask = scattered(n, 1, share=1.0)
-    ours, theirs = nearest_in_tiles(nodes, anchors, mask, 16), nearest(nodes, anchors, mask, 16)
-    assert bool(ours[1].all())
-    assert bool(theirs[1].all())
-    equal = torch.tensor(
-        [set(a.tolist()) == set(b.tolist()) for a, b in zip(ours[0], theirs[0], strict=True)]
-    )
-    assert float(equal.double().mean()) > 0.3
+@settings(max_examples=20)
+@given(n=st.integers(TILE_CANDIDATES, 2000), seed=st.integers(0, 500))
+def test_nearest_in_tiles_equals_brute_force_for_nodes_in_no_order(n, seed):
+    nodes, anchors, mask = scattered(n, seed)
+    shuffled = nodes[torch.randperm(len(nodes), generator=torch.Generator().manual_seed(seed))]
+    found = nearest_in_tiles(shuffled, anchors, mask, 16)
+    check_nearest(found, shuffled, anchors, mask, 16)
+
+
+@pytest.mark.parametrize("anchors_per_cell", [0.5, 1.0, 2.0])
+def test_nearest_in_tiles_equals_brute_force_where_candidates_suffice(anchors_per_cell):
+    """A disc of 64 anchors has twice the radius of one of 16, so it covers the discs around nodes
+    that are up to 1.5 cells from the tile's middle while 16 anchors reach as far as that: up to
+    16 / (1.5² π) = 2.3 anchors a cell. Anchors are in a jittered grid; 10 x 39 cells."""
+    lattice = Lattice((80, 312), 8, CPU)
+    step = 8 / anchors_per_cell**0.5
+    v, u = np.mgrid[0:80:step, 0:312:step]
+    jitter = np.random.default_rng(0).uniform(0, step / 4, (2, *v.shape))
+    anchors = torch.from_numpy(np.stack([u + jitter[0], v + jitter[1]], axis=-1).reshape(-1, 2))
+    mask = torch.ones(len(anchors), dtype=torch.bool)
+    found = nearest_in_tiles(lattice.node_uv, anchors, mask, 16, lattice.nodes[1])
+    apart = torch.cdist(lattice.node_uv, anchors)
+    wanted = brute_force(lattice.node_uv, anchors, mask, 16)
+    close = (apart.gather(1, found[0]).sort(dim=1).values - wanted).abs().amax(dim=1) < 1e-3
+    # At the image's border half of the disc is empty, and 16 anchors reach farther.
+    inside = ((lattice.node_uv > 30) & (lattice.node_uv < torch.tensor([280, 50]))).all(dim=1)
+    assert bool(close[inside].all())
+    assert float(close.double().mean()) > 0.9
+    farthest = apart.gather(1, found[0]).amax(dim=1)
+    assert bool((farthest < 2 * wanted[:, -1]).all())

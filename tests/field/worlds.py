@@ -88,9 +88,8 @@ def image_inputs(
     last = layout.total - 1
     maps[:, last - layout.terms : last] += 1
     depth = torch.from_numpy(slanted_wall(shape, box))
-    median = float(depth.log().median())
-    output = MDEOutput(depth.float(), "depth")
-    return ImageInputs(output, FieldMaps(maps, torch.zeros(1), layout), median)
+    maps = FieldMaps(maps, torch.zeros(1), layout)
+    return ImageInputs(depth.float(), maps, depth.float().log().median())
 
 
 def random_pixels(shape: tuple[int, int], n: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
