@@ -18,7 +18,7 @@ from torch import Tensor
 
 from scalefield.field.config import InferenceConfig
 from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures
-from scalefield.field.linalg import factorise
+from scalefield.field.linalg import Cholesky
 
 
 class Observations(NamedTuple):
@@ -43,35 +43,38 @@ class Blocks:
     """Whether there is an anchor."""
 
     @classmethod
-    def split(
-        cls, position: Float[Tensor, "n 2"], mask: Bool[Tensor, " n"], config: InferenceConfig
-    ) -> Blocks:
-        """Halve along the longer side, at the median, until blocks are small enough.
+    def split(cls, observations: Observations, config: InferenceConfig) -> Blocks:
+        """Sort-tile-recursive packing (Leutenegger, Lopez and Edgington, 1997): vertical strips of
+        anchors sorted by u, each cut into blocks of anchors sorted by v.
 
-        `mask` marks the anchors to use; the others come last and fill the last blocks.
+        Anchors outside the mask come last. Few anchors make one block.
         """
-        n = len(position)
-        one_block = n <= config.exact_block
-        levels = 0 if one_block else max(0, math.ceil(math.log2(n / config.block_size)))
-        size = -(-n // 2**levels)
-        index = torch.arange(size * 2**levels, device=position.device)
-        index = torch.where(index < n, index, n)[None]  # n stands for padding
-        far = position.new_full((1, 2), torch.inf)
-        padded = torch.cat([position.masked_fill(~mask[:, None], torch.inf), far])
-        known = torch.cat([mask, mask.new_zeros(1)])
-        # The extent of the blocks follows from halving; positions are in units of √area.
-        low = position.masked_fill(~mask[:, None], torch.inf).amin(dim=0)
-        high = position.masked_fill(~mask[:, None], -torch.inf).amax(dim=0)
-        extent = (high - low).expand(1, 2)
-        for _ in range(levels):
-            along = extent.argmax(dim=1)
-            keys = padded[index].gather(2, along[:, None, None].expand(*index.shape, 1))[..., 0]
-            order = keys.sort(dim=1, stable=True).indices
-            index = index.gather(1, order).reshape(2 * len(index), -1)
-            halved = extent.scatter(1, along[:, None], extent.gather(1, along[:, None]) / 2)
-            extent = halved.repeat_interleave(2, dim=0)
-        known = known[index]
+        position, mask = observations.inputs.position, observations.mask
+        n = len(mask)
+        blocks = 1 if n <= config.exact_block else -(-n // config.block_size)
+        strips = max(1, round(math.sqrt(blocks)))
+        per_strip = -(-blocks // strips)
+        size = -(-n // (strips * per_strip))
+        count = strips * per_strip * size
+        # Row n is padding.
+        u, v = (
+            torch.cat([x, x.new_zeros(1)]).masked_fill(
+                ~torch.cat([mask, mask.new_zeros(1)]), torch.inf
+            )
+            for x in position.unbind(dim=1)
+        )
+        index = torch.arange(count, device=position.device).clamp(max=n)
+        if blocks > 1:
+            index = index[u[index].sort(stable=True).indices].reshape(strips, -1)
+            index = index.gather(1, v[index].sort(dim=1, stable=True).indices)
+        index = index.reshape(-1, size)
+        known = torch.cat([mask, mask.new_zeros(1)])[index]
         return cls(index.masked_fill(~known, 0), known)
+
+    def within(self, mask: Bool[Tensor, " n"]) -> Blocks:
+        """The same blocks without the anchors outside a mask."""
+        known = self.mask & mask[self.index]
+        return Blocks(self.index.masked_fill(~known, 0), known)
 
     def scatter(self, values: Float[Tensor, "b s *w"], n: int) -> Float[Tensor, n * w]:
         """Values of the blocks in the order of the n anchors; 0 for those in no block."""
@@ -113,10 +116,10 @@ class LinearPosterior:
         cls,
         kernel: Kernel,
         observations: Observations,
-        config: InferenceConfig,
+        blocks: Blocks,
         offset: Float[Tensor, ""] | None = None,
     ) -> LinearPosterior:
-        """Generalised least squares for θ; observations outside the mask have no influence.
+        """Generalised least squares for θ; observations outside their mask have no influence.
 
         The leave-one-out residual is αᵢ / Pᵢᵢ with α = C⁻¹(y − μ − offset − H E[θ]) and
         P = C⁻¹ − C⁻¹H A⁻¹ HᵀC⁻¹, the precision of a block given all other blocks.
@@ -126,20 +129,20 @@ class LinearPosterior:
         if offset is None:
             offset = masked_median(target, mask)
         target = target - offset
-        blocks = Blocks.split(anchors.position, mask, config)
+        blocks = blocks.within(mask)
         covariance = blocks.covariance(kernel, kernel.features(anchors), noise)
         H = kernel.linear_features(anchors)
         Hb = H[blocks.index] * blocks.mask[..., None]
         rb = target[blocks.index] * blocks.mask
-        factorisation = factorise(covariance)
-        solved = factorisation.solve(torch.cat([Hb, rb[..., None]], dim=-1))
+        cholesky = Cholesky.of(covariance)
+        solved = cholesky.solve(torch.cat([Hb, rb[..., None]], dim=-1))
         sums = torch.einsum("bsw,bsv->wv", Hb, solved)
         width = H.shape[1]
         precision = sums[:, :width] + torch.eye(width, dtype=H.dtype, device=H.device)
         theta_covariance = torch.linalg.inv_ex(precision).inverse
         weights = theta_covariance @ sums[:, width]
         explained = (solved[..., :width] @ theta_covariance * solved[..., :width]).sum(dim=-1)
-        diagonal = factorisation.inverse_diagonal() - explained
+        diagonal = cholesky.inverse_diagonal() - explained
         alpha = solved[..., width] - solved[..., :width] @ weights
         diagonal = diagonal.clamp(min=1e-12)
         n = len(y)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.basis.grids import grid_shape, upsample
-from scalefield.field.blocks import Observations
+from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.model import FieldModel
@@ -79,9 +79,10 @@ def infer(
     rejected: tuple[Rejection, ...] = ()
     warnings: tuple[Warning, ...] = ()
     in_conflict = None
+    blocks = Blocks.split(observed, config)
     if robust:
         with one_thread():
-            outliers = detect_outliers(model.kernel, observed, config)
+            outliers = detect_outliers(model.kernel, observed, blocks, config.outliers)
         rejected, warnings = outlier_report(outliers, anchors, order)
         in_conflict = (outliers.rejected | outliers.downweighted).cpu().numpy()
         observed = outliers.apply(observed)
@@ -89,7 +90,7 @@ def infer(
     if scale_prior == "learned":
         kernel = dataclasses.replace(kernel, constant_std=model.scale_prior_std)
         offset = image.maps.expected_log_depth[0].double() - image.log_depth_median
-    fitted = fit(kernel, image, observed, config, offset=offset)
+    fitted = fit(kernel, image, observed, config, blocks=blocks, offset=offset)
     scale = calibrated_scale(model, fitted, scale_known=scale_prior == "learned")
     return FieldResult(fitted, scale, order, rejected, warnings, in_conflict)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
-from scalefield.field.blocks import Observations
+from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import (
@@ -90,7 +90,8 @@ class Stream:
         )
         warnings: tuple[Warning, ...] = ()
         if self.robust and valid.any():
-            outliers = detect_outliers(model.kernel, observed, self.inference)
+            blocks = Blocks.split(observed, self.inference)
+            outliers = detect_outliers(model.kernel, observed, blocks, self.inference.outliers)
             found, warnings = outlier_report(outliers, given, np.flatnonzero(valid))
             observed, rejected = outliers.apply(observed), rejected + found
         if self.state is None:

@@ -21,7 +21,7 @@ from scalefield.field.blocks import LinearPosterior
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures
 from scalefield.field.lattice import Lattice
-from scalefield.field.linalg import factorise
+from scalefield.field.linalg import Cholesky
 from scalefield.runtime.threads import map_threads
 
 CUDA_PIXELS = 1 << 19
@@ -76,7 +76,7 @@ class LocalSolver:
         pixel = TermFeatures(pixel.z[:, :, None].float(), pixel.amplitude[:, :, None].float())
         cross = kernel.local_covariance(pixel, local)[:, 0]
         target = linear.residual[neighbours] * mask
-        solved = factorise(covariance).solve(torch.stack([target, cross], dim=-1))
+        solved = Cholesky.of(covariance).solve(torch.stack([target, cross], dim=-1))
         alpha, smoother = solved.unbind(dim=-1)
         H = kernel.linear_features(at)
         columns = H - torch.einsum("mk,mkw->mw", smoother, self.H[neighbours])
@@ -133,6 +133,8 @@ def dense_terms(
     `features` are those of the anchors. `max_union` bounds the number of anchors of a cell where
     shapes must be static.
     """
+    if not kernel.terms:
+        return torch.zeros(0 if separate else 1, *lattice.shape, device=lattice.device)
     rows, side = lattice.cells[0], lattice.cell_px
     out = torch.empty(len(kernel.terms) if separate else 1, *lattice.shape, device=lattice.device)
     sampler = PixelSampler(kernel, image, lattice)

@@ -25,9 +25,9 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from scalefield.field.blocks import Blocks, Observations
-from scalefield.field.config import InferenceConfig, OutlierConfig
+from scalefield.field.config import OutlierConfig
 from scalefield.field.kernel import Kernel
-from scalefield.field.linalg import factorise
+from scalefield.field.linalg import Cholesky
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +83,15 @@ class SearchState(NamedTuple):
 
 
 def detect_outliers(
-    kernel: Kernel, observations: Observations, config: InferenceConfig, static: bool = False
+    kernel: Kernel,
+    observations: Observations,
+    blocks: Blocks,
+    settings: OutlierConfig,
+    static: bool = False,
 ) -> OutlierResult:
     """Search every block of anchors. `static` makes a fixed number of steps, without a sync."""
-    inputs, y, noise, mask = observations
-    settings, n = config.outliers, len(y)
-    blocks = Blocks.split(inputs.position, mask, config)
+    _, y, noise, _ = observations
+    n = len(y)
     block = gather_blocks(kernel, observations, blocks, settings)
     state, clean = search(block, float(kernel.constant_std) ** 2, settings, static)
     weight, conflict, corroborated = relative_weights(block, state, clean, n, settings)
@@ -197,9 +200,9 @@ def evaluate(
     mask = block.mask.to(block.target.dtype)
     error = block.error[..., 0] * outlier
     field = roughness**2 * block.covariance + constant * mask[:, :, None] * mask[:, None]
-    factorisation = factorise(field + torch.diag_embed(block.variance + error))
-    alpha = factorisation.solve(block.target[..., None])[..., 0]
-    precision = factorisation.inverse_diagonal()
+    cholesky = Cholesky.of(field + torch.diag_embed(block.variance + error))
+    alpha = cholesky.solve(block.target[..., None])[..., 0]
+    precision = cholesky.inverse_diagonal()
     residual, variance = alpha / precision, (1 / precision - error).clamp(min=1e-10)
     density = normal_log_density(residual[..., None], variance[..., None] + block.error)
     density = density.logsumexp(dim=-1) - math.log(len(config.error_stds))
@@ -208,7 +211,7 @@ def evaluate(
         outlier,
         rough,
         -0.5 * (alpha * block.target).sum(dim=1)
-        - factorisation.half_log_det
+        - cholesky.half_log_det()
         - 0.5 * (rough.log() / config.roughness_log_std) ** 2
         + log_prior(outlier.sum(dim=1), block.mask.sum(dim=1), config),
         residual,
@@ -220,10 +223,11 @@ def evaluate(
 def gains(block: BlockTargets, state: SearchState, config: OutlierConfig) -> Bool[Tensor, "b s"]:
     """Anchors whose flip gains evidence, and more than a flip of any of their neighbours."""
     count, n = state.outlier.sum(dim=1), block.mask.sum(dim=1)
-    now = log_prior(count, n, config)
-    more = log_prior(count + 1, n, config) - now
+    a, b = config.prior_counts
+    # Differences of `log_prior` for one outlier more and one fewer.
+    more = ((count + a) / (n - count - 1 + b)).log()
     more = torch.where(count + 1 <= config.max_share * n, more, -torch.inf)
-    fewer = log_prior((count - 1).clamp(min=0), n, config) - now
+    fewer = ((n - count + b) / (count - 1 + a)).log()
     factor = state.bayes_factor
     gain = torch.where(state.outlier, fewer[:, None] - factor, more[:, None] + factor)
     gain = gain.masked_fill(~block.mask | (n < config.min_anchors)[:, None], -torch.inf)
@@ -284,7 +288,7 @@ def corroboration(
     odds = (best + 1e-12).log() - error_density + config.corroboration_log_odds
     odds = odds + config.cluster_log_odds * clustered.sum(dim=2)
     mixture = torch.full_like(share, 0.5)
-    for _ in range(10):
+    for _ in range(5):
         probability = torch.sigmoid(odds + torch.logit(mixture)) * outlier
         mixture = (probability.sum(dim=1, keepdim=True) + 0.5) / (
             outlier.sum(dim=1, keepdim=True) + 1

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float64, Int64
 from scalefield.anchors import Anchors, require_anchors
 from scalefield.basis.grids import grid_shape
 from scalefield.errors import InputError
+from scalefield.field.blocks import Blocks
 from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
 from scalefield.field.inference import MIN_NOISE_STD, observe
@@ -86,7 +87,9 @@ def suggest_from(
     if anchors is not None and len(anchors):
         kept = anchors[nearest_to_middles(anchors, mde_output.shape, MAX_ANCHORS)]
         observed = observe(learned, image, kept)
-        observed = detect_outliers(kernel, observed, InferenceConfig()).apply(observed)
+        config = InferenceConfig()
+        blocks = Blocks.split(observed, config)
+        observed = detect_outliers(kernel, observed, blocks, config.outliers).apply(observed)
         inputs, y, sigma, mask = observed
         posterior = ExactPosterior.fit(kernel, inputs[mask], y[mask], sigma[mask])
         covariance = posterior.covariance(seen)

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from scalefield.basis.grids import upsample
-from scalefield.field.blocks import LinearPosterior, Observations
+from scalefield.field.blocks import Blocks, LinearPosterior, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, TermFeatures, term_names
@@ -159,10 +159,13 @@ def fit(
     observations: Observations,
     config: InferenceConfig,
     *,
+    blocks: Blocks | None = None,
     offset: Float[Tensor, ""] | None = None,
     max_union: int | None = None,
 ) -> FieldFit:
     """Condition the field on observations; `offset` is the prior mean of the global log-scale."""
     with one_thread():
-        linear = LinearPosterior.fit(kernel, observations, config, offset)
+        linear = LinearPosterior.fit(
+            kernel, observations, blocks or Blocks.split(observations, config), offset
+        )
     return FieldFit(kernel, image, observations, linear, config, max_union)

@@ -14,7 +14,7 @@ from torch import Tensor
 from scalefield.basis.cues import grid_image, log_depth_and_level
 from scalefield.basis.realtime import captured
 from scalefield.errors import InputError
-from scalefield.field.blocks import Observations
+from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import InferenceConfig, OutlierConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import calibrated_scale
@@ -119,10 +119,12 @@ class LiveField:
         at = inputs.pixels(rows, columns)
         y = depth_m.double().where(known, 1.0).log() - at.log_depth - inputs.log_depth_median
         observed = Observations(at, y, noise.double(), known)
+        config = self.inference
+        blocks = Blocks.split(observed, config)
         if self.robust:
-            found = detect_outliers(model.kernel, observed, self.inference, static=True)
+            found = detect_outliers(model.kernel, observed, blocks, config.outliers, static=True)
             observed = found.apply(observed)
-        fitted = fit(model.kernel, inputs, observed, self.inference, max_union=MAX_UNION)
+        fitted = fit(model.kernel, inputs, observed, config, blocks=blocks, max_union=MAX_UNION)
         std_log = fitted.std() * calibrated_scale(model, fitted)
         result = LiveOutput(mde_depth * fitted.mean().exp(), std_log)
         return LiveOutput(*(x.masked_fill(~known.any(), torch.nan) for x in result))
