@@ -14,6 +14,10 @@ from scalefield.field.exact import ExactPosterior
 SMALL = InferenceConfig(exact_block=10, block_size=8)
 
 
+def fit_linear(observed, config, offset=None):
+    return LinearPosterior.fit(KERNEL, observed, Blocks.split(observed, config), offset)
+
+
 def random_mask(n, seed, share=0.8):
     return torch.rand(n, generator=torch.Generator().manual_seed(seed)) < share
 
@@ -26,9 +30,8 @@ def random_mask(n, seed, share=0.8):
 )
 def test_split_has_every_masked_anchor_in_one_block_of_bounded_size(n, seed, share, exact_block):
     config = dataclasses.replace(SMALL, exact_block=exact_block)
-    position = torch.rand(n, 2, generator=torch.Generator().manual_seed(seed)).double()
     mask = random_mask(n, seed, share)
-    blocks = Blocks.split(position, mask, config)
+    blocks = Blocks.split(observations_of(n, seed)._replace(mask=mask), config)
     assert sorted(blocks.index[blocks.mask].tolist()) == mask.nonzero().flatten().tolist()
     assert bool((blocks.index[~blocks.mask] == 0).all())
     largest = blocks.index.shape[1]
@@ -38,9 +41,8 @@ def test_split_has_every_masked_anchor_in_one_block_of_bounded_size(n, seed, sha
 
 def test_split_makes_compact_blocks():
     """The mean extent of blocks is within a factor of 1.3 of that of squares of equal number."""
-    n, config = 4000, InferenceConfig()
-    position = torch.rand(n, 2, generator=torch.Generator().manual_seed(0)).double()
-    blocks = Blocks.split(position, torch.ones(n, dtype=torch.bool), config)
+    observed = observations_of(4000, 0)
+    position, blocks = observed.inputs.position, Blocks.split(observed, InferenceConfig())
     members = [position[i[m]] for i, m in zip(blocks.index, blocks.mask, strict=True)]
     extent = torch.stack([m.amax(dim=0) - m.amin(dim=0) for m in members])
     side = len(members) ** -0.5
@@ -48,15 +50,13 @@ def test_split_makes_compact_blocks():
     assert float(extent.max()) < 3 * side
 
 
-def test_split_is_compact_where_most_rows_are_padding():
-    n = 1000
-    position = torch.rand(n, 2, generator=torch.Generator().manual_seed(0)).double()
-    mask = torch.arange(n) < 300
-    blocks = Blocks.split(position, mask, InferenceConfig(exact_block=10, block_size=50))
-    used = blocks.mask.any(dim=1)
-    for index, known in zip(blocks.index[used], blocks.mask[used], strict=True):
-        extent = position[index[known]].amax(dim=0) - position[index[known]].amin(dim=0)
-        assert float(extent.prod()) < 0.35
+@given(n=st.integers(1, 60), seed=st.integers(0, 500))
+def test_blocks_within_a_mask_are_the_same_blocks_with_fewer_anchors(n, seed):
+    blocks, mask = Blocks.split(observations_of(n, seed), SMALL), random_mask(n, seed, 0.5)
+    fewer = blocks.within(mask)
+    assert sorted(fewer.index[fewer.mask].tolist()) == mask.nonzero().flatten().tolist()
+    assert torch.equal(fewer.index[fewer.mask], blocks.index[fewer.mask])
+    assert bool((fewer.index[~fewer.mask] == 0).all())
 
 
 @given(n=st.integers(1, 40), seed=st.integers(0, 500))
@@ -69,10 +69,9 @@ def test_masked_median_equals_numpy(n, seed):
 
 @given(n=st.integers(1, 60), seed=st.integers(0, 500), width=st.sampled_from([(), (3,)]))
 def test_scatter_undoes_gathering_and_leaves_zero_elsewhere(n, seed, width):
-    rng = torch.Generator().manual_seed(seed)
-    position, mask = torch.rand(n, 2, generator=rng).double(), random_mask(n, seed)
-    values = torch.rand(n, *width, generator=rng)
-    blocks = Blocks.split(position, mask, SMALL)
+    mask = random_mask(n, seed)
+    values = torch.rand(n, *width, generator=torch.Generator().manual_seed(seed))
+    blocks = Blocks.split(observations_of(n, seed)._replace(mask=mask), SMALL)
     found = blocks.scatter(values[blocks.index], n)
     assert torch.equal(found[mask], values[mask])
     assert not found[~mask].any()
@@ -83,7 +82,7 @@ def test_scatter_undoes_gathering_and_leaves_zero_elsewhere(n, seed, width):
 def test_one_block_equals_the_exact_posterior(n, seed, noise):
     """Covariances are float32: an error of 10⁻⁶ beside a noise variance of 10⁻⁶ or more."""
     observed = observations_of(n, seed, noise)
-    found = LinearPosterior.fit(KERNEL, observed, InferenceConfig())
+    found = fit_linear(observed, InferenceConfig())
     exact = ExactPosterior.fit(KERNEL, observed.inputs, observed.y, observed.noise)
     torch.testing.assert_close(found.offset, exact.offset)
     torch.testing.assert_close(found.weights, exact.linear_weights(), rtol=1e-3, atol=1e-4)
@@ -96,7 +95,7 @@ def test_one_block_equals_the_exact_posterior(n, seed, noise):
 def dense_block_model(observed, config):
     """Covariance of y − μ under the block model: shared linear part, stationary part by block."""
     inputs, _, noise, mask = observed
-    blocks = Blocks.split(inputs.position, mask, config)
+    blocks = Blocks.split(observed, config)
     block = torch.full((len(mask),), -1)
     for b, (index, known) in enumerate(zip(blocks.index, blocks.mask, strict=True)):
         block[index[known]] = b
@@ -110,7 +109,7 @@ def dense_block_model(observed, config):
 @given(n=st.integers(11, 60), seed=st.integers(0, 500))
 def test_several_blocks_equal_a_dense_solve_of_the_block_model(n, seed):
     observed = observations_of(n, seed)._replace(mask=random_mask(n, seed))
-    found = LinearPosterior.fit(KERNEL, observed, SMALL)
+    found = fit_linear(observed, SMALL)
     kept = observed.mask
     whole = dense_block_model(observed, SMALL)[kept][:, kept]
     precision = torch.linalg.inv(whole)
@@ -134,10 +133,10 @@ def test_padding_does_not_change_the_linear_part(n, padding, seed):
     """Whatever the padded rows hold, if it is finite."""
     observed = observations_of(n + padding, seed)
     mask = torch.arange(n + padding) < n
-    padded = LinearPosterior.fit(KERNEL, observed._replace(mask=mask), InferenceConfig())
+    padded = fit_linear(observed._replace(mask=mask), InferenceConfig())
     inputs, y, noise, _ = observed
     short = type(observed)(inputs[:n], y[:n], noise[:n], mask[:n])
-    alone = LinearPosterior.fit(KERNEL, short, InferenceConfig())
+    alone = fit_linear(short, InferenceConfig())
     close = {"rtol": 1e-4, "atol": 1e-5}
     torch.testing.assert_close(padded.offset, alone.offset)
     torch.testing.assert_close(padded.weights, alone.weights, **close)
@@ -149,7 +148,7 @@ def test_padding_does_not_change_the_linear_part(n, padding, seed):
 def test_a_given_offset_is_the_prior_mean():
     observed = observations_of(6, 0)
     offset = torch.tensor(0.25, dtype=torch.float64)
-    found = LinearPosterior.fit(KERNEL, observed, InferenceConfig(), offset)
+    found = fit_linear(observed, InferenceConfig(), offset)
     exact = ExactPosterior.fit(KERNEL, *observed[:3], offset=offset)
     assert found.offset == offset
     torch.testing.assert_close(found.weights, exact.linear_weights(), rtol=1e-3, atol=1e-4)

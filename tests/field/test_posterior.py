@@ -193,7 +193,8 @@ def mirrored(image):
 
 
 def test_a_mirrored_world_has_the_mirrored_field():
-    """The lattice of a width that is a multiple of the cell is its own mirror image."""
+    """The lattice of a width that is a multiple of the cell is its own mirror image. Of anchors at
+    the same distance from a node, another one may be its sixteenth neighbour."""
     image = image_inputs((48, 64))
     rows, columns = random_pixels(image.shape, 100)
     observed = observe_pixels(image, rows, columns)
@@ -202,7 +203,7 @@ def test_a_mirrored_world_has_the_mirrored_field():
     ours = fit(KERNEL, image, observed, InferenceConfig())
     theirs = fit(KERNEL, other, reflected, InferenceConfig())
     torch.testing.assert_close(theirs.mean().flip(1), ours.mean(), rtol=0, atol=1e-3)
-    assert float((theirs.mean().flip(1) - ours.mean()).abs().mean()) < 1e-5
+    assert float((theirs.mean().flip(1) - ours.mean()).abs().mean()) < 1e-4
 
 
 @settings(max_examples=10)
