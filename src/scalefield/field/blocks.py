@@ -9,8 +9,9 @@ Cholesky factorisation a block. One block is the exact Gaussian process.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -19,6 +20,10 @@ from torch import Tensor
 from scalefield.field.config import InferenceConfig
 from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures
 from scalefield.field.linalg import Cholesky
+from scalefield.runtime.threads import map_threads
+
+CHUNK_ELEMENTS = 1 << 17
+"""Elements of the matrices that one thread factorises at once: they stay in its cache."""
 
 
 class Observations(NamedTuple):
@@ -76,6 +81,15 @@ class Blocks:
         known = self.mask & mask[self.index]
         return Blocks(self.index.masked_fill(~known, 0), known)
 
+    def map(self, function: Callable[[Blocks], Any]) -> list[Any]:
+        """`function` of a few blocks at a time, on several threads; on a GPU of all at once."""
+        if self.index.is_cuda:
+            return [function(self)]
+        step = max(1, CHUNK_ELEMENTS // self.index.shape[1] ** 2)
+        starts = range(0, len(self.index), step)
+        parts = [(Blocks(self.index[i : i + step], self.mask[i : i + step]),) for i in starts]
+        return map_threads(function, parts)
+
     def scatter(self, values: Float[Tensor, "b s *w"], n: int) -> Float[Tensor, n * w]:
         """Values of the blocks in the order of the n anchors; 0 for those in no block."""
         # Padding writes to a last row that is dropped: a CUDA graph cannot select by a mask.
@@ -126,34 +140,35 @@ class LinearPosterior:
         """
         anchors, y, noise, mask = observations
         target = y - anchors.mean
-        if offset is None:
-            offset = masked_median(target, mask)
-        target = target - offset
+        offset = masked_median(target, mask) if offset is None else offset
+        target, H = target - offset, kernel.linear_features(anchors)
+        features, width, n = kernel.features(anchors), H.shape[1], len(y)
         blocks = blocks.within(mask)
-        covariance = blocks.covariance(kernel, kernel.features(anchors), noise)
-        H = kernel.linear_features(anchors)
-        Hb = H[blocks.index] * blocks.mask[..., None]
-        rb = target[blocks.index] * blocks.mask
-        cholesky = Cholesky.of(covariance)
-        solved = cholesky.solve(torch.cat([Hb, rb[..., None]], dim=-1))
-        sums = torch.einsum("bsw,bsv->wv", Hb, solved)
-        width = H.shape[1]
-        precision = sums[:, :width] + torch.eye(width, dtype=H.dtype, device=H.device)
-        theta_covariance = torch.linalg.inv_ex(precision).inverse
-        weights = theta_covariance @ sums[:, width]
-        explained = (solved[..., :width] @ theta_covariance * solved[..., :width]).sum(dim=-1)
-        diagonal = cholesky.inverse_diagonal() - explained
-        alpha = solved[..., width] - solved[..., :width] @ weights
-        diagonal = diagonal.clamp(min=1e-12)
-        n = len(y)
+
+        def solve(part: Blocks) -> tuple[Tensor, Tensor]:
+            cholesky = Cholesky.of(part.covariance(kernel, features, noise))
+            right = torch.cat([H, target[:, None]], dim=1)[part.index] * part.mask[..., None]
+            solved = cholesky.solve(right)
+            sums = torch.einsum("bsw,bsv->wv", right[..., :width], solved)
+            return torch.cat([solved, cholesky.inverse_diagonal()[..., None]], dim=-1), sums
+
+        solved, sums = zip(*blocks.map(solve), strict=True)
+        total = torch.stack(sums).sum(dim=0)
+        rows = blocks.scatter(torch.cat(solved), n)
+        whitened, inverse_diagonal = rows[:, :width], rows[:, width + 1]
+        precision = total[:, :width] + torch.eye(width, dtype=H.dtype, device=H.device)
+        covariance = torch.linalg.inv_ex(precision).inverse
+        weights = covariance @ total[:, width]
+        explained = ((whitened @ covariance) * whitened).sum(dim=1)
+        diagonal = torch.where(mask, inverse_diagonal - explained, 1.0).clamp(min=1e-12)
         return cls(
             offset=offset,
             weights=weights,
-            covariance=theta_covariance,
-            whitened=blocks.scatter(solved[..., :width] * blocks.mask[..., None], n),
+            covariance=covariance,
+            whitened=whitened,
             residual=(target - H @ weights) * mask,
-            loo_residual=blocks.scatter(alpha / diagonal * blocks.mask, n),
-            loo_std=blocks.scatter(diagonal.rsqrt(), n),
+            loo_residual=(rows[:, width] - whitened @ weights) / diagonal,
+            loo_std=diagonal.rsqrt(),
         )
 
 

@@ -20,7 +20,7 @@ class OutlierConfig:
     """Beta prior of the share of outliers, as counts of outliers and inliers."""
     max_share: float = 0.45
     """Largest share of outliers in a block."""
-    roughness: tuple[float, ...] = (4.0, 2.0, 1.0, 0.5)
+    roughness: tuple[float, ...] = (2.0, 1.0, 0.5)
     """Factors on the field's prior standard deviation that are compared, the largest first. A rough
     field explains all but the largest errors, which then no longer hide the smaller ones."""
     roughness_log_std: float = 0.7
@@ -29,7 +29,7 @@ class OutlierConfig:
     """Largest number of sweeps over the anchors for each roughness."""
     min_evidence: float = 2.0
     """Log Bayes factor for the presence of any outlier below which none is reported."""
-    even_evidence: float = 3.0
+    even_evidence: float = 6.0
     """Log Bayes factor at which the presence of outliers has a probability of one half."""
     gross_log_error: float = 2.08
     """Deviations from the block's median beyond this (a factor of 8) need no such evidence: they

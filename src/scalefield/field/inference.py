@@ -22,7 +22,6 @@ from scalefield.field.outliers import OutlierResult, detect_outliers
 from scalefield.field.posterior import FieldFit, fit
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Recovery, Rejection, Warning
-from scalefield.runtime.devices import one_thread
 
 ScalePrior = Literal["none", "learned"]
 
@@ -81,8 +80,7 @@ def infer(
     in_conflict = None
     blocks = Blocks.split(observed, config)
     if robust:
-        with one_thread():
-            outliers = detect_outliers(model.kernel, observed, blocks, config.outliers)
+        outliers = detect_outliers(model.kernel, observed, blocks, config.outliers)
         rejected, warnings = outlier_report(outliers, anchors, order)
         in_conflict = (outliers.rejected | outliers.downweighted).cpu().numpy()
         observed = outliers.apply(observed)

@@ -26,13 +26,17 @@ class Cholesky:
 
     def solve(self, right: Float[Tensor, "*b n k"]) -> Float[Tensor, "*b n k"]:
         """A⁻¹ applied to columns."""
-        return torch.cholesky_solve(right, self.factor)
+        if not self.factor.is_cuda:
+            return torch.cholesky_solve(right, self.factor)
+        # On a GPU `cholesky_solve` allocates, which a graph cannot capture.
+        half = torch.linalg.solve_triangular(self.factor, right, upper=False)
+        return torch.linalg.solve_triangular(self.factor.mT, half, upper=True)
 
     def inverse_diagonal(self) -> Float[Tensor, "*b n"]:
         """Diagonal of A⁻¹."""
         if not self.factor.is_cuda:
             return torch.cholesky_inverse(self.factor).diagonal(dim1=-2, dim2=-1)
-        # On a GPU two triangular solves are slower than one and a sum of squares.
+        # On a GPU `cholesky_inverse` solves twice; one solve and a sum of squares suffice.
         eye = torch.eye(self.factor.shape[-1], dtype=self.factor.dtype, device=self.factor.device)
         half = torch.linalg.solve_triangular(self.factor, eye.expand_as(self.factor), upper=False)
         return half.square().sum(dim=-2)

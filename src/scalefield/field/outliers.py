@@ -26,8 +26,11 @@ from torch import Tensor
 
 from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import OutlierConfig
-from scalefield.field.kernel import Kernel
+from scalefield.field.kernel import Kernel, TermFeatures
 from scalefield.field.linalg import Cholesky
+
+PADDING_VARIANCE = 1e9
+"""Noise variance of rows of a block that hold no anchor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,14 +52,14 @@ class OutlierResult:
 
 
 class BlockTargets(NamedTuple):
-    """The anchors of b blocks; padding has a covariance of zero."""
+    """The anchors of b blocks."""
 
     target: Float[Tensor, "b s"]
     """y − μ minus its median over the block."""
     log_depth: Float[Tensor, "b s"]
     """Logarithm of the measured depth, up to a constant."""
     variance: Float[Tensor, "b s"]
-    """σ² of each anchor; 1 for padding."""
+    """σ² of each anchor; so large for padding that it has no influence."""
     error: Float[Tensor, "b s e"]
     """Variances of an outlier's error: the configured ones, or target² beyond gross_log_error."""
     covariance: Float[Tensor, "b s s"]
@@ -90,18 +93,23 @@ def detect_outliers(
     static: bool = False,
 ) -> OutlierResult:
     """Search every block of anchors. `static` makes a fixed number of steps, without a sync."""
-    _, y, noise, mask = observations
-    n = len(y)
-    block = gather_blocks(kernel, observations, blocks, settings)
-    state, clean = search(block, float(kernel.constant_std) ** 2, settings, static)
-    weight, conflict, corroborated = relative_weights(block, state, clean, mask.sum(), settings)
-    # An anchor with variance v of its residual moves the field w times as far once that is v/w.
-    added = state.variance / state.roughness[:, None] ** 2 * (1 / weight - 1) * block.mask
-    rejected = conflict & ~corroborated & (weight < settings.min_weight)
-    marks = (rejected, conflict & ~corroborated & ~rejected, conflict & corroborated)
-    rejected, downweighted, confirmed = (blocks.scatter(m.to(y.dtype), n) > 0 for m in marks)
-    increased = (noise**2 + blocks.scatter(added, n)).sqrt()
-    return OutlierResult(rejected, downweighted, confirmed, increased)
+    n, count = len(observations.y), observations.mask.sum()
+
+    def search_blocks(part: Blocks) -> Float[Tensor, "b s 4"]:
+        block = gather_blocks(kernel, observations, part, settings)
+        state, clean = search(block, float(kernel.constant_std) ** 2, settings, static)
+        weight, conflict, corroborated = relative_weights(block, state, clean, count, settings)
+        # An anchor with variance v of its residual moves the field w times as far once that is v/w.
+        added = state.variance / state.roughness[:, None] ** 2 * (1 / weight - 1) * block.mask
+        confirmed, uncertain = conflict & corroborated, conflict & ~corroborated
+        rejected = uncertain & (weight < settings.min_weight)
+        marks = (rejected, uncertain & ~rejected, confirmed)
+        return torch.stack([*(mark.to(added.dtype) for mark in marks), added], dim=-1)
+
+    found = blocks.scatter(torch.cat(blocks.map(search_blocks)), n)
+    rejected, downweighted, corroborated = (found[:, :3] > 0).unbind(dim=1)
+    noise = (observations.noise**2 + found[:, 3]).sqrt()
+    return OutlierResult(rejected, downweighted, corroborated, noise)
 
 
 def gather_blocks(
@@ -110,9 +118,10 @@ def gather_blocks(
     """The anchors of each block, and the nearest ones of each anchor within its block."""
     inputs, y, noise, _ = observations
     index, mask = blocks.index, blocks.mask
-    features = kernel.features(inputs).gather(index)
-    features = features._replace(amplitude=features.amplitude * mask)
-    H = kernel.linear_features(inputs)[index][..., 1:] * mask[..., None]  # without the constant
+    rows = inputs[index.flatten()]
+    features = kernel.features(rows)
+    features = TermFeatures(*(x.unflatten(1, index.shape) for x in features))
+    H = kernel.linear_features(rows)[:, 1:].unflatten(0, index.shape)  # without the constant
     target = (y - inputs.mean)[index]
     target = (target - row_median(target, mask)).masked_fill(~mask, 0)
     beyond = (target.abs() > config.gross_log_error)[..., None]
@@ -126,7 +135,7 @@ def gather_blocks(
     return BlockTargets(
         target,
         (y + inputs.log_depth)[index],
-        torch.where(mask, noise[index] ** 2, 1.0),
+        torch.where(mask, noise[index] ** 2, PADDING_VARIANCE),
         torch.where(beyond, target[..., None] ** 2, stds**2),
         kernel.local_covariance(features) + H @ H.mT,
         mask,
@@ -147,14 +156,15 @@ def search(
     block: BlockTargets, constant: float, config: OutlierConfig, static: bool
 ) -> tuple[SearchState, Float[Tensor, " b"]]:
     """The best state over all values of roughness, and the best evidence without any outlier."""
-    state = evaluate(block, torch.zeros_like(block.mask), config.roughness[0], constant, config)
+    roughest = config.roughness[0]
+    state = evaluate(block, torch.zeros_like(block.mask), roughest, constant, config)
     clean = state.evidence
-    best = state = greedy(block, state, constant, config, static)
+    best = state = greedy(block, state, roughest, constant, config=config, static=static)
     for roughness in config.roughness[1:]:
         none = evaluate(block, torch.zeros_like(block.mask), roughness, constant, config)
         clean = torch.maximum(clean, none.evidence)
         start = evaluate(block, state.outlier, roughness, constant, config)
-        state = greedy(block, start, constant, config, static)
+        state = greedy(block, start, roughness, constant, config=config, static=static)
         better = state.evidence > best.evidence
         best = SearchState(
             *(
@@ -166,11 +176,16 @@ def search(
 
 
 def greedy(
-    block: BlockTargets, state: SearchState, constant: float, config: OutlierConfig, static: bool
+    block: BlockTargets,
+    state: SearchState,
+    roughness: float,
+    constant: float,
+    *,
+    config: OutlierConfig,
+    static: bool,
 ) -> SearchState:
     """Flip anchors, in every block and neighbourhood the one that gains most, until none gains."""
     active, part = torch.arange(len(block.mask), device=block.mask.device), block
-    roughness = state.roughness[0]
     for _ in range(config.iterations):
         if static:
             outlier = state.outlier ^ gains(block, state, config)
@@ -192,21 +207,21 @@ def greedy(
 def evaluate(
     block: BlockTargets,
     outlier: Bool[Tensor, "b s"],
-    roughness: float | Tensor,
+    roughness: float,
     constant: float,
     config: OutlierConfig,
 ) -> SearchState:
     """Leave-one-out residuals and evidence, given which anchors are outliers."""
-    mask = block.mask.to(block.target.dtype)
     error = block.error[..., 0] * outlier
-    field = roughness**2 * block.covariance + constant * mask[:, :, None] * mask[:, None]
-    cholesky = Cholesky.of(field + torch.diag_embed(block.variance + error))
+    field = torch.mul(block.covariance, roughness**2).add_(constant)
+    field.diagonal(dim1=1, dim2=2).add_(block.variance + error)
+    cholesky = Cholesky.of(field)
     alpha = cholesky.solve(block.target[..., None])[..., 0]
     precision = cholesky.inverse_diagonal()
     residual, variance = alpha / precision, (1 / precision - error).clamp(min=1e-10)
     density = normal_log_density(residual[..., None], variance[..., None] + block.error)
     density = density.logsumexp(dim=-1) - math.log(len(config.error_stds))
-    rough = mask.new_ones(len(mask)) * roughness
+    rough = residual.new_full((len(residual),), roughness)
     return SearchState(
         outlier,
         rough,
@@ -278,7 +293,7 @@ def corroboration(
         ).mean(dim=0)
         / std
     )
-    first = (anchors / 300).round().clamp(1, 3)
+    first = (anchors / 1000).round().clamp(1, 3)
     rank = torch.arange(agreement.shape[2], device=agreement.device)
     counted = (rank >= first) & (rank < first + 3)
     best = (agreement.sort(dim=2, descending=True).values * counted).sum(dim=2) / 3

@@ -22,7 +22,6 @@ from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, TermFeatures, term_names
 from scalefield.field.lattice import Lattice, nearest
 from scalefield.field.local import LocalSolver, LocalSystems, dense_terms
-from scalefield.runtime.devices import one_thread
 from scalefield.runtime.threads import map_threads
 
 CHUNK_NODES = 1024
@@ -164,8 +163,6 @@ def fit(
     max_union: int | None = None,
 ) -> FieldFit:
     """Condition the field on observations; `offset` is the prior mean of the global log-scale."""
-    with one_thread():
-        linear = LinearPosterior.fit(
-            kernel, observations, blocks or Blocks.split(observations, config), offset
-        )
+    blocks = blocks or Blocks.split(observations, config)
+    linear = LinearPosterior.fit(kernel, observations, blocks, offset)
     return FieldFit(kernel, image, observations, linear, config, max_union)
