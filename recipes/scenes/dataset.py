@@ -38,7 +38,9 @@ def collect(out: Path) -> dict[str, int]:
     lists: dict[str, list[str]] = {"train": [], "val": []}
     for kind in KINDS:
         folder = source_folder(out, kind)
-        records = [json.loads(path.read_text()) for path in sorted((folder / "done").glob("*.json"))]
+        records = [
+            json.loads(path.read_text()) for path in sorted((folder / "done").glob("*.json"))
+        ]
         if not records:
             continue
         write_json(folder / "meta.json", meta(kind, records))

@@ -81,8 +81,9 @@ SUPPORTS = (
 )  # fmt: skip
 SHELVES = ("Shelf", "Bookcase", "Rack", "TVStand")
 FACING = ("MonitorFactory", "MicrowaveFactory", "BookColumnFactory", "ToasterFactory")
-SHELL = {"floor", "wall", "ceiling", "building", "terrain"}
+SHELL = {"floor", "wall", "ceiling", "opening", "building", "terrain"}
 """Classes of objects that do not count as content of a view."""
+OUTSIDE = {"building", "terrain", "sky"}
 
 
 @dataclass
@@ -132,7 +133,9 @@ def _build_shell(indoor: Indoor) -> None:
     stage.add_box(
         "ceiling", (-0.2, -0.2, lz), (lx + 0.2, ly + 0.2, lz + 0.1), stage.material("ceiling")
     )
-    colour = rng.choice([(0.85, 0.85, 0.83), (0.85, 0.85, 0.83), (0.05, 0.05, 0.05), (0.3, 0.2, 0.1)])
+    colour = rng.choice(
+        [(0.85, 0.85, 0.83), (0.85, 0.85, 0.83), (0.05, 0.05, 0.05), (0.3, 0.2, 0.1)]
+    )
     frame = shaders.plain("frame", colour, 0.4)
     for wall in room.walls:
         _build_wall(indoor, wall, materials[wall.index], frame)
@@ -192,7 +195,9 @@ def _build_window(indoor: Indoor, wall: Wall, o: Opening, frame: Any) -> None:
         _wall_box(mesh, wall, (s0, s1, -0.11 - jitter, -0.05 - jitter, z0, z1), "frame")
     if o.z0 > 0.3:
         depth = rng.uniform(0.03, 0.12)
-        _wall_box(mesh, wall, (o.s0 - 0.05, o.s1 + 0.05, -0.05, depth, o.z0 - 0.03, o.z0), "frame")
+        _wall_box(
+            mesh, wall, (o.s0 - 0.05, o.s1 + 0.05, -0.05, depth, o.z0 - 0.03, o.z0 + 0.004), "frame"
+        )
     stage.add_mesh("window", mesh, {"frame": frame}, "opening")
     if rng.random() < 0.5:
         _hang_curtains(indoor, wall, o)
@@ -212,9 +217,7 @@ def _hang_curtains(indoor: Indoor, wall: Wall, o: Opening) -> None:
         s = np.linspace(s0, s0 + width, columns)
         wave = np.sin(s / rng.uniform(0.08, 0.14) * 2 * math.pi + rng.uniform(0, 6))
         d = 0.09 + 0.035 * wave
-        points = [
-            (*wall.at(a, b), z) for z in (bottom, top) for a, b in zip(s, d, strict=True)
-        ]
+        points = [(*wall.at(a, b), z) for z in (bottom, top) for a, b in zip(s, d, strict=True)]
         faces = [(k, k + 1, columns + k + 1, columns + k) for k in range(columns - 1)]
         mesh = Mesh()
         mesh.add(np.array(points), faces, "cloth", smooth=True)
@@ -237,10 +240,10 @@ def _hang_blind(indoor: Indoor, wall: Wall, o: Opening) -> None:
 def _build_door(indoor: Indoor, wall: Wall, o: Opening, frame: Any) -> None:
     stage, rng = indoor.stage, indoor.rng
     mesh, w, width = Mesh(), rng.uniform(0.04, 0.08), o.s1 - o.s0
-    thick = WALL_THICKNESS_M
-    _wall_box(mesh, wall, (o.s0 - w, o.s0, -thick, 0.015, 0, o.z1 + w), "frame")
-    _wall_box(mesh, wall, (o.s1, o.s1 + w, -thick, 0.015, 0, o.z1 + w), "frame")
-    _wall_box(mesh, wall, (o.s0 - w, o.s1 + w, -thick, 0.015, o.z1, o.z1 + w), "frame")
+    thick, e = WALL_THICKNESS_M, 0.004  # faces in one plane would flicker
+    _wall_box(mesh, wall, (o.s0 - w, o.s0 + e, -thick - e, 0.015, 0, o.z1 + w), "frame")
+    _wall_box(mesh, wall, (o.s1 - e, o.s1 + w, -thick - e, 0.015, 0, o.z1 + w), "frame")
+    _wall_box(mesh, wall, (o.s0, o.s1, -thick - e, 0.015, o.z1 - e, o.z1 + w), "frame")
     _wall_box(mesh, wall, (o.s0, o.s1, -0.09, -0.05, 0, o.z1), "leaf")
     if rng.random() < 0.6:
         for low, high in ((0.1, 0.45), (0.52, 0.93)):
@@ -408,10 +411,14 @@ def _make_bed(indoor: Indoor, bed: Placed) -> None:
 
 def _add_desk_chair(indoor: Indoor, desk: Placed) -> None:
     rng = indoor.rng
-    asset = indoor.stage.draw(rng.choice(("OfficeChairFactory", "OfficeChairFactory", "ChairFactory")))
+    asset = indoor.stage.draw(
+        rng.choice(("OfficeChairFactory", "OfficeChairFactory", "ChairFactory"))
+    )
     if asset is None:
         return
-    x, y = desk.wall.at(desk.along_m + rng.uniform(-0.2, 0.2), desk.size_m[0] + rng.uniform(0.25, 0.6))
+    x, y = desk.wall.at(
+        desk.along_m + rng.uniform(-0.2, 0.2), desk.size_m[0] + rng.uniform(0.25, 0.6)
+    )
     if 0.3 < x < indoor.room.size_m[0] - 0.3 and 0.3 < y < indoor.room.size_m[1] - 0.3:
         indoor.stage.place(asset, (x, y, 0), desk.wall.yaw_rad + math.pi + rng.uniform(-0.6, 0.6))
         indoor.room.taken.append((x - 0.3, y - 0.3, x + 0.3, y + 0.3))
@@ -554,12 +561,10 @@ def _build_outside(indoor: Indoor, rng: random.Random) -> None:
     stage, room = indoor.stage, indoor.room
     lx, ly, _ = room.size_m
     floor_m = rng.choice((-0.3, -0.3, -3.5, -9.0))
-    if rng.random() < 0.8:
-        colour = rng.choice([(0.1, 0.16, 0.05), (0.2, 0.19, 0.17), (0.25, 0.2, 0.13)])
-        ground = shaders.mottled("ground", colour, 0.5, grain=6)
-        stage.add_box(
-            "ground", (-60, -60, floor_m - 1), (60 + lx, 60 + ly, floor_m), ground, "terrain"
-        )
+    colour = rng.choice([(0.1, 0.16, 0.05), (0.2, 0.19, 0.17), (0.25, 0.2, 0.13)])
+    ground = shaders.mottled("ground", colour, 0.5, grain=6)
+    lo, hi = (-400, -400, floor_m - 1), (400 + lx, 400 + ly, floor_m)
+    stage.add_box("ground", lo, hi, ground, "terrain")
     for wall, _ in room.windows:
         for _ in range(rng.randint(0, 4)):
             x, y = wall.at(wall.length_m / 2 + rng.uniform(-12, 12), -rng.uniform(11, 38))
@@ -568,14 +573,21 @@ def _build_outside(indoor: Indoor, rng: random.Random) -> None:
                 material, cls = stage.material("wall", rng.choice(("Brick", "Plaster"))), "building"
             else:
                 material, cls = shaders.foliage("leaves", (0.07, 0.13, 0.04)), "vegetation"
-            stage.add_box("outside", (x - sx, y - sy, floor_m), (x + sx, y + sy, top), material, cls)
+            stage.add_box(
+                "outside", (x - sx, y - sy, floor_m), (x + sx, y + sy, top), material, cls
+            )
 
 
 def _add_portal(stage: Stage, wall: Wall, o: Opening) -> None:
     """Tell Cycles that daylight comes through a window."""
     x, y = wall.at((o.s0 + o.s1) / 2, -0.12)
     item = stage.add_light(
-        "AREA", (x, y, (o.z0 + o.z1) / 2), 1.0, shape="RECTANGLE", size=o.s1 - o.s0, size_y=o.z1 - o.z0
+        "AREA",
+        (x, y, (o.z0 + o.z1) / 2),
+        1.0,
+        shape="RECTANGLE",
+        size=o.s1 - o.s0,
+        size_y=o.z1 - o.z0,
     )
     item.data.cycles.is_portal = True
     inward = Vector((math.cos(wall.yaw_rad), math.sin(wall.yaw_rad), 0))
@@ -679,11 +691,11 @@ def _score(
     if stage.clearance_m(matrix[:3, 3]) < (0.08 if kind == "robot" else 0.12):
         return None
     probe = stage.probe(matrix, fov_deg, size)
-    if probe.hit.mean() < 0.8:
+    if probe.share(OUTSIDE) > 0.2:
         return None
     depth = probe.depth_m[probe.hit]
     close = kind == "closeup"
-    spread, shell = probe.log_spread(), probe.share(SHELL)
+    spread, shell = float(np.log(np.minimum(depth, 12.0)).std()), probe.share(SHELL)
     objects = probe.count_objects(SHELL)
     if np.percentile(depth, 2) < 0.2 or np.median(depth) < (0.35 if close else 0.8):
         return None

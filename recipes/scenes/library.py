@@ -192,7 +192,9 @@ def _build_assets(config: LibraryConfig, out: Path, end: float) -> None:
         for cls, module in FACTORIES.items():
             seed = config.seed + 101 * round_
             record_path = out / "assets" / f"{cls}_{seed}.json"
-            if record_path.exists() or round_ < config.rounds - SLOW_FACTORIES.get(cls, config.rounds):
+            if record_path.exists() or round_ < config.rounds - SLOW_FACTORIES.get(
+                cls, config.rounds
+            ):
                 continue
             if time.time() > end:
                 return

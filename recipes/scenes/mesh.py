@@ -132,13 +132,14 @@ def pose(x: float, y: float, z: float, yaw_rad: float = 0.0, scale: float = 1.0)
 
 def box_uv(points: np.ndarray, faces: list[tuple[int, ...]]) -> np.ndarray:
     """Texture coordinates in metres, one per face corner: box projection along the normal."""
-    out = np.empty((sum(len(face) for face in faces), 2))
-    at = 0
-    for face in faces:
-        corners = points[list(face)]
-        normal = np.cross(corners[1] - corners[0], corners[2] - corners[0])
-        k = int(np.argmax(np.abs(normal)))
-        axes = [(1, 2), (0, 2), (0, 1)][k]
-        out[at : at + len(face)] = corners[:, axes]
-        at += len(face)
+    lengths = np.array([len(face) for face in faces])
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    out = np.empty((int(lengths.sum()), 2))
+    for n in np.unique(lengths):
+        chosen = np.flatnonzero(lengths == n)
+        corners = points[np.array([faces[i] for i in chosen])]
+        normal = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+        axes = np.array([(1, 2), (0, 2), (0, 1)])[np.argmax(np.abs(normal), axis=1)]
+        at = starts[chosen][:, None] + np.arange(n)
+        out[at] = np.take_along_axis(corners, axes[:, None, :], axis=2)
     return out

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import math
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from recipes.scenes.plan import DEPTH_SCALE_PER_METRE, SceneSpec
 class RenderConfig:
     """Settings of Cycles."""
 
-    samples: int = 10
+    samples: int = 6
     """Samples a pixel, before denoising."""
     threads: int = 2
     """Threads of Cycles."""
@@ -85,7 +87,8 @@ class Renderer:
 
     def _passes(self) -> Passes:
         self.output.base_path = str(self.work / "passes_")
-        bpy.ops.render.render()
+        with _silence():
+            bpy.ops.render.render()
         path = next(self.work.glob("passes_*.exr"))
         with OpenEXR.File(str(path)) as file:
             channels = file.parts[0].channels
@@ -99,6 +102,19 @@ class Renderer:
         labels = np.where(np.rint(material) == LABELS["glass"], LABELS["glass"], np.rint(item))
         labels = np.where(hit, labels, LABELS["sky"]).astype(np.uint8)
         return Passes(linear, np.where(hit, depth, 0), labels)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Send what Blender prints to nowhere: it prints hundreds of lines a view."""
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _set_cycles(scene: Any, config: RenderConfig, seed: int) -> None:
@@ -209,7 +225,7 @@ def _write_frame(
         done, data = cv2.imencode(path.suffix, array, options)
         if not done:
             raise OSError(f"{path}: OpenCV does not encode it")
-        write_bytes(path, io.BytesIO(data.tobytes()).getvalue())
+        write_bytes(path, data.tobytes())
 
 
 def _record(

@@ -32,7 +32,7 @@ class RunConfig:
     """Views of each scene."""
     seed: int = 0
     """Seed of the first scene."""
-    samples: int = 10
+    samples: int = 6
     """Samples a pixel."""
     threads: int = 2
     """Threads of Cycles."""

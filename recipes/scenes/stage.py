@@ -55,7 +55,10 @@ class Placed:
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """Lowest and highest corner in world coordinates."""
         corners = [
-            o.matrix_world @ Vector(c) for o in self.objects if o.type == "MESH" for c in o.bound_box
+            o.matrix_world @ Vector(c)
+            for o in self.objects
+            if o.type == "MESH"
+            for c in o.bound_box
         ]
         points = np.array(corners)
         return points.min(0), points.max(0)

@@ -47,6 +47,8 @@ def set_sky(scene: Any, sky: Sky) -> dict[str, float]:
     world = bpy.data.worlds.new("sky")
     scene.world = world
     world.use_nodes = True
+    world.cycles.sampling_method = "MANUAL"
+    world.cycles.sample_map_resolution = 512  # the default takes seconds to build
     tree = world.node_tree
     background = tree.nodes["Background"]
     texture = tree.nodes.new("ShaderNodeTexSky")
