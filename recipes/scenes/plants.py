@@ -51,7 +51,7 @@ def tree(style: int, max_leaves: int = 5000) -> Mesh:
         "bare": rng.uniform(0.3, 0.4),
     }[kind]  # fmt: skip
     mesh = Mesh()
-    foot = height * rng.uniform(0.018, 0.03)
+    foot = height * rng.uniform(0.010, 0.017)
     bend = generator.normal(size=(3, 2)) * 0.03 * height
     bend[0] = 0
     levels = (0.0, 0.45 * height, 0.93 * height)
@@ -60,7 +60,7 @@ def tree(style: int, max_leaves: int = 5000) -> Mesh:
     for i in range(2):
         mesh.tube(joints[i], joints[i + 1], widths[i], widths[i + 1], "bark", 8, caps=False)
     tips = []
-    for _ in range(rng.randint(14, 26)):
+    for _ in range(rng.randint(18, 34)):
         share = rng.uniform(0, 1) ** 0.8
         z = crown_low + share * (0.92 * height - crown_low)
         start = joints[0] + (joints[1] - joints[0]) * min(1, z / levels[1])
@@ -80,7 +80,7 @@ def tree(style: int, max_leaves: int = 5000) -> Mesh:
             tips.append((twig, reach))
     if kind != "bare":
         centers = np.array([tip for tip, _ in tips])
-        spread = np.array([0.16 + 0.2 * reach for _, reach in tips])
+        spread = np.array([0.15 + 0.15 * reach for _, reach in tips])
         leaves = max_leaves
         pick = generator.integers(len(centers), size=leaves)
         points = centers[pick] + generator.normal(size=(leaves, 3)) * spread[pick, None] * [
@@ -88,7 +88,7 @@ def tree(style: int, max_leaves: int = 5000) -> Mesh:
             1,
             0.7,
         ]
-        size = rng.uniform(0.06, 0.11) * math.sqrt(5000 / leaves) * math.sqrt(height / 7)
+        size = rng.uniform(0.1, 0.17) * math.sqrt(5000 / leaves) * math.sqrt(height / 7)
         sizes = size * generator.uniform(0.6, 1.4, size=leaves)
         mesh.add(*leaf_cloud(points, sizes, generator), "leaf")
     return mesh

@@ -110,8 +110,13 @@ def mottled(
     contrast: float = 0.35,
     roughness: float = 0.8,
     grain: float = 0.0,
+    cracks: float = 0.0,
 ) -> Any:
-    """A colour with coarse patches, and grain at `grain` waves a metre: plaster, asphalt, soil."""
+    """A colour with coarse patches: plaster, asphalt, soil.
+
+    `grain` adds fine dark grains at so many waves a metre, and `cracks` dark lines around cells, so
+    many a metre.
+    """
     material = plain(name, colour, roughness)
     nodes = _Nodes(material)
     patches = nodes.noise(nodes.world, scale, 3.0)
@@ -125,6 +130,17 @@ def mottled(
         mask.inputs["From Min"].default_value, mask.inputs["From Max"].default_value = 0.35, 0.6
         mask.inputs["To Min"].default_value, mask.inputs["To Max"].default_value = 0.5, 0.0
         out = nodes.mix(mask.outputs[0], out, dark)
+    if cracks:
+        warp = nodes.new("VectorMath", _operation="ADD", i0=nodes.world)
+        noise = nodes.new("TexNoise", Vector=nodes.world, Scale=1.5, Detail=2.0)
+        nodes.tree.links.new(noise.outputs["Color"], warp.inputs[1])
+        cells = nodes.new(
+            "TexVoronoi", _feature="DISTANCE_TO_EDGE", Vector=warp.outputs[0], Scale=cracks
+        )
+        mask = nodes.new("MapRange", Value=cells.outputs["Distance"])
+        mask.inputs["From Max"].default_value = 0.03 * cracks
+        mask.inputs["To Min"].default_value, mask.inputs["To Max"].default_value = 0.7, 0.0
+        out = nodes.mix(mask.outputs[0], out, _scaled(colour, 0.3))
     nodes.colour(out)
     return material
 

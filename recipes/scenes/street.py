@@ -34,6 +34,12 @@ PAINTS = (
 )  # fmt: skip
 """Linear colours of cars, about as frequent as in streets."""
 
+DOORS = (
+    (0.12, 0.06, 0.03), (0.25, 0.13, 0.06), (0.6, 0.6, 0.58), (0.03, 0.03, 0.03), (0.02, 0.05, 0.12),
+    (0.02, 0.08, 0.04), (0.2, 0.02, 0.02), (0.3, 0.31, 0.32),
+)  # fmt: skip
+"""Linear colours of doors and gates."""
+
 
 @dataclass
 class Street:
@@ -79,7 +85,15 @@ def build_street(spec: SceneSpec, stage: Stage) -> Street:
 def _make_materials(street: Street) -> None:
     rng, m = street.rng, street.materials
     grey = rng.uniform(0.035, 0.14)
-    m["asphalt"] = shaders.mottled("asphalt", (grey, grey, grey * 1.03), 0.25, 0.35, 0.75, grain=45)
+    m["asphalt"] = shaders.mottled(
+        "asphalt",
+        (grey, grey, grey * 1.03),
+        0.25,
+        0.35,
+        0.75,
+        grain=45,
+        cracks=rng.choice((0, 0.25, 0.6)),
+    )
     m["patch"] = shaders.mottled("patch", (0.6 * grey,) * 3, 0.5, 0.3, 0.8, grain=45)
     m["paint"] = shaders.mottled("line", (0.65, 0.65, 0.62), 3.0, 0.3, 0.6)
     m["kerb"] = shaders.bricks("kerb", (0.3, 0.29, 0.27), (0.1, 0.1, 0.1), (1.0, 0.5), 0.12)
@@ -239,7 +253,7 @@ def _building_materials(street: Street, rng: random.Random, use: str) -> dict[st
             "lit pane", (0.4, 0.32, 0.2) if street.light == "night" else (0.12, 0.11, 0.1),
             rng.uniform(1, 4) if street.light == "night" else 0.0,
         ),
-        "door": shaders.plain("door", tuple(rng.uniform(0.02, 0.3) for _ in range(3)), 0.4),
+        "door": shaders.plain("door", rng.choice(DOORS), 0.4),
         "roof": shaders.bricks("tiles", roof, _dark(roof), (0.3, 0.25), 0.25),
         "metal": shaders.plain("metal", (0.25, 0.26, 0.27), 0.4, 0.7),
         "sign": shaders.painted("sign", rng),
@@ -694,6 +708,8 @@ def _score(
     objects, spread = probe.count_objects(GROUND), probe.log_spread()
     ground = probe.share(GROUND)
     if np.percentile(depth, 2) < 0.5 or np.median(depth) < 2.0 or objects < 4:
+        return None
+    if kind == "car" and np.percentile(depth, 8) < 2.0:
         return None
     if ground > 0.85 or probe.largest_share(GROUND) > 0.55 or spread < 0.35:
         return None
