@@ -11,7 +11,6 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
-
 from recipes.scenes.mesh import Mesh, pose
 
 SLOTS = ("wall", "base", "frame", "glass", "lit", "door", "roof", "metal", "sign", "stone")
@@ -75,7 +74,7 @@ def draw_style(style: int, house: bool = False, hall: bool = False) -> BuildingS
         mullions=rng.choice(((1, 1), (2, 1), (2, 2), (2, 3), (3, 1), (1, 2))),
         ground="doors" if house else rng.choice(("shops", "shops", "doors", "garage")),
         balconies=0.0 if offices else rng.choice((0.0, 0.0, 0.2, 0.5)),
-        roof=rng.choice(("gable", "gable", "hip", "flat")) if house else rng.choice(("flat", "flat", "gable")),
+        roof=rng.choice(("gable", "gable", "hip", "flat") if house else ("flat", "flat", "gable")),
         roof_m=u(1.6, 3.4),
         bands=rng.random() < 0.4,
         surrounds=rng.random() < 0.4,
@@ -106,7 +105,9 @@ def building(
     return mesh
 
 
-def _quad(mesh: Mesh, u0: float, u1: float, z0: float, z1: float, y: float, slot: str) -> None:
+def _quad(  # noqa: PLR0917
+    mesh: Mesh, u0: float, u1: float, z0: float, z1: float, y: float, slot: str
+) -> None:
     """A rectangle in a plane of constant y that faces -y."""
     if u1 - u0 > 1e-4 and z1 - z0 > 1e-4:
         mesh.add(
@@ -139,7 +140,7 @@ def _facade(style: BuildingStyle, width_m: float, rng: random.Random, front: boo
             mesh.box((-0.02, -0.08, z - 0.09), (width_m + 0.02, 0, z + 0.09), "stone")
     if front and rng.random() < 0.5:
         u = rng.choice((0.15, width_m - 0.15))
-        mesh.tube((u, -0.07, 0), (u, -0.07, z), 0.05, 0.05, "metal", 6, caps=False)
+        mesh.tube((u, -0.07, 0), (u, -0.07, z), 0.05, 0.05, "metal", sides=6, caps=False)
     return mesh
 
 
@@ -271,7 +272,7 @@ def _add_awning(mesh: Mesh, u0: float, u1: float, z: float) -> None:
     mesh.add(np.array(corners + lower), [(3, 2, 1, 0), (4, 5, 6, 7), (2, 3, 7, 6)], "sign")
 
 
-def _add_roof(
+def _add_roof(  # noqa: PLR0917
     mesh: Mesh, style: BuildingStyle, width: float, depth: float, z: float, rng: random.Random
 ) -> None:
     out, top = 0.35, z + style.roof_m
@@ -296,13 +297,14 @@ def _add_roof(
         (inset - (0 if inset else out), y, top),
         (width - inset + (0 if inset else out), y, top),
     ]
-    eaves = [(-out, -out, z - 0.1), (width + out, -out, z - 0.1), (width + out, depth + out, z - 0.1),
-             (-out, depth + out, z - 0.1)]  # fmt: skip
+    low = z - 0.1
+    corners = ((-out, -out), (width + out, -out), (width + out, depth + out), (-out, depth + out))
+    eaves = [(x, y_, low) for x, y_ in corners]
     points = np.array([*eaves, *ridge])
     mesh.add(points, [(0, 1, 5, 4), (2, 3, 4, 5)], "roof")
     mesh.add(points, [(3, 0, 4), (1, 2, 5)], "roof" if inset else "wall")
     mesh.add(np.array(eaves), [(3, 2, 1, 0)], "frame")
-    mesh.tube((-out, -out, z - 0.08), (width + out, -out, z - 0.08), 0.06, 0.06, "metal", 6)
+    mesh.tube((-out, -out, z - 0.08), (width + out, -out, z - 0.08), 0.06, 0.06, "metal", sides=6)
     if rng.random() < 0.7:
         x = rng.uniform(0.2, 0.8) * width
         mesh.box((x, y - 0.9, z), (x + 0.6, y - 0.4, top + rng.uniform(0.3, 1.0)), "base")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import cv2
 import numpy as np
-
 from recipes.scenes.dataset import source_folder
 from recipes.scenes.plan import KINDS
 
@@ -42,7 +42,6 @@ def check_all(out: Path | None, scenes: int) -> int:
 def plane_error() -> float:
     """Greatest relative error of rendered z on a tilted plane, with the renderer's own settings."""
     import bpy
-
     from recipes.scenes.cameras import View, aim, intrinsics
     from recipes.scenes.photo import Photo
     from recipes.scenes.render import RenderConfig, Renderer
@@ -78,11 +77,9 @@ def reprojection(meta_path: Path, scenes: int) -> tuple[list[float], list[float]
         by_scene.setdefault(frame["scene"], []).append(frame)
     medians, shares = [], []
     for frames in list(by_scene.values())[:scenes]:
-        for a, b in zip(frames[:-1], frames[1:], strict=True):
-            depths = [
-                cv2.imread(str(folder / "depth" / f"{frame['name']}.png"), cv2.IMREAD_UNCHANGED) / scale
-                for frame in (a, b)
-            ]
+        for a, b in pairwise(frames):
+            paths = [folder / "depth" / f"{frame['name']}.png" for frame in (a, b)]
+            depths = [cv2.imread(str(path), cv2.IMREAD_UNCHANGED) / scale for path in paths]
             difference = _compare(a, b, *depths)
             if len(difference) > 500:
                 medians.append(float(np.median(difference)))
@@ -111,7 +108,7 @@ def _compare(a: dict, b: dict, depth_a: np.ndarray, depth_b: np.ndarray) -> np.n
 
 
 def _interpolate(depth: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Depth between pixels, bilinear in 1/z, which is exact on planes; 0 next to holes and edges."""
+    """Depth between pixels, bilinear in 1/z (exact on planes); 0 next to holes and edges."""
     u0, v0 = np.floor(u).astype(int), np.floor(v).astype(int)
     corners = np.stack([depth[v0 + j, u0 + i] for j in (0, 1) for i in (0, 1)])
     known = (corners > 0).all(0) & (corners.max(0) < 1.1 * corners.min(0))

@@ -10,7 +10,6 @@ from typing import Any
 import bpy
 import numpy as np
 from mathutils import Vector
-
 from recipes.scenes import shaders
 from recipes.scenes.cameras import View, aim, choose, look_at
 from recipes.scenes.mesh import Mesh
@@ -446,7 +445,7 @@ def _add_carton(indoor: Indoor) -> None:
 # Small things
 
 
-def _rest_height(
+def _rest_height(  # noqa: PLR0917
     stage: Stage, support: Placed, x: float, y: float, z: float, radius_m: float
 ) -> float | None:
     """Height of a flat part of a support below (x, y, z) and around it, if there is one."""

@@ -25,11 +25,11 @@ LABELS: dict[str, int] = {
 """Name: id. `sky` is where no surface is; `glass` is a pane or a vessel that light passes."""
 
 _FURNITURE = (
-    "Bookcase Shelf Cabinet TVStand Desk Fridge Oven Dishwasher Bathtub Toilet Sink Rack Sofa "
-    "ArmChair Bed Mattress Table Chair"
-).split()
-_VEGETATION = "Plant Fern Succulent Agave Tussock Bush".split()
-_LIGHT = "Ceiling".split()
+    "Bookcase", "Shelf", "Cabinet", "TVStand", "Desk", "Fridge", "Oven", "Dishwasher", "Bathtub",
+    "Toilet", "Sink", "Rack", "Sofa", "ArmChair", "Bed", "Mattress", "Table", "Chair",
+)  # fmt: skip
+_VEGETATION = ["Plant", "Fern", "Succulent", "Agave", "Tussock", "Bush"]
+_LIGHT = ["Ceiling"]
 
 
 def label_of(cls: str) -> int:

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from recipes.scenes.catalogue import (
     FACTORIES,
     LIBRARY_VERSION,

@@ -67,6 +67,7 @@ class Mesh:
         radius_start: float,
         radius_end: float,
         slot: str,
+        *,
         sides: int = 8,
         caps: bool = True,
     ) -> None:

@@ -6,7 +6,6 @@ import math
 import random
 
 import numpy as np
-
 from recipes.scenes.mesh import Mesh
 
 
@@ -31,7 +30,7 @@ def leaf_cloud(
         axis=1,
     )
     base = 4 * np.arange(n)[:, None]
-    faces = np.concatenate([base + [0, 1, 2], base + [0, 2, 3]])
+    faces = np.concatenate([base + np.array([0, 1, 2]), base + np.array([0, 2, 3])])
     return corners.reshape(-1, 3), [tuple(face) for face in faces.tolist()]
 
 
@@ -58,7 +57,7 @@ def tree(style: int, max_leaves: int = 5000) -> Mesh:
     joints = [np.array([bend[i][0], bend[i][1], levels[i]]) for i in range(3)]
     widths = (foot * 1.15, foot * 0.7, foot * 0.12)
     for i in range(2):
-        mesh.tube(joints[i], joints[i + 1], widths[i], widths[i + 1], "bark", 8, caps=False)
+        mesh.tube(joints[i], joints[i + 1], widths[i], widths[i + 1], "bark", sides=8, caps=False)
     tips = []
     for _ in range(rng.randint(18, 34)):
         share = rng.uniform(0, 1) ** 0.8
@@ -70,13 +69,15 @@ def tree(style: int, max_leaves: int = 5000) -> Mesh:
         azimuth = rng.uniform(0, 2 * math.pi)
         rise = reach * (rng.uniform(-0.35, 0) if kind == "cone" else rng.uniform(0.2, 0.8))
         tip = start + np.array([reach * math.cos(azimuth), reach * math.sin(azimuth), rise])
-        mesh.tube(start, tip, foot * 0.35 * (1.15 - share), foot * 0.08, "bark", 5, caps=False)
+        mesh.tube(
+            start, tip, foot * 0.35 * (1.15 - share), foot * 0.08, "bark", sides=5, caps=False
+        )
         tips += [(start + (tip - start) * t, reach) for t in (0.55, 0.8, 1.0)]
         for _ in range(2 if kind != "bare" else 6):
             t = rng.uniform(0.4, 0.9)
             twig_start = start + (tip - start) * t
             twig = twig_start + generator.normal(size=3) * reach * 0.25
-            mesh.tube(twig_start, twig, foot * 0.1, foot * 0.03, "bark", 4, caps=False)
+            mesh.tube(twig_start, twig, foot * 0.1, foot * 0.03, "bark", sides=4, caps=False)
             tips.append((twig, reach))
     if kind != "bare":
         centers = np.array([tip for tip, _ in tips])
@@ -142,7 +143,9 @@ def shrub(radius_m: float, height_m: float, seed: int, leaves: int = 900) -> Mes
     mesh.add(*leaf_cloud(points, sizes, generator), "leaf")
     for _ in range(4):
         tip = generator.normal(size=3) * 0.4 * radius_m
-        mesh.tube((0, 0, 0), (tip[0], tip[1], 0.8 * height_m), 0.03, 0.01, "bark", 5, caps=False)
+        mesh.tube(
+            (0, 0, 0), (tip[0], tip[1], 0.8 * height_m), 0.03, 0.01, "bark", sides=5, caps=False
+        )
     return mesh
 
 

@@ -16,7 +16,6 @@ import cv2
 import numpy as np
 import OpenEXR
 from mathutils import Matrix
-
 from recipes.scenes import shaders
 from recipes.scenes.cameras import View, intrinsics, to_blender
 from recipes.scenes.files import write_bytes
@@ -164,7 +163,7 @@ def _set_compositor(scene: Any) -> Any:
     return output
 
 
-def render_views(
+def render_views(  # noqa: PLR0917
     spec: SceneSpec,
     views: list[View],
     config: RenderConfig,
@@ -211,7 +210,7 @@ def encode_depth(depth_m: np.ndarray, scale_per_metre: float) -> np.ndarray:
     return np.where(units <= 65535, units, 0).astype(np.uint16)
 
 
-def _write_frame(
+def _write_frame(  # noqa: PLR0917
     spec: SceneSpec, index: int, image: np.ndarray, passes: Passes, photo: Photo, folder: Path
 ) -> None:
     name = spec.frame_name(index)
@@ -228,7 +227,7 @@ def _write_frame(
         write_bytes(path, data.tobytes())
 
 
-def _record(
+def _record(  # noqa: PLR0917
     spec: SceneSpec, index: int, view: View, passes: Passes, photo: Photo, focus_m: float
 ) -> dict[str, Any]:
     width, height = spec.size()

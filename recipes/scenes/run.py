@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -77,19 +76,18 @@ def _render_scene(config: RunConfig, spec: SceneSpec) -> int:
         "views": config.views,
         "library": str(config.library.resolve()),
         "out": str(config.out.resolve()),
+        "limit_s": config.scene_limit_s,
         "render": {"samples": config.samples, "threads": config.threads},
     }
     command = [sys.executable, "-m", "recipes.scenes.worker", json.dumps(arguments)]
     log = config.out / "logs" / f"{spec.name}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
-    limit = config.scene_limit_s
     with log.open("w") as file:
         process = subprocess.Popen(
             command,
             stdout=file,
             stderr=subprocess.STDOUT,
             env=os.environ | {"PYTHONHASHSEED": "0"},
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 30)),
         )
         if config.pid_file:
             write_text(config.pid_file, f"{process.pid}\n")

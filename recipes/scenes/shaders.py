@@ -7,13 +7,12 @@ from typing import Any
 
 import bpy
 import numpy as np
-
 from recipes.scenes.labels import LABELS
 
 Colour = tuple[float, float, float]
 
 
-def plain(
+def plain(  # noqa: PLR0917
     name: str,
     colour: Colour,
     roughness: float = 0.6,
@@ -103,7 +102,7 @@ def _scaled(colour: Colour, factor: float) -> Colour:
     return tuple(min(1.0, c * factor) for c in colour)  # type: ignore[return-value]
 
 
-def mottled(
+def mottled(  # noqa: PLR0917
     name: str,
     colour: Colour,
     scale: float,
@@ -145,7 +144,7 @@ def mottled(
     return material
 
 
-def bricks(
+def bricks(  # noqa: PLR0917
     name: str,
     colour: Colour,
     mortar: Colour,

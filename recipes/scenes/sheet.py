@@ -7,7 +7,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-
 from recipes.scenes.dataset import DATASET
 
 COLUMNS = 6

@@ -12,7 +12,6 @@ from typing import Any
 import bpy
 import numpy as np
 from mathutils import Matrix, Vector
-
 from recipes.scenes.cameras import Probe, rays
 from recipes.scenes.labels import LABELS, label_of
 from recipes.scenes.mesh import Mesh, box_mesh, box_uv
@@ -123,7 +122,7 @@ class Stage:
         found = self.library.assets.get(cls)
         return self.rng.choice(found) if found else None
 
-    def place(
+    def place(  # noqa: PLR0917
         self,
         asset: Asset,
         position: tuple[float, float, float],

@@ -9,7 +9,6 @@ from typing import Any
 
 import bpy
 import numpy as np
-
 from recipes.scenes import buildings, plants, roadside, shaders, vehicles
 from recipes.scenes.cameras import View, aim, choose
 from recipes.scenes.mesh import Mesh
@@ -35,8 +34,8 @@ PAINTS = (
 """Linear colours of cars, about as frequent as in streets."""
 
 DOORS = (
-    (0.12, 0.06, 0.03), (0.25, 0.13, 0.06), (0.6, 0.6, 0.58), (0.03, 0.03, 0.03), (0.02, 0.05, 0.12),
-    (0.02, 0.08, 0.04), (0.2, 0.02, 0.02), (0.3, 0.31, 0.32),
+    (0.12, 0.06, 0.03), (0.25, 0.13, 0.06), (0.6, 0.6, 0.58), (0.03, 0.03, 0.03),
+    (0.02, 0.05, 0.12), (0.02, 0.08, 0.04), (0.2, 0.02, 0.02), (0.3, 0.31, 0.32),
 )  # fmt: skip
 """Linear colours of doors and gates."""
 
@@ -208,7 +207,7 @@ def _build_markings(street: Street, s: np.ndarray) -> None:
     lids = Mesh()
     for _ in range(rng.randint(0, 6)):
         x, y, z, _ = course.at(rng.uniform(low, high), rng.uniform(-0.9, 0.9) * plan.half_road_m)
-        lids.tube((x, y, z - 0.02), (x, y, z + 0.006), 0.32, 0.31, "iron", 18)
+        lids.tube((x, y, z - 0.02), (x, y, z + 0.006), 0.32, 0.31, "iron", sides=18)
     if lids.count:
         iron = shaders.plain("iron", (0.06, 0.055, 0.05), 0.5, 0.8)
         street.stage.add_mesh("lids", lids, {"iron": iron}, "road")
@@ -223,10 +222,11 @@ def _wall_material(street: Street, rng: random.Random, use: str) -> Any:
         cls = rng.choice(("Brick", "Plaster", "Plaster", "Concrete"))
         return street.stage.material("wall", cls)
     tone = rng.uniform(0.25, 0.75)
-    colour = rng.choice([
-        (tone, tone, tone * 0.96), (tone, tone * 0.88, tone * 0.68), (tone, tone * 0.75, tone * 0.6),
-        (tone * 0.75, tone * 0.85, tone), (tone, tone * 0.6, tone * 0.45), (tone * 0.8, tone, tone * 0.8),
+    tint = rng.choice([
+        (1, 1, 0.96), (1, 0.88, 0.68), (1, 0.75, 0.6), (0.75, 0.85, 1), (1, 0.6, 0.45),
+        (0.8, 1, 0.8),
     ])  # fmt: skip
+    colour = tuple(tone * factor for factor in tint)
     if use == "halls" or rng.random() < 0.15:
         size = (rng.uniform(0.3, 1.2), rng.uniform(1.5, 4))
         return shaders.bricks("panels", colour, (0.1, 0.1, 0.1), size, 0.05, 0.0, 0.5)
@@ -387,8 +387,9 @@ def _mound(w: float, d: float, h: float, rng: random.Random) -> Mesh:
         for j in range(columns):
             a = 2 * math.pi * j / columns
             bump = 1 + 0.18 * sum(math.sin(k * a + p * up * 3) for k, p in lumps.round()) / 2
-            points.append((w * math.cos(a) * math.cos(up) * bump, d * math.sin(a) * math.cos(up) * bump,
-                           h * math.sin(up) * bump - 0.5))  # fmt: skip
+            flat = math.cos(up) * bump
+            height = h * math.sin(up) * bump - 0.5
+            points.append((w * math.cos(a) * flat, d * math.sin(a) * flat, height))
     faces = [
         (i * columns + j, i * columns + (j + 1) % columns, (i + 1) * columns + (j + 1) % columns,
          (i + 1) * columns + j)
@@ -523,13 +524,16 @@ def _thing_materials(street: Street) -> dict[str, Any]:
     """Materials of street furniture, made once a scene."""
     if "things" not in street.materials:
         rng = street.spec.rng("things")
+        night = street.light == "night"
+        sign = rng.choice([(0.02, 0.08, 0.35), (0.05, 0.2, 0.08), (0.4, 0.3, 0.02)])
+        face = shaders.plain("face", (0.75, 0.75, 0.73), 0.4)
         street.materials["things"] = {
             "metal": shaders.plain("metal", (rng.uniform(0.05, 0.35),) * 3, 0.45, 0.6),
-            "sign": shaders.plain("sign", rng.choice([(0.02, 0.08, 0.35), (0.05, 0.2, 0.08), (0.4, 0.3, 0.02)]), 0.4),
-            "face": shaders.painted("face", rng) if rng.random() < 0.4 else shaders.plain("face", (0.75, 0.75, 0.73), 0.4),
+            "sign": shaders.plain("sign", sign, 0.4),
+            "face": shaders.painted("face", rng) if rng.random() < 0.4 else face,
             "wood": shaders.mottled("wood", (0.22, 0.13, 0.07), 5, 0.35, 0.7),
             "dark": shaders.plain("dark", (0.03, 0.03, 0.03), 0.6),
-            "lamp": shaders.plain("lamp", (0.8, 0.78, 0.7), 0.4, emission=8 if street.light == "night" else 0),
+            "lamp": shaders.plain("lamp", (0.8, 0.78, 0.7), 0.4, emission=8 * night),
             "red": shaders.plain("red", (0.5, 0.03, 0.02), 0.5),
             "green": shaders.plain("green", (0.03, 0.16, 0.06), 0.5),
             "glass": shaders.pane("shelter pane", (0.06, 0.07, 0.07)),
@@ -545,14 +549,16 @@ def _place_things(street: Street) -> None:
     materials = _thing_materials(street)
     low, high = plan.extent_m
 
-    def put(name: str, mesh: Mesh, s: float, side: Side, t: float, yaw: float = 0.0) -> None:
+    def put(  # noqa: PLR0917
+        name: str, mesh: Mesh, s: float, side: Side, t: float, yaw: float = 0.0
+    ) -> None:
         turn = 0.0 if side.sign > 0 else math.pi
         matrix = plan.course.upright(s, side.sign * t, turn + yaw, plan.kerb_m)
         stage.add_mesh(name, mesh, materials, "pole").matrix_world = _blender(matrix)
 
     for side in plan.sides:
         kerb = plan.kerb_t(side)
-        inner, outer = plan.pavement_t(side)
+        _, outer = plan.pavement_t(side)
         post = random.Random(rng.randrange(1 << 20))
         if rng.random() < 0.75:
             mesh, pitch, start = roadside.lamp_post(post), rng.uniform(16, 34), rng.uniform(0, 15)

@@ -147,6 +147,10 @@ def _plan_side(rng: random.Random, style: str, sign: int) -> Side:
         "rural": rng.choice(("open", "open", "houses")),
         "industrial": rng.choice(("halls", "halls", "blocks", "open")),
     }[style]
+    verge = {"urban": 0.15, "suburban": 0.4, "rural": 0.6, "industrial": 0.3}[style]
+    setback = {
+        "blocks": rng.choice((0.0, 0.0, 1.5)), "houses": u(3, 8), "halls": u(3, 14), "open": 0.0,
+    }[use]  # fmt: skip
     parking = (
         rng.random() < {"urban": 0.75, "suburban": 0.6, "rural": 0.1, "industrial": 0.5}[style]
     )
@@ -154,10 +158,10 @@ def _plan_side(rng: random.Random, style: str, sign: int) -> Side:
         sign=sign,
         parking_m=u(2.0, 2.5) if parking else 0.0,
         pavement_m=u(1.4, 4.5) if style == "urban" else u(1.2, 2.2),
-        verge_m=u(0.8, 2.5) if rng.random() < {"urban": 0.15, "suburban": 0.4, "rural": 0.6, "industrial": 0.3}[style] else 0.0,
-        setback_m={"blocks": rng.choice((0.0, 0.0, 1.5)), "houses": u(3, 8), "halls": u(3, 14), "open": 0.0}[use],
+        verge_m=u(0.8, 2.5) if rng.random() < verge else 0.0,
+        setback_m=setback,
         use=use,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -231,7 +235,7 @@ def plan_cars(rng: random.Random, plan: StreetPlan) -> list[CarPlace]:
     return cars
 
 
-def ribbon(
+def ribbon(  # noqa: PLR0917
     course: Course, s: np.ndarray, t0: float, t1: float, z0_m: float, z1_m: float
 ) -> tuple[np.ndarray, list[tuple[int, ...]]]:
     """A strip along the street between two offsets (t0 < t1) at heights above the centre line."""

@@ -10,7 +10,6 @@ from typing import Any
 import bpy
 import numpy as np
 from mathutils import Euler, Matrix, Vector
-
 from recipes.scenes import shaders
 from recipes.scenes.cameras import View, choose, look_at
 from recipes.scenes.mesh import Mesh

@@ -10,7 +10,6 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
-
 from recipes.scenes.mesh import Mesh
 
 SLOTS = ("paint", "glass", "tyre", "rim", "lamp", "rear_lamp", "dark", "plate", "chrome")
@@ -53,7 +52,8 @@ def draw_body(rng: random.Random) -> Body:
     if kind == "hatchback":
         return Body(
             u(3.6, 4.3), width, u(1.42, 1.56), u(0.92, 1.02), u(0.62, 0.75), u(0.95, 1.05),
-            u(0.22, 0.28), u(0.40, 0.46), u(0.80, 0.88), u(0.95, 0.985), u(0.15, 0.2), u(0.28, 0.32),
+            u(0.22, 0.28), u(0.40, 0.46), u(0.80, 0.88), u(0.95, 0.985), u(0.15, 0.2),
+            u(0.28, 0.32),
         )  # fmt: skip
     if kind == "saloon":
         return Body(
@@ -206,16 +206,17 @@ def _add_wheels(mesh: Mesh, body: Body, rng: random.Random) -> None:
         x = _x(body, share)
         for side in (1, -1):
             out, inside = side * (half + 0.012), side * (half - 0.22)
-            mesh.tube((x, side * (half - 0.3), radius + 0.03), (x, side * (half + 0.004), radius + 0.03),
-                      radius * 1.17, radius * 1.17, "dark", 20)  # fmt: skip
-            mesh.tube((x, inside, radius), (x, out, radius), radius, radius, "tyre", 20)
+            z = radius * 1.2
+            start, end = (x, side * (half - 0.3), z), (x, side * (half + 0.004), z)
+            mesh.tube(start, end, radius * 1.17, radius * 1.17, "dark", sides=20)
+            mesh.tube((x, inside, radius), (x, out, radius), radius, radius, "tyre", sides=20)
             mesh.tube((x, out - side * 0.02, radius), (x, out + side * 0.006, radius),
-                      radius * 0.66, radius * 0.62, "rim", 16)  # fmt: skip
+                      radius * 0.66, radius * 0.62, "rim", sides=16)  # fmt: skip
             for k in range(spokes):
                 angle = 2 * math.pi * k / spokes
                 dx, dz = math.cos(angle) * radius * 0.5, math.sin(angle) * radius * 0.5
                 mesh.tube((x + 0.6 * dx, out, radius + 0.6 * dz), (x + dx, out, radius + dz),
-                          radius * 0.09, radius * 0.13, "dark", 6)  # fmt: skip
+                          radius * 0.09, radius * 0.13, "dark", sides=6)  # fmt: skip
 
 
 def _add_details(mesh: Mesh, body: Body, rng: random.Random) -> None:
@@ -229,8 +230,9 @@ def _add_details(mesh: Mesh, body: Body, rng: random.Random) -> None:
         a, b, z = side * half * 0.86, side * half * 0.62, body.tail_m * 0.78
         mesh.box((back - 0.005, a, z - 0.1), (back + 0.1, b, z + 0.09), "rear_lamp")
         x, y = _x(body, body.windscreen + 0.04), side * (half + 0.02)
-        mesh.box((x - 0.1, y, body.bonnet_m + 0.02), (x + 0.04, y + side * 0.17, body.bonnet_m + 0.14),
-                 rng.choice(("paint", "dark")))  # fmt: skip
+        low, high = body.bonnet_m + 0.02, body.bonnet_m + 0.14
+        slot = rng.choice(("paint", "dark"))
+        mesh.box((x - 0.1, y, low), (x + 0.04, y + side * 0.17, high), slot)
         for share in (0.5, 0.68):
             x = _x(body, share)
             z = body.bonnet_m - 0.12
@@ -261,7 +263,7 @@ def _add_details(mesh: Mesh, body: Body, rng: random.Random) -> None:
                 0.02,
                 0.02,
                 "chrome",
-                6,
+                sides=6,
             )
 
 

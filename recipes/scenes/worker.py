@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
+import resource
 import shutil
 import sys
 import tempfile
@@ -73,7 +73,8 @@ def make_scene(spec: SceneSpec, views: int, library: Path, out: Path, **render: 
 
 if __name__ == "__main__":
     arguments = json.loads(sys.argv[1])
-    random.seed(0)
+    limit = arguments["limit_s"]
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 30))
     make_scene(
         SceneSpec(arguments["kind"], arguments["seed"]),
         arguments["views"],
