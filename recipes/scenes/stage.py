@@ -32,7 +32,7 @@ class Asset:
         return self.hi_m - self.lo_m
 
 
-@dataclass
+@dataclass(eq=False)
 class Placed:
     """An asset in the scene."""
 
@@ -44,12 +44,8 @@ class Placed:
     wall: Any = None
     along_m: float = 0.0
 
-    @property
-    def position(self) -> tuple[float, float]:
-        """x and y of the centre of the base, in metres."""
-        return self.matrix.translation.x, self.matrix.translation.y
-
     center_xy: tuple[float, float] = (0.0, 0.0)
+    """x and y of the centre, in metres."""
 
     def bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """Lowest and highest corner in world coordinates."""
@@ -163,6 +159,17 @@ class Stage:
         self.used_assets.add(asset.path.stem)
         self._depsgraph = None
         return placed
+
+    def remove(self, placed: Placed) -> None:
+        """Take an asset out of the scene again."""
+        for item in placed.objects:
+            bpy.data.objects.remove(item)
+        self.placed.remove(placed)
+        self.changed()
+
+    def changed(self) -> None:
+        """Forget what rays are cast against, after objects were moved."""
+        self._depsgraph = None
 
     # Meshes
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import bpy
 import numpy as np
-from mathutils import Euler, Matrix, Vector
+from mathutils import Euler, Vector
 from recipes.scenes import shaders
 from recipes.scenes.cameras import View, choose, look_at
 from recipes.scenes.mesh import Mesh
 from recipes.scenes.photo import kelvin_rgb
 from recipes.scenes.plan import SceneSpec
-from recipes.scenes.stage import Stage
+from recipes.scenes.stage import Placed, Stage
 from recipes.scenes.world import draw_sky, set_night, set_sky
 
 OBJECTS = (
@@ -224,42 +224,62 @@ def _build_bin(scene: Tabletop) -> None:
 
 
 def _pile(scene: Tabletop) -> None:
-    """Objects dropped one after another: each is turned at random and lowered until it touches.
-
-    The lowering casts rays from the object's bounds, so objects rest on what is below without a
-    simulation; small overlaps remain.
-    """
+    """Objects dropped into the bin one above the other, settled by Blender's rigid bodies."""
     stage, rng = scene.stage, scene.rng
     hx, hy = scene.half_m
     kinds = rng.sample(PILE_OBJECTS, rng.randint(3, 8))
-    for _ in range(rng.randint(10, 34)):
+    dropped, z = [], scene.top_m + 0.1
+    for _ in range(rng.randint(12, 36)):
         asset = stage.draw(rng.choice(kinds))
         if asset is None:
             continue
-        scale = min(1.1, 0.9 * hy * 2 / max(asset.size_m)) * rng.uniform(0.6, 1.0)
-        if scale < 0.25:
+        scale = min(1.0, rng.uniform(0.5, 1.3) * hy / max(asset.size_m))
+        half = 0.5 * float(np.linalg.norm(asset.size_m * scale))
+        if half > hy or half < 0.02:
             continue
-        angles = (
-            rng.choice((0, math.pi / 2, math.pi / 2, rng.uniform(0, 6.28))),
-            rng.gauss(0, 0.3),
-            0,
-        )
-        tilt = Euler(angles).to_matrix().to_4x4()
-        yaw = rng.uniform(-math.pi, math.pi)
-        turn = np.array((Matrix.Rotation(yaw, 4, "Z") @ tilt).to_3x3())
-        half = np.abs(turn) @ (asset.size_m * scale / 2)
-        if half[0] > hx or half[1] > hy:
-            continue
-        x, y = rng.uniform(-hx + half[0], hx - half[0]), rng.uniform(-hy + half[1], hy - half[1])
-        z = scene.top_m
-        for a in (-0.7, 0, 0.7):
-            for b in (-0.7, 0, 0.7):
-                origin = (x + a * half[0], y + b * half[1], scene.top_m + 1.5)
-                hit, point, _, item = stage.cast(origin, (0, 0, -1), 2.0)
-                if hit and item.get("cls") != "wall":
-                    z = max(z, point.z - (0.3 * half[2] if a or b else 0.1 * half[2]))
-        if z < scene.top_m + 0.5:
-            stage.place(asset, (x, y, z + half[2]), yaw, scale, anchor="middle", tilt=tilt)
+        tilt = Euler([rng.uniform(0, 2 * math.pi) for _ in range(3)]).to_matrix().to_4x4()
+        x = rng.uniform(-1, 1) * max(0.0, hx - half)
+        y = rng.uniform(-1, 1) * max(0.0, hy - half)
+        placed = stage.place(asset, (x, y, z + half), 0.0, scale, anchor="middle", tilt=tilt)
+        if len([o for o in placed.objects if o.type == "MESH"]) == 1:
+            dropped.append(placed)
+            z += 0.9 * half
+        else:
+            stage.remove(placed)
+    solid = [o for o in stage.scene.objects if o.get("cls") in ("object", "furniture", "floor")]
+    for placed in settle(stage, dropped, solid):
+        stage.remove(placed)
+
+
+def settle(
+    stage: Stage, dropped: list[Placed], solid: list[Any], frames: int = 110
+) -> list[Placed]:
+    """Let objects fall on solid ones and rest; those that fell out of the scene."""
+    scene = stage.scene
+    items = [o for placed in dropped for o in placed.objects if o.type == "MESH"]
+    for item, kind, shape in [
+        *((o, "PASSIVE", "MESH") for o in solid if o not in items),
+        *((o, "ACTIVE", "CONVEX_HULL") for o in items),
+    ]:
+        bpy.context.view_layer.objects.active = item
+        bpy.ops.rigidbody.object_add(type=kind)
+        body = item.rigid_body
+        body.collision_shape = shape
+        body.friction, body.restitution, body.collision_margin = 0.7, 0.05, 0.001
+        body.linear_damping, body.angular_damping = 0.2, 0.4
+    scene.rigidbody_world.substeps_per_frame = 10
+    scene.rigidbody_world.point_cache.frame_end = frames
+    for frame in range(1, frames + 1):
+        scene.frame_set(frame)
+    graph = bpy.context.evaluated_depsgraph_get()
+    rest = {item.name: item.evaluated_get(graph).matrix_world.copy() for item in items}
+    bpy.ops.rigidbody.world_remove()
+    scene.frame_set(1)
+    for item in items:
+        item.matrix_world = rest[item.name]
+    stage.changed()
+    bpy.context.view_layer.update()
+    return [p for p in dropped if p.bounds()[1][2] < 0.0 or abs(p.bounds()[0]).max() > 4]
 
 
 def _light(scene: Tabletop, rng: random.Random) -> None:
