@@ -34,7 +34,7 @@ def leaf_cloud(
     return corners.reshape(-1, 3), [tuple(face) for face in faces.tolist()]
 
 
-def tree(style: int, max_leaves: int = 5000) -> Mesh:
+def tree(style: int, max_leaves: int = 9000) -> Mesh:
     """A tree with its foot at the origin: trunk, two levels of branches, leaves in clusters.
 
     Slots: `bark`, `leaf`. The styles are round crowns, columns, cones (conifers), and bare trees.
@@ -43,7 +43,7 @@ def tree(style: int, max_leaves: int = 5000) -> Mesh:
     generator = np.random.default_rng(style + 77)
     kind = rng.choices(("round", "wide", "column", "cone", "bare"), (5, 3, 2, 3, 1))[0]
     height = rng.uniform(9, 16) if kind in ("cone", "column") else rng.uniform(4.5, 12)
-    crown_low = height * (rng.uniform(0.05, 0.15) if kind == "cone" else rng.uniform(0.22, 0.4))
+    crown_low = height * (rng.uniform(0.05, 0.15) if kind == "cone" else rng.uniform(0.3, 0.42))
     radius = height * {
         "round": rng.uniform(0.26, 0.38), "wide": rng.uniform(0.38, 0.5),
         "column": rng.uniform(0.1, 0.15), "cone": rng.uniform(0.16, 0.26),
@@ -67,7 +67,7 @@ def tree(style: int, max_leaves: int = 5000) -> Mesh:
             start = joints[1] + (joints[2] - joints[1]) * (z - levels[1]) / (levels[2] - levels[1])
         reach = radius * _crown_radius(kind, share) * rng.uniform(0.75, 1.1)
         azimuth = rng.uniform(0, 2 * math.pi)
-        rise = reach * (rng.uniform(-0.35, 0) if kind == "cone" else rng.uniform(0.2, 0.8))
+        rise = reach * (rng.uniform(-0.35, 0) if kind == "cone" else rng.uniform(0.3, 0.9))
         tip = start + np.array([reach * math.cos(azimuth), reach * math.sin(azimuth), rise])
         mesh.tube(
             start, tip, foot * 0.35 * (1.15 - share), foot * 0.08, "bark", sides=5, caps=False
@@ -89,7 +89,7 @@ def tree(style: int, max_leaves: int = 5000) -> Mesh:
             1,
             0.7,
         ]
-        size = rng.uniform(0.1, 0.17) * math.sqrt(5000 / leaves) * math.sqrt(height / 7)
+        size = rng.uniform(0.1, 0.15) * math.sqrt(5000 / leaves) * math.sqrt(height / 7)
         sizes = size * generator.uniform(0.6, 1.4, size=leaves)
         mesh.add(*leaf_cloud(points, sizes, generator), "leaf")
     return mesh

@@ -467,7 +467,7 @@ def _place_plants(street: Street) -> None:
     rng, plan = street.spec.rng("plants"), street.plan
     prototypes = []
     for _ in range(4):
-        mesh = plants.tree(draw_style(rng, street.spec.split), rng.choice((3500, 6000)))
+        mesh = plants.tree(draw_style(rng, street.spec.split), rng.choice((6000, 11000)))
         materials = {"leaf": _leaf_material(rng), "bark": street.materials["bark"]}
         item = street.stage.add_mesh(
             "tree", mesh, {k: materials[k] for k in set(mesh.slots)}, "vegetation"

@@ -79,15 +79,16 @@ def _build_room(scene: Tabletop) -> None:
     wall = stage.material("wall", rng.choice(("Plaster", "Plaster", "Tile", "Brick", "Concrete")))
     stage.add_box("wall", (-6, back, 0), (6, back + 0.1, 3), wall)
     stage.add_box("wall", (-left - 0.1, -6, 0), (-left, back, 3), wall)
-    if rng.random() < 0.5:
-        stage.add_box("wall", (left + 0.3, -6, 0), (left + 0.4, back, 3), wall)
+    right = rng.uniform(1.0, 4.0)
+    stage.add_box("wall", (right, -6, 0), (right + 0.1, back, 3), wall)
     for _ in range(rng.randint(0, 3)):
         names = ("ChairFactory", "CellShelfFactory", "OfficeChairFactory", "LargeShelfFactory")
         asset = stage.draw(rng.choice(names))
         if asset is not None:
             x = rng.choice((-1, 1)) * rng.uniform(1.2, 2.5)
             y = back - 0.1 - asset.size_m[0] / 2
-            if abs(x) - max(asset.size_m[:2]) / 2 > 0.8 and x - 0.8 > -left:
+            reach = max(asset.size_m[:2]) / 2
+            if abs(x) - reach > 0.8 and -left < x - reach and x + reach < right:
                 stage.place(asset, (x, y, 0), -math.pi / 2)
     for _ in range(rng.randint(0, 3)):
         art = stage.draw("WallArtFactory")
@@ -316,13 +317,10 @@ def find_views(scene: Tabletop, views: int, size: tuple[int, int]) -> list[View]
         kind = rng.choice(("front", "front", "above", "grazing"))
         if scene.style == "bin" and kind == "grazing":
             kind = "above"
-        up = math.radians(
-            {
-                "front": rng.uniform(18, 50),
-                "above": rng.uniform(50, 88),
-                "grazing": rng.uniform(3, 18),
-            }[kind]
-        )
+        low, high = {"front": (18, 50), "above": (50, 88), "grazing": (3, 18)}[kind]
+        if scene.style == "bin" and kind == "front":
+            low, high = 30, 60
+        up = math.radians(rng.uniform(low, high))
         if scene.style == "shelf":
             up *= 0.4
         azimuth = -math.pi / 2 + rng.gauss(0, 0.6 if scene.style == "shelf" else 0.9)
