@@ -37,7 +37,7 @@ def main() -> int:
     render.add_argument("--scenes", type=int, default=400)
     render.add_argument("--views", type=int, default=8, help="views of each scene")
     render.add_argument("--seed", type=int, default=0, help="seed of the first scene")
-    render.add_argument("--samples", type=int, default=6, help="samples a pixel")
+    render.add_argument("--samples", type=int, help="samples a pixel (default: by kind)")
     render.add_argument("--threads", type=int, default=2)
     render.add_argument("--scene-limit-s", type=int, default=1800, help="processor time of a scene")
     render.add_argument("--pid-file", type=Path, help="gets the id of the rendering process")

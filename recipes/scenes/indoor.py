@@ -364,13 +364,16 @@ def _place_furniture(indoor: Indoor) -> None:
         _table_with_chairs(indoor, "TableDiningFactory", rng.choice(CHAIRS[:3]), rng.randint(2, 6))
     if style in ("living", "office", "store", "mixed") and rng.random() < 0.5:
         _table_with_chairs(indoor, rng.choice(TABLES), rng.choice(CHAIRS), rng.randint(0, 3))
-    for _ in range(rng.randint(1, 4)):
-        _against_wall(indoor, rng.choice(WALL_FURNITURE), 6)
-    for _ in range(rng.randint(1, 4)):
+    area_m2 = room.size_m[0] * room.size_m[1]
+    for _ in range(rng.randint(1, 3) + int(area_m2 / 12)):
+        _against_wall(indoor, rng.choice(WALL_FURNITURE), 8)
+    for _ in range(rng.randint(1, 3) + int(area_m2 / 10)):
         _on_floor(indoor, rng.choice(FLOOR_THINGS), 8)
-    for _ in range(rng.choice([0, 1, 2, 4, 8])):
+    if area_m2 > 35:
+        _table_with_chairs(indoor, rng.choice(TABLES), rng.choice(CHAIRS), rng.randint(2, 5))
+    for _ in range(rng.choice([1, 2, 4, 8, 14])):
         _on_floor(indoor, rng.choice(FLOOR_CLUTTER), 6)
-    for _ in range(rng.choice([0, 0, 1, 2, 4])):
+    for _ in range(rng.choice([0, 1, 2, 4])):
         _add_carton(indoor)
 
 
@@ -481,10 +484,10 @@ def _plan_small_things(
     stage, rng = indoor.stage, indoor.rng
     lo, hi = support.bounds()
     shelf = any(word in support.cls for word in SHELVES)
-    wanted = rng.randint(3, 14) if shelf else rng.choice([1, 4, 7, 10, 14])
+    wanted = rng.randint(6, 22) if shelf else rng.choice([2, 6, 9, 12, 18])
     spots: list[tuple[float, float, float, float]] = []
     out = []
-    for _ in range(wanted * 7):
+    for _ in range(wanted * 9):
         if len(spots) >= wanted:
             break
         desk = "Desk" in support.cls and rng.random() < 0.4
@@ -522,7 +525,7 @@ def _plan_small_things(
 
 def _hang_wall_art(indoor: Indoor) -> None:
     stage, rng, room = indoor.stage, indoor.rng, indoor.room
-    for _ in range(rng.randint(1, 6)):
+    for _ in range(rng.randint(2, 9)):
         asset, wall = stage.draw("WallArtFactory"), rng.choice(room.walls)
         if asset is None:
             return
@@ -639,7 +642,7 @@ def find_views(indoor: Indoor, views: int, size: tuple[int, int]) -> list[View]:
     ]  # fmt: skip
     candidates: list[View] = []
     for _ in range(views * 60):
-        if len(candidates) >= views * 4:
+        if len(candidates) >= views * 5:
             break
         kind = rng.choice(CAMERAS)
         fov = rng.uniform(45, 100) if kind != "closeup" else rng.uniform(45, 80)
@@ -698,7 +701,7 @@ def _score(
     objects = probe.count_objects(SHELL)
     if np.percentile(depth, 2) < 0.2 or np.median(depth) < (0.35 if close else 0.8):
         return None
-    if spread < 0.2 or objects < (4 if close else 3) or shell > 0.87:
+    if spread < 0.2 or objects < 4 or shell > 0.82:
         return None
     if (np.percentile(depth, 30) < 0.5 and not close) or probe.largest_share(SHELL) > 0.7:
         return None

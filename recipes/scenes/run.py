@@ -13,7 +13,7 @@ from pathlib import Path
 
 from recipes.scenes.dataset import collect, done_path
 from recipes.scenes.files import write_text
-from recipes.scenes.plan import SceneSpec, scene_specs
+from recipes.scenes.plan import SAMPLES, SceneSpec, scene_specs
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class RunConfig:
     """Views of each scene."""
     seed: int = 0
     """Seed of the first scene."""
-    samples: int = 6
-    """Samples a pixel."""
+    samples: int | None = None
+    """Samples a pixel; by default those of `plan.SAMPLES`."""
     threads: int = 2
     """Threads of Cycles."""
     scene_limit_s: int = 1800
@@ -77,7 +77,7 @@ def _render_scene(config: RunConfig, spec: SceneSpec) -> int:
         "library": str(config.library.resolve()),
         "out": str(config.out.resolve()),
         "limit_s": config.scene_limit_s,
-        "render": {"samples": config.samples, "threads": config.threads},
+        "render": {"samples": config.samples or SAMPLES[spec.kind], "threads": config.threads},
     }
     command = [sys.executable, "-m", "recipes.scenes.worker", json.dumps(arguments)]
     log = config.out / "logs" / f"{spec.name}.txt"

@@ -68,11 +68,7 @@ def set_sky(scene: Any, sky: Sky) -> dict[str, float]:
 
 
 def _add_clouds(tree: Any, sky_colour: Any, sky: Sky) -> Any:
-    """The sky's colour with clouds: noise on a plane above the camera, fading at the horizon.
-
-    Only camera rays see the clouds, so that the sky stays cheap to sample as a light; a covered
-    sky is dimmed through its sun.
-    """
+    """The sky's colour with clouds: noise on a plane above the camera, fading at the horizon."""
     coordinates = tree.nodes.new("ShaderNodeTexCoord").outputs["Generated"]
     separate = tree.nodes.new("ShaderNodeSeparateXYZ")
     tree.links.new(coordinates, separate.inputs[0])
@@ -90,9 +86,12 @@ def _add_clouds(tree: Any, sky_colour: Any, sky: Sky) -> Any:
     tree.links.new(noise.outputs["Fac"], mask.inputs["Value"])
     mask.inputs["From Min"].default_value = threshold
     mask.inputs["From Max"].default_value = threshold + 0.18
+    fade = tree.nodes.new("ShaderNodeMapRange")  # clouds would stretch to streaks at the horizon
+    tree.links.new(separate.outputs[2], fade.inputs["Value"])
+    fade.inputs["From Min"].default_value, fade.inputs["From Max"].default_value = 0.03, 0.2
     mix = tree.nodes.new("ShaderNodeMixRGB")
     grey = sky.cloud_grey * 2.2
-    tree.links.new(mask.outputs[0], mix.inputs["Fac"])
+    tree.links.new(_math(tree, "MULTIPLY", mask.outputs[0], fade.outputs[0]), mix.inputs["Fac"])
     tree.links.new(sky_colour, mix.inputs[1])
     mix.inputs[2].default_value = (grey, grey, 1.04 * grey, 1)
     return mix.outputs["Color"]
