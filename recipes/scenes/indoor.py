@@ -364,6 +364,12 @@ def _place_furniture(indoor: Indoor) -> None:
         _table_with_chairs(indoor, "TableDiningFactory", rng.choice(CHAIRS[:3]), rng.randint(2, 6))
     if style in ("living", "office", "store", "mixed") and rng.random() < 0.5:
         _table_with_chairs(indoor, rng.choice(TABLES), rng.choice(CHAIRS), rng.randint(0, 3))
+    _fill_floor(indoor)
+
+
+def _fill_floor(indoor: Indoor) -> None:
+    """More furniture by the size of the room, and clutter on the floor."""
+    rng, room = indoor.rng, indoor.room
     area_m2 = room.size_m[0] * room.size_m[1]
     for _ in range(rng.randint(1, 3) + int(area_m2 / 12)):
         _against_wall(indoor, rng.choice(WALL_FURNITURE), 8)
