@@ -6,7 +6,7 @@ import hashlib
 import random
 from dataclasses import dataclass
 
-GENERATOR_VERSION = "1"
+GENERATOR_VERSION = "2"
 """Version of the code that lays scenes out. A seed gives the same scene within one version."""
 
 KINDS = ("indoor", "street", "tabletop")

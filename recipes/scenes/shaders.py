@@ -230,23 +230,32 @@ _COLOUR_INPUTS = ("Color1", "Color2", "A", "B", "Base Color", "Color")
 def simplify() -> int:
     """Make every material cheaper; the number of materials that were changed.
 
-    Noise loses octaves; bump and volume are cut; and rays other than camera rays see a plain
+    Noise loses octaves; bump, bevel and volume are cut; and rays other than camera rays see a plain
     diffuse surface of about the same colour, because Cycles skips the unused branch. Materials
     that light passes, or that emit, are left alone, and those of glass get its pass index.
     """
     trees = [m.node_tree for m in bpy.data.materials if m.use_nodes]
     for tree in [*trees, *(g for g in bpy.data.node_groups if g.type == "SHADER")]:
-        for node in tree.nodes:
+        for node in list(tree.nodes):
             if node.type in _NOISY and "Detail" in node.inputs:
                 for link in list(node.inputs["Detail"].links):
                     tree.links.remove(link)
                 detail = node.inputs["Detail"]
                 detail.default_value = min(detail.default_value, 3.0)
+            elif node.type == "BEVEL":
+                _replace_by_normal(tree, node)
     changed = 0
     for material in bpy.data.materials:
         if material.use_nodes and material.users:
             changed += _simplify_material(material)
     return changed
+
+
+def _replace_by_normal(tree: Any, bevel: Any) -> None:
+    """Give the plain normal to what a bevel node feeds, because it casts rays for each sample."""
+    normal = tree.nodes.new("ShaderNodeNewGeometry").outputs["Normal"]
+    for link in list(bevel.outputs[0].links):
+        tree.links.new(normal, link.to_socket)
 
 
 def _simplify_material(material: Any) -> bool:

@@ -104,6 +104,10 @@ def _make_materials(street: Street) -> None:
     m["pavement"] = shaders.bricks(
         "slabs", colour, (0.08, 0.08, 0.07), slab, 0.15, rng.choice((0, 0.5))
     )
+    if rng.random() < 0.5:
+        m["path"] = shaders.mottled("gravel", (0.33, 0.28, 0.2), 0.6, 0.2, 0.9, grain=30)
+    else:
+        m["path"] = m["pavement"]
     green = rng.choice([(0.06, 0.13, 0.02), (0.09, 0.14, 0.03), (0.16, 0.15, 0.05)])
     m["grass"] = shaders.mottled("grass", green, 0.4, 0.45, 0.9, grain=25)
     m["soil"] = shaders.mottled("soil", (0.16, 0.12, 0.08), 0.5, 0.4, 0.9, grain=12)
@@ -123,10 +127,40 @@ def _build_ground(street: Street) -> None:
     left, right = plan.sides
     road = Mesh()
     road.add(*ribbon(plan.course, s, -plan.kerb_t(right), plan.kerb_t(left), 0, 0), "asphalt")
-    stage.add_mesh("road", road, {"asphalt": m["asphalt"]})
-    _build_markings(street, s)
+    if plan.crossing_m:
+        cut = np.linspace(*plan.crossing_m, 4)
+        for side in plan.sides:
+            _strip(road, street, cut, (plan.kerb_t(side), 220, 0, 0, side.sign), "asphalt")
+            for at in plan.crossing_m:
+                _add_kerb_end(road, street, at, side)
+    path = plan.style == "park"
+    stage.add_mesh(
+        "road",
+        road,
+        {"asphalt": m["path"] if path else m["asphalt"], "kerb": m["kerb"]},
+        "pavement" if path else "road",
+    )
+    if not path:
+        _build_markings(street, s)
     for side in plan.sides:
-        _build_side(street, side, s)
+        for part in _outside_crossing(plan, s):
+            _build_side(street, side, part)
+
+
+def _outside_crossing(plan: StreetPlan, s: np.ndarray) -> list[np.ndarray]:
+    """The stations before and after the crossing road, or all if there is none."""
+    if plan.crossing_m is None:
+        return [s]
+    begin, end = plan.crossing_m
+    return [np.append(s[s < begin - 0.1], begin), np.insert(s[s > end + 0.1], 0, end)]
+
+
+def _add_kerb_end(mesh: Mesh, street: Street, s: float, side: Side) -> None:
+    """The step from the crossing road up to the ground beside it."""
+    course, high = street.plan.course, street.plan.kerb_m
+    t0, t1 = side.sign * street.plan.kerb_t(side), side.sign * 220.0
+    points = [(*course.at(s, t)[:2], course.at(s, t)[2] + z) for t in (t0, t1) for z in (0.0, high)]
+    mesh.add(np.array(points), [(0, 2, 3, 1)], "kerb")
 
 
 def _strip(mesh: Mesh, street: Street, s: np.ndarray, edges: tuple[float, ...], slot: str) -> None:
@@ -141,27 +175,31 @@ def _build_side(street: Street, side: Side, s: np.ndarray) -> None:
     plan, stage, m = street.plan, street.stage, street.materials
     kerb, high, sign = plan.kerb_t(side), plan.kerb_m, side.sign
     inner, outer = plan.pavement_t(side)
-    rural = plan.style == "rural" and side.use == "open"
-    if rural:
-        high = 0.0
     mesh = Mesh()
-    _strip(mesh, street, s, (kerb, kerb + 0.01, 0, high, sign), "kerb")
-    _strip(mesh, street, s, (kerb + 0.01, kerb + 0.15, high, high, sign), "kerb")
-    if not rural:
+    if not plan.soft:
+        _strip(mesh, street, s, (kerb, kerb + 0.01, 0, high, sign), "kerb")
+        _strip(mesh, street, s, (kerb + 0.01, kerb + 0.15, high, high, sign), "kerb")
         stage.add_mesh("kerb", mesh, {"kerb": m["kerb"]}, "pavement")
         mesh = Mesh()
         _strip(mesh, street, s, (inner, outer, high, high, sign), "slabs")
         stage.add_mesh("pavement", mesh, {"slabs": m["pavement"]})
-    mesh = Mesh()
-    if rural:
+        mesh = Mesh()
+        if side.verge_m:
+            _strip(mesh, street, s, (kerb + 0.15, inner, high, high, sign), "grass")
+    else:
         _strip(mesh, street, s, (kerb, outer, 0, 0, sign), "grass")
-    elif side.verge_m:
-        _strip(mesh, street, s, (kerb + 0.15, inner, high, high, sign), "grass")
-    paved = side.use in ("blocks", "halls")
+    paved = side.use in ("blocks", "halls", "cars")
     _strip(mesh, street, s, (outer, outer + 40, high, high, sign), "lot" if paved else "grass")
     _strip(mesh, street, s, (outer + 40, outer + 200, high, high, sign), "grass")
-    lot = m["asphalt"] if side.use == "halls" else m["pavement"]
+    lot = m["pavement"] if side.use == "blocks" else m["asphalt"]
     stage.add_mesh("verge", mesh, {"grass": m["grass"], "lot": lot}, "terrain")
+    if side.use == "cars":
+        bays = Mesh()
+        for t in (outer + 0.6, outer + 11.9, outer + 17.2):
+            for at in np.arange(-41.35, 80, 2.7):
+                edges = (t, t + 5.2, high + 0.004, high + 0.004, sign)
+                _strip(bays, street, np.array([at, at + 0.1]), edges, "paint")
+        stage.add_mesh("bays", bays, {"paint": m["paint"]}, "road")
 
 
 def _build_markings(street: Street, s: np.ndarray) -> None:
@@ -419,6 +457,12 @@ def _vehicle_materials(rng: random.Random) -> dict[str, Any]:
     }
 
 
+def _off_road(plan: StreetPlan, s: float, t: float) -> bool:
+    """Whether a point is beyond the kerb and not on the crossing road."""
+    side = plan.sides[0 if t > 0 else 1]
+    return abs(t) > plan.kerb_t(side) and not plan.in_crossing(s, pad_m=0)
+
+
 def _place_cars(street: Street) -> None:
     rng, plan = street.spec.rng("cars"), street.plan
     prototypes = []
@@ -433,7 +477,8 @@ def _place_cars(street: Street) -> None:
             data, body = prototypes[0]
             if body.length_m > 6:
                 continue
-        matrix = plan.course.matrix(place.s, place.t, place.yaw_rad)
+        lift = plan.kerb_m if _off_road(plan, place.s, place.t) else 0.0
+        matrix = plan.course.matrix(place.s, place.t, place.yaw_rad, lift)
         street.stage.add_object("car", data, "vehicle", matrix)
     if rng.random() < 0.3:  # cars on a forecourt
         for side in plan.sides:
@@ -477,6 +522,8 @@ def _place_plants(street: Street) -> None:
     low, high = plan.extent_m
 
     def put(s: float, t: float) -> None:
+        if plan.in_crossing(s):
+            return
         data = rng.choice(prototypes)
         matrix = plan.course.upright(s, t, rng.uniform(0, 6.28), plan.kerb_m)
         matrix[:3, :3] *= rng.uniform(0.65, 1.2)
@@ -497,6 +544,8 @@ def _place_plants(street: Street) -> None:
                 put(
                     rng.uniform(low, high + 20), side.sign * (outer + 1.5 + rng.expovariate(1 / 14))
                 )
+            if plan.soft:
+                _place_shrubs(street, side, rng)
         elif side.use == "houses":
             for _ in range(rng.randint(3, 12)):
                 put(
@@ -504,20 +553,46 @@ def _place_plants(street: Street) -> None:
                     side.sign * (outer + side.setback_m * rng.uniform(0.3, 0.6)),
                 )
         if side.use == "open" or side.verge_m:
-            points = []
-            for _ in range(900):
-                s = rng.uniform(-30, 60)
-                t = (
-                    kerb + 0.25 + rng.uniform(0, side.verge_m)
-                    if side.verge_m
-                    else outer + rng.uniform(0, 8)
-                )
-                x, y, z, _ = plan.course.at(s, side.sign * t)
-                points.append((x, y, z + plan.kerb_m * (plan.style != "rural")))
-            mesh = plants.grass_tufts(
-                np.array(points), rng.randrange(1 << 20), rng.uniform(0.08, 0.3)
-            )
-            street.stage.add_mesh("tufts", mesh, {"leaf": street.materials["blade"]}, "terrain")
+            _place_tufts(street, side, rng)
+
+
+def _place_tufts(street: Street, side: Side, rng: random.Random) -> None:
+    """Grass tufts on a verge or on open ground."""
+    plan = street.plan
+    kerb, (_, outer) = plan.kerb_t(side), plan.pavement_t(side)
+    points = []
+    for _ in range(900):
+        s = rng.uniform(-30, 60)
+        if plan.in_crossing(s, pad_m=0):
+            continue
+        t = (
+            kerb + 0.25 + rng.uniform(0, side.verge_m)
+            if side.verge_m
+            else outer + rng.uniform(0, 8)
+        )
+        x, y, z, _ = plan.course.at(s, side.sign * t)
+        points.append((x, y, z + plan.kerb_m))
+    mesh = plants.grass_tufts(np.array(points), rng.randrange(1 << 20), rng.uniform(0.08, 0.3))
+    street.stage.add_mesh("tufts", mesh, {"leaf": street.materials["blade"]}, "terrain")
+
+
+def _place_shrubs(street: Street, side: Side, rng: random.Random) -> None:
+    """Shrubs in groups on open ground, from a few shapes."""
+    plan = street.plan
+    _, outer = plan.pavement_t(side)
+    prototypes = []
+    for _ in range(3):
+        mesh = plants.shrub(
+            rng.uniform(0.4, 1.3), rng.uniform(0.6, 2.0), rng.randrange(1 << 20), 1500
+        )
+        materials = {"leaf": _leaf_material(rng), "bark": street.materials["bark"]}
+        item = street.stage.add_mesh("shrub", mesh, materials, "vegetation")
+        prototypes.append(item.data)
+        bpy.data.objects.remove(item)
+    for _ in range(rng.randint(4, 40)):
+        s, t = rng.uniform(-50, 100), outer + 0.5 + rng.expovariate(1 / 8)
+        matrix = plan.course.upright(s, side.sign * t, rng.uniform(0, 6.28), plan.kerb_m)
+        street.stage.add_object("shrub", rng.choice(prototypes), "vegetation", matrix)
 
 
 def _thing_materials(street: Street) -> dict[str, Any]:
@@ -552,6 +627,8 @@ def _place_things(street: Street) -> None:
     def put(  # noqa: PLR0917
         name: str, mesh: Mesh, s: float, side: Side, t: float, yaw: float = 0.0
     ) -> None:
+        if plan.in_crossing(s):
+            return
         turn = 0.0 if side.sign > 0 else math.pi
         matrix = plan.course.upright(s, side.sign * t, turn + yaw, plan.kerb_m)
         stage.add_mesh(name, mesh, materials, "pole").matrix_world = _blender(matrix)
@@ -570,10 +647,13 @@ def _place_things(street: Street) -> None:
             mesh = roadside.utility_pole(post, 32.0)
             for s in np.arange(low, high, 32.0):
                 put("pole", mesh, s, side, outer + 0.6)
-        for _ in range(rng.randint(1, 8)):
+        for _ in range(0 if plan.style == "park" else rng.randint(1, 8)):
             yaw = rng.choice((0, math.pi)) + rng.gauss(0, 0.15)
             put("sign", roadside.road_sign(rng), rng.uniform(low, high), side, kerb + 0.5, yaw)
-        if plan.style == "urban" and rng.random() < 0.35:
+        if plan.crossing_m and rng.random() < 0.6:
+            at = plan.crossing_m[0] - 1.7 if side.sign < 0 else plan.crossing_m[1] + 1.7
+            put("traffic light", roadside.traffic_light(rng), at, side, kerb + 0.4)
+        elif plan.style == "urban" and rng.random() < 0.35:
             yaw = rng.choice((0, math.pi))
             put(
                 "traffic light",
@@ -583,23 +663,31 @@ def _place_things(street: Street) -> None:
                 kerb + 0.4,
                 yaw,
             )
-        if plan.style != "rural":
+        if plan.style != "rural":  # parks have benches, bins and bicycles too
             _clutter(street, side, put)
         if side.use == "open" and rng.random() < 0.5:
-            for s in np.arange(low, high, 12.0):
-                if rng.random() < 0.85:
-                    turn = 12.0 if side.sign < 0 else 0.0
-                    matrix = plan.course.upright(
-                        s + turn,
-                        side.sign * (outer + 0.3),
-                        0 if side.sign > 0 else math.pi,
-                        plan.kerb_m,
-                    )
-                    fence = roadside.fence(12.0, post)
-                    stage.add_mesh("fence", fence, materials, "fence").matrix_world = _blender(
-                        matrix
-                    )
-                post = random.Random(post.random())
+            _place_fences(street, side, rng, post)
+
+
+def _place_fences(street: Street, side: Side, rng: random.Random, post: random.Random) -> None:
+    """Fences of one or more kinds along open ground."""
+    plan, materials = street.plan, _thing_materials(street)
+    low, high = plan.extent_m
+    _, outer = plan.pavement_t(side)
+    for s in np.arange(low, high, 12.0):
+        if rng.random() < 0.85 and not plan.in_crossing(s, s + 12.0):
+            turn = 12.0 if side.sign < 0 else 0.0
+            matrix = plan.course.upright(
+                s + turn,
+                side.sign * (outer + 0.3),
+                0 if side.sign > 0 else math.pi,
+                plan.kerb_m,
+            )
+            fence = roadside.fence(12.0, post)
+            street.stage.add_mesh("fence", fence, materials, "fence").matrix_world = _blender(
+                matrix
+            )
+        post = random.Random(post.random())
 
 
 def _clutter(street: Street, side: Side, put: Any) -> None:
@@ -648,6 +736,7 @@ def _light(street: Street, rng: random.Random) -> None:
 # Cameras
 
 
+PARK_CAMERAS = ("pedestrian", "pedestrian", "pedestrian", "robot", "drone")
 CAMERAS = ("car", "car", "car", "car", "pedestrian", "pedestrian", "pedestrian", "robot", "drone")
 GROUND = {"road", "pavement", "terrain", "sky"}
 
@@ -661,7 +750,10 @@ def find_views(street: Street, views: int, size: tuple[int, int]) -> list[View]:
     for _ in range(views * 40):
         if len(candidates) >= views * 4:
             break
-        kind = rng.choice(CAMERAS) if not wide else rng.choice(("car", "car", "car", "pedestrian"))
+        if street.plan.style == "park":
+            kind = rng.choice(PARK_CAMERAS)
+        else:
+            kind = rng.choice(CAMERAS if not wide else ("car", "car", "car", "pedestrian"))
         fov = rng.uniform(65, 100) if wide else rng.uniform(45, 95)
         matrix = _draw_pose(street, rng, kind)
         score = _score(street.stage, kind, matrix, fov, size)

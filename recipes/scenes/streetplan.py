@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-STYLES = {"urban": 5, "suburban": 4, "rural": 2, "industrial": 2}
+STYLES = {"urban": 5, "suburban": 4, "rural": 2, "industrial": 2, "park": 1.2, "carpark": 0.8}
 """Style of a street: its weight in the draw."""
 
 
@@ -77,7 +77,7 @@ class Side:
     setback_m: float
     """Distance between pavement and buildings."""
     use: str
-    """`blocks`, `houses`, `halls` or `open`."""
+    """`blocks`, `houses`, `halls`, `cars` (a car park) or `open` (grass and trees)."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,21 @@ class StreetPlan:
     """Moving cars in 100 m of a lane."""
     parked: float
     """Share of the parking places that are taken."""
+    crossing_m: tuple[float, float] | None = None
+    """Where a crossing road begins and ends along the street."""
     extent_m: tuple[float, float] = (-70.0, 130.0)
+
+    def in_crossing(self, s0: float, s1: float | None = None, pad_m: float = 1.5) -> bool:
+        """Whether a position, or a part of the street, is in the crossing road or close to it."""
+        if self.crossing_m is None:
+            return False
+        begin, end = self.crossing_m
+        return s0 < end + pad_m and (s0 if s1 is None else s1) > begin - pad_m
+
+    @property
+    def soft(self) -> bool:
+        """Whether the road has no kerbs and no pavements, but grass."""
+        return self.style in ("rural", "park")
 
     @property
     def half_road_m(self) -> float:
@@ -126,16 +140,22 @@ def plan_street(rng: random.Random) -> StreetPlan:
         phase_rad=u(0, 2 * math.pi),
     )
     lanes = rng.choice((1, 1, 1, 2)) if style in ("urban", "industrial") else 1
+    soft = style in ("rural", "park")
+    crossing = None
+    if style in ("urban", "suburban", "industrial") and rng.random() < 0.5:
+        begin = u(5, 60)
+        crossing = (begin, begin + u(6, 13))
     sides = tuple(_plan_side(rng, style, sign) for sign in (1, -1))
     return StreetPlan(
         style=style,
         course=course,
         lanes=lanes,
-        lane_m=u(2.6, 3.6),
-        kerb_m=u(0.08, 0.16),
+        lane_m=u(0.8, 1.8) if style == "park" else u(2.6, 3.6),
+        kerb_m=0.0 if soft else u(0.08, 0.16),
         sides=sides,  # type: ignore[arg-type]
-        traffic=rng.choice((0.0, 1.0, 2.0, 4.0)),
+        traffic=0.0 if style == "park" else rng.choice((0.0, 1.0, 2.0, 4.0)),
         parked=u(0.3, 0.95),
+        crossing_m=crossing,
     )
 
 
@@ -146,17 +166,17 @@ def _plan_side(rng: random.Random, style: str, sign: int) -> Side:
         "suburban": rng.choice(("houses", "houses", "houses", "open")),
         "rural": rng.choice(("open", "open", "houses")),
         "industrial": rng.choice(("halls", "halls", "blocks", "open")),
+        "park": "open",
+        "carpark": rng.choice(("cars", "cars", "halls")),
     }[style]
-    verge = {"urban": 0.15, "suburban": 0.4, "rural": 0.6, "industrial": 0.3}[style]
+    verge = {"urban": 0.15, "suburban": 0.4, "rural": 0.6, "industrial": 0.3}.get(style, 0.0)
     setback = {
-        "blocks": rng.choice((0.0, 0.0, 1.5)), "houses": u(3, 8), "halls": u(3, 14), "open": 0.0,
-    }[use]  # fmt: skip
-    parking = (
-        rng.random() < {"urban": 0.75, "suburban": 0.6, "rural": 0.1, "industrial": 0.5}[style]
-    )
+        "blocks": rng.choice((0.0, 0.0, 1.5)), "houses": u(3, 8), "halls": u(3, 14),
+    }.get(use, 0.0)  # fmt: skip
+    parking = {"urban": 0.75, "suburban": 0.6, "rural": 0.1, "industrial": 0.5}.get(style, 0.0)
     return Side(
         sign=sign,
-        parking_m=u(2.0, 2.5) if parking else 0.0,
+        parking_m=u(2.0, 2.5) if rng.random() < parking else 0.0,
         pavement_m=u(1.4, 4.5) if style == "urban" else u(1.2, 2.2),
         verge_m=u(0.8, 2.5) if rng.random() < verge else 0.0,
         setback_m=setback,
@@ -179,7 +199,7 @@ def plan_lots(rng: random.Random, plan: StreetPlan) -> list[Lot]:
     """Lots on both sides with gaps between them."""
     lots = []
     for side in plan.sides:
-        if side.use == "open":
+        if side.use in ("open", "cars"):
             continue
         s = plan.extent_m[0] + rng.uniform(0, 8)
         _, outer = plan.pavement_t(side)
@@ -189,6 +209,8 @@ def plan_lots(rng: random.Random, plan: StreetPlan) -> list[Lot]:
                 "houses": (rng.uniform(7, 14), rng.uniform(3, 9)),
                 "halls": (rng.uniform(18, 45), rng.uniform(5, 20)),
             }[side.use]
+            if plan.crossing_m and plan.in_crossing(s, s + width):
+                s = plan.crossing_m[1] + 1.6
             jitter = rng.uniform(-0.4, 0.4) if side.use == "houses" else 0.0
             depth = rng.uniform(8, 13)
             lots.append(
@@ -218,7 +240,7 @@ def plan_cars(rng: random.Random, plan: StreetPlan) -> list[CarPlace]:
         if side.parking_m:
             s = low + rng.uniform(0, 6)
             while s < high:
-                if rng.random() < plan.parked:
+                if rng.random() < plan.parked and not plan.in_crossing(s, pad_m=7):
                     t = side.sign * (
                         plan.half_road_m + side.parking_m - 1.05 + rng.uniform(-0.12, 0.08)
                     )
@@ -232,6 +254,28 @@ def plan_cars(rng: random.Random, plan: StreetPlan) -> list[CarPlace]:
             while plan.traffic and s < high:
                 cars.append(CarPlace(s, t + rng.gauss(0, 0.15), forward + rng.gauss(0, 0.02), True))
                 s += 11 + rng.expovariate(plan.traffic / 100)
+        if side.use == "cars":
+            cars += _plan_rows(rng, plan, side)
+    if plan.crossing_m:
+        begin, end = plan.crossing_m
+        for sign in (1, -1):
+            if rng.random() < 0.6:
+                s, t = (begin + end) / 2 + sign * (end - begin) / 4, rng.uniform(9, 40)
+                cars.append(CarPlace(s, rng.choice((-1, 1)) * t, sign * math.pi / 2, True))
+    return cars
+
+
+def _plan_rows(rng: random.Random, plan: StreetPlan, side: Side) -> list[CarPlace]:
+    """Three rows of a car park with an aisle between the first two."""
+    _, outer = plan.pavement_t(side)
+    cars = []
+    for t in (outer + 3.2, outer + 14.5, outer + 19.8):
+        for s in np.arange(-40, 80, 2.7):
+            if rng.random() < plan.parked:
+                yaw = rng.choice((-1, 1)) * math.pi / 2 + rng.gauss(0, 0.03)
+                cars.append(
+                    CarPlace(float(s), side.sign * t + rng.gauss(0, 0.15), yaw, moving=False)
+                )
     return cars
 
 
