@@ -67,6 +67,8 @@ def make_scene(spec: SceneSpec, views: int, library: Path, out: Path, **render: 
             shutil.rmtree(work)
         record["seconds"] = {"build": round(built_s, 1), "views": round(views_s, 1)}
         record["seconds"]["render"] = seconds
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        record["seconds"]["processor"] = round(usage.ru_utime + usage.ru_stime, 1)
     write_json(done_path(out, spec), record)
     return bool(record["frames"])
 
