@@ -257,6 +257,16 @@ def test_black_bodies_turn_from_red_to_white():
     assert kelvin_rgb(2700)[0] == 1
 
 
+def test_assets_of_both_splits_are_found(tmp_path):
+    pytest.importorskip("cv2")
+    from recipes.scenes.check import shared_assets
+
+    for seed, split, assets in ((0, "train", ["a", "b"]), (1, "val", ["b", "c"])):
+        record = {"split": split, "assets": assets, "frames": []}
+        write_json(done_path(tmp_path, SceneSpec("indoor", seed)), record)
+    assert shared_assets(tmp_path) == {"b"}
+
+
 def test_collect_writes_what_folder_reads(tmp_path):
     cv2 = pytest.importorskip("cv2")
     spec = next(s for s in scene_specs("street", 50, 0) if s.split == "val")

@@ -1,4 +1,4 @@
-"""Checks of depth: a plane of known depth, and reprojection between finished views."""
+"""Checks: depth on a known plane, reprojection between finished views, and held-out assets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from recipes.scenes.dataset import source_folder
+from recipes.scenes.dataset import DATASET, source_folder
 from recipes.scenes.plan import KINDS
 
 PLANE_TOLERANCE = 1e-5
@@ -19,10 +19,14 @@ REPROJECTION_TOLERANCE = 0.005
 
 
 def check_all(out: Path | None, scenes: int) -> int:
-    """Print the results of both checks; 0 if all are within tolerance."""
+    """Print the results of the checks; 0 if all are within tolerance."""
     worst = plane_error()
     print(f"plane: greatest relative error of z {worst:.1e} (tolerance {PLANE_TOLERANCE:.0e})")
     failed = worst > PLANE_TOLERANCE
+    if out:
+        shared = shared_assets(out)
+        print(f"hold-out: {len(shared)} assets are in train and val scenes {sorted(shared)[:5]}")
+        failed |= bool(shared)
     for kind in KINDS if out else ():
         meta_path = source_folder(out, kind) / "meta.json"
         if not meta_path.exists():
@@ -61,6 +65,15 @@ def plane_error() -> float:
     known = down > height_m / 15  # nearer than 15 m
     truth = height_m / np.where(known, down, 1)
     return float(np.abs(depth / truth - 1)[known].max())
+
+
+def shared_assets(out: Path) -> set[str]:
+    """Names of library files that scenes of both splits use, which must be none."""
+    used: dict[str, set[str]] = {"train": set(), "val": set()}
+    for path in (out / DATASET).glob("*/done/*.json"):
+        record = json.loads(path.read_text())
+        used[record["split"]].update(record["assets"])
+    return used["train"] & used["val"]
 
 
 def reprojection(meta_path: Path, scenes: int) -> tuple[list[float], list[float], int]:

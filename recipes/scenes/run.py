@@ -27,6 +27,7 @@ class RunConfig:
     kind: str = "mix"
     """`indoor`, `street`, `tabletop` or `mix`."""
     scenes: int = 400
+    """Number of scenes."""
     views: int = 8
     """Views of each scene."""
     seed: int = 0
