@@ -23,8 +23,8 @@ SIZES: dict[str, tuple[tuple[int, int], ...]] = {
     "tabletop": ((384, 288),),
 }
 """Width and height of the images in pixels; one entry is drawn for each scene."""
-SAMPLES = {"indoor": 4, "street": 6, "tabletop": 4}
-"""Samples a pixel. The denoiser does the rest; rooms cost three times as much a sample."""
+SAMPLES = {"indoor": 3, "street": 4, "tabletop": 3}
+"""Samples a pixel. The denoiser does the rest; rooms cost twice as much a sample."""
 VAL_ONE_IN = 9
 """One scene in about so many is for val."""
 
