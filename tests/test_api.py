@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 import scalefield as sf
 from scalefield import Anchors, InputError, MDEOutput, api, recover
 from scalefield.methods.median import Median
-from scalefield.recovery import Rejection
+from scalefield.report import Rejection
 
 RELATIVE = np.linspace(1, 3, 48).reshape(6, 8)
 ANCHORS = Anchors([0, 3, 7, 2], [0, 2, 5, 4], 2.5 * RELATIVE[[0, 2, 5, 4], [0, 3, 7, 2]])

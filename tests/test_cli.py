@@ -407,14 +407,17 @@ def test_torch_without_memory_is_a_sentence_and_other_errors_are_not_hidden(
         recover(*OWN)
 
 
-def test_help_answers_in_under_a_second():
-    assert min(timed_help() for _ in range(3)) < 1.0
-
-
-def timed_help() -> float:
-    """The processor's seconds, and not the clock's: the machine may be busy."""
-    start = sum(os.times()[2:4])  # of children that have ended
-    command = [sys.executable, "-m", "scalefield.cli", "recover", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+def test_help_of_recover_imports_no_torch():
+    """Help answers at once because it imports neither torch nor numpy."""
+    code = """
+import sys
+from scalefield.cli import main
+try:
+    main(["recover", "--help"])
+except SystemExit:
+    pass
+print([name for name in ("torch", "numpy", "scipy") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "--anchors" in done.stdout
-    return sum(os.times()[2:4]) - start
+    assert done.stdout.splitlines()[-1] == "[]"

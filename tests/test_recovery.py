@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from scalefield import Anchors, MDEOutput
-from scalefield.recovery import DEPTH_LIMITS, Recovery, Rejection, Warning
+from scalefield.recovery import DEPTH_LIMITS, Recovery
+from scalefield.report import Rejection, Warning
 
 
 def output(values: object, kind: str = "depth") -> MDEOutput:

@@ -87,12 +87,12 @@ def test_only_reachable_pixels_are_suggested():
         suggest_from(flat(), None, 1, reachable=np.zeros((3, 3), dtype=bool))
 
 
-def test_the_door_takes_a_map_of_one_s_own():
+def test_suggest_accepts_a_map_of_the_user():
     depth = flat().prediction.numpy()
     spots = sf.suggest(None, sf.Anchors([3], [4], [2.0]), 2, mde_depth=depth, kind="depth")
     assert all(0 < spot.removes < 1 and spot.std_log > 0 for spot in spots)
     assert all(spot.anchor is None for spot in spots)
-    with pytest.raises(InputError, match="nothing to look at"):
+    with pytest.raises(InputError, match="no input: give an image"):
         sf.suggest(None)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scalefield.mde.output import MDEOutput as MDEOutput
     from scalefield.methods import METHODS as METHODS
     from scalefield.recovery import Recovery as Recovery
-    from scalefield.recovery import Report as Report
+    from scalefield.report import Report as Report
     from scalefield.stream import Stream as Stream
 
 __version__ = "0.1.0"
@@ -32,7 +32,7 @@ _HOME = {
     "MDEOutput": "mde.output",
     "METHODS": "methods",
     "Recovery": "recovery",
-    "Report": "recovery",
+    "Report": "report",
     "Camera": "geometry.camera",
     "Live": "basis.realtime",
     "Stream": "stream",

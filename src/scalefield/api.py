@@ -18,7 +18,8 @@ from scalefield.errors import InputError
 from scalefield.inputs import relative_depth
 from scalefield.mde import MDE, Kind, MDEOutput
 from scalefield.methods import MethodLike, as_method, make_method, method_name
-from scalefield.recovery import FunctionMethod, Recovery, Rejection, Warning
+from scalefield.recovery import FunctionMethod, Recovery
+from scalefield.report import Rejection, Warning
 from scalefield.suggestion import Suggestion, suggest_from
 from scalefield.validation import plain_options
 

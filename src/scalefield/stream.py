@@ -26,7 +26,8 @@ from scalefield.methods.field import (
     spread,
     told,
 )
-from scalefield.recovery import Recovery, Rejection, Warning, without
+from scalefield.recovery import Recovery, without
+from scalefield.report import Rejection, Warning
 from scalefield.scene import Scene
 from scalefield.validation import require
 

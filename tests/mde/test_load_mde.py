@@ -1,5 +1,6 @@
 """`load_mde`: which name leads to which estimator."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -128,7 +129,10 @@ def test_everything_essential_works_without_any_extra_and_without_a_network(tmp_
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True, text=True, check=False,
-        env={"SCALEFIELD_WEIGHTS": str(tmp_path), "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+        env={
+            "SCALEFIELD_WEIGHTS": str(tmp_path), "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        },
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert "put https://huggingface.co/depth-anything/DA3-BASE" in result.stdout

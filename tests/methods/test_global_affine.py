@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scalefield import Anchors, InputError
 from scalefield.methods.global_affine import Global
-from scalefield.recovery import Fallback
+from scalefield.report import Fallback
 
 
 @pytest.mark.parametrize("kind", ["depth", "disparity"])

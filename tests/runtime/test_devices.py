@@ -38,13 +38,13 @@ def test_blocks_that_overlap_leave_what_they_found():
 
     def first() -> None:
         with one_thread():
-            both.wait(10)
-        first_left.wait(10)
+            both.wait(600)
+        first_left.wait(600)
 
     def second() -> None:
         with one_thread():
-            both.wait(10)
-            first_left.wait(10)
+            both.wait(600)
+            first_left.wait(600)
 
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(first), pool.submit(second)]:

@@ -22,7 +22,7 @@ from scalefield.alignment.uncertainty import (
 )
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Fallback
+from scalefield.report import Fallback
 
 MIN_RELATIVE_RANGE = 1e-6
 """Samples whose x differ by less than this fraction of the largest say nothing about a shift."""

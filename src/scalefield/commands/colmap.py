@@ -179,7 +179,7 @@ class _Recover:
         from scalefield.export.splatting import write_npy_depth
         from scalefield.geometry.exif import Orientation
         from scalefield.io import read_image
-        from scalefield.recovery import Warning
+        from scalefield.report import Warning
 
         path = self.images / frame.name
         image = read_image(path)  # upright, as estimators know the world

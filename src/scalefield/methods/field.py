@@ -35,7 +35,8 @@ from scalefield.kernel import Kernel, Points, Term
 from scalefield.mde.output import MDEOutput
 from scalefield.patchwork import Patchwork
 from scalefield.posterior import Posterior
-from scalefield.recovery import Fallback, Method, Recovery, Rejection, Warning
+from scalefield.recovery import Method, Recovery
+from scalefield.report import Fallback, Rejection, Warning
 from scalefield.runtime.devices import full_precision
 from scalefield.scene import Scene
 from scalefield.validation import from_json, require_choice

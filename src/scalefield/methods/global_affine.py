@@ -20,7 +20,8 @@ from scalefield.alignment.affine import (
 )
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Method, Recovery, Rejection
+from scalefield.recovery import Method, Recovery
+from scalefield.report import Rejection
 from scalefield.validation import require_choice
 
 Fit = Literal["least_squares", "ransac", "median_mad"]

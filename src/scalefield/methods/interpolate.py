@@ -16,7 +16,8 @@ from scalefield.alignment.affine import Samples
 from scalefield.alignment.nearest import nearest_points
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
-from scalefield.recovery import Fallback, Method, Recovery
+from scalefield.recovery import Method, Recovery
+from scalefield.report import Fallback
 from scalefield.validation import require_choice
 
 Linear = Literal["log_depth", "depth", "disparity"]

@@ -27,7 +27,8 @@ from scalefield.alignment.uncertainty import (
 )
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Fallback, Method, Recovery, Rejection
+from scalefield.recovery import Method, Recovery
+from scalefield.report import Fallback, Rejection
 from scalefield.validation import require, require_choice
 
 Bandwidth = Literal["paper", "adaptive"]

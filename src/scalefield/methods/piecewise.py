@@ -13,7 +13,8 @@ from torch import Tensor
 from scalefield.alignment.affine import Affine, Samples, curve_std, fit_affine, fit_ransac
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Fallback, Method, Recovery
+from scalefield.recovery import Method, Recovery
+from scalefield.report import Fallback
 from scalefield.validation import require, require_choice
 
 Variant = Literal["bins", "continuous"]

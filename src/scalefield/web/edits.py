@@ -28,7 +28,8 @@ from scalefield.methods import METHODS, Method, make_method
 from scalefield.methods.basis import anchor_embeddings, basis_std
 from scalefield.methods.field import Field, said, spread
 from scalefield.posterior import Posterior
-from scalefield.recovery import Recovery, Report, depth_limits, without
+from scalefield.recovery import Recovery, depth_limits, without
+from scalefield.report import Report
 from scalefield.suggestion import suggest_from
 from scalefield.web.sessions import Relative, Session
 from scalefield.web.uploads import Limits

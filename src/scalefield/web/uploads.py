@@ -117,10 +117,10 @@ def check_map_size(path: Path, data: bytes, limits: Limits) -> None:
 
 def exr_size(path: Path) -> tuple[int, int]:
     """Width and height from the header of an EXR."""
-    from scalefield.io.exr import exr_unheard, import_openexr
+    from scalefield.io.exr import import_openexr, quiet_openexr
 
     try:
-        with exr_unheard(), import_openexr().File(str(path), header_only=True) as file:
+        with quiet_openexr(), import_openexr().File(str(path), header_only=True) as file:
             (left, top), (right, bottom) = file.header()["dataWindow"]
     except (RuntimeError, ValueError, TypeError, KeyError) as e:
         raise InputError(f"the depth file is not a readable EXR file ({one_line(e)})") from None
