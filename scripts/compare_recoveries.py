@@ -23,7 +23,8 @@ TOLERANCE = 1e-6
 COUNTS = (1, 2, 3, 5, 12, 100, 1000, 6000)
 VARIANTS = (
     ("basis", {}), ("basis", {"k": 8}), ("field", {}), ("global", {}),
-    ("global", {"fit": "ransac"}), ("global", {"fit": "median_mad"}), ("piecewise", {}), ("piecewise", {"variant": "continuous"}),
+    ("global", {"fit": "ransac"}), ("global", {"fit": "median_mad"}), ("piecewise", {}),
+    ("piecewise", {"variant": "continuous"}),
     ("lwlr", {}), ("lwlr", {"bandwidth": "adaptive", "drop_outliers": True}), ("grid", {}),
     ("region", {}), ("region", {"strict": True}), ("knn", {}), ("median", {}), ("interpolate", {}),
     ("log_kernel", {}),

@@ -35,10 +35,10 @@ from scalefield.runtime.signals import graceful_shutdown
 
 
 class Command(Protocol):
-    """Modules of commands import nothing heavy at the top, so that --help answers at once."""
+    """A command of the command line. Its module imports nothing heavy, so that --help is fast."""
 
     def run(self) -> int | None:
-        """Do the work; the value is the exit code, None for success."""
+        """Run the command; returns the exit code, None for success."""
         ...
 
 
@@ -104,13 +104,13 @@ def _run(args: list[str] | None) -> int:
 
 
 def _lacks_memory(error: Exception) -> bool:
-    """Torch says it in words on a CPU, and by an error of its own on a GPU."""
+    """Whether an error means a lack of memory: torch has no common class for it on CPU and GPU."""
     by_name = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return by_name or "can't allocate memory" in str(error)
 
 
 def _keep_streams() -> None:
-    """Somebody may have closed them, or set an alphabet that does not know our letters."""
+    """Make stdout and stderr usable if they are closed or cannot encode every character."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

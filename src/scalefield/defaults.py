@@ -1,4 +1,4 @@
-"""What `recover` uses when nothing else is said; here, because reading it must cost no import."""
+"""Default names of `recover`, in a module that imports nothing."""
 
 MDE_NAME = "lite"
 METHOD_NAME = "field"

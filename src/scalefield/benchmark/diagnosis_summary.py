@@ -33,10 +33,10 @@ from scalefield.runtime.provenance import provenance
 
 
 def summarise(images: Sequence[ImageDiagnosis]) -> dict[str, Any]:
-    """The pooled analysis as plain values, ready for JSON.
+    """The pooled analysis as plain values for JSON.
 
-    The unit, which is the mean scale of all images, is no error of an MDE that claims none; it is
-    told apart and no part of the shares.
+    The mean scale of all images is the unit of the MDE and no error of a relative MDE; it is
+    reported separately and not part of the shares.
     """
     unit = float(np.mean([image.scale for image in images]))
     squares = [_with_scale(image, unit) for image in images]

@@ -20,36 +20,36 @@ from scalefield.labelling.rules import Rules
 class LabelCommand:
     """Make depth labels for many images with anchors, and decide which to keep.
 
-    Takes a folder (KEY.jpg beside KEY.anchors.csv, .npz or .png), a .csv list with the columns
-    image and anchors, or tar shards of such pairs. Writes KEY.npz and KEY.json for each, or a tar
-    for each tar, and labels.jsonl with every verdict. A second run goes on where one was stopped;
-    a bad image is named and passed over, and the exit code is then 1.
+    The source is a folder (KEY.jpg beside KEY.anchors.csv, .npz or .png), a .csv list with the
+    columns image and anchors, or tar shards of such pairs. Writes KEY.npz and KEY.json for each
+    image, or a tar for each tar, and labels.jsonl with all records. A second run continues an
+    interrupted one. A bad image is named and skipped, and the exit code is then 1.
     """
 
     source: tyro.conf.Positional[Path]
     """Folder, .csv list, .tar, or a folder of .tar files."""
     out: Path
-    """Where labels go; a folder holds those of one configuration."""
+    """Output folder; it holds the labels of one configuration."""
     mde: Annotated[str, tyro.conf.arg(metavar="NAME")] = MDE_NAME
-    """The depth estimator; `scalefield models` lists the names."""
+    """Depth estimator by name; `scalefield models` lists the names."""
     method: Annotated[str, tyro.conf.arg(metavar="NAME")] = METHOD_NAME
-    """How depth is recovered; `scalefield methods` lists the names."""
+    """Method by name; `scalefield methods` lists the names."""
     option: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=VALUE")
     ] = ()
-    """An option of the method; may be repeated."""
+    """Option of the method; may be repeated."""
     device: str = "cpu"
-    """cpu, cuda, cuda:1, …"""
+    """Device of the estimator: cpu, cuda, cuda:1, …"""
     batch: int = 1
-    """Images that are read together, and estimated together where they have one size; for a GPU."""
+    """Images read together, and estimated together if they have the same size; for GPUs."""
     workers: int = os.cpu_count() or 1
-    """Processes, or Ray's actors; 1 for a GPU that one process fills."""
+    """Number of processes or Ray actors; 1 for a GPU that one process fills."""
     cluster: Literal["local", "ray"] = "local"
-    """local is this machine; ray the Ray cluster that is connected, with a shared file system."""
+    """local: this machine. ray: the connected Ray cluster, with a shared file system."""
     rules: Annotated[Rules, tyro.conf.arg(name="")] = field(default_factory=Rules)
 
     def run(self) -> int:
-        """Label, and say how many, how fast, and why not."""
+        """Label the images and print a summary."""
         from tqdm import tqdm
 
         from scalefield.labelling.labeller import LabelConfig, Labeller

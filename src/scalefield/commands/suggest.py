@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SuggestCommand:
-    """Name the pixels that are worth measuring next, or the anchors that are worth keeping."""
+    """Print the pixels to measure next, or the anchors to keep."""
 
     image: Annotated[Path, tyro.conf.Positional]
     """The photograph."""
     anchors: Path | None = None
-    """What is measured already, if anything: .csv, .npz or a sparse 16-bit .png."""
+    """Existing anchors: .csv, .npz or a sparse 16-bit .png."""
     n: int = 3
-    """How many pixels to name."""
+    """Number of pixels."""
     mde: Annotated[
         str | None,
         tyro.conf.arg(metavar="NAME", help=f"The depth estimator; {MDE_NAME} if none is named."),
     ] = None
     depth: Path | None = None
-    """A relative depth map of your own instead."""
+    """Your own relative depth map instead of an MDE."""
     kind: Literal["depth", "disparity"] | None = None
-    """Whether that map grows with distance (depth) or falls with it (disparity)."""
+    """Kind of --depth: depth grows with distance, disparity falls with it."""
     depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Which array of an .npz, or channel of an .exr, --depth means."""
+    """Name of the array of an .npz, or of the channel of an .exr, given as --depth."""
     resize: bool = False
-    """Allow a --depth of another size to be scaled to the image."""
+    """Allow resizing a --depth of another size to the image."""
     anchor_units: Annotated[float | None, tyro.conf.arg(metavar="PER_METRE")] = None
     """Units per metre of anchors in a .png: 1000 for millimetres, 256 for KITTI, 5000 for TUM."""
     reachable: Path | None = None
-    """An image that is white where a measurement is possible."""
+    """Image that is white where a measurement is possible."""
     among: Path | None = None
-    """Choose among these anchors instead, and name the best of them by number."""
+    """Select among these anchors instead, and print the best ones by number."""
 
     def run(self) -> None:
         """Print a line for each pixel, best first."""
@@ -72,7 +72,7 @@ class SuggestCommand:
             )
 
     def check(self) -> None:
-        """Refuse flags that contradict one another before anything is loaded."""
+        """Refuse contradictory flags before anything is loaded."""
         if self.depth is not None and self.mde is not None:
             raise InputError("--depth brings your own map and --mde makes one; give one of them")
         if self.depth is None and (self.depth_key or self.resize):
@@ -82,7 +82,7 @@ class SuggestCommand:
             raise InputError("--anchor-units is for anchors in a .png, and none is given")
 
     def read(self, path: Path | None) -> Anchors | None:
-        """The anchors of a file, if one is named."""
+        """The anchors of a file, or None."""
         from scalefield.anchors import Anchors
 
         if path is None:
@@ -91,5 +91,5 @@ class SuggestCommand:
 
 
 def is_png(path: Path) -> bool:
-    """Whether a file holds anchors without units of their own."""
+    """Whether a file is a PNG, which holds anchors without units."""
     return path.suffix.lower() == ".png"

@@ -1,4 +1,4 @@
-"""A plain folder of frames, so that any other data joins with no code."""
+"""A plain folder layout, to use any other data without code."""
 
 from __future__ import annotations
 

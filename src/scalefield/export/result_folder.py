@@ -1,4 +1,4 @@
-"""What `scalefield recover` leaves behind: four files, and a few lines for a person."""
+"""The output folder of `scalefield recover`, and its summary as text."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def write_outputs(
 
 
 def maps_of(recovery: Recovery) -> dict[str, np.ndarray]:
-    """Every map that a recovery in numpy has, by its name."""
+    """Every map of a recovery in numpy, by its name."""
     fields = {f.name: getattr(recovery, f.name) for f in dataclasses.fields(recovery)}
     return {name: each for name, each in fields.items() if isinstance(each, np.ndarray)}
 
 
 def in_words(std_log: float) -> str:
-    """A standard deviation of log-depth for a person."""
+    """A standard deviation of log-depth as a percentage or a factor."""
     if std_log < 1:
         return f"±{100 * math.expm1(std_log):.0f} %"
     return f"a factor of {math.exp(min(std_log, 700)):.2g}"  # per cent say nothing any more
 
 
 def summary(recovery: Recovery) -> str:
-    """A few lines for a person: what was used, how well it fits, what to doubt."""
+    """A summary in a few lines: what was used, how well it fits, warnings."""
     report, depth_m = recovery.report, recovery.depth_m[np.isfinite(recovery.depth_m)]
     source = "a map of your own" if report.model == "array" else report.model
     low, middle, high = np.percentile(depth_m, (0, 50, 100))

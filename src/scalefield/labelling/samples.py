@@ -1,4 +1,4 @@
-"""Where samples lie: a folder, a list, or tar shards; all read in the same way."""
+"""Samples to label, from a folder, a list or tar shards."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png")
 
 @dataclass(frozen=True)
 class Piece:
-    """A file, or a file's place inside a tar, which is read without its neighbours."""
+    """A file, or a member of a tar file, which is read without the other members."""
 
     path: Path
     name: str = ""
-    """Of the tar's member; empty for a file of its own."""
+    """Name of the tar's member; empty for a plain file."""
     offset: int = 0
     size: int = 0
 
@@ -36,7 +36,7 @@ class Piece:
 
     @contextmanager
     def as_file(self) -> Iterator[Path]:
-        """The piece as a path for the package's readers; their complaints name the piece."""
+        """A path with the content of the piece; error messages name the piece instead."""
         if not self.name:
             yield self.path
             return
@@ -72,7 +72,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Job:
-    """Samples that are labelled, and marked as done, together."""
+    """Samples that are labelled together, and complete together."""
 
     name: str
     samples: tuple[Sample, ...]
@@ -81,11 +81,11 @@ class Job:
 
 
 def find_jobs(source: Path) -> tuple[list[Job], list[str]]:
-    """What there is to label, in order, and the keys of images without anchors.
+    """The jobs of a source, in order, and the keys of images without anchors.
 
     A folder has KEY.jpg (or another image) beside KEY.anchors.csv (.npz, .png), and is searched
-    to the bottom. A list is a .csv with the columns image and anchors, relative to itself. Tar
-    shards (one file, or all in a folder that has any) hold the same pairs as a folder.
+    recursively. A list is a .csv with the columns image and anchors, relative to itself. Tar shards
+    (one file, or all in a folder that has any) contain the same pairs as a folder.
     """
     if source.suffix == ".csv":
         return _from_list(source)
@@ -102,7 +102,7 @@ def find_jobs(source: Path) -> tuple[list[Job], list[str]]:
 
 
 def in_batches(jobs: Sequence[Job], batch: int) -> list[Job]:
-    """The same work, with single samples joined so that an estimator sees several at once."""
+    """The same jobs, with single samples joined so that an estimator gets several at once."""
     shards = [job for job in jobs if job.shard]
     samples = [sample for job in jobs if not job.shard for sample in job.samples]
     parts = (tuple(samples[i : i + batch]) for i in range(0, len(samples), batch))
@@ -110,7 +110,7 @@ def in_batches(jobs: Sequence[Job], batch: int) -> list[Job]:
 
 
 def _pairs(where: Path, pieces: dict[str, Piece]) -> tuple[list[Sample], list[str]]:
-    """Images with the anchors of the same key, and the keys of images that have none."""
+    """Images with the anchors of the same key, and the keys of images without anchors."""
     samples: dict[str, Sample] = {}
     lonely = []
     for name, piece in pieces.items():

@@ -27,35 +27,36 @@ from scalefield.mde.output import Kind
 from scalefield.mde.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 
 MOST_SIDE = 8192
-"""Pixels along a side of a network's input; a mistyped size shall not fill the memory."""
+"""Largest number of pixels along a side of a network's input; larger sizes are probably
+mistyped."""
 
 
 @dataclass(frozen=True)
 class OnnxConfig:
-    """What an ONNX file does not say about itself."""
+    """Description of an ONNX file: what the file itself does not state."""
 
     kind: Kind
     """Whether the output is depth or disparity."""
     size: tuple[int, int]
     """Height and width that the image is fitted to."""
     fit: Literal["inside", "least", "native"] = "least"
-    """How, where the network takes any size; see `Preprocess`."""
+    """How the image is fitted, for networks that accept any size; see `Preprocess`."""
     multiple: int = 1
-    """Sides must be multiples of this, where the network takes any size."""
+    """Sides are multiples of this, for networks that accept any size."""
     dynamic: bool = False
-    """Take any size, though the file may state a fixed one; without it images are stretched."""
+    """Accept any size, even if the file states a fixed one; otherwise images are stretched."""
     mean: tuple[float, float, float] = IMAGENET_MEAN
     """Subtracted from RGB in 0 … 1."""
     std: tuple[float, float, float] = IMAGENET_STD
     """Divided by after that; 1/255 for networks that want 0 … 255."""
     output: str | None = None
-    """The output that is the prediction; the first where it is not said."""
+    """Name of the output with the prediction; by default the first."""
     features: str | None = None
-    """The value inside the graph that is F."""
+    """Name of the value inside the graph that is F."""
     confidence: str | None = None
-    """The output that is the confidence."""
+    """Name of the output with the confidence."""
     name: str | None = None
-    """A name for records; that of the file where it is not said."""
+    """Name for records; by default that of the file."""
 
     @property
     def preprocess(self) -> Preprocess:

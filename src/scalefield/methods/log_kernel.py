@@ -1,4 +1,4 @@
-"""Gaussian smoothing of the anchors' log-ratios: in no paper, and hard to beat with many."""
+"""Gaussian smoothing of the anchors' log-ratios (Nadaraya–Watson regression)."""
 
 from __future__ import annotations
 
@@ -28,17 +28,16 @@ from scalefield.report import Fallback
 from scalefield.validation import require
 
 SMALLEST_SUM = 1e-290
-"""Total weights below this have lost digits to float64's underflow."""
+"""Total weights below this have lost precision to float64's underflow."""
 
 
 @dataclass(frozen=True)
 class LogKernel(Method):
     """The anchors' log-ratios smoothed over the image with a Gaussian as wide as their spacing.
 
-    At a pixel q, ℓ = Σ w_i y_i / Σ w_i with w_i = exp(−‖q − a_i‖² / (2b²)), which minimises
-    Σ w_i (ℓ − y_i)²; y_i are the log-ratios of Eq. anchor_targets. Far from all anchors this
-    tends to the nearest one's y, and where every weight underflows (37 bandwidths away) it is
-    set to just that.
+    At a pixel q, ℓ = Σ w_i y_i / Σ w_i with w_i = exp(−‖q − a_i‖² / (2b²)), which minimises Σ w_i
+    (ℓ − y_i)²; y_i are the log-ratios of Eq. anchor_targets. Far from all anchors ℓ tends to the
+    nearest anchor's y. Where every weight underflows (37 bandwidths away) it is set to that value.
     """
 
     bandwidth_px: float | None = None

@@ -1,4 +1,4 @@
-"""`scalefield report`: results in; tables, figures and a page to look at out."""
+"""`scalefield report`: tables, figures and an HTML page from results."""
 
 from __future__ import annotations
 

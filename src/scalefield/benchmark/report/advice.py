@@ -1,4 +1,4 @@
-"""A diagnosis in words: what an MDE's error is made of, and what would remove it."""
+"""A diagnosis as text: the parts of an MDE's error, and what would remove them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scalefield.benchmark.diagnosis import DEPTH_PARTS, REGION_CELLS, REGION_PAR
 from scalefield.benchmark.diagnosis_summary import worst
 
 RARE = 1e-3
-"""Bins with a smaller share of the pixels are about those pixels alone, and not spoken of."""
+"""Bins with a smaller share of the pixels are not mentioned."""
 
 
 def overview(diagnosis: dict[str, Any]) -> str:

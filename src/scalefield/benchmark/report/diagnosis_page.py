@@ -1,4 +1,4 @@
-"""A diagnosis as one HTML page that needs nothing beside itself."""
+"""A diagnosis as one self-contained HTML page."""
 
 from __future__ import annotations
 
