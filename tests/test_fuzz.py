@@ -25,14 +25,14 @@ def cases_of(target: Target) -> int:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=[t.name for t in TARGETS])
-def test_only_our_own_errors_come_out(target, tmp_path):
+def test_fuzz_only_our_own_errors_come_out(target, tmp_path):
     tally = run_cases(target, cases_of(target), SEED, save=tmp_path)
     assert tally.failures == {}
     assert tally.accepted + tally.refused == cases_of(target)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=[t.name for t in TARGETS])
-def test_what_is_damaged_was_whole(target, tmp_path):
+def test_fuzz_what_is_damaged_was_whole(target, tmp_path):
     """A seed that is refused from the start would let every case off."""
     contents = target.seeds(tmp_path)
     assert contents
@@ -48,7 +48,7 @@ def test_overdue_is_a_matter_of_seconds():
 
 
 @given(st.binary(max_size=250))
-def test_recover_gives_depth_or_a_sentence(data):
+def test_fuzz_recover_gives_depth_or_a_sentence(data):
     with suppress(InputError):
         check_call(data)
 
@@ -57,7 +57,7 @@ def planted(read, *seeds: bytes) -> Target:
     return Target("planted", lambda folder: seeds or (b"header 12 34",), read)
 
 
-def test_a_planted_error_is_found_and_saved(tmp_path):
+def test_fuzz_planted_error_is_found_and_saved(tmp_path):
     def read(path):
         if b"nan" in path.read_bytes():
             raise KeyError("planted")
@@ -72,7 +72,7 @@ def test_a_planted_error_is_found_and_saved(tmp_path):
     assert verdict(target, saved).found == what
 
 
-def test_the_same_seed_gives_the_same_cases(tmp_path):
+def test_fuzz_same_seed_gives_the_same_cases(tmp_path):
     seen: list[bytes] = []
     target = planted(lambda path: seen.append(path.read_bytes()))
     runs = []
@@ -83,7 +83,7 @@ def test_the_same_seed_gives_the_same_cases(tmp_path):
     assert runs[0] == runs[1] != runs[2]
 
 
-def test_a_refusal_must_be_one_sentence(tmp_path):
+def test_fuzz_refusal_must_be_one_sentence(tmp_path):
     (tmp_path / "file").write_bytes(b"")
 
     def say(text):

@@ -67,22 +67,22 @@ def main(args: list[str] | None = None) -> int:
     """Run the command line; bad input is one sentence on stderr and exit code 2."""
     _keep_streams()
     with warnings.catch_warnings():
-        warnings.showwarning = _say  # a sentence, as errors are, and not a line of our source
+        warnings.showwarning = _print_warning  # the message without a line of source
         try:
             with graceful_shutdown():
                 return _run(args)
         except (InputError, MissingExtra) as e:
             return _end(e, 2)
-        except BrokenPipeError:  # the reader left, as `head` does; say nothing when flushing either
+        except BrokenPipeError:  # the reader ended early, as `head` does; print nothing more
             _mute()
             return 0
-        except OSError as e:  # the system's own sentence: a full disk behind stdout, a lost folder
+        except OSError as e:  # for example a full disk behind stdout, or a removed folder
             _mute()
             return _end(f"{e.filename}: {e.strerror}" if e.filename else e, 1)
         except (MemoryError, RuntimeError) as e:
             if not _lacks_memory(e):
                 raise
-            return _end("this machine has not enough memory for that", 1)
+            return _end("not enough memory on this machine", 1)
         except KeyboardInterrupt:
             return _end("interrupted", 128 + signal.SIGINT)
 
@@ -100,7 +100,7 @@ def _run(args: list[str] | None) -> int:
         )
         return command.run() or 0
     finally:
-        sys.stdout.flush()  # here, where something can still be said about it
+        sys.stdout.flush()  # here, where an error can still be reported
 
 
 def _lacks_memory(error: Exception) -> bool:
@@ -120,17 +120,21 @@ def _keep_streams() -> None:
 
 
 def _mute() -> None:
-    with suppress(io.UnsupportedOperation):  # a stdout that is no file needs no muting
+    with suppress(io.UnsupportedOperation):  # stdout may have no file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _end(said: object, code: int) -> int:
-    print(f"scalefield: {one_line(said, 2000)}", file=sys.stderr)
+def _end(message: object, code: int) -> int:
+    print(f"scalefield: {one_line(message, 2000)}", file=sys.stderr)
     return code
 
 
-def _say(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-    if category.__module__.startswith("scalefield"):  # other libraries speak to programmers
+def _print_warning(
+    message: Warning | str, category: type[Warning], *_: object, **__: object
+) -> None:
+    if category.__module__.startswith(
+        "scalefield"
+    ):  # warnings of other libraries are for programmers
         print(f"scalefield: {message}", file=sys.stderr)
 
 

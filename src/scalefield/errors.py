@@ -7,8 +7,8 @@ class InputError(ValueError):
 
 def one_line(error: object, most: int = 200) -> str:
     """The text of an error, or any text, as one line of at most `most` characters."""
-    said = " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())
-    return said if len(said) <= most else f"{said[:most]}…"
+    text = " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 class Notice(UserWarning):

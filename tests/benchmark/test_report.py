@@ -327,7 +327,7 @@ def test_commands_say_what_they_want(tmp_path, capsys) -> None:
     assert main([*command, "--range", "kitti:1,2"]) == 2
     assert "--range must be SOURCE=NEAR,FAR" in capsys.readouterr().err
     assert main([*command, "--range", "*=1,2", "--shard", "first"]) == 2
-    assert "--shard wants i/n" in capsys.readouterr().err
+    assert "--shard must be i/n" in capsys.readouterr().err
     assert main(["evaluate", "--root", "nowhere", "--out", "o", "--mde", "lite"]) == 2
     assert "nowhere: no such folder" in capsys.readouterr().err
 

@@ -80,7 +80,7 @@ def test_a_folder_gives_a_label_and_a_verdict_for_each(folder, tmp_path, capsys)
     np.testing.assert_array_equal(np.load(out / "p3.npz")["depth_m"], direct.depth_m)
 
 
-def test_lists_shards_and_batches_give_the_same_labels(folder, tmp_path):
+def test_label_lists_shards_and_batches_give_the_same_labels(folder, tmp_path):
     assert run(folder, tmp_path / "plain", *GENEROUS) == 0
     expected = {key: np.load(tmp_path / "plain" / f"{key}.npz")["depth_m"] for key in KEYS}
 
@@ -110,7 +110,7 @@ def test_lists_shards_and_batches_give_the_same_labels(folder, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "p1.npz")["depth_m"], expected["p1"], rtol=1e-4)
 
 
-def test_bad_images_are_named_and_passed_over(folder, tmp_path, capsys):
+def test_label_bad_images_are_named_and_passed_over(folder, tmp_path, capsys):
     (folder / "p0.png").write_bytes(b"nothing")
     (folder / "p1.anchors.npz").unlink()
     (folder / "p2.anchors.npz").unlink()
@@ -135,7 +135,9 @@ def test_bad_images_are_named_and_passed_over(folder, tmp_path, capsys):
         assert "p0.npz" not in tar.getnames()
 
 
-def test_a_second_run_does_only_the_rest_and_other_settings_are_refused(folder, tmp_path, capsys):
+def test_label_second_run_does_only_the_rest_and_other_settings_are_refused(
+    folder, tmp_path, capsys
+):
     out = tmp_path / "out"
     assert run(folder, out, *GENEROUS) == 0
     whole = content(out)
@@ -222,7 +224,7 @@ RULES = Rules(max_error=10.0, min_in_range=0.0, max_std_log=10.0)
 CONFIG = LabelConfig("lite", "global", rules=RULES)
 
 
-def test_a_deadly_image_costs_itself_and_no_other(folder, tmp_path, helper):
+def test_label_deadly_image_costs_itself_and_no_other(folder, tmp_path, helper):
     work = find_jobs(folder)[0]
     label(work, CONFIG, tmp_path / "expected")
     out, mark = tmp_path / "out", tmp_path / "mark"
@@ -237,7 +239,7 @@ def test_a_deadly_image_costs_itself_and_no_other(folder, tmp_path, helper):
     assert content(out) == content(tmp_path / "expected")
 
 
-def test_ray_labels_all_though_a_worker_is_killed(folder, tmp_path, helper):
+def test_label_ray_labels_all_though_a_worker_is_killed(folder, tmp_path, helper):
     ray = pytest.importorskip("ray")
     work = find_jobs(folder)[0]
     label(work, CONFIG, tmp_path / "expected")
@@ -351,7 +353,7 @@ def test_rules_that_cannot_be_meant_are_refused(folder, tmp_path, capsys, flag, 
     assert not (tmp_path / "out").exists()
 
 
-def test_without_ray_nothing_is_written(folder, tmp_path, capsys, monkeypatch):
+def test_label_without_ray_nothing_is_written(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert run(folder, tmp_path / "out", "--cluster", "ray") == 2
     assert "pip install 'scalefield[ray]'" in capsys.readouterr().err
@@ -380,7 +382,7 @@ def test_wrong_anchors_are_rejected_and_counted(folder, tmp_path, capsys):
     assert (out / "p0.npz").is_file()  # rejected is not lost
 
 
-def test_sources_that_are_none_are_refused(folder, tmp_path):
+def test_label_sources_that_are_none_are_refused(folder, tmp_path):
     with pytest.raises(InputError, match=r"wanted a folder, a \.csv list or a \.tar shard"):
         find_jobs(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
@@ -424,7 +426,7 @@ def test_uncertainty_is_kept_with_the_label_and_judged(folder, tmp_path):
 
 
 @pytest.mark.parametrize("own", ["p0.json", "p0.npz", "more/p5.json"])
-def test_files_that_are_no_labels_are_left_alone(folder, capsys, own):
+def test_label_files_that_are_no_labels_are_left_alone(folder, capsys, own):
     """Annotations of other tools lie beside the images, under the names that labels have."""
     (folder / own).write_text('{"mine": 1}')
     before = content(folder)
@@ -434,7 +436,7 @@ def test_files_that_are_no_labels_are_left_alone(folder, capsys, own):
     assert not (folder / "label.json").exists()
 
 
-def test_shards_are_never_written_over(folder, tmp_path, capsys):
+def test_label_shards_are_never_written_over(folder, tmp_path, capsys):
     pack(folder, tmp_path / "s.tar")
     before = (tmp_path / "s.tar").read_bytes()
     assert run(tmp_path / "s.tar", tmp_path) == 2
@@ -442,7 +444,7 @@ def test_shards_are_never_written_over(folder, tmp_path, capsys):
     assert (tmp_path / "s.tar").read_bytes() == before
 
 
-def test_names_that_the_run_needs_are_refused(folder, tmp_path, capsys):
+def test_label_names_that_the_run_needs_are_refused(folder, tmp_path, capsys):
     for suffix in (".png", ".anchors.npz"):
         shutil.copy(folder / f"p0{suffix}", folder / f"label{suffix}")
     assert run(folder, tmp_path / "out") == 2
@@ -453,7 +455,7 @@ def test_names_that_the_run_needs_are_refused(folder, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_record_of_others_is_named(folder, tmp_path, capsys):
+def test_label_record_of_others_is_named(folder, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(folder, out, *GENEROUS) == 0
     for record in ('{"mine": 1}', "[]", "3"):
@@ -462,7 +464,7 @@ def test_a_record_of_others_is_named(folder, tmp_path, capsys):
         assert "the record of p0 is not that of a label" in capsys.readouterr().err
 
 
-def test_an_image_is_listed_once(folder, capsys):
+def test_label_image_is_listed_once(folder, capsys):
     lines = ["image,anchors", "p0.png,p0.anchors.npz", "p0.png,p1.anchors.npz"]
     (folder / "l.csv").write_text("\n".join(lines))
     with pytest.raises(InputError, match="line 3: p0 is in the list already"):

@@ -26,7 +26,7 @@ def test_everything_promised_is_shipped():
         assert "non-commercial" in (WEIGHTS / name / "README.md").read_text()
 
 
-def test_the_field_is_the_weighted_sum_of_the_maps_it_shows():
+def test_basis_field_is_the_weighted_sum_of_the_maps_it_shows():
     mde_output = stepped_ramp()
     anchors = random_anchors(mde_output.shape, 12)
     recovery = Basis()(mde_output, anchors)
@@ -71,7 +71,7 @@ def test_scaling_the_anchors_or_the_map_does_what_it_should(scale):
     torch.testing.assert_close(Basis()(other_unit, anchors).depth_m, plain, rtol=1e-3, atol=0)
 
 
-def test_one_anchor_is_met_and_scales_the_map():
+def test_basis_one_anchor_is_met_and_scales_the_map():
     mde_output = stepped_ramp()
     recovery = Basis()(mde_output, Anchors([10], [20], [3.0]))
     ratio = recovery.depth_m / mde_output.mde_depth
@@ -80,7 +80,7 @@ def test_one_anchor_is_met_and_scales_the_map():
 
 
 @pytest.mark.parametrize("k", [8, 30, 50])
-def test_the_number_of_maps_can_be_chosen(k):
+def test_basis_number_of_maps_can_be_chosen(k):
     mde_output = stepped_ramp()
     recovery = Basis(k=k)(mde_output, random_anchors(mde_output.shape, 10))
     assert recovery.weights.shape == (k,)
@@ -112,7 +112,7 @@ def test_features_are_used_where_their_generator_is_asked_for():
         with_features(foreign, anchors)
 
 
-def test_maps_are_made_once_for_an_output():
+def test_basis_maps_maps_are_made_once_for_an_output():
     mde_output = stepped_ramp()
     generator = load_generator("basis-depth-k8")
     first = basis_maps(generator, mde_output)
@@ -120,7 +120,7 @@ def test_maps_are_made_once_for_an_output():
     assert basis_maps(generator, stepped_ramp()) is not first
 
 
-def test_the_paper_s_words_are_available():
+def test_basis_paper_s_words_are_available():
     mde_output = stepped_ramp()
     anchors = random_anchors(mde_output.shape, 10)
     literal = Basis(ridge=LITERAL)(mde_output, anchors)
@@ -132,6 +132,6 @@ def test_an_unknown_generator_is_named():
         Basis(generator="nothing")(stepped_ramp(), Anchors([0], [0], [1.0]))
 
 
-def test_a_number_of_maps_that_does_not_ship_is_refused_at_once(as_users_run_it):
+def test_basis_number_of_maps_that_does_not_ship_is_refused_at_once(as_users_run_it):
     with pytest.raises(InputError, match="k must be one of 8, 30, 50, found 7"):
         Basis(k=7)  # type: ignore[arg-type]

@@ -134,7 +134,7 @@ def _curve(images: Sequence[ImageDiagnosis], depth: Shared) -> list[dict[str, An
     rows = []
     for knot, value, each in zip(KNOTS.tolist(), common.tolist(), own.T, strict=True):
         known = each[np.isfinite(each)]
-        if len(known) <= len(images) // 20:  # these few images would speak for all
+        if len(known) <= len(images) // 20:  # too few images
             continue
         low, median, high = np.quantile(known, [0.1, 0.5, 0.9]).tolist()
         rows.append(

@@ -130,7 +130,7 @@ def aggregate(scores: Scores, group: str) -> list[dict[str, Any]]:
             }
             for kind, metric in VALUES:
                 values = scores.values[kind, metric][chosen, m, c]
-                if np.isfinite(values).any():  # not every method says how sure it is
+                if np.isfinite(values).any():  # not every method has a std_log
                     mean, interval = float(np.nanmean(values)), resampling.interval(values)
                     cell.setdefault(kind, {})[metric] = _triple(mean, interval)
             cells.append(cell)

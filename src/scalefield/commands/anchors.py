@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from scalefield.commands.data import Intrinsics
 from scalefield.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
 
     from scalefield.anchors import Anchors
     from scalefield.geometry.camera import Camera
-
-Intrinsics = Annotated[
-    tuple[float, float, float, float] | None, tyro.conf.arg(metavar="FX FY CX CY")
-]
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ class AnchorsCommand:
         }
         for flag, value in of_depth.items():
             if self.points and value is not None:
-                raise InputError(f"{flag} speaks of a --depth FILE; --points are in metres")
+                raise InputError(f"{flag} applies only to --depth FILE; --points are in metres")
         if self.depth_key is not None and str(self.depth).lower().endswith(".png"):
             raise InputError(f"--depth-key is for .npz and .exr; {self.depth} holds one map")
         if self.extrinsics and self.pose:
@@ -122,7 +119,7 @@ class AnchorsCommand:
         if self.kitti and (others or self.depth):
             raise InputError("--kitti has intrinsics and extrinsics for --points; give it alone")
         if self.intrinsics and self.fov_deg:
-            raise InputError("--intrinsics and --fov-deg say the same; give one of them")
+            raise InputError("--intrinsics and --fov-deg are alternatives; give one of them")
         if self.depth_units is not None and not 1e-9 <= self.depth_units <= 1e9:
             raise InputError(f"--depth-units must be 1e-9 … 1e9, found {self.depth_units:g}")
         if self.limit is not None and self.limit < 1:

@@ -95,7 +95,10 @@ class ColmapCommand:
         )
         for sentence in _complaints(rich, poor, failed, done):
             print(f"scalefield: {sentence}", file=sys.stderr)
-        print(f"{len(done)} recovered, {len(poor)} too poor, {len(failed)} failed; in {self.out}")
+        print(
+            f"{len(done)} recovered, {len(poor)} with too few points, {len(failed)} failed; "
+            f"in {self.out}"
+        )
         return 1 if failed else 0
 
     def check(self) -> None:
@@ -150,7 +153,7 @@ def _complaints(
     failed: dict[str, str],
     done: dict[str, dict[str, Any]],
 ) -> Iterator[str]:
-    yield from (f"{name} is too poor: {count} usable points" for name, count in poor.items())
+    yield from (f"{name} has too few points: {count} usable points" for name, count in poor.items())
     yield from failed.values()
     ambiguous = sum(
         warning["code"] == AMBIGUOUS_CODE

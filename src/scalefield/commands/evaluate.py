@@ -86,5 +86,5 @@ def _parse_shard(text: str) -> tuple[int, int]:
     try:
         index, count = (int(x) for x in text.split("/"))
     except ValueError:
-        raise InputError(f"--shard wants i/n, found {text!r}") from None
+        raise InputError(f"--shard must be i/n, found {text!r}") from None
     return index, count

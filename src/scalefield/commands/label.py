@@ -62,9 +62,9 @@ class LabelCommand:
         self.rules.check()
         source, out = self.source, self.out
         if self.cluster == "ray":  # other nodes have other current folders
-            import_ray()  # if there is none, better said before anything is written
+            import_ray()  # fails before anything is written if Ray is missing
             source, out = source.resolve(), out.resolve()
-        jobs, lonely = find_jobs(source)
+        jobs, without_anchors = find_jobs(source)
         config = LabelConfig(
             mde=self.mde,
             method=self.method,
@@ -73,7 +73,7 @@ class LabelCommand:
             device=self.device,
             batch=self.batch,
         )
-        Labeller.of(config, out)  # a wrong name is refused here, and weights fetched once
+        Labeller.of(config, out)  # a wrong name fails here, and weights are fetched once
         total = sum(len(job.samples) for job in jobs)
         with tqdm(total=total, unit="image", disable=None, leave=False) as bar:
             summary = label(
@@ -86,13 +86,13 @@ class LabelCommand:
             )
         for key, reason in summary.failed.items():
             print(f"scalefield: {key} failed: {reason}", file=sys.stderr)
-        for key in lonely:
+        for key in without_anchors:
             print(f"scalefield: {key} has no anchors beside it", file=sys.stderr)
         why = ", ".join(f"{name} {count}" for name, count in summary.reasons.most_common())
         print(
             f"{summary.kept} kept, {summary.rejected} rejected{f' ({why})' if why else ''}, "
-            f"{len(summary.failed)} failed, {len(lonely)} without anchors; "
+            f"{len(summary.failed)} failed, {len(without_anchors)} without anchors; "
             f"{summary.found_done} were done before; {summary.images_per_second:.2f} images/s"
         )
         print(f"  {out / MANIFEST}")
-        return 1 if summary.failed or lonely else 0
+        return 1 if summary.failed or without_anchors else 0

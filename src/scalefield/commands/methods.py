@@ -27,7 +27,7 @@ class MethodsCommand:
             for name, method in METHODS.items():
                 print(f"{name:12} {(method.__doc__ or '').splitlines()[0]}")
             return
-        make_method(self.name)  # says which names there are
+        make_method(self.name)  # an unknown name is refused
         method = METHODS[self.name]
         print(inspect.getdoc(method))
         documented = parse_from_object(method).params

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from scalefield.commands.anchors import Intrinsics
+from scalefield.commands.data import Intrinsics, check_depth_flags
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 
@@ -79,7 +79,7 @@ class RecoverCommand:
         folder = self.out or Path(f"{self.image.stem}_metric")
         from tqdm import tqdm
 
-        # Torch takes a moment to import and an estimator may take minutes: say what goes on.
+        # Importing torch takes a moment and an estimator may take minutes: show the progress.
         form = "{desc} {bar:20} {elapsed}"
         with tqdm(total=4, disable=None, leave=False, bar_format=form, desc="reading") as progress:
             from scalefield.api import recover_from
@@ -126,18 +126,15 @@ class RecoverCommand:
 
     def check(self) -> None:
         """Refuse contradictory flags before anything is loaded."""
-        if self.depth is not None and self.mde is not None:
-            raise InputError("--depth brings your own map and --mde makes one; give one of them")
+        check_depth_flags(self.depth, self.mde, self.depth_key, resize=self.resize)
         if self.depth is not None and self.kind is None:
             raise InputError("--depth needs --kind depth (grows with distance) or --kind disparity")
-        if self.depth is None and (self.depth_key or self.resize):
-            raise InputError("--depth-key and --resize speak of a --depth FILE, and none is given")
         if self.anchor_units is not None and not str(self.anchors).lower().endswith(".png"):
             raise InputError(
                 f"--anchor-units is for a .png; depth_m of --anchors {self.anchors} is in metres"
             )
         if self.intrinsics and self.fov_deg:
-            raise InputError("--intrinsics and --fov-deg say the same; give one of them")
+            raise InputError("--intrinsics and --fov-deg are alternatives; give one of them")
         if self.formats and self.intrinsics is None and self.fov_deg is None:
             from scalefield.export import IN_SPACE
 
@@ -174,7 +171,7 @@ class RecoverCommand:
         except InputError as e:
             if exif_orientation(self.image) == 1:
                 raise
-            turned = "its EXIF turns the photograph, and u and v count in the upright picture"
+            turned = "EXIF rotates the photograph, and u and v refer to the upright picture"
             raise InputError(f"{e}; {turned}") from None
 
     def options(self) -> dict[str, Any]:
@@ -206,7 +203,7 @@ def parse_option(text: str) -> tuple[str, Any]:
     """Name and value of `name=value`; the value becomes bool, int, float or None if it can."""
     name, equals, value = text.partition("=")
     if not (equals and name.isidentifier()):
-        raise InputError(f"--option wants name=value, found {text!r}")
+        raise InputError(f"--option must be name=value, found {text!r}")
     words = {"true": True, "false": False, "none": None}
     if value.lower() in words:
         return name, words[value.lower()]

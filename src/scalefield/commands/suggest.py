@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from scalefield.commands.data import check_depth_flags
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
 
@@ -48,7 +49,7 @@ class SuggestCommand:
         """Print a line for each pixel, best first."""
         self.check()
         from scalefield.api import suggest
-        from scalefield.export.result_folder import in_words
+        from scalefield.export.result_folder import format_std_log
         from scalefield.geometry.exif import say_if_turned
         from scalefield.io import read_image, read_map
 
@@ -67,16 +68,13 @@ class SuggestCommand:
         for spot in spots:
             number = "" if spot.anchor is None else f"#{spot.anchor} "
             print(
-                f"{number}u={spot.u} v={spot.v}: now {in_words(spot.std_log)}; measuring it "
-                f"removes {100 * spot.removes:.0f} % of the doubt that is left"
+                f"{number}u={spot.u} v={spot.v}: now {format_std_log(spot.std_log)}; measuring it "
+                f"reduces the mean standard deviation by {100 * spot.removes:.0f} %"
             )
 
     def check(self) -> None:
         """Refuse contradictory flags before anything is loaded."""
-        if self.depth is not None and self.mde is not None:
-            raise InputError("--depth brings your own map and --mde makes one; give one of them")
-        if self.depth is None and (self.depth_key or self.resize):
-            raise InputError("--depth-key and --resize speak of a --depth FILE, and none is given")
+        check_depth_flags(self.depth, self.mde, self.depth_key, resize=self.resize)
         files = [path for path in (self.anchors, self.among) if path is not None]
         if self.anchor_units is not None and not any(map(is_png, files)):
             raise InputError("--anchor-units is for anchors in a .png, and none is given")

@@ -46,10 +46,12 @@ class Camera:
         numbers = (*self.intrinsics, *self.distortion)
         if not all(map(math.isfinite, numbers)) or self.fx <= 0 or self.fy <= 0:
             found = ", ".join(f"{n:g}" for n in numbers)
-            raise InputError(f"intrinsics want finite numbers and fx, fy above zero, found {found}")
+            raise InputError(
+                f"intrinsics must be finite numbers with fx, fy above zero, found {found}"
+            )
         if len(self.distortion) not in (0, 4, 5):
             raise InputError(
-                f"distortion wants k1, k2, p1, p2 or k1, k2, p1, p2, k3, "
+                f"distortion must be k1, k2, p1, p2 or k1, k2, p1, p2, k3, "
                 f"found {len(self.distortion)} numbers"
             )
 

@@ -221,14 +221,14 @@ def undistort(model_folder: Path, images_folder: Path, out: Path) -> tuple[Path,
         _require_size(images_folder / image.name, model.cameras[image.camera_id])
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".undistorted.") as staging:
-        heard = pycolmap.logging.minloglevel
+        level = pycolmap.logging.minloglevel
         pycolmap.logging.minloglevel = pycolmap.logging.FATAL.value  # else a line for every image
         try:
             pycolmap.undistort_images(staging, str(model_folder), str(images_folder))
         except (ValueError, RuntimeError) as e:
             raise InputError(f"{images_folder}: cannot be undistorted ({e})") from None
         finally:
-            pycolmap.logging.minloglevel = heard
+            pycolmap.logging.minloglevel = level
         for image in model.images.values():  # what it cannot read it leaves out
             if not Path(staging, "images", image.name).is_file():
                 raise InputError(f"{images_folder / image.name}: COLMAP cannot undistort it")

@@ -57,7 +57,7 @@ def say_if_turned(path: Path) -> None:
     """Warn if EXIF rotates the photograph: positions and maps refer to the upright picture."""
     if Orientation.of(path) != Orientation():
         warnings.warn(
-            f"{path}: its EXIF turns the photograph; u, v, maps and intrinsics are those of the "
+            f"{path}: EXIF rotates the photograph; u, v, maps and intrinsics are those of the "
             "upright picture",
             Notice,
             stacklevel=2,

@@ -38,7 +38,7 @@ class SeeThrough:
     def __post_init__(self) -> None:
         if min(self.window) < 1 or not self.margin > 0:
             raise InputError(
-                "see-through wants a window of 1×1 pixels or more and a margin above zero, "
+                "see-through must have a window of 1×1 pixels or more and a margin above zero, "
                 f"found {self.window} and {self.margin:g}"
             )
 
@@ -94,7 +94,7 @@ def read_points(path: str | Path, *, bin_columns: int = 4) -> Float64[np.ndarray
     return points
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """The message of an error; a bare key or index is preceded by the name of the error."""
     return one_line(error if isinstance(error, ValueError) else repr(error))
 
@@ -114,7 +114,8 @@ def _read_bin(path: Path, columns: int) -> np.ndarray:
         raise InputError(f"{path}: a point has three columns or more, and not {columns}")
     if len(data) % (4 * columns):
         raise InputError(
-            f"{path}: {len(data)} bytes are no whole number of points with {columns} float32 each"
+            f"{path}: {len(data)} bytes are not a whole number of points with {columns} float32 "
+            "each"
         )
     values = np.frombuffer(data, "<f4").reshape(-1, columns)
     negative = float(np.mean(values[:, 3] < 0)) if columns > 3 and len(values) else 0.0
@@ -181,7 +182,7 @@ def _read_ply(path: Path) -> np.ndarray:
     except InputError:
         raise
     except (KeyError, IndexError, ValueError, TypeError, OverflowError) as e:
-        raise InputError(f"{path}: not a readable PLY file ({_said(e)})") from None
+        raise InputError(f"{path}: not a readable PLY file ({_message(e)})") from None
 
 
 def _ply_header(head: str) -> tuple[str, list[_Element]]:
@@ -250,7 +251,7 @@ def _read_pcd(path: Path) -> np.ndarray:
     except InputError:
         raise
     except (KeyError, IndexError, ValueError, TypeError, OverflowError) as e:
-        raise InputError(f"{path}: not a readable PCD file ({_said(e)})") from None
+        raise InputError(f"{path}: not a readable PCD file ({_message(e)})") from None
 
 
 _Fields = list[tuple[str, str, int]]

@@ -23,8 +23,8 @@ MOST_UNPACKED = 2**29
 MOST_TIMES = 16
 """Larger arrays are accepted up to this multiple of the file's own size."""
 
-# What damaged files make numpy and zipfile say, as fuzzing found it: SyntaxError and TokenError
-# come from numpy's parsing of headers, RuntimeError from members encrypted or packed strangely.
+# Errors that damaged files cause in numpy and zipfile, found by fuzzing: SyntaxError and TokenError
+# come from numpy's parsing of headers, RuntimeError from encrypted or unusually packed members.
 NUMPY_ERRORS = (
     ValueError, OSError, EOFError, KeyError, TypeError, OverflowError, RecursionError, struct.error,
     zlib.error, zipfile.BadZipFile, RuntimeError, SyntaxError, tokenize.TokenError,

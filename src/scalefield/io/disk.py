@@ -28,7 +28,7 @@ def read_bytes(path: Path) -> bytes:
             f"{one_line(path)!r} cannot be the name of a file ({one_line(e)})"
         ) from None
     if device:
-        raise InputError(f"{path}: a device, which has no end; give a file")
+        raise InputError(f"{path}: is a device; give a file")
     return content
 
 
@@ -75,7 +75,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files private; an output is as public as the user's umask says.
+        # mkstemp makes files private; outputs follow the user's umask.
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
@@ -132,4 +132,4 @@ def spare_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None
     read = [path for path in inputs if path is not None and os.path.exists(path)]
     for output in outputs:
         if os.path.exists(output) and any(os.path.samefile(output, path) for path in read):
-            raise InputError(f"{output} is read, and would be written over; give another --out")
+            raise InputError(f"{output} is an input and would be overwritten; give another --out")

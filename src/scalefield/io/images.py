@@ -28,7 +28,7 @@ PACKED = {"PNG": 1032, "JPEG": 2048, "MPO": 2048, "WEBP": 8192, "BMP": 256}
 """Largest ratio of pixel bytes to file bytes by format: deflate's limit; 64 pixels per bit of a
 JPEG; 256 pixels in 1.6 bits of a WebP (more only in flat lossless ones); runs in a BMP."""
 
-# What damaged files make Pillow say, as fuzzing found it.
+# Errors that damaged files cause in Pillow, found by fuzzing.
 IMAGE_ERRORS = (
     OSError, ValueError, SyntaxError, TypeError, KeyError, IndexError, AttributeError,
     OverflowError, EOFError, struct.error, zlib.error, Image.DecompressionBombError,

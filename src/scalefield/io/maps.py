@@ -35,7 +35,7 @@ def read_depth_png(path: str | Path, units_per_metre: float | None = None) -> np
             units_per_metre = float(tags.get(UNITS_TAG, ""))
         except ValueError:
             raise InputError(
-                f"{path}: a PNG does not say its units; give the units per metre "
+                f"{path}: a PNG does not record its units; give the units per metre "
                 "(1000 for millimetres, 256 for KITTI, 5000 for TUM)"
             ) from None
     if not (np.isfinite(units_per_metre) and units_per_metre > 0):
@@ -123,7 +123,7 @@ def write_map(path: str | Path, values: np.ndarray) -> None:
     match path.suffix.lower():
         case ".npy":
             np.save(buffer, values, allow_pickle=False)
-        case ".pfm":  # a negative scale says little-endian; rows go from the bottom up
+        case ".pfm":  # a negative scale means little-endian; rows go from the bottom up
             buffer.write(f"Pf\n{values.shape[1]} {values.shape[0]}\n-1.0\n".encode())
             buffer.write(values[::-1].astype("<f4").tobytes())
         case ".exr":
@@ -141,7 +141,7 @@ def _only(path: Path, arrays: dict[str, T], key: str | None) -> T:
     if not arrays:
         raise InputError(f"{path}: holds no array")
     if key is None:
-        raise InputError(f"{path}: holds {len(arrays)} arrays; say which one: {named}")
+        raise InputError(f"{path}: holds {len(arrays)} arrays; choose one of them: {named}")
     if key not in arrays:
         raise InputError(f"{path}: has nothing called {key!r}" + (f", only {named}" * bool(named)))
     return arrays[key]

@@ -56,7 +56,7 @@ def run_pool(jobs: Sequence[Job], make: Make, workers: int) -> Iterator[tuple[Jo
                     while source and len(running) < (1 if alone else 2 * workers):
                         future = pool.submit(_label, source[0])
                         running[future] = source.popleft()
-                except BrokenProcessPool:  # between two jobs; those that it held tell below
+                except BrokenProcessPool:  # between two jobs; the jobs it held are handled below
                     if not running:
                         break
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -100,7 +100,7 @@ def run_ray(
             compute=ray.data.ActorPoolStrategy(size=workers),
             num_gpus=gpus or None,
             max_restarts=-1,
-            max_task_retries=RETRIES,  # without it, a deadly image is tried for ever
+            max_task_retries=RETRIES,  # otherwise an image that kills its worker is tried for ever
         )
     for row in labelled.iter_rows():
         yield jobs[row["index"]], json.loads(row["records"])

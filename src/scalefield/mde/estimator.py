@@ -54,7 +54,7 @@ class Estimator:
         """Relative depth and features of several images of one size, in one pass."""
         shapes = {(image.shape[0], image.shape[1]) for image in images}
         if len(shapes) != 1:
-            raise InputError(f"a batch wants images of one size, found {sorted(shapes)}")
+            raise InputError(f"a batch must have images of one size, found {sorted(shapes)}")
         (shape,) = shapes
         raw = self.network(self.preprocess(images).to(self.device))
         prediction = to_shape(raw.prediction, shape)

@@ -84,17 +84,17 @@ def read_description(path: Path) -> tuple[Path, OnnxConfig]:
     sidecar = path.with_suffix(".json")
     if path.suffix == ".onnx" and not sidecar.is_file():
         raise InputError(
-            f"{path}: an ONNX file does not say what it computes; describe it in {sidecar}, "
+            f"{path}: an ONNX file does not record what it computes; describe it in {sidecar}, "
             'for example {"kind": "disparity", "size": [384, 384]}'
         )
-    said = read_json(sidecar)
-    if not isinstance(said, dict) or not isinstance(said.get("onnx", ""), str):
+    description = read_json(sidecar)
+    if not isinstance(description, dict) or not isinstance(description.get("onnx", ""), str):
         raise InputError(f"{sidecar}: not a description of an ONNX file: wanted names and values")
-    onnx = sidecar.parent / said.pop("onnx", sidecar.with_suffix(".onnx").name)
-    return onnx, parse_config(said, str(sidecar))
+    onnx = sidecar.parent / description.pop("onnx", sidecar.with_suffix(".onnx").name)
+    return onnx, parse_config(description, str(sidecar))
 
 
-def parse_config(said: dict[str, Any], where: str) -> OnnxConfig:
+def parse_config(description: dict[str, Any], where: str) -> OnnxConfig:
     """The config that these JSON values describe, each of them checked."""
     text: Check = ("a text", lambda v: isinstance(v, str), str)
     three: Check = ("a list of three numbers", lambda v: _numbers(v, 3), _floats)
@@ -115,18 +115,18 @@ def parse_config(said: dict[str, Any], where: str) -> OnnxConfig:
         "mean": three, "std": three,
         "output": text, "features": text, "confidence": text, "name": text,
     }  # fmt: skip
-    if foreign := set(said) - set(checks):
+    if foreign := set(description) - set(checks):
         raise InputError(
             f"{where}: no field {one_line(min(foreign))!r}; there are {', '.join(checks)}"
         )
     for name in ("kind", "size"):
-        if name not in said:
+        if name not in description:
             raise InputError(f"{where}: lacks {name!r}: {checks[name][0]}")
-    for name, value in said.items():
+    for name, value in description.items():
         wanted, good, _ = checks[name]
         if not good(value):
             raise InputError(f"{where}: {name} must be {wanted}, found {one_line(repr(value))}")
-    values: dict[str, Any] = {name: checks[name][2](value) for name, value in said.items()}
+    values: dict[str, Any] = {name: checks[name][2](value) for name, value in description.items()}
     return OnnxConfig(**values)
 
 
@@ -134,7 +134,7 @@ Check = tuple[str, Callable[[Any], bool], Callable[[Any], Any]]
 
 
 def _numbers(values: Any, n: int) -> bool:
-    """Whether these are so many numbers that a float can hold."""
+    """Whether a value is a list of `count` finite numbers."""
     if not isinstance(values, list) or len(values) != n:
         return False
     return all(type(v) in (int, float) and abs(v) <= 1e300 for v in values)  # not so for NaN

@@ -101,7 +101,7 @@ def kernel_std(
     noise = weight**2 * torch.from_numpy(variance + tau**2).to(device)
     (total,) = assembled_sums(pixels, weight[None], bandwidth, (v, u))
     (noises,) = assembled_sums(pixels, noise[None], bandwidth / math.sqrt(2), (v, u))
-    # Where every weight underflows, one anchor speaks alone.
+    # Where every weight underflows, one anchor determines the value.
     alone = float((variance + tau**2).max())
     spread = torch.where(total > SMALLEST_SUM, noises / total**2, alone)
     spread = torch.nan_to_num(spread, nan=alone, posinf=alone).clamp(max=alone)

@@ -235,7 +235,7 @@ class _Uncertainty:
     ) -> None:
         self.samples, self.design, self.tau, self.home = samples, design, tau, home
         # Residuals in log-depth, leverage and spread, of each anchor in its own region's fit.
-        self.told = np.full((3, len(samples)), np.nan)
+        self.diagnostics = np.full((3, len(samples)), np.nan)
         self.fits: list[tuple[LinearSmoother, np.ndarray, np.ndarray]] = []
 
     def add(
@@ -252,16 +252,16 @@ class _Uncertainty:
         residuals = log_residuals(samples.y, rows @ plane)
         spread = smoother.variance(smoother.design, samples.y, samples.y)
         own = self.home[support] == region
-        told = np.stack([residuals, smoother.leverage, spread])
-        self.told[:, support[own]] = told[:, own]
+        diagnostics = np.stack([residuals, smoother.leverage, spread])
+        self.diagnostics[:, support[own]] = diagnostics[:, own]
         with np.errstate(all="ignore"):  # what is predicted to be zero is unsure without limit
             relative = pixels[:, list(columns)] / (pixels @ plane)[:, None]
             self.fits.append((smoother, support, relative.T @ relative / len(pixels)))
 
     def std_log(self) -> Float64[np.ndarray, " regions"]:
         """One value per region, in the order of `add`."""
-        known = np.isfinite(self.told).all(axis=0)
-        residuals, leverage, spread = self.told[:, known]
+        known = np.isfinite(self.diagnostics).all(axis=0)
+        residuals, leverage, spread = self.diagnostics[:, known]
         variance = fit_variance(residuals, leverage, spread, self.tau[known])
         noise = self.samples.y * np.sqrt(variance + self.tau**2)
         spreads = []
