@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from scalefield.defaults import VERSION
+
 if TYPE_CHECKING:
     from scalefield.anchors import Anchors as Anchors
     from scalefield.api import recover as recover
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from scalefield.report import Report as Report
     from scalefield.stream import Stream as Stream
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 # Importing torch takes a second, which `scalefield --help` must not: names load on first use.
 _HOME = {

@@ -134,7 +134,7 @@ Check = tuple[str, Callable[[Any], bool], Callable[[Any], Any]]
 
 
 def _numbers(values: Any, n: int) -> bool:
-    """Whether a value is a list of `count` finite numbers."""
+    """Whether a value is a list of `n` finite numbers."""
     if not isinstance(values, list) or len(values) != n:
         return False
     return all(type(v) in (int, float) and abs(v) <= 1e300 for v in values)  # not so for NaN
