@@ -181,7 +181,7 @@ def bad_anchors(text: str) -> dict[str, str]:
         ({}, ("--depth", "d8.png", "--kind", "depth"), "d8.png.*16-bit PNG, found mode L with 8"),
         ({}, ("--depth", "small.npy", "--kind", "depth"), "map is 4×6 pixels.*8×6.*--resize"),
         ({}, ("--depth", "depth.npy"), "--depth needs --kind depth"),
-        ({}, ("--resize",), "--depth-key and --resize apply only to a --depth FILE"),
+        ({}, ("--resize",), "--depth-key and --resize apply only to --depth FILE"),
         ({}, ("--mde", "lite", *OWN), "--depth is your own depth map and --mde computes one"),
         ({}, ("--mde", "no-such-estimator"), "no-such-estimator"),
         ({}, ("--mde", ""), "no MDE ''; there are lite"),
@@ -274,7 +274,7 @@ def test_cli_version_is_told(capsys):
 def test_methods_tells_the_options_of_one(capsys):
     assert main(["methods", "region"]) == 0
     printed = capsys.readouterr().out
-    assert "--option superpixels=100\n    About how many superpixels are made." in printed
+    assert "--option superpixels=100\n    Approximate number of superpixels." in printed
     assert main(["methods", "magic"]) == 2
     assert "no method 'magic'; there are field, basis" in capsys.readouterr().err
 
@@ -294,7 +294,7 @@ def test_cli_other_option_values_stay_strings(text):
 
 @pytest.mark.parametrize("text", ["=1", "two words=1", "flag", ""])
 def test_cli_options_need_a_name(text):
-    with pytest.raises(InputError, match="wants name=value"):
+    with pytest.raises(InputError, match="must be name=value"):
         parse_option(text)
 
 

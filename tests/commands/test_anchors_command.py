@@ -124,7 +124,7 @@ def test_anchors_command_kitti_calibrations_of_three_kinds_agree(depth_m):
         (("--points", "cloud.npy"), "give --intrinsics, --fov-deg or --kitti"),
         (("--depth", "ray.npy", "--ray"), "give --intrinsics, --fov-deg or --kitti"),
         (("--points", "cloud.npy", "--kitti", ".", "--fov-deg", "60"), "give it alone"),
-        (("--points", "cloud.npy", "--fov-deg", "60", *INTRINSICS), "say the same"),
+        (("--points", "cloud.npy", "--fov-deg", "60", *INTRINSICS), "are alternatives"),
         (("--points", "cloud.npy", *INTRINSICS, "--pose", "a", "--extrinsics", "b"), "inverses"),
         (("--depth", "small.npy"), "is 5×4 and the image 32×24; give --depth-intrinsics"),
         (("--points", "cloud.npy", *INTRINSICS, "--depth-units", "1000"), "--points are in metres"),
@@ -175,7 +175,7 @@ def test_anchors_command_one_map_of_several_is_taken_by_name(depth_m, capsys):
     assert run("--depth", "maps.npz", "--depth-key", "far") == 0
     np.testing.assert_allclose(as_map(), depth_m + 1)
     assert run("--depth", "maps.npz") == 2
-    assert "holds 2 arrays; say which one: far, near" in capsys.readouterr().err
+    assert "holds 2 arrays; choose one of them: far, near" in capsys.readouterr().err
     for words, said in (
         (("--points", "cloud.npy"), "--depth-key applies only to --depth FILE"),
         (("--depth", "frame.png"), "--depth-key is for .npz and .exr; frame.png holds one map"),

@@ -14,7 +14,9 @@ def test_suggest_pixels_are_named_best_first(capsys):
     command = ["suggest", str(room.image_path), "--anchors", str(room.anchors_path)]
     assert main([*command, "--n", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    found = [re.fullmatch(r"u=(\d+) v=(\d+): now ±\d+ %; measuring it .* left", x) for x in lines]
+    found = [
+        re.fullmatch(r"u=(\d+) v=(\d+): now ±\d+ %; measuring it .* by \d+ %", x) for x in lines
+    ]
     assert len(found) == 2
     assert all(0 <= int(m[1]) < 640 and 0 <= int(m[2]) < 480 for m in found)
 

@@ -157,5 +157,5 @@ def test_anchors_are_what_the_camera_sees():
     again = anchors_from_points(there, camera, (16, 20), camera_from_points=camera_from_points)
     np.testing.assert_allclose(again.depth_m, seen.depth_m)
     np.testing.assert_array_equal(np.c_[again.u, again.v], np.c_[seen.u, seen.v])
-    with pytest.raises(InputError, match="see-through wants"):
+    with pytest.raises(InputError, match="see-through must"):
         SeeThrough((0, 5))

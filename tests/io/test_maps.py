@@ -70,7 +70,7 @@ def test_read_map_scale_and_unit_axes(tmp_path_factory, scale, shape):
 def test_read_map_several_arrays_are_named(tmp_path):
     path = tmp_path / "maps.npz"
     np.savez(path, depth=MAP, confidence=2 * MAP)
-    with pytest.raises(InputError, match="say which one: confidence, depth"):
+    with pytest.raises(InputError, match="choose one of them: confidence, depth"):
         read_map(path)
     with pytest.raises(InputError, match="nothing called 'z'"):
         read_map(path, key="z")
@@ -84,7 +84,7 @@ def test_read_map_exr_channels_are_named(tmp_path):
     path = tmp_path / "map.exr"
     with openexr.File({}, {"RGB": np.stack([MAP] * 3, -1).astype(np.float16)}) as file:
         file.write(str(path))
-    with pytest.raises(InputError, match="say which one: B, G, R"):
+    with pytest.raises(InputError, match="choose one of them: B, G, R"):
         read_map(path)
     np.testing.assert_array_equal(read_map(path, key="R"), MAP)
 
@@ -165,7 +165,7 @@ def test_read_map_objects_beside_a_map_are_not_looked_at(tmp_path):
     depth = np.ones((2, 3), np.float32)
     np.savez(path, depth=depth, settings=np.array({"a": 1}, dtype=object))
     np.testing.assert_array_equal(read_map(path, key="depth"), depth)
-    with pytest.raises(InputError, match="holds 2 arrays; say which one: depth, settings"):
+    with pytest.raises(InputError, match="holds 2 arrays; choose one of them: depth, settings"):
         read_map(path)
     with pytest.raises(InputError, match="pickled Python objects, which may be programs"):
         read_map(path, key="settings")
