@@ -10,7 +10,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cpu.txt
 SOURCES := pyproject.toml constraints-cpu.txt
 
-.PHONY: audit bench demo fuzz soak lowest picture test check format oracle clean weights-sums wheel
+.PHONY: audit bench demo fuzz soak lowest picture test test-all check format oracle clean weights-sums wheel
 
 demo: .venv/.core  ## recover metric depth for the bundled sample
 	$(BIN)/scalefield demo --out $(OUT)
@@ -29,7 +29,10 @@ soak: .venv/.dev  ## thousands of calls and requests, after which nothing may be
 picture: demo  ## the README's picture
 	cp $(OUT)/preview.png docs/room.png
 
-test: check oracle  ## formatting, lint, types, tests
+test: check oracle  ## formatting, lint, types, and the tests but the slow ones
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+test-all: check oracle  ## the same with the slow tests
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 check: .venv/.dev

@@ -67,7 +67,7 @@ def test_a_foreign_png_must_be_told_its_units(tmp_path):
     values = np.zeros((3, 4), np.uint16)
     values[1, 2] = 512
     Image.fromarray(values).save(tmp_path / "kitti.png")
-    with pytest.raises(InputError, match=r"does not say its units.*256 for KITTI"):
+    with pytest.raises(InputError, match=r"does not record its units.*256 for KITTI"):
         Anchors.read(tmp_path / "kitti.png")
     anchors = Anchors.read(tmp_path / "kitti.png", png_units_per_metre=256.0)
     assert (anchors.u[0], anchors.v[0], anchors.depth_m[0], len(anchors)) == (2, 1, 2.0, 1)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from scalefield.defaults import VERSION
+
 if TYPE_CHECKING:
     from scalefield.anchors import Anchors as Anchors
     from scalefield.api import recover as recover
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
     from scalefield.mde.output import MDEOutput as MDEOutput
     from scalefield.methods import METHODS as METHODS
     from scalefield.recovery import Recovery as Recovery
-    from scalefield.recovery import Report as Report
+    from scalefield.report import Report as Report
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 # Importing torch takes a second, which `scalefield --help` must not: names load on first use.
 _HOME = {
@@ -32,7 +34,7 @@ _HOME = {
     "MDEOutput": "mde.output",
     "METHODS": "methods",
     "Recovery": "recovery",
-    "Report": "recovery",
+    "Report": "report",
     "Camera": "geometry.camera",
     "Live": "basis.realtime",
     "Stream": "field.kalman",

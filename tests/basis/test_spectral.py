@@ -8,7 +8,7 @@ from scalefield.basis.spectral import spectral_statistics
 
 
 @given(n=st.integers(1, 15), k=st.integers(2, 8), seed=st.integers(0, 1000))
-def test_agrees_with_the_definitions(n, k, seed):
+def test_spectral_statistics_agrees_with_the_definitions(n, k, seed):
     """Against the eigendecompositions of C = MMᵀ and MᵀM, written out."""
     rng = np.random.default_rng(seed)
     M, y = rng.normal(size=(n, k)), rng.normal(size=n)
@@ -26,7 +26,7 @@ def test_agrees_with_the_definitions(n, k, seed):
     assert found.g0_var == pytest.approx(gating[0].var())
 
 
-def test_a_world_of_the_global_channel_alone():
+def test_spectral_statistics_world_of_the_global_channel_alone():
     M = torch.zeros(10, 4)
     M[:, 0] = 0.2
     found = spectral_statistics(M, torch.full((4, 2, 2), 0.25))
@@ -34,5 +34,5 @@ def test_a_world_of_the_global_channel_alone():
     assert found.energy is None
 
 
-def test_embeddings_of_zero_have_no_share():
+def test_spectral_statistics_embeddings_of_zero_have_no_share():
     assert spectral_statistics(torch.zeros(3, 4), torch.full((4, 2, 2), 0.25)).eta1 == 0

@@ -42,7 +42,7 @@ def sunrgbd(tmp_path):
     return tmp_path / "SUNRGBD"
 
 
-def test_reproduce_goes_from_raw_data_to_the_papers_table(
+def test_benchmark_commands_reproduce_goes_from_raw_data_to_the_papers_table(
     sunrgbd, tmp_path, monkeypatch, capsys
 ) -> None:
     pytest.importorskip("matplotlib", reason="the extra plot is not installed")
@@ -75,10 +75,10 @@ def test_reproduce_goes_from_raw_data_to_the_papers_table(
         (["--methods", "global(fit=1, nosuch=1)"], "has no option 'nosuch'"),
         (["--methods", "basis(generator=runs/of/nowhere)"], "no generator 'runs/of/nowhere'"),
         (["--methods", "field(model=nosuch)"], "no field model 'nosuch'"),
-        (["--shard", "1"], "--shard wants i/n, found '1'"),
+        (["--shard", "1"], "--shard must be i/n, found '1'"),
     ],
 )
-def test_wrong_names_are_refused_before_anything_is_written(
+def test_benchmark_commands_wrong_names_are_refused_before_anything_is_written(
     sunrgbd, tmp_path, capsys, flags, said
 ) -> None:
     data = ["--dataset", "sunrgbd", "--root", str(sunrgbd), "--mde", "lite", "--split", "all"]
@@ -87,13 +87,13 @@ def test_wrong_names_are_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_reproduce_wants_a_dataset(tmp_path, capsys) -> None:
+def test_benchmark_commands_reproduce_wants_a_dataset(tmp_path, capsys) -> None:
     assert main(["reproduce", "--out", str(tmp_path)]) == 2
     assert "give --kitti, --urbansyn or --sunrgbd" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dataset", ["kitti", "urbansyn", "sunrgbd"])
-def test_the_papers_rows_are_methods_of_ours(dataset) -> None:
+def test_benchmark_commands_papers_rows_are_methods_of_ours(dataset) -> None:
     specs = parse_methods(paper_methods(dataset))
     assert [type(spec.make()).__name__ for spec in specs][:4] == [
         "Global",
@@ -115,7 +115,7 @@ def test_the_papers_rows_are_methods_of_ours(dataset) -> None:
         (["a"], "a/results.json: no such file"),
     ],
 )
-def test_report_wants_folders_that_evaluate_wrote(
+def test_benchmark_commands_report_wants_folders_that_evaluate_wrote(
     tmp_path, monkeypatch, capsys, folders, said
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -124,7 +124,7 @@ def test_report_wants_folders_that_evaluate_wrote(
     assert not list(tmp_path.iterdir())
 
 
-def test_ranges_are_read_by_source() -> None:
+def test_benchmark_commands_ranges_are_read_by_source() -> None:
     assert parse_ranges(["kitti=0.1,80", "*=0.1,1e1"]) == {"kitti": (0.1, 80), "*": (0.1, 10)}
 
 
@@ -140,6 +140,6 @@ def test_ranges_are_read_by_source() -> None:
         (["kitti=1,2", "kitti=1,3"], "--range kitti is given twice"),
     ],
 )
-def test_ranges_that_cannot_be_meant_are_refused(texts, said) -> None:
+def test_benchmark_commands_ranges_that_cannot_be_meant_are_refused(texts, said) -> None:
     with pytest.raises(InputError, match=said):
         parse_ranges(texts)

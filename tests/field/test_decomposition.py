@@ -2,7 +2,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from scalefield.decomposition import Decomposition
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from scalefield.basis.ridge import Ridge, solve
 from scalefield.kernel import Kernel, Points
 from scalefield.posterior import Posterior
 from test_kernel import KERNEL, points
+
+from scalefield.basis.ridge import Ridge, solve
 
 cases = {"n": st.integers(1, 20), "seed": st.integers(0, 500)}
 

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 import torch
+from scalefield.stream import Stream
 
 from methods.test_field import draw, few_are_many, world  # noqa: F401
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.field import Field
-from scalefield.stream import Stream
 
 
 def frames(count, seed=0):

@@ -3,9 +3,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scalefield.kernel import Kernel, Points, Term
 
 from scalefield.errors import InputError
-from scalefield.kernel import Kernel, Points, Term
 
 KERNEL = Kernel(
     2.0,

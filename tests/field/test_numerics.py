@@ -8,12 +8,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from scalefield.posterior import Posterior
+from test_kernel import KERNEL, points
 
 import scalefield as sf
 from scalefield.basis.ridge import Ridge, solve
 from scalefield.methods import METHODS
-from scalefield.posterior import Posterior
-from test_kernel import KERNEL, points
 
 EPS64, EPS32 = 2.0**-52, 2.0**-23
 CONDITIONS = (1.0, 1e3, 1e6, 1e9, 1e12)

@@ -5,8 +5,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import multivariate_normal
-
 from scalefield.doubt import (
     BEYOND,
     GROSS,
@@ -19,6 +17,7 @@ from scalefield.doubt import (
     vouched,
 )
 from scalefield.kernel import Points
+from scipy.stats import multivariate_normal
 from test_kernel import KERNEL, points
 
 

@@ -1,12 +1,6 @@
 import numpy as np
 import pytest
 import torch
-
-import scalefield as sf
-from scalefield.basis.grids import grid_shape
-from scalefield.errors import InputError
-from scalefield.mde.output import MDEOutput
-from scalefield.methods.field import Field
 from scalefield.suggestion import (
     CELLS,
     NEGLIGIBLE,
@@ -15,6 +9,12 @@ from scalefield.suggestion import (
     one_a_cell,
     suggest_from,
 )
+
+import scalefield as sf
+from scalefield.basis.grids import grid_shape
+from scalefield.errors import InputError
+from scalefield.mde.output import MDEOutput
+from scalefield.methods.field import Field
 
 
 def flat(shape=(60, 80)):
@@ -87,12 +87,12 @@ def test_only_reachable_pixels_are_suggested():
         suggest_from(flat(), None, 1, reachable=np.zeros((3, 3), dtype=bool))
 
 
-def test_the_door_takes_a_map_of_one_s_own():
+def test_suggest_accepts_a_map_of_the_user():
     depth = flat().prediction.numpy()
     spots = sf.suggest(None, sf.Anchors([3], [4], [2.0]), 2, mde_depth=depth, kind="depth")
     assert all(0 < spot.removes < 1 and spot.std_log > 0 for spot in spots)
     assert all(spot.anchor is None for spot in spots)
-    with pytest.raises(InputError, match="nothing to look at"):
+    with pytest.raises(InputError, match="no input: give an image"):
         sf.suggest(None)
 
 

@@ -5,14 +5,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scalefield.embedding import FieldMaps, FieldNet, FieldNetConfig, Layout
+from scalefield.kernel import Kernel, Term
 
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
 from scalefield.basis.pretrained import load_generator
 from scalefield.basis.ridge import Ridge
-from scalefield.embedding import FieldMaps, FieldNet, FieldNetConfig, Layout
 from scalefield.errors import InputError
-from scalefield.kernel import Kernel, Term
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import Basis
 from scalefield.methods.field import Field, FieldModel, load_field

@@ -146,7 +146,7 @@ def test_a_depth_file_takes_the_estimators_place(client: TestClient, wait, png, 
     answer = client.post(f"/api/sessions/{session['id']}/measure", json=edit).json()
     assert answer["depth_m"] == [pytest.approx(8.0, rel=1e-5)]
     for query, body, words in (
-        ("name=mine.npy", npy(disparity), "kind must be said"),
+        ("name=mine.npy", npy(disparity), "kind is required"),
         ("name=mine.npy&kind=depth", npy(disparity[:20]), "resize=True"),
         ("name=mine.npy&kind=depth&resize=1", npy(disparity), "resize is true or false, found '1'"),
         ("name=mine.txt&kind=depth", b"1 2", "read from .npy"),

@@ -1,4 +1,4 @@
-"""Spectral structure of the anchors' embeddings: how much of them is the global scale."""
+"""Spectral structure of the anchors' embeddings, as the paper analyses it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class SunRgbd:
 
     `image/*.jpg`; `depth_bfx/*.png` (holes filled by the authors), uint16 rotated left by 3 bits,
     millimetres once rotated back, 0 = unknown; `intrinsics.txt` 3×3; labels `seg.mat` where
-    present. The authors cap depth at 8 m, so what is beyond says only "far" and is unknown here.
+    present. The authors cap depth at 8 m; larger values count as unknown here.
     For research use.
     """
 

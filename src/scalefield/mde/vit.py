@@ -1,6 +1,6 @@
 """`vit-s`: the larger MDE that teaches `lite`. ViT-S/14 with DINOv2's layout, and a DPT decoder.
 
-It is not shipped: a recipe trains it, `lite` learns from it, and it is an MDE like any other.
+It is not shipped. recipes/train_teacher.py trains it, and `lite` is distilled from it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Block(nn.Module):
         return x + self.sometimes(self.scale2 * self.fc2(nnf.gelu(self.fc1(self.norm2(x)))))
 
     def sometimes(self, branch: Float[Tensor, "b t c"]) -> Float[Tensor, "b t c"]:
-        """In training the branch of some images is left out, and the others' is larger for it."""
+        """Stochastic depth: in training, the branch is dropped for some images and scaled for the
+        others."""
         if not self.training or self.drop == 0:
             return branch
         kept = torch.rand(branch.shape[0], 1, 1, device=branch.device) >= self.drop
@@ -179,7 +180,8 @@ class VitNet(nn.Module):
 
 
 class VitNetwork:
-    """VitNet as an `Estimator` wants it, in bfloat16 where that is fast: depth, no features."""
+    """VitNet with the interface of `Estimator`: depth, no features; in bfloat16 where that is
+    fast."""
 
     def __init__(self, net: VitNet, device: str) -> None:
         self.net = net.eval().requires_grad_(False).to(device)
@@ -199,13 +201,13 @@ class VitNetwork:
 
 @lru_cache(maxsize=8)
 def load_vit(folder: str | Path, device: str = "cpu") -> Estimator:
-    """A model that the recipe for the teacher trained."""
+    """A model trained by the recipe of the teacher."""
     net, revision = read_vit(Path(folder))
     return Estimator("vit-s", revision, "depth", PREPROCESS, VitNetwork(net, device), device)
 
 
 def read_vit(folder: Path) -> tuple[VitNet, str]:
-    """The network in a folder of the recipe's, and its revision."""
+    """The network in a folder of the recipe, and its revision."""
     try:
         config = json.loads((folder / "config.json").read_text())
         net = VitNet(VitSize(**config["size"]))

@@ -26,7 +26,8 @@ from scalefield.mde import MDEOutput
 from scalefield.methods import METHODS, Method, make_method
 from scalefield.methods.basis import anchor_embeddings, basis_std
 from scalefield.methods.field import Field
-from scalefield.recovery import Recovery, Report, depth_limits, without
+from scalefield.recovery import Recovery, depth_limits, without
+from scalefield.report import Report
 from scalefield.web.sessions import Relative, Session
 from scalefield.web.uploads import Limits
 

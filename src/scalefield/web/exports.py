@@ -11,7 +11,6 @@ from jaxtyping import Float32
 
 from scalefield.errors import InputError
 from scalefield.export.cloud import PointCloud, write_ply
-from scalefield.export.result_folder import maps_of
 from scalefield.geometry.camera import Camera
 from scalefield.io import write_depth_png, write_npz
 from scalefield.recovery import Recovery
@@ -53,7 +52,7 @@ def depth_png(depth_m: Float32[np.ndarray, "h w"]) -> bytes:
 
 def depth_npz(recovery: Recovery) -> bytes:
     """Every map of the recovery, by its name."""
-    return _through_disk("depth.npz", lambda path: write_npz(path, **maps_of(recovery)))
+    return _through_disk("depth.npz", lambda path: write_npz(path, **recovery.maps()))
 
 
 def python_lines(session: Session, edit: Edit) -> str:

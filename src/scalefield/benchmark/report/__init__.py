@@ -1,4 +1,4 @@
-"""`scalefield report`: results in; tables, figures and a page to look at out."""
+"""`scalefield report`: tables, figures and an HTML page from results."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _METRICS_WORDS = (
     "method gives them."
 )
 _COVERAGE_WORDS = (
-    "Of methods that say how sure they are: an interval that promises 90 % should cover the true "
+    "For methods with a std_log: an interval of nominal 90 % should cover the true "
     "depth of 90 % of the pixels, in every place, and be no wider than it must."
 )
 _GALLERY_WORDS = (

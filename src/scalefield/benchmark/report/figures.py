@@ -182,7 +182,8 @@ def over_distance(run: Run) -> Figure:
 
 
 def reliability(run: Run) -> Figure | None:
-    """What intervals cover over what they promise, one panel a regime; below the line is too sure.
+    """Actual over nominal coverage of the intervals, one panel per regime; below the diagonal they
+    are too narrow.
 
     The last panel has the 90 % interval over the number of anchors; thin lines are single places.
     """

@@ -1,4 +1,4 @@
-"""What `scalefield evaluate` left in its folders, one by one or pooled by image."""
+"""Output folders of `scalefield evaluate`, read one by one or pooled by image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scalefield.io import read_json
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What one call of `scalefield evaluate` left in its folder."""
+    """The content of one output folder of `scalefield evaluate`."""
 
     folder: Path
     results: dict[str, Any]

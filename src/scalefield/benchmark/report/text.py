@@ -110,7 +110,7 @@ def overview(results: dict[str, Any]) -> str:
 
 
 def _coverage_lines(results: dict[str, Any], regimes: list[str]) -> list[str]:
-    """A line for each method that says how sure it is: what its 90 % interval covers."""
+    """A line for each method with a std_log: the coverage of its 90 % interval."""
     found: dict[str, list[str]] = {}
     for cell in results["cells"]:
         if "coverage" in cell and cell["group"] == EVERYWHERE and cell["condition"] in regimes:
