@@ -87,17 +87,23 @@ MODELS: dict[str, ModelCard] = {
 }
 
 
+ALIASES = {"midas-dpt-hybrid": "midas-hybrid", "midas-dpt-large": "midas-large"}
+"""Other names of the same models."""
+
+
 def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE:
     """The estimator of that name.
 
     A name of `MODELS` or a hub id `owner/name`, each with `@revision` if it is to be pinned; a
-    folder with model.safetensors; an ONNX file or its description (see `onnx_mde`). `kind` is
-    for models whose architecture does not tell whether they give depth or disparity.
+    folder with model.safetensors; a release file of MiDaS or Depth Anything (.pt, .pth); an ONNX
+    file or its description (see `onnx_mde`). `kind` is for models whose architecture does not
+    tell whether they give depth or disparity.
     """
     from scalefield.mde.hub import find_weights, split_revision
 
     usable(device)
     short, revision = split_revision(name)
+    short = ALIASES.get(short, short)
     card = MODELS.get(short)
     if card is not None and card.loader == "lite":
         from scalefield.mde.lite import load_lite
@@ -108,15 +114,16 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
         from scalefield.mde.onnx_mde import load_onnx
 
         return load_onnx(Path(name), device=device)
-    if card is None and "/" not in name and not (name and Path(name).is_dir()):
+    if card is None and "/" not in name and not (name and Path(name).exists()):
         raise InputError(
             f"no MDE {name!r}; there are {', '.join(MODELS)}, hub ids owner/name, folders with "
-            "model.safetensors, and .onnx files"
+            "model.safetensors, published .pt and .pth files, and .onnx files"
         )
     pinned = f"@{revision}" if revision else ""
     weights = find_weights(name if card is None else card.source + pinned)
     _say_licence(name, weights.licence or (card.weights_licence if card else ""))
-    label = Path(short).name if Path(short).is_dir() else short
+    label = Path(short).stem if Path(short).is_file() else short
+    label = Path(short).name if Path(short).is_dir() else label
     if card.loader == "da3" if card else weights.architecture is None:
         from scalefield.mde.da3 import load_da3
 
