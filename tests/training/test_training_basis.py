@@ -139,8 +139,8 @@ def test_every_frame_comes_once_an_epoch_in_batches_of_one_bucket(frames):
 
 
 def test_a_frame_s_draw_does_not_depend_on_its_company(frames):
-    alone, _ = training_batch(frames["train"][:1], CONFIG, 7)
-    among, _ = training_batch(frames["train"][:4], CONFIG, 7)
+    alone = training_batch(frames["train"][:1], CONFIG, 7)
+    among = training_batch(frames["train"][:4], CONFIG, 7)
     n = alone.y.shape[1]
     torch.testing.assert_close(alone.y[0], among.y[0, :n])
     assert float(among.anchor_weights[0, n:].sum()) == 0

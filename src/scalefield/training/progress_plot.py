@@ -20,7 +20,11 @@ MAPS_SHOWN = 8
 
 
 def draw_progress(
-    path: Path, lines: Sequence[dict[str, Any]], generator: nn.Module, frame: TrainingFrame
+    path: Path,
+    lines: Sequence[dict[str, Any]],
+    generator: nn.Module,
+    frame: TrainingFrame,
+    regime: str,
 ) -> bool:
     """Write `path`; False where matplotlib, which is optional, is not installed."""
     try:
@@ -28,8 +32,9 @@ def draw_progress(
         from matplotlib.figure import Figure
     except ImportError:
         return False
-    rows = next(iter(frame.anchors.values()))
-    batch = make_batch([frame], [rows], [rows], [False], [1.0])
+    rows = frame.anchors[regime]
+    device = next(generator.parameters()).device
+    batch = make_batch([frame], [rows], [rows], [False], [1.0]).to(device)
     with torch.no_grad():
         basis_maps, gating = (x.float() for x in generator(batch.features, batch.log_depth))
     spectrum = spectral_statistics(sample_at(basis_maps, batch.anchor_positions)[0], gating[0])
