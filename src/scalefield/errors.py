@@ -15,6 +15,14 @@ class Notice(UserWarning):
     """What a user should hear although all goes well; the command line prints no other warning."""
 
 
+def require_package(package: str, extra: str, purpose: str) -> None:
+    """Report an optional package that is not installed, before long work starts."""
+    from importlib.util import find_spec
+
+    if find_spec(package) is None:
+        raise MissingExtra(package, extra, purpose)
+
+
 class MissingExtra(ImportError):
     """An optional dependency is absent. The message is the command that installs it."""
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from scalefield.errors import InputError
+from scalefield.io import read_json
 from scalefield.mde.output import Kind, MDEOutput
 from scalefield.runtime.devices import usable
 
@@ -114,6 +115,13 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
         from scalefield.mde.onnx_mde import load_onnx
 
         return load_onnx(Path(name), device=device)
+    if card is None and (Path(name) / "config.json").is_file():
+        said = read_json(Path(name) / "config.json")
+        if isinstance(said, dict) and "trained_on" in said:  # by our own recipes
+            from scalefield.mde.lite import load_lite
+            from scalefield.mde.vit import load_vit
+
+            return (load_vit if "size" in said else load_lite)(name, device)
     if card is None and "/" not in name and not (name and Path(name).exists()):
         raise InputError(
             f"no MDE {name!r}; there are {', '.join(MODELS)}, hub ids owner/name, folders with "

@@ -9,7 +9,9 @@ offset for each channel (or as float16). Files are memory-mapped when they are r
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import re
 import signal
 import sys
 from collections import defaultdict
@@ -53,7 +55,7 @@ class Preparation:
 
     pixels: int = PIXELS
     """Known pixels with both depths, drawn once by the frame's name."""
-    regimes: tuple[str | int, ...] = ("low", "medium", "high")
+    regimes: tuple[str | int, ...] = (1, "low", "medium", "high")
     """Regimes whose anchors are drawn by the protocol and kept."""
     features: Literal["uint8", "float16", "none"] = "uint8"
     """How F is kept. uint8 has 256 levels between the least and the largest value of each channel
@@ -251,6 +253,7 @@ def prepare_split(
     folder: Path,
     preparation: Preparation | None = None,
     *,
+    name: str | None = None,
     workers: int = 0,
     batch: int = 8,
     limit: int | None = None,
@@ -263,42 +266,44 @@ def prepare_split(
     Workers read frames and draw their pixels and anchors; this process runs the MDE on batches of
     images of one size. Of several processes (`rank` of `world`) each prepares its share, and all
     wait for the last. A frame that cannot be read is left out, counted and named; it is tried
-    again the next time.
+    again the next time. `name` is what the data are called, where it is not the reader's name.
     """
-    preparation = preparation or Preparation()
-    names = split_names(dataset, split, limit)
-    claim_folder(folder, dataset, split, mde, preparation)
+    preparation, called = preparation or Preparation(), name or dataset.name
+    names = split_names(dataset, split, limit, called)
+    claim_folder(folder, called, split, mde, preparation)
     mine = names[rank::world]
-    missing = [name for name in mine if not frame_file(folder, name).is_file()]
+    missing = [frame for frame in mine if not frame_file(folder, frame).is_file()]
     if missing:
         bar = tqdm(
             total=len(mine),
             initial=len(mine) - len(missing),
-            desc=f"prepare {dataset.name} {split}",
+            desc=f"prepare {called} {split}",
             unit="frame",
             disable=not show_progress or rank > 0,
         )
         with bar:
-            for name, error in _prepare_missing(
+            for frame, error in _prepare_missing(
                 dataset, missing, mde, folder, preparation, workers=workers, batch=batch
             ):
                 if error:
                     bar.write(f"left out: {error}", file=sys.stderr)
-                    write_json(skipped_file(folder, name), {"error": error})
+                    write_json(skipped_file(folder, frame), {"error": error})
                 else:
-                    skipped_file(folder, name).unlink(missing_ok=True)
+                    skipped_file(folder, frame).unlink(missing_ok=True)
                 bar.update()
     wait_for_all(world)
     return open_prepared(folder, names, quiet=rank > 0)
 
 
-def split_names(dataset: FrameDataset, split: str, limit: int | None = None) -> list[str]:
+def split_names(
+    dataset: FrameDataset, split: str, limit: int | None = None, called: str | None = None
+) -> list[str]:
     """The frames of a split, thinned evenly to `limit`; an empty split is refused."""
     names = dataset.names(split)
     if not names:
         raise InputError(
-            f"the split {split} of {dataset.name} has no frame; training needs train and val, "
-            "and a few frames or drives are too few to be split"
+            f"the split {split} of {called or dataset.name} has no frame; training needs train "
+            "and val, and a few frames or drives are too few to be split"
         )
     return names if limit is None else thin(names, limit)
 
@@ -339,7 +344,7 @@ def skipped_file(folder: Path, name: str) -> Path:
 
 def claim_folder(
     folder: Path,
-    dataset: FrameDataset,
+    called: str,
     split: str,
     mde: MDE | CrossFit,
     preparation: Preparation,
@@ -347,7 +352,7 @@ def claim_folder(
     """Record what the folder's frames are; a folder that holds others is refused."""
     wanted = {
         "format": FORMAT,
-        "dataset": dataset.name,
+        "dataset": called,
         "split": split,
         "mde": describe_mde(mde),
         "preparation": dataclasses.asdict(preparation),
@@ -377,6 +382,14 @@ def describe_mde(mde: MDE | CrossFit) -> Any:
             "weights from others"
         )
     return {"name": mde.name, "revision": revision, "options": getattr(mde, "options", {})}
+
+
+def mde_folder(mde: MDE | CrossFit) -> str:
+    """A folder name for the frames of one MDE: its name, and a hash of all that identifies it."""
+    described = json.dumps(describe_mde(mde), sort_keys=True)
+    name = mde.models[0][0].name if isinstance(mde, CrossFit) else mde.name
+    digest = hashlib.sha256(described.encode()).hexdigest()[:8]
+    return re.sub(r"[^\w.-]+", "-", f"{name}-{digest}")
 
 
 def _prepare_missing(
