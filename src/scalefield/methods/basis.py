@@ -94,7 +94,7 @@ def shipped() -> list[str]:
     return sorted(p.parent.name for p in WEIGHTS.glob("basis-*/config.json"))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)  # a table may have a row for each of dozens
 def load_generator(name: str | Path, device: torch.device | str = "cpu") -> Generator:
     """A generator by shipped name, folder or hub id `owner/name[@revision]`, on that device."""
     if (WEIGHTS / name).is_dir():
