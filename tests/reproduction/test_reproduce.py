@@ -123,7 +123,8 @@ def test_the_report_has_the_papers_tables_and_names_the_models(reproduced):
     assert "α₁² / ‖y‖²" in text
 
 
-def test_a_second_run_makes_nothing_again(reproduced, there):
+def test_a_second_run_makes_nothing_again(reproduced, there, monkeypatch):
+    monkeypatch.setattr("scalefield.benchmark.report.write_report", lambda *_: reproduced)
     watched = [
         *(reproduced / "prepared").rglob("*.safetensors"),
         *(reproduced / "generators").rglob("checkpoint.safetensors"),
@@ -136,10 +137,11 @@ def test_a_second_run_makes_nothing_again(reproduced, there):
     assert not changed
 
 
-def test_ready_generators_are_taken_and_missing_ones_named(reproduced, there, capsys):
+def test_ready_generators_are_taken_and_missing_ones_named(reproduced, there, monkeypatch, capsys):
     ready = there / "ready"
     shutil.copytree(reproduced / "generators", ready, dirs_exist_ok=True)
     flags = ["--generators", str(ready), "--datasets", "kitti", "--no-gallery", "--no-drop"]
+    monkeypatch.setattr("scalefield.benchmark.report.write_report", lambda *_: there)
     assert main(command(there, *flags, out="with_ready")) == 0
     out = there / "with_ready"
     assert not (out / "prepared").exists()
@@ -152,6 +154,7 @@ def test_ready_generators_are_taken_and_missing_ones_named(reproduced, there, ca
 
 def test_shipped_generators_are_labelled_universal(there, capsys):
     flags = ["--generators", "shipped", "--datasets", "kitti", "--no-gallery", "--no-drop"]
+    flags += ["--mde", "da3-base=tiny_mdes:da3", "--no-disparity"]
     assert main(command(there, *flags, out="universal")) == 0
     text = (there / "universal" / "report" / "report.md").read_text()
     assert "| Basis K=8 (universal, F = 0) |" in text
