@@ -37,12 +37,16 @@ if [ ${#mdes[@]} = 0 ]; then
   exit 2
 fi
 
+PYTHON=${PYTHON:-python3}
+# Figures need matplotlib. Without it: scalefield report OUT/results/* on a machine that has it.
+"$PYTHON" -c 'import matplotlib' 2> /dev/null && report=--report || report=--no-report
+
 read -ra seeds <<< "${SEEDS:-0 1 2}"
 began=$(date +%s)
-"${PYTHON:-python3}" -m scalefield.cli reproduce \
+"$PYTHON" -m scalefield.cli reproduce \
   --data "places=$DATA" --range kitti=0.1,80 '*=0.1,10' \
   --mde "${mdes[@]}" ${folds[@]:+--cross-fit "${folds[@]}"} \
-  --seeds "${seeds[@]}" --rows 'Field: field' --no-gallery \
+  --seeds "${seeds[@]}" --rows 'Field: field' --no-gallery $report \
   --jobs "${JOBS:-5}" --workers "${WORKERS:-16}" --mde-batch 16 \
   --title "The paper's experiment on places" --out "$OUT" "$@"
 echo "done in $(($(date +%s) - began)) s"
@@ -50,6 +54,6 @@ echo "done in $(($(date +%s) - began)) s"
 # What is worth keeping: configurations, metrics, results and the report, without frames or weights.
 (cd "$OUT" && find . -path ./prepared -prune -o -type f \
   \( -name 'report.md' -o -name 'results.json' -o -name 'images.csv' -o -name 'metrics.jsonl' \
-     -o -name 'clock.json' -o -name 'run.json' -o -name '*.csv' -o -name 'left_out.json' \) -print0 \
+     -o -name 'clock.json' -o -name 'config.json' -o -name 'timings.json' -o -name 'run.json' -o -name '*.csv' -o -name 'left_out.json' \) -print0 \
   | tar --null -czf results.tar.gz -T -)
 ls -l "$OUT/results.tar.gz"

@@ -251,7 +251,10 @@ def _spectrum(recovery: Recovery, mde_output: MDEOutput, anchors: Anchors) -> di
     from scalefield.basis.spectral import spectral_statistics
     from scalefield.basis.targets import targets
 
-    maps, gating = (torch.as_tensor(m).double() for m in (recovery.basis_maps, recovery.gating))
+    # Small matrices, which a CPU decomposes sooner than a GPU.
+    maps, gating = (
+        torch.as_tensor(m).double().cpu() for m in (recovery.basis_maps, recovery.gating)
+    )
     pixels = torch.from_numpy(np.stack([anchors.u, anchors.v], axis=1)).to(maps)
     embeddings = sample(maps[None], pixels[None], mde_output.shape)[0]
     y = torch.from_numpy(targets(mde_output, anchors)).to(embeddings)

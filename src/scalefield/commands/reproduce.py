@@ -73,6 +73,8 @@ class ReproduceCommand:
     """Allow frames that an estimator was trained on."""
     gallery: bool = True
     """Keep pictures of each method's worst, median and best image for the report."""
+    report: bool = True
+    """Write the report at the end; without it, `scalefield report OUT/results/*` does so later."""
     cache: Path | None = None
     """Keep the MDE's outputs of evaluated frames in this folder."""
     workers: int = os.cpu_count() or 1
@@ -164,6 +166,7 @@ class ReproduceCommand:
             mde_batch=self.mde_batch,
             in_sample=self.in_sample,
             cache=self.cache,
+            tables=self.report,
             gallery=self.gallery,
             title=self.title,
         )

@@ -104,6 +104,8 @@ class Reproduction:
     """Allow frames that an MDE was trained on."""
     cache: Path | None = None
     """Keep the MDE's outputs of evaluated frames."""
+    tables: bool = True
+    """Write the report, for which matplotlib is needed; else stop after the evaluation."""
     gallery: bool = True
     """Keep pictures of the worst, median and best images for the report."""
     title: str = "Learning Image-Adaptive Scale Fields: the paper's tables"
@@ -120,7 +122,8 @@ class Reproduction:
 
     def check(self) -> None:
         """Whatever can be refused before work starts: empty splits, packages, weights, names."""
-        require_package("matplotlib", "plot", "drawing the report's figures")
+        if self.tables:
+            require_package("matplotlib", "plot", "drawing the report's figures")
         wanted = (*(("train", "val") if self.trains else ()), self.split)
         for name, dataset in self.datasets.items():
             for split in wanted:
@@ -136,7 +139,7 @@ class Reproduction:
     # ---- the stages ----
 
     def run(self) -> Path:
-        """All stages, one after another; the value is the report's page."""
+        """All stages, one after another; the value is the report's page, or the results' folder."""
         self.check()
         self.write_splits()
         if self.trains:
@@ -148,7 +151,7 @@ class Reproduction:
             for estimator in self.estimators
             for name in self.datasets
         ]
-        return self.report(folders)
+        return self.report(folders) if self.tables else self.out / "results"
 
     def write_splits(self) -> None:
         """The lists of frames, as text that a reader can diff."""
@@ -211,6 +214,7 @@ class Reproduction:
                 device=self.device,
                 workers=max(1, self.workers // self.jobs) if self.workers > 1 else 0,
                 source=f"the MDE {estimator.label}",
+                show_progress=self.jobs == 1,  # bars of several would overwrite each other
             )
 
         if self.jobs == 1:
@@ -317,6 +321,7 @@ class TrainingTask:
     device: str
     workers: int
     source: str
+    show_progress: bool = True
 
     def run(self) -> None:
         """Train to the end, and say so in the run's folder."""
@@ -329,6 +334,7 @@ class TrainingTask:
             start_from=None if self.start is None else Generator.load(self.start),
             workers=self.workers,
             source=self.source,
+            show_progress=self.show_progress,
         )
         write_json(self.out / FINISHED, {"epochs": self.config.epochs})
 

@@ -51,7 +51,7 @@ from scalefield.training.loop import (
 )
 from scalefield.training.model_card import basis_card
 from scalefield.training.prepared import PreparedFrames, start_worker
-from scalefield.training.progress_plot import draw_progress
+from scalefield.training.progress_plot import ProgressPicture
 
 
 @dataclass(frozen=True)
@@ -346,7 +346,7 @@ def stream(
             batch_size=None,
             num_workers=min(workers, max(1, len(batches))),
             pin_memory=device.type == "cuda",
-            prefetch_factor=3,
+            prefetch_factor=2,
             worker_init_fn=start_worker,
         )
         yield from (batch.to(device) for batch in loader)
@@ -364,22 +364,43 @@ def validation(
     workers: int = 0,
     rank: int = 0,
     world: int = 1,
+    kept: Sequence[Batch] | None = None,
 ) -> dict[str, float]:
     """Mean losses over frames with the protocol's anchors of the regime `config.validate`.
 
-    Each process scores its part of the frames, and all get the mean over all of them.
+    Each process scores its part of the frames, and all get the mean over all of them. `kept` are
+    the batches themselves, where `keep_batches` made them before.
     """
     device = next(generator.parameters()).device
-    batches = ValidationBatches(frames, config, rank, world)
     names: list[str] = []
     sums = torch.zeros(len(LOGGED), dtype=torch.float64, device=device)
-    for batch in stream(batches, device, workers):
+    ready: Iterator[Batch] = (
+        stream(ValidationBatches(frames, config, rank, world), device, workers)
+        if kept is None
+        else (batch.to(device) for batch in kept)
+    )
+    for batch in ready:
         losses = step_losses(generator, batch, config)
         names = list(losses)
         sums += torch.stack([value.double() for value in losses.values()]) * len(batch.y)
     if world > 1:
         torch.distributed.all_reduce(sums)
     return dict(zip(names or LOGGED, (sums / len(frames)).tolist(), strict=True))
+
+
+def keep_batches(
+    frames: Sequence[TrainingFrame],
+    config: BasisTraining,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    most_bytes: int = 2**30,
+) -> list[Batch] | None:
+    """The validation batches in host memory, which every epoch uses; None where they are large."""
+    if not isinstance(frames, PreparedFrames) or frames.size_bytes > most_bytes * world:
+        return None
+    batches = ValidationBatches(frames, config, rank, world)
+    return [batches[i] for i in range(len(batches))]
 
 
 LOGGED = ("dense", "anchor", "decor", "gate", "loss", "absrel", "g0")
@@ -420,9 +441,7 @@ def train_basis(
     start, best = 0, float("inf")
     if run.checkpoint.exists():
         start, best = load_checkpoint(run.checkpoint, generator, ema, optimiser)
-    model: nn.Module = generator
-    if world > 1:
-        model = nn.parallel.DistributedDataParallel(generator)
+    model = nn.parallel.DistributedDataParallel(generator) if world > 1 else generator
 
     per_epoch = len(epoch_batches(train, config.batch, config.seed, 0))
     steps = config.epochs * per_epoch
@@ -430,6 +449,8 @@ def train_basis(
     quiet = rank > 0 or not show_progress
     progress = tqdm(total=steps, initial=start, desc=out.name, unit="step", disable=quiet)
     clock, ready = Clock(on), stream(batches, on, workers)
+    kept = keep_batches(val, config, rank=rank, world=world)
+    picture = ProgressPicture(out / "progress.png", val[0], config.validate)
 
     def save(step: int) -> None:
         if rank == 0:
@@ -448,16 +469,17 @@ def train_basis(
             if (step + 1) % checkpoint_every == 0:
                 save(step + 1)
             continue
-        scores = validation(ema.model, val, config, workers=workers, rank=rank, world=world)
+        scores = validation(
+            ema.model, val, config, workers=workers, rank=rank, world=world, kept=kept
+        )
         if rank == 0:
             last = {f"train_{k}": float(v.detach()) for k, v in losses.items()}
             run.log(step + 1, clock, **last, **{f"val_{k}": v for k, v in scores.items()})
             if scores["loss"] < best:
                 best = scores["loss"]
-                ema.model.save(out / "model")  # type: ignore[operator]
                 data = f"Trained on {len(train)} frames, chosen on {len(val)} others."
-                write_card(out, source, data, config, scores["absrel"])
-            draw_progress(out / "progress.png", run.metrics(), ema.model, val[0], config.validate)
+                write_model(out, ema.model, source, data, config, scores["absrel"])
+            picture.draw(run.metrics(), ema.model, last=step + 1 == steps)
         save(step + 1)
         progress.set_postfix(val=f"{scores['dense']:.4f}", absrel=f"{scores['absrel']:.4f}")
     progress.close()
@@ -465,8 +487,11 @@ def train_basis(
     return Generator.load(out / "model")
 
 
-def write_card(out: Path, source: str, data: str, config: BasisTraining, absrel: float) -> None:
-    """The model card beside the weights."""
+def write_model(  # noqa: PLR0917
+    out: Path, model: nn.Module, source: str, data: str, config: BasisTraining, absrel: float
+) -> None:
+    """The weights, and the model card beside them."""
+    model.save(out / "model")  # type: ignore[operator]
     card = basis_card(out.name, source, data, config, absrel)
     write_atomic(out / "model" / "README.md", card.encode())
 

@@ -152,6 +152,8 @@ def training_frame(
     features = output.features
     if features is not None and features.shape[1] * features.shape[2] > log_depth.numel():
         features = resize(features[None], log_depth.shape[1:])[0]
+    if features is not None:  # float16 ends at 65504
+        half = features.clamp(-65504, 65504).half()
     place = torch.from_numpy(table.rows).to(output.prediction.device)
     valid = output.valid.reshape(-1)[place].cpu().numpy()
     mde_depth = output.mde_depth.reshape(-1)[place].cpu().numpy()
@@ -169,7 +171,7 @@ def training_frame(
     return TrainingFrame(
         name=table.name,
         shape=output.shape,
-        features=None if features is None else features.half().to(device or features.device),
+        features=None if features is None else half.to(device or half.device),
         log_depth=log_depth.to(device or log_depth.device),
         image=image.to(device or image.device),
         level=float(level),

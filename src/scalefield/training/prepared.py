@@ -105,6 +105,11 @@ class PreparedFrames(Sequence[TrainingFrame]):
         """The bucket of each frame; see `TrainingFrame.bucket`."""
         return [entry.bucket for entry in self.entries]
 
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(Path(entry.file).stat().st_size for entry in self.entries)
+
     def on(self, device: str | torch.device) -> list[TrainingFrame]:
         """All frames in a device's memory, for sets that are small enough."""
         return [to_device(frame, device) for frame in self]
