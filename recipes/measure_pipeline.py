@@ -2,6 +2,7 @@
 
     python recipes/measure_pipeline.py --kitti KITTI_RAW --sunrgbd SUNRGBD --places DATA \
         --out results/pipeline
+    python recipes/measure_pipeline.py --places DATA --recovery --out results/pipeline
 
 A few frames of KITTI Raw and SUN RGB-D in their own layouts and two made-up frames of UrbanSyn's
 size are prepared with networks of the sizes of DA3-BASE and DPT-Hybrid, whose random weights cost
@@ -23,8 +24,11 @@ import numpy as np
 import torch
 from PIL import Image
 
+from scalefield.anchor_sampling import REGIMES
 from scalefield.basis.generator import Generator
+from scalefield.benchmark.run import Evaluation, Evaluator
 from scalefield.datasets import Dataset, Folder, Frame, Kitti, SunRgbd, UrbanSyn
+from scalefield.datasets.splits import thin
 from scalefield.io import write_json
 from scalefield.mde import MDE, load_mde
 from scalefield.mde.da3 import BASE, DA3
@@ -33,6 +37,7 @@ from scalefield.mde.estimator import Estimator
 from scalefield.mde.transformers_mde import PREPROCESS as DPT_PREPROCESS
 from scalefield.mde.transformers_mde import TransformersNetwork
 from scalefield.methods.basis import WEIGHTS
+from scalefield.reproduction.matrix import aligner_rows, universal_rows
 from scalefield.reproduction.plan import step_seconds
 from scalefield.runtime.provenance import provenance
 from scalefield.training.basis import StepBatches, default_preset, paper_preset, stream, validation
@@ -222,8 +227,36 @@ def measure_quantisation(places: Path, folder: Path, limit: int | None) -> dict[
     }
 
 
+def measure_recovery(places: Path, frames: int = 3) -> dict[str, object]:
+    """Core-seconds of one row under one condition: the aligners and the universal generators."""
+    rows = (*aligner_rows("places"), *universal_rows())
+    evaluation = Evaluation(
+        "places", "folder", "test", "lite", rows, tuple(REGIMES), True, 0, RANGES_M
+    )
+    dataset = Folder(places, RANGES_M)
+    evaluator = Evaluator(dataset, evaluation, Path(), "lite")
+    torch.set_num_threads(1)
+    seconds, cells, megapixels = 0.0, 0, 0.0
+    for i, name in enumerate(thin(dataset.names("test"), frames + 1)):
+        frame = dataset.load(name)
+        output = evaluator.mde(frame.image)
+        began = time.process_time()
+        record = evaluator.evaluate(frame, output, {})
+        if i == 0:  # weights are read, kernels chosen
+            continue
+        seconds += time.process_time() - began
+        done = sum("clamped" in cell for cell in record["cells"])
+        cells, megapixels = cells + done, megapixels + done * output.prediction.numel() / 1e6
+    return {
+        "frames": frames,
+        "cells_a_frame": round(cells / frames, 1),
+        "core_s_a_cell": round(seconds / cells, 4),
+        "core_s_a_cell_and_megapixel": round(seconds / megapixels, 4),
+    }
+
+
 def main() -> None:
-    """Measure, and write results.json."""
+    """Measure, and write results.json (or recovery.json)."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kitti", type=Path)
     parser.add_argument("--sunrgbd", type=Path)
@@ -231,9 +264,15 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="frames of places")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--recovery", action="store_true", help="measure the evaluation alone")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     results: dict[str, object] = {"provenance": provenance()}
+    if args.recovery:
+        results["evaluation of a frame"] = measure_recovery(args.places)
+        write_json(args.out / "recovery.json", results)
+        print(args.out / "recovery.json")
+        return
     with tempfile.TemporaryDirectory() as temporary:
         home = Path(temporary)
         readers: dict[str, Dataset] = {"urbansyn": write_urbansyn(home / "urbansyn")}

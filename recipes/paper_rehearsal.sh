@@ -46,7 +46,7 @@ began=$(date +%s)
 "$PYTHON" -m scalefield.cli reproduce \
   --data "places=$DATA" --range kitti=0.1,80 '*=0.1,10' \
   --mde "${mdes[@]}" ${folds[@]:+--cross-fit "${folds[@]}"} \
-  --seeds "${seeds[@]}" --rows 'Field: field' --no-gallery $report \
+  --seeds "${seeds[@]}" --rows 'Field: field' --no-disparity --no-gallery $report \
   --jobs "${JOBS:-5}" --workers "${WORKERS:-16}" --mde-batch 16 \
   --title "The paper's experiment on places" --out "$OUT" "$@"
 echo "done in $(($(date +%s) - began)) s"

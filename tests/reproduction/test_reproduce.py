@@ -137,6 +137,19 @@ def test_a_second_run_makes_nothing_again(reproduced, there, monkeypatch):
     assert not changed
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--limit", "5"], "holds a reproduction with another limit"),
+        (["--limit", "6", "--datasets", "kitti"], "another datasets"),
+        (["--limit", "6", "--rate", "0.1"], "holds a run with another rate"),
+    ],
+)
+def test_another_configuration_is_not_mixed_in(reproduced, there, capsys, flags, said):
+    assert main(command(there, "--no-gallery", *flags)) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_ready_generators_are_taken_and_missing_ones_named(reproduced, there, monkeypatch, capsys):
     ready = there / "ready"
     shutil.copytree(reproduced / "generators", ready, dirs_exist_ok=True)

@@ -73,6 +73,8 @@ class ReproduceCommand:
     """Allow frames that an estimator was trained on."""
     gallery: bool = True
     """Keep pictures of each method's worst, median and best image for the report."""
+    overwrite: bool = False
+    """Discard evaluation results of other rows, such as those of fewer seeds."""
     report: bool = True
     """Write the report at the end; without it, `scalefield report OUT/results/*` does so later."""
     cache: Path | None = None
@@ -166,6 +168,7 @@ class ReproduceCommand:
             mde_batch=self.mde_batch,
             in_sample=self.in_sample,
             cache=self.cache,
+            overwrite=self.overwrite,
             tables=self.report,
             gallery=self.gallery,
             title=self.title,

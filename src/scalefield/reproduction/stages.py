@@ -35,7 +35,7 @@ from scalefield.reproduction.matrix import (
 from scalefield.runtime.workers import worker_pool
 from scalefield.training.basis import BasisTraining, paper_preset, train_basis
 from scalefield.training.data import CrossFit
-from scalefield.training.loop import pick_device
+from scalefield.training.loop import RunFolder, pick_device
 from scalefield.training.mde import open_mde, trained_on
 from scalefield.training.prepared import (
     Preparation,
@@ -104,6 +104,8 @@ class Reproduction:
     """Allow frames that an MDE was trained on."""
     cache: Path | None = None
     """Keep the MDE's outputs of evaluated frames."""
+    overwrite: bool = False
+    """Discard results of other rows, such as those of fewer seeds."""
     tables: bool = True
     """Write the report, for which matplotlib is needed; else stop after the evaluation."""
     gallery: bool = True
@@ -141,6 +143,7 @@ class Reproduction:
     def run(self) -> Path:
         """All stages, one after another; the value is the report's page, or the results' folder."""
         self.check()
+        self.claim()
         self.write_splits()
         if self.trains:
             for estimator in self.estimators:
@@ -152,6 +155,23 @@ class Reproduction:
             for name in self.datasets
         ]
         return self.report(folders) if self.tables else self.out / "results"
+
+    def claim(self) -> None:
+        """Record the frames that generators are trained on; a folder that has others is refused."""
+        wanted = {"datasets": sorted(self.datasets), "limit": self.limit}
+        record = self.out / "reproduction.json"
+        if not self.trains:
+            return
+        if not record.exists():
+            write_json(record, wanted)
+            return
+        found = read_json(record)
+        differing = [k for k in wanted if not isinstance(found, dict) or found.get(k) != wanted[k]]
+        if differing:
+            raise InputError(
+                f"{self.out} holds a reproduction with another {' and '.join(differing)}; choose "
+                "another --out, or delete it"
+            )
 
     def write_splits(self) -> None:
         """The lists of frames, as text that a reader can diff."""
@@ -254,8 +274,12 @@ class Reproduction:
         return self.out / "generators" / estimator.label / job.name
 
     def finished(self, estimator: Estimator, job: GeneratorJob) -> bool:
-        """Whether a generator is trained to its end."""
-        return (self.run_folder(estimator, job) / FINISHED).is_file()
+        """Whether a generator is trained to its end; one with another recipe is refused."""
+        folder = self.run_folder(estimator, job)
+        if not (folder / FINISHED).is_file():
+            return False
+        RunFolder(folder, self.config(job))
+        return True
 
     def evaluate(self, estimator: Estimator, name: str) -> Path:
         """Every row on one dataset with one MDE; the value is the folder of the results."""
@@ -280,7 +304,13 @@ class Reproduction:
         evaluator = Evaluator(
             self.datasets[name], evaluation, folder, estimator.source, device, self.cache
         )
-        names = run(evaluator, workers=self.workers, limit=self.limit, progress=True)
+        names = run(
+            evaluator,
+            workers=self.workers,
+            limit=self.limit,
+            overwrite=self.overwrite,
+            progress=True,
+        )
         score_files(folder, names)
         if self.gallery:
             write_gallery(evaluator)

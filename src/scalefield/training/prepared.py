@@ -139,10 +139,11 @@ def dequantise(frame: TrainingFrame) -> TrainingFrame:
 
 def pack_frame(frame: TrainingFrame, scene: str, kept: str) -> bytes:
     """The file of a frame."""
+    whole = np.int16 if max(frame.shape) <= np.iinfo(np.int16).max else np.int32
     tensors: dict[str, Tensor] = {
         "log_depth": frame.log_depth,
         "image": ((frame.image.float() + 1) * 127.5).round().to(torch.uint8),
-        "pixels": torch.from_numpy(frame.pixels.astype(np.uint16)),
+        "pixels": torch.from_numpy(frame.pixels.astype(whole)),
         "mde_log_depth": torch.from_numpy(frame.mde_log_depth),
         "true_log_depth": torch.from_numpy(frame.true_log_depth),
     }
