@@ -15,6 +15,14 @@ class Notice(UserWarning):
     """Information for the user; the command line prints it and no warning of other libraries."""
 
 
+def require_package(package: str, extra: str, purpose: str) -> None:
+    """Report an optional package that is not installed, before long work starts."""
+    from importlib.util import find_spec
+
+    if find_spec(package) is None:
+        raise MissingExtra(package, extra, purpose)
+
+
 class MissingExtra(ImportError):
     """An optional dependency is not installed. The message contains the command that installs
     it."""

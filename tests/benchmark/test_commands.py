@@ -1,27 +1,10 @@
-import json
-
 import numpy as np
 import pytest
 from PIL import Image
 
-from scalefield.benchmark.method_spec import parse_methods
 from scalefield.cli import main
 from scalefield.commands.data import parse_ranges
-from scalefield.commands.reproduce import paper_methods
 from scalefield.errors import InputError
-
-RED = """
-import torch
-from scalefield import MDEOutput
-
-class Red:
-    name = "red"
-    def __call__(self, image):
-        red = torch.tensor(image[..., 0], dtype=torch.float32)
-        return MDEOutput((red + 20) / 100, "depth", model="red")
-
-red = Red()
-"""
 
 
 @pytest.fixture
@@ -40,30 +23,6 @@ def sunrgbd(tmp_path):
         Image.fromarray(stored).save(frame / "depth_bfx" / "a.png")
         (frame / "intrinsics.txt").write_text("50 0 25 0 50 20 0 0 1")
     return tmp_path / "SUNRGBD"
-
-
-def test_benchmark_commands_reproduce_goes_from_raw_data_to_the_papers_table(
-    sunrgbd, tmp_path, monkeypatch, capsys
-) -> None:
-    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
-    (tmp_path / "red_mde.py").write_text(RED)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    out = tmp_path / "out"
-    flags = ["--sunrgbd", str(sunrgbd), "--mdes", "red_mde:red", "--split", "all"]
-    assert main(["reproduce", *flags, "--out", str(out)]) == 0
-    assert (out / "report" / "report.html").exists()
-    text = (out / "report" / "report.md").read_text()
-    row = next(line for line in text.splitlines() if line.startswith("| Piecewise | 0.16"))
-    results = json.loads((out / "results" / "sunrgbd-red_mde:red" / "results.json").read_text())
-    cell = next(c for c in results["cells"] if c["method"] == "Piecewise")
-    assert f"[{cell['clamped']['abs_rel'][0]:.2f}]" in row
-    lists = [out / "splits" / "sunrgbd" / f"{s}.txt" for s in ("train", "val", "test")]
-    assert sorted("".join(p.read_text() for p in lists).split()) == [
-        "kv1/NYUdata/NYU0000",
-        "kv1/NYUdata/NYU0001",
-    ]
-    assert "2 of 2 frames evaluated" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -85,26 +44,6 @@ def test_benchmark_commands_wrong_names_are_refused_before_anything_is_written(
     assert main(["evaluate", *data, "--out", str(tmp_path / "out"), *flags]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_benchmark_commands_reproduce_wants_a_dataset(tmp_path, capsys) -> None:
-    assert main(["reproduce", "--out", str(tmp_path)]) == 2
-    assert "give --kitti, --urbansyn or --sunrgbd" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("dataset", ["kitti", "urbansyn", "sunrgbd"])
-def test_benchmark_commands_papers_rows_are_methods_of_ours(dataset) -> None:
-    specs = parse_methods(paper_methods(dataset))
-    assert [type(spec.make()).__name__ for spec in specs][:4] == [
-        "Global",
-        "Grid",
-        "LWLR",
-        "Piecewise",
-    ]
-    assert ("Region" in {spec.label for spec in specs}) == (dataset != "kitti")
-    low = [spec.label for spec in specs if spec.applies("low")]
-    assert "Basis K=8" in low
-    assert "Basis K=30" not in low
 
 
 @pytest.mark.parametrize(

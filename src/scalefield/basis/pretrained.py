@@ -84,7 +84,7 @@ class Card:
         )
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)  # a table may have a row for each of dozens
 def load_generator(name: str | Path, device: torch.device | str = "cpu") -> Generator:
     """A generator by shipped name, folder or hub id `owner/name[@revision]`, on that device."""
     folder = find_shipped(name)

@@ -307,7 +307,7 @@ def _by_distance(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _spectral(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Medians over images of the spectral statistics, by group, condition and method."""
+    """Spectral statistics over images, by group, condition and method; see `_typical`."""
     found: dict[tuple[str, str, str, int], list[dict[str, float]]] = {}
     for record in good:
         for cell in record["cells"]:
@@ -322,10 +322,15 @@ def _spectral(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "method": method,
             "k": k,
             "images": len(each),
-            **{name: _round(float(np.median([e[name] for e in each]))) for name in each[0]},
+            **{name: _round(_typical(name, [e[name] for e in each])) for name in each[0]},
         }
         for (group, condition, method, k), each in found.items()
     ]
+
+
+def _typical(name: str, values: list[float]) -> float:
+    """The median over images; of yes and no, the share of yes."""
+    return float(np.mean(values) if name == "alpha1_first" else np.median(values))
 
 
 def _write_timings(out: Path, names: Sequence[str]) -> None:

@@ -21,7 +21,8 @@ class UrbanSyn:
 
     `rgb/rgb_NNNN.png`; `depth/depth_NNNN.exr` with one float channel, value × 1e5 = metres;
     `ss/ss_NNNN.png` with Cityscapes train ids in the first channel, sky = 10;
-    `camera_metadata.json`. Licence CC BY-SA 4.0.
+    `camera_metadata.json`. Licence CC BY-SA 4.0. This reader follows public loaders and has not
+    been tried on the dataset's own files.
     """
 
     root: Path
