@@ -2,7 +2,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scalefield.decomposition import Decomposition
+
+from scalefield.field.decomposition import Decomposition
 
 
 @given(parts=st.integers(1, 6), holes=st.booleans(), seed=st.integers(0, 500))

@@ -4,26 +4,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scalefield.kernel import Kernel, Points
-from scalefield.posterior import Posterior
-from test_kernel import KERNEL, points
 
+from field.worlds import KERNEL, kernel_inputs, problem
 from scalefield.basis.ridge import Ridge, solve
+from scalefield.field.exact import ExactPosterior
+from scalefield.field.kernel import Kernel, KernelInputs
 
 cases = {"n": st.integers(1, 20), "seed": st.integers(0, 500)}
 
 
-def problem(n, seed, noise=0.02):
-    rng = torch.Generator().manual_seed(seed)
-    y = torch.randn(n, generator=rng, dtype=torch.float64) * 0.3 + 1
-    return points(n, seed), y, torch.full((n,), noise, dtype=torch.float64)
-
-
 @given(**cases)
-def test_equals_the_textbook_with_an_explicit_inverse(n, seed):
+def test_mean_and_variance_equal_the_textbook_with_an_explicit_inverse(n, seed):
     anchors, y, noise = problem(n, seed)
-    query = points(7, seed + 1)
-    found = Posterior.fit(KERNEL, anchors, y, noise)
+    query = kernel_inputs(7, seed + 1)
+    found = ExactPosterior.fit(KERNEL, anchors, y, noise)
     inverse = torch.linalg.inv(KERNEL(anchors, anchors) + torch.diag(noise**2))
     cross = KERNEL(query, anchors)
     offset = torch.quantile(y - anchors.mean, 0.5)
@@ -31,16 +25,17 @@ def test_equals_the_textbook_with_an_explicit_inverse(n, seed):
     variance = KERNEL(query, query).diagonal() - (cross @ inverse @ cross.mT).diagonal()
     torch.testing.assert_close(found.mean(query), mean, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(found.variance(query), variance, rtol=1e-5, atol=1e-6)
-    spoken = found.speakers(query) @ (y - anchors.mean - offset) + offset + query.mean
-    torch.testing.assert_close(spoken, found.mean(query), rtol=1e-6, atol=1e-6)
+    smoothed = found.smoother_weights(query) @ (y - anchors.mean - offset)
+    smoothed = smoothed + offset + query.mean
+    torch.testing.assert_close(smoothed, found.mean(query), rtol=1e-6, atol=1e-6)
 
 
 @settings(max_examples=30)
 @given(n=st.integers(2, 12), seed=st.integers(0, 500))
-def test_leave_one_out_is_leaving_one_out(n, seed):
+def test_leave_one_out_equals_solving_without_each_anchor(n, seed):
     anchors, y, noise = problem(n, seed)
-    posterior = Posterior.fit(KERNEL, anchors, y, noise)
-    residual, deviation = posterior.leave_one_out()
+    posterior = ExactPosterior.fit(KERNEL, anchors, y, noise)
+    residual, std = posterior.leave_one_out()
     for i in range(n):
         others = torch.arange(n) != i
         covariance = KERNEL(anchors[others], anchors[others]) + torch.diag(noise[others] ** 2)
@@ -51,13 +46,13 @@ def test_leave_one_out_is_leaving_one_out(n, seed):
         predicted = anchors.mean[i] + posterior.offset + weights @ known
         own = KERNEL.variance(anchors[i : i + 1])[0] - cross[0] @ weights + noise[i] ** 2
         assert float(residual[i]) == pytest.approx(float(y[i] - predicted), abs=1e-6)
-        assert float(deviation[i]) == pytest.approx(float(own.sqrt()), rel=1e-5)
+        assert float(std[i]) == pytest.approx(float(own.sqrt()), rel=1e-5)
 
 
 @given(**cases)
-def test_it_passes_through_exact_anchors(n, seed):
+def test_mean_passes_through_exact_anchors(n, seed):
     anchors, y, _ = problem(n, seed)
-    exact = Posterior.fit(KERNEL, anchors, y, torch.full((n,), 1e-6, dtype=torch.float64))
+    exact = ExactPosterior.fit(KERNEL, anchors, y, torch.full((n,), 1e-6, dtype=torch.float64))
     torch.testing.assert_close(exact.mean(anchors), y, atol=1e-5, rtol=0)
     assert float(exact.variance(anchors).max()) < 1e-6
 
@@ -65,22 +60,22 @@ def test_it_passes_through_exact_anchors(n, seed):
 @given(n=st.integers(2, 20), seed=st.integers(0, 500))
 def test_more_anchors_never_increase_the_variance(n, seed):
     anchors, y, noise = problem(n, seed)
-    query = points(9, seed + 1)
-    fewer = Posterior.fit(KERNEL, anchors[:-1], y[:-1], noise[:-1]).variance(query)
-    more = Posterior.fit(KERNEL, anchors, y, noise).variance(query)
+    query = kernel_inputs(9, seed + 1)
+    fewer = ExactPosterior.fit(KERNEL, anchors[:-1], y[:-1], noise[:-1]).variance(query)
+    more = ExactPosterior.fit(KERNEL, anchors, y, noise).variance(query)
     assert bool((more <= fewer + 1e-9).all())
 
 
 @given(n=st.integers(1, 15), seed=st.integers(0, 500))
-def test_the_paper_s_ridge_is_the_case_of_linear_modes_alone(n, seed):
+def test_ridge_regression_is_the_case_of_linear_modes_alone(n, seed):
     """Prior variance τ² of the weights and noise σ² are a ridge of σ²/τ²."""
     anchors, y, noise = problem(n, seed, noise=0.3)
     linear = Kernel(0.0, 2.0, (), 0.3)
     anchors, query = (
         dataclasses.replace(p, mean=torch.zeros_like(p.mean))
-        for p in (anchors, points(6, seed + 1))
+        for p in (anchors, kernel_inputs(6, seed + 1))
     )
-    gaussian = Posterior.fit(linear, anchors, y, noise).mean(query)
+    gaussian = ExactPosterior.fit(linear, anchors, y, noise).mean(query)
     strength = 0.3**2 / 2.0**2
     ridge = solve(
         anchors.modes[None], y[None], torch.ones(1, n),
@@ -89,31 +84,38 @@ def test_the_paper_s_ridge_is_the_case_of_linear_modes_alone(n, seed):
     torch.testing.assert_close(gaussian, ridge.offset + query.modes @ ridge.weights[0])
 
 
-@given(n=st.integers(2, 15), more=st.integers(1, 4), seed=st.integers(0, 200))
-def test_adding_anchors_is_solving_with_all_of_them(n, more, seed):
-    anchors, y, noise = problem(n + more, seed)
-    fewer = Posterior.fit(KERNEL, anchors[:n], y[:n], noise[:n])
-    grown = fewer.add(anchors[n:], y[n:], noise[n:])
-    whole = Posterior.fit(KERNEL, anchors, y, noise, offset=fewer.offset)
-    query = points(6, seed + 1)
-    torch.testing.assert_close(grown.mean(query), whole.mean(query), rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(grown.variance(query), whole.variance(query), rtol=1e-5, atol=1e-7)
-
-
 @settings(max_examples=30)
 @given(n=st.integers(1, 9), seed=st.integers(0, 200))
 def test_images_in_a_batch_are_solved_alone(n, seed):
     problems = [problem(n, seed + i) for i in range(3)]
-    stacked = Points(
+    stacked = KernelInputs(
         *(
             torch.stack(values)
             for values in zip(*(vars(p[0]).values() for p in problems), strict=True)
         )
     )
     y, noise = (torch.stack([p[i] for p in problems]) for i in (1, 2))
-    together = Posterior.fit(KERNEL, stacked, y, noise)
-    query = points(5, seed + 9)
+    together = ExactPosterior.fit(KERNEL, stacked, y, noise)
+    query = kernel_inputs(5, seed + 9)
     for i, (anchors, own, sigma) in enumerate(problems):
-        alone = Posterior.fit(KERNEL, anchors, own, sigma)
+        alone = ExactPosterior.fit(KERNEL, anchors, own, sigma)
         torch.testing.assert_close(together[i].mean(query), alone.mean(query))
         torch.testing.assert_close(together[i].variance(query), alone.variance(query))
+
+
+@settings(max_examples=30)
+@given(**cases)
+def test_covariance_and_linear_part_equal_the_joint_posterior(n, seed):
+    """The linear weights are one more set of unknowns with prior N(0, I)."""
+    anchors, y, noise = problem(n, seed)
+    found = ExactPosterior.fit(KERNEL, anchors, y, noise)
+    query = kernel_inputs(5, seed + 1)
+    torch.testing.assert_close(
+        found.covariance(query).diagonal(), found.variance(query), rtol=1e-6, atol=1e-9
+    )
+    H = KERNEL.linear_features(anchors)
+    inverse = torch.linalg.inv(KERNEL(anchors, anchors) + torch.diag(noise**2))
+    weights = H.mT @ inverse @ (y - anchors.mean - found.offset)
+    torch.testing.assert_close(found.linear_weights(), weights, rtol=1e-6, atol=1e-6)
+    covariance = torch.eye(H.shape[1], dtype=H.dtype) - H.mT @ inverse @ H
+    torch.testing.assert_close(found.linear_covariance(), covariance, rtol=1e-6, atol=1e-6)

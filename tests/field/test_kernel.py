@@ -1,70 +1,109 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from scalefield.kernel import Kernel, Points, Term
 
+from field.worlds import KERNEL, kernel_inputs
 from scalefield.errors import InputError
-
-KERNEL = Kernel(
-    2.0,
-    1.5,
-    (Term(0.15, 0.5, 0.6, "gaussian"), Term(0.2, 0.1, 0.3, "exponential")),
-    0.02,
-    slope=0.3,
-    doubt=0.4,
-)
+from scalefield.field.kernel import Kernel, StationaryTerm, TermFeatures, term_names
 
 
-def points(n, seed=0, k=4):
-    rng = torch.Generator().manual_seed(seed)
-    draw = lambda *shape: torch.rand(*shape, generator=rng, dtype=torch.float64)  # noqa: E731
-    shapes = draw(n, 2), draw(n) * 2, draw(n, k) - 0.5
-    return Points(*shapes, draw(n, 2, 3) - 0.5, 0.5 + draw(n, 2), draw(n) - 0.5)
-
-
-def test_equals_the_formula_pair_by_pair():
-    a, b = points(5, 1), points(4, 2)
+def test_kernel_equals_the_formula_pair_by_pair():
+    a, b = kernel_inputs(5, 1), kernel_inputs(4, 2)
     found = KERNEL(a, b)
     for i in range(5):
         for j in range(4):
             value = 2.0**2 + 1.5**2 * float(a.modes[i] @ b.modes[j])
             value += 0.3**2 * float(a.log_depth[i] * b.log_depth[j])
             value += 0.4**2 * float(a.mean[i] * b.mean[j])
-            for t, (amplitude, length, depth, shape) in enumerate(
-                ((0.15, 0.5, 0.6, "g"), (0.2, 0.1, 0.3, "e"))
+            for t, (amplitude, length, depth, family) in enumerate(
+                ((0.15, 0.5, 0.6, "rbf"), (0.2, 0.1, 0.3, "exponential"))
             ):
                 dp = np.asarray(a.position[i] - b.position[j]) / length
                 dd = float(a.log_depth[i] - b.log_depth[j]) / depth
                 de = np.asarray(a.embedding[i, t] - b.embedding[j, t])
                 r = np.sqrt(dp @ dp + dd**2 + de @ de)
-                correlation = np.exp(-(r**2) / 2) if shape == "g" else np.exp(-r)
+                correlation = np.exp(-(r**2) / 2) if family == "rbf" else np.exp(-r)
                 local = float(a.amplitude[i, t] * b.amplitude[j, t])
                 value += amplitude**2 * local * correlation
             assert float(found[i, j]) == pytest.approx(value, rel=1e-6)
 
 
 @given(n=st.integers(1, 25), seed=st.integers(0, 500))
-def test_it_is_a_covariance(n, seed):
-    """Symmetric, without negative eigenvalues; its diagonal is the variance."""
-    a = points(n, seed)
+def test_kernel_is_symmetric_and_positive_semidefinite(n, seed):
+    a = kernel_inputs(n, seed)
     whole = KERNEL(a, a)
     torch.testing.assert_close(whole, whole.mT)
     assert float(torch.linalg.eigvalsh(whole).min()) > -1e-9
     torch.testing.assert_close(KERNEL.variance(a), whole.diagonal())
 
 
-def test_it_can_be_learned():
-    a = points(6)
-    numbers = torch.tensor([0.2, 0.3, 0.4], dtype=torch.float64, requires_grad=True)
+def test_kernel_has_derivatives_by_its_hyperparameters():
+    a = kernel_inputs(6)
+    values = torch.tensor([0.2, 0.3, 0.4], dtype=torch.float64, requires_grad=True)
 
     def total(x):
-        return Kernel(1.0, 1.0, (Term(x[0], x[1], x[2], "gaussian"),), 0.1)(a, a).sum()
+        return Kernel(1.0, 1.0, (StationaryTerm(x[0], x[1], x[2], "rbf"),), 0.1)(a, a).sum()
 
-    assert torch.autograd.gradcheck(total, numbers)
+    assert torch.autograd.gradcheck(total, values)
 
 
-def test_negative_numbers_are_refused():
-    with pytest.raises(InputError, match="noise must not be negative"):
-        Kernel(1.0, 1.0, (), -0.1)
+@pytest.mark.parametrize(
+    "name", ["constant_std", "mode_std", "noise_std", "slope_std", "mean_weight_std"]
+)
+def test_negative_standard_deviations_are_refused(name):
+    with pytest.raises(InputError, match=f"{name} must not be negative, found -0.1"):
+        dataclasses.replace(KERNEL, **{name: -0.1})
+
+
+def batched(features: list[TermFeatures]) -> TermFeatures:
+    return TermFeatures(*(torch.stack(parts, dim=1) for parts in zip(*features, strict=True)))
+
+
+@settings(max_examples=25)
+@given(n=st.integers(1, 9), m=st.integers(1, 9), seed=st.integers(0, 500))
+def test_local_covariance_of_small_sets_equals_stationary_of_each(n, m, seed):
+    """Float32 rounds an exponential's exponent, at worst, to the root of its unit: 3·10⁻⁴ for
+    distances of up to three lengthscales, times an amplitude² of 0.1."""
+    a = [KERNEL.features(kernel_inputs(n, seed + i)) for i in range(3)]
+    b = [KERNEL.features(kernel_inputs(m, seed + 7 + i)) for i in range(3)]
+    found = KERNEL.local_covariance(batched(a), batched(b))
+    wanted = torch.stack([KERNEL.stationary(x, y) for x, y in zip(a, b, strict=True)])
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, wanted, rtol=0, atol=3e-5)
+    own = KERNEL.local_covariance(batched(b))
+    for each, features in zip(own, b, strict=True):
+        torch.testing.assert_close(each, KERNEL.stationary(features, features), rtol=0, atol=3e-5)
+        prior = features.amplitude.square().sum(dim=0)
+        torch.testing.assert_close(each.diagonal(), prior, rtol=1e-12, atol=0)
+
+
+def test_local_covariance_does_not_change_its_arguments():
+    features = batched([KERNEL.features(kernel_inputs(5, 3))])
+    before = [part.clone() for part in features]
+    KERNEL.local_covariance(features)
+    KERNEL.local_covariance(features, features)
+    assert all(torch.equal(x, y) for x, y in zip(features, before, strict=True))
+
+
+def test_a_kernel_without_stationary_terms_has_only_its_linear_part():
+    linear, a = Kernel(1.0, 0.5, (), 0.1, slope_std=0.2), kernel_inputs(4)
+    H = linear.linear_features(a)
+    torch.testing.assert_close(linear(a, a), H @ H.mT)
+    torch.testing.assert_close(linear.variance(a), H.square().sum(dim=1))
+
+
+def test_kernel_inputs_joined_and_indexed():
+    a, b = kernel_inputs(3, 1), kernel_inputs(2, 2)
+    both = a.joined(b)
+    assert len(both) == 5
+    for name in vars(a):
+        assert torch.equal(getattr(both[3:], name), getattr(b, name))
+        assert getattr(both.to(torch.float32), name).dtype == torch.float32
+
+
+def test_term_names_are_family_and_number():
+    assert term_names(KERNEL) == ["rbf 1", "exponential 2"]

@@ -12,7 +12,9 @@ from scalefield.posterior import Posterior
 from test_kernel import KERNEL, points
 
 import scalefield as sf
+from field.worlds import KERNEL, kernel_inputs
 from scalefield.basis.ridge import Ridge, solve
+from scalefield.field.exact import ExactPosterior
 from scalefield.methods import METHODS
 
 EPS64, EPS32 = 2.0**-52, 2.0**-23
@@ -108,14 +110,14 @@ def test_repeated_anchors_count_as_weight(copies):
 
 @pytest.mark.parametrize("noise", [1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6])
 @pytest.mark.parametrize("apart", [True, False], ids=["apart", "in pairs"])
-def test_the_posterior(noise, apart):
+def test_the_exact_posterior(noise, apart):
     """α within 8 · condition · eps of the exact one, though anchors stand in one pixel by pairs."""
     n = 10
-    anchors = points(n, 3)
+    anchors = kernel_inputs(n, 3)
     if not apart:
         anchors = anchors[torch.arange(n) // 2 * 2]
     y = torch.linspace(0, 2, n, dtype=torch.float64)
-    posterior = Posterior.fit(KERNEL, anchors, y, torch.full((n,), noise, dtype=torch.float64))
+    posterior = ExactPosterior.fit(KERNEL, anchors, y, torch.full((n,), noise, dtype=torch.float64))
     gram = KERNEL(anchors, anchors).double()
     covariance = gram + noise**2 * torch.eye(n, dtype=torch.float64)
     prior = posterior.mean(anchors) - gram @ posterior.alpha
@@ -128,21 +130,21 @@ def test_the_posterior(noise, apart):
     assert bool((posterior.variance(anchors) >= 0).all())
 
 
-def scene(ratio: float) -> tuple[np.ndarray, sf.Anchors]:
+def wide_range(ratio: float) -> tuple[np.ndarray, sf.Anchors]:
     """A map of float16 values that spans this ratio, and a dozen anchors that span it too."""
     shape = (12, 16)
     relative = np.geomspace(2.0**-9, 2.0**-9 * min(ratio, 1e6), 192).astype(np.float16)
     relative = relative.reshape(shape)
-    where = np.random.default_rng(2).permutation(192)[:12]
-    v, u = where // 16, where % 16
-    return relative, sf.Anchors(u, v, np.geomspace(1e-3, 1e-3 * ratio, 192)[where])
+    pixels = np.random.default_rng(2).permutation(192)[:12]
+    v, u = pixels // 16, pixels % 16
+    return relative, sf.Anchors(u, v, np.geomspace(1e-3, 1e-3 * ratio, 192)[pixels])
 
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("ratio", [10.0, 1e6])
 def test_precision_of_the_map_does_not_matter(name, ratio):
     """The same values in float16, float32 and float64 give the same depth to a part in 10⁴."""
-    relative, anchors = scene(ratio)
+    relative, anchors = wide_range(ratio)
     depths = []
     for kind in (np.float64, np.float32, np.float16):
         options = {"superpixels": 6} if name == "region" else {}
@@ -158,7 +160,7 @@ def test_precision_of_the_map_does_not_matter(name, ratio):
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("unit", [1e-6, 1e6])
 def test_the_unit_of_the_map_does_not_matter(name, unit):
-    relative, anchors = scene(10.0)
+    relative, anchors = wide_range(10.0)
     relative = relative.astype(np.float64)
     options = {"superpixels": 6} if name == "region" else {}
     plain, scaled = (

@@ -5,84 +5,244 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scalefield.doubt import (
-    BEYOND,
-    GROSS,
-    MOST_JUDGED,
-    Blame,
-    blocks,
-    chance,
-    doubt,
-    honest,
-    vouched,
+from scipy.stats import multivariate_normal, norm
+
+from field.worlds import KERNEL, kernel_inputs
+from scalefield.field.blocks import Blocks, Observations
+from scalefield.field.config import InferenceConfig, OutlierConfig
+from scalefield.field.exact import ExactPosterior
+from scalefield.field.kernel import KernelInputs
+from scalefield.field.outliers import (
+    BlockTargets,
+    SearchState,
+    corroboration,
+    detect_outliers,
+    evaluate,
+    gains,
+    gather_blocks,
+    log_prior,
+    row_median,
 )
-from scalefield.kernel import Points
-from scipy.stats import multivariate_normal
-from test_kernel import KERNEL, points
 
-
-def field_of_the_kernel(n, seed, scale=1.0, kernel=KERNEL):
-    """Anchors whose y is drawn from the kernel itself, its bends `scale` times as rough."""
-    anchors = points(n, seed)
-    rng = np.random.default_rng(seed)
-    covariance = scale**2 * kernel(anchors, anchors).numpy() + 1e-9 * np.eye(n)
-    y = torch.from_numpy(np.linalg.cholesky(covariance) @ rng.normal(size=n)) + anchors.mean
-    return anchors, y + 0.02 * torch.from_numpy(rng.normal(size=n)), rng
+SMOOTH = dataclasses.replace(KERNEL, mode_std=0.2, slope_std=0.1, mean_weight_std=0.1)
+"""The kernel with modes that explain as much as those of a trained one."""
 
 
 def noise_of(n, sigma=0.02):
     return torch.full((n,), sigma, dtype=torch.float64)
 
 
-def marks(verdict):
-    return verdict.wrong, verdict.strange, verdict.vouched
+def observed(inputs, y, noise=None):
+    noise = noise_of(len(y)) if noise is None else noise
+    return Observations(inputs, y, noise, torch.ones(len(y), dtype=torch.bool))
 
 
-@settings(max_examples=40, deadline=None)
-@given(n=st.integers(5, 12), seed=st.integers(0, 500))
-def test_no_single_change_of_the_marks_explains_more(n, seed):
-    """The closed form against the textbook's density, at the end of the search."""
-    anchors, y, rng = field_of_the_kernel(n, seed)
-    y = (y - anchors.mean).numpy() + rng.choice([0, 0, 0, 1.5, -1.5, 4.5], n)
-    gross = np.where(np.abs(y) > BEYOND, y, GROSS) ** 2
-    covariance, variance = KERNEL(anchors, anchors).numpy(), np.full(n, 0.02**2)
+def field_of_the_kernel(n, seed, roughness=1.0, kernel=KERNEL):
+    """Observations drawn from the Gaussian process itself, `roughness` times as rough."""
+    inputs = kernel_inputs(n, seed)
+    rng = np.random.default_rng(seed)
+    covariance = roughness**2 * kernel(inputs, inputs).numpy() + 1e-9 * np.eye(n)
+    y = torch.from_numpy(np.linalg.cholesky(covariance) @ rng.normal(size=n)) + inputs.mean
+    return observed(inputs, y + 0.02 * torch.from_numpy(rng.normal(size=n))), rng
 
-    def score(marked):
-        whole = covariance + np.diag(variance + gross * marked)
-        constant = 0.5 * n * np.log(2 * np.pi)
-        return multivariate_normal(cov=whole).logpdf(y) + constant + chance(int(marked.sum()), n)
 
-    start = rng.random(n) < 0.2
-    whole = torch.from_numpy(covariance + np.diag(variance))
-    ((blame,),) = honest(whole[None, None], torch.from_numpy(y)[None])
-    nobody = np.zeros(n, bool)
-    assert blame.score + chance(0, n) == pytest.approx(score(nobody), rel=1e-6, abs=1e-6)
-    blame.search(start)
-    found = blame.score + chance(int(blame.marked.sum()), n)
-    assert found == pytest.approx(score(blame.marked), rel=1e-6, abs=1e-6)
-    assert found >= score(start) - 1e-9
+def detect(observations, kernel=KERNEL, *, static=False, config=None, **options):
+    config = config or InferenceConfig()
+    blocks = Blocks.split(observations, config)
+    return detect_outliers(
+        kernel, observations, blocks, OutlierConfig(**options), static=static
+    )
+
+
+def marks(result):
+    return result.rejected, result.downweighted, result.corroborated
+
+
+def with_errors(observations, error):
+    return observations._replace(y=observations.y + error)
+
+
+def gross_errors(n, share, rng):
+    """A share of n targets wrong by a factor of 1.5 to 10, either way; and which."""
+    wrong = torch.from_numpy(rng.permutation(n) < round(share * n))
+    size = rng.choice([-1, 1], n) * rng.uniform(np.log(1.5), np.log(10), n)
+    return torch.from_numpy(size) * wrong, wrong
+
+
+def one_block(observations, kernel=KERNEL, config=None):
+    config = config or OutlierConfig()
+    blocks = Blocks.split(observations, InferenceConfig(exact_block=len(observations.y)))
+    return gather_blocks(kernel, observations, blocks, config)
+
+
+@settings(max_examples=30)
+@given(n=st.integers(5, 12), seed=st.integers(0, 500), roughness=st.sampled_from([0.5, 1.0, 4.0]))
+def test_evidence_and_bayes_factors_equal_the_textbook_densities(n, seed, roughness):
+    config = OutlierConfig()
+    observations, rng = field_of_the_kernel(n, seed)
+    error = torch.from_numpy(rng.choice([0, 0, 0, 1.5, -1.5, 4.5], n))
+    block = one_block(with_errors(observations, error))
+    outlier = torch.from_numpy(rng.random(n) < 0.3)
+    state = evaluate(block, outlier[None], roughness, KERNEL.constant_std**2, config)
+    y = block.target[0].numpy()
+    added = block.error[0, :, 0].numpy() * outlier.numpy()
+    linear = KERNEL.linear_features(observations.inputs)[:, 1:]
+    features = KERNEL.features(observations.inputs)
+    varying = (KERNEL.stationary(features, features) + linear @ linear.mT).numpy()
+    field = roughness**2 * varying + KERNEL.constant_std**2
+    whole = field + np.diag(0.02**2 + added)
+    prior = float(log_prior(outlier.sum()[None], torch.tensor([n]), config))
+    evidence = multivariate_normal(cov=whole).logpdf(y) + 0.5 * n * np.log(2 * np.pi) + prior
+    evidence -= 0.5 * (np.log(roughness) / config.roughness_log_std) ** 2
+    assert float(state.evidence) == pytest.approx(evidence, rel=1e-3, abs=1e-2)
     for i in range(n):
-        other = blame.marked.copy()
-        other[i] = not other[i]
-        assert other.sum() > 0.45 * n or score(other) <= found + 1e-6
+        others = np.arange(n) != i
+        weights = np.linalg.solve(whole[np.ix_(others, others)], whole[others, i])
+        residual = y[i] - weights @ y[others]
+        variance = field[i, i] + 0.02**2 - weights @ whole[others, i]
+        assert float(state.residual[0, i]) == pytest.approx(residual, rel=1e-2, abs=1e-3)
+        assert float(state.variance[0, i]) == pytest.approx(variance, rel=2e-2, abs=1e-6)
+        errors = block.error[0, i].numpy()
+        wrong = np.mean(norm(scale=np.sqrt(variance + errors)).pdf(residual))
+        factor = np.log(wrong) - norm(scale=np.sqrt(variance)).logpdf(residual)
+        assert float(state.bayes_factor[0, i]) == pytest.approx(factor, rel=2e-2, abs=2e-2)
 
 
-def test_gross_errors_are_found_and_honest_anchors_stay():
-    """30 % of the anchors wrong by a factor of 4 to 10, in ten fields."""
-    n, found, honest = 100, [], []
+@given(n=st.integers(1, 60), seed=st.integers(0, 500))
+def test_the_prior_of_a_set_of_outliers_is_beta_binomial(n, seed):
+    """Its probabilities over all sets sum to one, up to the constant that is left out."""
+    config = OutlierConfig()
+    a, b = config.prior_counts
+    count = torch.arange(n + 1)
+    log_sets = torch.lgamma(torch.tensor(n + 1.0)) - torch.lgamma(count + 1.0)
+    log_sets = log_sets.double() - torch.lgamma(n - count + 1.0)
+    total = (log_prior(count, torch.full_like(count, n), config) + log_sets).logsumexp(dim=0)
+    beta = torch.lgamma(torch.tensor([a, b])).sum() - torch.lgamma(torch.tensor(a + b))
+    assert float(total) == pytest.approx(float(beta), abs=1e-4)
+
+
+@settings(max_examples=30)
+@given(n=st.integers(5, 40), seed=st.integers(0, 500))
+def test_flips_gain_evidence_and_no_two_neighbours_flip_at_once(n, seed):
+    config = OutlierConfig()
+    observations, rng = field_of_the_kernel(n, seed)
+    error, _ = gross_errors(n, 0.3, rng)
+    block = one_block(with_errors(observations, error))
+    outlier = torch.from_numpy(rng.random(n) < 0.2)[None]
+    state = evaluate(block, outlier, 1.0, KERNEL.constant_std**2, config)
+    flips = gains(block, state, config)[0]
+    count, total = int(outlier.sum()), torch.tensor([n])
+    prior = {
+        c: float(log_prior(torch.tensor([c]), total, config)) for c in range(max(0, count - 1), n)
+    }
+    gain = np.array(
+        [
+            prior[count - 1] - prior[count] - factor
+            if is_outlier
+            else (prior[count + 1] - prior[count] + factor)
+            if count + 1 <= config.max_share * n
+            else -np.inf
+            for factor, is_outlier in zip(
+                state.bayes_factor[0].tolist(), outlier[0].tolist(), strict=True
+            )
+        ]
+    )
+    near = block.neighbours[0].numpy()
+    for i in range(n):
+        others = gain[near[i][block.known[0, i].numpy()]]
+        assert bool(flips[i]) == bool(gain[i] > 0 and (gain[i] >= others).all())
+
+
+@given(rows=st.integers(1, 4), n=st.integers(1, 9), seed=st.integers(0, 500))
+def test_row_median_equals_numpy(rows, n, seed):
+    rng = np.random.default_rng(seed)
+    values, mask = rng.normal(size=(rows, n)), rng.random((rows, n)) < 0.6
+    found = row_median(torch.from_numpy(values), torch.from_numpy(mask))[:, 0]
+    for each, row, known in zip(found.tolist(), values, mask, strict=True):
+        assert each == (pytest.approx(np.median(row[known])) if known.any() else 0.0)
+
+
+@settings(max_examples=60)
+@given(
+    n=st.one_of(st.integers(5, 30), st.sampled_from([127, 400])),
+    seed=st.integers(0, 5000),
+    factor=st.sampled_from([0.01, 100]),
+)
+def test_a_factor_of_100_is_always_rejected_from_five_anchors_on(n, seed, factor):
+    """Centimetres for metres, and misplaced decimal points."""
+    observations, _ = field_of_the_kernel(n, seed, kernel=SMOOTH)
+    observations.y[n // 2] += np.log(factor)
+    assert bool(detect(observations, SMOOTH).rejected[n // 2])
+
+
+@pytest.mark.parametrize("n", [5, 12, 104, 500])
+def test_hardly_any_anchor_of_a_clean_field_is_rejected(n):
+    """In twenty fields that are drawn from the kernel: less than 1 % of the anchors."""
+    rejected = 0
+    for seed in range(20):
+        observations, _ = field_of_the_kernel(n, seed, kernel=SMOOTH)
+        rejected += int(detect(observations, SMOOTH).rejected.sum())
+    assert rejected <= 0.01 * 20 * n
+
+
+@pytest.mark.parametrize("n", [5, 12, 104, 1000])
+def test_no_anchor_of_a_smooth_field_is_rejected_or_downweighted(n):
+    rng = np.random.default_rng(n)
+    inputs = kernel_inputs(n, n)
+    u, v = inputs.position.unbind(dim=1)
+    y = 1 + 0.3 * torch.sin(2 * u) + 0.2 * v + 0.02 * torch.from_numpy(rng.normal(size=n))
+    result = detect(observed(inputs, y + inputs.mean), SMOOTH)
+    assert not any(bool(mark.any()) for mark in marks(result))
+
+
+def error_without(observations, keep, noise, kernel):
+    """Root mean square error of the exact posterior's mean at other pixels of the field."""
+    n = len(keep) // 2
+    inputs, y, _, _ = observations
+    used = torch.arange(len(keep))[:n][keep[:n]]
+    posterior = ExactPosterior.fit(kernel, inputs[used], y[used], noise[used])
+    return float((posterior.mean(inputs[n:]) - y[n:]).square().mean())
+
+
+@pytest.mark.parametrize(("n", "seeds", "most"), [(12, 40, 2.0), (104, 12, 1.3), (2000, 2, 1.25)])
+def test_thirty_percent_of_gross_outliers_do_little_harm(n, seeds, most):
+    """Error at other pixels against that of the inliers alone, the root of the mean over fields;
+    without the search the ratio is 2.5 or more. Measured 1.52, 1.13 and 1.08."""
+    robust, inliers, trusting = [], [], []
+    for seed in range(seeds):
+        both, rng = field_of_the_kernel(2 * n if n < 1000 else n + 400, seed, kernel=SMOOTH)
+        known = torch.arange(n)
+        error, wrong = gross_errors(n, 0.3, rng)
+        anchors = observed(both.inputs[known], both.y[:n] + error)
+        result = detect(anchors, SMOOTH)
+        for errors, keep, noise in (
+            (robust, ~result.rejected, result.noise),
+            (inliers, ~wrong, anchors.noise),
+            (trusting, wrong | ~wrong, anchors.noise),
+        ):
+            used = known[keep]
+            posterior = ExactPosterior.fit(
+                SMOOTH, anchors.inputs[used], anchors.y[used], noise[used]
+            )
+            apart = posterior.mean(both.inputs[n:]) - both.y[n:]
+            errors.append(float(apart.square().mean()))
+    ratio = (np.mean(robust) / np.mean(inliers)) ** 0.5
+    assert ratio < most
+    assert (np.mean(trusting) / np.mean(inliers)) ** 0.5 > 2.5
+
+
+def test_gross_errors_are_found_and_most_clean_anchors_stay():
+    """30 % of 100 anchors wrong by a factor of 4 to 10, in ten fields."""
+    n, found, kept = 100, [], []
     for seed in range(10):
-        anchors, y, rng = field_of_the_kernel(n, seed)
+        observations, rng = field_of_the_kernel(n, seed, kernel=SMOOTH)
         wrong = torch.from_numpy(rng.permutation(n) < 30)
-        factor = torch.from_numpy(rng.choice([-1, 1], n) * rng.uniform(np.log(4), np.log(10), n))
-        assert int(doubt(KERNEL, anchors, y, noise_of(n)).wrong.sum()) <= 3
-        verdict = doubt(KERNEL, anchors, y + wrong * factor, noise_of(n))
-        blamed = [verdict.wrong[wrong], verdict.strange[wrong]]
-        found.append([float(which.double().mean()) for which in blamed])
-        honest.append(float((~verdict.wrong)[~wrong].double().mean()))
-    left_out, named = np.mean(found, axis=0)
-    assert left_out > 0.7
-    assert left_out + named > 0.85
-    assert np.mean(honest) > 0.95
+        size = torch.from_numpy(rng.choice([-1, 1], n) * rng.uniform(np.log(4), np.log(10), n))
+        result = detect(with_errors(observations, wrong * size), SMOOTH)
+        found.append(float((result.rejected | result.downweighted)[wrong].double().mean()))
+        kept.append(float((~result.rejected)[~wrong].double().mean()))
+    assert np.mean(found) > 0.85
+    assert np.mean(kept) > 0.95
 
 
 def flat_world():
@@ -92,114 +252,187 @@ def flat_world():
     position = torch.from_numpy(np.stack([u, v], axis=1) / 10.0)
     flat = torch.zeros(100, dtype=torch.float64)
     embedding = 0 * one[:, None].expand(-1, 2, -1)
-    return Points(position, flat, 0 * one, embedding, one.expand(-1, 2), flat), u, v
+    return KernelInputs(position, flat, 0 * one, embedding, one.expand(-1, 2), flat), u, v
 
 
-def test_scattered_errors_are_the_anchors_and_those_that_hang_together_the_estimator_s():
+def test_scattered_errors_are_rejected_and_a_missed_object_is_kept():
     """12 of 100 anchors are off by a factor of two: anywhere, or side by side."""
-    anchors, u, v = flat_world()
+    inputs, u, v = flat_world()
     rng = np.random.default_rng(0)
     y = 0.01 * torch.from_numpy(rng.normal(size=100))
     scattered = torch.from_numpy(rng.permutation(100) < 12)
     signs = torch.from_numpy(rng.choice([-1.0, 1.0], 100))
-    verdict = doubt(KERNEL, anchors, y + 0.7 * signs * scattered, noise_of(100))
-    assert torch.equal(verdict.wrong, scattered)
+    result = detect(observed(inputs, y + 0.7 * signs * scattered))
+    assert torch.equal(result.rejected | result.downweighted, scattered)
+    assert int(result.rejected.sum()) >= 10
     together = torch.from_numpy((u < 3) & (v < 4))
-    verdict = doubt(KERNEL, anchors, y + 0.7 * together, noise_of(100))
-    assert not verdict.wrong.any()
+    result = detect(observed(inputs, y + 0.7 * together))
+    assert not result.rejected.any()
+    assert not (result.corroborated & ~together).any()
 
 
-def test_a_missed_object_is_vouched_for_by_its_depth_where_scales_differ():
-    """Behind it the map slopes, so that one depth is many scales."""
-    rng = np.random.default_rng(0)
+def object_block(scale, log_depth, outlier, config):
+    """A block of the flat world in which these anchors are outliers of the search."""
+    inputs, _, _ = flat_world()
+    block = one_block(observed(inputs, torch.from_numpy(scale)), config=config)
+    block = block._replace(
+        target=torch.from_numpy(scale)[None], log_depth=torch.from_numpy(log_depth)[None]
+    )
+    inside = torch.from_numpy(outlier)
+    variance = torch.where(inside, 0.02**2, 0.01**2).double()[None]
+    residual = torch.from_numpy(scale)[None]
+    wrong = norm(scale=np.sqrt(variance.numpy() + config.error_stds[0] ** 2))
+    factor = wrong.logpdf(scale) - norm(scale=np.sqrt(variance.numpy())).logpdf(scale)
+    nothing = torch.zeros(1, dtype=torch.float64)
+    return block, SearchState(
+        inside[None], nothing + 1, nothing, residual, variance, torch.from_numpy(factor)
+    )
+
+
+def test_a_missed_object_is_corroborated_by_its_depth_where_scales_differ():
+    """Behind it the map slopes, so that one depth is many scales. Errors of the same anchors at
+    random are corroborated by no neighbour."""
+    config, rng = OutlierConfig(), np.random.default_rng(0)
     position = np.stack(np.divmod(np.arange(100), 10), axis=1) / 10.0
     inside = (position[:, 0] < 0.3) & (position[:, 1] < 0.4)
     sloped = 2.0 * position[:, 1]
     scale = np.where(inside, -1 - sloped, 0.01 * rng.normal(size=100))
-    P = np.diag(1 / np.where(inside, 0.7, 0.01))
-    blame = Blame.nobody(0.0, scale, P, P @ scale)
-    blame.marked = inside
-    seen = vouched(position, scale, sloped + scale, blame)
-    assert np.array_equal(seen > 0.5, inside)
-    assert not seen[~inside].any()
+    block, state = object_block(scale, sloped + scale, inside, config)
+    probability = corroboration(block, state, 100, config)[0].numpy()
+    assert np.array_equal(probability > 0.5, inside)
+    assert not probability[~inside].any()
     believed = []
     for _ in range(20):
         scattered = np.where(inside, rng.uniform(-2, 2, 100), scale)
-        blame.alpha = P @ scattered
-        believed.append((vouched(position, scattered, sloped + scattered, blame) > 0.5).sum())
+        block, state = object_block(scattered, sloped + scattered, inside, config)
+        believed.append(int((corroboration(block, state, 100, config) > 0.5).sum()))
     assert np.mean(believed) <= 3
 
 
-@settings(max_examples=30, deadline=None)
-@given(n=st.integers(5, 30), seed=st.integers(0, 500), factor=st.sampled_from([0.01, 100]))
-def test_a_slip_of_the_pen_is_left_out_however_few_there_are(n, seed, factor):
-    """Centimetres for metres, which gross errors of a common size would not explain."""
-    smooth = dataclasses.replace(KERNEL, linear=0.2, slope=0.1, doubt=0.1)
-    anchors, y, _ = field_of_the_kernel(n, seed, kernel=smooth)
-    y[n // 2] += np.log(factor)
-    assert bool(doubt(smooth, anchors, y, noise_of(n)).wrong[n // 2])
-
-
-def test_what_is_weakly_contradicted_is_named_and_not_dropped():
-    anchors, _, _ = flat_world()
+def test_an_anchor_is_used_then_downweighted_then_rejected_as_its_error_grows():
+    inputs, _, _ = flat_world()
     y = torch.zeros(100, dtype=torch.float64)
     seen = []
     for error in np.linspace(0, 1, 41):
         y[44] = error
-        verdict = doubt(KERNEL, anchors, y, noise_of(100, 0.05))
-        seen.append(tuple(int(which.sum()) for which in marks(verdict)))
-    # As the error grows: nothing, a warning, a rejection.
+        result = detect(observed(inputs, y.clone(), noise_of(100, 0.05)))
+        seen.append(tuple(int(mark.sum()) for mark in marks(result)))
     assert list(dict.fromkeys(seen)) == [(0, 0, 0), (0, 1, 0), (1, 0, 0)]
 
 
-def test_doubt_makes_an_anchor_vague_before_it_is_dropped():
-    anchors, _, _ = flat_world()
+def test_noise_increases_with_the_error_and_only_for_the_outlier():
+    inputs, _, _ = flat_world()
     y, given = torch.zeros(100, dtype=torch.float64), noise_of(100, 0.05)
-    assert torch.equal(doubt(KERNEL, anchors, y, given).noise, given)
+    torch.testing.assert_close(detect(observed(inputs, y, given)).noise, given)
     noise = []
     for error in np.linspace(0, 1, 21):
         y[44] = error
-        verdict = doubt(KERNEL, anchors, y, given)
-        assert bool((verdict.noise >= given).all())
-        noise.append(float(verdict.noise[44]))
+        result = detect(observed(inputs, y.clone(), given))
+        assert bool((result.noise >= given * (1 - 1e-9)).all())
+        noise.append(float(result.noise[44]))
     assert noise == sorted(noise)
     assert noise[-1] > 10 * noise[0]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 500))
 def test_a_rough_field_is_no_proof_against_its_anchors(seed):
-    anchors, y, _ = field_of_the_kernel(60, seed, scale=4.0)
-    assert int(doubt(KERNEL, anchors, y, noise_of(60)).wrong.sum()) <= 6
+    observations, _ = field_of_the_kernel(60, seed, roughness=4.0)
+    assert int(detect(observations).rejected.sum()) <= 6
 
 
-def test_many_anchors_are_judged_by_those_around_them():
-    """In blocks, each of them once: what a block says is what it says alone."""
-    anchors, y, rng = field_of_the_kernel(MOST_JUDGED + 20, 3)
-    y[torch.from_numpy(rng.permutation(len(y))[:40])] += torch.from_numpy(rng.choice([-2, 2], 40))
-    verdict = doubt(KERNEL, anchors, y, noise_of(len(y)))
-    halves = blocks(anchors.position.numpy())
-    assert sorted(np.concatenate(halves).tolist()) == list(range(len(y)))
-    assert [len(half) for half in halves] == [len(y) // 2] * 2
-    for half in halves:
-        alone = doubt(KERNEL, anchors[torch.from_numpy(half)], y[half], noise_of(len(half)))
-        for ours, theirs in zip(vars(verdict).values(), vars(alone).values(), strict=True):
-            assert torch.equal(ours[half], theirs)
-    assert int(verdict.wrong.sum()) >= 20
-
-
-def test_without_a_majority_nobody_is_doubted():
-    anchors = points(4, 0)
+def test_among_fewer_than_five_anchors_none_is_an_outlier():
     y = torch.tensor([0.0, 0.0, 0.0, 9.0], dtype=torch.float64)
-    verdict = doubt(KERNEL, anchors, y, noise_of(4))
-    assert not any(bool(which.any()) for which in marks(verdict))
-    assert torch.equal(verdict.noise, noise_of(4))
+    result = detect(observed(kernel_inputs(4, 0), y))
+    assert not any(bool(mark.any()) for mark in marks(result))
+    assert torch.equal(result.noise, noise_of(4))
+    five = detect(observed(kernel_inputs(5, 0), torch.cat([y[:1], y])))
+    assert five.rejected.tolist() == [False] * 4 + [True]
 
 
-def test_a_measurement_that_is_known_to_be_vague_is_not_wrong():
-    anchors, _, _ = flat_world()
+def test_a_measurement_that_is_known_to_be_imprecise_is_no_outlier():
+    inputs, _, _ = flat_world()
     y, noise = torch.zeros(100, dtype=torch.float64), noise_of(100)
     y[44] = 1.0
-    assert doubt(KERNEL, anchors, y, noise).wrong.nonzero().flatten().tolist() == [44]
+    result = detect(observed(inputs, y, noise))
+    assert result.rejected.nonzero().flatten().tolist() == [44]
     noise[44] = 0.7
-    assert not doubt(KERNEL, anchors, y, noise).wrong.any()
+    assert not detect(observed(inputs, y, noise)).rejected.any()
+
+
+@settings(max_examples=15)
+@given(n=st.integers(1, 150), seed=st.integers(0, 500))
+def test_a_fixed_number_of_steps_finds_what_the_search_with_an_end_finds(n, seed):
+    """As in a CUDA graph, where nothing can depend on what was found."""
+    observations, rng = field_of_the_kernel(n, seed, kernel=SMOOTH)
+    error, _ = gross_errors(n, 0.2, rng)
+    spoiled = with_errors(observations, error)
+    dynamic = detect(spoiled, SMOOTH, iterations=40)
+    static = detect(spoiled, SMOOTH, iterations=40, static=True)
+    for ours, theirs in zip(marks(static), marks(dynamic), strict=True):
+        assert torch.equal(ours, theirs)
+    torch.testing.assert_close(static.noise, dynamic.noise, rtol=1e-5, atol=1e-9)
+
+
+@settings(max_examples=15)
+@given(n=st.integers(1, 60), padding=st.integers(1, 60), seed=st.integers(0, 500))
+def test_padding_does_not_change_what_is_found(n, padding, seed):
+    observations, rng = field_of_the_kernel(n + padding, seed, kernel=SMOOTH)
+    error, _ = gross_errors(n + padding, 0.2, rng)
+    spoiled = with_errors(observations, error)
+    mask = torch.arange(n + padding) < n
+    padded = detect(spoiled._replace(mask=mask), SMOOTH)
+    inputs, y, noise, _ = spoiled
+    alone = detect(observed(inputs[:n], y[:n], noise[:n]), SMOOTH)
+    for ours, theirs in zip(marks(padded), marks(alone), strict=True):
+        assert torch.equal(ours[:n], theirs)
+        assert not ours[n:].any()
+    torch.testing.assert_close(padded.noise[:n], alone.noise, rtol=1e-3, atol=1e-6)
+
+
+def test_outliers_are_found_in_every_block():
+    """In blocks of 64 anchors, each of them searched once."""
+    n = 1000
+    observations, rng = field_of_the_kernel(n, 3, kernel=SMOOTH)
+    wrong = torch.from_numpy(rng.permutation(n) < 100)
+    size = torch.from_numpy(rng.choice([-2.0, 2.0], n)) * wrong
+    spoiled = with_errors(observations, size)
+    result = detect(spoiled, SMOOTH)
+    assert float(result.rejected[wrong].double().mean()) > 0.9
+    assert float(result.rejected[~wrong].double().mean()) < 0.02
+    blocks = Blocks.split(spoiled, InferenceConfig())
+    assert len(blocks.index) > 10
+    for index, known in zip(blocks.index[:3], blocks.mask[:3], strict=True):
+        own = index[known]
+        alone = Observations(spoiled.inputs[own], spoiled.y[own], spoiled.noise[own], known[known])
+        single = Blocks.split(alone, InferenceConfig())
+        settings_ = dataclasses.replace(OutlierConfig(), cluster_log_odds=0.1)
+        found = detect_outliers(SMOOTH, alone, single, settings_)
+        agree = (found.rejected == result.rejected[own]).double().mean()
+        # The number of all anchors decides how many neighbours must agree.
+        assert float(agree) > 0.95
+
+
+def test_apply_masks_the_rejected_and_takes_the_increased_noise():
+    inputs, _, _ = flat_world()
+    y = torch.zeros(100, dtype=torch.float64)
+    y[44] = 3.0
+    given = observed(inputs, y)
+    result = detect(given)
+    applied = result.apply(given)
+    assert applied.mask.nonzero().flatten().tolist() == [i for i in range(100) if i != 44]
+    assert applied.noise is result.noise
+    assert bool(given.mask.all())
+
+
+def test_gather_blocks_takes_the_nearest_anchors_of_the_block():
+    observations, _ = field_of_the_kernel(20, 0)
+    block = one_block(observations)
+    assert isinstance(block, BlockTargets)
+    apart = torch.cdist(observations.inputs.position, observations.inputs.position)
+    apart.fill_diagonal_(torch.inf)
+    wanted = apart.sort(dim=1).indices[:, :10]
+    assert torch.equal(block.neighbours[0].sort(dim=1).values, wanted.sort(dim=1).values)
+    assert bool(block.known.all())
+    few = one_block(field_of_the_kernel(3, 0)[0])
+    assert few.known[0].sum(dim=1).tolist() == [2, 2, 2]

@@ -146,11 +146,12 @@ class Kernel:
     ) -> Float[Tensor, "c n m"]:
         """`stationary` of many small sets, evaluated in float32 and returned in float64.
 
-        Distances are matrix products of features relative to the last pixel of each set of b,
-        which keeps their cancellation below 1e-6.
+        Distances are matrix products of features relative to the mean of each set of a, which
+        keeps their cancellation below 1e-6. A single pixel of a has no cancellation to pixels of b
+        that are like it.
         """
         symmetric, b = b is None, a if b is None else b
-        reference = b.z[..., -1:, :]
+        reference = a.z.mean(dim=-2, keepdim=True)
         za, zb = (a.z - reference).float(), (b.z - reference).float()
         exponent = half_square_distance(za.flatten(0, 1), zb.flatten(0, 1)).unflatten(
             0, b.z.shape[:2]

@@ -11,7 +11,7 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 TILE_NODES = 4
-"""Successive nodes that share their candidates on a GPU."""
+"""Successive nodes of a row that share their candidates on a GPU."""
 TILE_CANDIDATES = 64
 """Anchors that the nodes of a tile choose their neighbours from on a GPU."""
 
@@ -80,11 +80,16 @@ def nearest(
     anchors: Float[Tensor, "n 2"],
     mask: Bool[Tensor, " n"],
     k: int,
+    row_length: int = 1,
 ) -> tuple[Int64[Tensor, "m k"], Bool[Tensor, "m k"]]:
-    """The k anchors of the mask nearest to each node, and whether there are so many."""
+    """The k anchors of the mask nearest to each node, and whether there are so many.
+
+    On a GPU up to `TILE_NODES` successive nodes of a row of `row_length` share their candidates;
+    1 for nodes in no order.
+    """
     k = min(k, len(anchors))
     if anchors.is_cuda:
-        return nearest_in_tiles(nodes, anchors, mask, k)
+        return nearest_in_tiles(nodes, anchors, mask, k, row_length)
     known = mask.nonzero()[:, 0]
     if len(known) == 0:
         index = torch.zeros(len(nodes), k, dtype=torch.int64)
@@ -100,19 +105,25 @@ def nearest_in_tiles(
     anchors: Float[Tensor, "n 2"],
     mask: Bool[Tensor, " n"],
     k: int,
+    row_length: int = 1,
 ) -> tuple[Int64[Tensor, "m k"], Bool[Tensor, "m k"]]:
     """`nearest` by brute force in two steps, with static shapes: the candidates of each tile of
-    successive nodes, then each node's own among them."""
+    successive nodes of a row, then each node's own among them."""
     anchors = anchors.float().masked_fill(~mask[:, None], torch.inf)
-    nodes = nodes.float()
-    padded = torch.cat([nodes, nodes[-1:].expand(-len(nodes) % TILE_NODES, 2)])
-    tiles = padded.reshape(-1, TILE_NODES, 2)
+    side = min(TILE_NODES, row_length)
+    rows = nodes.float().reshape(-1, row_length, 2)
+    beyond = rows[:, -1:].expand(-1, -row_length % side, 2)
+    tiles = torch.cat([rows, beyond], dim=1).reshape(-1, side, 2)
     middle = (tiles.amin(dim=1) + tiles.amax(dim=1)) / 2
-    count = min(TILE_CANDIDATES, len(anchors))
+    count = min(max(TILE_CANDIDATES, k), len(anchors))
     du, dv = middle[:, :1] - anchors[:, 0], middle[:, 1:] - anchors[:, 1]
     candidates = (du.square() + dv.square()).topk(count, largest=False, sorted=False).indices
     apart = (tiles[:, :, None] - anchors[candidates][:, None]).square().sum(dim=-1)
     closest = apart.topk(k, largest=False)
-    index = candidates[:, None].expand(-1, TILE_NODES, -1).gather(2, closest.indices)
-    index, there = index.flatten(0, 1), closest.values.isfinite().flatten(0, 1)
-    return index[: len(nodes)], there[: len(nodes)]
+    index = candidates[:, None].expand(-1, side, -1).gather(2, closest.indices)
+    there = closest.values.isfinite()
+    index, there = (
+        values.reshape(len(rows), -1, k)[:, :row_length].reshape(len(nodes), k)
+        for values in (index, there)
+    )
+    return index, there

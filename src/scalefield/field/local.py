@@ -133,6 +133,8 @@ def dense_terms(
     `features` are those of the anchors. `max_union` bounds the number of anchors of a cell where
     shapes must be static.
     """
+    if not kernel.terms:
+        return torch.zeros(0 if separate else 1, *lattice.shape, device=lattice.device)
     rows, side = lattice.cells[0], lattice.cell_px
     out = torch.empty(len(kernel.terms) if separate else 1, *lattice.shape, device=lattice.device)
     sampler = PixelSampler(kernel, image, lattice)

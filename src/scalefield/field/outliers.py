@@ -93,12 +93,12 @@ def detect_outliers(
     static: bool = False,
 ) -> OutlierResult:
     """Search every block of anchors. `static` makes a fixed number of steps, without a sync."""
-    n = len(observations.y)
+    n, count = len(observations.y), observations.mask.sum()
 
     def search_blocks(part: Blocks) -> Float[Tensor, "b s 4"]:
         block = gather_blocks(kernel, observations, part, settings)
         state, clean = search(block, float(kernel.constant_std) ** 2, settings, static)
-        weight, conflict, corroborated = relative_weights(block, state, clean, n, settings)
+        weight, conflict, corroborated = relative_weights(block, state, clean, count, settings)
         # An anchor with variance v of its residual moves the field w times as far once that is v/w.
         added = state.variance / state.roughness[:, None] ** 2 * (1 / weight - 1) * block.mask
         confirmed, uncertain = conflict & corroborated, conflict & ~corroborated
@@ -129,7 +129,7 @@ def gather_blocks(
     stds = torch.stack([target.new_full((), std) for std in config.error_stds])
     position = inputs.position[index].masked_fill(~mask[..., None], torch.inf)
     apart = (position[:, :, None] - position[:, None]).square().sum(dim=-1)
-    apart = apart.nan_to_num(nan=torch.inf)
+    apart = apart.nan_to_num(nan=torch.inf, posinf=torch.inf)
     apart.diagonal(dim1=1, dim2=2).fill_(torch.inf)
     near = apart.topk(min(config.neighbours, apart.shape[2]), largest=False)
     return BlockTargets(
@@ -253,7 +253,7 @@ def relative_weights(
     block: BlockTargets,
     state: SearchState,
     clean: Float[Tensor, " b"],
-    anchors: int,
+    anchors: Int64[Tensor, ""],
     config: OutlierConfig,
 ) -> tuple[Float[Tensor, "b s"], Bool[Tensor, "b s"], Bool[Tensor, "b s"]]:
     """How far each anchor moves the field, relative to an inlier; which are in conflict with the
@@ -275,7 +275,7 @@ def relative_weights(
 
 
 def corroboration(
-    block: BlockTargets, state: SearchState, anchors: int, config: OutlierConfig
+    block: BlockTargets, state: SearchState, anchors: Int64[Tensor, ""], config: OutlierConfig
 ) -> Float[Tensor, "b s"]:
     """Probability that an outlier's neighbours confirm it; 0 for the other anchors.
 
@@ -293,9 +293,10 @@ def corroboration(
         ).mean(dim=0)
         / std
     )
-    rank = min(max(round(anchors / 1000), 1), 3)
-    best = agreement.sort(dim=2, descending=True).values[..., rank : rank + 3]
-    best = best.sum(dim=2) / 3
+    first = (anchors / 1000).round().clamp(1, 3)
+    rank = torch.arange(agreement.shape[2], device=agreement.device)
+    counted = (rank >= first) & (rank < first + 3)
+    best = (agreement.sort(dim=2, descending=True).values * counted).sum(dim=2) / 3
     error_density = state.bayes_factor + normal_log_density(state.residual, state.variance)
     outlier = state.outlier.to(best.dtype)
     share = outlier.sum(dim=1, keepdim=True) / block.mask.sum(dim=1, keepdim=True).clamp(min=1)

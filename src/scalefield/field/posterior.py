@@ -58,15 +58,20 @@ class FieldFit:
     @cached_property
     def local(self) -> LocalSystems:
         """The local solves at all nodes."""
-        return self.solve_near(self.lattice.node_uv, *self.lattice.node_pixels)
+        lattice = self.lattice
+        return self.solve_near(lattice.node_uv, *lattice.node_pixels, row_length=lattice.nodes[1])
 
     def solve_near(
         self,
         uv: Float[Tensor, "m 2"],
         rows: Int64[Tensor, " m"],
         columns: Int64[Tensor, " m"],
+        row_length: int = 1,
     ) -> LocalSystems:
-        """Local solves with the anchors nearest to positions, evaluated at one pixel of each."""
+        """Local solves with the anchors nearest to positions, evaluated at one pixel of each.
+
+        Positions may come in rows of `row_length`, of which a GPU makes use.
+        """
         inputs, _, noise, mask = self.observations
         features = self.kernel.features(inputs)
         solver = LocalSolver(
@@ -76,7 +81,8 @@ class FieldFit:
             noise,
             self.linear,
         )
-        near = nearest(uv, inputs.position * self.image.unit_px, mask, self.config.neighbours)
+        position = inputs.position * self.image.unit_px
+        near = nearest(uv, position, mask, self.config.neighbours, row_length)
         at = self.image.pixels(rows, columns)
         if uv.is_cuda:
             return solver(*near, at)

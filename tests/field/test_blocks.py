@@ -1,0 +1,154 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from field.worlds import KERNEL, observations_of
+from scalefield.field.blocks import Blocks, LinearPosterior, masked_median
+from scalefield.field.config import InferenceConfig
+from scalefield.field.exact import ExactPosterior
+
+SMALL = InferenceConfig(exact_block=10, block_size=8)
+
+
+def fit_linear(observed, config, offset=None):
+    return LinearPosterior.fit(KERNEL, observed, Blocks.split(observed, config), offset)
+
+
+def random_mask(n, seed, share=0.8):
+    return torch.rand(n, generator=torch.Generator().manual_seed(seed)) < share
+
+
+@given(
+    n=st.integers(1, 300),
+    seed=st.integers(0, 500),
+    share=st.sampled_from([0.0, 0.3, 0.8, 1.0]),
+    exact_block=st.sampled_from([1, 10, 128]),
+)
+def test_split_has_every_masked_anchor_in_one_block_of_bounded_size(n, seed, share, exact_block):
+    config = dataclasses.replace(SMALL, exact_block=exact_block)
+    mask = random_mask(n, seed, share)
+    blocks = Blocks.split(observations_of(n, seed)._replace(mask=mask), config)
+    assert sorted(blocks.index[blocks.mask].tolist()) == mask.nonzero().flatten().tolist()
+    assert bool((blocks.index[~blocks.mask] == 0).all())
+    largest = blocks.index.shape[1]
+    assert largest == n if n <= exact_block else largest <= config.block_size
+    assert len(blocks.index) == 1 or n > exact_block
+
+
+def test_split_makes_compact_blocks():
+    """The mean extent of blocks is within a factor of 1.3 of that of squares of equal number."""
+    observed = observations_of(4000, 0)
+    position, blocks = observed.inputs.position, Blocks.split(observed, InferenceConfig())
+    members = [position[i[m]] for i, m in zip(blocks.index, blocks.mask, strict=True)]
+    extent = torch.stack([m.amax(dim=0) - m.amin(dim=0) for m in members])
+    side = len(members) ** -0.5
+    assert float(extent.mean()) < 1.3 * side
+    assert float(extent.max()) < 3 * side
+
+
+@given(n=st.integers(1, 60), seed=st.integers(0, 500))
+def test_blocks_within_a_mask_are_the_same_blocks_with_fewer_anchors(n, seed):
+    blocks, mask = Blocks.split(observations_of(n, seed), SMALL), random_mask(n, seed, 0.5)
+    fewer = blocks.within(mask)
+    assert sorted(fewer.index[fewer.mask].tolist()) == mask.nonzero().flatten().tolist()
+    assert torch.equal(fewer.index[fewer.mask], blocks.index[fewer.mask])
+    assert bool((fewer.index[~fewer.mask] == 0).all())
+
+
+@given(n=st.integers(1, 40), seed=st.integers(0, 500))
+def test_masked_median_equals_numpy(n, seed):
+    rng = np.random.default_rng(seed)
+    values, mask = rng.normal(size=n), rng.random(n) < 0.6
+    found = float(masked_median(torch.from_numpy(values), torch.from_numpy(mask)))
+    assert found == (pytest.approx(np.median(values[mask])) if mask.any() else 0.0)
+
+
+@given(n=st.integers(1, 60), seed=st.integers(0, 500), width=st.sampled_from([(), (3,)]))
+def test_scatter_undoes_gathering_and_leaves_zero_elsewhere(n, seed, width):
+    mask = random_mask(n, seed)
+    values = torch.rand(n, *width, generator=torch.Generator().manual_seed(seed))
+    blocks = Blocks.split(observations_of(n, seed)._replace(mask=mask), SMALL)
+    found = blocks.scatter(values[blocks.index], n)
+    assert torch.equal(found[mask], values[mask])
+    assert not found[~mask].any()
+
+
+@settings(max_examples=40)
+@given(n=st.integers(1, 30), seed=st.integers(0, 500), noise=st.sampled_from([0.02, 1e-3]))
+def test_one_block_equals_the_exact_posterior(n, seed, noise):
+    """Covariances are float32: an error of 10⁻⁶ beside a noise variance of 10⁻⁶ or more."""
+    observed = observations_of(n, seed, noise)
+    found = fit_linear(observed, InferenceConfig())
+    exact = ExactPosterior.fit(KERNEL, observed.inputs, observed.y, observed.noise)
+    torch.testing.assert_close(found.offset, exact.offset)
+    torch.testing.assert_close(found.weights, exact.linear_weights(), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found.covariance, exact.linear_covariance(), rtol=1e-3, atol=1e-4)
+    residual, std = exact.leave_one_out()
+    torch.testing.assert_close(found.loo_residual, residual, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found.loo_std, std, rtol=1e-3, atol=1e-4)
+
+
+def dense_block_model(observed, config):
+    """Covariance of y − μ under the block model: shared linear part, stationary part by block."""
+    inputs, _, noise, mask = observed
+    blocks = Blocks.split(observed, config)
+    block = torch.full((len(mask),), -1)
+    for b, (index, known) in enumerate(zip(blocks.index, blocks.mask, strict=True)):
+        block[index[known]] = b
+    features = KERNEL.features(inputs)
+    same = block[:, None] == block[None]
+    H = KERNEL.linear_features(inputs)
+    return KERNEL.stationary(features, features) * same + H @ H.mT + torch.diag(noise**2)
+
+
+@settings(max_examples=20)
+@given(n=st.integers(11, 60), seed=st.integers(0, 500))
+def test_several_blocks_equal_a_dense_solve_of_the_block_model(n, seed):
+    observed = observations_of(n, seed)._replace(mask=random_mask(n, seed))
+    found = fit_linear(observed, SMALL)
+    kept = observed.mask
+    whole = dense_block_model(observed, SMALL)[kept][:, kept]
+    precision = torch.linalg.inv(whole)
+    target = (observed.y - observed.inputs.mean)[kept]
+    target = target - target.quantile(0.5)
+    alpha, H = precision @ target, KERNEL.linear_features(observed.inputs)[kept]
+    close = {"rtol": 1e-3, "atol": 1e-4}
+    torch.testing.assert_close(found.weights, H.mT @ alpha, **close)
+    torch.testing.assert_close(found.loo_residual[kept], alpha / precision.diagonal(), **close)
+    torch.testing.assert_close(found.loo_std[kept], precision.diagonal().rsqrt(), **close)
+    torch.testing.assert_close(found.residual[kept], target - H @ found.weights)
+    smoothed = found.covariance @ (found.whitened[kept].mT @ target)
+    torch.testing.assert_close(smoothed, found.weights)
+    for name in ("loo_residual", "residual", "whitened"):
+        assert not getattr(found, name)[~kept].any()
+
+
+@settings(max_examples=20)
+@given(n=st.integers(1, 8), padding=st.integers(1, 5), seed=st.integers(0, 500))
+def test_padding_does_not_change_the_linear_part(n, padding, seed):
+    """Whatever the padded rows hold, if it is finite."""
+    observed = observations_of(n + padding, seed)
+    mask = torch.arange(n + padding) < n
+    padded = fit_linear(observed._replace(mask=mask), InferenceConfig())
+    inputs, y, noise, _ = observed
+    short = type(observed)(inputs[:n], y[:n], noise[:n], mask[:n])
+    alone = fit_linear(short, InferenceConfig())
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(padded.offset, alone.offset)
+    torch.testing.assert_close(padded.weights, alone.weights, **close)
+    torch.testing.assert_close(padded.covariance, alone.covariance, **close)
+    for name in ("residual", "loo_residual", "loo_std"):
+        torch.testing.assert_close(getattr(padded, name)[:n], getattr(alone, name), **close)
+
+
+def test_a_given_offset_is_the_prior_mean():
+    observed = observations_of(6, 0)
+    offset = torch.tensor(0.25, dtype=torch.float64)
+    found = fit_linear(observed, InferenceConfig(), offset)
+    exact = ExactPosterior.fit(KERNEL, *observed[:3], offset=offset)
+    assert found.offset == offset
+    torch.testing.assert_close(found.weights, exact.linear_weights(), rtol=1e-3, atol=1e-4)

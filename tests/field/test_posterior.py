@@ -1,0 +1,285 @@
+import dataclasses
+from functools import cached_property
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from field.worlds import (
+    KERNEL,
+    SMOOTH_KERNEL,
+    all_pixels,
+    exact_of,
+    fit_pixels,
+    image_inputs,
+    observe_pixels,
+    random_pixels,
+)
+from scalefield.field.config import InferenceConfig
+from scalefield.field.image_inputs import ImageInputs
+from scalefield.field.kernel import Kernel
+from scalefield.field.lattice import Lattice
+from scalefield.field.local import dense_terms
+from scalefield.field.posterior import fit
+
+SHAPE = (45, 60)
+
+
+def layouts(n, kind):
+    """Rows and columns of n anchors: different pixels, pairs in one pixel, or all in one row."""
+    if kind == "collinear":
+        return torch.full((n,), 20), torch.arange(n) * 3 + 5
+    rows, columns = random_pixels(SHAPE, n, seed=n)
+    if kind == "pairs":
+        first = torch.arange(n) // 2 * 2
+        rows, columns = rows[first], columns[first]
+    return rows, columns
+
+
+@pytest.mark.parametrize("noise", [0.02, 1e-3])
+@pytest.mark.parametrize("kind", ["different", "pairs", "collinear"])
+@pytest.mark.parametrize("n", [1, 2, 7, 16])
+def test_with_few_anchors_every_pixel_has_the_exact_posterior(n, kind, noise):
+    """Covariances in float32 against the float64 oracle.
+
+    The exponential term rounds a distance of zero to the root of float32's unit. That moves the
+    mean by up to 2·10⁻⁴ at an anchor's own pixel and near pairs of anchors; elsewhere by 10⁻⁵.
+    """
+    image = image_inputs(SHAPE)
+    rows, columns = layouts(n, kind)
+    observed = observe_pixels(image, rows, columns, noise=noise)
+    fitted = fit(KERNEL, image, observed, InferenceConfig())
+    exact = exact_of(fitted)
+    difference = (fitted.mean().double().flatten() - exact.mean(all_pixels(image))).abs()
+    difference = difference.reshape(SHAPE)
+    assert float(difference.max()) < 3e-4
+    difference[rows, columns] = 0
+    assert float(difference.max()) < (2e-4 if kind == "pairs" else 1e-5)
+    at_nodes = image.pixels(*fitted.lattice.node_pixels)
+    std = exact.variance(at_nodes).sqrt()
+    torch.testing.assert_close(fitted.local.variance.sqrt(), std, rtol=0, atol=2e-4)
+    torch.testing.assert_close(fitted.local.mean, exact.mean(at_nodes), rtol=0, atol=2e-4)
+    predicted = fitted.predict(rows, columns)
+    torch.testing.assert_close(predicted.mean, exact.mean(observed.inputs), rtol=0, atol=3e-4)
+
+
+@settings(max_examples=10)
+@given(
+    n=st.integers(1, 16),
+    seed=st.integers(0, 500),
+    shape=st.tuples(st.integers(1, 30), st.integers(1, 40)).filter(lambda s: s[0] * s[1] > 16),
+)
+def test_with_few_anchors_images_of_every_shape_have_the_exact_mean(n, seed, shape):
+    image = image_inputs(shape, seed=seed)
+    fitted = fit_pixels(image, n, seed=seed)
+    wanted = exact_of(fitted).mean(all_pixels(image)).reshape(shape)
+    torch.testing.assert_close(fitted.mean().double(), wanted, rtol=0, atol=5e-4)
+
+
+def test_more_neighbours_come_closer_to_the_exact_posterior():
+    """Beyond the nearest anchors the others add little: they are screened off.
+
+    With 16 of 300 neighbours the mean is within 5 % of the posterior's standard deviation; what is
+    left with 64 comes from solving at nodes 8 pixels apart and blending."""
+    image = image_inputs((96, 128), box=False)
+    inputs = all_pixels(image)
+    errors = []
+    for neighbours in (2, 4, 8, 16, 64):
+        fitted = fit_pixels(image, 300, neighbours=neighbours, exact_block=300)
+        exact = exact_of(fitted)
+        apart = fitted.mean().double().flatten() - exact.mean(inputs)
+        errors.append(float((apart / exact.variance(inputs).sqrt()).square().mean().sqrt()))
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 0.1
+    assert errors[3] < 0.05
+    assert errors[4] < 0.03
+
+
+def test_std_of_many_anchors_is_that_of_the_exact_posterior_at_the_nodes():
+    """Fewer anchors cannot know more: a local solve has no smaller variance than the exact one
+    (but for rounding), and with 16 of 300 anchors hardly a larger one."""
+    image = image_inputs((96, 128))
+    fitted = fit_pixels(image, 300, exact_block=300)
+    at_nodes = image.pixels(*fitted.lattice.node_pixels)
+    ratio = fitted.local.variance.sqrt() / exact_of(fitted).variance(at_nodes).sqrt()
+    assert float(ratio.min()) > 0.99
+    assert float(ratio.median()) < 1.02
+    assert float(ratio.max()) < 1.2
+
+
+class OneNode(Lattice):
+    """A lattice whose cells take the predictor of their first node instead of a blend."""
+
+    @cached_property
+    def blending(self):
+        weights = torch.zeros(4, self.cell_px**2)
+        weights[0] = 1
+        return weights
+
+
+def largest_steps(values, side):
+    """Largest difference of neighbouring pixels across borders of cells, and inside cells."""
+    across, inside = [], []
+    for dim in (0, 1):
+        steps = values.diff(dim=dim).abs()
+        border = (torch.arange(steps.shape[dim]) + 1) % side == 0
+        across.append(steps.index_select(dim, border.nonzero()[:, 0]).max())
+        inside.append(steps.index_select(dim, (~border).nonzero()[:, 0]).max())
+    return float(max(across)), float(max(inside))
+
+
+def test_the_field_is_continuous_across_the_borders_of_cells():
+    """3,000 anchors, of which neighbouring nodes share only some. The blend is no steeper at the
+    borders of cells than inside them; without it the steps there are five times as large."""
+    image = image_inputs((96, 128), SMOOTH_KERNEL, box=False, variation=0.0)
+    fitted = fit_pixels(image, 3000, SMOOTH_KERNEL)
+    lattice = fitted.lattice
+    terms = []
+    for each in (lattice, OneNode(lattice.shape, lattice.cell_px, lattice.device)):
+        features = SMOOTH_KERNEL.features(fitted.observations.inputs)
+        (values,) = dense_terms(SMOOTH_KERNEL, image, each, fitted.local, features)
+        terms.append(largest_steps(values, lattice.cell_px))
+    (across, inside), (unblended, _) = terms
+    assert across < 1.2 * inside
+    assert unblended > 5 * across
+
+
+def test_the_parts_sum_to_the_mean():
+    image = image_inputs(SHAPE)
+    for n in (1, 40, 300):
+        fitted = fit_pixels(image, n)
+        parts = fitted.parts()
+        assert list(parts) == [
+            *("global", "mean", "slope", "mode 1", "mode 2", "mode 3", "mode 4"),
+            *("rbf 1", "exponential 2"),
+        ]
+        torch.testing.assert_close(sum(parts.values()), fitted.mean(), rtol=0, atol=1e-5)
+
+
+def test_coefficients_are_those_of_the_linear_map():
+    image = image_inputs(SHAPE)
+    fitted = fit_pixels(image, 30)
+    constant, slope, mean_weight, modes = fitted.coefficients()
+    at = all_pixels(image)
+    wanted = constant + slope * at.log_depth + mean_weight * at.mean + at.modes @ modes
+    found = fitted.linear_map().flatten().double()
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 9, 60])
+@pytest.mark.parametrize("blocks", [{}, {"exact_block": 10, "block_size": 10}], ids=["one", "many"])
+def test_smoother_weights_equal_finite_differences(n, blocks):
+    """∂E[ℓ]/∂yᵢ at a pixel, with the offset held: the mean is linear in y."""
+    image = image_inputs(SHAPE)
+    fitted = fit_pixels(image, n, **blocks)
+    row, column = 20, 31
+    at = torch.tensor([row]), torch.tensor([column])
+    weights = fitted.smoother_weights(row, column)
+    before = fitted.predict(*at).mean
+    for i in range(0, n, 7):
+        y = fitted.observations.y.clone()
+        y[i] += 0.01
+        observed = fitted.observations._replace(y=y)
+        moved = fit(KERNEL, image, observed, fitted.config, offset=fitted.linear.offset)
+        slope = (moved.predict(*at).mean - before) / 0.01
+        assert float(slope) == pytest.approx(float(weights[i]), abs=1e-6)
+
+
+def mirrored(image):
+    maps = image.maps._replace(maps=image.maps.maps.flip(3))
+    return ImageInputs(image.mde_depth.flip(1), maps, image.log_depth_median)
+
+
+def test_a_mirrored_world_has_the_mirrored_field():
+    """The lattice of a width that is a multiple of the cell is its own mirror image. Of anchors at
+    the same distance from a node, another one may be its sixteenth neighbour."""
+    image = image_inputs((48, 64))
+    rows, columns = random_pixels(image.shape, 100)
+    observed = observe_pixels(image, rows, columns)
+    other = mirrored(image)
+    reflected = observed._replace(inputs=other.pixels(rows, 63 - columns))
+    ours = fit(KERNEL, image, observed, InferenceConfig())
+    theirs = fit(KERNEL, other, reflected, InferenceConfig())
+    torch.testing.assert_close(theirs.mean().flip(1), ours.mean(), rtol=0, atol=1e-3)
+    assert float((theirs.mean().flip(1) - ours.mean()).abs().mean()) < 1e-4
+
+
+@settings(max_examples=10)
+@given(n=st.integers(1, 200), padding=st.integers(1, 300), seed=st.integers(0, 100))
+def test_padding_does_not_change_the_field(n, padding, seed):
+    """Up to the division into blocks, which follows the number of rows."""
+    image = image_inputs(SHAPE)
+    rows, columns = random_pixels(SHAPE, n + padding, seed)
+    observed = observe_pixels(image, rows, columns, seed=seed)
+    mask = torch.arange(n + padding) < n
+    config = InferenceConfig(exact_block=600, cell_px=(8, 8))
+    padded = fit(KERNEL, image, observed._replace(mask=mask), config)
+    inputs, y, noise, _ = observed
+    short = type(observed)(inputs[:n], y[:n], noise[:n], mask[:n])
+    alone = fit(KERNEL, image, short, config)
+    torch.testing.assert_close(padded.mean(), alone.mean(), rtol=0, atol=1e-3)
+    torch.testing.assert_close(padded.std(), alone.std(), rtol=1e-3, atol=1e-4)
+
+
+def test_without_any_observation_the_field_is_the_prior():
+    image = image_inputs(SHAPE)
+    observed = observe_pixels(image, torch.tensor([3]), torch.tensor([4]))
+    nothing = observed._replace(mask=torch.zeros(1, dtype=torch.bool))
+    fitted = fit(KERNEL, image, nothing, InferenceConfig())
+    mean = all_pixels(image).mean.reshape(SHAPE).float()
+    torch.testing.assert_close(fitted.mean(), mean, rtol=0, atol=1e-6)
+    prior = KERNEL.variance(image.pixels(*fitted.lattice.node_pixels))
+    torch.testing.assert_close(fitted.local.variance, prior)
+
+
+def test_a_kernel_without_stationary_terms_is_bayesian_linear_regression():
+    linear = Kernel(1.0, 0.5, (), 0.1, slope_std=0.2)
+    image = image_inputs(SHAPE, linear)
+    fitted = fit_pixels(image, 30, linear)
+    wanted = exact_of(fitted).mean(all_pixels(image)).reshape(SHAPE)
+    torch.testing.assert_close(fitted.mean().double(), wanted, rtol=0, atol=1e-5)
+    torch.testing.assert_close(sum(fitted.parts().values()), fitted.mean(), rtol=0, atol=1e-5)
+
+
+def test_cells_grow_with_the_spacing_of_anchors_and_with_the_image():
+    config = InferenceConfig()
+    assert config.cell_size_px((480, 640), 20_000) == 8
+    assert config.cell_size_px((480, 640), 100) == 16
+    assert config.cell_size_px((480, 640), 0) == 16
+    assert config.cell_size_px((3000, 4000), 20_000) == 25
+    for shape in ((375, 1242), (1080, 1920), (4000, 3000)):
+        for n in (1, 1000, 20_000):
+            assert max(shape) / config.cell_size_px(shape, n) <= config.max_cells
+
+
+def test_sizes_of_cells_hardly_change_the_field():
+    """8 or 16 pixels between nodes: a fraction of the noise of one anchor."""
+    image = image_inputs((96, 128), box=False)
+    fine, coarse = (
+        fit_pixels(image, 100, cell_px=(side, side)).mean().double() for side in (8, 16)
+    )
+    assert float((fine - coarse).abs().mean()) < 0.2 * KERNEL.noise_std
+
+
+def test_arguments_are_not_changed_in_place():
+    image = image_inputs(SHAPE)
+    observed = observe_pixels(image, *random_pixels(SHAPE, 50))
+    given = [observed.y, observed.noise, observed.mask, *vars(observed.inputs).values()]
+    maps = image.maps.maps.clone()
+    before = [each.clone() for each in given]
+    fitted = fit(KERNEL, image, observed, InferenceConfig())
+    fitted.mean(), fitted.std(), fitted.parts(), fitted.smoother_weights(1, 2)
+    assert all(torch.equal(x, y) for x, y in zip(given, before, strict=True))
+    assert torch.equal(image.maps.maps, maps)
+
+
+def test_the_config_reaches_the_solves():
+    image = image_inputs(SHAPE)
+    fitted = fit_pixels(image, 50, neighbours=3, cell_px=(5, 5))
+    assert fitted.local.neighbours.shape == (10 * 13, 3)
+    assert fitted.lattice.cell_px == 5
+    more = dataclasses.replace(fitted, config=InferenceConfig(neighbours=7))
+    assert more.local.neighbours.shape[1] == 7
+    assert np.prod(more.lattice.nodes) == len(more.local.mean)

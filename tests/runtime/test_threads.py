@@ -1,0 +1,52 @@
+import threading
+import time
+
+import pytest
+import torch
+
+from scalefield.runtime.threads import map_threads
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def test_map_threads_returns_results_in_the_order_of_the_items(threads):
+    def late(i, delay):
+        time.sleep(delay)
+        return i, torch.get_num_threads(), threading.get_ident()
+
+    items = [(i, 0.01 * (5 - i)) for i in range(6) if i < 5] + [(5, 0.0)]
+    found = map_threads(late, items)
+    assert [i for i, _, _ in found] == list(range(6))
+    assert {count for _, count, _ in found} == {1}  # torch's own threads would compete
+    assert len({ident for _, _, ident in found}) <= threads
+    assert torch.get_num_threads() == threads
+
+
+def test_map_threads_raises_what_an_item_raises_and_restores_torch_s_threads(threads):
+    def broken(i):
+        if i == 2:
+            raise KeyError("third")
+        return i
+
+    with pytest.raises(KeyError, match="third"):
+        map_threads(broken, [(i,) for i in range(5)])
+    assert torch.get_num_threads() == threads
+
+
+def test_map_threads_takes_none_and_one_item(threads):
+    assert map_threads(max, []) == []
+    assert map_threads(max, [(2, 3)]) == [3]
+    assert map_threads(max, iter([(2, 3), (5, 4)])) == [3, 5]
+    assert torch.get_num_threads() == threads
+
+
+def test_map_threads_within_map_threads(threads):
+    inner = map_threads(lambda i: map_threads(pow, [(i, 2), (i, 3)]), [(2,), (3,)])
+    assert inner == [[4, 8], [9, 27]]
+    assert torch.get_num_threads() == threads
