@@ -1,7 +1,8 @@
 """The border to the disk: atomic writes, and readers that refuse in a sentence.
 
 disk.py has bytes, text and JSON, arrays.py NPY and NPZ, images.py photographs and labels, maps.py
-depth and disparity with their units, exr.py what OpenEXR does.
+depth and disparity with their units, exr.py what OpenEXR does, lengths.py what people type,
+anchor_tables.py tables of anchors.
 """
 
 from scalefield.io.arrays import NUMPY_ERRORS, read_npy, read_npz, write_npz
