@@ -28,9 +28,9 @@ _HOME = {
     "InputError": "errors",
     "MDEOutput": "mde.output",
     "METHODS": "methods",
-    "Recovery": "result",
-    "Report": "result",
-    "recover": "recovery",
+    "Recovery": "recovery",
+    "Report": "recovery",
+    "recover": "api",
     "suggest": "suggestion",
 }
 

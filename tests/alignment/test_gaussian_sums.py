@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalefield.alignment import gaussian_sums
+from scalefield.alignment import gaussian_sums as module
 from scalefield.alignment.gaussian_sums import (
     PATCH_NODES,
     gaussian_sums,
@@ -43,7 +43,7 @@ def test_tiles_equal_the_slow_sums(n, k, bandwidth, numbers, seed):
     coefficients = rng.uniform(0, 1, (k, n))
     queries = (np.arange(70.0), np.arange(3, 50, 7.0))
     with pytest.MonkeyPatch.context() as patch:  # tiles of any size
-        patch.setattr(gaussian_sums, "TILE_NUMBERS", numbers)
+        patch.setattr(module, "TILE_NUMBERS", numbers)
         fast = assemble(points, coefficients, bandwidth, queries)
     wanted = slow_sums(points, coefficients, bandwidth, queries)
     # Relative accuracy even where sums are tiny; below 1e-290 digits go to underflow.
@@ -72,7 +72,7 @@ def test_interpolated_patches_equal_the_sums_at_every_pixel(shape, bandwidth, cl
     np.testing.assert_allclose(found, wanted, rtol=1e-8, atol=1e-16)
 
 
-@pytest.mark.parametrize("resolved", [0.0, gaussian_sums.RESOLVED])
+@pytest.mark.parametrize("resolved", [0.0, module.RESOLVED])
 @given(
     shape=st.tuples(st.integers(1, 150), st.integers(1, 150)),
     bandwidth=st.floats(5, 200),
@@ -92,7 +92,7 @@ def test_a_ratio_of_sums_is_that_of_every_pixel(resolved, shape, bandwidth, clus
 
     found = torch.full(shape, torch.nan).double()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gaussian_sums, "RESOLVED", resolved)
+        patch.setattr(module, "RESOLVED", resolved)
         tiles = solved_on_image(points, coefficients, bandwidth, shape, reach=9.8, solve=smoothed)
         for down, across, (ratio,) in tiles:
             assert found[down, across].isnan().all()
@@ -116,7 +116,7 @@ def test_a_smooth_ratio_is_interpolated():
 
 @pytest.mark.parametrize(("n", "bandwidth"), [(PATCH_NODES, 50.0), (500, 10.0)])
 def test_patches_are_made_only_where_they_save_work(n, bandwidth, monkeypatch):
-    monkeypatch.setattr(gaussian_sums, "_chebyshev", None)  # not to be called
+    monkeypatch.setattr(module, "_chebyshev", None)  # not to be called
     points = torch.zeros(n, 2).double()
     tiles = gaussian_sums_on_image(points, torch.ones(1, n).double(), bandwidth, (9, 9), 9.8)
     (_, _, sums) = next(tiles)

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scalefield.alignment import nearest
 from scalefield.alignment.nearest import nearest_points
-from scalefield.methods import nearest
 
 
 def gathered(points, shape, k, wanted=None):

@@ -17,6 +17,7 @@ from scalefield import io
 from scalefield.cli import COMMANDS, main
 from scalefield.errors import InputError
 from scalefield.io import disk
+from scalefield.runtime import signals
 from scalefield.runtime.signals import ends_when_asked, until_interrupted
 
 SIGNALS = [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)]
@@ -171,7 +172,7 @@ def test_a_server_ends_well_by_hand_and_not_otherwise():
         signal.raise_signal(signal.SIGTERM)
 
 
-WATCHED = {module.__file__ for module in (disk, ending, tempfile)}
+WATCHED = {module.__file__ for module in (disk, signals, tempfile)}
 
 
 class At:
