@@ -109,7 +109,7 @@ def parse_anchor_table(text: str) -> AnchorTable:
     mark = _decimal_mark(rows, columns)
     values = {c.name: [_value(c, n, cells, mark, separator) for n, cells in rows] for c in columns}
     sigma = values.get("sigma_m")
-    known = sigma is not None and any(value is not None for value in sigma)
+    known = sigma is not None and (not sigma or any(value is not None for value in sigma))
     return AnchorTable(
         u=[float(x) for x in values["u"] if x is not None],
         v=[float(x) for x in values["v"] if x is not None],
