@@ -86,14 +86,14 @@ export function numberReadings(text, mark = null, pointMayGroup = false) {
   let mantissa = at < 0 ? text : text.slice(0, at);
   const spaced = mantissa.includes(" ");
   mantissa = mantissa.replaceAll(" ", "").replace(/\.$/, "");
-  const separators = mantissa.match(/[.,]/g) ?? [];
+  const separators = [...mantissa].filter((c) => c === "." || c === ",");
   const decimal = mantissa.replaceAll(",", ".") + exponent;
   if (!separators.length) return [decimal];
   if (separators.length > 1 || text.endsWith(".")) {
     const whole = exponent || spaced || text.endsWith(".") ? "" : ungrouped(mantissa);
     return whole ? [whole] : [];
   }
-  const [separator] = separators;
+  const separator = separators[0];
   const uncertain = !exponent && !spaced && mayGroup(mantissa, separator);
   if (!uncertain || (separator === "." && !pointMayGroup)) return [decimal];
   const grouped = mantissa.replace(separator, "");
