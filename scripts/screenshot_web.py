@@ -23,62 +23,92 @@ from playwright.sync_api import sync_playwright
 from scalefield.web.app import create_app
 
 DEVICES = {"laptop": (1280, 800), "phone": (390, 844)}
-COLUMNS = {"laptop": 3, "phone": 7}
+COLUMNS = {"laptop": 3, "phone": 8}
 SHEET_WIDTH = {"laptop": 1500, "phone": 1540}
 FLAGS = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
 
 
-def scenes(page: Any) -> Iterator[str]:
+def scenes(page: Any, phone: bool) -> Iterator[str]:
     """Walk through the page, stopping at every sight."""
     page.wait_for_selector("body[data-ready]")
     yield "start"
     page.click("#sample")
     page.wait_for_selector("body[data-screen=work]")
-    box = page.locator("#base").bounding_box()
 
     def at(u: int, v: int) -> tuple[float, float]:
-        return box["x"] + (u + 0.5) / 640 * box["width"], box["y"] + (v + 0.5) / 480 * box["height"]
+        box = page.locator("#stage").bounding_box()
+        scale = min(box["width"] / 640, box["height"] / 480)
+        left = box["x"] + (box["width"] - scale * 640) / 2
+        top = box["y"] + (box["height"] - scale * 480) / 2
+        return left + (u + 0.5) * scale, top + (v + 0.5) * scale
 
-    page.mouse.click(*at(360, 270))
-    yield "ask"
-    page.keyboard.press("Escape")
+    def press(u: int, v: int) -> None:
+        page.wait_for_timeout(400)  # the stage has its size
+        (page.touchscreen.tap if phone else page.mouse.click)(*at(u, v))
+        page.wait_for_timeout(300)
+
+    def sheet(name: str) -> None:
+        if phone:
+            page.click(f"#sheet-tab-{name}")
+
+    press(360, 270)
+    yield "distance"
+    page.click("#card-close")
+    sheet("anchors")
     page.click("#sample-anchors")
-    page.wait_for_selector("[data-view=doubt]:not([hidden])")
-    page.evaluate("scrollTo(0, 0)")
-    for view in ("photo", "depth", "doubt", "field", "mde", "basis", "cloud"):
+    page.wait_for_selector("body[data-solved]")
+    if phone:
+        yield "anchors"
+        page.click("#sheet-toggle")
+        press(300, 330)
+        yield "reading"
+        page.click("#card-close")
+    for view in ("photo", "depth", "uncertainty", "cloud", "inspect"):
         page.click(f"[data-view={view}]")
         page.wait_for_timeout(700)
-        if view not in ("basis", "cloud"):
+        if view != "cloud" and not phone:
             page.mouse.move(*at(300, 330))
+            page.wait_for_timeout(200)
         yield view
+    page.click("[data-inspect=basis]")
+    page.wait_for_selector("#basis figure")
+    yield "basis"
     page.click("[data-view=photo]")
     page.click("[data-tool=measure]")
-    page.mouse.click(*at(240, 60))
-    page.mouse.click(*at(60, 300))
+    press(240, 60)
+    press(60, 300)
+    page.click("[data-kind=area]")
+    for corner in ((205, 30), (340, 30), (340, 250), (215, 250)):
+        press(*corner)
+    page.click("#measure-done")
     yield "measure"
     page.click("[data-tool=profile]")
-    page.wait_for_timeout(200)
+    page.wait_for_timeout(400)
     yield "profile"
-    page.click("[data-tool=anchor]")
+    page.click("[data-tool=point]")
+    sheet("method")
     page.select_option("#compare", "median")
     page.wait_for_selector("#divider:not([hidden])")
-    page.evaluate("scrollTo(0, 0)")
+    if phone:
+        page.click("#sheet-toggle")
+    page.wait_for_timeout(500)
     yield "compare"
+    sheet("method")
     page.select_option("#compare", "")
     page.click("[data-view=photo]")
+    sheet("anchors")
     page.check("#next")
+    sheet("anchors")
     page.locator("#anchor-list input").nth(4).fill("42.6")
     page.keyboard.press("Enter")
-    page.wait_for_selector(".marker.suspect")
-    page.wait_for_selector("#overlay .suggestion")
-    page.evaluate("scrollTo(0, 0)")
+    page.wait_for_selector("#anchor-list li.suspect")
+    page.wait_for_function("document.getElementById('next-hint').textContent.includes('removes')")
     page.mouse.move(1, 1)
+    page.wait_for_timeout(300)
     yield "suspect"
-    page.set_input_files(
-        "#file", {"name": "a.jpg", "mimeType": "image/jpeg", "buffer": b"no photograph"}
-    )
-    page.wait_for_selector("#toast:not([hidden])")
-    yield "error"
+    if phone:
+        sheet("save")
+        yield "save"
 
 
 def sheet(pictures: list[Image.Image], columns: int, width: int) -> Image.Image:
@@ -92,7 +122,7 @@ def sheet(pictures: list[Image.Image], columns: int, width: int) -> Image.Image:
     return result
 
 
-def save(image: Image.Image, path: Path, most_bytes: int = 150_000) -> None:
+def save(image: Image.Image, path: Path, most_bytes: int = 190_000) -> None:
     """As good a JPEG as fits."""
     for quality in range(88, 20, -4):
         buffer = io.BytesIO()
@@ -120,12 +150,14 @@ def main() -> None:
                     viewport={"width": width, "height": height},
                     color_scheme=scheme,  # type: ignore[arg-type]
                     has_touch=device == "phone",
+                    is_mobile=device == "phone",
+                    device_scale_factor=2 if device == "phone" else 1,
                 )
                 page = context.new_page()
                 page.goto(address)
                 pictures = {
                     name: Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-                    for name in scenes(page)
+                    for name in scenes(page, device == "phone")
                 }
                 context.close()
                 all_views = sheet(list(pictures.values()), COLUMNS[device], SHEET_WIDTH[device])

@@ -135,9 +135,9 @@ def document(limits: Limits) -> dict[str, Any]:
                 **on_session,
                 "post": {
                     "summary": "The log-scale field for these anchors",
-                    "description": "A client that sends x-scalefield-client has its own fair share, and one that "
-                    "disconnects has its work cancelled. The header has, for each anchor, residual_log or the reason it "
-                    "was not used; others, the depth that the other anchors expect there and by "
+                    "description": "A client that disconnects has its work cancelled. The header "
+                    "has, for each anchor, residual_log or the reason it was not used; "
+                    "others, the depth that the other anchors expect there and by "
                     "how many of their standard deviations they are contradicted; suspects; "
                     "weights; warnings. log_scale is on the generator's grid for "
                     "basis (bilinear between cell centres), at display size for other methods; "
@@ -259,7 +259,10 @@ def _schemas(limits: Limits) -> dict[str, Any]:
                         "properties": {
                             **pixel,
                             "std_log": {**number, "description": "of log-depth there, now"},
-                            "removes": {**number, "description": "share of the uncertainty it removes"},
+                            "removes": {
+                                **number,
+                                "description": "share of the uncertainty it removes",
+                            },
                         },
                     },
                 }

@@ -14,6 +14,8 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
+PACKAGE = "scalefield."
+
 
 class Busy(RuntimeError):
     """As much work is waiting as may wait."""
@@ -35,14 +37,15 @@ class _Job(Generic[T]):
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def __call__(self) -> T:
-        """The work's result. After `cancelled` is set it ends at the next function call."""
+        """The work's result. After `cancelled` is set it ends at the package's next call."""
         if self.cancelled.is_set():
             raise Cancelled
         if not self.cancellable:
             return self.work()
 
         def leave(frame: FrameType, event: str, arg: object) -> None:
-            if self.cancelled.is_set():
+            # Only in code of this package: elsewhere a lock might be held that nobody gives back.
+            if self.cancelled.is_set() and frame.f_globals.get("__name__", "").startswith(PACKAGE):
                 sys.setprofile(None)
                 raise Cancelled
 

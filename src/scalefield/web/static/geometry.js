@@ -26,6 +26,7 @@ export function fitView(photo, stage) {
 export function zoomView(view, factor, at, photo, stage) {
   const fit = fitView(photo, stage);
   const scale = Math.min(Math.max(view.scale * factor, fit.scale), Math.max(40, 8 * fit.scale));
+  if (scale <= fit.scale) return fit;
   const share = scale / view.scale;
   return holdView({ scale, x: at.x - (at.x - view.x) * share, y: at.y - (at.y - view.y) * share }, photo, stage);
 }
@@ -33,12 +34,13 @@ export function zoomView(view, factor, at, photo, stage) {
 /** @param {View} view @param {number} dx @param {number} dy @param {Size} photo @param {Size} stage */
 export const panView = (view, dx, dy, photo, stage) => holdView({ ...view, x: view.x + dx, y: view.y + dy }, photo, stage);
 
-/** Keep the photo on the stage: centred where it is smaller, without a gap where it is larger.
+/** Keep the photo on the stage, with no wider gap at its sides than the whole photo has.
  *  @param {View} view @param {Size} photo @param {Size} stage @returns {View} */
 export function holdView(view, photo, stage) {
-  /** @param {number} at @param {number} size @param {number} room */
-  const hold = (at, size, room) => (size <= room ? (room - size) / 2 : Math.min(0, Math.max(room - size, at)));
-  return { scale: view.scale, x: hold(view.x, view.scale * photo.width, stage.width), y: hold(view.y, view.scale * photo.height, stage.height) };
+  const fit = fitView(photo, stage);
+  /** @param {number} at @param {number} size @param {number} room @param {number} gap */
+  const hold = (at, size, room, gap) => (size <= room ? Math.min(room - size, Math.max(0, at)) : Math.min(gap, Math.max(room - size - gap, at)));
+  return { scale: view.scale, x: hold(view.x, view.scale * photo.width, stage.width, fit.x), y: hold(view.y, view.scale * photo.height, stage.height, fit.y) };
 }
 
 /** The centre of a pixel on the stage. @param {View} view @param {Pixel} pixel */
