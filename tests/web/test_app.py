@@ -238,6 +238,19 @@ def test_limits_hold(wait, png) -> None:
         assert client.app.state.server.bodies.held == 0
 
 
+def test_memory_for_work_is_made_free_or_refused(wait, png) -> None:
+    pixels = 60 * 40
+    limits = Limits(session_bytes=pixels * 200, work_bytes_per_pixel=100)
+    with TestClient(create_app(limits), base_url="http://127.0.0.1:8008") as client:
+        sessions = client.app.state.server.sessions
+        for _ in range(4):
+            wait(client, client.post("/api/sessions", content=png(60, 40)[1]).json())
+        assert sessions.nbytes + 100 * pixels <= limits.session_bytes or len(sessions) == 1
+        refused = client.post("/api/sessions", content=png(120, 80)[1])
+        assert refused.status_code == 400
+        assert "more --max-memory-gb" in refused.json()["error"]
+
+
 def test_too_much_work_at_once_is_refused(png) -> None:
     limits = Limits(waiting_jobs=0)
     with TestClient(create_app(limits), base_url="http://127.0.0.1:8008") as client:

@@ -107,7 +107,7 @@ def test_five_thousand_anchors_cost_no_layout_reads_each(open_page) -> None:
     assert page.evaluate("window.reads") < 20
     assert page.locator("#anchor-list li").count() < 250  # more are made by scrolling
     page.evaluate("document.getElementById('anchor-list').scrollTo(0, 1e6)")
-    page.wait_for_function("document.querySelectorAll('#anchor-list li').length > 150")
+    page.wait_for_function("() => document.querySelectorAll('#anchor-list li').length > 150")
 
 
 # A3, A4, A5: nothing misread

@@ -74,7 +74,7 @@ def test_a_session_that_the_server_lost_is_made_again_by_itself(open_page, addre
     place_again = page.locator("#anchor-list input").first
     place_again.fill("2.5")
     page.keyboard.press("Enter")
-    page.wait_for_function("document.querySelector('#busy').hidden")
+    page.wait_for_selector("#busy", state="hidden")
     solved(page, 3, "median")
     assert distances(page)[0] == "2.5"
     assert "POST /api/samples/room" in sent

@@ -40,8 +40,8 @@ class WebCommand:
     """Larger photographs are refused before they are decoded."""
     max_sessions: int = 12
     """Photographs held at once; the one used longest ago makes room."""
-    max_memory_gb: float = 2.0
-    """Memory for photographs and their maps, all together."""
+    max_memory_gb: float = 4.0
+    """Memory for all photographs with their maps, and for the work on one of them."""
 
     def run(self) -> None:
         """Serve until interrupted."""

@@ -129,9 +129,23 @@ class Server:
     def start(self, session: Session, **more: Any) -> Response:
         """Keep the session and let the estimator run; 202, because it takes a moment."""
         self.heavy.check()
+        self.reserve(session)
         self.sessions.add(session)
         self.background(session, session.prepare)
         return JSONResponse({**session.describe(), **more}, 202)
+
+    def reserve(self, session: Session) -> None:
+        """Free the memory that work on this session takes; refuse it where that is not enough."""
+        height, width = session.shape
+        needed = session.nbytes + self.limits.work_bytes_per_pixel * height * width
+        limit = self.limits.session_bytes
+        if needed > limit:
+            raise InputError(
+                f"work on {height * width / 1e6:.1f} megapixels takes about "
+                f"{needed / 2**30:.1f} GB, and this server may use {limit / 2**30:g}; "
+                "make the photograph smaller, or start the server with more --max-memory-gb"
+            )
+        self.sessions.trim(needed - session.nbytes)
 
     def background(self, session: Session, work: Callable[[], None]) -> None:
         """Run on the heavy thread after the response."""
@@ -244,6 +258,8 @@ class Server:
         session, edit = self.session(request), parse_edit(await self.json(request), self.limits)
         small = edit.method in QUICK_METHODS and len(edit.anchors) <= FEW_ANCHORS
         pool = self.quick if small else self.heavy
+        if not small:
+            self.reserve(session)
         solving = pool.run(lambda: wire.pack(*apply_edit(session, edit)), client_of(request))
         return octets(await self.while_connected(request, solving))
 
@@ -267,6 +283,7 @@ class Server:
                 answer["std_log"] = known(recovery.std_log[pixels])
             return {**answer, "report": recovery.report.as_dict()}
 
+        self.reserve(session)
         measuring = self.heavy.run(work, client_of(request))
         return JSONResponse(await self.while_connected(request, measuring))
 
@@ -278,6 +295,7 @@ class Server:
             fov_deg=optional_number(body, "fov_deg"),
             max_points=self.max_points(optional_number(body, "max_points")),
         )
+        self.reserve(session)
         work = self.heavy.run(lambda: export(session, edit, name, options), client_of(request))
         data, media_type = await self.while_connected(request, work)
         headers = {"content-disposition": f'attachment; filename="{name}"'}

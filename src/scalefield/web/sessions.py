@@ -249,10 +249,10 @@ class Sessions:
         self._held[session.id] = session
         self.trim()
 
-    def trim(self) -> None:
-        """Drop sessions until all fit; the newest stays, whatever its size."""
+    def trim(self, reserved_bytes: int = 0) -> None:
+        """Drop sessions until all and what is reserved fit; the one used last stays in any case."""
         while len(self._held) > 1 and (
-            len(self._held) > self.most or self.nbytes > self.most_bytes
+            len(self._held) > self.most or self.nbytes + reserved_bytes > self.most_bytes
         ):
             newest = next(reversed(self._held))
             del self._held[self._victim(newest)]

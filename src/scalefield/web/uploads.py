@@ -30,8 +30,10 @@ class Limits:
     upload_bytes: int = 64 * 2**20
     pixels: int = 50_000_000
     sessions: int = 12
-    session_bytes: int = 2 * 2**30
-    """Of all sessions together."""
+    session_bytes: int = 4 * 2**30
+    """Memory of all sessions together and of the work on one of them."""
+    work_bytes_per_pixel: int = 50
+    """Memory that an estimator, a method or an export takes while it works on a photograph."""
     anchors: int = 5000
     waiting_jobs: int = 64
     """Photographs, exports and slow methods that may wait for their turn."""
@@ -50,7 +52,7 @@ class Photo:
 
 def read_photo(data: bytes, limits: Limits) -> Photo:
     """Decode an image of at most `limits.pixels`; anything else is a sentence."""
-    formats = IMAGE_FORMATS
+    formats: tuple[str, ...] = IMAGE_FORMATS
     if data[4:8] == b"ftyp" and data[8:12] in HEIC_BRANDS:
         register_heic()
         formats = ("HEIF",)
