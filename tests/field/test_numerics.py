@@ -8,8 +8,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from scalefield.posterior import Posterior
-from test_kernel import KERNEL, points
 
 import scalefield as sf
 from field.worlds import KERNEL, kernel_inputs

@@ -49,9 +49,7 @@ def field_of_the_kernel(n, seed, roughness=1.0, kernel=KERNEL):
 def detect(observations, kernel=KERNEL, *, static=False, config=None, **options):
     config = config or InferenceConfig()
     blocks = Blocks.split(observations, config)
-    return detect_outliers(
-        kernel, observations, blocks, OutlierConfig(**options), static=static
-    )
+    return detect_outliers(kernel, observations, blocks, OutlierConfig(**options), static=static)
 
 
 def marks(result):
