@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from scalefield.basis.realtime import Live as Live
     from scalefield.errors import InputError as InputError
     from scalefield.field.kalman import Stream as Stream
+    from scalefield.field.realtime import LiveField as LiveField
     from scalefield.geometry.camera import Camera as Camera
     from scalefield.mde.output import MDEOutput as MDEOutput
     from scalefield.methods import METHODS as METHODS
@@ -37,6 +38,7 @@ _HOME = {
     "Report": "report",
     "Camera": "geometry.camera",
     "Live": "basis.realtime",
+    "LiveField": "field.realtime",
     "Stream": "field.kalman",
     "recover": "api",
     "suggest": "api",
