@@ -67,12 +67,15 @@ def test_live_field_without_anchors_is_nan(output) -> None:
 
 
 def test_live_field_sigma_m_sets_the_noise(output) -> None:
-    anchors = measured(output, 8)
+    anchors, sigma_m = measured(output, 8), np.geomspace(0.01, 2, 8)
     live = LiveField(SHAPE, max_anchors=8, robust=False)
-    precise = call(live, output, anchors).std_log.clone()
-    vague = call(live, output, anchors, sigma_m=torch.full((8,), 1.0)).std_log
-    assert bool((vague >= precise - 1e-6).all())
-    assert float(vague.mean()) > 1.2 * float(precise.mean())
+    without = call(live, output, anchors).depth_m.clone()
+    depth_m, std_log = call(live, output, anchors, sigma_m=torch.tensor(sigma_m).float())
+    noisy = Anchors(anchors.u, anchors.v, anchors.depth_m, sigma_m)
+    wanted = recover_from(output, noisy, Field(robust=False, inference=LIVE))
+    assert torch.allclose(depth_m.log(), wanted.depth_m.log(), atol=1e-5)
+    assert torch.allclose(std_log, wanted.std_log, rtol=1e-4)
+    assert float((depth_m / without).log().abs().max()) > 1e-3
 
 
 @pytest.mark.parametrize(
