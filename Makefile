@@ -10,7 +10,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cpu.txt
 SOURCES := pyproject.toml constraints-cpu.txt
 
-.PHONY: audit bench demo fuzz soak lowest picture test check format oracle clean weights-sums wheel
+.PHONY: audit bench demo fuzz soak lowest picture test test-all check format oracle clean weights-sums wheel
 
 demo: .venv/.core  ## recover metric depth for the bundled sample
 	$(BIN)/scalefield demo --out $(OUT)
@@ -29,7 +29,10 @@ soak: .venv/.dev  ## thousands of calls and requests, after which nothing may be
 picture: demo  ## the README's picture
 	cp $(OUT)/preview.png docs/room.png
 
-test: check oracle  ## formatting, lint, types, tests
+test: check oracle  ## formatting, lint, types, and the tests but the slow ones
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+test-all: check oracle  ## the same with the slow tests
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 check: .venv/.dev
@@ -66,7 +69,7 @@ lowest: .venv/.core  ## which they were: results/lowest
 	$(PIP) --group release
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .lowest
 	$(BIN)/uv pip install --quiet --python .lowest --resolution lowest-direct \
-	  --editable ".[mde,onnx,exr,region,plot,colmap,web]" --group dev
+	  --editable ".[mde,onnx,exr,region,plot,colmap,web,heic]" --group dev
 	mkdir -p results/lowest
 	$(BIN)/uv pip freeze --python .lowest --exclude-editable > results/lowest/versions.txt
 	.lowest/bin/python -m pytest -n $(WORKERS) --ignore=tests/export/test_onnx_export.py \
@@ -87,7 +90,7 @@ weights-sums: .venv/.core  ## the hashes of shipped weights, after they were rep
 	touch $@
 
 .venv/.dev: .venv/.core
-	$(PIP) --editable ".[mde,onnx,exr,region,plot,colmap,export,ray,rerun,web]" --group dev
+	$(PIP) --editable ".[mde,onnx,exr,region,plot,colmap,export,ray,rerun,tensorboard,web,heic]" --group dev
 	touch $@
 
 clean:

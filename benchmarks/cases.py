@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from rivals import DepthTools, FormulaAtFullResolution, PublishedLWLR, SklearnRansac
 from timing import Work
-from worlds import Batch, Shape, World, da3_base, da3_input
 
 from scalefield.anchors import Anchors
 from scalefield.basis.generator import Generator, GeneratorConfig
@@ -30,6 +29,7 @@ from scalefield.mde.output import MDEOutput
 from scalefield.methods import METHODS, field
 from scalefield.methods.basis import Basis, anchor_embeddings, basis_maps
 from scalefield.methods.field import Field
+from worlds import Batch, Shape, World, da3_base, da3_input
 
 REFERENCE = "DA3-BASE forward"
 KS = (8, 30, 50)

@@ -28,6 +28,8 @@ from scalefield.anchor_sampling import sample_anchors
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
 from scalefield.datasets import Folder, Frame
+from scalefield.field.kalman import Stream
+from scalefield.field.placement import suggest_from
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.mde import MDE, MDEOutput, load_mde
 from scalefield.methods import field as exact
@@ -36,8 +38,6 @@ from scalefield.methods.median import Median
 from scalefield.recovery import Recovery
 from scalefield.runtime.provenance import provenance
 from scalefield.seeding import seeded_rng
-from scalefield.field.kalman import Stream
-from scalefield.field.placement import suggest_from
 
 RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
 

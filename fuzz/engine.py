@@ -208,13 +208,35 @@ def count(tally: Tally, judged: Verdict, data: bytes, save: Path | None) -> None
         (save / name).write_bytes(data)
 
 
-def run_guarded(target: Target, cases: int, seed: int, save: Path) -> Tally:
-    """`run_cases` in processes of its own: one that dies or hangs is a failure, and not the end."""
+def overdue(seconds: float) -> bool:
+    """Whether a case that has run for this long hangs."""
+    return seconds > MOST_SECONDS
+
+
+def run_guarded(
+    target: Target,
+    cases: int,
+    seed: int,
+    save: Path,
+    hangs: Callable[[float], bool] = overdue,
+) -> Tally:
+    """`run_cases` in child processes; a child that dies or hangs is a failed case.
+
+    `hangs` decides from the running time of a case, in seconds, whether its child is killed.
+    """
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        return _guard(target, cases, seed, save, Path(folder))
+        return _guard(target, cases, seed, save, folder=Path(folder), hangs=hangs)
 
 
-def _guard(target: Target, cases: int, seed: int, save: Path, folder: Path) -> Tally:
+def _guard(
+    target: Target,
+    cases: int,
+    seed: int,
+    save: Path,
+    *,
+    folder: Path,
+    hangs: Callable[[float], bool],
+) -> Tally:
     context = multiprocessing.get_context("fork")
     report, current = folder / "tally.json", folder / "current"
     clock = context.Array("d", [0, time.monotonic()], lock=False)
@@ -225,18 +247,18 @@ def _guard(target: Target, cases: int, seed: int, save: Path, folder: Path) -> T
         work = partial(run_cases, target, cases, seed, save=save, **more)
         child = context.Process(target=_child, args=(work, report))
         child.start()
-        hangs = False
+        killed = False
         while child.is_alive():
             child.join(0.2)
-            hangs = child.is_alive() and time.monotonic() - clock[1] > MOST_SECONDS
-            if hangs:
+            killed = child.is_alive() and hangs(time.monotonic() - clock[1])
+            if killed:
                 child.kill()
                 child.join()
         if report.exists():
             tally = Tally(**json.loads(report.read_text()))
             first = cases
         else:
-            died = Verdict("hang" if hangs else f"the process died ({child.exitcode})")
+            died = Verdict("hang" if killed else f"the process died ({child.exitcode})")
             # What the child had counted is gone with it; the cases were run all the same.
             done = int(clock[0]) - first
             tally.cases += done

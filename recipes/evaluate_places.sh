@@ -44,16 +44,7 @@ for seed in 1 2; do
 done
 evaluate --mde lite --out results/places-lite --methods "${lite[@]}"
 
-# The paper's own recipe: each K trained in its regime, five more epochs to move it to another.
-paper=()
-for k in 8 30 50; do
-  home=$([ $k = 8 ] && echo low || echo medium)
-  for regime in low medium high; do
-    moved=$([ $regime = "$home" ] || echo "-$regime")
-    paper+=("K=$k for $regime @$regime: basis(generator=$RUNS/basis-lite-paper-k$k-s0$moved/model)")
-  done
-done
-evaluate --mde lite --out results/places-lite-paper --methods field basis "${paper[@]}"
+# The paper's own recipe has a script of its own: recipes/paper_rehearsal.sh.
 
 fastdepth=("${field[@]}" 'Universal basis K=50: basis' "${aligners[@]}")
 G=$RUNS/basis-fastdepth

@@ -13,6 +13,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,62 +24,119 @@ from playwright.sync_api import sync_playwright
 from scalefield.web.app import create_app
 
 DEVICES = {"laptop": (1280, 800), "phone": (390, 844)}
-COLUMNS = {"laptop": 3, "phone": 7}
+COLUMNS = {"laptop": 3, "phone": 8}
 SHEET_WIDTH = {"laptop": 1500, "phone": 1540}
 FLAGS = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
 
 
-def scenes(page: Any) -> Iterator[str]:
-    """Walk through the page, stopping at every sight."""
-    page.wait_for_selector("body[data-ready]")
-    yield "start"
-    page.click("#sample")
-    page.wait_for_selector("body[data-screen=work]")
-    box = page.locator("#base").bounding_box()
+@dataclass(frozen=True)
+class Walk:
+    """A walk through the page on one device."""
 
-    def at(u: int, v: int) -> tuple[float, float]:
-        return box["x"] + (u + 0.5) / 640 * box["width"], box["y"] + (v + 0.5) / 480 * box["height"]
+    page: Any
+    phone: bool
 
-    page.mouse.click(*at(360, 270))
-    yield "ask"
-    page.keyboard.press("Escape")
-    page.click("#sample-anchors")
-    page.wait_for_selector("[data-view=doubt]:not([hidden])")
-    page.evaluate("scrollTo(0, 0)")
-    for view in ("photo", "depth", "doubt", "field", "mde", "basis", "cloud"):
-        page.click(f"[data-view={view}]")
-        page.wait_for_timeout(700)
-        if view not in ("basis", "cloud"):
-            page.mouse.move(*at(300, 330))
-        yield view
-    page.click("[data-view=photo]")
-    page.click("[data-tool=measure]")
-    page.mouse.click(*at(240, 60))
-    page.mouse.click(*at(60, 300))
-    yield "measure"
-    page.click("[data-tool=profile]")
-    page.wait_for_timeout(200)
-    yield "profile"
-    page.click("[data-tool=anchor]")
-    page.select_option("#compare", "median")
-    page.wait_for_selector("#divider:not([hidden])")
-    page.evaluate("scrollTo(0, 0)")
-    yield "compare"
-    page.select_option("#compare", "")
-    page.click("[data-view=photo]")
-    page.check("#next")
-    page.locator("#anchor-list input").nth(4).fill("42.6")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".marker.suspect")
-    page.wait_for_selector("#overlay .suggestion")
-    page.evaluate("scrollTo(0, 0)")
-    page.mouse.move(1, 1)
-    yield "suspect"
-    page.set_input_files(
-        "#file", {"name": "a.jpg", "mimeType": "image/jpeg", "buffer": b"no photograph"}
-    )
-    page.wait_for_selector("#toast:not([hidden])")
-    yield "error"
+    def at(self, u: int, v: int) -> tuple[float, float]:
+        """Where a pixel of the sample room lies on the screen."""
+        box = self.page.locator("#stage").bounding_box()
+        scale = min(box["width"] / 640, box["height"] / 480)
+        left = box["x"] + (box["width"] - scale * 640) / 2
+        top = box["y"] + (box["height"] - scale * 480) / 2
+        return left + (u + 0.5) * scale, top + (v + 0.5) * scale
+
+    def press(self, u: int, v: int) -> None:
+        """Click or tap a pixel."""
+        self.page.wait_for_timeout(400)  # the stage has its size
+        (self.page.touchscreen.tap if self.phone else self.page.mouse.click)(*self.at(u, v))
+        self.page.wait_for_timeout(300)
+
+    def sheet(self, name: str) -> None:
+        """Open or close a part of the sheet that the controls are on a phone."""
+        if self.phone:
+            self.page.click(f"#sheet-tab-{name}")
+
+    def scenes(self) -> Iterator[str]:
+        """Stop at every sight."""
+        for part in (self.anchors, self.views, self.tools, self.verdicts):
+            yield from part()
+
+    def anchors(self) -> Iterator[str]:
+        """The start, the first distance, the list."""
+        page = self.page
+        page.wait_for_selector("body[data-ready]")
+        yield "start"
+        page.click("#sample")
+        page.wait_for_selector("body[data-screen=work]")
+        self.press(360, 270)
+        yield "distance"
+        page.click("#card-close")
+        self.sheet("anchors")
+        page.click("#sample-anchors")
+        page.wait_for_selector("body[data-solved]")
+        if self.phone:
+            yield "anchors"
+            page.click("#sheet-toggle")
+            self.press(300, 330)
+            yield "reading"
+            page.click("#card-close")
+
+    def views(self) -> Iterator[str]:
+        """Every view."""
+        page = self.page
+        for view in ("photo", "depth", "uncertainty", "cloud", "inspect"):
+            page.click(f"[data-view={view}]")
+            page.wait_for_timeout(900)
+            if view != "cloud" and not self.phone:
+                page.mouse.move(*self.at(300, 330))
+                page.wait_for_timeout(200)
+            yield view
+        page.click("[data-inspect=basis]")
+        page.wait_for_selector("#basis figure")
+        yield "basis"
+
+    def tools(self) -> Iterator[str]:
+        """Measure, profile, compare."""
+        page = self.page
+        page.click("[data-view=photo]")
+        page.click("[data-tool=measure]")
+        self.press(240, 60)
+        self.press(60, 300)
+        page.click("[data-kind=area]")
+        for corner in ((205, 30), (340, 30), (340, 250), (215, 250)):
+            self.press(*corner)
+        page.click("#measure-done")
+        yield "measure"
+        page.click("[data-tool=profile]")
+        page.wait_for_timeout(400)
+        yield "profile"
+        page.click("[data-tool=point]")
+        self.sheet("method")
+        page.select_option("#compare", "median")
+        page.wait_for_selector("#divider:not([hidden])")
+        if self.phone:
+            page.click("#sheet-toggle")
+        page.wait_for_timeout(500)
+        yield "compare"
+        self.sheet("method")
+        page.select_option("#compare", "")
+
+    def verdicts(self) -> Iterator[str]:
+        """A wrong anchor, and where to measure next."""
+        page = self.page
+        page.click("[data-view=photo]")
+        self.sheet("anchors")
+        page.check("#next")
+        self.sheet("anchors")
+        page.locator("#anchor-list input").nth(4).fill("42.6")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#anchor-list li.suspect")
+        page.wait_for_selector("#next-hint:has-text('removes')")
+        page.mouse.move(1, 1)
+        page.wait_for_timeout(300)
+        yield "suspect"
+        if self.phone:
+            self.sheet("save")
+            yield "save"
 
 
 def sheet(pictures: list[Image.Image], columns: int, width: int) -> Image.Image:
@@ -92,7 +150,7 @@ def sheet(pictures: list[Image.Image], columns: int, width: int) -> Image.Image:
     return result
 
 
-def save(image: Image.Image, path: Path, most_bytes: int = 150_000) -> None:
+def save(image: Image.Image, path: Path, most_bytes: int = 190_000) -> None:
     """As good a JPEG as fits."""
     for quality in range(88, 20, -4):
         buffer = io.BytesIO()
@@ -120,12 +178,14 @@ def main() -> None:
                     viewport={"width": width, "height": height},
                     color_scheme=scheme,  # type: ignore[arg-type]
                     has_touch=device == "phone",
+                    is_mobile=device == "phone",
+                    device_scale_factor=2 if device == "phone" else 1,
                 )
                 page = context.new_page()
                 page.goto(address)
                 pictures = {
                     name: Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-                    for name in scenes(page)
+                    for name in Walk(page, device == "phone").scenes()
                 }
                 context.close()
                 all_views = sheet(list(pictures.values()), COLUMNS[device], SHEET_WIDTH[device])

@@ -3,22 +3,50 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
+import jaxtyping
 import pytest
 import torch
 from jaxtyping import install_import_hook
 
 install_import_hook("scalefield", "beartype.beartype")
 
-pytest_plugins = ["aligner_fixtures"]
+if TYPE_CHECKING:
+    from scalefield import Anchors, MDEOutput
 
 torch.set_num_threads(1)  # the suite runs on several workers
 
 # A busy machine is no failure: examples have no time limit.
 hypothesis.settings.register_profile("suite", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("suite")
+
+
+@pytest.fixture(scope="session")
+def relative() -> "Callable[..., MDEOutput]":
+    """Makes a smooth relative map; see `worlds.relative_map`."""
+    from worlds import relative_map
+
+    return relative_map
+
+
+@pytest.fixture(scope="session")
+def measure() -> "Callable[..., Anchors]":
+    """Makes anchors on a metric map; see `worlds.anchors_on`."""
+    from worlds import anchors_on
+
+    return anchors_on
+
+
+@pytest.fixture
+def as_users_run_it() -> Iterator[None]:
+    """Disables the run-time checks of annotations, so that the package's own errors appear."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

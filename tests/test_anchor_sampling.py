@@ -38,7 +38,9 @@ def test_depth_mask_keeps_known_depths_in_range_that_are_not_sky() -> None:
 
 
 @given(MASKS, st.sampled_from([*REGIMES, 1, 9, 40]), st.text(max_size=5))
-def test_anchors_are_distinct_valid_pixels_of_the_wanted_number(mask, regime, name) -> None:
+def test_sample_anchors_anchors_are_distinct_valid_pixels_of_the_wanted_number(
+    mask, regime, name
+) -> None:
     if not mask.any():
         with pytest.raises(InputError, match="no pixel with a known depth"):
             sample_anchors(ramp(mask.shape), mask, regime, seed=0, name=name)
@@ -54,7 +56,7 @@ def test_anchors_are_distinct_valid_pixels_of_the_wanted_number(mask, regime, na
 
 
 @pytest.mark.parametrize("regime", REGIMES)
-def test_every_number_of_the_interval_is_drawn(regime) -> None:
+def test_sample_anchors_every_number_of_the_interval_is_drawn(regime) -> None:
     mask = np.ones((60, 80), bool)
     low, high = REGIMES[regime]
     drawn = {
@@ -63,7 +65,7 @@ def test_every_number_of_the_interval_is_drawn(regime) -> None:
     assert drawn == set(range(low, high + 1))
 
 
-def test_anchors_depend_on_seed_and_name_and_on_nothing_else() -> None:
+def test_sample_anchors_anchors_depend_on_seed_and_name_and_on_nothing_else() -> None:
     rng = np.random.default_rng(0)
     mask = rng.random((50, 70)) < 0.2
     depth_m = ramp(mask.shape)
@@ -77,7 +79,7 @@ def test_anchors_depend_on_seed_and_name_and_on_nothing_else() -> None:
     assert seeded_rng(0, "a").integers(1000, size=3).tolist() == [34, 287, 277]
 
 
-def test_candidates_outside_the_mask_move_to_the_nearest_valid_pixel() -> None:
+def test_sample_anchors_candidates_outside_the_mask_move_to_the_nearest_valid_pixel() -> None:
     rng = np.random.default_rng(3)
     mask = rng.random((40, 40)) < 0.3
     anchors = sample_anchors(ramp(mask.shape), mask, 16, seed=0, name="x")  # exactly 4 × 4
@@ -91,7 +93,7 @@ def test_candidates_outside_the_mask_move_to_the_nearest_valid_pixel() -> None:
 
 
 @given(MASKS)
-def test_moved_candidates_equal_a_search_over_all_pixels(mask) -> None:
+def test_anchor_sampling_moved_candidates_equal_a_search_over_all_pixels(mask) -> None:
     if not mask.any():
         return
     v, u = (i.ravel() for i in np.indices(mask.shape))
@@ -104,20 +106,22 @@ def test_moved_candidates_equal_a_search_over_all_pixels(mask) -> None:
         assert tuple(moved) == tuple(nearest[np.argmin(nearest @ NUDGE)])
 
 
-def test_a_full_mask_gives_the_centres_of_the_cells() -> None:
+def test_sample_anchors_full_mask_gives_the_centres_of_the_cells() -> None:
     mask = np.ones((30, 40), bool)
     anchors = sample_anchors(ramp(mask.shape), mask, 12, seed=5, name="x")
     assert pixel_set(anchors) == {(v, u) for v in (5, 15, 25) for u in (5, 15, 25, 35)}
 
 
 @given(st.integers(1, 600), st.integers(1, 2000), st.integers(1, 2000))
-def test_grid_holds_n_cells_with_less_than_a_row_in_excess(n, height, width) -> None:
+def test_anchor_grid_shape_grid_holds_n_cells_with_less_than_a_row_in_excess(
+    n, height, width
+) -> None:
     rows, columns = anchor_grid_shape(n, (height, width))
     assert n <= rows * columns < n + rows
 
 
 @pytest.mark.parametrize(("n", "shape"), [(110, (375, 1242)), (515, (480, 640)), (13, (480, 640))])
-def test_grid_cells_are_nearly_square(n, shape) -> None:
+def test_anchor_grid_shape_grid_cells_are_nearly_square(n, shape) -> None:
     rows, columns = anchor_grid_shape(n, shape)
     assert 0.7 < (shape[1] / columns) / (shape[0] / rows) < 1.45
 
@@ -147,7 +151,7 @@ def test_drop_sequence_equals_its_slow_reference_and_is_nested(mask) -> None:
         assert sorted(pixel_set(anchors)) == points
 
 
-def test_errors_name_what_was_wanted() -> None:
+def test_sample_anchors_errors_name_what_was_wanted() -> None:
     mask = np.ones((4, 4), bool)
     with pytest.raises(InputError, match="no anchor regime 'dense'; there are low, medium, high"):
         sample_anchors(ramp((4, 4)), mask, "dense", seed=0, name="x")

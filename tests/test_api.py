@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 import scalefield as sf
 from scalefield import Anchors, InputError, MDEOutput, api, recover
 from scalefield.methods.median import Median
-from scalefield.recovery import Rejection
+from scalefield.report import Rejection
 
 RELATIVE = np.linspace(1, 3, 48).reshape(6, 8)
 ANCHORS = Anchors([0, 3, 7, 2], [0, 2, 5, 4], 2.5 * RELATIVE[[0, 2, 5, 4], [0, 3, 7, 2]])
@@ -33,14 +33,14 @@ class Fake:
 
 
 @given(hnp.arrays(np.float64, (2, 9), elements=st.integers(0, 5)))
-def test_rank_correlation_is_spearmans(values):
+def test_recover_rank_correlation_is_spearmans(values):
     x, y = values
     assume(len(set(x)) > 1 and len(set(y)) > 1)
     wanted = spearmanr(x, y).statistic
     assert api.rank_correlation(x, y) == pytest.approx(wanted, abs=1e-12)
 
 
-def test_numpy_in_numpy_out_torch_in_torch_out():
+def test_recover_numpy_in_numpy_out_torch_in_torch_out():
     kind, method = "depth", "median"
     as_numpy = recover(None, ANCHORS, mde_depth=RELATIVE, kind=kind, method=method)
     as_torch = recover(None, ANCHORS, mde_depth=torch.tensor(RELATIVE), kind=kind, method=method)
@@ -55,7 +55,7 @@ def test_numpy_in_numpy_out_torch_in_torch_out():
 
 
 @pytest.mark.parametrize("form", ["path", "str", "pil", "array", "tensor"])
-def test_every_form_of_image_reaches_the_mde_as_the_same_pixels(tmp_path, form):
+def test_recover_every_form_of_image_reaches_the_mde_as_the_same_pixels(tmp_path, form):
     path = tmp_path / "image.png"
     Image.fromarray(IMAGE).save(path)
     image = {
@@ -87,7 +87,7 @@ def variants() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", variants())
-def test_any_memory_layout_and_number_type_is_read(name):
+def test_recover_any_memory_layout_and_number_type_is_read(name):
     values = variants()[name]
     before = values.copy()
     r = recover(None, ANCHORS, mde_depth=values, kind="depth", method="median")
@@ -95,13 +95,13 @@ def test_any_memory_layout_and_number_type_is_read(name):
     np.testing.assert_array_equal(values, before)
 
 
-def test_what_a_mask_hides_is_a_hole():
+def test_recover_what_a_mask_hides_is_a_hole():
     hidden = np.ma.masked_array((1000 * RELATIVE).astype(np.uint16), RELATIVE > 2)
     r = recover(None, ANCHORS, mde_depth=hidden, kind="depth", method="median")
     np.testing.assert_array_equal(np.isnan(r.depth_m), RELATIVE > 2)
 
 
-def test_a_mirrored_image_reaches_the_mde():
+def test_recover_mirrored_image_reaches_the_mde():
     mirrored = IMAGE[:, ::-1, ::-1]
     recover(mirrored, ANCHORS, mde=(mde := Fake()), method="median")
     np.testing.assert_array_equal(torch.from_numpy(mde.seen).numpy(), mirrored)
@@ -111,7 +111,7 @@ def test_a_mirrored_image_reaches_the_mde():
     values=hnp.arrays(np.float32, (4, 5), elements=st.floats(2**-10, 2**10, width=32)),
     kind=st.sampled_from(["depth", "disparity"]),
 )
-def test_inputs_are_never_changed(values, kind):
+def test_recover_inputs_are_never_changed(values, kind):
     tensor, before = torch.from_numpy(values.copy()), values.copy()
     anchors = Anchors([0, 4], [0, 3], [1.0, 2.0])
     recover(None, anchors, mde_depth=values, kind=kind, method="global")
@@ -144,7 +144,7 @@ def test_inputs_are_never_changed(values, kind):
         (torch.ones(6, 8, device="meta"), "depth", "on meta"),
     ],
 )
-def test_bad_maps_get_a_sentence(values, kind, sentence):
+def test_recover_bad_maps_get_a_sentence(values, kind, sentence):
     with pytest.raises(InputError, match=sentence):
         recover(IMAGE, ANCHORS, mde_depth=values, kind=kind, method="median")
 
@@ -162,7 +162,7 @@ def test_bad_maps_get_a_sentence(values, kind, sentence):
         (None, "no input: give an image"),
     ],
 )
-def test_bad_images_get_a_sentence(image, sentence):
+def test_recover_bad_images_get_a_sentence(image, sentence):
     with pytest.raises(InputError, match=sentence):
         recover(image, ANCHORS, mde=Fake(), method="median")
 
@@ -200,12 +200,12 @@ def test_bad_anchors_get_a_sentence(anchors, sentence):
         ({"method": "piecewise", "edges": b"x"}, "edges must be .*found b'x'"),
     ],
 )
-def test_bad_choices_get_a_sentence(arguments, sentence):
+def test_recover_bad_choices_get_a_sentence(arguments, sentence):
     with pytest.raises(InputError, match=sentence):
         recover(IMAGE, ANCHORS, mde=Fake(), **arguments)
 
 
-def test_wrong_types_get_a_sentence_where_nobody_checks_annotations(said_of):
+def test_recover_wrong_types_get_a_sentence_where_nobody_checks_annotations(said_of):
     estimator = "an MDE must be a name or return an MDEOutput for an image"
     calls = {
         "anchors=[(1, 2, 3)]": "anchors must be an Anchors (Anchors.read reads files), found list",
@@ -221,12 +221,12 @@ def test_wrong_types_get_a_sentence_where_nobody_checks_annotations(said_of):
     assert said_of(prepare, tried) == list(calls.values())
 
 
-def test_a_map_on_its_side_is_never_squashed():
+def test_recover_map_on_its_side_is_never_squashed():
     with pytest.raises(InputError, match="rotate the map"):
         recover(IMAGE, ANCHORS, mde_depth=RELATIVE.T, kind="depth", resize=True)
 
 
-def test_resize_must_be_allowed_and_keeps_edges():
+def test_recover_resize_must_be_allowed_and_keeps_edges():
     small = RELATIVE[::2, ::2]
     r = recover(IMAGE, ANCHORS, mde_depth=small, kind="depth", method="median", resize=True)
     assert r.depth_m.shape == (6, 8)
@@ -248,7 +248,7 @@ def test_holes_stay_holes_and_their_anchors_are_named():
         recover(None, ANCHORS[:1], mde_depth=relative, kind="depth", method="median")
 
 
-def test_rejections_of_a_method_are_counted_as_the_user_counts():
+def test_recover_rejections_of_a_method_are_counted_as_the_user_counts():
     relative = RELATIVE.copy()
     relative[0, 0] = np.nan  # the user's anchor 0 never reaches the method
 
@@ -265,7 +265,7 @@ def test_rejections_of_a_method_are_counted_as_the_user_counts():
 
 
 @pytest.mark.parametrize(("truth", "declared"), [("depth", "disparity"), ("disparity", "depth")])
-def test_the_wrong_kind_is_doubted_with_evidence(truth, declared):
+def test_recover_wrong_kind_is_doubted_with_evidence(truth, declared):
     values = RELATIVE if truth == "depth" else 1 / RELATIVE
     right = recover(None, ANCHORS, mde_depth=values, kind=truth, method="median")
     assert right.report.warnings == ()
@@ -290,7 +290,7 @@ def test_anchors_in_millimetres_are_doubted():
     assert warning.text.endswith("are they millimetres?")
 
 
-def test_disparity_below_zero_is_doubted():
+def test_recover_disparity_below_zero_is_doubted():
     """Depth cannot be told from it: all such pixels are equally far, and no number overflows."""
     disparity = 1 / RELATIVE
     shifted = disparity - np.quantile(disparity, 0.25)
@@ -304,7 +304,7 @@ def test_disparity_below_zero_is_doubted():
 
 @pytest.mark.parametrize("method", ["field", "median"])
 @pytest.mark.parametrize("factor", [0, -1e-15, -1, -1e15])
-def test_disparity_that_is_nowhere_above_zero_is_a_plane(factor, method):
+def test_recover_disparity_that_is_nowhere_above_zero_is_a_plane(factor, method):
     values = factor / RELATIVE
     r = recover(None, ANCHORS, mde_depth=values, kind="disparity", method=method)
     plane = recover(None, ANCHORS, mde_depth=np.ones((6, 8)), kind="disparity", method=method)
@@ -317,18 +317,18 @@ def test_three_anchors_are_too_few_to_doubt():
     assert r.report.warnings == ()
 
 
-def test_options_are_recorded():
+def test_recover_options_are_recorded():
     r = recover(None, ANCHORS, mde_depth=RELATIVE, kind="depth", method="global", space="disparity")
     assert r.report.options["space"] == "disparity"
 
 
-def test_the_docstrings_example_runs():
+def test_recover_docstrings_example_runs():
     results = doctest.testmod(api)
     assert results.attempted > 0
     assert results.failed == 0
 
 
-def test_public_names_load_lazily_and_wrong_ones_fail():
+def test_recover_public_names_load_lazily_and_wrong_ones_fail():
     assert set(sf.__all__) <= set(dir(sf))
     assert all(hasattr(sf, name) for name in sf.__all__)
     with pytest.raises(AttributeError, match="no attribute 'recovr'"):

@@ -6,7 +6,7 @@ from pathlib import Path
 PATH = Path(__file__).parent.parent / "scripts" / "audit.py"
 
 
-def test_what_could_not_be_looked_up_is_no_pass(tmp_path, monkeypatch, capsys):
+def test_audit_what_could_not_be_looked_up_is_no_pass(tmp_path, monkeypatch, capsys):
     spec = importlib.util.spec_from_file_location("audit", PATH)
     audit = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(audit)

@@ -52,7 +52,7 @@ def recover(*more: str) -> int:
 OWN = ("--depth", "depth.npy", "--kind", "depth")
 
 
-def test_recover_writes_all_four_files_and_says_so(folder, capsys):
+def test_cli_recover_writes_all_four_files_and_says_so(folder, capsys):
     assert recover(*OWN, "--out", "results/here") == 0
     out = folder / "results" / "here"
     assert sorted(p.name for p in out.iterdir()) == sorted(OUTPUTS)
@@ -77,12 +77,12 @@ def test_recover_writes_all_four_files_and_says_so(folder, capsys):
     assert printed.err == ""  # progress is for terminals
 
 
-def test_out_is_named_after_the_image_when_not_said(folder):
+def test_cli_out_is_named_after_the_image_when_not_said(folder):
     assert recover(*OWN) == 0
     assert (folder / "photo_metric" / "depth.png").is_file()
 
 
-def test_a_named_mde_sees_the_image(folder, monkeypatch):
+def test_cli_named_mde_sees_the_image(folder, monkeypatch):
     seen = {}
 
     def load(name: str, *, device: str, kind: str | None):
@@ -99,13 +99,13 @@ def test_a_named_mde_sees_the_image(folder, monkeypatch):
     assert seen == {"mine": (6, 8, 3), "lite": (6, 8, 3)}
 
 
-def test_an_impossible_camera_is_refused_before_the_estimator_runs(folder, monkeypatch, capsys):
+def test_cli_impossible_camera_is_refused_before_the_estimator_runs(folder, monkeypatch, capsys):
     monkeypatch.setattr("scalefield.inputs.load_mde", lambda *_, **__: pytest.fail("it ran"))
     assert recover("--formats", "ply", "--fov-deg", "180") == 2
     assert "between 0 and 180 degrees, found 180" in capsys.readouterr().err
 
 
-def test_far_pixels_are_counted_and_other_units_hold_them(folder, capsys):
+def test_cli_far_pixels_are_counted_and_other_units_hold_them(folder, capsys):
     Path("anchors.csv").write_text(rows(scale=30.0))  # 30 m to 90 m
     assert recover(*OWN) == 0
     far = int((30 * RELATIVE > 65.535).sum())
@@ -120,7 +120,7 @@ def test_far_pixels_are_counted_and_other_units_hold_them(folder, capsys):
     np.testing.assert_allclose(known, 30 * RELATIVE, atol=0.003)
 
 
-def test_options_labels_and_resize_reach_the_method(folder):
+def test_cli_options_labels_and_resize_reach_the_method(folder):
     Image.fromarray((RELATIVE > 2).astype(np.uint8)).save("labels.png")
     more = ("--method", "region", "--labels", "labels.png", "--option", "strict=true")
     assert recover(*OWN, *more) == 0
@@ -132,7 +132,7 @@ def test_options_labels_and_resize_reach_the_method(folder):
     assert recover(*OWN, "--resize") == 0
 
 
-def test_warnings_rejections_and_holes_are_printed(folder, capsys):
+def test_cli_warnings_rejections_and_holes_are_printed(folder, capsys):
     values = 1 / RELATIVE
     values[1, 1] = np.nan
     np.save("depth.npy", values)
@@ -170,10 +170,10 @@ def bad_anchors(text: str) -> dict[str, str]:
     [
         (bad_anchors(""), OWN, "no anchors: at least one pixel of known metric depth"),
         (bad_anchors("1,1,2\n8,0,1"), OWN, "1 of 2 anchors lie outside.*#1 at u=8, v=0"),
-        (bad_anchors("1,1,nan"), OWN, r"finite depth_m above zero; not so: #0 \(nan\)"),
-        (bad_anchors("1,1,0"), OWN, r"not so: #0 \(0\)"),
-        (bad_anchors("1,1,-4"), OWN, r"not so: #0 \(-4\)"),
-        (bad_anchors("1,1"), OWN, "line 2: 3 fields wanted, 2 found"),
+        (bad_anchors("1,1,nan"), OWN, "line 2: depth_m is not a length: 'nan'"),
+        (bad_anchors("1,1,0"), OWN, "line 2: depth_m: a length above zero is wanted"),
+        (bad_anchors("1,1,-4"), OWN, "line 2: depth_m: a length above zero is wanted"),
+        (bad_anchors("1,1"), OWN, "line 2: 3 cells wanted, 2 found"),
         ({"anchors.csv": None}, OWN, "anchors.csv: no such file"),
         ({"photo.png": None}, OWN, "photo.png: no such file"),
         ({"photo.png": "text"}, OWN, "photo.png: not a readable image"),
@@ -181,13 +181,13 @@ def bad_anchors(text: str) -> dict[str, str]:
         ({}, ("--depth", "d8.png", "--kind", "depth"), "d8.png.*16-bit PNG, found mode L with 8"),
         ({}, ("--depth", "small.npy", "--kind", "depth"), "map is 4×6 pixels.*8×6.*--resize"),
         ({}, ("--depth", "depth.npy"), "--depth needs --kind depth"),
-        ({}, ("--resize",), "--depth-key and --resize speak of a --depth FILE"),
-        ({}, ("--mde", "lite", *OWN), "--depth brings your own map and --mde makes one"),
+        ({}, ("--resize",), "--depth-key and --resize apply only to --depth FILE"),
+        ({}, ("--mde", "lite", *OWN), "--depth is your own depth map and --mde computes one"),
         ({}, ("--mde", "no-such-estimator"), "no-such-estimator"),
         ({}, ("--mde", ""), "no MDE ''; there are lite"),
         ({}, (*OWN, "--method", "magic"), "no method 'magic'; there are"),
         ({}, (*OWN, "--option", "magic=1"), "method median has no option 'magic'; there are none"),
-        ({}, (*OWN, "--option", "magic"), "--option wants name=value, found 'magic'"),
+        ({}, (*OWN, "--option", "magic"), "--option must be name=value, found 'magic'"),
         ({}, (*OWN, "--option", "k=8", "--option", "k=30"), "--option k is given twice, 8 and 30"),
         ({}, (*OWN, "--anchor-units", "1000"), "--anchor-units is for a .png; depth_m of .*csv"),
         (bad_anchors("5,7,2"), OWN, r"#0 at u=5, v=7; u and v swapped, all would lie inside"),
@@ -204,7 +204,7 @@ def bad_anchors(text: str) -> dict[str, str]:
         ({}, (*OWN, "--method", "lwlr", "--option", "bandwidth=inf"), "bandwidth must be .*float"),
     ],
 )
-def test_bad_input_is_one_sentence_exit_code_2_and_nothing_written(
+def test_cli_bad_input_is_one_sentence_exit_code_2_and_nothing_written(
     folder, capsys, contents, more, sentence
 ):
     Image.fromarray(np.ones((6, 8), np.uint8)).save("d8.png")
@@ -233,9 +233,9 @@ def test_anchors_of_a_turned_photograph_are_those_of_the_upright_one(folder, cap
     assert main(["recover", *words]) == 2
     said = capsys.readouterr().err
     assert "#1 at u=7, v=2" in said
-    assert "its EXIF turns the photograph, and u and v count in the upright picture" in said
+    assert "EXIF rotates the photograph, and u and v refer to the upright picture" in said
     Path("anchors.csv").write_text("u,v,depth_m\n1,1,2\n2,7,3\n")
-    upright = "turned.jpg: its EXIF turns the photograph; u, v, maps and intrinsics are those of"
+    upright = "turned.jpg: EXIF rotates the photograph; u, v, maps and intrinsics are those of"
     for command in (["recover", *words], ["suggest", "turned.jpg", *OWN]):
         assert main(command) == 0
         assert upright in capsys.readouterr().err
@@ -252,7 +252,7 @@ def test_anchors_of_a_turned_photograph_are_those_of_the_upright_one(folder, cap
         ["recovr"],
     ],
 )
-def test_a_wrong_command_line_exits_with_2(args, capsys):
+def test_cli_wrong_command_line_exits_with_2(args, capsys):
     with pytest.raises(SystemExit) as caught:
         main(args)
     assert caught.value.code == 2
@@ -266,7 +266,7 @@ def test_methods_lists_every_method_on_one_line(capsys):
     assert all(len(line.split(maxsplit=1)[1]) > 20 and line.endswith(".") for line in lines)
 
 
-def test_the_version_is_told(capsys):
+def test_cli_version_is_told(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"scalefield {scalefield.__version__}\n"
 
@@ -274,13 +274,13 @@ def test_the_version_is_told(capsys):
 def test_methods_tells_the_options_of_one(capsys):
     assert main(["methods", "region"]) == 0
     printed = capsys.readouterr().out
-    assert "--option superpixels=100\n    About how many superpixels are made." in printed
+    assert "--option superpixels=100\n    Approximate number of superpixels." in printed
     assert main(["methods", "magic"]) == 2
     assert "no method 'magic'; there are field, basis" in capsys.readouterr().err
 
 
 @given(st.integers() | st.floats(allow_nan=False) | st.booleans() | st.none())
-def test_option_values_become_python_values(value):
+def test_cli_option_values_become_python_values(value):
     name, parsed = parse_option(f"name={value}")
     assert name == "name"
     assert type(parsed) is type(value)
@@ -288,17 +288,17 @@ def test_option_values_become_python_values(value):
 
 
 @pytest.mark.parametrize("text", ["adaptive", "a=b", "", "-", "1e", "0x10"])
-def test_other_option_values_stay_strings(text):
+def test_cli_other_option_values_stay_strings(text):
     assert parse_option(f"bandwidth={text}") == ("bandwidth", text)
 
 
 @pytest.mark.parametrize("text", ["=1", "two words=1", "flag", ""])
-def test_options_need_a_name(text):
-    with pytest.raises(InputError, match="wants name=value"):
+def test_cli_options_need_a_name(text):
+    with pytest.raises(InputError, match="must be name=value"):
         parse_option(text)
 
 
-def test_importing_the_command_line_loads_nothing_heavy():
+def test_cli_importing_the_command_line_loads_nothing_heavy():
     code = (
         "import sys, scalefield, scalefield.cli;"
         "print(*{'torch', 'numpy', 'scipy', 'PIL', 'tqdm', 'jaxtyping'} & set(sys.modules))"
@@ -310,14 +310,14 @@ def test_importing_the_command_line_loads_nothing_heavy():
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_exists_for_every_command(command, capsys):
+def test_cli_help_exists_for_every_command(command, capsys):
     with pytest.raises(SystemExit) as caught:
         main([*command.split(), "--help"])
     assert caught.value.code in (0, None)
     assert "usage: scalefield" in capsys.readouterr().out
 
 
-def test_a_folder_in_the_place_of_an_output_keeps_all_of_them(folder, capsys):
+def test_cli_folder_in_the_place_of_an_output_keeps_all_of_them(folder, capsys):
     assert recover(*OWN, "--out", "out") == 0
     Path("out/preview.png").unlink()
     Path("out/preview.png").mkdir()
@@ -333,16 +333,16 @@ def test_anchors_that_contradict_one_another_are_doubted_by_a_factor(folder, cap
     for method in ("field", "median"):
         assert recover(*OWN, "--method", method) == 0
         printed = capsys.readouterr()
-        assert re.search(r"sure to a factor of [1-9]", printed.out), printed.out
+        assert re.search(r"typical pixel: a factor of [1-9]", printed.out), printed.out
         assert printed.err == ""
 
 
-def test_an_output_is_never_an_input(folder, capsys):
+def test_cli_output_is_never_an_input(folder, capsys):
     photo = Path("preview.png")
     photo.write_bytes(Path("photo.png").read_bytes())
     before = photo.read_bytes()
     assert main(["recover", "preview.png", "--anchors", "anchors.csv", "--out", "."]) == 2
-    assert "preview.png is read, and would be written over" in capsys.readouterr().err
+    assert "preview.png is an input and would be overwritten" in capsys.readouterr().err
     assert main(["anchors", "photo.png", "--depth", "depth.npy", "--out", "photo.png"]) == 2
     assert photo.read_bytes() == Path("photo.png").read_bytes() == before
 
@@ -358,7 +358,7 @@ def test_an_output_is_never_an_input(folder, capsys):
     ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_streams_may_be_closed_or_full(streams, code, said, unbuffered):
+def test_cli_streams_may_be_closed_or_full(streams, code, said, unbuffered):
     command = f"set -o pipefail; {sys.executable} -m scalefield.cli --help {streams}"
     done = subprocess.run(
         ["bash", "-c", command],
@@ -370,14 +370,14 @@ def test_streams_may_be_closed_or_full(streams, code, said, unbuffered):
     assert (done.returncode, done.stderr) == (code, said)
 
 
-def test_a_terminal_without_our_letters_is_no_error(folder, monkeypatch):
+def test_cli_terminal_without_our_letters_is_no_error(folder, monkeypatch):
     out = TextIOWrapper(BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
     assert recover(*OWN) == 0
     assert rb"2.00 \u2026 6.00 m" in out.buffer.getvalue()
 
 
-def test_other_libraries_warnings_are_not_for_users(folder, monkeypatch, capsys):
+def test_cli_other_libraries_warnings_are_not_for_users(folder, monkeypatch, capsys):
     def load(*_: object) -> np.ndarray:
         warnings.warn("an array is not writable", stacklevel=1)
         warnings.warn("a cache is damaged", Notice, stacklevel=1)
@@ -385,11 +385,11 @@ def test_other_libraries_warnings_are_not_for_users(folder, monkeypatch, capsys)
 
     monkeypatch.setattr("scalefield.io.read_image", load)
     assert recover(*OWN) == 1
-    said = ["a cache is damaged", "this machine has not enough memory for that"]
+    said = ["a cache is damaged", "not enough memory on this machine"]
     assert capsys.readouterr().err.splitlines() == [f"scalefield: {line}" for line in said]
 
 
-def test_torch_without_memory_is_a_sentence_and_other_errors_are_not_hidden(
+def test_cli_torch_without_memory_is_a_sentence_and_other_errors_are_not_hidden(
     folder, monkeypatch, capsys
 ):
     def load(path: Path) -> np.ndarray:
@@ -397,7 +397,7 @@ def test_torch_without_memory_is_a_sentence_and_other_errors_are_not_hidden(
 
     monkeypatch.setattr("scalefield.io.read_image", load)
     assert recover(*OWN) == 1
-    assert capsys.readouterr().err == "scalefield: this machine has not enough memory for that\n"
+    assert capsys.readouterr().err == "scalefield: not enough memory on this machine\n"
 
     def fail(path: Path) -> np.ndarray:
         raise RuntimeError("something else")
@@ -407,14 +407,17 @@ def test_torch_without_memory_is_a_sentence_and_other_errors_are_not_hidden(
         recover(*OWN)
 
 
-def test_help_answers_in_under_a_second():
-    assert min(timed_help() for _ in range(3)) < 1.0
-
-
-def timed_help() -> float:
-    """The processor's seconds, and not the clock's: the machine may be busy."""
-    start = sum(os.times()[2:4])  # of children that have ended
-    command = [sys.executable, "-m", "scalefield.cli", "recover", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+def test_cli_help_of_recover_imports_no_torch():
+    """Help answers at once because it imports neither torch nor numpy."""
+    code = """
+import sys
+from scalefield.cli import main
+try:
+    main(["recover", "--help"])
+except SystemExit:
+    pass
+print([name for name in ("torch", "numpy", "scipy") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "--anchors" in done.stdout
-    return sum(os.times()[2:4]) - start
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -17,13 +17,13 @@ def command_lines() -> list[str]:
 
 
 @pytest.mark.parametrize("line", command_lines())
-def test_the_line_is_understood(line):
+def test_docs_data_line_is_understood(line):
     words = shlex.split(line, comments=True)[1:]
     command = tyro.extras.subcommand_cli_from_dict(COMMANDS, args=words)
     assert isinstance(command, COMMANDS[words[0]])
 
 
-def test_there_are_lines_for_every_command_of_the_page():
+def test_docs_data_there_are_lines_for_every_command_of_the_page():
     assert {line.split()[1] for line in command_lines()} == {
         "anchors", "colmap", "recover", "label", "export"
     }  # fmt: skip

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from scalefield import Anchors, MDEOutput
-from scalefield.recovery import DEPTH_LIMITS, Recovery, Rejection, Warning
+from scalefield.recovery import DEPTH_LIMITS, Recovery
+from scalefield.report import Rejection, Warning
 
 
 def output(values: object, kind: str = "depth") -> MDEOutput:
@@ -23,7 +24,7 @@ def output(values: object, kind: str = "depth") -> MDEOutput:
     kind=st.sampled_from(["depth", "disparity"]),
     holes=hnp.arrays(bool, (3, 4)),
 )
-def test_depth_is_relative_depth_times_scale(prediction, kind, holes):
+def test_from_depth_depth_is_relative_depth_times_scale(prediction, kind, holes):
     relative = np.where(holes, np.nan, np.linspace(0.5, 4, 12).reshape(3, 4))
     mde_output = output(relative, kind)
     anchors = Anchors([0, 3], [0, 2], [2.0, 8.0])
@@ -42,7 +43,7 @@ def test_depth_is_relative_depth_times_scale(prediction, kind, holes):
     assert r.report.limited_pixels == unreasonable.sum()
 
 
-def test_disparity_space_turns_non_positive_into_far_and_counts_it():
+def test_from_space_disparity_space_turns_non_positive_into_far_and_counts_it():
     mde_output = output([[1.0, 2.0, 4.0]], "disparity")
     anchors = Anchors([1], [0], [5.0])
     prediction = torch.tensor([[0.0, 0.2, -1.0]], dtype=torch.float64)
@@ -69,7 +70,7 @@ def test_residuals_and_rejections_speak_of_the_right_anchors():
     assert r.report.rejected == (Rejection(2, "outlier", "far from the line"),)
 
 
-def test_report_is_plain_json_and_numpy_changes_only_the_maps():
+def test_from_depth_report_is_plain_json_and_numpy_changes_only_the_maps():
     r = Recovery.from_depth(
         output([[1.0, 2.0]]),
         Anchors([0], [0], [3.0]),
@@ -87,7 +88,7 @@ def test_report_is_plain_json_and_numpy_changes_only_the_maps():
     assert n.report is r.report
 
 
-def test_gradients_reach_the_prediction():
+def test_from_log_scale_gradients_reach_the_prediction():
     log_scale = torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)
     r = Recovery.from_log_scale(output([[1.0, 2], [3, 4]]), Anchors([0], [0], [1.0]), log_scale)
     r.depth_m.sum().backward()
@@ -95,7 +96,7 @@ def test_gradients_reach_the_prediction():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_any_float_type_gives_float32(dtype):
+def test_from_depth_any_float_type_gives_float32(dtype):
     mde_output = MDEOutput(torch.tensor([[1.0, 2.0]], dtype=dtype), "depth")
     r = Recovery.from_depth(mde_output, Anchors([0], [0], [3.0]), 3 * mde_output.mde_depth)
     assert r.depth_m.dtype == torch.float32

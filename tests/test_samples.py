@@ -11,7 +11,7 @@ from scalefield import InputError, cli, samples
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 
 
-def test_the_room_is_consistent():
+def test_samples_room_is_consistent():
     room = samples.load("room")
     assert room.image.shape == (480, 640, 3)
     assert room.depth_m.shape == (480, 640)
@@ -29,7 +29,7 @@ def test_unknown_samples_are_refused():
         samples.load("attic")
 
 
-def test_the_shipped_depth_is_what_the_script_renders(monkeypatch):
+def test_samples_shipped_depth_is_what_the_script_renders(monkeypatch):
     monkeypatch.syspath_prepend(SCRIPTS)
     import render_sample
 
@@ -44,7 +44,7 @@ def test_the_shipped_depth_is_what_the_script_renders(monkeypatch):
         sys.modules.pop(name)
 
 
-def test_the_demo_measures_the_error_of_what_it_wrote(tmp_path, monkeypatch, capsys):
+def test_samples_demo_measures_the_error_of_what_it_wrote(tmp_path, monkeypatch, capsys):
     import torch
 
     from scalefield import MDEOutput

@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from scalefield.defaults import VERSION
+
 if TYPE_CHECKING:
     from scalefield.anchors import Anchors as Anchors
     from scalefield.api import recover as recover
@@ -17,13 +19,14 @@ if TYPE_CHECKING:
     from scalefield.basis.realtime import Live as Live
     from scalefield.errors import InputError as InputError
     from scalefield.field.kalman import Stream as Stream
+    from scalefield.field.realtime import LiveField as LiveField
     from scalefield.geometry.camera import Camera as Camera
     from scalefield.mde.output import MDEOutput as MDEOutput
     from scalefield.methods import METHODS as METHODS
     from scalefield.recovery import Recovery as Recovery
-    from scalefield.recovery import Report as Report
+    from scalefield.report import Report as Report
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 # Importing torch takes a second, which `scalefield --help` must not: names load on first use.
 _HOME = {
@@ -32,9 +35,10 @@ _HOME = {
     "MDEOutput": "mde.output",
     "METHODS": "methods",
     "Recovery": "recovery",
-    "Report": "recovery",
+    "Report": "report",
     "Camera": "geometry.camera",
     "Live": "basis.realtime",
+    "LiveField": "field.realtime",
     "Stream": "field.kalman",
     "recover": "api",
     "suggest": "api",

@@ -1,7 +1,7 @@
 """Anchors drawn from a known depth map: the depth mask, three regimes, the drop-anchor sequence.
 
-Everything is a function of the image, its name and a seed, so the order of images, the number of
-workers and the batch size never change an anchor.
+The result depends on the image, its name and a seed only, and not on the order of images, the
+number of workers or the batch size.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from scalefield.errors import InputError
 from scalefield.seeding import seeded_rng
 
 REGIMES: dict[str, tuple[int, int]] = {"low": (10, 15), "medium": (100, 120), "high": (500, 530)}
-"""Least and largest number of anchors; both may be drawn."""
+"""Smallest and largest number of anchors of each regime, both included."""
 
 DROP_SEQUENCE = (9, 7, 5, 3, 1)
-"""Anchors of the drop-anchor test, one step after another, each with fewer."""
+"""Numbers of anchors of the drop-anchor test, in the order of its steps."""
 
 NUDGE = (1e-5, 3.1e-6)
-"""Up and left, in pixels, so that of equally near pixels the upper one is nearest."""
+"""Offset up and left, in pixels, that breaks ties between equally near pixels."""
 
 
 def depth_mask(
@@ -40,7 +40,7 @@ def depth_mask(
 
 @lru_cache(maxsize=4096)  # training asks for the same few, again and again
 def anchor_grid_shape(n: int, shape: tuple[int, int]) -> tuple[int, int]:
-    """A rows and B columns with A·B ≥ n and nearly square cells, few of them in excess."""
+    """A rows and B columns with A·B ≥ n, nearly square cells and few cells more than n."""
 
     def cost(rows: int) -> float:
         columns = -(-n // rows)
@@ -59,11 +59,11 @@ def sample_anchors(
     seed: int,
     name: str,
 ) -> Anchors:
-    """Anchors of a regime, or exactly so many, in row order, no pixel twice.
+    """Anchors of a regime, or exactly `regime` anchors, on different pixels and in row order.
 
-    The centres of a grid's cells are the candidates. One outside the mask moves to the nearest
-    pixel inside; where two meet, one is replaced by a random pixel of the mask. A mask with fewer
-    pixels than are wanted gives all of them.
+    The candidates are the centres of a grid's cells. A candidate outside the mask moves to the
+    nearest pixel of the mask. Of two candidates on one pixel, one is replaced by a random pixel of
+    the mask. A mask with fewer pixels than anchors wanted gives all of its pixels.
     """
     rng = seeded_rng(seed, name, "anchors", str(regime))
     n = _count(regime, rng)
@@ -94,8 +94,8 @@ def drop_anchors(
 ) -> dict[int, Anchors]:
     """Nested anchor sets of the sizes in `DROP_SEQUENCE`, as far as there are pixels.
 
-    Each step removes the anchor closest to any other. Of that closest pair it is the one whose
-    second neighbour (then third, …) is nearer, then the first in row order.
+    Each step removes one anchor of the closest pair: the one whose second neighbour (then third, …)
+    is nearer, then the first in row order.
     """
     anchors = sample_anchors(depth_m, mask, DROP_SEQUENCE[0], seed=seed, name=name)
     sets = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,8 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from scalefield.errors import InputError, one_line
-from scalefield.io import read_depth_png, read_npz, read_text, write_atomic, write_depth_png
+from scalefield.io import read_bytes, read_depth_png, read_npz, write_atomic, write_depth_png
+from scalefield.io.anchor_tables import TableError, decode_text, parse_anchor_table
 
 METRES = (1e-12, 1e12)
 """What a depth or its deviation may be: recovered depth, a thousand times beyond it, and ratios
@@ -102,6 +102,8 @@ class Anchors:
     def read(cls, path: str | Path, *, png_units_per_metre: float | None = None) -> Anchors:
         """Read `.csv` (u,v,depth_m[,sigma_m]), `.npz` (the same names) or a sparse 16-bit `.png`.
 
+        A CSV may be separated by commas, semicolons, tabs or spaces, have decimal commas, state
+        units ("depth_mm", "8 ft 3 in") and have no header; what has two readings is refused.
         A PNG has no units of its own: `png_units_per_metre` says how many make a metre
         (1000 for millimetres, 256 for KITTI) unless the file carries scalefield's own tag.
         """
@@ -211,29 +213,18 @@ def _require(good: np.ndarray, wanted: str, values: np.ndarray | None = None) ->
     raise InputError(f"every anchor needs {wanted}; not so: {named}{more}")
 
 
-def _parse_csv(path: Path) -> dict[str, list[float]]:
-    reader = csv.reader(io.StringIO(read_text(path), newline=None))  # any system's line ends
+def _parse_csv(path: Path) -> dict[str, Any]:
     try:
-        lines = [(reader.line_num, row) for row in reader if row]
-    except csv.Error as e:
-        raise InputError(f"{path}, line {reader.line_num}: not a CSV file ({e})") from None
-    names = [name.strip() for name in lines[0][1]] if lines else []
-    if not {"u", "v", "depth_m"} <= set(names) or len(set(names)) < len(names):
-        found = one_line(",".join(names), 80) or "an empty file"
-        raise InputError(f"{path}: wanted the header u,v,depth_m[,sigma_m], found {found}")
-    columns: dict[str, list[float]] = {
-        name: [] for name in names if name in ("u", "v", "depth_m", "sigma_m")
-    }
-    for number, row in lines[1:]:
-        if len(row) != len(names):
-            raise InputError(f"{path}, line {number}: {len(names)} fields wanted, {len(row)} found")
-        for name, value in zip(names, row, strict=True):
-            if name in columns:
-                try:
-                    if "_" in value:  # 1_000 is a number to Python, and to nobody's table
-                        raise ValueError
-                    columns[name].append(float(value))
-                except ValueError:
-                    what = f"{name} is not a number: {value[:40]!r}"
-                    raise InputError(f"{path}, line {number}: {what}") from None
-    return columns
+        table = parse_anchor_table(decode_text(read_bytes(path)))
+    except TableError as e:
+        raise InputError(f"{path}: {e}") from None
+    columns: dict[str, Any] = {"u": table.u, "v": table.v, "depth_m": table.depth_m}
+    if table.sigma_m is None:
+        return columns
+    empty = [i for i, sigma in zip(table.lines, table.sigma_m, strict=True) if sigma is None]
+    if empty:
+        raise InputError(
+            f"{path}, line {empty[0]}: sigma_m is empty here and given in other lines; "
+            "give it in every line or in none"
+        )
+    return {**columns, "sigma_m": table.sigma_m}

@@ -19,7 +19,8 @@ from scalefield.field.placement import Suggestion, suggest_from
 from scalefield.inputs import relative_depth
 from scalefield.mde import MDE, Kind, MDEOutput
 from scalefield.methods import MethodLike, as_method, make_method, method_name
-from scalefield.recovery import FunctionMethod, Recovery, Rejection, Warning
+from scalefield.recovery import FunctionMethod, Recovery
+from scalefield.report import Rejection, Warning
 from scalefield.validation import plain_options
 
 FAR_M = 500.0

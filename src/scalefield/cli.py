@@ -35,10 +35,10 @@ from scalefield.runtime.signals import graceful_shutdown
 
 
 class Command(Protocol):
-    """Modules of commands import nothing heavy at the top, so that --help answers at once."""
+    """A command of the command line. Its module imports nothing heavy, so that --help is fast."""
 
     def run(self) -> int | None:
-        """Do the work; the value is the exit code, None for success."""
+        """Run the command; returns the exit code, None for success."""
         ...
 
 
@@ -67,22 +67,22 @@ def main(args: list[str] | None = None) -> int:
     """Run the command line; bad input is one sentence on stderr and exit code 2."""
     _keep_streams()
     with warnings.catch_warnings():
-        warnings.showwarning = _say  # a sentence, as errors are, and not a line of our source
+        warnings.showwarning = _print_warning  # the message without a line of source
         try:
             with graceful_shutdown():
                 return _run(args)
         except (InputError, MissingExtra) as e:
             return _end(e, 2)
-        except BrokenPipeError:  # the reader left, as `head` does; say nothing when flushing either
+        except BrokenPipeError:  # the reader ended early, as `head` does; print nothing more
             _mute()
             return 0
-        except OSError as e:  # the system's own sentence: a full disk behind stdout, a lost folder
+        except OSError as e:  # for example a full disk behind stdout, or a removed folder
             _mute()
             return _end(f"{e.filename}: {e.strerror}" if e.filename else e, 1)
         except (MemoryError, RuntimeError) as e:
             if not _lacks_memory(e):
                 raise
-            return _end("this machine has not enough memory for that", 1)
+            return _end("not enough memory on this machine", 1)
         except KeyboardInterrupt:
             return _end("interrupted", 128 + signal.SIGINT)
 
@@ -100,17 +100,17 @@ def _run(args: list[str] | None) -> int:
         )
         return command.run() or 0
     finally:
-        sys.stdout.flush()  # here, where something can still be said about it
+        sys.stdout.flush()  # here, where an error can still be reported
 
 
 def _lacks_memory(error: Exception) -> bool:
-    """Torch says it in words on a CPU, and by an error of its own on a GPU."""
+    """Whether an error means a lack of memory: torch has no common class for it on CPU and GPU."""
     by_name = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return by_name or "can't allocate memory" in str(error)
 
 
 def _keep_streams() -> None:
-    """Somebody may have closed them, or set an alphabet that does not know our letters."""
+    """Make stdout and stderr usable if they are closed or cannot encode every character."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -120,17 +120,21 @@ def _keep_streams() -> None:
 
 
 def _mute() -> None:
-    with suppress(io.UnsupportedOperation):  # a stdout that is no file needs no muting
+    with suppress(io.UnsupportedOperation):  # stdout may have no file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _end(said: object, code: int) -> int:
-    print(f"scalefield: {one_line(said, 2000)}", file=sys.stderr)
+def _end(message: object, code: int) -> int:
+    print(f"scalefield: {one_line(message, 2000)}", file=sys.stderr)
     return code
 
 
-def _say(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-    if category.__module__.startswith("scalefield"):  # other libraries speak to programmers
+def _print_warning(
+    message: Warning | str, category: type[Warning], *_: object, **__: object
+) -> None:
+    if category.__module__.startswith(
+        "scalefield"
+    ):  # warnings of other libraries are for programmers
         print(f"scalefield: {message}", file=sys.stderr)
 
 

@@ -1,4 +1,8 @@
-"""What `recover` uses when nothing else is said; here, because reading it must cost no import."""
+"""Default names of `recover`, in a module that imports nothing."""
 
+VERSION = "0.1.0"
+"""Version of the package, the same as in pyproject.toml."""
 MDE_NAME = "lite"
+"""Name of the default estimator."""
 METHOD_NAME = "field"
+"""Name of the default method."""

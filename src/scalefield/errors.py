@@ -1,4 +1,4 @@
-"""The one error a user meets: a sentence that says what was found and what was wanted."""
+"""The exceptions and warnings that users meet."""
 
 
 class InputError(ValueError):
@@ -6,17 +6,26 @@ class InputError(ValueError):
 
 
 def one_line(error: object, most: int = 200) -> str:
-    """What an error or a text says, in one line that fits into a sentence."""
-    said = " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())
-    return said if len(said) <= most else f"{said[:most]}…"
+    """The text of an error, or any text, as one line of at most `most` characters."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 class Notice(UserWarning):
-    """What a user should hear although all goes well; the command line prints no other warning."""
+    """Information for the user; the command line prints it and no warning of other libraries."""
+
+
+def require_package(package: str, extra: str, purpose: str) -> None:
+    """Report an optional package that is not installed, before long work starts."""
+    from importlib.util import find_spec
+
+    if find_spec(package) is None:
+        raise MissingExtra(package, extra, purpose)
 
 
 class MissingExtra(ImportError):
-    """An optional dependency is absent. The message is the command that installs it."""
+    """An optional dependency is not installed. The message contains the command that installs
+    it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         self._given = (package, extra, purpose)
@@ -26,5 +35,5 @@ class MissingExtra(ImportError):
         )
 
     def __reduce__(self) -> tuple:
-        """So that it can leave a worker process, where Python would call it with the message."""
+        """Pickling support: by default Python would rebuild the error from its message."""
         return type(self), self._given

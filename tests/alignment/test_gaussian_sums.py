@@ -37,7 +37,7 @@ def assemble(points, coefficients, bandwidth, queries, **options):
     numbers=st.integers(20, 5000),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_tiles_equal_the_slow_sums(n, k, bandwidth, numbers, seed):
+def test_gaussian_sums_tiles_equal_the_slow_sums(n, k, bandwidth, numbers, seed):
     rng = np.random.default_rng(seed)
     points = rng.integers(0, 50, (n, 2)).astype(float)
     coefficients = rng.uniform(0, 1, (k, n))
@@ -57,7 +57,9 @@ def test_tiles_equal_the_slow_sums(n, k, bandwidth, numbers, seed):
     seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=30)
-def test_interpolated_patches_equal_the_sums_at_every_pixel(shape, bandwidth, cluster, seed):
+def test_gaussian_sums_on_image_interpolated_patches_equal_the_sums_at_every_pixel(
+    shape, bandwidth, cluster, seed
+):
     """To many digits wherever a sum is more than next to nothing, far from a cluster too."""
     rng = np.random.default_rng(seed)
     points = torch.from_numpy(rng.uniform(0, cluster, (80, 2)) * shape)
@@ -80,7 +82,9 @@ def test_interpolated_patches_equal_the_sums_at_every_pixel(shape, bandwidth, cl
     seed=st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=20)
-def test_a_ratio_of_sums_is_that_of_every_pixel(resolved, shape, bandwidth, cluster, seed):
+def test_solved_on_image_ratio_of_sums_is_that_of_every_pixel(
+    resolved, shape, bandwidth, cluster, seed
+):
     """Interpolated where it is smooth, else made of sums at the pixels: the same."""
     rng = np.random.default_rng(seed)
     points = torch.from_numpy(rng.uniform(0, cluster, (80, 2)) * shape)
@@ -102,7 +106,7 @@ def test_a_ratio_of_sums_is_that_of_every_pixel(resolved, shape, bandwidth, clus
     np.testing.assert_allclose(found, wanted, atol=1e-8)
 
 
-def test_a_smooth_ratio_is_interpolated():
+def test_solved_on_image_smooth_ratio_is_interpolated():
     rng = np.random.default_rng(0)
     points = torch.from_numpy(rng.uniform(0, 200, (400, 2)))
     calls = []
@@ -115,7 +119,9 @@ def test_a_smooth_ratio_is_interpolated():
 
 
 @pytest.mark.parametrize(("n", "bandwidth"), [(PATCH_NODES, 50.0), (500, 10.0)])
-def test_patches_are_made_only_where_they_save_work(n, bandwidth, monkeypatch):
+def test_gaussian_sums_on_image_patches_are_made_only_where_they_save_work(
+    n, bandwidth, monkeypatch
+):
     monkeypatch.setattr(module, "_chebyshev", None)  # not to be called
     points = torch.zeros(n, 2).double()
     tiles = gaussian_sums_on_image(points, torch.ones(1, n).double(), bandwidth, (9, 9), 9.8)
@@ -124,7 +130,7 @@ def test_patches_are_made_only_where_they_save_work(n, bandwidth, monkeypatch):
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_reach_leaves_out_what_is_far_beyond_a_tile(axis):
+def test_gaussian_sums_reach_leaves_out_what_is_far_beyond_a_tile(axis):
     points = np.zeros((2, 2))
     points[1, axis] = 100
     queries = (np.array([0.0]), np.array([0.0]))
@@ -133,7 +139,7 @@ def test_reach_leaves_out_what_is_far_beyond_a_tile(axis):
     assert assemble(points, ones, 50.0, queries, reach=1.9)[0, 0, 0] == 1
 
 
-def test_an_infinite_bandwidth_weighs_all_alike():
+def test_gaussian_sums_infinite_bandwidth_weighs_all_alike():
     points = np.array([[0.0, 0.0], [9.0, 5.0]])
     queries = (np.arange(3.0), np.arange(4.0))
     np.testing.assert_array_equal(assemble(points, np.ones((1, 2)), np.inf, queries), 2)

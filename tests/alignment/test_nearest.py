@@ -25,7 +25,7 @@ def gathered(points, shape, k, wanted=None):
     crowded=st.booleans(),
 )
 @settings(max_examples=40)
-def test_equals_a_search_at_every_pixel(seed, shape, n, k, crowded):
+def test_nearest_points_equals_a_search_at_every_pixel(seed, shape, n, k, crowded):
     rng = np.random.default_rng(seed)
     k = min(k, n)
     points = rng.integers(0, [-(-size // 8) if crowded else size for size in shape], (n, 2))
@@ -41,7 +41,7 @@ def test_equals_a_search_at_every_pixel(seed, shape, n, k, crowded):
     np.testing.assert_array_equal(squared.T, np.sort(distances, axis=1)[:, :k])
 
 
-def test_large_images_do_not_overflow_the_keys():
+def test_nearest_points_large_images_do_not_overflow_the_keys():
     shape = (9, 60_000)  # d² · 2^bits passes 2³¹
     points = np.array([[4, 0], [8, 59_999], [0, 30_000]])
     _, squared = gathered(points, shape, 3)
@@ -49,7 +49,7 @@ def test_large_images_do_not_overflow_the_keys():
     assert squared.min() == 0
 
 
-def test_only_the_tiles_that_are_wanted_are_made():
+def test_nearest_points_only_the_tiles_that_are_wanted_are_made():
     wanted = np.zeros((64, 96), dtype=bool)
     wanted[40, 70] = True
     index, _ = gathered(np.array([[0, 0], [63, 95]]), wanted.shape, 1, wanted)

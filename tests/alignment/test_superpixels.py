@@ -36,7 +36,7 @@ def test_components_are_scipys_of_each_label(labels):
 
 
 @given(label_images, st.floats(0, 1))
-def test_merging_leaves_whole_regions_of_the_wanted_size(labels, share):
+def test_components_merging_leaves_whole_regions_of_the_wanted_size(labels, share):
     parts = components(labels)
     merged = merge_small(parts, share)
     sizes = np.bincount(merged.reshape(-1))
@@ -48,7 +48,7 @@ def test_merging_leaves_whole_regions_of_the_wanted_size(labels, share):
         assert ndimage.label(merged == region)[1] == 1  # what joins is adjacent
 
 
-def test_a_small_region_joins_across_its_longest_border():
+def test_merge_small_small_region_joins_across_its_longest_border():
     labels = np.array(
         [
             [0, 0, 0, 0, 1, 1],
@@ -62,7 +62,7 @@ def test_a_small_region_joins_across_its_longest_border():
 
 
 @given(label_images)
-def test_borders_and_members(labels):
+def test_components_borders_and_members(labels):
     parts = components(labels)
     padded = np.pad(parts, 1, mode="edge")
     shifted = [padded[1:-1, :-2], padded[1:-1, 2:], padded[:-2, 1:-1], padded[2:, 1:-1]]
@@ -124,7 +124,7 @@ def test_superpixels_hold_two_copies_of_what_they_look_at_and_no_third():
     assert peak < 2.8 * mde_output.prediction.numel() * 4 * 8  # distances and labels are the rest
 
 
-def test_without_scikit_image_the_command_is_named(monkeypatch):
+def test_superpixel_labels_without_scikit_image_the_command_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
     mde_output = MDEOutput(torch.ones(4, 4), "depth")
     with pytest.raises(MissingExtra, match=r"pip install 'scalefield\[region\]'"):

@@ -24,7 +24,7 @@ def test_a_sample_at_a_pixel_is_the_dense_field_there(grid, shape, seed):
     torch.testing.assert_close(sampled.mT.reshape(2, 3, *shape), dense, atol=1e-9, rtol=0)
 
 
-def test_the_grid_keeps_the_aspect_ratio_and_never_exceeds_the_image():
+def test_grid_shape_grid_keeps_the_aspect_ratio_and_never_exceeds_the_image():
     assert grid_shape(480, 640) == (120, GRID_CELLS)
     assert grid_shape(375, 1242) == (48, GRID_CELLS)
     assert grid_shape(30, 20) == (30, 20)

@@ -45,7 +45,7 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
         ({"k": 2, "feature_channels": 150}, (12, 18)),  # more than one product takes
     ],
 )
-def test_the_same_maps_as_torch(config: dict, features: tuple[int, int] | None) -> None:
+def test_full_precision_same_maps_as_torch(config: dict, features: tuple[int, int] | None) -> None:
     net = generator(**config)
     depth = random(2, 24, 37).exp()
     f = None if features is None else 1 + random(2, config["feature_channels"], *features)
@@ -55,7 +55,7 @@ def test_the_same_maps_as_torch(config: dict, features: tuple[int, int] | None) 
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_half_precision_is_as_near_as_torch() -> None:
+def test_grid_log_depth_half_precision_is_as_near_as_torch() -> None:
     exact = generator(k=8, feature_channels=6)
     depth, f = random(2, 24, 37).exp(), 1 + random(2, 6, 30, 40)
     wanted = exact(f, grid_log_depth(depth, 17)).basis_maps
@@ -65,7 +65,7 @@ def test_half_precision_is_as_near_as_torch() -> None:
     assert (found - wanted).abs().max() < 2 * (theirs - wanted).abs().max() + 1e-4
 
 
-def test_a_map_of_one_value_has_a_norm() -> None:
+def test_fused_map_of_one_value_has_a_norm() -> None:
     """Whose variance must not be rounded below zero."""
     net = generator(k=3, feature_channels=6)
     found = fused.FusedGenerator(net)(
@@ -74,12 +74,12 @@ def test_a_map_of_one_value_has_a_norm() -> None:
     assert found.isfinite().all()
 
 
-def test_the_same_bytes_again() -> None:
+def test_fused_same_bytes_again() -> None:
     net, depth = fused.FusedGenerator(generator(k=5)), random(1, 24, 37).exp()
     assert torch.equal(net(None, depth), net(None, depth))
 
 
-def test_an_image_does_not_depend_on_its_neighbours() -> None:
+def test_fused_image_does_not_depend_on_its_neighbours() -> None:
     net, depth = fused.FusedGenerator(generator(k=5)), random(3, 24, 37).exp()
     alone = torch.cat([net(None, image[None]) for image in depth])
     torch.testing.assert_close(net(None, depth), alone, rtol=1e-5, atol=1e-6)
@@ -89,12 +89,12 @@ def test_an_image_does_not_depend_on_its_neighbours() -> None:
 @hypothesis.given(
     st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40)
 )
-def test_median(values: list[float]) -> None:
+def test_fused_median(values: list[float]) -> None:
     rows = torch.tensor(values, device=DEVICE)[None, :, None]
     assert torch.equal(fused.median(rows), rows.flatten(1).median(dim=1).values)
 
 
-def test_norms_of_any_part() -> None:
+def test_fused_norms_of_any_part() -> None:
     """More pixels than a program sums at a time, and channels that fill no power of two."""
     x, bias, residual = random(2, 19, 31, 24), random(24, seed=1), random(2, 19, 31, 24, seed=2)
     norm = torch.nn.GroupNorm(3, 24, device=DEVICE).requires_grad_(False)
@@ -107,7 +107,7 @@ def test_norms_of_any_part() -> None:
     torch.testing.assert_close(found.permute(0, 3, 1, 2), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_coarse_beside_fine() -> None:
+def test_fused_coarse_beside_fine() -> None:
     coarse, fine = random(2, 5, 7, 16), random(2, 12, 15, 8)
     maps = fused.lay_beside(coarse, fine)
     torch.testing.assert_close(maps[..., 16:], fine, rtol=0, atol=0)
@@ -118,7 +118,7 @@ def test_coarse_beside_fine() -> None:
     torch.testing.assert_close(maps[..., :16].permute(0, 3, 1, 2), grown, rtol=1e-4, atol=1e-5)
 
 
-def test_apply() -> None:
+def test_torch_steps_apply() -> None:
     depth, log_scale = random(2, 31, 40).exp(), random(2, 7, 9, seed=1)
     log_scale[1] = torch.nan  # no anchor, no depth
     wanted = torch_steps(generator(k=5)).apply(depth, log_scale)
@@ -140,7 +140,7 @@ def test_metric_depth_by_these_steps() -> None:
     assert isinstance(fused_steps(net).basis_maps, fused.FusedGenerator)
 
 
-def test_torch_does_what_triton_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_steps_torch_does_what_triton_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = generator(k=5, width=20)  # no groups of eight
     assert not isinstance(fused_steps(odd).basis_maps, fused.FusedGenerator)
 

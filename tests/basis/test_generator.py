@@ -20,7 +20,7 @@ def generator():
 
 @settings(max_examples=15)
 @given(size=st.tuples(st.integers(1, 30), st.integers(1, 30)))
-def test_gates_form_a_simplex_and_the_global_channel_is_its_gate(size):
+def test_generator_gates_form_a_simplex_and_the_global_channel_is_its_gate(size):
     generator = Generator(SMALL)
     log_depth = torch.randn(2, 1, *size)
     basis_maps, gating = generator(torch.randn(2, 6, 3, 4), log_depth)
@@ -30,14 +30,14 @@ def test_gates_form_a_simplex_and_the_global_channel_is_its_gate(size):
     torch.testing.assert_close(basis_maps[:, 0], gating[:, 0])  # B₀ ≡ 1
 
 
-def test_absent_features_are_zeros(generator):
+def test_generator_absent_features_are_zeros(generator):
     log_depth = torch.randn(1, 1, 12, 9)
     absent = generator(None, log_depth).basis_maps
     torch.testing.assert_close(absent, generator(torch.zeros(1, 6, 4, 4), log_depth).basis_maps)
     assert not torch.allclose(absent, generator(torch.randn(1, 6, 4, 4), log_depth).basis_maps)
 
 
-def test_the_ablation_has_the_same_parameters_and_ignores_features():
+def test_generator_ablation_has_the_same_parameters_and_ignores_features():
     ablated = Generator(GeneratorConfig(k=5, feature_channels=6, width=16, zero_features=True))
     full = Generator(GeneratorConfig(k=5, feature_channels=6, width=16))
     assert ablated.parameter_count == full.parameter_count
@@ -46,16 +46,16 @@ def test_the_ablation_has_the_same_parameters_and_ignores_features():
     assert torch.equal(one, other)
 
 
-def test_the_default_has_the_promised_size():
+def test_generator_default_has_the_promised_size():
     assert 300_000 < Generator(GeneratorConfig(k=8, feature_channels=64)).parameter_count < 500_000
 
 
-def test_features_of_another_mde_are_refused(generator):
+def test_generator_features_of_another_mde_are_refused(generator):
     with pytest.raises(InputError, match="made for features of 6 channels, found 7"):
         generator(torch.randn(1, 7, 4, 4), torch.randn(1, 1, 8, 8))
 
 
-def test_float64_and_gradients(generator):
+def test_generator_float64_and_gradients(generator):
     double = Generator(SMALL).double()
     features = torch.randn(1, 6, 4, 4, dtype=torch.float64, requires_grad=True)
     basis_maps, _ = double(features, torch.randn(1, 1, 8, 8, dtype=torch.float64))
@@ -64,7 +64,7 @@ def test_float64_and_gradients(generator):
     assert float(features.grad.abs().sum()) > 0
 
 
-def test_borders_are_not_printed_into_the_maps(generator):
+def test_generator_borders_are_not_printed_into_the_maps(generator):
     """A constant world has constant maps where coordinates are the only cue: no frame appears."""
     flat = torch.zeros(1, 1, 24, 24)
     with torch.no_grad():
@@ -73,7 +73,7 @@ def test_borders_are_not_printed_into_the_maps(generator):
     assert float((maps.amax(dim=(2, 3)) - maps.amin(dim=(2, 3))).max()) < 1e-5
 
 
-def test_saving_and_loading(tmp_path, generator):
+def test_generator_saving_and_loading(tmp_path, generator):
     generator.save(tmp_path)
     loaded = Generator.load(tmp_path)
     assert loaded.config == generator.config
@@ -81,7 +81,7 @@ def test_saving_and_loading(tmp_path, generator):
     assert torch.equal(loaded(None, log_depth).basis_maps, generator(None, log_depth).basis_maps)
 
 
-def test_damaged_files_are_named(tmp_path, generator):
+def test_generator_damaged_files_are_named(tmp_path, generator):
     with pytest.raises(InputError, match=r"config\.json: no such file"):
         Generator.load(tmp_path)
     generator.save(tmp_path)

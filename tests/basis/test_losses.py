@@ -13,7 +13,7 @@ from scalefield.basis.losses import (
 )
 
 
-def test_weights_are_the_papers():
+def test_loss_weights_weights_are_the_papers():
     assert (LossWeights().anchor, LossWeights().decor, LossWeights().gate) == (0.1, 1e-4, 1e-4)
 
 
@@ -31,14 +31,14 @@ def test_anchor_loss_is_a_mean_of_squares_in_each_image():
     assert anchor_loss(predicted, y, weights).item() == pytest.approx((2.5 + 0.0) / 2)
 
 
-def test_decorrelation_is_zero_for_orthogonal_maps_and_one_for_equal_ones():
+def test_decorrelation_loss_decorrelation_is_zero_for_orthogonal_maps_and_one_for_equal_ones():
     orthogonal = torch.eye(4).reshape(1, 4, 2, 2) * 3
     assert decorrelation_loss(orthogonal).item() == pytest.approx(0, abs=1e-9)
     equal = torch.ones(1, 4, 2, 2) * torch.tensor([1.0, -2.0, 3.0, 4.0])[None, :, None, None]
     assert decorrelation_loss(equal).item() == pytest.approx(1)
 
 
-def test_decorrelation_equals_the_double_sum():
+def test_decorrelation_loss_decorrelation_equals_the_double_sum():
     maps = torch.randn(2, 3, 4, 5, dtype=torch.float64)
     total = 0.0
     for image in maps.flatten(2):
@@ -62,5 +62,5 @@ def test_losses_have_gradients():
     assert torch.autograd.gradcheck(lambda g: gate_loss(g.softmax(1)), maps)
 
 
-def test_an_image_without_weight_counts_as_zero_not_as_nan():
+def test_losses_image_without_weight_counts_as_zero_not_as_nan():
     assert weighted_mean(torch.ones(2, 3), torch.tensor([[1.0, 1, 1], [0, 0, 0]])).item() == 0.5

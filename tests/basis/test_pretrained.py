@@ -45,7 +45,7 @@ def hub(tmp_path, monkeypatch) -> Hub:
     return hub
 
 
-def test_what_is_pushed_comes_back_with_one_commit(hub, tmp_path):
+def test_push_to_hub_what_is_pushed_comes_back_with_one_commit(hub, tmp_path):
     torch.manual_seed(0)
     generator = Generator(GeneratorConfig(k=3, width=16, dilations=(1, 2), feature_channels=4))
     generator.eval()

@@ -19,7 +19,7 @@ def problem(n, k, seed, batch=1):
 
 
 @given(**sizes)
-def test_equals_scipy_on_the_stacked_system(n, k, seed):
+def test_solve_equals_scipy_on_the_stacked_system(n, k, seed):
     """‖Mw − y‖² + λ‖w‖² is the plain least squares of [M; √λ I] w = [y; 0]."""
     M, y, ones = problem(n, k, seed)
     stacked = np.vstack([M[0].numpy(), np.sqrt(LITERAL.ridge) * np.eye(k)])
@@ -30,7 +30,7 @@ def test_equals_scipy_on_the_stacked_system(n, k, seed):
 
 
 @given(**sizes, padding=st.integers(1, 9), centre=st.sampled_from(["none", "median"]))
-def test_padded_rows_change_nothing_whatever_they_hold(n, k, seed, padding, centre):
+def test_solve_padded_rows_change_nothing_whatever_they_hold(n, k, seed, padding, centre):
     M, y, ones = problem(n, k, seed)
     junk = torch.full((1, padding, k), torch.nan, dtype=torch.float64)
     padded = solve(
@@ -45,7 +45,7 @@ def test_padded_rows_change_nothing_whatever_they_hold(n, k, seed, padding, cent
 
 
 @given(**sizes)
-def test_a_batch_is_its_images_one_by_one(n, k, seed):
+def test_solve_batch_is_its_images_one_by_one(n, k, seed):
     M, y, ones = problem(n, k, seed, batch=3)
     together = solve(M, y, ones)
     for i in range(3):
@@ -54,7 +54,7 @@ def test_a_batch_is_its_images_one_by_one(n, k, seed):
 
 
 @given(**sizes)
-def test_the_order_of_anchors_is_irrelevant(n, k, seed):
+def test_solve_order_of_anchors_is_irrelevant(n, k, seed):
     M, y, ones = problem(n, k, seed)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     torch.testing.assert_close(
@@ -80,7 +80,7 @@ def test_a_field_in_the_span_is_recovered_as_the_ridge_vanishes(n, k, seed):
     torch.testing.assert_close((M @ found.weights[..., None])[..., 0], y, rtol=1e-6, atol=1e-6)
 
 
-def test_weights_count_as_repetition():
+def test_solve_weights_count_as_repetition():
     M, y, _ = problem(4, 3, 0)
     twice = solve(
         torch.cat([M, M[:, :1]], 1), torch.cat([y, y[:, :1]], 1), torch.ones(1, 5), LITERAL
@@ -116,13 +116,13 @@ def test_masked_median_is_numpy_s(values):
     assert masked_median(padded, known).item() == pytest.approx(np.median(values))
 
 
-def test_float32_inputs_are_solved_in_float64():
+def test_solve_float32_inputs_are_solved_in_float64():
     M, y, ones = problem(20, 8, 3)
     single = solve(M.float(), y.float(), ones.float())
     assert single.weights.dtype == torch.float64
     torch.testing.assert_close(single.weights, solve(M, y, ones).weights, rtol=1e-3, atol=1e-4)
 
 
-def test_bad_options_are_named():
+def test_ridge_bad_options_are_named():
     with pytest.raises(InputError, match="above zero, found 0"):
         Ridge(ridge=0.0)

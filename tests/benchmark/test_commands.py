@@ -1,27 +1,10 @@
-import json
-
 import numpy as np
 import pytest
 from PIL import Image
 
-from scalefield.benchmark.method_spec import parse_methods
 from scalefield.cli import main
 from scalefield.commands.data import parse_ranges
-from scalefield.commands.reproduce import paper_methods
 from scalefield.errors import InputError
-
-RED = """
-import torch
-from scalefield import MDEOutput
-
-class Red:
-    name = "red"
-    def __call__(self, image):
-        red = torch.tensor(image[..., 0], dtype=torch.float32)
-        return MDEOutput((red + 20) / 100, "depth", model="red")
-
-red = Red()
-"""
 
 
 @pytest.fixture
@@ -42,30 +25,6 @@ def sunrgbd(tmp_path):
     return tmp_path / "SUNRGBD"
 
 
-def test_reproduce_goes_from_raw_data_to_the_papers_table(
-    sunrgbd, tmp_path, monkeypatch, capsys
-) -> None:
-    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
-    (tmp_path / "red_mde.py").write_text(RED)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    out = tmp_path / "out"
-    flags = ["--sunrgbd", str(sunrgbd), "--mdes", "red_mde:red", "--split", "all"]
-    assert main(["reproduce", *flags, "--out", str(out)]) == 0
-    assert (out / "report" / "report.html").exists()
-    text = (out / "report" / "report.md").read_text()
-    row = next(line for line in text.splitlines() if line.startswith("| Piecewise | 0.16"))
-    results = json.loads((out / "results" / "sunrgbd-red_mde:red" / "results.json").read_text())
-    cell = next(c for c in results["cells"] if c["method"] == "Piecewise")
-    assert f"[{cell['clamped']['abs_rel'][0]:.2f}]" in row
-    lists = [out / "splits" / "sunrgbd" / f"{s}.txt" for s in ("train", "val", "test")]
-    assert sorted("".join(p.read_text() for p in lists).split()) == [
-        "kv1/NYUdata/NYU0000",
-        "kv1/NYUdata/NYU0001",
-    ]
-    assert "2 of 2 frames evaluated" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -75,36 +34,16 @@ def test_reproduce_goes_from_raw_data_to_the_papers_table(
         (["--methods", "global(fit=1, nosuch=1)"], "has no option 'nosuch'"),
         (["--methods", "basis(generator=runs/of/nowhere)"], "no generator 'runs/of/nowhere'"),
         (["--methods", "field(model=nosuch)"], "no field model 'nosuch'"),
-        (["--shard", "1"], "--shard wants i/n, found '1'"),
+        (["--shard", "1"], "--shard must be i/n, found '1'"),
     ],
 )
-def test_wrong_names_are_refused_before_anything_is_written(
+def test_benchmark_commands_wrong_names_are_refused_before_anything_is_written(
     sunrgbd, tmp_path, capsys, flags, said
 ) -> None:
     data = ["--dataset", "sunrgbd", "--root", str(sunrgbd), "--mde", "lite", "--split", "all"]
     assert main(["evaluate", *data, "--out", str(tmp_path / "out"), *flags]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_reproduce_wants_a_dataset(tmp_path, capsys) -> None:
-    assert main(["reproduce", "--out", str(tmp_path)]) == 2
-    assert "give --kitti, --urbansyn or --sunrgbd" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("dataset", ["kitti", "urbansyn", "sunrgbd"])
-def test_the_papers_rows_are_methods_of_ours(dataset) -> None:
-    specs = parse_methods(paper_methods(dataset))
-    assert [type(spec.make()).__name__ for spec in specs][:4] == [
-        "Global",
-        "Grid",
-        "LWLR",
-        "Piecewise",
-    ]
-    assert ("Region" in {spec.label for spec in specs}) == (dataset != "kitti")
-    low = [spec.label for spec in specs if spec.applies("low")]
-    assert "Basis K=8" in low
-    assert "Basis K=30" not in low
 
 
 @pytest.mark.parametrize(
@@ -115,7 +54,7 @@ def test_the_papers_rows_are_methods_of_ours(dataset) -> None:
         (["a"], "a/results.json: no such file"),
     ],
 )
-def test_report_wants_folders_that_evaluate_wrote(
+def test_benchmark_commands_report_wants_folders_that_evaluate_wrote(
     tmp_path, monkeypatch, capsys, folders, said
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -124,7 +63,7 @@ def test_report_wants_folders_that_evaluate_wrote(
     assert not list(tmp_path.iterdir())
 
 
-def test_ranges_are_read_by_source() -> None:
+def test_benchmark_commands_ranges_are_read_by_source() -> None:
     assert parse_ranges(["kitti=0.1,80", "*=0.1,1e1"]) == {"kitti": (0.1, 80), "*": (0.1, 10)}
 
 
@@ -140,6 +79,6 @@ def test_ranges_are_read_by_source() -> None:
         (["kitti=1,2", "kitti=1,3"], "--range kitti is given twice"),
     ],
 )
-def test_ranges_that_cannot_be_meant_are_refused(texts, said) -> None:
+def test_benchmark_commands_ranges_that_cannot_be_meant_are_refused(texts, said) -> None:
     with pytest.raises(InputError, match=said):
         parse_ranges(texts)

@@ -88,7 +88,7 @@ def test_parts_add_up_and_so_do_their_squares(seed, hidden, side) -> None:
     assert sum(squares) == pytest.approx(np.square(pixels.y).mean(), rel=1e-9)
 
 
-def test_shares_sum_to_one_over_images_and_places() -> None:
+def test_diagnose_shares_sum_to_one_over_images_and_places() -> None:
     images = [
         seen(RNG.normal(i, 0.1 * i, SHAPE) + i * TILT, f"f{i}", "ab"[i % 2], f"s{i % 3}")
         for i in range(1, 6)
@@ -133,7 +133,7 @@ def test_a_bias_of_known_parts_is_taken_apart() -> None:
 
 
 @pytest.mark.parametrize("space", ["depth", "disparity"])
-def test_a_shift_is_seen_as_one(space) -> None:
+def test_summarise_shift_is_seen_as_one(space) -> None:
     mde = np.exp(LOG_DEPTH)
     true_m = 2 * mde + 0.2 if space == "depth" else 1 / (0.5 / mde + 0.05)
     found = summarise([seen(np.log(true_m / mde), "a"), seen(np.log(true_m / mde), "b")])
@@ -143,13 +143,13 @@ def test_a_shift_is_seen_as_one(space) -> None:
     assert found["slope"]["mean"] < -0.01 if space == "depth" else found["slope"]["mean"] < -0.05
 
 
-def test_any_curve_of_depth_is_a_curve() -> None:
+def test_summarise_any_curve_of_depth_is_a_curve() -> None:
     found = shares(seen(np.cos(4 * LOG_DEPTH)), seen(np.cos(4 * LOG_DEPTH)))
     assert sum(found[part] for part in DEPTH_PARTS) > 0.98
     assert found["curve"] > 0.3
 
 
-def test_what_is_common_to_all_images_is_told_from_their_own() -> None:
+def test_diagnose_what_is_common_to_all_images_is_told_from_their_own() -> None:
     slopes, tilts = (0.1, 0.3), (0.2, -0.1)
     images = [
         seen(slope * LOG_DEPTH + tilt * TILT, str(slope))
@@ -170,7 +170,7 @@ def test_what_is_common_to_all_images_is_told_from_their_own() -> None:
     assert across[0, 0] == pytest.approx(-0.05 * np.sqrt(2), abs=0.01)
 
 
-def test_scales_differ_between_places_scenes_and_frames() -> None:
+def test_diagnose_scales_differ_between_places_scenes_and_frames() -> None:
     scales = {("a", "1"): (1, 1), ("a", "2"): (3, 3), ("b", "3"): (7, 9)}
     images = [
         seen(np.full(SHAPE, 0.1 * scale), f"{scene}{i}", group, scene)
@@ -188,7 +188,7 @@ def test_scales_differ_between_places_scenes_and_frames() -> None:
     assert found["unit_log"] == pytest.approx(0.4)
 
 
-def test_errors_are_found_where_they_are() -> None:
+def test_summarise_errors_are_found_where_they_are() -> None:
     log_depth = np.where(np.arange(SHAPE[1]) < 80, 0.0, 1.5) + 0 * LOG_DEPTH
     y = np.zeros(SHAPE)
     y[:60, 77:80] = 0.5  # at the edge, in the upper half, on the near side
@@ -227,7 +227,7 @@ def test_a_lattice_sees_what_all_pixels_see() -> None:
         assert np.square(values).mean() == pytest.approx(other, abs=3e-4)
 
 
-def test_columns_that_add_nothing_are_left_out() -> None:
+def test_independent_columns_that_add_nothing_are_left_out() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(2, 50, 1))
     basis = independent(a, np.empty((50, 0)))
@@ -237,7 +237,7 @@ def test_columns_that_add_nothing_are_left_out() -> None:
     assert (added.T @ added).item() == pytest.approx(1)
 
 
-def test_what_is_written_tells_what_is_missing(tmp_path) -> None:
+def test_diagnose_what_is_written_tells_what_is_missing(tmp_path) -> None:
     images = [seen(0.1 * i * TILT, f"f{i}") for i in range(1, 4)]
     config = {"name": "world", "mde": "m", "splits": ["val"]}
     found = collect({"f1": images[0], "bad": "bad.png: no such file", "f2": images[1]}, config)

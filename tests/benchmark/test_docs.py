@@ -12,7 +12,7 @@ from scalefield.datasets.source import FrameSource
 DOCS = Path(__file__).parents[2] / "docs" / "benchmark.md"
 
 
-def test_the_documented_method_runs(world, evaluation_of, red, tmp_path, monkeypatch) -> None:
+def test_docs_documented_method_runs(world, evaluation_of, red, tmp_path, monkeypatch) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S)
     (tmp_path / "mine.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
@@ -24,7 +24,7 @@ def test_the_documented_method_runs(world, evaluation_of, red, tmp_path, monkeyp
     assert np.isfinite(found["Mine"])
 
 
-def test_documented_rows_are_understood() -> None:
+def test_docs_documented_rows_are_understood() -> None:
     rows = re.findall(r'"([^"]+: [\w:]+(?:\([^)]*\))?)"', DOCS.read_text())
     assert len(rows) == 3
     assert {MethodSpec.parse(row).method for row in rows} == {"basis", "mine:recover"}

@@ -16,7 +16,7 @@ from scalefield.benchmark.metrics import LEVELS
 from scalefield.benchmark.report import figures, load_run, write_report
 from scalefield.benchmark.report.page import Panel, Section, render
 from scalefield.benchmark.report.paper import MAIN
-from scalefield.benchmark.report.runs import ablation_series
+from scalefield.benchmark.report.runs import ablation_series, basis_label
 from scalefield.benchmark.report.tables import (
     Cell,
     Table,
@@ -24,7 +24,10 @@ from scalefield.benchmark.report.tables import (
     coverage_table,
     drop_table,
     main_table,
+    models_table,
+    paper_drop_table,
     paper_table,
+    seeds_table,
     spectral_table,
 )
 from scalefield.benchmark.report.text import csv_text, latex, markdown, missing, overview
@@ -294,7 +297,7 @@ def test_page_sorts_and_switches_in_a_browser(results, tmp_path) -> None:
     ]
     profile = f"--user-data-dir={tmp_path / 'profile'}"
     command = [browser, *flags, profile, f"file://{tmp_path}/page.html"]
-    dumped = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    dumped = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     said = json.loads(unescape(re.search(r"<title>(.*?)</title>", dumped)[1]))
     before, shown, ascending, descending, switched = said
     values = {label: cells[0].value for label, cells in table.rows}
@@ -327,7 +330,7 @@ def test_commands_say_what_they_want(tmp_path, capsys) -> None:
     assert main([*command, "--range", "kitti:1,2"]) == 2
     assert "--range must be SOURCE=NEAR,FAR" in capsys.readouterr().err
     assert main([*command, "--range", "*=1,2", "--shard", "first"]) == 2
-    assert "--shard wants i/n" in capsys.readouterr().err
+    assert "--shard must be i/n" in capsys.readouterr().err
     assert main(["evaluate", "--root", "nowhere", "--out", "o", "--mde", "lite"]) == 2
     assert "nowhere: no such folder" in capsys.readouterr().err
 
@@ -336,3 +339,89 @@ def test_cells_show_small_and_large_numbers() -> None:
     shown = [str(Cell(x)) for x in (0.1234, 0.0, 0.0001, 123456.0, None)]
     assert shown == ["0.123", "0.000", "0.0001", "1.2e+05", "–"]
     assert str(Cell(np.pi, digits=1)) == "3.1"
+
+
+@pytest.fixture(scope="module")
+def reproduced(world_at, evaluation_of, red, tmp_path_factory):
+    """Rows as `reproduce` names them: two K, with and without F, two seeds, and a universal one."""
+    tmp_path = tmp_path_factory.mktemp("reproduced")
+    world = world_at(tmp_path / "world")
+    rows = ["basis(k=8)"]
+    for k in (3, 5):
+        for blind in (False, True):
+            for seed in (0, 1):
+                torch.manual_seed(seed)
+                name = f"k{k}-{blind}-{seed}"
+                config = GeneratorConfig(
+                    k=k, feature_channels=3, width=8, dilations=(1,), cells=16, zero_features=blind
+                )
+                Generator(config).save(tmp_path / "gens" / name)
+                label = f"Basis K={k}{', F = 0' if blind else ''}{', seed 1' if seed else ''}"
+                where = "medium,drop" if k == 3 else "medium"
+                rows.append(f"{label} @{where}: basis(generator='{tmp_path}/gens/{name}')")
+    out = tmp_path / "out"
+    evaluation = evaluation_of(*rows, regimes=("medium",))
+    score_files(out, run(Evaluator(world, evaluation, out, red)))
+    return load_run(out)
+
+
+def test_seeds_are_shown_as_mean_least_and_largest(reproduced) -> None:
+    table = seeds_table([reproduced])
+    assert [label for label, _ in table.rows] == [
+        "Basis K=3", "Basis K=5", "Basis K=3, F = 0", "Basis K=5, F = 0",
+    ]  # fmt: skip
+    cells = reproduced.results["cells"]
+    both = [
+        c["clamped"]["abs_rel"][0]
+        for c in cells
+        if c["method"] in ("Basis K=3", "Basis K=3, seed 1")
+        and (c["condition"], c["group"]) == ("medium", EVERYWHERE)
+    ]
+    place = table.columns.index(("Med", "AbsRel"))
+    wanted = f"{np.mean(both):.3f} ({min(both):.3f}–{max(both):.3f})"
+    assert str(table.rows[0][1][place]) == wanted
+    assert str(table.rows[0][1][0]) == "–"  # the low regime was not run
+
+
+def test_the_pooled_ablation_has_a_curve_with_f_and_one_without(reproduced) -> None:
+    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
+    figure = figures.pooled_ablation([reproduced])
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    assert labels[-2:] == ["red, full", "red, F = 0"]
+    assert "paper, DA3, full" in labels
+    figures.pyplot().close(figure)
+
+
+def test_the_drop_table_has_the_papers_form_and_its_figures_for_its_own_data(reproduced) -> None:
+    table = paper_drop_table([reproduced], "Basis K=3")
+    assert [label for label, _ in table.rows] == ["1", "3", "5", "7", "9"]
+    assert table.columns == (("red", "AbsRel"), ("red", "δ1"))
+    assert "[" not in str(table.rows[0][1][0])
+    config = {**reproduced.results["config"], "dataset": "kitti", "mde": "da3-base"}
+    own = replace(reproduced, results={**reproduced.results, "config": config})
+    first = paper_drop_table([own], "Basis K=3").rows[0][1]
+    assert str(first[0]).startswith("0.18 [")
+    assert str(first[1]).startswith("0.74 [")
+    assert paper_drop_table([reproduced], "none") is None
+
+
+def test_models_are_named_and_the_universal_one_is_labelled(reproduced) -> None:
+    rows = {label: [str(c) for c in cells] for label, cells in models_table(reproduced).rows}
+    assert rows["basis(k=8)"][1] == "basis-depth-k8 (K = 8, F = 0, universal)"
+    assert rows["Basis K=3"] == ["medium, drop", "gens/k3-False-0 (K = 3, with F)"]
+    assert rows["Basis K=5, F = 0, seed 1"][1] == "gens/k5-True-1 (K = 5, F = 0)"
+    caption = main_table([reproduced], EVERYWHERE, "main", "All").caption
+    assert "basis(k=8): basis-depth-k8 (K = 8, F = 0, universal)." in caption
+
+
+@pytest.mark.parametrize(
+    ("label", "found"),
+    [
+        ("Basis K=8", (8, False, 0)),
+        ("Basis K=50, F = 0, seed 2", (50, True, 2)),
+        ("Basis K=8 (universal, F = 0)", None),
+        ("Global", None),
+    ],
+)
+def test_labels_of_a_reproduction_are_read(label, found) -> None:
+    assert basis_label(label) == found

@@ -27,7 +27,7 @@ def records(out: Path, names: list[str]) -> dict[str, dict]:
     return {name: json.loads(frame_file(out, name).read_text()) for name in names}
 
 
-def test_sums_are_those_of_the_methods_own_recovery(world, evaluation, red, tmp_path) -> None:
+def test_run_sums_are_those_of_the_methods_own_recovery(world, evaluation, red, tmp_path) -> None:
     out = tmp_path / "out"
     names = run(Evaluator(FrameSource(world, red), evaluation, out))
     assert names == world.names("test")
@@ -51,7 +51,9 @@ def test_sums_are_those_of_the_methods_own_recovery(world, evaluation, red, tmp_
         assert conditions == {"low", *(f"drop-{n}" for n in DROP_SEQUENCE)}
 
 
-def test_clamping_matters_where_predictions_leave_the_range(world, evaluation_of, red, tmp_path):
+def test_run_clamping_matters_where_predictions_leave_the_range(
+    world, evaluation_of, red, tmp_path
+):
     far = evaluation_of("test_far:far", drop=False)
     module = tmp_path / "test_far.py"
     module.write_text(
@@ -71,7 +73,7 @@ def test_clamping_matters_where_predictions_leave_the_range(world, evaluation_of
         assert raw["mae"] - clamped["mae"] == pytest.approx(30, rel=1e-6)  # 50 m against 20 m
 
 
-def test_what_intervals_cover_is_counted(world, evaluation_of, red, tmp_path, monkeypatch):
+def test_run_what_intervals_cover_is_counted(world, evaluation_of, red, tmp_path, monkeypatch):
     (tmp_path / "test_sure.py").write_text(
         "import dataclasses, torch\n"
         "from scalefield.methods import make_method\n"
@@ -100,7 +102,9 @@ def test_what_intervals_cover_is_counted(world, evaluation_of, red, tmp_path, mo
     assert "coverage" not in by_method["interpolate"]
 
 
-def test_region_runs_where_there_are_labels_and_says_so(world, evaluation, red, tmp_path) -> None:
+def test_run_region_runs_where_there_are_labels_and_says_so(
+    world, evaluation, red, tmp_path
+) -> None:
     names = run(Evaluator(FrameSource(world, red), evaluation, tmp_path / "out"))
     found = {
         name: {("skipped" in c) for c in record["cells"] if c["method"] == "region"}
@@ -115,7 +119,7 @@ def test_region_runs_where_there_are_labels_and_says_so(world, evaluation, red, 
     assert skipped == {4}
 
 
-def test_methods_that_fail_are_counted_and_do_not_take_the_frame_along(
+def test_run_methods_that_fail_are_counted_and_do_not_take_the_frame_along(
     world, evaluation_of, red, tmp_path, monkeypatch
 ) -> None:
     (tmp_path / "bad_methods.py").write_text(
@@ -146,7 +150,9 @@ def test_methods_that_fail_are_counted_and_do_not_take_the_frame_along(
     assert all(f["images"] == 6 and f["kind"] == "error" for f in results["failures"])
 
 
-def test_a_damaged_frame_is_named_counted_and_tried_again(world, evaluation, red, tmp_path) -> None:
+def test_score_files_damaged_frame_is_named_counted_and_tried_again(
+    world, evaluation, red, tmp_path
+) -> None:
     depth = world.root / "home" / "room" / "depth" / "f1.png"
     whole = depth.read_bytes()
     depth.write_bytes(whole[:50])
@@ -162,7 +168,7 @@ def test_a_damaged_frame_is_named_counted_and_tried_again(world, evaluation, red
     assert results["data"]["missing"] == []
 
 
-def test_a_frame_without_known_depth_is_an_error_and_not_a_nan(
+def test_score_files_frame_without_known_depth_is_an_error_and_not_a_nan(
     world, evaluation, red, tmp_path
 ) -> None:
     path = world.root / "home" / "room" / "depth" / "f0.png"
@@ -173,7 +179,7 @@ def test_a_frame_without_known_depth_is_an_error_and_not_a_nan(
     assert "no pixel has a true depth of" in results["data"]["missing"][0]["error"]
 
 
-def test_pixels_without_mde_are_counted(world, evaluation_of, red, tmp_path) -> None:
+def test_run_pixels_without_mde_are_counted(world, evaluation_of, red, tmp_path) -> None:
     class Holes:
         name = "holes"
 
@@ -186,7 +192,9 @@ def test_pixels_without_mde_are_counted(world, evaluation_of, red, tmp_path) -> 
     assert {r["holes"] for r in records(tmp_path / "out", names).values()} == {70}
 
 
-def test_another_configuration_is_refused_unless_told(world, evaluation_of, red, tmp_path) -> None:
+def test_run_another_configuration_is_refused_unless_told(
+    world, evaluation_of, red, tmp_path
+) -> None:
     out = tmp_path / "out"
     names = run(Evaluator(FrameSource(world, red), evaluation_of("median", drop=False), out))
     first = frame_file(out, names[0]).read_bytes()
@@ -199,7 +207,7 @@ def test_another_configuration_is_refused_unless_told(world, evaluation_of, red,
     run(Evaluator(FrameSource(world, red), other, out))  # the same again: nothing to refuse
 
 
-def test_what_is_there_is_not_computed_again(world, evaluation_of, red, tmp_path) -> None:
+def test_run_what_is_there_is_not_computed_again(world, evaluation_of, red, tmp_path) -> None:
     calls = []
 
     class Counting:
@@ -216,7 +224,7 @@ def test_what_is_there_is_not_computed_again(world, evaluation_of, red, tmp_path
     assert len(calls) == 6
 
 
-def test_shards_share_the_work_and_order_does_not_matter(
+def test_run_shards_share_the_work_and_order_does_not_matter(
     world, evaluation, red, tmp_path, monkeypatch
 ) -> None:
     names = run(Evaluator(FrameSource(world, red), evaluation, tmp_path / "whole"))
@@ -232,7 +240,7 @@ def test_shards_share_the_work_and_order_does_not_matter(
         assert found == expected
 
 
-def test_basis_maps_leave_their_spectrum(world, evaluation_of, red, tmp_path) -> None:
+def test_run_basis_maps_leave_their_spectrum(world, evaluation_of, red, tmp_path) -> None:
     torch.manual_seed(0)
     Generator(GeneratorConfig(k=4, feature_channels=3, cells=16)).save(tmp_path / "generator")
     evaluation = evaluation_of(f"Ours K=4: basis(generator='{tmp_path}/generator')", drop=False)
@@ -258,9 +266,10 @@ def contents(out: Path) -> dict[str, bytes]:
     return {str(p.relative_to(out)): p.read_bytes() for p in files}
 
 
-SLOW_WORLD = """
-import sys, time
-import numpy as np, torch
+HELD_WORLD = """
+import time
+from pathlib import Path
+import torch
 from scalefield import MDEOutput, Recovery
 
 class Red:
@@ -271,8 +280,9 @@ class Red:
 
 red = Red()
 
-def slow(mde_output, anchors):
-    time.sleep(0.5)
+def held(mde_output, anchors):
+    while Path("hold").exists() and list(Path("a/frames").rglob("f*.json")):
+        time.sleep(0.02)
     log_scale = torch.tensor(0.5)
     return Recovery.from_log_scale(mde_output, anchors, log_scale)
 """
@@ -292,31 +302,31 @@ def running(pid: int) -> bool:
         return False
 
 
-def test_killed_and_started_again_gives_the_same_bytes(world, tmp_path) -> None:
+def test_run_killed_and_started_again_gives_the_same_bytes(world, tmp_path) -> None:
     """One run is killed without warning; two more with other numbers of workers finish it."""
-    (tmp_path / "slow_world.py").write_text(SLOW_WORLD)
+    (tmp_path / "held_world.py").write_text(HELD_WORLD)
 
     def command(out: str, *more: str) -> list[str]:
-        flags = f"--root {world.root} --range *=0.1,20 --mde slow_world:red --no-drop --no-gallery"
-        methods = ["--methods", "slow_world:slow", "global", "lwlr", "--regimes", "low"]
+        flags = f"--root {world.root} --range *=0.1,20 --mde held_world:red --no-drop --no-gallery"
+        methods = ["--methods", "held_world:held", "global", "lwlr", "--regimes", "low"]
         start = [sys.executable, "-m", "scalefield.cli", "evaluate", "--out", out]
         return [*start, *flags.split(), *methods, *more]
 
+    (tmp_path / "hold").touch()  # with this file, frames after the first ones wait
     # No git: the source tree may well be edited while the tests run.
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "GIT_DIR": str(tmp_path / "none")}
     options = {"cwd": tmp_path, "env": environment, "stderr": subprocess.DEVNULL}
     killed = subprocess.Popen(command("a", "--workers", "2"), stdout=subprocess.DEVNULL, **options)
-    deadline = time.monotonic() + 60
-    while not list((tmp_path / "a" / "frames").rglob("f*.json")) and time.monotonic() < deadline:
+    while not list((tmp_path / "a" / "frames").rglob("f*.json")) and killed.poll() is None:
         time.sleep(0.02)
     workers = children(killed.pid)
     assert len(workers) >= 2 or not Path("/proc").exists()
     killed.kill()
     killed.wait()
-    while any(map(running, workers)) and time.monotonic() < deadline:
+    while any(map(running, workers)):  # no worker is left behind
         time.sleep(0.02)
-    assert not any(map(running, workers))  # nobody is left behind
+    (tmp_path / "hold").unlink()
     done = len(list((tmp_path / "a" / "frames").rglob("f*.json")))
     assert 1 <= done < 6
     assert not (tmp_path / "a" / "results.json").exists()

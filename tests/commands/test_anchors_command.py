@@ -97,7 +97,7 @@ def test_limit_spreads_anchors_and_fov_makes_intrinsics(depth_m, capsys):
     assert np.ptp(anchors.u) > 20
 
 
-def test_kitti_calibrations_of_three_kinds_agree(depth_m):
+def test_anchors_command_kitti_calibrations_of_three_kinds_agree(depth_m):
     p = "30 0 15.5 3.0 0 30 11.5 1.0 0 0 1 0.01"
     tr = "0 -1 0 0.1 0 0 -1 0.2 1 0 0 -0.3"
     Path("object.txt").write_text(f"P2: {p}\nR0_rect: 1 0 0 0 1 0 0 0 1\nTr_velo_to_cam: {tr}\n")
@@ -124,16 +124,16 @@ def test_kitti_calibrations_of_three_kinds_agree(depth_m):
         (("--points", "cloud.npy"), "give --intrinsics, --fov-deg or --kitti"),
         (("--depth", "ray.npy", "--ray"), "give --intrinsics, --fov-deg or --kitti"),
         (("--points", "cloud.npy", "--kitti", ".", "--fov-deg", "60"), "give it alone"),
-        (("--points", "cloud.npy", "--fov-deg", "60", *INTRINSICS), "say the same"),
+        (("--points", "cloud.npy", "--fov-deg", "60", *INTRINSICS), "are alternatives"),
         (("--points", "cloud.npy", *INTRINSICS, "--pose", "a", "--extrinsics", "b"), "inverses"),
         (("--depth", "small.npy"), "is 5×4 and the image 32×24; give --depth-intrinsics"),
         (("--points", "cloud.npy", *INTRINSICS, "--depth-units", "1000"), "--points are in metres"),
-        (("--points", "cloud.npy", *INTRINSICS, "--ray"), "--ray speaks of a --depth FILE"),
+        (("--points", "cloud.npy", *INTRINSICS, "--ray"), "--ray applies only to --depth FILE"),
         (("--depth", "holes.npy"), "holes.npy: holds no depth above zero"),
         (("--points", "back.npy", *INTRINSICS), "nothing of back.npy lands in the image of 32×24"),
     ],
 )
-def test_contradictions_get_a_sentence(depth_m, capsys, words, why):
+def test_anchors_command_contradictions_get_a_sentence(depth_m, capsys, words, why):
     np.save("small.npy", np.ones((4, 5)))
     np.save("holes.npy", np.full(depth_m.shape, np.nan))
     np.save("back.npy", -np.load("cloud.npy"))
@@ -142,7 +142,7 @@ def test_contradictions_get_a_sentence(depth_m, capsys, words, why):
     assert not Path("anchors.npz").exists()
 
 
-def test_native_kitti_equals_pykitti(shared_data, tmp_path):
+def test_anchors_command_native_kitti_equals_pykitti(shared_data, tmp_path):
     pykitti = pytest.importorskip("pykitti")
     root = shared_data / "native" / "kitti_raw"
     day, drive = root / "2011_09_26", "2011_09_26_drive_0009_sync"
@@ -170,21 +170,21 @@ def test_native_kitti_equals_pykitti(shared_data, tmp_path):
     np.testing.assert_allclose(anchors.depth_m, nearest[rows, columns], rtol=1e-9)
 
 
-def test_one_map_of_several_is_taken_by_name(depth_m, capsys):
+def test_anchors_command_one_map_of_several_is_taken_by_name(depth_m, capsys):
     np.savez("maps.npz", near=depth_m, far=depth_m + 1)
     assert run("--depth", "maps.npz", "--depth-key", "far") == 0
     np.testing.assert_allclose(as_map(), depth_m + 1)
     assert run("--depth", "maps.npz") == 2
-    assert "holds 2 arrays; say which one: far, near" in capsys.readouterr().err
+    assert "holds 2 arrays; choose one of them: far, near" in capsys.readouterr().err
     for words, said in (
-        (("--points", "cloud.npy"), "--depth-key speaks of a --depth FILE"),
+        (("--points", "cloud.npy"), "--depth-key applies only to --depth FILE"),
         (("--depth", "frame.png"), "--depth-key is for .npz and .exr; frame.png holds one map"),
     ):
         assert run(*words, "--depth-key", "far") == 2
         assert said in capsys.readouterr().err
 
 
-def test_what_may_not_fit_the_photograph_is_said(depth_m, capsys):
+def test_anchors_command_what_may_not_fit_the_photograph_is_said(depth_m, capsys):
     """A picture that EXIF turns, the intrinsics of a larger copy, points of three numbers."""
     exif = Image.Exif()
     exif[io.ORIENTATION] = 6
@@ -203,6 +203,6 @@ def test_what_may_not_fit_the_photograph_is_said(depth_m, capsys):
     assert "centre (32, 24) lies outside the image of 32×24 pixels; are they those of" in said
 
 
-def test_names_without_an_ending_are_named(depth_m, capsys):
+def test_anchors_command_names_without_an_ending_are_named(depth_m, capsys):
     assert main(["anchors", "photo.png", "--depth", "frame.png", "--out", "anchors"]) == 2
     assert "anchors are written as .csv, .npz or .png, not ''" in capsys.readouterr().err

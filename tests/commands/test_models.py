@@ -6,7 +6,7 @@ from scalefield.cli import main
 from scalefield.mde import MODELS
 
 
-def test_table(monkeypatch, tmp_path, capsys):
+def test_models_table(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("SCALEFIELD_WEIGHTS", str(tmp_path))
     folder = tmp_path / MODELS["da3-large"].source

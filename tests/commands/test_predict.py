@@ -50,7 +50,7 @@ def run(images, mde, tmp_path, *flags):
 
 
 @pytest.mark.parametrize("batch", ["1", "2", "8"])
-def test_fills_the_cache(images, mde, tmp_path, capsys, batch):
+def test_predict_fills_the_cache(images, mde, tmp_path, capsys, batch):
     assert run(images, mde, tmp_path, "--batch", batch) == 0
     assert capsys.readouterr().out.startswith("5 computed, 0 already there, 0 unreadable")
     cache = MDECache(tmp_path / "cache", load_mde(mde))
@@ -61,7 +61,7 @@ def test_fills_the_cache(images, mde, tmp_path, capsys, batch):
         np.testing.assert_array_equal(found.prediction, wanted.prediction)
 
 
-def test_goes_on_where_it_stopped(images, mde, tmp_path, capsys):
+def test_predict_goes_on_where_it_stopped(images, mde, tmp_path, capsys):
     run(images / "sub", mde, tmp_path)
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "cache").iterdir()}
     assert len(before) == 2
@@ -71,7 +71,7 @@ def test_goes_on_where_it_stopped(images, mde, tmp_path, capsys):
     assert {p: p.stat().st_mtime_ns for p in before} == before
 
 
-def test_a_bad_image_is_named_and_does_not_stop_the_run(images, mde, tmp_path, capsys):
+def test_predict_bad_image_is_named_and_does_not_stop_the_run(images, mde, tmp_path, capsys):
     (images / "bad.jpg").write_bytes(b"no picture")
     assert run(images, mde, tmp_path) == 1
     captured = capsys.readouterr()
@@ -79,7 +79,7 @@ def test_a_bad_image_is_named_and_does_not_stop_the_run(images, mde, tmp_path, c
     assert "bad.jpg: not a readable image" in captured.err
 
 
-def test_damaged_files_are_mentioned_in_a_sentence(images, mde, tmp_path, capsys):
+def test_predict_damaged_files_are_mentioned_in_a_sentence(images, mde, tmp_path, capsys):
     run(images, mde, tmp_path)
     damaged = min((tmp_path / "cache").iterdir())
     damaged.write_bytes(b"")
@@ -91,7 +91,7 @@ def test_damaged_files_are_mentioned_in_a_sentence(images, mde, tmp_path, capsys
 
 
 @pytest.mark.parametrize("times", [1, 2])  # whether it is computed, or there already
-def test_a_kind_that_the_estimator_does_not_give_is_refused(images, tmp_path, capsys, times):
+def test_predict_kind_that_the_estimator_does_not_give_is_refused(images, tmp_path, capsys, times):
     flags = ["predict", str(images), "--mde", "lite", "--cache", str(tmp_path / "cache")]
     for _ in range(times - 1):
         assert main(flags) == 0
@@ -107,7 +107,7 @@ def test_a_kind_that_the_estimator_does_not_give_is_refused(images, tmp_path, ca
         ([".", "--mde", "x/y"], "no images in it"),
     ],
 )
-def test_errors(tmp_path, monkeypatch, capsys, flags, sentence):
+def test_predict_errors(tmp_path, monkeypatch, capsys, flags, sentence):
     monkeypatch.chdir(tmp_path)
     assert main(["predict", *flags]) == 2
     assert sentence in capsys.readouterr().err

@@ -3,23 +3,25 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
+from scalefield.suggestion import Suggestion
 
 from scalefield import samples
 from scalefield.cli import main
-from scalefield.suggestion import Suggestion
 
 
-def test_pixels_are_named_best_first(capsys):
+def test_suggest_pixels_are_named_best_first(capsys):
     room = samples.load()
     command = ["suggest", str(room.image_path), "--anchors", str(room.anchors_path)]
     assert main([*command, "--n", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    found = [re.fullmatch(r"u=(\d+) v=(\d+): now ±\d+ %; measuring it .* left", x) for x in lines]
+    found = [
+        re.fullmatch(r"u=(\d+) v=(\d+): now ±\d+ %; measuring it .* by \d+ %", x) for x in lines
+    ]
     assert len(found) == 2
     assert all(0 <= int(m[1]) < 640 and 0 <= int(m[2]) < 480 for m in found)
 
 
-def test_a_mask_keeps_to_what_can_be_reached(tmp_path, capsys):
+def test_suggest_mask_keeps_to_what_can_be_reached(tmp_path, capsys):
     room = samples.load()
     mask = np.zeros((480, 640), np.uint8)
     mask[300:] = 255
@@ -30,7 +32,7 @@ def test_a_mask_keeps_to_what_can_be_reached(tmp_path, capsys):
     assert all(int(v) >= 300 for v in rows)
 
 
-def test_doubt_without_bounds_is_a_factor_and_no_percentage(monkeypatch, capsys):
+def test_suggest_doubt_without_bounds_is_a_factor_and_no_percentage(monkeypatch, capsys):
     spots = [Suggestion(1, 2, 0.2, 0.5), Suggestion(3, 4, 3.0, 0.1)]
     monkeypatch.setattr("scalefield.api.suggest", lambda *_, **__: spots)
     assert main(["suggest", str(samples.load().image_path)]) == 0
@@ -39,12 +41,12 @@ def test_doubt_without_bounds_is_a_factor_and_no_percentage(monkeypatch, capsys)
     assert lines[1].startswith("u=3 v=4: now a factor of 20; ")
 
 
-def test_none_asked_for_is_refused(capsys):
+def test_suggest_none_asked_for_is_refused(capsys):
     assert main(["suggest", str(samples.load().image_path), "--n", "0"]) == 2
     assert "at least one pixel" in capsys.readouterr().err
 
 
-def test_given_anchors_are_chosen_among_by_number(capsys):
+def test_suggest_given_anchors_are_chosen_among_by_number(capsys):
     room = samples.load()
     command = ["suggest", str(room.image_path), "--among", str(room.anchors_path), "--n", "2"]
     assert main(command) == 0
@@ -53,7 +55,7 @@ def test_given_anchors_are_chosen_among_by_number(capsys):
     assert all(int(number) < len(room.anchors) for number in numbers)
 
 
-def test_a_map_and_anchors_in_files_without_units_are_taken_as_told(tmp_path, capsys):
+def test_suggest_map_and_anchors_in_files_without_units_are_taken_as_told(tmp_path, capsys):
     """An .npz of two arrays at half the size, and a PNG of millimetres."""
     room = samples.load()
     relative = room.depth_m[::2, ::2] / 3
@@ -75,11 +77,14 @@ def test_a_map_and_anchors_in_files_without_units_are_taken_as_told(tmp_path, ca
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--depth", "a.npy", "--mde", "lite"], "--depth brings your own map and --mde makes one"),
-        (["--resize"], "--depth-key and --resize speak of a --depth FILE, and none is given"),
+        (
+            ["--depth", "a.npy", "--mde", "lite"],
+            "--depth is your own depth map and --mde computes one",
+        ),
+        (["--resize"], "--depth-key and --resize apply only to --depth FILE, which is not given"),
         (["--anchor-units", "1000"], "--anchor-units is for anchors in a .png, and none is given"),
     ],
 )
-def test_flags_that_would_not_be_heard_are_refused(flags, said, capsys):
+def test_suggest_flags_that_would_not_be_heard_are_refused(flags, said, capsys):
     assert main(["suggest", str(samples.load().image_path), *flags]) == 2
     assert said in capsys.readouterr().err

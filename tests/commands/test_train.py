@@ -1,4 +1,7 @@
+import dataclasses
 import json
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,3 +104,91 @@ def test_a_missing_folder_is_named(tmp_path, capsys, command):
     wanted = ["--root", str(tmp_path / "nowhere"), "--out", str(tmp_path / "out")]
     assert main([command, *wanted, *mde]) == 2
     assert "nowhere: no such folder" in capsys.readouterr().err
+
+
+def test_several_datasets_are_trained_on_together(tmp_path, capsys):
+    one = write_folder(tmp_path / "one", "made/here")
+    two = write_folder(tmp_path / "two", "made/there")
+    (two / "made/there/rgb/01.png").unlink()
+    command = ["train", "--data", f"one={one}", f"two={two}", "--mde", "lite", "--k", "4"]
+    out = tmp_path / "runs" / "k4"
+    flags = ["--out", str(out), "--epochs", "1", "--device", "cpu", "--workers", "0"]
+    recipe = ["--rate", "2e-4", "--batch", "3", "--width", "32", "--gate-loss", "0.5"]
+    logs = ["--tensorboard"] if find_spec("tensorboard") else []
+    assert main([*command, *flags, *recipe, "--gate-reduction", "sum", *logs]) == 0
+    said = capsys.readouterr().err
+    assert "1 of 4 frames could not be prepared and are left out: made/there/01" in said
+    config = json.loads((out / "run.json").read_text())["config"]
+    assert (config["rate"], config["batch"], config["width"]) == (2e-4, 3, 32)
+    assert config["losses"] == {"anchor": 0.1, "decor": 1e-4, "gate": 0.5, "literal_gate_sum": True}
+    card = (out / "model" / "README.md").read_text()
+    assert "Trained on 7 frames, chosen on 4 others" in card
+    assert "for the MDE lite" in card
+    assert not logs or any((out / "tensorboard").iterdir())
+    folders = sorted(p.name for p in (tmp_path / "runs" / "prepared").glob("lite-*/*"))
+    assert folders == ["one-train", "one-val", "two-train", "two-val"]
+
+
+def test_the_papers_preset_is_literal_and_every_deviation_is_a_flag():
+    from scalefield.commands.train import RecipeOptions, TrainCommand
+
+    command = TrainCommand(mde="lite", out=Path("x"), preset="paper", k=30, regime="medium")
+    config = command.config()
+    literal = {
+        "epochs": 25, "anchors": (100, 120), "anchor_draw": "protocol", "mirror": False,
+        "ema": 0.0, "clip": 0.0, "pixels": 0, "beta": 1.0, "stretch": 0.0, "offset_noise": 0.0,
+        "feature_dropout": 0.0,
+    }  # fmt: skip
+    assert {name: getattr(config, name) for name in literal} == literal
+    assert config.losses.literal_gate_sum
+    assert config.ridge.centre == "none"
+    ours = RecipeOptions(
+        mirror=True, ema=0.9, clip=1.0, pixels=100, anchor_draw="fresh", gate_reduction="mean"
+    )
+    changed = dataclasses.replace(command, recipe=ours).config()
+    assert (changed.mirror, changed.ema, changed.clip, changed.pixels) == (True, 0.9, 1.0, 100)
+    assert (changed.anchor_draw, changed.losses.literal_gate_sum) == ("fresh", False)
+    assert changed.losses.anchor == 0.1
+
+
+def test_field_is_trained_from_the_command_line(tmp_path, capsys):
+    data = write_folder(tmp_path / "data")
+    out = tmp_path / "field"
+    command = ["train", "--root", str(data), "--mde", "lite", "--method", "field"]
+    flags = ["--steps", "2", "--batch", "2", "--device", "cpu", "--workers", "0"]
+    assert main([*command, "--out", str(out), *flags]) == 0
+    assert "use it with --method field --option model=FOLDER" in capsys.readouterr().out
+    assert (out / "model" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([], "either as --data NAME=FOLDER … or as --root FOLDER"),
+        (["--data", "kitti"], "--data wants NAME=FOLDER, found 'kitti'"),
+        (["--data", "a={0}", "a={0}"], "--data a is given twice"),
+        (["--data", "a={0}", "--workers", "-1"], "--workers must be 0 or more"),
+    ],
+)
+def test_data_that_cannot_be_meant_are_refused(tmp_path, capsys, flags, said):
+    given = [flag.format(tmp_path) for flag in flags]
+    assert main(["train", "--mde", "lite", "--out", str(tmp_path / "out"), *given]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_empty_validation_split_is_a_sentence_before_anything_is_computed(tmp_path, capsys):
+    data = write_folder(tmp_path / "data")
+    (data / "val.txt").write_text("")
+    command = ["train", "--root", str(data), "--mde", "lite", "--out", str(tmp_path / "out")]
+    assert main([*command, "--device", "cpu"]) == 2
+    assert "the split val of folder has no frame" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data"]
+
+
+def test_a_missing_extra_is_noticed_before_frames_are_read(tmp_path, monkeypatch, capsys):
+    data = write_folder(tmp_path / "data")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    command = ["train", "--root", str(data), "--mde", "lite", "--out", str(tmp_path / "out")]
+    assert main([*command, "--tensorboard", "--device", "cpu"]) == 2
+    assert "pip install 'scalefield[tensorboard]'" in capsys.readouterr().err
+    assert not (tmp_path / "prepared").exists()

@@ -2,12 +2,13 @@ import re
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 
 import pytest
 
 from scalefield.cli import main
-from scalefield.commands.web import WebCommand, bracketed
+from scalefield.commands.web import WebCommand, bracketed, is_loopback, reachable_names
 from scalefield.errors import InputError, MissingExtra
 
 
@@ -18,6 +19,12 @@ from scalefield.errors import InputError, MissingExtra
         ({"max_megapixels": 0.0}, "--max-megapixels must be above zero"),
         ({"max_sessions": -1}, "--max-sessions must be above zero"),
         ({"max_memory_gb": float("inf")}, "--max-memory-gb must be above zero"),
+        (
+            {"allow_host": ("192.168.1.5:8008",)},
+            "without port or http://, found '192.168.1.5:8008'",
+        ),
+        ({"allow_host": ("http://kitchen",)}, "without port or http://, found 'http://kitchen'"),
+        ({"token": "a b"}, "--token takes letters, digits"),
     ],
 )
 def test_flags_are_checked(flags: dict, words: str) -> None:
@@ -46,6 +53,38 @@ def test_addresses() -> None:
     assert bracketed("127.0.0.1") == "127.0.0.1"
 
 
+def test_names_and_addresses_without_a_port_are_allowed() -> None:
+    WebCommand(allow_host=("kitchen.local", "192.168.1.5", "fe80::1", "[::1]")).check()
+
+
+def test_an_address_for_all_is_told_by_addresses_that_reach_it() -> None:
+    names = reachable_names("0.0.0.0")
+    assert "0.0.0.0" not in names
+    assert names[-1] == "127.0.0.1"
+    assert all(not is_loopback(name) for name in names[:-1])
+    assert reachable_names("::1") == ("[::1]",)
+
+
+def test_listening_for_all_asks_for_the_token_it_prints() -> None:
+    pytest.importorskip("uvicorn")
+    command = [sys.executable, "-m", "scalefield.cli", "web", "--host", "0.0.0.0", "--port", "0"]
+    with subprocess.Popen([*command, "--no-open"], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            line = server.stdout.readline()
+            while "127.0.0.1" not in line:  # the addresses of the network come first
+                assert re.search(r"http://[\d.]+:\d+/\?token=[\w-]{20,}", line), line
+                line = server.stdout.readline()
+            address, token = re.search(r"(http://\S+/)\?token=(\S+)", line).groups()
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(address, timeout=20)
+            opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+            with opener.open(f"{address}?token={token}", timeout=20) as page:
+                assert b"scalefield" in page.read()
+        finally:
+            server.terminate()
+        assert server.wait(timeout=20) in (0, 143)
+
+
 def test_it_serves_this_machine_and_ends_when_told() -> None:
     pytest.importorskip("uvicorn")
     command = [sys.executable, "-m", "scalefield.cli", "web", "--port", "0", "--no-open"]
@@ -54,8 +93,8 @@ def test_it_serves_this_machine_and_ends_when_told() -> None:
             line = server.stdout.readline()
             address = re.search(r"http://127\.0\.0\.1:\d+/", line)
             assert address, line
-            with urllib.request.urlopen(address[0], timeout=20) as page:
+            with urllib.request.urlopen(address[0], timeout=600) as page:
                 assert b"scalefield" in page.read()
         finally:
             server.terminate()
-        assert server.wait(timeout=20) in (0, 143)
+        assert server.wait() in (0, 143)

@@ -38,7 +38,7 @@ def root(tmp_path):
 RANGES = {"street": (0.1, 80.0), "*": (0.1, 5.0)}
 
 
-def test_frames_carry_what_their_source_declares(root) -> None:
+def test_open_dataset_frames_carry_what_their_source_declares(root) -> None:
     dataset = open_dataset("folder", root, RANGES)
     frame = dataset.load("home/day/a")
     expected = np.arange(15).reshape(3, 5) * 0.5
@@ -51,7 +51,7 @@ def test_frames_carry_what_their_source_declares(root) -> None:
     assert dataset.load("street/walk/d").labels[0].tolist() == [1, 1, 2, 2, 2]
 
 
-def test_groups_are_places(root) -> None:
+def test_folder_groups_are_places(root) -> None:
     dataset = Folder(root, RANGES)
     groups = {name: dataset.load(name).group for name in dataset.names("all")}
     assert groups == {
@@ -64,7 +64,7 @@ def test_groups_are_places(root) -> None:
     assert dataset.load("home/day/a").scene != dataset.load("home/night/c").scene
 
 
-def test_range_is_declared_and_never_guessed(root) -> None:
+def test_folder_range_is_declared_and_never_guessed(root) -> None:
     with pytest.raises(InputError, match=r"home/day: no depth range .*--range home="):
         Folder(root).load("home/day/a")
     assert Folder(root, {"home": (1.0, 2.0)}).load("home/day/a").depth_range_m == (1.0, 2.0)
@@ -79,7 +79,7 @@ def test_range_is_declared_and_never_guessed(root) -> None:
         Folder(root).load("home/day/a")
 
 
-def test_sky_label_is_masked(root) -> None:
+def test_folder_sky_label_is_masked(root) -> None:
     path = root / "street" / "walk" / "meta.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"sky_label": 2}))
     mask = Folder(root, RANGES).load("street/walk/d").mask
@@ -87,7 +87,7 @@ def test_sky_label_is_masked(root) -> None:
     assert mask[1:, :2].all()
 
 
-def test_fingerprint_follows_the_data(root) -> None:
+def test_folder_fingerprint_follows_the_data(root) -> None:
     first = Folder(root, RANGES).load("home/day/a").sha256()
     assert first == Folder(root, RANGES).load("home/day/a").sha256()
     assert first != Folder(root, {"*": (0.1, 6.0)}).load("home/day/a").sha256()
@@ -95,7 +95,7 @@ def test_fingerprint_follows_the_data(root) -> None:
     assert first != Folder(root, RANGES).load("home/day/a").sha256()
 
 
-def test_errors_name_the_file(root) -> None:
+def test_open_dataset_errors_name_the_file(root) -> None:
     dataset = open_dataset("folder", root, RANGES)
     with pytest.raises(InputError, match=r"train\.txt: no such file"):
         dataset.names("train")
@@ -115,7 +115,7 @@ def test_errors_name_the_file(root) -> None:
         open_dataset("kitti", root, RANGES)
 
 
-def test_real_frames(shared_data) -> None:
+def test_open_dataset_real_frames(shared_data) -> None:
     dataset = open_dataset("folder", shared_data / "data", {"kitti": (0.1, 80.0), "*": (0.1, 10.0)})
     counts = {split: len(dataset.names(split)) for split in ("train", "val", "test", "all")}
     assert counts == {"train": 782, "val": 124, "test": 213, "all": 1119}

@@ -78,7 +78,7 @@ def reference_see_through(depth: np.ndarray) -> np.ndarray:
     return kept
 
 
-def test_frame_equals_the_slow_reference(root) -> None:
+def test_open_dataset_frame_equals_the_slow_reference(root) -> None:
     dataset = open_dataset("kitti", root)
     assert dataset.names("all") == [f"{DRIVE}/0000000000", f"{DRIVE}/0000000007"]
     for name in dataset.names("all"):
@@ -95,7 +95,7 @@ def test_frame_equals_the_slow_reference(root) -> None:
         assert not frame.mask[~np.isfinite(frame.depth_m)].any()
 
 
-def test_see_through_returns_are_removed_and_slopes_kept() -> None:
+def test_remove_see_through_see_through_returns_are_removed_and_slopes_kept() -> None:
     depth = np.full((20, 20), np.nan)
     depth[::2, ::2] = 10 + 0.1 * np.arange(10)[:, None]  # a road: nearer at the top, gently
     depth[9, 9] = 30.0  # seen between the near returns
@@ -105,7 +105,7 @@ def test_see_through_returns_are_removed_and_slopes_kept() -> None:
     np.testing.assert_array_equal(kept, depth)
 
 
-def test_native_frames_project_as_pykitti_composes_them(shared_data) -> None:
+def test_read_points_native_frames_project_as_pykitti_composes_them(shared_data) -> None:
     date = shared_data / "native" / "kitti_raw" / "2011_09_26"
     texts = [(date / f"calib_{n}.txt").read_text() for n in ("cam_to_cam", "velo_to_cam")]
     points = read_points(date / DRIVE / "velodyne_points" / "data" / "0000000020.bin")
@@ -123,7 +123,7 @@ def test_native_frames_project_as_pykitti_composes_them(shared_data) -> None:
     np.testing.assert_allclose(v[front], (image[1] / image[2])[front], rtol=1e-9, atol=1e-9)
 
 
-def test_native_frames_equal_their_extracted_depth_maps(shared_data) -> None:
+def test_open_dataset_native_frames_equal_their_extracted_depth_maps(shared_data) -> None:
     dataset = open_dataset("kitti", shared_data / "native" / "kitti_raw")
     folder = shared_data / "data" / "kitti" / "raw_2011_09_26_drive_0009" / "depth"
     for name in dataset.names("all"):
@@ -136,11 +136,13 @@ def test_native_frames_equal_their_extracted_depth_maps(shared_data) -> None:
         assert both.sum() == np.isfinite(known).sum() > 0.995 * np.isfinite(extracted).sum()
 
 
-def test_damaged_files_are_named(root) -> None:
+def test_open_dataset_damaged_files_are_named(root) -> None:
     dataset = open_dataset("kitti", root)
     scan = root / "2011_09_26" / DRIVE / "velodyne_points" / "data" / "0000000007.bin"
     scan.write_bytes(b"123")
-    with pytest.raises(InputError, match=r"0000000007\.bin: 3 bytes are no whole number of points"):
+    with pytest.raises(
+        InputError, match=r"0000000007\.bin: 3 bytes are not a whole number of points"
+    ):
         dataset.load(f"{DRIVE}/0000000007")
     scan.unlink()
     with pytest.raises(InputError, match=r"0000000007\.bin: no such file"):

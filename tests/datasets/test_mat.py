@@ -24,14 +24,14 @@ def saved(compressed: bool = False, **arrays) -> bytes:
     hnp.arrays(st.sampled_from(DTYPES), hnp.array_shapes(min_dims=2, max_dims=3, max_side=9)),
     st.booleans(),
 )
-def test_what_scipy_wrote_is_read(array, compressed):
+def test_read_matrix_what_scipy_wrote_is_read(array, compressed):
     names = np.array(["wall", "floor"], dtype=object)  # a cell array before it, as in SUN RGB-D
     data = saved(compressed, names=names, seglabel=array, other=np.eye(2))
     found = read_matrix(data, "seglabel")
     np.testing.assert_array_equal(found, array)
 
 
-def test_short_elements():
+def test_read_matrix_short_elements():
     data = saved(a=np.array([[1, 2]], np.uint8))
     assert read_matrix(data, "a").tolist() == [[1, 2]]
 
@@ -46,6 +46,6 @@ def test_short_elements():
         (saved(seglabel="text"), "no matrix of numbers"),
     ],
 )
-def test_everything_else_is_a_sentence(data, said):
+def test_read_matrix_everything_else_is_a_sentence(data, said):
     with pytest.raises(ValueError, match=said):
         read_matrix(data, "seglabel")

@@ -17,7 +17,7 @@ from scalefield.errors import InputError
 
 
 @pytest.mark.parametrize(("dataset", "total"), [(UrbanSyn, 7539), (SunRgbd, 10335)])
-def test_full_datasets_get_the_papers_counts(dataset, total) -> None:
+def test_split_frames_full_datasets_get_the_papers_counts(dataset, total) -> None:
     splits = split_frames([f"frame{i}" for i in range(total)], dataset.split_counts)
     assert tuple(map(len, splits.values())) == dataset.split_counts
     assert len(set().union(*splits.values())) == total
@@ -52,7 +52,7 @@ def test_proportions_sum_to_the_total_and_stay_within_one_of_the_ratio(total, co
 
 
 @given(st.sets(st.text(min_size=1, max_size=6), max_size=60), st.randoms())
-def test_a_part_is_split_in_the_ratio_whatever_the_order_of_names(names, random) -> None:
+def test_split_frames_part_is_split_in_the_ratio_whatever_the_order_of_names(names, random) -> None:
     shuffled = sorted(names)
     random.shuffle(shuffled)
     splits = split_frames(sorted(names), (8, 1, 1))
@@ -60,7 +60,7 @@ def test_a_part_is_split_in_the_ratio_whatever_the_order_of_names(names, random)
     assert [len(splits[s]) for s in SPLITS] == proportions(min(len(names), 10), (8, 1, 1))
 
 
-def test_lists_are_text_and_refuse_a_name_twice(tmp_path) -> None:
+def test_write_list_lists_are_text_and_refuse_a_name_twice(tmp_path) -> None:
     write_list(tmp_path / "a.txt", ["x/1", "x/2"])
     assert (tmp_path / "a.txt").read_text() == "x/1\nx/2\n"
     assert read_list(tmp_path / "a.txt") == ["x/1", "x/2"]

@@ -31,7 +31,7 @@ def test_decode_undoes_the_rotation_for_every_value() -> None:
     np.testing.assert_array_equal(decode(encode(values)), values)
 
 
-def test_frame(root) -> None:
+def test_open_dataset_frame(root) -> None:
     dataset = open_dataset("sunrgbd", root)
     (name,) = dataset.names("all")
     assert name == "xtion/sun3ddata/home/frame_7"
@@ -43,7 +43,7 @@ def test_frame(root) -> None:
     assert (frame.group, frame.scene, frame.labels) == ("xtion", "xtion/sun3ddata/home", None)
 
 
-def test_labels_come_from_seg_mat(root) -> None:
+def test_open_dataset_labels_come_from_seg_mat(root) -> None:
     folder = root / "SUNRGBD" / "xtion" / "sun3ddata" / "home" / "frame_7"
     labels = np.arange(8, dtype=np.uint16).reshape(2, 4)
     savemat(folder / "seg.mat", {"seglabel": labels})
@@ -54,7 +54,7 @@ def test_labels_come_from_seg_mat(root) -> None:
         dataset.load(dataset.names("all")[0])
 
 
-def test_damaged_files_are_named(root) -> None:
+def test_open_dataset_damaged_files_are_named(root) -> None:
     dataset = open_dataset("sunrgbd", root)
     (name,) = dataset.names("all")
     folder = root / "SUNRGBD" / name
@@ -66,7 +66,7 @@ def test_damaged_files_are_named(root) -> None:
         dataset.load(name)
 
 
-def test_native_frame(shared_data) -> None:
+def test_open_dataset_native_frame(shared_data) -> None:
     dataset = open_dataset("sunrgbd", shared_data / "native" / "sunrgbd")
     (name,) = dataset.names("all")
     frame = dataset.load(name)

@@ -35,7 +35,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_frame_has_metres_labels_sky_and_intrinsics(root) -> None:
+def test_open_dataset_frame_has_metres_labels_sky_and_intrinsics(root) -> None:
     frame = open_dataset("urbansyn", root).load("0001")
     expected = np.linspace(1, 100, 32).reshape(4, 8)
     np.testing.assert_allclose(frame.depth_m[1:], expected[1:], rtol=1e-5)
@@ -45,14 +45,14 @@ def test_frame_has_metres_labels_sky_and_intrinsics(root) -> None:
     assert frame.intrinsics == (4.0, 4.0, 3.5, 1.5)
 
 
-def test_more_than_one_channel_is_an_error(root) -> None:
+def test_open_dataset_more_than_one_channel_is_an_error(root) -> None:
     depth = np.full((4, 8), 2e-5, np.float32)
     write_exr(root / "depth" / "depth_0001.exr", {"R": depth, "G": depth, "B": depth})
     with pytest.raises(InputError, match="holds 3 arrays"):
         open_dataset("urbansyn", root).load("0001")
 
 
-def test_damaged_files_are_named(root) -> None:
+def test_open_dataset_damaged_files_are_named(root) -> None:
     dataset = open_dataset("urbansyn", root)
     (root / "depth" / "depth_0001.exr").write_bytes(b"no EXR")
     with pytest.raises(InputError, match=r"depth_0001\.exr: not a readable EXR"):

@@ -32,7 +32,7 @@ def view() -> View:
     return View(depth_m, image, Anchors([4], [5], [2.1]), CAMERA)
 
 
-def test_trimesh_reads_ply_and_glb_with_positions_and_colours(tmp_path, view):
+def test_formats_trimesh_reads_ply_and_glb_with_positions_and_colours(tmp_path, view):
     assert write_formats(tmp_path, ("ply", "glb"), view) == ["cloud.ply", "cloud.glb"]
     # Every pixel on one surface is a point; the box's outline hangs between and is not.
     expected = unproject(view.depth_m, CAMERA)
@@ -56,7 +56,7 @@ def test_trimesh_reads_ply_and_glb_with_positions_and_colours(tmp_path, view):
     assert not between.any()
 
 
-def test_glb_is_well_formed(tmp_path, view):
+def test_formats_glb_is_well_formed(tmp_path, view):
     write_formats(tmp_path, ("glb",), view)
     data = (tmp_path / "cloud.glb").read_bytes()
     assert data[:4] == b"glTF"
@@ -72,7 +72,7 @@ def test_glb_is_well_formed(tmp_path, view):
     np.testing.assert_array_equal(points.min(axis=0), np.float32(position["min"]))
 
 
-def test_ply_carries_normals_and_uncertainty(tmp_path, view):
+def test_formats_ply_carries_normals_and_uncertainty(tmp_path, view):
     std_log = np.linspace(0.01, 0.5, view.depth_m.size).reshape(SHAPE).astype(np.float32)
     sure = View(view.depth_m, view.image, view.anchors, CAMERA, std_log)
     write_formats(tmp_path, ("ply",), sure)
@@ -85,7 +85,7 @@ def test_ply_carries_normals_and_uncertainty(tmp_path, view):
     assert abs(normal[1]) < 1e-5  # the wall is slanted to the side only
 
 
-def test_exr_pfm_and_normals_read_back(tmp_path, view):
+def test_formats_exr_pfm_and_normals_read_back(tmp_path, view):
     names = write_formats(tmp_path, ("exr", "pfm", "normals"), view)
     for name in names[:2]:
         np.testing.assert_array_equal(io.read_map(tmp_path / name), view.depth_m)
@@ -117,11 +117,11 @@ def test_a_rerun_recording_holds_depth_and_anchors(tmp_path, view):
     assert rerun.__version__
 
 
-def test_the_command_line_knows_every_format():
+def test_formats_command_line_knows_every_format():
     assert get_args(get_args(get_type_hints(RecoverCommand)["formats"])[0]) == tuple(FORMATS)
 
 
-def test_what_is_missing_is_said_before_anything_is_written(tmp_path, view):
+def test_formats_what_is_missing_is_said_before_anything_is_written(tmp_path, view):
     blind = View(view.depth_m, view.image, view.anchors)
     for name in IN_SPACE:
         with pytest.raises(InputError, match="its intrinsics or field of view"):

@@ -60,7 +60,7 @@ def world(shape: tuple[int, int], features: tuple[int, int], seed: int) -> tuple
     [((240, 320), (96, 128)), ((375, 1242), (12, 39)), ((90, 61), (90, 61)), ((64, 500), (30, 40))],
     ids=str,
 )
-def test_onnxruntime_and_numpy_equal_torch(sessions, consumer, name, shape, features):
+def test_basis_onnxruntime_and_numpy_equal_torch(sessions, consumer, name, shape, features):
     mde_depth, f, u, v, depth_m = world(shape, features, seed=sum(shape))
     output = MDEOutput(torch.from_numpy(mde_depth).float(), "depth", torch.from_numpy(f))
     anchors = Anchors(u, v, depth_m)
@@ -71,7 +71,7 @@ def test_onnxruntime_and_numpy_equal_torch(sessions, consumer, name, shape, feat
     assert np.std(np.log(theirs / mde_depth)) > 0.01  # more than a factor was recovered
 
 
-def test_the_resampling_matrices_are_torchs(consumer):
+def test_onnx_export_resampling_matrices_are_torchs(consumer):
     rng = np.random.default_rng(0)
     for old, new in ((17, 5), (320, 160), (5, 17), (6, 6), (7, 1)):
         x = rng.normal(size=(1, 1, old))
@@ -84,7 +84,7 @@ def test_the_resampling_matrices_are_torchs(consumer):
             np.testing.assert_allclose(found, expected[0, 0], atol=1e-12)
 
 
-def test_the_file_says_all_a_consumer_needs(sessions, tmp_path):
+def test_export_onnx_file_says_all_a_consumer_needs(sessions, tmp_path):
     import onnx
 
     said = sessions["basis-lite-k8"].get_modelmeta().custom_metadata_map
@@ -105,7 +105,7 @@ def test_the_file_says_all_a_consumer_needs(sessions, tmp_path):
         np.testing.assert_allclose(maps, fresh(None, log_depth).basis_maps, atol=1e-4)
 
 
-def test_the_consumer_runs_as_a_program_without_torch(exported, tmp_path):
+def test_basis_consumer_runs_as_a_program_without_torch(exported, tmp_path):
     mde_depth, _, u, v, depth_m = world((48, 64), (2, 2), seed=1)
     np.save(tmp_path / "relative.npy", mde_depth)
     anchors = Anchors(u, v, depth_m)

@@ -27,14 +27,14 @@ def luminance(table: np.ndarray) -> np.ndarray:
     return linear @ np.array([0.2126, 0.7152, 0.0722])
 
 
-def test_depth_colours_darken_with_distance_all_the_way():
+def test_preview_depth_colours_darken_with_distance_all_the_way():
     light = luminance(NEAR_TO_FAR)
     assert np.all(np.diff(light[::4]) < 0)
     assert light[0] > 0.8
     assert light[-1] < 0.05
 
 
-def test_factor_colours_are_lightest_in_the_middle():
+def test_preview_factor_colours_are_lightest_in_the_middle():
     light = luminance(SMALL_TO_LARGE)
     assert np.all(np.diff(light[:128:4]) > 0)
     assert np.all(np.diff(light[128::4]) < 0)
@@ -58,7 +58,7 @@ def test_colours_follow_the_scale_and_holes_are_grey():
     most=st.integers(2, 9),
     logarithmic=st.booleans(),
 )
-def test_ticks_are_few_round_and_inside(low, ratio, most, logarithmic):
+def test_scale_ticks_are_few_round_and_inside(low, ratio, most, logarithmic):
     assume(logarithmic or ratio <= 1e6)
     scale = Scale(NEAR_TO_FAR, low, low * ratio, logarithmic)
     ticks = scale.ticks(most)
@@ -79,7 +79,7 @@ def test_ticks_are_few_round_and_inside(low, ratio, most, logarithmic):
         (12.0, 79.0, 4, [20, 40, 60]),
     ],
 )
-def test_linear_ticks_by_example(low, high, most, wanted):
+def test_round_steps_linear_ticks_by_example(low, high, most, wanted):
     assert round_steps(low, high, most) == wanted
 
 
@@ -97,7 +97,7 @@ def relative_depth(height: int, width: int) -> np.ndarray:
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 500), (400, 2), (24, 32), (376, 1242)])
 @pytest.mark.parametrize("count", [1, 3, 40])
-def test_any_size_gives_a_legible_sheet(shape, count):
+def test_recover_any_size_gives_a_legible_sheet(shape, count):
     height, width = shape
     rng = np.random.default_rng(0)
     u, v = rng.integers(0, width, count), rng.integers(0, height, count)
@@ -112,7 +112,7 @@ def test_any_size_gives_a_legible_sheet(shape, count):
     assert sheet.getpixel((2, 2)) == PAPER
 
 
-def test_panels_show_what_they_say(tmp_path):
+def test_recover_panels_show_what_they_say(tmp_path):
     image = np.full((48, 64, 3), (10, 200, 90), np.uint8)
     depth = relative_depth(48, 64)
     depth[:8] = np.nan
@@ -154,7 +154,7 @@ def test_rejected_anchors_are_crossed_out():
     assert np.ptp(changed, axis=0).max() < 40  # in one place
 
 
-def test_labels_stay_apart_and_inside():
+def test_recover_labels_stay_apart_and_inside():
     depth = relative_depth(48, 64)
     corners = Anchors([0, 63, 0, 63, 32, 33], [0, 0, 47, 47, 24, 24], [1.0, 2, 3, 4, 5, 6])
     r = recover(None, corners, mde_depth=depth, kind="depth", method="median")

@@ -35,7 +35,7 @@ def plane(camera: Camera, a: float, b: float, c: float = 0.5) -> np.ndarray:
 
 @pytest.mark.parametrize("camera", [PINHOLE, LENS], ids=["pinhole", "lens"])
 @given(seed=st.integers(0, 2**32 - 1))
-def test_unprojecting_and_projecting_returns_every_pixel(camera, seed):
+def test_unproject_unprojecting_and_projecting_returns_every_pixel(camera, seed):
     depth_m = np.random.default_rng(seed).uniform(0.1, 100, SHAPE)
     points = unproject(depth_m, camera)
     u, v, z = camera.project(points.reshape(-1, 3))
@@ -48,7 +48,7 @@ def test_unprojecting_and_projecting_returns_every_pixel(camera, seed):
     np.testing.assert_allclose(ray_length(SHAPE, camera) * depth_m, distance)
 
 
-def test_distortion_is_colmaps():
+def test_camera_distortion_is_colmaps():
     pycolmap = pytest.importorskip("pycolmap")
     k = (-0.21, 0.06, 0.002, -0.003)
     theirs = pycolmap.Camera.create_from_model_name(0, "OPENCV", 30.0, 32, 24)
@@ -60,7 +60,7 @@ def test_distortion_is_colmaps():
     np.testing.assert_allclose(ours.rays(u, v), points[:, :2] / points[:, 2:], atol=1e-7)
 
 
-def test_what_the_lens_cannot_see_is_not_folded_into_the_image():
+def test_camera_what_the_lens_cannot_see_is_not_folded_into_the_image():
     barrel = Camera(30.0, 30.0, 15.5, 11.5, (-0.3, 0.0, 0.0, 0.0))
     beyond = 1.05 / math.sqrt(0.9)  # r + k1 r³ turns at r² = 1 / (3 · 0.3)
     points = np.array([[0.2, 0.1, 1.0], [beyond, 0, 1.0], [0.1, 0.1, -1.0], [0, 0, 0]])
@@ -79,7 +79,7 @@ def test_depth_map_keeps_the_nearest_and_pixels_reach_half_a_pixel_around_their_
 
 
 @given(a=slants, b=slants, step=st.floats(1.3, 5))
-def test_planes_have_no_edges_and_one_normal_and_steps_have_edges(a, b, step):
+def test_depth_edges_planes_have_no_edges_and_one_normal_and_steps_have_edges(a, b, step):
     depth_m = plane(PINHOLE, a, b)
     if not (depth_m > 0).all():
         return
@@ -97,7 +97,7 @@ def test_planes_have_no_edges_and_one_normal_and_steps_have_edges(a, b, step):
     np.testing.assert_allclose(normals(stepped, PINHOLE)[:, :16], found[:, :16], atol=1e-6)
 
 
-def test_holes_have_no_normal_and_harm_no_neighbour():
+def test_normals_holes_have_no_normal_and_harm_no_neighbour():
     depth_m = plane(PINHOLE, 0.1, 0.2)
     depth_m[10, 10] = np.nan
     found = normals(depth_m, PINHOLE)
@@ -105,7 +105,7 @@ def test_holes_have_no_normal_and_harm_no_neighbour():
     assert np.isnan(found).any(axis=-1).sum() == 1
 
 
-def test_see_through_window_and_margin_are_respected():
+def test_remove_see_through_see_through_window_and_margin_are_respected():
     depth_m = np.full((9, 9), np.nan)
     depth_m[4, 4], depth_m[4, 7] = 10.0, 12.0
     assert np.isfinite(remove_see_through(depth_m)[4, 7])  # three columns away, the window has two
@@ -113,14 +113,14 @@ def test_see_through_window_and_margin_are_respected():
     assert np.isfinite(remove_see_through(depth_m, (1, 7), margin=0.25)[4, 7])
 
 
-def test_field_of_view_spans_the_outer_edges_of_the_pixels():
+def test_camera_field_of_view_spans_the_outer_edges_of_the_pixels():
     camera = Camera.from_fov(90.0, (10, 20))
     assert (camera.fx, camera.cx, camera.cy) == (pytest.approx(10), 9.5, 4.5)
     ray = camera.rays(np.array([-0.5, 19.5]), np.array([4.5, 4.5]))
     np.testing.assert_allclose(ray, [[-1, 0], [1, 0]], atol=1e-12)
 
 
-def test_rigid_motions_are_read_as_three_or_four_rows(tmp_path):
+def test_transform_rigid_motions_are_read_as_three_or_four_rows(tmp_path):
     path = tmp_path / "t.txt"
     path.write_text("0 -1 0 0.5\n1 0 0 0\n0,0,1,2\n")
     moved = transform(np.array([[1.0, 2.0, 3.0]]), read_rigid(path))
@@ -142,6 +142,6 @@ def test_rigid_motions_are_read_as_three_or_four_rows(tmp_path):
         (lambda: Camera.from_fov(180.0, (2, 2)), "between 0 and 180 degrees, found 180"),
     ],
 )
-def test_impossible_cameras_are_refused(make, why):
+def test_camera_impossible_cameras_are_refused(make, why):
     with pytest.raises(InputError, match=why):
         make()

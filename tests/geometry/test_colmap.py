@@ -189,7 +189,7 @@ def test_anchors_lie_on_the_truth_and_know_how_well(scene):
         assert np.mean(error[sure]) < np.mean(error[~sure])
 
 
-def test_longer_tracks_and_smaller_errors_weigh_more(scene):
+def test_colmap_longer_tracks_and_smaller_errors_weigh_more(scene):
     model = read_model(scene.model)
     before = {f.name: f.anchors for f in model_frames(model)}
     name = NAMES[2]
@@ -213,7 +213,7 @@ def test_longer_tracks_and_smaller_errors_weigh_more(scene):
     assert 0 < sum(len(f.anchors) for f in longer) < sum(map(len, before.values()))
 
 
-def test_text_and_older_models_are_the_same(scene, tmp_path):
+def test_colmap_text_and_older_models_are_the_same(scene, tmp_path):
     model = read_model(scene.model)
     model.write_text(str(tmp_path))
     expected = model_frames(model)
@@ -229,13 +229,13 @@ def test_text_and_older_models_are_the_same(scene, tmp_path):
             )
 
 
-def test_depth_of_every_frame_comes_back_through_the_trainers_files(
+def test_colmap_depth_of_every_frame_comes_back_through_the_trainers_files(
     scene, patched, tmp_path, capsys
 ):
     words = ["colmap", str(scene.model), str(scene.folder / "images"), "--out", str(tmp_path)]
     assert main([*words, "--method", "lwlr"]) == 0
     printed = capsys.readouterr()
-    assert "6 recovered, 0 too poor, 0 failed" in printed.out
+    assert "6 recovered, 0 with too few points, 0 failed" in printed.out
     assert "--undistort makes pinhole images" in printed.err
     scale = scene.scale(read_model(scene.model))
     for name in NAMES:
@@ -257,7 +257,7 @@ def test_depth_of_every_frame_comes_back_through_the_trainers_files(
 @pytest.mark.parametrize(
     ("orientation", "sideways", "quarters"), [(6, False, -1), (3, False, 2), (6, True, 0)]
 )
-def test_photographs_that_exif_turns_have_depth_where_the_model_has_its_pixels(
+def test_colmap_photographs_that_exif_turns_have_depth_where_the_model_has_its_pixels(
     scene, monkeypatch, tmp_path, capsys, orientation, sideways, quarters
 ):
     """The estimator knows upright pictures only: the model's turned, or, if the photographs were
@@ -286,7 +286,7 @@ def test_photographs_that_exif_turns_have_depth_where_the_model_has_its_pixels(
         np.testing.assert_allclose(inverse[told], 1 / npy[told], rtol=1e-3)
 
 
-def test_the_cameras_size_tells_whether_photographs_were_turned_before():
+def test_colmap_cameras_size_tells_whether_photographs_were_turned_before():
     quarter, half = (
         Orientation(transposed=True, columns_reversed=True),
         Orientation(False, True, True),
@@ -310,7 +310,7 @@ def test_the_cameras_size_tells_whether_photographs_were_turned_before():
         landscape.anchors_in(turn.shape((50, 50)))
 
 
-def test_poor_and_failed_frames_are_named(scene, patched, tmp_path, capsys):
+def test_colmap_poor_and_failed_frames_are_named(scene, patched, tmp_path, capsys):
     model = read_model(scene.model)
     image = model.find_image_with_name(NAMES[0])
     for index, point in list(enumerate(image.points2D)):
@@ -324,8 +324,8 @@ def test_poor_and_failed_frames_are_named(scene, patched, tmp_path, capsys):
     words = ["colmap", str(tmp_path), str(images), "--method", "median", "--out", str(out)]
     assert main(words) == 1
     printed = capsys.readouterr()
-    assert "4 recovered, 1 too poor, 1 failed" in printed.out
-    assert f"{NAMES[0]} is too poor: " in printed.err
+    assert "4 recovered, 1 with too few points, 1 failed" in printed.out
+    assert f"{NAMES[0]} has too few points: " in printed.err
     assert f"{NAMES[1]}: not a readable image" in printed.err
     record = json.loads((out / "colmap.json").read_text())
     assert list(record["poor"]) == [NAMES[0]]
@@ -345,7 +345,7 @@ def test_poor_and_failed_frames_are_named(scene, patched, tmp_path, capsys):
         (["--max-error-px", "nan"], "--max-error-px must be above zero, found nan"),
     ],
 )
-def test_what_can_be_refused_is_refused_before_anything_is_undistorted(
+def test_colmap_what_can_be_refused_is_refused_before_anything_is_undistorted(
     scene, tmp_path, capfd, flags, said
 ):
     out = tmp_path / "out"
@@ -355,7 +355,7 @@ def test_what_can_be_refused_is_refused_before_anything_is_undistorted(
     assert not out.exists()
 
 
-def test_a_wrong_folder_of_images_leaves_an_earlier_result_as_it_was(scene, tmp_path, capsys):
+def test_colmap_wrong_folder_of_images_leaves_an_earlier_result_as_it_was(scene, tmp_path, capsys):
     params = tmp_path / "sparse" / "0" / "depth_params.json"
     params.parent.mkdir(parents=True)
     params.write_text("earlier")
@@ -394,7 +394,7 @@ def test_images_that_colmap_would_die_of_are_refused(scene, tmp_path, capfd, dam
 
 
 @pytest.mark.parametrize("orientation", [1, 8])
-def test_undistorting_gives_a_scene_of_pinholes_with_their_depth(
+def test_colmap_undistorting_gives_a_scene_of_pinholes_with_their_depth(
     scene, tmp_path, monkeypatch, orientation
 ):
     """COLMAP keeps the tag in what it makes; the estimator sees that upright."""
@@ -442,7 +442,7 @@ def test_smaller_copies_of_the_images_have_the_anchors_in_place(scene):
         frame.anchors_in((320, 240))
 
 
-def test_what_is_no_model_is_said(tmp_path):
+def test_colmap_what_is_no_model_is_said(tmp_path):
     with pytest.raises(InputError, match=r"has no cameras.bin or cameras.txt"):
         read_model(tmp_path)
     for name in ("cameras", "images", "points3D"):
@@ -454,7 +454,7 @@ def test_what_is_no_model_is_said(tmp_path):
         read_model(tmp_path)
 
 
-def test_inverse_depth_counts_what_is_nearer_than_it_can_say(tmp_path):
+def test_colmap_inverse_depth_counts_what_is_nearer_than_it_can_say(tmp_path):
     depth = np.array([[0.4, 0.5, 1.0, 100.0, np.nan]])
     assert write_inverse_depth(tmp_path / "a.png", depth, 2.0) == 2
     with Image.open(tmp_path / "a.png") as image:

@@ -26,7 +26,9 @@ def tagged(tmp_path_factory):
 
 @pytest.mark.parametrize("suffix", ["png", "tiff"])
 @pytest.mark.parametrize("tag", range(10))
-def test_maps_of_the_upright_picture_come_back_onto_the_stored_pixels(tagged, tag, suffix):
+def test_orientation_maps_of_the_upright_picture_come_back_onto_the_stored_pixels(
+    tagged, tag, suffix
+):
     path = tagged / f"{tag}.{suffix}"
     upright, orientation = read_image(path)[..., 0], Orientation.of(path)
     np.testing.assert_array_equal(orientation.stored(upright), STORED[..., 0])
@@ -50,6 +52,6 @@ def test_anchors_stay_on_what_they_measured(tagged, tag, u, v):
     assert (moved.depth_m[0], moved.sigma_m[0]) == (2.0, 0.1)
 
 
-def test_a_tag_that_says_nothing_is_upright(tagged):
+def test_exif_orientation_tag_that_says_nothing_is_upright(tagged):
     assert exif_orientation(tagged / "none.png") == 1
     assert [exif_orientation(tagged / f"{tag}.png") for tag in range(10)] == [1, *range(1, 9), 1]

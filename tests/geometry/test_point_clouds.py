@@ -63,12 +63,12 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_format_gives_the_same_points(tmp_path, name):
+def test_read_points_every_format_gives_the_same_points(tmp_path, name):
     (tmp_path / name).write_bytes(FILES[name])
     np.testing.assert_array_equal(read_points(tmp_path / name), POINTS)
 
 
-def test_arrays_and_wider_records_and_points_that_are_none(tmp_path):
+def test_read_points_arrays_and_wider_records_and_points_that_are_none(tmp_path):
     np.save(tmp_path / "a.npy", np.c_[POINTS, POINTS])
     np.savez(tmp_path / "a.npz", points=POINTS)
     (tmp_path / "a.bin").write_bytes(np.c_[POINTS, np.abs(POINTS[:, :2])].astype("<f4").tobytes())
@@ -81,7 +81,7 @@ def test_arrays_and_wider_records_and_points_that_are_none(tmp_path):
     np.testing.assert_array_equal(read_points(tmp_path / "a.npy"), POINTS[1::2])
 
 
-def test_trimesh_agrees(tmp_path):
+def test_read_points_trimesh_agrees(tmp_path):
     trimesh = pytest.importorskip("trimesh")
     for name in ("ascii.ply", "binary_little_endian.ply"):
         cloud = trimesh.PointCloud(POINTS)
@@ -91,7 +91,9 @@ def test_trimesh_agrees(tmp_path):
 
 
 @given(st.sampled_from(sorted(FILES)), st.data())
-def test_damaged_files_get_a_sentence_and_never_another_error(tmp_path_factory, name, data):
+def test_read_points_damaged_files_get_a_sentence_and_never_another_error(
+    tmp_path_factory, name, data
+):
     whole = FILES[name]
     cut = data.draw(st.integers(0, len(whole) - 1))
     flipped = bytearray(whole)
@@ -120,18 +122,18 @@ def test_damaged_files_get_a_sentence_and_never_another_error(tmp_path_factory, 
         ),
         ("a.pcd", b"VERSION 0.7\n", "header has no line DATA"),
         ("a.pcd", pcd("ascii").replace(b"rgb x", b"rgb q"), "no x, y, z, only rgb, q"),
-        ("a.bin", b"12345", "5 bytes are no whole number of points with 4 float32"),
+        ("a.bin", b"12345", "5 bytes are not a whole number of points with 4 float32"),
         ("a.bin", np.full(4, np.nan, "<f4").tobytes(), "no point with finite coordinates"),
         ("a.xyz", b"1 2 3", "points are read from .ply, .pcd"),
     ],
 )
-def test_bad_clouds_are_named(tmp_path, name, content, why):
+def test_read_points_bad_clouds_are_named(tmp_path, name, content, why):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=why):
         read_points(tmp_path / name)
 
 
-def test_lzf_copies_may_overlap():
+def test_lzf_decompress_lzf_copies_may_overlap():
     # "a", then eight bytes from one before: nine times a; then "b" and a far copy.
     packed = bytes([0, ord("a"), 6 << 5, 0, 0, ord("b"), 7 << 5, 3, 9])
     assert lzf_decompress(packed, 22) == b"a" * 9 + b"b" + (b"a" * 9 + b"b" + b"a" * 2)
@@ -155,5 +157,5 @@ def test_anchors_are_what_the_camera_sees():
     again = anchors_from_points(there, camera, (16, 20), camera_from_points=camera_from_points)
     np.testing.assert_allclose(again.depth_m, seen.depth_m)
     np.testing.assert_array_equal(np.c_[again.u, again.v], np.c_[seen.u, seen.v])
-    with pytest.raises(InputError, match="see-through wants"):
+    with pytest.raises(InputError, match="see-through must"):
         SeeThrough((0, 5))

@@ -16,7 +16,7 @@ MAP = np.array([[1.5, np.nan, np.inf], [0.25, 2.0, -3.0]], np.float32)
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".pfm", ".exr"])
-def test_round_trip(tmp_path, suffix):
+def test_write_map_round_trip(tmp_path, suffix):
     if suffix == ".exr":
         pytest.importorskip("OpenEXR")
     write_map(tmp_path / f"map{suffix}", MAP)
@@ -26,14 +26,14 @@ def test_round_trip(tmp_path, suffix):
     np.testing.assert_array_equal(read_map(tmp_path / f"map{suffix}", scale=2.0), 2 * MAP)
 
 
-def test_pfm_known_bytes(tmp_path):
+def test_read_map_pfm_known_bytes(tmp_path):
     """Rows run from the bottom up, and a positive scale means big-endian."""
     path = tmp_path / "map.pfm"
     path.write_bytes(b"Pf\n2 2\n1.0\n" + np.array([3, 4, 1, 2], ">f4").tobytes())
     np.testing.assert_array_equal(read_map(path), [[1, 2], [3, 4]])
 
 
-def test_png_zero_is_unknown(tmp_path):
+def test_read_map_png_zero_is_unknown(tmp_path):
     values = np.array([[0, 1], [256, 65535]], np.uint16)
     Image.fromarray(values).save(tmp_path / "map.png")
     found = read_map(tmp_path / "map.png", scale=1 / 256)
@@ -51,7 +51,7 @@ def test_png_zero_is_unknown(tmp_path):
         (">f8", "float64"),
     ],
 )
-def test_no_digit_is_lost(tmp_path, dtype, wanted):
+def test_read_map_no_digit_is_lost(tmp_path, dtype, wanted):
     values = np.array([[1, 2, 60001 if dtype != "float16" else 2047]], dtype)
     np.save(tmp_path / "map.npy", values)
     found = read_map(tmp_path / "map.npy")
@@ -60,17 +60,17 @@ def test_no_digit_is_lost(tmp_path, dtype, wanted):
 
 
 @given(st.floats(1e-3, 1e3), st.sampled_from([(1, 3, 2), (3, 2, 1), (3, 2)]))
-def test_scale_and_unit_axes(tmp_path_factory, scale, shape):
+def test_read_map_scale_and_unit_axes(tmp_path_factory, scale, shape):
     path = tmp_path_factory.mktemp("maps") / "map.npy"
     values = np.linspace(1, 2, 6, dtype=np.float32)
     np.save(path, values.reshape(shape))
     np.testing.assert_allclose(read_map(path, scale=scale), values.reshape(3, 2) * scale, rtol=1e-6)
 
 
-def test_several_arrays_are_named(tmp_path):
+def test_read_map_several_arrays_are_named(tmp_path):
     path = tmp_path / "maps.npz"
     np.savez(path, depth=MAP, confidence=2 * MAP)
-    with pytest.raises(InputError, match="say which one: confidence, depth"):
+    with pytest.raises(InputError, match="choose one of them: confidence, depth"):
         read_map(path)
     with pytest.raises(InputError, match="nothing called 'z'"):
         read_map(path, key="z")
@@ -79,12 +79,12 @@ def test_several_arrays_are_named(tmp_path):
     np.testing.assert_array_equal(read_map(path), MAP)
 
 
-def test_exr_channels_are_named(tmp_path):
+def test_read_map_exr_channels_are_named(tmp_path):
     openexr = pytest.importorskip("OpenEXR")
     path = tmp_path / "map.exr"
     with openexr.File({}, {"RGB": np.stack([MAP] * 3, -1).astype(np.float16)}) as file:
         file.write(str(path))
-    with pytest.raises(InputError, match="say which one: B, G, R"):
+    with pytest.raises(InputError, match="choose one of them: B, G, R"):
         read_map(path)
     np.testing.assert_array_equal(read_map(path, key="R"), MAP)
 
@@ -121,34 +121,34 @@ def _png(values):
         ("a.tif", b"", "not '.tif'"),
     ],
 )
-def test_doubtful_files_are_refused(tmp_path, name, content, sentence):
+def test_read_map_doubtful_files_are_refused(tmp_path, name, content, sentence):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=sentence):
         read_map(tmp_path / name)
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan")])
-def test_scale_is_positive(tmp_path, scale):
+def test_read_map_scale_is_positive(tmp_path, scale):
     with pytest.raises(InputError, match="above zero"):
         read_map(tmp_path / "map.npy", scale=scale)
 
 
 @pytest.mark.parametrize("suffix", ["npy", "npz", "png", "exr", "pfm"])
-def test_absent_file(tmp_path, suffix):
+def test_read_map_absent_file(tmp_path, suffix):
     if suffix == "exr":
         pytest.importorskip("OpenEXR")
     with pytest.raises(InputError, match="no such file"):
         read_map(tmp_path / f"absent.{suffix}")
 
 
-def test_broken_exr(tmp_path):
+def test_read_map_broken_exr(tmp_path):
     pytest.importorskip("OpenEXR")
     (tmp_path / "a.exr").write_bytes(b"v/1\x01 and then nothing")
     with pytest.raises(InputError, match="not a readable EXR"):
         read_map(tmp_path / "a.exr")
 
 
-def test_exr_without_its_package(tmp_path, monkeypatch):
+def test_read_map_exr_without_its_package(tmp_path, monkeypatch):
     real = builtins.__import__
     monkeypatch.setattr(
         builtins,
@@ -159,13 +159,13 @@ def test_exr_without_its_package(tmp_path, monkeypatch):
         read_map(tmp_path / "a.exr")
 
 
-def test_objects_beside_a_map_are_not_looked_at(tmp_path):
+def test_read_map_objects_beside_a_map_are_not_looked_at(tmp_path):
     """Estimators' scripts keep a dict of settings in the same file."""
     path = tmp_path / "maps.npz"
     depth = np.ones((2, 3), np.float32)
     np.savez(path, depth=depth, settings=np.array({"a": 1}, dtype=object))
     np.testing.assert_array_equal(read_map(path, key="depth"), depth)
-    with pytest.raises(InputError, match="holds 2 arrays; say which one: depth, settings"):
+    with pytest.raises(InputError, match="holds 2 arrays; choose one of them: depth, settings"):
         read_map(path)
     with pytest.raises(InputError, match="pickled Python objects, which may be programs"):
         read_map(path, key="settings")

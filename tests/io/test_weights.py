@@ -37,7 +37,7 @@ def shipped(tmp_path, monkeypatch) -> Path:
     return tmp_path / "basis-x"
 
 
-def test_a_file_that_was_changed_is_not_loaded(shipped):
+def test_verify_checksums_file_that_was_changed_is_not_loaded(shipped):
     assert verify_checksums(shipped) == shipped
     weights = shipped / "model.safetensors"
     data = bytearray(weights.read_bytes())
@@ -68,7 +68,7 @@ def test_the_loaders_look_at_the_sums(load, name, monkeypatch):
 
 
 @pytest.mark.parametrize("path", CODE, ids=lambda p: str(p.relative_to(ROOT)))
-def test_no_pickle_is_ever_read(path):
+def test_weights_no_pickle_is_ever_read(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]

@@ -92,7 +92,7 @@ def randomise(net, seed=0):
 
 # 70×70 is the learned grid itself; odd numbers of patches exercise the head's rounding.
 @pytest.mark.parametrize("shape", [(70, 70), (14, 14), (28, 98), (126, 42), (84, 112)])
-def test_equals_the_published_network(upstream, shape):
+def test_da3_equals_the_published_network(upstream, shape):
     theirs = upstream(TINY)
     randomise(theirs)
     ours = DA3(TINY).eval()
@@ -124,7 +124,7 @@ def test_small_equals_the_published_network_at_full_width(upstream):
 
 
 @pytest.mark.parametrize(("name", "config"), [("small", SMALL), ("base", BASE), ("large", LARGE)])
-def test_published_configurations_names_and_shapes(oracle, monkeypatch, name, config):
+def test_da3_published_configurations_names_and_shapes(oracle, monkeypatch, name, config):
     """The whole published network, less what we leave out, is ours: no weight more or less."""
     from depth_anything_3.cfg import create_object, load_config
 
@@ -140,7 +140,7 @@ def test_published_configurations_names_and_shapes(oracle, monkeypatch, name, co
     assert len(wanted) < len(theirs.state_dict())
 
 
-def test_features_follow_the_image(assert_features_follow_the_image):
+def test_da3_features_follow_the_image(assert_features_follow_the_image):
     torch.manual_seed(0)
     preprocess = dataclasses.replace(PREPROCESS, size=(280, 280))
     network = DA3(TINY).eval().requires_grad_(False)
@@ -159,7 +159,7 @@ def small_file(tmp_path):
     return tmp_path / "model.safetensors", state
 
 
-def test_published_file_loads_by_name(small_file):
+def test_da3_published_file_loads_by_name(small_file):
     path, state = small_file
     mde = load_da3("da3-small", path, "r1")
     assert (mde.kind, mde.revision) == ("depth", "r1")
@@ -175,7 +175,7 @@ def test_published_file_loads_by_name(small_file):
     assert output.options["size"] == [504, 504]
 
 
-def test_foreign_weights_are_refused(small_file, tmp_path):
+def test_da3_foreign_weights_are_refused(small_file, tmp_path):
     path, state = small_file
     del state["model.head.norm.weight"]
     save_file({**state, "model.head.sky": torch.zeros(1)}, path)

@@ -21,7 +21,7 @@ def estimator(network=pooled):
     return Estimator("pooled", "r1", "depth", PREPROCESS, network)
 
 
-def test_output_has_the_size_of_the_image_and_features_keep_theirs(photograph):
+def test_estimator_output_has_the_size_of_the_image_and_features_keep_theirs(photograph):
     image = photograph(75, 131)
     output = estimator()(image)
     assert output.prediction.shape == output.confidence.shape == (75, 131)
@@ -31,11 +31,11 @@ def test_output_has_the_size_of_the_image_and_features_keep_theirs(photograph):
     assert output.options == PREPROCESS.as_dict()
 
 
-def test_features_follow_the_image(assert_features_follow_the_image):
+def test_estimator_features_follow_the_image(assert_features_follow_the_image):
     assert_features_follow_the_image(estimator(), 160)
 
 
-def test_padding_would_be_noticed(assert_features_follow_the_image):
+def test_raw_padding_would_be_noticed(assert_features_follow_the_image):
     """The check above can fail: a network that pads its input puts F beside the image."""
 
     def padded(pixels):
@@ -45,7 +45,7 @@ def test_padding_would_be_noticed(assert_features_follow_the_image):
         assert_features_follow_the_image(estimator(padded), 160)
 
 
-def test_batch_equals_one_by_one(photograph):
+def test_estimator_batch_equals_one_by_one(photograph):
     images = [photograph(75, 131, seed) for seed in range(3)]
     mde = estimator()
     for image, together in zip(images, mde.batch(images), strict=True):
@@ -55,12 +55,12 @@ def test_batch_equals_one_by_one(photograph):
         assert torch.equal(together.image, alone.image)
 
 
-def test_batch_of_two_sizes_is_refused(photograph):
+def test_estimator_batch_of_two_sizes_is_refused(photograph):
     with pytest.raises(InputError, match=r"one size, found \[\(20, 30\), \(30, 20\)\]"):
         estimator().batch([photograph(20, 30), photograph(30, 20)])
 
 
-def test_a_generator_can_be_trained_on_the_features(photograph):
+def test_estimator_generator_can_be_trained_on_the_features(photograph):
     layer = torch.nn.Conv2d(3, 1, 1)
     features = estimator()(photograph(40, 40)).features
     layer(features[None]).sum().backward()

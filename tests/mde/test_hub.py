@@ -2,6 +2,8 @@
 
 import huggingface_hub.constants
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from scalefield.errors import InputError
 from scalefield.mde.hub import find_weights, split_revision, weights_here, weights_home
@@ -75,15 +77,26 @@ def test_weights_by_hand_are_known_by_their_content(tmp_path):
     assert revisions[0].startswith("sha256:")
 
 
-def test_pickled_weights_are_not_read(tmp_path):
-    put_in_hub_cache(tmp_path, files=("pytorch_model.bin", "config.json"))
-    with pytest.raises(InputError, match=r"owner/name: has no model.safetensors, and pickled"):
+def test_folders_without_weights_are_refused(tmp_path):
+    put_in_hub_cache(tmp_path, files=("README.md", "config.json"))
+    with pytest.raises(InputError, match=r"neither model.safetensors nor pytorch_model.bin"):
         find_weights("owner/name")
     folder = tmp_path / "mine"
     folder.mkdir()
-    (folder / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(InputError, match=r"mine: has no model.safetensors"):
+    (folder / "pytorch_model.bin").write_bytes(b"")  # without its config.json
+    with pytest.raises(InputError, match=r"mine: has no model.safetensors, no pytorch_model.bin"):
         find_weights(str(folder))
+    assert not weights_here(str(folder))
+
+
+def test_pickled_weights_of_the_hub_are_converted_and_keep_their_commit(tmp_path):
+    snapshot = put_in_hub_cache(tmp_path, files=("config.json",))
+    torch.save({"a": torch.ones(2)}, snapshot / "pytorch_model.bin")
+    weights = find_weights("owner/name")
+    assert weights.revision == COMMIT
+    assert weights.folder.parent == tmp_path / "by_hand" / "converted"
+    assert load_file(weights.file)["a"].tolist() == [1, 1]
+    assert weights_here("owner/name")
 
 
 def test_names_that_can_be_neither(tmp_path):

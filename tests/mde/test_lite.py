@@ -13,7 +13,7 @@ from scalefield.mde.lite import (
 
 
 @pytest.mark.parametrize("shape", [(480, 640), (375, 1242), (1, 1), (700, 33), (47, 61)])
-def test_any_image_gives_depth_and_features(shape):
+def test_lite_any_image_gives_depth_and_features(shape):
     image = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
     output = load_mde("lite")(image)
     assert output.shape == shape
@@ -24,12 +24,12 @@ def test_any_image_gives_depth_and_features(shape):
     assert output.features.shape[1:] == (height // 4, width // 4)
 
 
-def test_the_size_is_what_the_card_says():
+def test_lite_size_is_what_the_card_says():
     count = sum(p.numel() for p in LiteNet().parameters())
     assert 3_000_000 < count < 5_000_000
 
 
-def test_about_two_hundred_thousand_pixels_are_processed():
+def test_lite_about_two_hundred_thousand_pixels_are_processed():
     for shape in ((480, 640), (375, 1242), (1080, 1920), (512, 512)):
         height, width = PREPROCESS.target(shape)
         assert height % 32 == width % 32 == 0
@@ -37,7 +37,7 @@ def test_about_two_hundred_thousand_pixels_are_processed():
         assert abs(np.log(width / height * shape[0] / shape[1])) < 0.12
 
 
-def test_published_encoder_weights_are_copied_in_order():
+def test_lite_published_encoder_weights_are_copied_in_order():
     """Tensors of the published file go by position; a strange file is refused."""
     net = LiteNet()
     theirs = {f"_blocks.{i}": torch.full_like(v, i) for i, v in enumerate(

@@ -1,5 +1,6 @@
 """`load_mde`: which name leads to which estimator."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -54,7 +55,7 @@ def test_da3_by_name_by_hub_id_and_by_folder(by_hand, small_state, photograph):
         assert first.revision == other.revision
 
 
-def test_lite_comes_from_the_package(monkeypatch):
+def test_estimator_lite_comes_from_the_package(monkeypatch):
     mde = Estimator("lite", "r", "depth", PREPROCESS, lambda pixels: Raw(pixels[:, 0]))
     asked = []
     monkeypatch.setattr("scalefield.mde.lite.load_lite", lambda device: asked.append(device) or mde)
@@ -62,17 +63,17 @@ def test_lite_comes_from_the_package(monkeypatch):
     assert asked == ["cpu:0"]
 
 
-def test_unknown_names_list_the_known_ones():
+def test_load_mde_unknown_names_list_the_known_ones():
     with pytest.raises(InputError, match=r"no MDE 'da4'; there are lite, da3-small, .*\.onnx"):
         load_mde("da4")
 
 
-def test_a_pinned_revision_reaches_the_hub():
+def test_load_mde_pinned_revision_reaches_the_hub():
     with pytest.raises(InputError, match=r"DA3-BASE/resolve/abc/model.safetensors"):
         load_mde("da3-base@abc")
 
 
-def test_non_commercial_weights_say_so(by_hand, small_state):
+def test_load_mde_non_commercial_weights_say_so(by_hand, small_state):
     put(by_hand / MODELS["da3-large"].source, small_state)
     with (
         pytest.warns(NonCommercialWarning, match=r"weights of da3-large .* CC BY-NC 4.0"),
@@ -90,7 +91,7 @@ def test_non_commercial_weights_say_so(by_hand, small_state):
         load_mde("owner/name")
 
 
-def test_cards_agree_with_the_networks():
+def test_load_mde_cards_agree_with_the_networks():
     for name, config in (("da3-small", SMALL), ("da3-base", BASE), ("da3-large", LARGE)):
         with torch.device("meta"):
             parameters = sum(p.numel() for p in DA3(config).parameters())
@@ -99,7 +100,7 @@ def test_cards_agree_with_the_networks():
         assert card.feature_channels == config.fused_channels
 
 
-def test_everything_essential_works_without_any_extra_and_without_a_network(tmp_path):
+def test_load_mde_everything_essential_works_without_any_extra_and_without_a_network(tmp_path):
     """In a fresh interpreter where no optional package and no socket can be had."""
     program = """
         import builtins, socket, sys
@@ -128,7 +129,10 @@ def test_everything_essential_works_without_any_extra_and_without_a_network(tmp_
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True, text=True, check=False,
-        env={"SCALEFIELD_WEIGHTS": str(tmp_path), "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+        env={
+            "SCALEFIELD_WEIGHTS": str(tmp_path), "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        },
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert "put https://huggingface.co/depth-anything/DA3-BASE" in result.stdout

@@ -48,7 +48,7 @@ def tiny(tmp_path):
     return path, {k: torch.from_numpy(v) for k, v in weights.items()}
 
 
-def test_equals_the_graph_written_in_torch(tiny, photograph):
+def test_load_onnx_equals_the_graph_written_in_torch(tiny, photograph):
     path, weights = tiny
     images = [photograph(64, 72, seed) for seed in range(2)]  # processed at 40×48
     mde = load_onnx(path, TINY)
@@ -64,12 +64,12 @@ def test_equals_the_graph_written_in_torch(tiny, photograph):
     torch.testing.assert_close(output.features, features[1], rtol=1e-4, atol=1e-5)
 
 
-def test_features_follow_the_image(tiny, assert_features_follow_the_image):
+def test_load_onnx_features_follow_the_image(tiny, assert_features_follow_the_image):
     config = OnnxConfig("depth", (160, 160), "inside", 8, True, ZERO, ONE, features="f")
     assert_features_follow_the_image(load_onnx(tiny[0], config), 160)
 
 
-def test_a_fixed_size_is_stretched_to(tiny, photograph):
+def test_load_onnx_fixed_size_is_stretched_to(tiny, photograph):
     config = OnnxConfig("disparity", (32, 48), confidence="confidence", name="mine")
     mde = load_onnx(tiny[0], config)
     assert mde.preprocess.target((100, 100)) == (32, 48)
@@ -78,7 +78,7 @@ def test_a_fixed_size_is_stretched_to(tiny, photograph):
     assert torch.equal(output.confidence, output.prediction)
 
 
-def test_another_f_is_another_revision(tiny):
+def test_load_onnx_another_f_is_another_revision(tiny):
     path, _ = tiny
     one, two = (
         load_onnx(path, OnnxConfig("depth", (32, 48), features=name)) for name in ("f", "g")
@@ -87,7 +87,7 @@ def test_another_f_is_another_revision(tiny):
     assert one.revision == load_onnx(path, OnnxConfig("depth", (32, 48), features="f")).revision
 
 
-def test_described_by_a_file_beside_it_or_elsewhere(tiny, tmp_path, photograph):
+def test_load_mde_described_by_a_file_beside_it_or_elsewhere(tiny, tmp_path, photograph):
     path, _ = tiny
     said = {
         "kind": "depth", "size": [32, 48], "multiple": 8, "dynamic": True,
@@ -120,26 +120,26 @@ def test_described_by_a_file_beside_it_or_elsewhere(tiny, tmp_path, photograph):
         ({"kind": "depth", "size": [1, 1], "feature": "f"}, "no field 'feature'; there are kind"),
     ],
 )
-def test_descriptions_are_checked(said, sentence):
+def test_parse_config_descriptions_are_checked(said, sentence):
     with pytest.raises(InputError, match=sentence):
         parse_config(said, "model.json")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '"kind"'])
-def test_broken_descriptions(tmp_path, text):
+def test_load_mde_broken_descriptions(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     with pytest.raises(InputError, match=r"not a (JSON file|description of an ONNX file)"):
         load_mde(str(tmp_path / "a.json"))
 
 
 @pytest.mark.parametrize("data", [b"", b"this is not a graph"])
-def test_broken_files(tmp_path, data):
+def test_load_onnx_broken_files(tmp_path, data):
     (tmp_path / "a.onnx").write_bytes(data)
     with pytest.raises(InputError, match="not a readable ONNX file"):
         load_onnx(tmp_path / "a.onnx", TINY)
 
 
-def test_errors_name_what_is_there(tiny, photograph):
+def test_load_onnx_errors_name_what_is_there(tiny, photograph):
     path, _ = tiny
     with pytest.raises(InputError, match=r"no value 'h' in the graph; its last are \['f', 'g'"):
         load_onnx(path, OnnxConfig("depth", (32, 48), features="h"))
@@ -150,14 +150,14 @@ def test_errors_name_what_is_there(tiny, photograph):
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
-def test_without_the_packages(tiny, without, package):
+def test_load_onnx_without_the_packages(tiny, without, package):
     without(package)
     with pytest.raises(MissingExtra, match=rf"'{package}'.*pip install 'scalefield\[onnx\]'"):
         load_onnx(tiny[0], TINY)
 
 
 @pytest.mark.parametrize(("node", "channels", "stride"), [("346", 16, 2), ("338", 56, 4)])
-def test_fastdepth(shared_data, node, channels, stride):
+def test_load_onnx_fastdepth(shared_data, node, channels, stride):
     config = OnnxConfig(
         "depth", (224, 224), "least", 32, True, ZERO, ONE, features=node, name="fastdepth"
     )

@@ -27,7 +27,7 @@ from scalefield.mde.transformers_mde import PREPROCESS
         (PREPROCESS["depth_pro"], (375, 1242), (1536, 1536)),
     ],
 )
-def test_known_sizes(preprocess, shape, wanted):
+def test_preprocess_known_sizes(preprocess, shape, wanted):
     assert preprocess.target(shape) == wanted
 
 
@@ -36,7 +36,7 @@ def test_known_sizes(preprocess, shape, wanted):
     st.sampled_from(["inside", "least", "native"]),
     st.sampled_from([1, 14, 32]),
 )
-def test_sides_are_multiples_and_the_aspect_ratio_is_kept(shape, fit, multiple):
+def test_preprocess_sides_are_multiples_and_the_aspect_ratio_is_kept(shape, fit, multiple):
     height, width = Preprocess((504, 504), fit, multiple).target(shape)
     assert height % multiple == width % multiple == 0
     assert min(height, width) >= multiple
@@ -47,7 +47,7 @@ def test_sides_are_multiples_and_the_aspect_ratio_is_kept(shape, fit, multiple):
         assert abs(found - scale * side) <= max(multiple, 1) / 2 + 0.5 or found == multiple
 
 
-def test_values(photograph):
+def test_preprocess_values(photograph):
     image = photograph(28, 42)
     pixels = Preprocess((28, 42), "inside", 14, (0.5, 0.25, 0.0), (1.0, 0.5, 2.0))([image])
     assert pixels.shape == (1, 3, 28, 42)
@@ -55,7 +55,7 @@ def test_values(photograph):
     np.testing.assert_allclose(pixels[0].permute(1, 2, 0), wanted, atol=1e-6)
 
 
-def test_equals_the_published_preprocessing_of_dpt(photograph):
+def test_preprocess_equals_the_published_preprocessing_of_dpt(photograph):
     """At MiDaS's own settings, which its hub file does not carry, but its code does."""
     module = pytest.importorskip("transformers.models.dpt.image_processing_pil_dpt")
     theirs = module.DPTImageProcessorPil(
@@ -66,7 +66,7 @@ def test_equals_the_published_preprocessing_of_dpt(photograph):
     torch.testing.assert_close(PREPROCESS["dpt"]([image]), wanted, rtol=0, atol=1e-5)
 
 
-def test_area_is_the_mean_of_the_covered_pixels():
+def test_preprocess_area_is_the_mean_of_the_covered_pixels():
     image = np.random.default_rng(0).integers(0, 256, (28, 56, 3), dtype=np.uint8)
     preprocess = Preprocess((14, 28), "stretch", 1, (0.0,) * 3, (1 / 255,) * 3, "area")
     means = image.reshape(14, 2, 28, 2, 3).mean((1, 3))
@@ -75,7 +75,7 @@ def test_area_is_the_mean_of_the_covered_pixels():
     )  # 8-bit twice
 
 
-def test_the_image_is_not_changed(photograph):
+def test_preprocess_image_is_not_changed(photograph):
     image = photograph(20, 30)
     before = image.copy()
     DA3([image])
@@ -89,7 +89,7 @@ def ramp(height, width):
 
 
 @given(st.integers(2, 60), st.integers(2, 60), st.integers(2, 60), st.integers(2, 60))
-def test_the_way_back_keeps_every_place(h, w, height, width):
+def test_to_shape_way_back_keeps_every_place(h, w, height, width):
     found = to_shape(ramp(h, w), (height, width))[0]
     wanted = ramp(height, width)[0]
     # Away from the borders, where bilinear interpolation has neighbours on both sides; to a

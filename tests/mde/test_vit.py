@@ -20,7 +20,7 @@ def written(folder, size=TINY):
     (folder / "config.json").write_text(json.dumps({"size": asdict(size), "revision": "r1"}))
 
 
-def test_the_encoder_is_transformers_dinov2():
+def test_vit_encoder_is_transformers_dinov2():
     """Random weights copied into the reference library; both list them in the same order."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
@@ -67,18 +67,20 @@ def test_the_encoder_is_transformers_dinov2():
         torch.testing.assert_close(net.encoder(pixels)[-1], expected, atol=2e-5, rtol=1e-4)
 
 
-def test_it_is_an_mde_like_any_other(tmp_path):
+def test_vit_it_is_an_mde_like_any_other(tmp_path):
     written(tmp_path / "model")
     mde = load_vit(tmp_path / "model")
     image = np.random.default_rng(0).integers(0, 256, (90, 130, 3), np.uint8)
     output = mde(image)
-    assert (output.kind, output.shape, output.features) == ("depth", (90, 130), None)
+    assert (output.kind, output.shape) == ("depth", (90, 130))
+    rows, columns = (side // PATCH * 4 for side in mde.preprocess.target((90, 130)))
+    assert output.features.shape[1:] == (rows, columns)
     assert (output.model, output.revision) == ("vit-s", "r1")
     assert bool((output.prediction > 0).all())
     assert np.array_equal(output.image.numpy(), image)
 
 
-def test_branches_are_left_out_in_training_only():
+def test_vit_branches_are_left_out_in_training_only():
     torch.manual_seed(0)
     net = VitNet(VitSize(width=32, depth=4, heads=2, grid=5, decoder=16, drop_path=0.5))
     pixels = torch.rand(1, 3, 28, 28)
@@ -87,7 +89,7 @@ def test_branches_are_left_out_in_training_only():
         assert not torch.equal(net.train()(pixels), net(pixels))
 
 
-def test_what_a_branch_gives_stays_the_same_on_average():
+def test_vit_what_a_branch_gives_stays_the_same_on_average():
     torch.manual_seed(0)
     block = VitNet(VitSize(width=32, depth=4, heads=2, drop_path=0.3)).encoder.blocks[0].train()
     kept = block.sometimes(torch.ones(20_000, 1, 1))
@@ -95,7 +97,7 @@ def test_what_a_branch_gives_stays_the_same_on_average():
     assert kept.mean().item() == pytest.approx(1, abs=0.02)
 
 
-def test_other_weights_are_refused(tmp_path):
+def test_vit_other_weights_are_refused(tmp_path):
     with pytest.raises(InputError, match="not the weights of vit-s"):
         load_vit(tmp_path)
     written(tmp_path / "model")

@@ -13,20 +13,7 @@ from scalefield.errors import InputError
 from scalefield.io.weights import WEIGHTS, shipped
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import Basis, basis_maps
-
-
-def world(seed=0, shape=(45, 60)):
-    rng = np.random.default_rng(seed)
-    v, u = np.mgrid[0 : shape[0], 0 : shape[1]]
-    depth = 1 + u / shape[1] * rng.uniform(0.5, 2) + (v > shape[0] // 2) * 0.7
-    return MDEOutput(torch.from_numpy(depth).float(), "depth")
-
-
-def some_anchors(mde_output, n, seed=0):
-    rng = np.random.default_rng(seed)
-    height, width = mde_output.shape
-    u, v = rng.integers(0, width, n), rng.integers(0, height, n)
-    return Anchors(u, v, rng.uniform(1, 5, n))
+from worlds import random_anchors, stepped_ramp
 
 
 def test_everything_promised_is_shipped():
@@ -39,9 +26,9 @@ def test_everything_promised_is_shipped():
         assert "non-commercial" in (WEIGHTS / name / "README.md").read_text()
 
 
-def test_the_field_is_the_weighted_sum_of_the_maps_it_shows():
-    mde_output = world()
-    anchors = some_anchors(mde_output, 12)
+def test_basis_field_is_the_weighted_sum_of_the_maps_it_shows():
+    mde_output = stepped_ramp()
+    anchors = random_anchors(mde_output.shape, 12)
     recovery = Basis()(mde_output, anchors)
     offset = np.median(targets(mde_output, anchors))
     combined = torch.einsum("k,khw->hw", recovery.weights, recovery.basis_maps)
@@ -58,7 +45,7 @@ def test_the_field_is_the_weighted_sum_of_the_maps_it_shows():
 @settings(max_examples=20)
 @given(seed=st.integers(0, 100))
 def test_a_scale_field_in_the_span_of_the_basis_is_recovered(seed):
-    mde_output = world(seed)
+    mde_output = stepped_ramp(seed)
     generator = Generator(GeneratorConfig(k=4, width=16, dilations=(1,))).eval()
     maps = basis_maps(generator, mde_output).basis_maps[0]
     truth = torch.randn(4, generator=torch.Generator().manual_seed(seed))
@@ -73,8 +60,8 @@ def test_a_scale_field_in_the_span_of_the_basis_is_recovered(seed):
 @settings(max_examples=10)
 @given(scale=st.floats(1e-3, 1e3))
 def test_scaling_the_anchors_or_the_map_does_what_it_should(scale):
-    mde_output = world()
-    anchors = some_anchors(mde_output, 9)
+    mde_output = stepped_ramp()
+    anchors = random_anchors(mde_output.shape, 9)
     plain = Basis()(mde_output, anchors).depth_m
     larger = Anchors(anchors.u, anchors.v, anchors.depth_m * scale)
     torch.testing.assert_close(
@@ -84,8 +71,8 @@ def test_scaling_the_anchors_or_the_map_does_what_it_should(scale):
     torch.testing.assert_close(Basis()(other_unit, anchors).depth_m, plain, rtol=1e-3, atol=0)
 
 
-def test_one_anchor_is_met_and_scales_the_map():
-    mde_output = world()
+def test_basis_one_anchor_is_met_and_scales_the_map():
+    mde_output = stepped_ramp()
     recovery = Basis()(mde_output, Anchors([10], [20], [3.0]))
     ratio = recovery.depth_m / mde_output.mde_depth
     assert float(ratio.max() / ratio.min()) == pytest.approx(1, abs=1e-4)
@@ -93,9 +80,9 @@ def test_one_anchor_is_met_and_scales_the_map():
 
 
 @pytest.mark.parametrize("k", [8, 30, 50])
-def test_the_number_of_maps_can_be_chosen(k):
-    mde_output = world()
-    recovery = Basis(k=k)(mde_output, some_anchors(mde_output, 10))
+def test_basis_number_of_maps_can_be_chosen(k):
+    mde_output = stepped_ramp()
+    recovery = Basis(k=k)(mde_output, random_anchors(mde_output.shape, 10))
     assert recovery.weights.shape == (k,)
     assert recovery.basis_maps.shape == recovery.gating.shape == (k, 45, 60)
 
@@ -109,10 +96,10 @@ def test_precise_anchors_weigh_more():
 
 
 def test_features_are_used_where_their_generator_is_asked_for():
-    mde_output = world()
+    mde_output = stepped_ramp()
     features = torch.randn(64, 12, 16)
     lite = MDEOutput(mde_output.prediction, "depth", features, model="lite")
-    anchors = some_anchors(mde_output, 10)
+    anchors = random_anchors(mde_output.shape, 10)
     bare = Basis()(mde_output, anchors).depth_m
     torch.testing.assert_close(Basis()(lite, anchors).depth_m, bare)
     with_features = Basis(generator="basis-lite-k50")
@@ -125,26 +112,26 @@ def test_features_are_used_where_their_generator_is_asked_for():
         with_features(foreign, anchors)
 
 
-def test_maps_are_made_once_for_an_output():
-    mde_output = world()
+def test_basis_maps_maps_are_made_once_for_an_output():
+    mde_output = stepped_ramp()
     generator = load_generator("basis-depth-k8")
     first = basis_maps(generator, mde_output)
     assert basis_maps(generator, mde_output) is first
-    assert basis_maps(generator, world()) is not first
+    assert basis_maps(generator, stepped_ramp()) is not first
 
 
-def test_the_paper_s_words_are_available():
-    mde_output = world()
-    anchors = some_anchors(mde_output, 10)
+def test_basis_paper_s_words_are_available():
+    mde_output = stepped_ramp()
+    anchors = random_anchors(mde_output.shape, 10)
     literal = Basis(ridge=LITERAL)(mde_output, anchors)
     assert not torch.allclose(literal.depth_m, Basis()(mde_output, anchors).depth_m)
 
 
 def test_an_unknown_generator_is_named():
     with pytest.raises(InputError, match="no generator 'nothing'"):
-        Basis(generator="nothing")(world(), Anchors([0], [0], [1.0]))
+        Basis(generator="nothing")(stepped_ramp(), Anchors([0], [0], [1.0]))
 
 
-def test_a_number_of_maps_that_does_not_ship_is_refused_at_once(as_users_run_it):
+def test_basis_number_of_maps_that_does_not_ship_is_refused_at_once(as_users_run_it):
     with pytest.raises(InputError, match="k must be one of 8, 30, 50, found 7"):
         Basis(k=7)  # type: ignore[arg-type]

@@ -107,7 +107,7 @@ def test_every_method_is_here():
 
 @pytest.mark.parametrize("anchor_set", ANCHORS)
 @pytest.mark.parametrize("mde_map", MAPS)
-def test_finite_positive_float32_of_the_images_size(method, mde_map, anchor_set):
+def test_method_finite_positive_float32_of_the_images_size(method, mde_map, anchor_set):
     mde_output = from_array(*MAPS[mde_map])
     anchors = anchors_named(anchor_set)
     recovery = recover_from(mde_output, anchors, method)
@@ -139,7 +139,7 @@ def test_finite_positive_float32_of_the_images_size(method, mde_map, anchor_set)
 
 @pytest.mark.parametrize("anchor_set", ANCHORS)
 @pytest.mark.parametrize("name", BUILDERS)
-def test_a_disparity_map_wholly_below_zero(name, anchor_set):
+def test_method_disparity_map_wholly_below_zero(name, anchor_set):
     """Its shift is unknown, so such a map is legal; D_MDE = 1/q is then the same everywhere."""
     mde_output = from_array(1 / smooth() - 5, "disparity")
     recovery = recover_from(mde_output, anchors_named(anchor_set), BUILDERS[name]())
@@ -147,7 +147,7 @@ def test_a_disparity_map_wholly_below_zero(name, anchor_set):
     assert (recovery.depth_m > 0).all()
 
 
-def test_one_anchor_is_never_taken_for_more_in_silence(method):
+def test_method_one_anchor_is_never_taken_for_more_in_silence(method):
     """A single anchor fixes one number; a method that fits more must say what it did instead."""
     mde_output = from_array(*MAPS["depth"])
     report = recover_from(mde_output, anchors_named("one"), method).report
@@ -157,7 +157,7 @@ def test_one_anchor_is_never_taken_for_more_in_silence(method):
 
 
 @pytest.mark.parametrize("mde_map", ["depth", "disparity", "holes"])
-def test_anchor_order_is_irrelevant(method, mde_map):
+def test_method_anchor_order_is_irrelevant(method, mde_map):
     mde_output = from_array(*MAPS[mde_map])
     anchors = anchors_named("many")
     order = np.random.default_rng(3).permutation(len(anchors))
@@ -167,7 +167,7 @@ def test_anchor_order_is_irrelevant(method, mde_map):
 
 @pytest.mark.parametrize("factor", [1e-3, 7.0])
 @pytest.mark.parametrize("anchor_set", ["one", "row", "many"])
-def test_scaled_anchors_scale_the_depth(method, anchor_set, factor):
+def test_method_scaled_anchors_scale_the_depth(method, anchor_set, factor):
     anchors = anchors_named(anchor_set)
     scaled = sf.Anchors(anchors.u, anchors.v, factor * anchors.depth_m)
     for mde_map in ("depth", "disparity"):
@@ -178,7 +178,7 @@ def test_scaled_anchors_scale_the_depth(method, anchor_set, factor):
         )
 
 
-def test_inputs_stay_as_they_were(method):
+def test_method_inputs_stay_as_they_were(method):
     for mde_map in ("depth", "holes-disparity"):
         mde_output = from_array(*MAPS[mde_map])
         anchors = anchors_named("many")
@@ -191,7 +191,7 @@ def test_inputs_stay_as_they_were(method):
         np.testing.assert_array_equal(anchors.depth_m, depth_before)
 
 
-def test_numpy_in_numpy_out_torch_in_torch_out(method):
+def test_method_numpy_in_numpy_out_torch_in_torch_out(method):
     depth, kind = MAPS["depth"]
     anchors = anchors_named("many")
     from_numpy = sf.recover(None, anchors, mde_depth=depth, kind=kind, method=method)
@@ -209,7 +209,7 @@ def test_every_method_but_plain_interpolation_says_how_sure_it_is(method):
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (3, 2)])
-def test_small_images(method, shape):
+def test_method_small_images(method, shape):
     if getattr(method, "labels", None) is not None:
         method = dataclasses.replace(method, labels=np.zeros(shape, dtype=int))
     mde_output = MDEOutput(torch.linspace(1, 2, shape[0] * shape[1]).reshape(shape), "depth")
@@ -219,7 +219,7 @@ def test_small_images(method, shape):
     assert (depth_m > 0).all()
 
 
-def test_uncertain_anchors_are_accepted(method):
+def test_method_uncertain_anchors_are_accepted(method):
     mde_output = from_array(*MAPS["depth"])
     plain = anchors_named("many")
     equal = sf.Anchors(plain.u, plain.v, plain.depth_m, 0.01 * plain.depth_m)

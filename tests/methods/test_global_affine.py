@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from scalefield import Anchors, InputError
 from scalefield.methods.global_affine import Global
-from scalefield.recovery import Fallback
+from scalefield.report import Fallback
 
 
 @pytest.mark.parametrize("kind", ["depth", "disparity"])
 @given(seed=st.integers(0, 2**32 - 1), n=st.integers(2, 40), sigma=st.booleans())
-def test_least_squares_is_numpys(relative, measure, kind, seed, n, sigma):
+def test_global_least_squares_is_numpys(relative, measure, kind, seed, n, sigma):
     mde_output = relative(kind=kind, seed=seed % 7)
     rng = np.random.default_rng(seed)
     mde_depth = mde_output.mde_depth.numpy()
@@ -33,7 +33,7 @@ def test_least_squares_is_numpys(relative, measure, kind, seed, n, sigma):
 
 @pytest.mark.parametrize("fit", ["least_squares", "ransac", "median_mad"])
 @pytest.mark.parametrize("space", ["depth", "disparity"])
-def test_an_affine_world_is_recovered_exactly(relative, measure, fit, space):
+def test_global_affine_world_is_recovered_exactly(relative, measure, fit, space):
     mde_output = relative(kind=space)
     world = 3 * mde_output.prediction + 0.5
     depth_m = world if space == "depth" else 1 / world
@@ -43,7 +43,7 @@ def test_an_affine_world_is_recovered_exactly(relative, measure, fit, space):
     assert recovery.report.fallbacks == ()
 
 
-def test_median_mad_matches_in_inverse_depth(relative, measure):
+def test_global_median_mad_matches_in_inverse_depth(relative, measure):
     mde_output = relative(kind="disparity")
     rng = np.random.default_rng(0)
     anchors = measure(rng.uniform(1, 9, mde_output.shape), 15)
@@ -75,7 +75,7 @@ def test_ransac_names_the_anchors_it_left_out(relative, measure):
     assert max(np.abs(recovery.report.residuals_log)) < 1e-4
 
 
-def test_fallbacks_are_said(relative):
+def test_global_fallbacks_are_said(relative):
     mde_output = relative()
     report = Global()(mde_output, Anchors([3], [4], [2.0])).report
     assert report.fallbacks == (Fallback("scale_only", "scale only: one anchor"),)
@@ -89,6 +89,6 @@ def test_fallbacks_are_said(relative):
     ],
 )
 @pytest.mark.usefixtures("as_users_run_it")
-def test_wrong_options(options, sentence):
+def test_global_wrong_options(options, sentence):
     with pytest.raises(InputError, match=sentence):
         Global(**options)

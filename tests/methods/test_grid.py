@@ -27,7 +27,7 @@ scales = st.floats(0.5, 3)
 
 @pytest.mark.parametrize("space", ["depth", "disparity"])
 @given(corners=st.tuples(st.tuples(scales, scales), st.tuples(scales, scales)))
-def test_a_bilinear_field_is_reproduced_exactly_without_ridge(relative, measure, space, corners):
+def test_grid_bilinear_field_is_reproduced_exactly_without_ridge(relative, measure, space, corners):
     mde_output = relative(kind=space)
     depth_m = scaled_world(mde_output, bilinear_field(corners, mde_output.shape), space)
     anchors = measure(depth_m.numpy(), 25)
@@ -37,7 +37,7 @@ def test_a_bilinear_field_is_reproduced_exactly_without_ridge(relative, measure,
 
 
 @given(st.tuples(st.tuples(scales, scales), st.tuples(scales, scales)), st.integers(4, 60))
-def test_the_ridge_costs_no_more_than_its_share(relative, measure, corners, n):
+def test_grid_ridge_costs_no_more_than_its_share(relative, measure, corners, n):
     """‖δ − δ_true‖ ≤ r / (r + σ_min²) ‖δ_true‖ with r the ridge and σ_min² of AᵀA."""
     mde_output = relative()
     field = bilinear_field(corners, mde_output.shape)
@@ -55,7 +55,9 @@ def test_the_ridge_costs_no_more_than_its_share(relative, measure, corners, n):
 
 @pytest.mark.parametrize("shape", [(2, 2), (3, 4), (6, 2)])
 @pytest.mark.parametrize("space", ["depth", "disparity"])
-def test_one_scale_is_reproduced_exactly_with_ridge_and_laplacian(relative, measure, shape, space):
+def test_grid_one_scale_is_reproduced_exactly_with_ridge_and_laplacian(
+    relative, measure, shape, space
+):
     mde_output = relative(kind=space)
     depth_m = scaled_world(mde_output, torch.tensor(2.5), space)
     method = Grid(rows=shape[0], columns=shape[1], space=space)
@@ -90,7 +92,7 @@ def test_a_finer_grid_minimises_its_stated_objective(relative, measure):
         assert objective(vertices + 1e-3 * step) > lowest
 
 
-def test_the_ladder(relative):
+def test_grid_ladder(relative):
     mde_output = relative((21, 21))
     few = Grid()(mde_output, Anchors([0, 20, 3], [0, 20, 7], [1.0, 2.0, 3.0]))
     assert [str(f) for f in few.report.fallbacks] == ["scale only: 3 anchors, fewer than 4"]
@@ -110,7 +112,7 @@ def test_the_ladder(relative):
     )
 
 
-def test_vertices_below_zero_are_held(relative):
+def test_grid_vertices_below_zero_are_held(relative):
     mde_output = type(relative())(torch.ones(11, 11).double(), "depth")
     # Scales fall steeply to the right: the line through them is below zero at the edge.
     u = np.array([0, 2, 4, 0, 2, 4])
@@ -132,6 +134,6 @@ def test_vertices_below_zero_are_held(relative):
         ({"space": "log"}, "space"),
     ],
 )
-def test_wrong_options(options, option):
+def test_grid_wrong_options(options, option):
     with pytest.raises(InputError, match=f"^{option} must be"):
         Grid(**options)

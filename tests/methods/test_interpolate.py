@@ -12,7 +12,7 @@ FORMS = {"log_depth": np.exp, "depth": lambda q: q, "disparity": lambda q: 1 / q
 
 
 @pytest.mark.parametrize("linear_in", FORMS)
-def test_a_plane_in_its_own_quantity_is_exact_inside_the_hull(relative, linear_in):
+def test_interpolate_plane_in_its_own_quantity_is_exact_inside_the_hull(relative, linear_in):
     mde_output = relative((20, 30))
     v, u = np.indices((20, 30))
     depth_m = FORMS[linear_in](1 + 0.03 * u + 0.05 * v)
@@ -27,7 +27,7 @@ def test_a_plane_in_its_own_quantity_is_exact_inside_the_hull(relative, linear_i
 
 @given(seed=st.integers(0, 10**6), n=st.integers(4, 120), lattice=st.sampled_from([1, 2, 5]))
 @settings(max_examples=30)
-def test_equals_a_search_for_the_triangle_of_every_pixel(seed, n, lattice):
+def test_interpolate_equals_a_search_for_the_triangle_of_every_pixel(seed, n, lattice):
     """Row by row it is what SciPy finds pixel by pixel; on a lattice many edges are level."""
     shape, rng = (41, 53), np.random.default_rng(seed)
     pixels = np.unique(rng.integers(0, [-(-s // lattice) for s in shape], (n, 2)), axis=0) * lattice
@@ -42,7 +42,7 @@ def test_equals_a_search_for_the_triangle_of_every_pixel(seed, n, lattice):
     assert np.isfinite(field).all()
 
 
-def test_the_nearest_anchor_outside_the_hull(relative):
+def test_interpolate_nearest_anchor_outside_the_hull(relative):
     mde_output = relative((20, 30))
     anchors = Anchors([10, 20, 10, 20], [5, 5, 15, 15], [1.0, 2.0, 3.0, 4.0])
     depth_m = Interpolate()(mde_output, anchors).depth_m
@@ -51,13 +51,13 @@ def test_the_nearest_anchor_outside_the_hull(relative):
 
 
 @pytest.mark.parametrize("other", [1, 2])
-def test_no_mde_is_looked_at(relative, other):
+def test_interpolate_no_mde_is_looked_at(relative, other):
     anchors = Anchors([1, 20, 10], [5, 5, 15], [1.0, 2.0, 3.0])
     first, second = (Interpolate()(relative(seed=s), anchors).depth_m for s in (0, other))
     torch.testing.assert_close(first, second)
 
 
-def test_the_ladder(relative):
+def test_interpolate_ladder(relative):
     mde_output = relative((7, 9))
     one = Interpolate()(mde_output, Anchors([4], [2], [3.0]))
     np.testing.assert_allclose(one.depth_m, 3, rtol=1e-6)
@@ -74,13 +74,13 @@ def test_the_ladder(relative):
     assert along.report.fallbacks == two.report.fallbacks
 
 
-def test_repeated_pixels_meet_in_the_middle(relative):
+def test_interpolate_repeated_pixels_meet_in_the_middle(relative):
     anchors = Anchors([4, 4], [2, 2], [2.0, 8.0])
     depth_m = Interpolate()(relative((7, 9)), anchors).depth_m
     np.testing.assert_allclose(depth_m, 4, rtol=1e-6)  # the mean of the logarithms
 
 
 @pytest.mark.usefixtures("as_users_run_it")
-def test_wrong_option():
+def test_interpolate_wrong_option():
     with pytest.raises(InputError, match=r"^linear_in must be one of log_depth, depth, disparity"):
         Interpolate(linear_in="space")

@@ -11,7 +11,7 @@ from scalefield.methods.knn import KNN
 @pytest.mark.parametrize("space", ["depth", "disparity"])
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 20), k=st.integers(1, 7))
 @settings(max_examples=20)
-def test_equals_a_slow_fit_at_every_pixel(relative, space, seed, n, k):
+def test_knn_equals_a_slow_fit_at_every_pixel(relative, space, seed, n, k):
     shape = (9, 12)
     mde_output = relative(shape, "disparity", seed % 5)
     x_map = mde_output.in_space(space).numpy()
@@ -57,6 +57,6 @@ def test_few_or_equal_anchors_give_a_scale_and_say_so(n):
 @pytest.mark.parametrize(
     ("options", "option"), [({"k": 0}, "k"), ({"k": 2.0}, "k"), ({"space": "log"}, "space")]
 )
-def test_wrong_options(options, option):
+def test_knn_wrong_options(options, option):
     with pytest.raises(InputError, match=f"^{option} must be"):
         KNN(**options)

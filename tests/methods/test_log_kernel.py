@@ -15,7 +15,7 @@ from scalefield.methods.log_kernel import LogKernel
     sigma=st.booleans(),
 )
 @settings(max_examples=40)
-def test_equals_a_slow_mean_in_logarithms(relative, measure, seed, n, bandwidth, sigma):
+def test_log_kernel_equals_a_slow_mean_in_logarithms(relative, measure, seed, n, bandwidth, sigma):
     """Against log-sum-exp at every pixel, however far from the anchors."""
     shape = (12, 15)
     mde_output = relative(shape, seed=seed % 5)
@@ -41,7 +41,7 @@ def test_equals_a_slow_mean_in_logarithms(relative, measure, seed, n, bandwidth,
     assert recovery.log_scale.max() <= y.max() + 1e-5
 
 
-def test_beyond_the_kernel_the_nearest_anchor_speaks(relative):
+def test_log_kernel_beyond_the_kernel_the_nearest_anchor_speaks(relative):
     mde_output = relative((5, 200))
     anchors = Anchors([10, 12, 190], [2, 2, 2], [2.0, 2.0, 9.0])
     recovery = LogKernel(bandwidth_px=1.0)(mde_output, anchors)
@@ -57,7 +57,7 @@ def test_beyond_the_kernel_the_nearest_anchor_speaks(relative):
     assert steps[105:].max() < 1e-5
 
 
-def test_a_constant_scale_is_exact(relative, measure):
+def test_log_kernel_constant_scale_is_exact(relative, measure):
     mde_output = relative(kind="disparity")
     depth_m = 7 * mde_output.mde_depth
     recovery = LogKernel()(mde_output, measure(depth_m.numpy(), 9))
@@ -65,6 +65,6 @@ def test_a_constant_scale_is_exact(relative, measure):
 
 
 @pytest.mark.usefixtures("as_users_run_it")
-def test_wrong_option():
+def test_log_kernel_wrong_option():
     with pytest.raises(InputError, match=r"^bandwidth_px must be above zero"):
         LogKernel(bandwidth_px=0.0)

@@ -17,7 +17,7 @@ def ramp(relative, n: int = 40):
 
 
 @pytest.mark.parametrize("edges", ["quantile", "equal_width", (2.0, 4.0)])
-def test_each_interval_has_its_own_line(relative, edges):
+def test_piecewise_each_interval_has_its_own_line(relative, edges):
     mde_output = ramp(relative)
     x = mde_output.prediction
     u = np.arange(40)
@@ -33,7 +33,7 @@ def test_each_interval_has_its_own_line(relative, edges):
     assert recovery.report.fallbacks == ()
 
 
-def test_a_poor_interval_joins_its_poorer_neighbour(relative):
+def test_piecewise_poor_interval_joins_its_poorer_neighbour(relative):
     mde_output = ramp(relative)
     # Columns below and from 20: intervals of 4, 2 and 6 anchors; the middle one joins the first.
     u = np.array([0, 3, 6, 9, 12, 14, 20, 24, 28, 32, 36, 39])
@@ -49,7 +49,7 @@ def test_a_poor_interval_joins_its_poorer_neighbour(relative):
 
 
 @pytest.mark.parametrize("flaw", ["falling", "flat"])
-def test_intervals_without_a_rising_line_join(relative, flaw):
+def test_piecewise_intervals_without_a_rising_line_join(relative, flaw):
     mde_output = ramp(relative)
     u = np.array([0, 4, 8, 12]) if flaw == "falling" else np.array([5, 5, 5, 5])
     u = np.concatenate([u, [20, 25, 30, 35, 38]])
@@ -62,7 +62,7 @@ def test_intervals_without_a_rising_line_join(relative, flaw):
 
 
 @given(st.integers(0, 10**6), st.lists(st.floats(0.5, 3), max_size=4, unique=True))
-def test_whatever_the_data_at_most_k_rising_lines(relative, measure, seed, edges):
+def test_fit_bins_whatever_the_data_at_most_k_rising_lines(relative, measure, seed, edges):
     mde_output = relative(seed=seed % 11)
     rng = np.random.default_rng(seed)
     anchors = measure(rng.uniform(1, 9, mde_output.shape), 15, seed)
@@ -76,7 +76,7 @@ def test_whatever_the_data_at_most_k_rising_lines(relative, measure, seed, edges
 
 
 @pytest.mark.parametrize("kind", ["depth", "disparity"])
-def test_continuous_recovers_two_segments(relative, kind):
+def test_piecewise_continuous_recovers_two_segments(relative, kind):
     mde_output = ramp(relative, 101)
     mde_output = type(mde_output)(mde_output.prediction, kind)
     x = mde_output.prediction
@@ -92,7 +92,7 @@ def test_continuous_recovers_two_segments(relative, kind):
 
 @settings(max_examples=40)
 @given(st.integers(0, 10**6), st.floats(0.3, 0.7))
-def test_continuous_beats_one_line_and_joins_up(relative, measure, seed, place):
+def test_piecewise_continuous_beats_one_line_and_joins_up(relative, measure, seed, place):
     mde_output = relative(seed=seed % 11)
     x = mde_output.prediction
     b = float(x.quantile(place))
@@ -109,7 +109,7 @@ def test_continuous_beats_one_line_and_joins_up(relative, measure, seed, place):
     assert (rises <= 10 * values.diff() + 1e-5).all()
 
 
-def test_continuous_ladder(relative):
+def test_piecewise_continuous_ladder(relative):
     mde_output = ramp(relative)
     method = Piecewise(variant="continuous")
     assert method.space == "disparity"
@@ -134,6 +134,6 @@ def test_continuous_ladder(relative):
     ],
 )
 @pytest.mark.usefixtures("as_users_run_it")
-def test_wrong_options(options, option):
+def test_piecewise_wrong_options(options, option):
     with pytest.raises(InputError, match=f"^{option} must be"):
         Piecewise(**options)

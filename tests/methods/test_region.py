@@ -40,7 +40,7 @@ def test_a_per_region_affine_world_is_reproduced_exactly(relative, measure, spac
     assert recovery.report.fallbacks == ()
 
 
-def test_tilted_regions_are_reproduced_up_to_the_ridge(relative, measure):
+def test_region_tilted_regions_are_reproduced_up_to_the_ridge(relative, measure):
     mde_output = relative(SHAPE)
     labels = quarters()
     v, u = (torch.linspace(-1, 1, n).double() for n in SHAPE)
@@ -66,7 +66,7 @@ def test_fit_plane_minimises_its_objective(relative, measure):
     np.testing.assert_allclose(plane, wanted, rtol=1e-8)
 
 
-def test_labels_split_into_connected_parts(relative, measure):
+def test_region_labels_split_into_connected_parts(relative, measure):
     """Two walls of one label at different scales are two regions."""
     mde_output = relative(SHAPE)
     labels = np.zeros(SHAPE, dtype=np.uint8)
@@ -151,7 +151,7 @@ class TestLadder:
 
 
 @pytest.mark.parametrize("n", [1, 4, 60])
-def test_superpixels_need_neither_labels_nor_an_image(relative, measure, n):
+def test_region_superpixels_need_neither_labels_nor_an_image(relative, measure, n):
     mde_output = relative(SHAPE)
     depth_m = 2 * mde_output.prediction
     recovery = Region(superpixels=12)(mde_output, measure(depth_m.numpy(), n))
@@ -168,12 +168,12 @@ def test_superpixels_need_neither_labels_nor_an_image(relative, measure, n):
         ({"space": "log"}, "space"),
     ],
 )
-def test_wrong_options(options, option):
+def test_region_wrong_options(options, option):
     with pytest.raises(InputError, match=f"^{option} must be"):
         Region(**options)
 
 
 @pytest.mark.parametrize("labels", [np.zeros((3, 3), int), np.zeros(SHAPE)])
-def test_wrong_labels(relative, labels):
+def test_region_wrong_labels(relative, labels):
     with pytest.raises(InputError, match=r"labels must be whole numbers of the map's shape \(30,"):
         Region(labels=labels)(relative(SHAPE), Anchors([1], [1], [1.0]))

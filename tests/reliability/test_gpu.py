@@ -6,6 +6,8 @@ import os
 import numpy as np
 import pytest
 import torch
+from scalefield.stream import Stream
+from scalefield.suggestion import suggest_from
 
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
@@ -14,8 +16,6 @@ from scalefield.mde.output import MDEOutput
 from scalefield.methods import METHODS
 from scalefield.methods.field import Field
 from scalefield.recovery import Recovery
-from scalefield.stream import Stream
-from scalefield.suggestion import suggest_from
 
 DEVICE = os.environ.get("SCALEFIELD_DEVICE", "cuda")
 """The device that is held against the processor."""
@@ -58,7 +58,7 @@ def differ(a: Recovery, b: Recovery) -> float:
 @pytest.mark.parametrize("kind", ["depth", "disparity"])
 @pytest.mark.parametrize("n", [1, 12, 300])
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_gives_the_same(name: str, n: int, kind: str) -> None:
+def test_gpu_every_method_gives_the_same(name: str, n: int, kind: str) -> None:
     method = METHODS[name](**({"superpixels": 20} if name == "region" else {}))
     there, here = (recover_from(output(d, kind), anchors(n), method) for d in (DEVICE, "cpu"))
     assert differ(there, here) < TOLERANCE.get(name, 1e-4)
@@ -85,7 +85,7 @@ def test_nearly_the_same_anchors_are_rejected_of_very_many() -> None:
     assert len(there ^ here) < 0.05 * len(here)
 
 
-def test_so_do_its_explanations() -> None:
+def test_gpu_so_do_its_explanations() -> None:
     there, here = (Field().decompose(output(d), anchors(40)) for d in (DEVICE, "cpu"))
     for name, part in here.parts.items():
         torch.testing.assert_close(there.parts[name].cpu(), part.cpu(), rtol=0, atol=2e-3)
@@ -102,13 +102,13 @@ def test_so_does_a_stream() -> None:
         assert differ(there, here) < TOLERANCE["field"]
 
 
-def test_so_does_the_estimator() -> None:
+def test_gpu_so_does_the_estimator() -> None:
     image = output("cpu").image.numpy()
     there, here = (load_lite(device=d)(image).mde_depth.cpu() for d in (DEVICE, "cpu"))
     assert (there / here).log().abs().max() < 0.02  # convolutions in TF32, where allowed
 
 
-def test_the_result_stays_on_the_device() -> None:
+def test_gpu_result_stays_on_the_device() -> None:
     made = Field()(output(DEVICE), anchors(12))
     fields = {f.name: getattr(made, f.name) for f in dataclasses.fields(made)}
     for name, value in fields.items():

@@ -38,7 +38,9 @@ def check_whole(name: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("command", MOMENTS)
-def test_killed_at_any_moment_and_run_again(command, world, in_child, killer, tmp_path):
+def test_interruption_killed_at_any_moment_and_run_again(
+    command, world, in_child, killer, tmp_path
+):
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
     watch = killer(undisturbed)
     ended = in_child(lambda: world.run(command, undisturbed / "out"), watch)

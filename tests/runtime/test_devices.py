@@ -26,25 +26,25 @@ def test_one_thread_is_for_the_block_alone():
     assert torch.get_num_threads() == 2
 
 
-def test_a_block_that_fails_puts_it_back():
+def test_one_thread_block_that_fails_puts_it_back():
     with pytest.raises(RuntimeError), one_thread():
         torch.linalg.cholesky(-torch.eye(2))
     assert torch.get_num_threads() == 2
 
 
-def test_blocks_that_overlap_leave_what_they_found():
+def test_one_thread_blocks_that_overlap_leave_what_they_found():
     """The second begins before the first has ended, and ends after it."""
     both, first_left = Barrier(2), Barrier(2)
 
     def first() -> None:
         with one_thread():
-            both.wait(10)
-        first_left.wait(10)
+            both.wait(600)
+        first_left.wait(600)
 
     def second() -> None:
         with one_thread():
-            both.wait(10)
-            first_left.wait(10)
+            both.wait(600)
+            first_left.wait(600)
 
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(first), pool.submit(second)]:

@@ -52,7 +52,9 @@ class Interrupted:
 
 
 @pytest.mark.parametrize(("name", "code"), SIGNALS)
-def test_a_command_that_is_told_to_stop_leaves_nothing(tmp_path, monkeypatch, capsys, name, code):
+def test_graceful_shutdown_command_that_is_told_to_stop_leaves_nothing(
+    tmp_path, monkeypatch, capsys, name, code
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(COMMANDS, "interrupted", Interrupted)
     if name == "SIGINT":
@@ -113,7 +115,7 @@ SWALLOWED = [
 
 @pytest.mark.parametrize("swallow", SWALLOWED)
 @pytest.mark.parametrize(("name", "code"), SIGNALS)
-def test_a_request_that_is_swallowed_still_ends_the_command(
+def test_graceful_shutdown_request_that_is_swallowed_still_ends_the_command(
     monkeypatch, capfd, tmp_path, swallow, name, code
 ):
     @dataclass(frozen=True)
@@ -135,7 +137,7 @@ def test_a_request_that_is_swallowed_still_ends_the_command(
     assert not list(tmp_path.iterdir())
 
 
-def test_leaving_is_not_disturbed_by_a_request_that_is_repeated():
+def test_graceful_shutdown_leaving_is_not_disturbed_by_a_request_that_is_repeated():
     left = []
 
     def leave() -> None:
@@ -151,7 +153,7 @@ def test_leaving_is_not_disturbed_by_a_request_that_is_repeated():
     assert left
 
 
-def test_an_alarm_that_somebody_else_has_set_is_set_again():
+def test_graceful_shutdown_alarm_that_somebody_else_has_set_is_set_again():
     before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_REAL, 100, 7)
     try:
@@ -164,7 +166,7 @@ def test_an_alarm_that_somebody_else_has_set_is_set_again():
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_server_ends_well_by_hand_and_not_otherwise():
+def test_graceful_shutdown_server_ends_well_by_hand_and_not_otherwise():
     with graceful_shutdown(), until_interrupted():
         called_back("SIGINT")
         time.sleep(60)
@@ -217,7 +219,7 @@ def interrupted_at(line: int, out: Path) -> tuple[int, dict[str, bytes]]:
     return at.lines, {p.name: p.read_bytes() for p in out.iterdir()}
 
 
-def test_at_any_line_of_the_door_all_files_are_old_or_all_are_new(tmp_path):
+def test_graceful_shutdown_at_any_line_of_the_door_all_files_are_old_or_all_are_new(tmp_path):
     lines, whole = interrupted_at(-1, tmp_path / "whole" / "out")
     assert whole == NEW
     assert lines > 100
@@ -257,7 +259,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_group_that_is_told_to_stop_leaves_no_folder_of_its_workers(tmp_path):
+def test_graceful_shutdown_group_that_is_told_to_stop_leaves_no_folder_of_its_workers(tmp_path):
     """As `timeout`, a job's scheduler and systemd tell it: every process of it."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT)

@@ -35,9 +35,9 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path):
         assert parent.stdout.read() == ""  # ends when the last process does that holds it
 
 
-def test_what_has_not_begun_is_forgotten_when_the_block_is_left():
+def test_worker_pool_what_has_not_begun_is_forgotten_when_the_block_is_left():
     with suppress(KeyboardInterrupt), worker_pool(1, int) as pool:
         pool.submit(int).result()
-        waiting = [pool.submit(time.sleep, 0.05) for _ in range(400)]
+        waiting = [pool.submit(time.sleep, 0.5) for _ in range(400)]
         raise KeyboardInterrupt
-    assert sum(future.cancelled() for future in waiting) > 300
+    assert sum(future.cancelled() for future in waiting) > 200  # a margin of 100 s

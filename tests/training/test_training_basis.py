@@ -110,6 +110,61 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, undisturbed):
         assert (tmp_path / name).read_bytes() == (undisturbed / name).read_bytes(), name
 
 
+def test_a_run_goes_on_from_within_an_epoch(tmp_path, frames, monkeypatch):
+    from scalefield.training import basis
+
+    config = BasisTraining(k=4, epochs=2, batch=2, anchors=(5, 15))
+    data = frames["train"], frames["val"]
+    options = {"device": "cpu", "show_progress": False, "checkpoint_every": 2}
+    train_basis(config, *data, tmp_path / "whole", **options)
+    real = basis.learn
+
+    def cut(*args, **kwargs):
+        if args[4] == 9:  # the fourth step of the second epoch; the last checkpoint was at eight
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(basis, "learn", cut)
+        with pytest.raises(KeyboardInterrupt):
+            train_basis(config, *data, tmp_path / "cut", **options)
+    steps = []
+    monkeypatch.setattr(basis, "learn", lambda *a, **k: steps.append(a[4]) or real(*a, **k))
+    train_basis(config, *data, tmp_path / "cut", **options)
+    assert steps == [8, 9, 10, 11]
+    for name in ("model/model.safetensors", "checkpoint.safetensors", "metrics.jsonl"):
+        one, other = ((tmp_path / run / name).read_bytes() for run in ("whole", "cut"))
+        assert one == other, name
+
+
+def test_anchors_of_the_protocol_are_the_same_in_every_step(frames):
+    config = paper_preset(4, "low")
+    one, other = (training_batch(frames["train"][:3], config, step) for step in (0, 7))
+    assert torch.equal(one.anchor_positions, other.anchor_positions)
+    assert torch.equal(one.pixel_positions, other.pixel_positions)
+    with pytest.raises(InputError, match="prepared without the anchors of the regime high"):
+        training_batch(frames["train"][:1], paper_preset(4, "high"), 0)
+
+
+def test_uniform_counts_reach_both_ends(frames):
+    from scalefield.training.basis import draw_count
+
+    config = BasisTraining(anchors=(3, 6), counts="uniform")
+    rng = np.random.default_rng(0)
+    found = np.bincount([draw_count(config, rng) for _ in range(400)], minlength=7)[3:]
+    assert found.min() > 70
+
+
+def test_without_an_average_the_last_weights_are_saved(tmp_path, frames):
+    config = BasisTraining(k=4, epochs=1, batch=4, ema=0.0)
+    train_basis(config, *frames.values(), tmp_path, device="cpu", show_progress=False)
+    from safetensors.torch import load_file
+
+    state = load_file(tmp_path / "checkpoint.safetensors")
+    for name in [k for k in state if k.startswith("model/")]:
+        assert torch.equal(state[name], state[name.replace("model/", "ema/", 1)])
+
+
 def test_two_processes_train_as_one(tmp_path, undisturbed):
     finish(run_world(tmp_path, 4, processes=2))
     read = [
@@ -139,8 +194,8 @@ def test_every_frame_comes_once_an_epoch_in_batches_of_one_bucket(frames):
 
 
 def test_a_frame_s_draw_does_not_depend_on_its_company(frames):
-    alone, _ = training_batch(frames["train"][:1], CONFIG, 7)
-    among, _ = training_batch(frames["train"][:4], CONFIG, 7)
+    alone = training_batch(frames["train"][:1], CONFIG, 7)
+    among = training_batch(frames["train"][:4], CONFIG, 7)
     n = alone.y.shape[1]
     torch.testing.assert_close(alone.y[0], among.y[0, :n])
     assert float(among.anchor_weights[0, n:].sum()) == 0

@@ -1,8 +1,11 @@
 import io
+import shutil
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from scalefield.web.app import create_app
+from scalefield.web.protocol import GuardedProtocol
 from scalefield.web.sessions import Session
 
 BASE = "http://127.0.0.1:8008"
@@ -84,9 +88,89 @@ def address() -> Iterator[str]:
     """The server on a real socket, with the address of its page."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(), log_level="error"))
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(), http=GuardedProtocol, log_level="critical")
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     server.should_exit = True
     thread.join(timeout=10)
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+FLAGS = [
+    "--no-sandbox",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--use-gl=angle",
+    "--use-angle=swiftshader",  # WebGL without a graphics card
+    "--enable-unsafe-swiftshader",
+]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("no chromium is installed")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser, address: str) -> Iterator[Callable]:
+    """Opens the page in a new context, or in a given one; afterwards nothing may have been said on
+    the console, not even by the CSP."""
+    complaints: list[str] = []
+    contexts = []
+
+    def make(
+        sample: bool = True, width: int = 1280, height: int = 800, context=None, **options: object
+    ):
+        if context is None:
+            context = browser.new_context(viewport={"width": width, "height": height}, **options)
+            contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(120_000)
+        page.on("pageerror", lambda e: complaints.append(str(e)))
+        page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
+        page.goto(address)
+        page.wait_for_selector("body[data-ready]")
+        if sample:
+            page.click("#sample")
+            page.wait_for_selector("body[data-screen=work]")
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    # A refused request is a red line in Chromium's console; that is the test's wish.
+    meant = (
+        "400 (Bad Request)",
+        "404 (Not Found)",
+        "ERR_CONNECTION",
+        "ERR_FAILED",
+        "501 (",
+        "500 (",
+    )
+    assert [c for c in complaints if not any(word in c for word in meant)] == []
+
+
+@pytest.fixture(scope="session")
+def node_modules() -> Path:
+    """The folder with the npm packages that only tests use, installed where npm can."""
+    folder = Path(__file__).parent / "js"
+    if not shutil.which("node") or not shutil.which("npm"):
+        pytest.skip("node and npm are not installed")
+    if not (folder / "node_modules" / "typescript").is_dir():
+        command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"]
+        done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"npm could not install the packages of {folder}: {done.stderr[-200:]}")
+    return folder / "node_modules"

@@ -1,4 +1,3 @@
-import asyncio
 import io
 import re
 import sys
@@ -13,7 +12,6 @@ from scalefield import samples
 from scalefield.defaults import METHOD_NAME
 from scalefield.methods import METHODS
 from scalefield.web.app import create_app
-from scalefield.web.pool import Busy, Pool
 from scalefield.web.server import STATIC, plain_name
 from scalefield.web.uploads import Limits
 from scalefield.web.wire import unpack
@@ -28,8 +26,8 @@ def test_the_page_obeys_its_own_policy_and_needs_no_network(client: TestClient) 
         assert not re.search(pattern, page.text), pattern
     for path in re.findall(r'(?:src|href)="(/[^"]+)"', page.text):
         assert client.get(path).status_code == 200, path
-    for script in STATIC.glob("*.js"):
-        text = script.read_text()
+    for script in STATIC.glob("**/*.js"):
+        text = re.sub(r"^\s*//.*", "", script.read_text(), flags=re.M)
         assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", text), script.name
         assert "innerHTML" not in text  # file names come from strangers
         assert "eval(" not in text
@@ -44,14 +42,17 @@ def test_every_control_has_a_name_and_every_script_its_elements(client: TestClie
     for script in STATIC.glob("*.js"):
         for wanted in re.findall(r'\$\("([^"]+)"\)', script.read_text()):
             assert wanted in ids, f"{script.name} wants #{wanted}"
-    for wanted in re.findall(r'(?:for|aria-labelledby|aria-describedby)="([^"]+)"', page):
+    named = r'(?:for|aria-labelledby|aria-describedby|aria-controls)="([^"]+)"'
+    for wanted in re.findall(named, page):
         assert wanted in ids
 
 
 def test_info_names_what_there_is(client: TestClient) -> None:
     info = client.get("/api").json()
     assert [m["name"] for m in info["methods"]] == list(METHODS)
-    assert all(m["about"] for m in info["methods"])
+    for method in info["methods"]:
+        assert method["about"].endswith(".")
+        assert method["title"] != method["name"]
     assert info["method"] in METHODS
     assert info["samples"] == list(samples.SAMPLES)
     assert np.array(info["colours"]["near_to_far"]).shape == (256, 3)
@@ -108,7 +109,7 @@ def test_a_photo_becomes_metres(client: TestClient, wait, png) -> None:
     assert client.delete(f"/api/sessions/{session['id']}").status_code == 204
     gone = client.get(f"/api/sessions/{session['id']}")
     assert gone.status_code == 404
-    assert "load the photograph again" in gone.json()["error"]
+    assert gone.json()["code"] == "session_gone"
 
 
 def test_the_maps_of_the_room(client: TestClient, room: dict) -> None:
@@ -146,7 +147,7 @@ def test_a_depth_file_takes_the_estimators_place(client: TestClient, wait, png, 
     answer = client.post(f"/api/sessions/{session['id']}/measure", json=edit).json()
     assert answer["depth_m"] == [pytest.approx(8.0, rel=1e-5)]
     for query, body, words in (
-        ("name=mine.npy", npy(disparity), "kind must be said"),
+        ("name=mine.npy", npy(disparity), "kind is required"),
         ("name=mine.npy&kind=depth", npy(disparity[:20]), "resize=True"),
         ("name=mine.npy&kind=depth&resize=1", npy(disparity), "resize is true or false, found '1'"),
         ("name=mine.txt&kind=depth", b"1 2", "read from .npy"),
@@ -165,7 +166,7 @@ def test_a_depth_file_takes_the_estimators_place(client: TestClient, wait, png, 
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "no image"), (b"hello", "no image"), (b"\x89PNG\r\n\x1a\n", "image")],
+    [(b"", "not an image"), (b"hello", "not an image"), (b"\x89PNG\r\n\x1a\n", "image")],
 )
 def test_bad_photos_are_refused_in_a_sentence(
     client: TestClient, content: bytes, words: str
@@ -237,6 +238,19 @@ def test_limits_hold(wait, png) -> None:
         assert client.app.state.server.bodies.held == 0
 
 
+def test_memory_for_work_is_made_free_or_refused(wait, png) -> None:
+    pixels = 60 * 40
+    limits = Limits(session_bytes=pixels * 200, work_bytes_per_pixel=100)
+    with TestClient(create_app(limits), base_url="http://127.0.0.1:8008") as client:
+        sessions = client.app.state.server.sessions
+        for _ in range(4):
+            wait(client, client.post("/api/sessions", content=png(60, 40)[1]).json())
+        assert sessions.nbytes + 100 * pixels <= limits.session_bytes or len(sessions) == 1
+        refused = client.post("/api/sessions", content=png(120, 80)[1])
+        assert refused.status_code == 400
+        assert "more --max-memory-gb" in refused.json()["error"]
+
+
 def test_too_much_work_at_once_is_refused(png) -> None:
     limits = Limits(waiting_jobs=0)
     with TestClient(create_app(limits), base_url="http://127.0.0.1:8008") as client:
@@ -292,16 +306,25 @@ def test_files_come_home(client: TestClient, room: dict, tmp_path) -> None:
     (tmp_path / "depth.npz").write_bytes(fetch("depth.npz").content)
     maps = read_npz(tmp_path / "depth.npz", required=("depth_m", "log_scale", "weights"))
     np.testing.assert_array_equal(maps["depth_m"], expected.depth_m)
+    thinned = fetch("cloud.ply", fov_deg=60, max_points=1000).content
+    (tmp_path / "thin.ply").write_bytes(thinned)
+    thin = read_points(tmp_path / "thin.ply")
+    assert 300 < len(thin) <= 1000
+    assert fetch("cloud.glb", fov_deg=60, max_points=1000).content[:4] == b"glTF"
     (tmp_path / "cloud.ply").write_bytes(fetch("cloud.ply", fov_deg=60).content)
     points = read_points(tmp_path / "cloud.ply")
     assert 0.9 * expected.depth_m.size < len(points) <= expected.depth_m.size
     assert points[:, 2].max() == pytest.approx(expected.depth_m.max(), rel=1e-3)
+    # The thinned points are points of the whole cloud.
+    nearest = np.abs(points[:, None] - thin[None, ::97]).sum(axis=2).min(axis=0)
+    assert nearest.max() < 1e-3
     for name, more, words in (
         ("cloud.ply", {}, "fov_deg"),
         ("cloud.ply", {"fov_deg": 190}, "between 0 and 180"),
         ("cloud.ply", {"fov_deg": -5}, "between 0 and 180 degrees, found -5"),
         ("cloud.ply", {"fov_deg": "60"}, "fov_deg must be a number"),
         ("depth.png", {"fov_deg": True}, "fov_deg must be a number"),
+        ("cloud.ply", {"fov_deg": 60, "max_points": 0}, "max_points must be 1 or more"),
         ("cloud.ply", {"fov_deg": 10**400}, "between 0 and 180"),
         ("../secret", {}, None),
         ("shell.sh", {}, "no file"),
@@ -352,18 +375,42 @@ def npy():
     return make
 
 
-def test_room_is_taken_when_asked_for_and_given_back() -> None:
-    """Not only when the work begins: what was promised must not find the server busy later."""
+def test_a_depth_file_of_several_arrays_offers_them(client: TestClient, wait, png) -> None:
+    session = wait(client, client.post("/api/sessions", content=png(60, 40)[1]).json())
+    buffer = io.BytesIO()
+    np.savez(buffer, depth=np.linspace(1, 4, 2400).reshape(40, 60), mask=np.ones((40, 60)))
+    url = f"/api/sessions/{session['id']}/depth?name=two.npz&kind=depth"
+    refused = client.put(url, content=buffer.getvalue())
+    assert refused.status_code == 400
+    assert (refused.json()["code"], refused.json()["choices"]) == (
+        "choose_array",
+        ["depth", "mask"],
+    )
+    taken = client.put(f"{url}&key=depth", content=buffer.getvalue())
+    assert wait(client, taken.json())["relative_depth"] == "two.npz"
+    edit = {"anchors": [{"u": 1, "v": 1, "depth_m": 2.0}]}
+    lines = client.post(f"/api/sessions/{session['id']}/files/recover.py", json=edit).text
+    assert "key='depth'" in lines
 
-    async def ask() -> None:
-        pool = Pool(1, 1)
-        first, second = pool.run(lambda: 1), pool.run(lambda: 1 // 0)
-        with pytest.raises(Busy):
-            pool.run(lambda: 3)
-        assert await first == 1
-        with pytest.raises(ZeroDivisionError):
-            await second
-        assert await pool.run(lambda: 4) == 4
-        assert pool.room == 2
 
-    asyncio.run(ask())
+def test_measure_gives_the_deviation_where_the_method_has_one(client: TestClient, room) -> None:
+    body = {"anchors": room["anchors"], "points": [{"u": 300, "v": 155}, {"u": 630, "v": 350}]}
+    near, far = client.post(f"/api/sessions/{room['id']}/measure", json=body).json()["std_log"]
+    assert 0 < near < far
+    body["method"] = "interpolate"
+    assert "std_log" not in client.post(f"/api/sessions/{room['id']}/measure", json=body).json()
+
+
+def test_the_photo_of_a_sample_can_be_fetched(client: TestClient) -> None:
+    photo = client.get("/api/samples/room/photo")
+    assert photo.content == samples.load("room").image_path.read_bytes()
+    assert client.get("/api/samples/palace/photo").status_code == 400
+
+
+def test_every_refusal_has_a_code(client: TestClient, room) -> None:
+    for method, path, code in (
+        ("GET", "/api/sessions/none", "session_gone"),
+        ("POST", "/api/samples/palace", "input"),
+        ("GET", "/nothing", "http_404"),
+    ):
+        assert client.request(method, path).json()["code"] == code

@@ -151,7 +151,17 @@ def test_few_anchors_blame_nobody_and_many_are_not_listed(session) -> None:
         ({"anchors": [{"u": 1, "v": 2}]}, "anchor #0: depth_m"),
         ({"anchors": [{"u": True, "v": 2, "depth_m": 1}]}, "anchor #0: u"),
         ({"anchors": [3]}, "anchor #0: an object with u, v, depth_m is wanted"),
-        ({"anchors": [{"u": 1, "v": 2, "depth_m": 3, "sigma_m": 1}]}, "'sigma_m' is not heard"),
+        ({"anchors": [{"u": 1, "v": 2, "depth_m": 3, "sigma": 1}]}, "'sigma' is not read here"),
+        (
+            {
+                "anchors": [
+                    {"u": 1, "v": 2, "depth_m": 3},
+                    {"u": 1, "v": 2, "depth_m": 3, "sigma_m": 1},
+                ]
+            },
+            "anchor #1: 'sigma_m' is not read",
+        ),
+        ({"anchors": [], "size": "tiny"}, "size is"),
         ({"anchors": [{"u": 1, "v": 2, "depth_m": -1}]}, "above zero"),
         ({"anchors": [], "method": "magic"}, "no method 'magic'"),
         ({"anchors": [], "method": ["basis"]}, "no method"),
@@ -170,7 +180,7 @@ def test_bad_edits_get_a_sentence(body: object, words: str) -> None:
         ([{"u": 1, "v": 1}] * 5001, "5001 points, and this server takes at most 5000$"),
         ([3], "^point #0: an object with u, v is wanted$"),
         ([{"u": 1, "v": 1}, {"u": 1}], "^point #1: v must be a number$"),
-        ([{"u": 1, "v": 1, "depth_m": 2}], "^point #0: 'depth_m' is not heard here; give u, v$"),
+        ([{"u": 1, "v": 1, "depth_m": 2}], "^point #0: 'depth_m' is not read here; give u, v$"),
         ([{"u": 10**400, "v": 1}], "^point column u must be numbers"),
         ([{"u": 80, "v": 1}], "^1 of 1 points lie outside .* #0 at u=80, v=1$"),
     ],
@@ -195,3 +205,23 @@ def test_every_method_may_be_asked_for_by_name_only() -> None:
         edit = parse_edit({"anchors": anchors, "method": method, "generator": "/etc"}, LIMITS)
         assert edit.method == method
         assert edit.anchors.v.tolist() == [2.5]
+
+
+def test_anchors_may_carry_sigma_m() -> None:
+    rows = [{"u": 1, "v": 2, "depth_m": 3, "sigma_m": 0.1}]
+    assert parse_edit({"anchors": rows}, LIMITS).anchors.sigma_m.tolist() == [0.1]
+
+
+@pytest.mark.parametrize("method", ["knn", "lwlr", "median"])
+def test_a_slow_method_is_near_its_result_at_display_size(session, method: str) -> None:
+    anchors = some_anchors(session, 9)
+    full, small = (apply_edit(session, Edit(anchors, method, size)) for size in ("full", "display"))
+    assert (full[0]["size"], small[0]["size"]) == ("full", "display")
+    difference = np.abs(full[1]["log_scale"] - small[1]["log_scale"])
+    assert np.median(difference) < 0.02
+
+
+def test_display_size_of_a_small_photo_is_its_full_size(prepared) -> None:
+    session = prepared(64, 48)
+    header, _ = apply_edit(session, Edit(some_anchors(session, 3), "knn", "display"))
+    assert header["size"] == "full"

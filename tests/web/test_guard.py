@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from scalefield.web import guard
+from scalefield.web.app import create_app
 from scalefield.web.guard import LOCAL_HOSTS, Bodies, Guard, host_name
 
 
@@ -117,3 +118,59 @@ def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(HTTPException, match="408"):
         read(bodies, request_of([b"abc", None]), 100)
     assert bodies.held == 0
+
+
+def navigation(**changes: str) -> dict:
+    return {
+        "host": "127.0.0.1:8008",
+        "sec-fetch-site": "cross-site",
+        "sec-fetch-mode": "navigate",
+        "sec-fetch-dest": "document",
+        **changes,
+    }
+
+
+def test_a_link_on_another_page_opens_this_one_and_nothing_else(client: TestClient) -> None:
+    assert client.get("/", headers=navigation()).status_code == 200
+    for path, headers in (
+        ("/api", navigation()),
+        ("/static/app.js", navigation()),
+        ("/", navigation(**{"sec-fetch-mode": "cors"})),
+        ("/", navigation(**{"sec-fetch-dest": "iframe"})),
+        ("/", navigation(host="evil.example")),
+    ):
+        assert client.get(path, headers=headers).status_code == 403, (path, headers)
+    assert client.post("/api/samples/room", headers=navigation()).status_code == 403
+
+
+def test_a_token_is_asked_for_and_taken_from_the_address() -> None:
+    app = create_app(token="sesame")
+    with TestClient(app, base_url="http://127.0.0.1:8008") as client:
+        for path in ("/", "/api", "/static/app.js", "/?token=wrong", "/api?token=sesame"):
+            refused = client.get(path)
+            assert refused.status_code == 401, path
+            assert "token" in refused.json()["error"]
+            assert "content-security-policy" in refused.headers
+        bearer = {"authorization": "Bearer sesame"}
+        assert client.get("/api", headers=bearer).status_code == 200
+        redirected = client.get("/?token=sesame", follow_redirects=False)
+        assert (redirected.status_code, redirected.headers["location"]) == (303, "/")
+        assert "HttpOnly" in redirected.headers["set-cookie"]
+        assert client.get("/api").status_code == 200  # by the cookie
+        client.cookies.set("scalefield_token", "wrong")
+        client.cookies.delete("scalefield_token", domain="127.0.0.1", path="/")
+
+
+def test_an_unforeseen_error_has_the_headers_and_a_sentence(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr("scalefield.web.server.document", fail)
+    answer = client.get("/openapi.json")
+    assert answer.status_code == 500
+    assert answer.json()["code"] == "failed"
+    assert "secret" not in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert answer.headers["x-content-type-options"] == "nosniff"

@@ -2,13 +2,15 @@
 
 import asyncio
 import socket
-import time
+import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from scalefield.errors import one_line
+from scalefield.web.protocol import GuardedProtocol
 from scalefield.web.wire import unpack
 
 EDITS = 200
@@ -53,21 +55,77 @@ def test_two_hundred_edits_at_once(address: str, session: dict) -> None:
 
 
 @pytest.mark.parametrize(("method", "most_bytes"), [("basis", 90_000), ("field", 800_000)])
-def test_an_edit_is_a_matter_of_milliseconds(
+def test_the_answer_to_an_edit_is_small(
     address: str, session: dict, method: str, most_bytes: int
 ) -> None:
-    took = []
     with httpx.Client(base_url=address) as client:
-        for i in range(15):
-            moved = [{**a, "u": a["u"] + i} for a in session["anchors"]]
-            start = time.perf_counter()
-            edit = {"anchors": moved, "method": method}
-            answer = client.post(f"/api/sessions/{session['id']}/recover", json=edit)
-            took.append(time.perf_counter() - start)
-            assert answer.status_code == 200
-            assert len(answer.content) < most_bytes
-    # A fifth of this on an idle machine; tests share theirs.
-    assert sorted(took)[len(took) // 2] < 0.25
+        edit = {"anchors": session["anchors"], "method": method}
+        answer = client.post(f"/api/sessions/{session['id']}/recover", json=edit)
+        assert len(answer.content) < most_bytes
+
+
+def test_half_open_headers_are_given_up(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setattr(GuardedProtocol, "header_seconds", 0.2)
+    place = urlsplit(address)
+    whole = f"GET /api HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode()
+    for beginning in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\n", whole + b"GET / HT"):
+        with socket.create_connection((place.hostname, place.port), timeout=30) as client:
+            client.sendall(beginning)
+            received = b"".join(iter(lambda: client.recv(65536), b""))  # until it is closed
+            assert received.startswith(b"HTTP/1.1 200") == beginning.startswith(whole)
+
+
+def test_what_is_not_http_is_refused_with_the_headers(address: str) -> None:
+    place = urlsplit(address)
+    with socket.create_connection((place.hostname, place.port), timeout=30) as client:
+        client.sendall(b"nonsense\r\n\r\n")
+        received = b"".join(iter(lambda: client.recv(65536), b""))
+    assert received.startswith(b"HTTP/1.1 400")
+    assert b"content-security-policy: default-src 'none'" in received
+    assert b"x-content-type-options: nosniff" in received
+
+
+def test_connections_beyond_the_limit_are_closed(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setattr(GuardedProtocol, "most_connections", 3)
+    place = urlsplit(address)
+    held = [socket.create_connection((place.hostname, place.port), timeout=30) for _ in range(12)]
+    try:
+        assert held[-1].recv(100) == b""
+    finally:
+        for client in held:
+            client.close()
+
+
+def test_work_of_a_client_that_left_is_cancelled(
+    address: str, session: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heavy thread is free again although the first method would never have ended."""
+    started, ended = threading.Event(), threading.Event()
+
+    def endless(*_: object) -> None:
+        try:
+            while one_line("a call of the package"):
+                started.set()
+        finally:
+            ended.set()
+
+    url = f"{address}/api/sessions/{session['id']}/recover"
+    edit = {"anchors": session["anchors"], "method": "knn"}
+    with monkeypatch.context() as patch:
+        patch.setattr("scalefield.web.server.apply_edit", endless)
+
+        async def leave() -> None:
+            async with httpx.AsyncClient() as client:
+                task = asyncio.create_task(client.post(url, json=edit, timeout=60))
+                await asyncio.get_running_loop().run_in_executor(None, started.wait)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+        asyncio.run(leave())
+        assert ended.wait(60)
+    assert httpx.post(url, json=edit, timeout=60).status_code == 200
 
 
 def test_slow_and_broken_clients_block_nobody(address: str, session: dict) -> None:

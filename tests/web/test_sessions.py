@@ -4,6 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scalefield.anchors import Anchors
 from scalefield.errors import InputError
 from scalefield.web.sessions import DISPLAY_SIDE, Gone, Session, Sessions
 
@@ -21,7 +22,7 @@ def test_the_one_used_longest_ago_makes_room() -> None:
     sessions.add(third)
     assert sessions.get(first.id) is first
     assert sessions.get(third.id) is third
-    with pytest.raises(Gone, match="load the photograph again"):
+    with pytest.raises(Gone, match="send the photograph again"):
         sessions.get(second.id)
 
 
@@ -98,3 +99,25 @@ def test_measurable_cells_are_off_the_frame_and_off_holes(prepared) -> None:
     assert not cells[[0, -1]].any()
     assert not cells[:, -1].any()
     assert cells.dtype == torch.bool
+
+
+def test_uploads_of_one_client_do_not_drop_the_session_of_another() -> None:
+    sessions = Sessions(most=4, most_bytes=10**9)
+    first = held()
+    first.client = "one"
+    sessions.add(first)
+    for _ in range(12):
+        other = held()
+        other.client = "two"
+        sessions.add(other)
+    assert sessions.get(first.id) is first
+    assert len(sessions) == 4
+
+
+def test_anchors_at_display_size_lie_in_the_same_place(prepared) -> None:
+    session = prepared(1600, 1000)
+    output, anchors = session.at_display_size(Anchors([0, 1599, 801], [0, 999, 501], [1, 2, 3]))
+    assert output.shape == (500, 800)
+    rows, columns = anchors.pixels(output.shape)
+    assert rows.tolist() == [0, 499, 250]
+    assert columns.tolist() == [0, 799, 400]

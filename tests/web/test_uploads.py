@@ -1,6 +1,7 @@
 import io
 import math
 import struct
+import sys
 import zlib
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from PIL import Image
 
 from scalefield.errors import InputError
-from scalefield.web.uploads import Limits, fov_from_exif, read_depth, read_photo
+from scalefield.web.uploads import Limits, SeveralArrays, fov_from_exif, read_depth, read_photo
 
 LIMITS = Limits(pixels=10_000)
 
@@ -84,9 +85,9 @@ def test_size_is_refused_before_decoding() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "no image"),
-        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "no image"),
-        (b"GIF89a" + bytes(40), "no image"),
+        (b"", "not an image"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not an image"),
+        (b"GIF89a" + bytes(40), "not an image"),
         (encoded(picture(80, 60))[:200], "cannot be decoded"),
         (encoded(np.zeros((20, 30), np.uint16)), "8 bits a channel"),
     ],
@@ -144,3 +145,55 @@ def test_bad_depth_gets_a_sentence_without_our_paths(data: bytes, suffix: str, w
     with pytest.raises(InputError, match=words) as refusal:
         read_depth(data, suffix, LIMITS)
     assert "/" not in str(refusal.value)
+
+
+def exr(tmp_path, parts: list[dict[str, np.ndarray]]) -> bytes:
+    openexr = pytest.importorskip("OpenEXR")
+    path = tmp_path / "made.exr"
+    made = [openexr.Part({"name": f"part{i}"}, channels) for i, channels in enumerate(parts)]
+    with openexr.File(made) as file:
+        file.write(str(path))
+    return path.read_bytes()
+
+
+def test_exr_channels_and_parts_are_counted_before_pixels_are_read(tmp_path, monkeypatch) -> None:
+    """A small file may hold many channels of zeros; only their number tells."""
+    zeros = np.zeros((60, 80), np.float32)
+    many_channels = exr(tmp_path, [{f"c{i}": zeros for i in range(3)}])
+    many_parts = exr(tmp_path, [{"Z": zeros}, {"Z": zeros}, {"Z": zeros}])
+    monkeypatch.setattr("scalefield.web.uploads.read_map", lambda *_, **__: pytest.fail("was read"))
+    for data in (many_channels, many_parts):
+        with pytest.raises(InputError, match=r"all channels and parts.*megapixels"):
+            read_depth(data, ".exr", LIMITS, key="c0")
+
+
+def test_a_file_of_several_arrays_names_them_and_takes_a_key(tmp_path) -> None:
+    values = np.random.default_rng(0).uniform(1, 9, (6, 8)).astype(np.float32)
+    for data, suffix in (
+        (npz(depth=values, mask=np.ones((6, 8))), ".npz"),
+        (exr(tmp_path, [{"depth": values, "mask": np.ones((6, 8), np.float32)}]), ".exr"),
+    ):
+        with pytest.raises(SeveralArrays, match="holds 2 arrays; choose one: depth, mask") as e:
+            read_depth(data, suffix, LIMITS)
+        assert e.value.names == ["depth", "mask"]
+        np.testing.assert_array_equal(read_depth(data, suffix, LIMITS, "depth"), values)
+        with pytest.raises(InputError, match="nothing called 'nope'"):
+            read_depth(data, suffix, LIMITS, "nope")
+
+
+def test_heic_is_decoded_where_pillow_heif_is_installed() -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.register_heif_opener()
+    pixels = picture(80, 60)
+    photo = read_photo(encoded(pixels, "HEIF", quality=90), LIMITS)
+    assert photo.pixels.shape == (60, 80, 3)
+    assert np.abs(photo.pixels.astype(int) - pixels).mean() < 12
+    with pytest.raises(InputError, match="megapixels"):
+        read_photo(encoded(picture(200, 100), "HEIF"), LIMITS)
+
+
+def test_heic_without_pillow_heif_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    heic = b"\0\0\0\x18ftypheic" + bytes(40)
+    with pytest.raises(InputError, match=r"scalefield\[heic\].*Most Compatible"):
+        read_photo(heic, LIMITS)

@@ -1,4 +1,4 @@
-"""What the aligners share: the anchors as samples, and affine fits with their ladder."""
+"""Anchors as samples of y ≈ s·x + t, and affine fits with their fallbacks."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from scalefield.alignment.uncertainty import (
 )
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Fallback
+from scalefield.report import Fallback
 
 MIN_RELATIVE_RANGE = 1e-6
-"""Samples whose x differ by less than this fraction of the largest say nothing about a shift."""
+"""Samples whose x differ by less than this fraction of the largest do not determine a shift."""
 
 RANSAC_HYPOTHESES = 2000
-"""Pairs of anchors that RANSAC tries; all pairs are tried where there are no more than this."""
+"""Number of pairs of anchors that RANSAC tries; with fewer pairs all are tried."""
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """The anchors as an aligner sees them: y ≈ s·x + t, in one space and in float64.
+    """The anchors as samples y ≈ s·x + t, in one space and in float64.
 
-    They are sorted by pixel, then by y, so that no method depends on the anchors' order.
-    `weight` is 1/σ² of y with σ carried into the space to first order (σ_m / depth_m² for
-    disparity, σ_m / depth_m for logarithms), scaled to a mean of one; ones where σ is unknown.
+    Samples are sorted by pixel, then by y, so that no method depends on the order of the anchors.
+    `weight` is 1/σ² of y, with σ propagated to the space to first order (σ_m / depth_m² for
+    disparity, σ_m / depth_m for logarithms), scaled to a mean of one; ones if σ is unknown.
     """
 
     x: Float64[np.ndarray, " n"]
@@ -46,7 +46,7 @@ class Samples:
     rows: Int64[np.ndarray, " n"]
     columns: Int64[np.ndarray, " n"]
     index: Int64[np.ndarray, " n"]
-    """Each sample's position in the anchors handed in."""
+    """Index of each sample in the given anchors."""
 
     @classmethod
     def at(cls, mde_output: MDEOutput, anchors: Anchors, space: Space | Literal["log"]) -> Samples:
@@ -93,7 +93,7 @@ class Samples:
         return np.stack([self.rows, self.columns], axis=1).astype(np.float64)
 
     def merged(self) -> Samples:
-        """One sample a pixel: weighted means where anchors repeat one."""
+        """One sample per pixel: the weighted mean of anchors on the same pixel."""
         _, first, pixel = np.unique(self.pixels, axis=0, return_index=True, return_inverse=True)
         pixel = pixel.reshape(-1)
         weight = np.bincount(pixel, self.weight)
@@ -104,7 +104,8 @@ class Samples:
 
     @property
     def spacing_px(self) -> float:
-        """Median distance from an anchor's pixel to the nearest other one; infinite for one."""
+        """Median distance between an anchor's pixel and the nearest other one; infinite for one
+        anchor."""
         pixels = np.unique(self.pixels, axis=0)
         distances, _ = cKDTree(pixels).query(pixels, k=2)
         return float(np.median(distances[:, 1]))
@@ -170,10 +171,10 @@ def curve_std(
 
 
 def fit_affine(samples: Samples) -> Affine:
-    """The (s, t) that minimises Σ w (y − s·x − t)² (Eq. global_scale), or a lower rung.
+    """The (s, t) that minimises Σ w (y − s·x − t)² (Eq. global_scale), or a simpler fit.
 
-    The ladder: scale and shift; scale only, s = median(y/x), for one sample, for x without
-    spread and for s ≤ 0; the constant median(y) where no x is above zero.
+    Fallbacks: scale only, s = median(y/x), for one sample, for x without range and for s ≤ 0; the
+    constant median(y) if no x is above zero.
     """
     x, y, w = samples.x, samples.y, samples.weight
     if len(samples) == 1:
@@ -202,12 +203,12 @@ def fit_scale(samples: Samples, reason: str) -> Affine:
 
 
 def fit_ransac(samples: Samples, seed: int) -> tuple[Affine, Bool[np.ndarray, " n"]]:
-    """The least-squares line of the consensus around the best line, and who is in it.
+    """The least-squares line of RANSAC's consensus, and the mask of its inliers.
 
-    Lines with s > 0 through two anchors are scored by Σ w min(|r|, τ). The threshold τ is the
-    mean absolute deviation from the residuals' median (Depth Anything 3, Eq. 8), measured on the
-    least-squares fit to all. Outliers swell it, so it is measured again on the residuals of the
-    winner's consensus for as long as that keeps more than half of the anchors.
+    Lines with s > 0 through two anchors are scored by Σ w min(|r|, τ). The threshold τ is the mean
+    absolute deviation from the residuals' median (Depth Anything 3, Eq. 8) of the least-squares fit
+    to all anchors. Outliers increase it, so it is computed again on the residuals of the best
+    line's consensus as long as that keeps more than half of the anchors.
     """
     first = fit_affine(samples)
     everyone = np.ones(len(samples), dtype=bool)

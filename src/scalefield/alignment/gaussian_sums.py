@@ -10,10 +10,10 @@ from jaxtyping import Float64
 from torch import Tensor
 
 LOSSLESS_REACH = 38.6
-"""Bandwidths at which exp(−d²/2) is below the smallest float64: nothing further off counts."""
+"""Number of bandwidths beyond which exp(−d²/2) is below the smallest float64."""
 
 TILE_NUMBERS = 1 << 22
-"""Numbers in the largest array that is made at once: 32 MiB."""
+"""Numbers in the largest temporary array: 32 MiB."""
 
 TILE_ROWS = 64
 
@@ -23,9 +23,9 @@ PATCH_NODES = 26
 which 26 Chebyshev nodes give to 1e-13 of its largest value there."""
 
 SOLVED_PATCH = 2.4
-"""Bandwidths over which a ratio of sums is tried with as many nodes, …"""
+"""Size of a patch, in bandwidths, over which a ratio of sums is tried with the same nodes."""
 RESOLVED = 3e-10
-"""… and the share of it that its last two coefficients may have."""
+"""Largest share that the last two coefficients of such a ratio may have."""
 
 
 def gaussian_sums(
@@ -88,11 +88,11 @@ def gaussian_sums_on_image(
     shape: tuple[int, int],
     reach: float,
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield the same sums at every pixel of an image, several times faster for many points.
+    """Yield the sums at every pixel of an image, several times faster for many points.
 
-    Gaussians are smooth: the sums are made at Chebyshev nodes of patches of the image and
-    interpolated to its pixels. Patches are so small that even a patch far from all points has
-    its sums to many digits. Where this would save nothing, the sums are made at the pixels.
+    The sums are smooth: they are computed at Chebyshev nodes of patches and interpolated to the
+    pixels. Patches are small enough for the sums of a patch far from all points to be accurate. If
+    this saves nothing, the sums are computed at the pixels.
     """
     height, width = shape
     device = points.device
@@ -121,11 +121,11 @@ def solved_on_image(
     reach: float,
     solve: Callable[[Float64[Tensor, "k h w"]], Float64[Tensor, "m h w"]],
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield what `solve` makes of the sums at each pixel.
+    """Yield `solve` of the sums at each pixel.
 
-    It is called at the Chebyshev nodes of patches, larger ones than the sums themselves would
-    need, and interpolated where the last coefficients of its series show that it is that smooth;
-    elsewhere, as at the rim of a cluster of points, the sums are and it is called at every pixel.
+    `solve` is called at the Chebyshev nodes of patches, larger ones than the sums themselves need,
+    and interpolated if the last coefficients of its series are small. Elsewhere, for example at the
+    rim of a cluster of points, it is called at every pixel.
     """
     height, width = shape
     patch = max(1, min(int(SOLVED_PATCH * min(bandwidth, 1e6)), max(shape)))
@@ -152,12 +152,12 @@ def solved_on_image(
 def _to_pixels(
     maps: Float64[Tensor, "k nodes across"], down: Tensor, across: Tensor
 ) -> Float64[Tensor, "k h w"]:
-    """A band of patches from its nodes to its pixels."""
+    """A band of patches, from its nodes to its pixels."""
     return ((down @ maps).unflatten(-1, (-1, PATCH_NODES)) @ across.T).flatten(-2)
 
 
 def _resolved(maps: Float64[Tensor, "m nodes across"], to_series: Tensor) -> bool:
-    """Whether the last Chebyshev coefficients of every patch are next to nothing."""
+    """Whether the last Chebyshev coefficients of every patch are negligible."""
     last = to_series[-2:]
     down = (last @ maps).abs().amax()
     across = (maps.unflatten(-1, (-1, PATCH_NODES)) @ last.T).abs().amax()

@@ -1,4 +1,4 @@
-"""The nearest anchors of every pixel, without a search at every pixel."""
+"""The nearest anchors of every pixel, computed tile by tile."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch import Tensor
 
 LARGEST_TILE, SMALLEST_TILE = 32, 8
 MANY_CANDIDATES = 24
-"""A tile with more candidates than this is cut into four, each of which has fewer."""
+"""Tiles with more candidates than this are divided into four."""
 PIXELS_AT_ONCE = 1 << 15
-"""So many that the few arrays that are worked on stay in a processor's cache."""
+"""Pixels at a time, so that temporary arrays stay in the processor's cache."""
 
 
 def nearest_points(
@@ -28,8 +28,8 @@ def nearest_points(
 ) -> Iterator[tuple[Int64[Tensor, " p"], Int64[Tensor, "k p"], Int64[Tensor, "k p"]]]:
     """Yield flat pixel indices, the k points nearest to each (row, column), and their d².
 
-    Pixels come tile by tile, in no order, and some of them twice; of equally near points the
-    first is taken. `wanted` are the pixels that must come; without it all do. n ≥ k must hold.
+    Pixels come tile by tile, in no order, and some of them twice; of equally near points the first
+    is taken. `wanted` selects the pixels that are needed; by default all are. n ≥ k must hold.
     """
     tree = cKDTree(points)
     size = 1 << int(math.log2(min(LARGEST_TILE, *shape)))
@@ -65,10 +65,10 @@ def nearest_points(
 
 
 def _candidates(tree: cKDTree, corners: np.ndarray, size: int, k: int) -> np.ndarray:
-    """For each tile the indices, in order, of the points that may be among a pixel's k nearest.
+    """For each tile, the sorted indices of the points that may be among the k nearest of a pixel.
 
-    At its centre the k-th nearest is at distance d. Pixels are at most r from there, so that
-    theirs is within d + r, which is within d + 2r of the centre.
+    At the centre of the tile the k-th nearest point has distance d. Pixels are at most r from the
+    centre, so their k-th nearest is within d + r of them and within d + 2r of the centre.
     """
     centres = corners + (size - 1) / 2
     distance, _ = tree.query(centres, k=[k])
@@ -86,10 +86,10 @@ def _in_tiles(
     k: int,
     device: torch.device,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What `nearest_points` yields, for tiles and their candidates, padded with n.
+    """The values that `nearest_points` yields, for tiles and their candidates, padded with n.
 
-    d²·2^bits + candidate is a key that says how far and who at once: minima and maxima alone
-    then sort, and an image row's part of d² and a column's are computed once for each.
+    d²·2^bits + candidate is a key that holds distance and index: minima and maxima of keys sort the
+    candidates. The parts of d² along rows and columns are computed once each.
     """
     tiles, most = table.shape
     bits = most.bit_length()

@@ -1,4 +1,4 @@
-"""Regions of an image: superpixels, connected parts of labels, and small parts joined."""
+"""Regions of an image: superpixels, connected components of labels, merging of small regions."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def superpixel_labels(
 
 
 class _Channels:
-    """What superpixels are alike in, an array only once `slic` asks for it.
+    """Features of the superpixels, as an array-like that is evaluated when `slic` asks for it.
 
-    `slic` copies what it is given, twice, and a caller's array would lie beside both to the end.
+    `slic` copies its input twice; an array held by the caller would stay in memory beside both
+    copies.
     """
 
     ndim = 3

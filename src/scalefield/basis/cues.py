@@ -10,20 +10,20 @@ from torch import Tensor
 from scalefield.basis.grids import GRID_CELLS, grid_shape
 
 LOG_DEPTH_LIMIT = 6.0
-"""Centred log-depth is held within ±6, a factor of 400 around the image's median."""
+"""Centred log-depth is limited to ±6, a factor of 400 around the image's median."""
 
 
 def grid_log_depth(
     mde_depth: Float[Tensor, "b h w"], cells: int = GRID_CELLS
 ) -> Float[Tensor, "b 1 hg wg"]:
-    """log D averaged over each cell and centred on its median, so that the scale of D is gone."""
+    """log D averaged over each cell and centred on its median, which removes the scale of D."""
     return log_depth_and_level(mde_depth, cells)[0]
 
 
 def log_depth_and_level(
     mde_depth: Float[Tensor, "b h w"], cells: int = GRID_CELLS
 ) -> tuple[Float[Tensor, "b 1 hg wg"], Float[Tensor, " b"]]:
-    """`grid_log_depth`, and the median that was taken off."""
+    """`grid_log_depth`, and the subtracted median."""
     log_depth = mde_depth.log()[:, None]
     size = grid_shape(mde_depth.shape[1], mde_depth.shape[2], cells)
     if size != mde_depth.shape[1:]:

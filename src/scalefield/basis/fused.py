@@ -23,7 +23,7 @@ from scalefield.basis.grids import grid_shape
 from scalefield.basis.trunk import ResidualBlock
 
 PARTS = 32
-"""Into so many parts, at most, an image is cut for its sums."""
+"""Largest number of parts into which an image is divided for its sums."""
 PIXELS = 128
 """A program's pixels."""
 SUMMED = 256

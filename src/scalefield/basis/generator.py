@@ -24,24 +24,24 @@ from scalefield.validation import from_json
 
 @dataclass(frozen=True)
 class GeneratorConfig:
-    """What a generator's weights file needs to be built again."""
+    """Configuration of a generator, stored beside its weights."""
 
     k: int = 8
     """K, the number of basis maps."""
     feature_channels: int = 0
-    """Channels of F; 0 for a generator that has no use for them."""
+    """Channels of F; 0 for a generator without features."""
     feature_width: int = 32
     """Channels that F is projected to."""
     width: int = 64
     """Channels of the trunk."""
     dilations: tuple[int, ...] = (1, 2, 4, 8, 1)
-    """One residual block each, at half the grid's resolution."""
+    """Dilations of the residual blocks, which work at half the grid's resolution."""
     cells: int = GRID_CELLS
     """Grid cells along the image's longer side."""
     zero_features: bool = False
-    """The F = 0 ablation: features are replaced by zeros, the architecture stays."""
+    """The F = 0 ablation: features are replaced by zeros, the architecture is the same."""
     ridge: Ridge = dataclasses.field(default_factory=Ridge)
-    """The solve that the maps were trained through."""
+    """Settings of the solve that the maps were trained with."""
 
     def __post_init__(self) -> None:
         dilated = self.dilations and all(1 <= d <= 256 for d in self.dilations)
@@ -53,7 +53,7 @@ class GeneratorConfig:
 
 
 class BasisMaps(NamedTuple):
-    """E and the gating G it was made with, on the generator's grid."""
+    """Basis maps E and gating G on the generator's grid."""
 
     basis_maps: Float[Tensor, "b k h w"]
     gating: Float[Tensor, "b k h w"]
@@ -83,7 +83,7 @@ class Generator(nn.Module):
         return self.from_cues(cues)
 
     def from_cues(self, cues: Float[Tensor, "b c h w"]) -> BasisMaps:
-        """E and G from X(x) = [F, log D, ∇log D, x], all on the grid already."""
+        """E and G from X(x) = [F, log D, ∇log D, x] on the grid."""
         shared = self.trunk(cues)  # H(x)
         learned = self.basis_head(shared)
         primitive = torch.cat([torch.ones_like(learned[:, :1]), learned], dim=1)  # B, with B₀ ≡ 1

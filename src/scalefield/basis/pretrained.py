@@ -1,5 +1,5 @@
-"""Generators to and from the Hugging Face hub: weights, configuration, and a card that says what
-they were made from."""
+"""Loading generators by name, folder or Hugging Face hub id, and uploading them with a model
+card."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ K = {k} basis maps, {parameters} parameters, {features}.
 
 @dataclass(frozen=True)
 class Card:
-    """What must be said of weights before others use them."""
+    """The model card of uploaded weights; every field is required."""
 
     summary: str
-    """What they are for, in a sentence or two."""
+    """Purpose of the weights, in a sentence or two."""
     data: str
-    """What they were trained on, with the data's own terms."""
+    """Training data, with its licence terms."""
     licence: str
-    """The hub's name of the licence, such as apache-2.0, cc-by-nc-4.0 or other."""
+    """Name of the licence on the hub, such as apache-2.0, cc-by-nc-4.0 or other."""
     figures: Mapping[str, Mapping[str, float]]
     """Measured results: metrics by row, e.g. {"kitti, 100 anchors": {"AbsRel": 0.06}}."""
 
@@ -84,7 +84,7 @@ class Card:
         )
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)  # a table may have a row for each of dozens
 def load_generator(name: str | Path, device: torch.device | str = "cpu") -> Generator:
     """A generator by shipped name, folder or hub id `owner/name[@revision]`, on that device."""
     folder = find_shipped(name)
@@ -101,7 +101,7 @@ def load_generator(name: str | Path, device: torch.device | str = "cpu") -> Gene
 def from_pretrained(source: str) -> Generator:
     """The generator of a hub id `owner/name[@revision]` or of a folder, ready for inference.
 
-    Only safetensors and JSON are ever read; what is in the hub's cache needs no network.
+    Only safetensors and JSON are read. Weights in the hub's cache need no network.
     """
     return Generator.load(find_weights(source).folder)
 
@@ -116,7 +116,7 @@ def push_to_hub(
 ) -> str:
     """Upload weights, configuration and card in one commit; returns its address.
 
-    Who you are is for huggingface_hub to know (`hf auth login`).
+    huggingface_hub provides the login (`hf auth login`).
     """
     api = _api()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""The closed-form solve: sparse anchors determine the weights of the basis maps."""
+"""The closed-form solve for the weights of the basis maps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from scalefield.errors import InputError
 
 @dataclass(frozen=True)
 class Ridge:
-    """How w is found. `LITERAL` has the paper's words; the defaults were chosen on val."""
+    """Settings of the solve. `LITERAL` has the paper's values; the defaults were chosen on val."""
 
     ridge: float = 1e-3
-    """λ, relative to unit weight an anchor (Eq. ridge_regression)."""
+    """λ, relative to a unit weight per anchor (Eq. ridge_regression)."""
     ridge_global: float = 1e-3
-    """λ of the global channel E₀, which the paper penalises like any other."""
+    """λ of the global channel E₀, which the paper penalises like the others."""
     centre: Literal["none", "median"] = "median"
     """Subtract the median target before the solve and add it back to ℓ, so that the ridge does
     not shrink the unit of the MDE's depth."""
@@ -67,9 +67,9 @@ def solve(
 ) -> Solution:
     """w* = argmin Σ ωᵢ (Mw − y)ᵢ² + λ‖w‖², by Cholesky in float64 (Eq. closed_form_solution).
 
-    Ragged anchor sets are padded: a row with ω = 0 leaves the solution unchanged, whatever it
-    holds. Differentiable in M, y and ω. `offset_noise` is for training: an offset that is wrong
-    by so much must be mended by the basis maps, which keeps the global channel E₀ alive.
+    Anchor sets of different sizes are padded: a row with ω = 0 does not change the solution.
+    Differentiable in M, y and ω. `offset_noise` is for training: it perturbs the offset, and the
+    basis maps must correct it, which keeps the global channel E₀ in use.
     """
     config = config or Ridge()
     M, y, anchor_weights = M.double(), y.double(), anchor_weights.double()

@@ -1,4 +1,4 @@
-"""What the anchors ask of the log-scale field: targets y, and how much each counts."""
+"""Targets y of the log-scale field at the anchors, and their weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def targets(mde_output: MDEOutput, anchors: Anchors) -> Float64[np.ndarray, " n"
 
 
 def anchor_weights(anchors: Anchors) -> Float64[np.ndarray, " n"]:
-    """ω: one each, or inverse variances of log-depth, scaled so that their mean is one."""
+    """ω: ones, or inverse variances of log-depth scaled to a mean of one."""
     if anchors.sigma_m is None:
         return np.ones(len(anchors))
     precision = anchors.sigma_log(0.0) ** -2

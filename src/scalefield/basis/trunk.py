@@ -65,13 +65,13 @@ FORMER_NAMES = {
 def current_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state dict of a network with today's parameter names; files may have `FORMER_NAMES`."""
 
-    def rename(name: str) -> str:
-        for former, current in FORMER_NAMES.items():
+    def current(name: str) -> str:
+        for former, today in FORMER_NAMES.items():
             if name.startswith(former):
-                return current + name.removeprefix(former)
+                return today + name.removeprefix(former)
         return name
 
-    return {rename(name): tensor for name, tensor in state.items()}
+    return {current(name): tensor for name, tensor in state.items()}
 
 
 class Trunk(nn.Module):

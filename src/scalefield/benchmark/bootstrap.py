@@ -18,7 +18,7 @@ from scalefield.errors import InputError
 from scalefield.seeding import seeded_rng
 
 BLOCK_FRAMES = 10
-"""Consecutive frames of a scene, at most so many, are drawn together."""
+"""Largest number of consecutive frames of a scene in a block."""
 
 
 def blocks(scenes: Sequence[str]) -> list[str]:
@@ -50,7 +50,7 @@ class Resampling:
     ) -> Resampling:
         """Blocks are drawn with replacement from those of their stratum (place group).
 
-        One block alone shows no spread, so strata of a single block are drawn from together.
+        A single block shows no variation, so strata of one block are pooled.
         """
         names, block_of = np.unique(np.array(blocks), return_inverse=True)
         stratum_of = dict(zip(blocks, strata, strict=True))
@@ -84,13 +84,14 @@ class Resampling:
 
 
 EXACT_BLOCKS = 14
-"""Up to so many blocks all 2ⁿ signs are tried; beyond, this many random ones."""
+"""Up to this many blocks all 2ⁿ signs are tried; beyond, `RANDOM_SIGNS` random ones."""
 RANDOM_SIGNS = 20_000
 
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Mean of a − b over the images that have both, and how surely it differs from zero."""
+    """Mean of a − b over the images that have both, its interval, and the p-value of a zero
+    mean."""
 
     images: int
     difference: float

@@ -36,20 +36,22 @@ PARTS = {
     **{f"region_{r}": f"Regions ({n} anchors)" for r, n in REGION_CELLS.items()},
     "rest": "Edges and noise",
 }
-"""In the order in which they are taken out; `rest` is what nothing explains."""
+"""Names and titles of the parts, in the order in which they are removed; `rest` is the
+remainder."""
 DEPTH_PARTS = ("power", "shift", "curve")
 REGION_PARTS = tuple(f"region_{regime}" for regime in REGIMES)
 
 SAMPLE_PIXELS = 65536
-"""Images with more known pixels are seen on a lattice, to be cheap; errors are smooth."""
+"""Images with more known pixels are subsampled on a regular grid; errors are smooth."""
 MIN_PIXELS = 1000
-"""Fewer than this would be explained by chance: 515 cells alone have a mean each."""
+"""Fewest pixels of an image: 515 cells alone have a mean each."""
 KNOTS = np.arange(-2, 2.01, 0.25)
-"""Of the curves, in log-depth around the image's mean; curves are held beyond."""
+"""Knots of the curves, in log-depth around the image's mean; curves are constant beyond."""
 KNOT_SHARE = 2e-3
 """Share of an image's pixels that must lie around a knot for its curve to be known there."""
 WAVES = ((0, 1), (1, 0), (0, 2), (1, 1), (2, 0))
-"""Half waves down and across the image of the functions of the position: tilts, bows, a twist."""
+"""Numbers of half waves down and across the image of the position functions: tilts, bows, a
+twist."""
 INDEPENDENT = 1e-6
 """Columns whose independent part is smaller than this fraction of them add nothing."""
 
@@ -57,7 +59,7 @@ DEPTH_EDGES_M = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 RELIEF_EDGES = (0.02, 0.05, 0.1, 0.2, 0.5)
 """Bins of the relief around a pixel: how far log D_MDE ranges within `RELIEF_RADIUS`."""
 RELIEF_RADIUS = 0.005
-"""In image diagonals."""
+"""Radius of the relief, in image diagonals."""
 PLACES = (12, 16)
 """Cells of the maps over the image."""
 
@@ -68,7 +70,7 @@ class Pixels:
 
     y: Float64[np.ndarray, " n"]
     log_depth: Float64[np.ndarray, " n"]
-    """Of the MDE, without its mean: its unit says nothing."""
+    """log D_MDE without its mean, which depends on the unit only."""
     true_m: Float64[np.ndarray, " n"]
     relief: Float64[np.ndarray, " n"]
     rows: Int64[np.ndarray, " n"]
@@ -162,7 +164,7 @@ class Shared:
     gram: Float64[np.ndarray, "k k"]
     moment: Float64[np.ndarray, " k"]
     mean: Float64[np.ndarray, " k"]
-    """Of the functions themselves, over the image."""
+    """Mean of the functions over the image."""
 
     @classmethod
     def of(
@@ -190,7 +192,7 @@ class Shared:
 
     @property
     def mean_square(self) -> float:
-        """Of Xc: what the function explains."""
+        """Mean square of Xc, the part that the function explains."""
         return float(self.moment @ self.coefficients)
 
 
@@ -207,9 +209,10 @@ class ImageDiagnosis:
     scale: float
     """Mean of y."""
     slope: float
-    """Of y over log D_MDE: true depth goes like the MDE's to the power of 1 + slope."""
+    """Slope of y over log D_MDE: true depth is proportional to the MDE's to the power of 1 +
+    slope."""
     squares: dict[str, float]
-    """By part; without the scale, whose square depends on the other images."""
+    """Mean squares by part, without the scale, which depends on the other images."""
     depth: Shared
     position: Shared
     curve: Float64[np.ndarray, " knots"]
@@ -257,7 +260,7 @@ def at_knots(depth: Shared) -> Float64[np.ndarray, " knots"]:
 
 
 def diagnose(frame: Frame, mde_output: MDEOutput) -> ImageDiagnosis:
-    """What the MDE's bias looks like on one frame."""
+    """The analysis of the MDE's bias on one frame."""
     known = frame.mask & mde_output.valid.cpu().numpy()
     pixels = Pixels.of(frame.depth_m, mde_output.mde_depth.cpu().numpy(), known)
     parts, depth, position = _decompose(pixels)

@@ -33,10 +33,10 @@ from scalefield.runtime.provenance import provenance
 
 
 def summarise(images: Sequence[ImageDiagnosis]) -> dict[str, Any]:
-    """The pooled analysis as plain values, ready for JSON.
+    """The pooled analysis as plain values for JSON.
 
-    The unit, which is the mean scale of all images, is no error of an MDE that claims none; it is
-    told apart and no part of the shares.
+    The mean scale of all images is the unit of the MDE and no error of a relative MDE; it is
+    reported separately and not part of the shares.
     """
     unit = float(np.mean([image.scale for image in images]))
     squares = [_with_scale(image, unit) for image in images]
@@ -134,7 +134,7 @@ def _curve(images: Sequence[ImageDiagnosis], depth: Shared) -> list[dict[str, An
     rows = []
     for knot, value, each in zip(KNOTS.tolist(), common.tolist(), own.T, strict=True):
         known = each[np.isfinite(each)]
-        if len(known) <= len(images) // 20:  # these few images would speak for all
+        if len(known) <= len(images) // 20:  # too few images
             continue
         low, median, high = np.quantile(known, [0.1, 0.5, 0.9]).tolist()
         rows.append(

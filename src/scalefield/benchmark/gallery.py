@@ -1,6 +1,6 @@
-"""Pictures for the report: each method's worst, median and best image, recovered once more.
+"""Pictures for the report: the worst, median and best image of each method, recovered again.
 
-They show the dataset's images, so they stay in the output folder and are shared only where the
+They contain images of the dataset, so they stay in the output folder; share them only if the
 dataset's licence allows it.
 """
 
@@ -23,7 +23,7 @@ from scalefield.io import read_json, read_npz, write_json, write_npz
 from scalefield.mde import MDEOutput
 
 WIDTH = 420
-"""Pictures are at most so many pixels wide."""
+"""Largest width of a picture in pixels."""
 RANKS = ("worst", "median", "best")
 PREFERRED = ("medium", "low", "high", "drop-9")
 """The condition that is shown: the first of these that was run."""
@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """What there is to see of one image, reduced in size."""
+    """The maps of one image, reduced in size."""
 
     image: UInt8[np.ndarray, "h w 3"]
     true_m: Float[np.ndarray, "h w"]

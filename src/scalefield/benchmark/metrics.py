@@ -33,20 +33,20 @@ METRICS: dict[str, Metric] = {
     "silog": Metric("SILog", "100 · √ var(ln p − ln t)"),
     "irmse": Metric("iRMSE", "√ mean (1/p − 1/t)²", unit="1/km"),
 }
-"""p predicted and t true depth in metres; each is taken over one image's pixels."""
+"""The metrics: p is predicted and t true depth in metres, over the pixels of one image."""
 
 LEVELS = (50, 80, 90, 95)
-"""Per cent that the central intervals of a normal distribution around ln p promise to cover."""
+"""Nominal coverage, in per cent, of central intervals of a normal distribution around ln p."""
 WIDTHS = {level: NormalDist().inv_cdf(0.5 + level / 200) for level in LEVELS}
 """Half of each interval, in standard deviations."""
 COVERAGE = (*(f"coverage_{level}" for level in LEVELS), "std_log")
-"""What is known of a method that says how sure it is: the shares of pixels that its intervals
-cover, and their width, the mean standard deviation of log-depth; wide enough covers anything."""
+"""Metrics of uncertainty: the shares of pixels that the intervals cover, and their width, the mean
+standard deviation of log-depth."""
 
 
 @dataclass(frozen=True)
 class Truth:
-    """True depth of an image's scored pixels, with what every comparison needs of it."""
+    """True depth of an image's scored pixels, with derived values that every comparison needs."""
 
     depth_m: Float64[np.ndarray, " n"]
     log: Float64[np.ndarray, " n"]
@@ -54,7 +54,7 @@ class Truth:
 
     @classmethod
     def of(cls, depth_m: Float[np.ndarray, " n"]) -> Truth:
-        """From the depths themselves; there must be one, and all above zero."""
+        """From depths, of which there is at least one and all are above zero."""
         depth = np.asarray(depth_m, np.float64)
         _require(depth, "true")
         return cls(depth, np.log(depth), 1 / depth)

@@ -243,13 +243,21 @@ def _spectrum(recovery: Recovery, mde_output: MDEOutput, anchors: Anchors) -> di
         return {}
     from scalefield.basis.grids import sample
     from scalefield.basis.spectral import spectral_statistics
+    from scalefield.basis.targets import targets
 
-    maps, gating = (torch.as_tensor(m).double() for m in (recovery.basis_maps, recovery.gating))
+    # Small matrices, which a CPU decomposes sooner than a GPU.
+    maps, gating = (
+        torch.as_tensor(m).double().cpu() for m in (recovery.basis_maps, recovery.gating)
+    )
     pixels = torch.from_numpy(np.stack([anchors.u, anchors.v], axis=1)).to(maps)
     embeddings = sample(maps[None], pixels[None], mde_output.shape)[0]
-    found = spectral_statistics(embeddings, gating)
-    names = ("eta1", "similarity", "g0_mean", "g0_var")
-    return {"k": len(maps), "spectral": {name: getattr(found, name) for name in names}}
+    y = torch.from_numpy(targets(mde_output, anchors)).to(embeddings)
+    found = spectral_statistics(embeddings, gating, y)
+    names = ("eta1", "similarity", "g0_mean", "g0_var", "alpha1_share")
+    values = {name: getattr(found, name) for name in names}
+    # A share of images, once it is averaged: JSON has no infinity for a single anchor's ratio.
+    values["alpha1_first"] = float((found.alpha1_dominance or 0.0) > 1)
+    return {"k": len(maps), "spectral": values}
 
 
 def _distance_bins(anchors: Anchors, scored: np.ndarray) -> np.ndarray:

@@ -25,11 +25,11 @@ from scalefield.io import read_bytes, read_json, write_atomic, write_json
 from scalefield.runtime.provenance import provenance
 
 EVERYWHERE = "all"
-"""The group of all images; every image counts the same, so groups weigh by their size."""
+"""Name of the group of all images, in which every image has the same weight."""
 
 CLAMPING = ("clamped", "raw")
 VALUES = (*product(CLAMPING, METRICS), *(("coverage", column) for column in COVERAGE))
-"""What is known of a method on an image, by kind and name."""
+"""Metrics of a method on an image, by kind and name."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ImageScore:
     clamped: dict[str, float]
     raw: dict[str, float]
     coverage: dict[str, float] = field(default_factory=dict)
-    """Empty where the method does not say how sure it is."""
+    """Metrics of uncertainty; empty if the method has no std_log."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +130,7 @@ def aggregate(scores: Scores, group: str) -> list[dict[str, Any]]:
             }
             for kind, metric in VALUES:
                 values = scores.values[kind, metric][chosen, m, c]
-                if np.isfinite(values).any():  # not every method says how sure it is
+                if np.isfinite(values).any():  # not every method has a std_log
                     mean, interval = float(np.nanmean(values)), resampling.interval(values)
                     cell.setdefault(kind, {})[metric] = _triple(mean, interval)
             cells.append(cell)
@@ -263,7 +263,7 @@ def _data(records: list[dict[str, Any]], good: list[dict[str, Any]]) -> dict[str
 
 
 def _failures(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Where a method has no result though the frame has: how often, and the first reason."""
+    """Methods without a result on evaluated frames: how often, and the first reason."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for record in good:
         for cell in record["cells"]:
@@ -307,7 +307,7 @@ def _by_distance(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _spectral(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Medians over images of the spectral statistics, by group, condition and method."""
+    """Spectral statistics over images, by group, condition and method; see `_typical`."""
     found: dict[tuple[str, str, str, int], list[dict[str, float]]] = {}
     for record in good:
         for cell in record["cells"]:
@@ -322,14 +322,19 @@ def _spectral(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "method": method,
             "k": k,
             "images": len(each),
-            **{name: _round(float(np.median([e[name] for e in each]))) for name in each[0]},
+            **{name: _round(_typical(name, [e[name] for e in each])) for name in each[0]},
         }
         for (group, condition, method, k), each in found.items()
     ]
 
 
+def _typical(name: str, values: list[float]) -> float:
+    """The median over images; of yes and no, the share of yes."""
+    return float(np.mean(values) if name == "alpha1_first" else np.median(values))
+
+
 def _write_timings(out: Path, names: Sequence[str]) -> None:
-    """Medians of the milliseconds; kept apart, because they are never twice the same."""
+    """Medians of the milliseconds, in a file of their own because they vary between runs."""
     found: dict[str, list[float]] = {}
     for name in names:
         path = out / "timings" / f"{name}.json"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from scalefield.commands.data import Intrinsics
 from scalefield.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,64 +17,62 @@ if TYPE_CHECKING:
     from scalefield.anchors import Anchors
     from scalefield.geometry.camera import Camera
 
-Intrinsics = Annotated[
-    tuple[float, float, float, float] | None, tyro.conf.arg(metavar="FX FY CX CY")
-]
-
 
 @dataclass(frozen=True)
 class AnchorsCommand:
-    """Make anchors for an image from a point cloud, or from a depth camera's frame.
+    """Make anchors for an image from a point cloud or from a depth camera's frame.
 
-    Points are brought into the camera and projected; of those in one pixel the nearest stays, and
-    those seen through a nearer surface are removed. The camera looks along z, x right, y down.
+    Points are transformed into the camera and projected. The nearest point of each pixel is kept,
+    and points behind a nearer surface are removed. The camera looks along z, with x right and y
+    down.
     """
 
     image: tyro.conf.Positional[Path]
     """The photograph; only its size is used."""
     out: Path
-    """Where the anchors go: .csv, .npz, or a sparse 16-bit .png in millimetres."""
+    """Output file: .csv, .npz, or a sparse 16-bit .png in millimetres."""
     points: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """The cloud, in metres: .ply, .pcd, .bin (KITTI), .npz (array points) or .npy."""
+    """Point cloud in metres: .ply, .pcd, .bin (KITTI), .npz (array points) or .npy."""
     depth: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Or a depth frame, holes and all: .png, .npy, .npz, .exr or .pfm. Of the image's size, unless
-    --depth-intrinsics tell that it comes from a camera of its own."""
+    """Depth frame instead of a point cloud: .png, .npy, .npz, .exr or .pfm. It has the image's
+    size, unless --depth-intrinsics give it a camera of its own."""
     depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Which array of an .npz, or channel of an .exr, --depth means."""
+    """Name of the array of an .npz, or of the channel of an .exr, given as --depth."""
     depth_units: Annotated[float | None, tyro.conf.arg(metavar="PER_METRE")] = None
     """Units per metre of --depth: 1000 for millimetres, 5000 for TUM; 1 for metres."""
     ray: bool = False
-    """--depth holds distances along the ray, and not z along the optical axis."""
+    """--depth holds distances along the ray instead of z along the optical axis."""
     intrinsics: Intrinsics = None
-    """Of the photograph's camera, in pixels."""
+    """Intrinsics of the photograph's camera, in pixels."""
     fov_deg: Annotated[float | None, tyro.conf.arg(metavar="DEGREES")] = None
-    """Its horizontal field of view, where the intrinsics are not known."""
+    """Horizontal field of view of the photograph, if the intrinsics are not known."""
     distortion: Annotated[tuple[float, ...], tyro.conf.arg(metavar="K1 K2 P1 P2 [K3]")] = ()
-    """Its lens distortion, in OpenCV's order; none for a rectified image."""
+    """Lens distortion of the photograph in OpenCV's order; none for a rectified image."""
     depth_intrinsics: Intrinsics = None
-    """Of the depth camera, where that is another one."""
+    """Intrinsics of the depth camera, if it is another camera."""
     extrinsics: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """4×4 or 3×4 matrix as text that takes the points into the photograph's camera."""
+    """Text file with the 4×4 or 3×4 matrix from the points to the photograph's camera."""
     pose: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Its inverse instead: the camera's place among the points."""
+    """Text file with the inverse of --extrinsics: the pose of the camera among the points."""
     kitti: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None
-    """KITTI calibration instead of all that: the date's folder, or an object or odometry file."""
+    """KITTI calibration instead of intrinsics and extrinsics: the folder of a date, or an object or
+    odometry file."""
     kitti_camera: int = 2
-    """Which of KITTI's cameras; 2 is the left colour camera."""
+    """Number of KITTI's camera; 2 is the left colour camera."""
     bin_columns: int = 4
-    """Numbers a point in a .bin: 4 for KITTI, 5 for nuScenes."""
+    """Numbers per point of a .bin: 4 for KITTI, 5 for nuScenes."""
     keep_edges: bool = False
-    """Keep a depth frame's pixels at jumps of depth, which hang between two surfaces."""
+    """Keep pixels of a depth frame at depth discontinuities, which may lie between two surfaces."""
     keep_hidden: bool = False
     """Keep points that lie behind a nearer surface."""
     window: Annotated[tuple[int, int] | None, tyro.conf.arg(metavar="ROWS COLUMNS")] = None
-    """Where a nearer point hides a farther one; by default what suits a LiDAR of 64 beams, wider
-    for sparser clouds."""
+    """Window in which a nearer point hides a farther one. The default suits a LiDAR of 64 beams;
+    sparser clouds need a larger one."""
     limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Keep so many anchors, spread evenly over the image."""
+    """Keep at most N anchors, evenly distributed over the image."""
 
     def run(self) -> None:
-        """Project, write, and say how many there are."""
+        """Project the points, write the anchors and print their number."""
         from scalefield.anchor_sampling import sample_anchors
         from scalefield.geometry.exif import say_if_turned
         from scalefield.io import read_image, spare_inputs
@@ -100,7 +99,7 @@ class AnchorsCommand:
         print(f"{self.out}: {len(anchors)}{kept} anchors, {near:.2f} … {far:.2f} m")
 
     def check(self) -> None:
-        """Refuse flags that contradict one another before anything is read."""
+        """Refuse contradictory flags before anything is read."""
         if (self.points is None) == (self.depth is None):
             raise InputError("give --points FILE or --depth FILE, one of them")
         of_depth = {
@@ -111,7 +110,7 @@ class AnchorsCommand:
         }
         for flag, value in of_depth.items():
             if self.points and value is not None:
-                raise InputError(f"{flag} speaks of a --depth FILE; --points are in metres")
+                raise InputError(f"{flag} applies only to --depth FILE; --points are in metres")
         if self.depth_key is not None and str(self.depth).lower().endswith(".png"):
             raise InputError(f"--depth-key is for .npz and .exr; {self.depth} holds one map")
         if self.extrinsics and self.pose:
@@ -120,14 +119,14 @@ class AnchorsCommand:
         if self.kitti and (others or self.depth):
             raise InputError("--kitti has intrinsics and extrinsics for --points; give it alone")
         if self.intrinsics and self.fov_deg:
-            raise InputError("--intrinsics and --fov-deg say the same; give one of them")
+            raise InputError("--intrinsics and --fov-deg are alternatives; give one of them")
         if self.depth_units is not None and not 1e-9 <= self.depth_units <= 1e9:
             raise InputError(f"--depth-units must be 1e-9 … 1e9, found {self.depth_units:g}")
         if self.limit is not None and self.limit < 1:
             raise InputError(f"--limit must be 1 or more, found {self.limit}")
 
     def from_points(self, shape: tuple[int, int]) -> Anchors:
-        """Anchors from the cloud."""
+        """Anchors from the point cloud."""
         from scalefield.geometry.point_clouds import read_points
 
         assert self.points is not None
@@ -140,7 +139,7 @@ class AnchorsCommand:
         return self.project(points_m, self.camera(shape), shape, self.camera_from_points())
 
     def from_depth(self, shape: tuple[int, int]) -> Anchors:
-        """Anchors from the depth frame, by way of points if it is another camera's."""
+        """Anchors from the depth frame; as points if it belongs to another camera."""
         import numpy as np
 
         from scalefield.anchors import Anchors
@@ -186,7 +185,7 @@ class AnchorsCommand:
         return replace(camera, distortion=self.distortion)
 
     def camera_from_points(self) -> np.ndarray | None:
-        """The rigid motion into the camera; None if the points are there already."""
+        """The rigid motion from the points to the camera; None for the identity."""
         import numpy as np
 
         from scalefield.geometry.camera import read_rigid
@@ -202,7 +201,7 @@ class AnchorsCommand:
         shape: tuple[int, int],
         motion: np.ndarray | None,
     ) -> Anchors:
-        """`anchors_from_points` as the flags say."""
+        """Call `anchors_from_points` with the flags."""
         from scalefield.geometry.point_clouds import SeeThrough, anchors_from_points
 
         rule = SeeThrough(self.window) if self.window else SeeThrough()

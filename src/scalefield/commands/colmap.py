@@ -28,10 +28,10 @@ AMBIGUOUS_CODE = "ambiguous_orientation"
 class ColmapCommand:
     """Recover depth for every registered image of a COLMAP model, in the model's own scale.
 
-    Triangulated points are the anchors, weighted by how well their tracks determine them. OUT is
-    laid out as a scene, so that the scene's own folder may be given: depths/NAME.png and
+    The triangulated points are the anchors, weighted by how well their tracks determine them. OUT
+    has the layout of a scene, so it may be the scene's own folder: depths/NAME.png and
     sparse/0/depth_params.json for Gaussian splatting, depths_npy/NAME.npy for nerfstudio, and
-    colmap.json, which tells of each frame, also of those that are too poor in points.
+    colmap.json with a record of every frame, including those with too few points.
     """
 
     sparse: tyro.conf.Positional[Path]
@@ -39,25 +39,26 @@ class ColmapCommand:
     images: tyro.conf.Positional[Path]
     """The images it was made from, or smaller copies of them."""
     out: Path
-    """Where the files go."""
+    """Output folder."""
     undistort: bool = False
-    """First make pinhole images, OUT/images and OUT/sparse/0, as splatting trainers want them;
-    otherwise depth is that of the images as they are, lens and all."""
+    """First make pinhole images, OUT/images and OUT/sparse/0, as splatting trainers need. Otherwise
+    the depth is that of the distorted images."""
     min_points: int = 10
-    """Frames with fewer usable points are named and left out."""
+    """Skip frames with fewer usable points, and name them."""
     min_track: int = 3
-    """Use points that so many images see; two cannot tell a wrong match from a right one."""
+    """Use points that at least this many images observe; with two, a wrong match cannot be
+    detected."""
     max_error_px: float = 2.0
-    """Use points with no larger mean reprojection error."""
+    """Use points with at most this mean reprojection error, in pixels."""
     mde: Annotated[str, tyro.conf.arg(metavar="NAME")] = MDE_NAME
-    """The depth estimator; `scalefield models` lists the names."""
+    """Depth estimator by name; `scalefield models` lists the names."""
     device: str = "cpu"
-    """Where it runs: cpu, cuda, cuda:1, …"""
+    """Device of the estimator: cpu, cuda, cuda:1, …"""
     method: Annotated[str, tyro.conf.arg(metavar="NAME")] = METHOD_NAME
-    """How depth is recovered; `scalefield methods` lists the names."""
+    """Method by name; `scalefield methods` lists the names."""
 
     def run(self) -> int:
-        """Recover frame by frame; 1 if an image could not be read."""
+        """Recover frame by frame; returns 1 if an image could not be read."""
         from tqdm import tqdm
 
         from scalefield.geometry.colmap import stems
@@ -94,11 +95,14 @@ class ColmapCommand:
         )
         for sentence in _complaints(rich, poor, failed, done):
             print(f"scalefield: {sentence}", file=sys.stderr)
-        print(f"{len(done)} recovered, {len(poor)} too poor, {len(failed)} failed; in {self.out}")
+        print(
+            f"{len(done)} recovered, {len(poor)} with too few points, {len(failed)} failed; "
+            f"in {self.out}"
+        )
         return 1 if failed else 0
 
     def check(self) -> None:
-        """Refuse flags that cannot be meant."""
+        """Refuse flags out of range."""
         for flag, least in (("min-points", self.min_points), ("min-track", self.min_track)):
             if least < 1:
                 raise InputError(f"--{flag} must be 1 or more, found {least}")
@@ -106,9 +110,10 @@ class ColmapCommand:
             raise InputError(f"--max-error-px must be above zero, found {self.max_error_px:g}")
 
     def write_inverse(self, done: dict[str, dict[str, Any]]) -> dict[str, int]:
-        """Inverse depth as splatting trainers want it, and how many pixels of each were clipped.
+        """Write inverse depth for splatting trainers; returns the number of clipped pixels of each
+        image.
 
-        They want one scale for all, which is known when all are recovered.
+        One scale is used for all images, so it is known only when all are recovered.
         """
         import numpy as np
 
@@ -126,7 +131,8 @@ class ColmapCommand:
         return clipped
 
     def frames(self, sparse: Path) -> tuple[list[ColmapFrame], dict[str, int]]:
-        """The model's frames with points enough, and the others' names with what they have."""
+        """The frames with enough points, and the names of the others with their numbers of
+        points."""
         from scalefield.geometry.colmap import model_frames, read_model, split_poor
 
         model = read_model(sparse)
@@ -147,7 +153,7 @@ def _complaints(
     failed: dict[str, str],
     done: dict[str, dict[str, Any]],
 ) -> Iterator[str]:
-    yield from (f"{name} is too poor: {count} usable points" for name, count in poor.items())
+    yield from (f"{name} has too few points: {count} usable points" for name, count in poor.items())
     yield from failed.values()
     ambiguous = sum(
         warning["code"] == AMBIGUOUS_CODE
@@ -165,7 +171,7 @@ def _complaints(
 
 @dataclass(frozen=True)
 class _Recover:
-    """From one frame to its depth on disk, and what there is to say about it."""
+    """Recovers one frame, writes its depth and returns its record."""
 
     images: Path
     folder: Path
@@ -179,7 +185,7 @@ class _Recover:
         from scalefield.export.splatting import write_npy_depth
         from scalefield.geometry.exif import Orientation
         from scalefield.io import read_image
-        from scalefield.recovery import Warning
+        from scalefield.report import Warning
 
         path = self.images / frame.name
         image = read_image(path)  # upright, as estimators know the world

@@ -1,4 +1,4 @@
-"""Flags that several commands share: a dataset and an estimator."""
+"""Flags that several commands share, and their checks."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from scalefield.datasets.source import FrameSource
 
 Layout = Literal["folder", "kitti", "urbansyn", "sunrgbd"]
+Intrinsics = Annotated[
+    tuple[float, float, float, float] | None, tyro.conf.arg(metavar="FX FY CX CY")
+]
 Ranges = Annotated[tuple[str, ...], tyro.conf.arg(metavar="SOURCE=NEAR,FAR")]
 
 
@@ -73,6 +76,16 @@ class DataOptions:
         """Name of the estimator in tables. For a file it is the stem: its folder may be private."""
         path = Path(self.mde)
         return path.stem if path.suffix in (".onnx", ".json") or path.is_dir() else self.mde
+
+
+def check_depth_flags(
+    depth: Path | None, mde: str | None, depth_key: str | None, *, resize: bool
+) -> None:
+    """Refuse contradictory flags of commands that take a relative depth map or an estimator."""
+    if depth is not None and mde is not None:
+        raise InputError("--depth is your own depth map and --mde computes one; give one of them")
+    if depth is None and (depth_key or resize):
+        raise InputError("--depth-key and --resize apply only to --depth FILE, which is not given")
 
 
 def parse_ranges(texts: Iterable[str]) -> dict[str, tuple[float, float]]:

@@ -14,12 +14,12 @@ class DemoCommand:
     """Recover metric depth for the bundled sample room and compare it with the truth."""
 
     method: str = METHOD_NAME
-    """How depth is recovered; `scalefield methods` lists the names."""
+    """Method by name; `scalefield methods` lists the names."""
     out: Path = Path("scalefield_demo")
-    """Where the pictures go."""
+    """Output folder."""
 
     def run(self) -> None:
-        """Do what `scalefield recover` does, then read the file it wrote and measure the error."""
+        """Run `scalefield recover` on the sample, then measure the error of the file it wrote."""
         from scalefield import samples
         from scalefield.benchmark.metrics import Truth, metrics, sums
         from scalefield.io import read_npz

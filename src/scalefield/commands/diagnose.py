@@ -13,23 +13,24 @@ from scalefield.commands.data import DataOptions
 
 @dataclass(frozen=True)
 class DiagnoseCommand:
-    """Say what the bias of an MDE looks like on a dataset, and what would remove it.
+    """Analyse the bias of an MDE on a dataset.
 
-    Splits its squared log error into what is one number an image, follows depth, follows the
-    position, belongs to regions, or is finer. Writes diagnosis.html, diagnosis.json and images.csv.
+    The squared log error is split into parts: one number per image, a function of depth, a function
+    of the position, regions, and finer structure. Writes diagnosis.html, diagnosis.json and
+    images.csv.
     """
 
     data: Annotated[DataOptions, tyro.conf.arg(name="")]
     out: Path
-    """Folder for the page and the numbers."""
+    """Output folder."""
     splits: tuple[Literal["train", "val", "test", "all"], ...] = ("val", "test")
-    """Which frames."""
+    """Splits to analyse."""
     pictures: bool = True
-    """Take the worst, median and best frame apart in the page, which shows the dataset's pictures;
-    mind its licence."""
+    """Show the parts of the error of the worst, median and best frame. The page then contains
+    images of the dataset: check its licence."""
 
     def run(self) -> None:
-        """Write everything, and print what it says."""
+        """Write the results and print a summary."""
         from tqdm import tqdm
 
         from scalefield.benchmark.diagnosis import Diagnoser, ImageDiagnosis

@@ -13,7 +13,7 @@ from scalefield.commands.data import DataOptions
 
 @dataclass(frozen=True)
 class EvaluateCommand:
-    """Measure methods on a dataset; what is already measured is not measured again."""
+    """Measure methods on a dataset; existing results are kept and not computed again."""
 
     data: Annotated[DataOptions, tyro.conf.arg(name="")]
     out: Path
@@ -22,22 +22,22 @@ class EvaluateCommand:
     """Rows of the table: NAME, 'NAME(option=value)', module:function, or 'LABEL @low,drop: NAME'
     to name a row and restrict it to anchor regimes; "all" is every method with its defaults."""
     split: Literal["train", "val", "test", "all"] = "test"
-    """Which frames."""
+    """Split to evaluate."""
     regimes: tuple[Literal["low", "medium", "high"], ...] = ("low", "medium", "high")
-    """Anchor regimes: 10–15, 100–120 and 500–530 anchors an image."""
+    """Anchor regimes: 10–15, 100–120 and 500–530 anchors per image."""
     drop: bool = True
     """Also run the drop-anchor sequence 9, 7, 5, 3, 1."""
     seed: int = 0
-    """Of the anchors."""
+    """Seed of the anchors."""
     shard: str = "0/1"
-    """Take only every n-th frame, from the i-th: i/n, for several machines on one folder."""
+    """Take every n-th frame from the i-th, as i/n, to share one folder among several machines."""
     overwrite: bool = False
-    """Discard what another configuration left in the output folder."""
+    """Discard results of another configuration in the output folder."""
     gallery: bool = True
     """Keep pictures of each method's worst, median and best image for the report."""
 
     def run(self) -> None:
-        """Both loops; prints the table."""
+        """Evaluate, score and print the table."""
         from scalefield.benchmark.gallery import write_gallery
         from scalefield.benchmark.method_spec import parse_methods
         from scalefield.benchmark.report.text import overview
@@ -86,5 +86,5 @@ def _parse_shard(text: str) -> tuple[int, int]:
     try:
         index, count = (int(x) for x in text.split("/"))
     except ValueError:
-        raise InputError(f"--shard wants i/n, found {text!r}") from None
+        raise InputError(f"--shard must be i/n, found {text!r}") from None
     return index, count

@@ -11,18 +11,19 @@ import tyro
 
 @dataclass(frozen=True)
 class ExportCommand:
-    """Write a basis map generator as ONNX, to be run without torch.
+    """Write a basis map generator as ONNX, to run it without torch.
 
-    examples/onnx_consumer.py has the rest in numpy: resampling, and the solve for the anchors.
+    examples/onnx_consumer.py contains the remaining steps in numpy: resampling and the solve for
+    the anchors.
     """
 
     generator: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]
     """A shipped generator such as basis-depth-k8, or a folder that training wrote."""
     out: Path
-    """The .onnx file."""
+    """Output file, .onnx."""
 
     def run(self) -> None:
-        """Export, and say what the file wants and gives."""
+        """Export and print the inputs of the graph."""
         from scalefield.basis.pretrained import load_generator
         from scalefield.export.onnx import OPSET, export_onnx
 

@@ -20,36 +20,36 @@ from scalefield.labelling.rules import Rules
 class LabelCommand:
     """Make depth labels for many images with anchors, and decide which to keep.
 
-    Takes a folder (KEY.jpg beside KEY.anchors.csv, .npz or .png), a .csv list with the columns
-    image and anchors, or tar shards of such pairs. Writes KEY.npz and KEY.json for each, or a tar
-    for each tar, and labels.jsonl with every verdict. A second run goes on where one was stopped;
-    a bad image is named and passed over, and the exit code is then 1.
+    The source is a folder (KEY.jpg beside KEY.anchors.csv, .npz or .png), a .csv list with the
+    columns image and anchors, or tar shards of such pairs. Writes KEY.npz and KEY.json for each
+    image, or a tar for each tar, and labels.jsonl with all records. A second run continues an
+    interrupted one. A bad image is named and skipped, and the exit code is then 1.
     """
 
     source: tyro.conf.Positional[Path]
     """Folder, .csv list, .tar, or a folder of .tar files."""
     out: Path
-    """Where labels go; a folder holds those of one configuration."""
+    """Output folder; it holds the labels of one configuration."""
     mde: Annotated[str, tyro.conf.arg(metavar="NAME")] = MDE_NAME
-    """The depth estimator; `scalefield models` lists the names."""
+    """Depth estimator by name; `scalefield models` lists the names."""
     method: Annotated[str, tyro.conf.arg(metavar="NAME")] = METHOD_NAME
-    """How depth is recovered; `scalefield methods` lists the names."""
+    """Method by name; `scalefield methods` lists the names."""
     option: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=VALUE")
     ] = ()
-    """An option of the method; may be repeated."""
+    """Option of the method; may be repeated."""
     device: str = "cpu"
-    """cpu, cuda, cuda:1, …"""
+    """Device of the estimator: cpu, cuda, cuda:1, …"""
     batch: int = 1
-    """Images that are read together, and estimated together where they have one size; for a GPU."""
+    """Images read together, and estimated together if they have the same size; for GPUs."""
     workers: int = os.cpu_count() or 1
-    """Processes, or Ray's actors; 1 for a GPU that one process fills."""
+    """Number of processes or Ray actors; 1 for a GPU that one process fills."""
     cluster: Literal["local", "ray"] = "local"
-    """local is this machine; ray the Ray cluster that is connected, with a shared file system."""
+    """local: this machine. ray: the connected Ray cluster, with a shared file system."""
     rules: Annotated[Rules, tyro.conf.arg(name="")] = field(default_factory=Rules)
 
     def run(self) -> int:
-        """Label, and say how many, how fast, and why not."""
+        """Label the images and print a summary."""
         from tqdm import tqdm
 
         from scalefield.labelling.labeller import LabelConfig, Labeller
@@ -62,9 +62,9 @@ class LabelCommand:
         self.rules.check()
         source, out = self.source, self.out
         if self.cluster == "ray":  # other nodes have other current folders
-            import_ray()  # if there is none, better said before anything is written
+            import_ray()  # fails before anything is written if Ray is missing
             source, out = source.resolve(), out.resolve()
-        jobs, lonely = find_jobs(source)
+        jobs, without_anchors = find_jobs(source)
         config = LabelConfig(
             mde=self.mde,
             method=self.method,
@@ -73,7 +73,7 @@ class LabelCommand:
             device=self.device,
             batch=self.batch,
         )
-        Labeller.of(config, out)  # a wrong name is refused here, and weights fetched once
+        Labeller.of(config, out)  # a wrong name fails here, and weights are fetched once
         total = sum(len(job.samples) for job in jobs)
         with tqdm(total=total, unit="image", disable=None, leave=False) as bar:
             summary = label(
@@ -86,13 +86,13 @@ class LabelCommand:
             )
         for key, reason in summary.failed.items():
             print(f"scalefield: {key} failed: {reason}", file=sys.stderr)
-        for key in lonely:
+        for key in without_anchors:
             print(f"scalefield: {key} has no anchors beside it", file=sys.stderr)
         why = ", ".join(f"{name} {count}" for name, count in summary.reasons.most_common())
         print(
             f"{summary.kept} kept, {summary.rejected} rejected{f' ({why})' if why else ''}, "
-            f"{len(summary.failed)} failed, {len(lonely)} without anchors; "
+            f"{len(summary.failed)} failed, {len(without_anchors)} without anchors; "
             f"{summary.found_done} were done before; {summary.images_per_second:.2f} images/s"
         )
         print(f"  {out / MANIFEST}")
-        return 1 if summary.failed or lonely else 0
+        return 1 if summary.failed or without_anchors else 0

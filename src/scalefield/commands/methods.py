@@ -13,10 +13,10 @@ class MethodsCommand:
     """List the methods, one line each; or one method with its options."""
 
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]")] = None
-    """Tell everything about this method."""
+    """Describe this method and its options."""
 
     def run(self) -> None:
-        """Print first sentences, or one method's whole docstring and its options."""
+        """Print the first line of every method, or the docstring and options of one."""
         import inspect
 
         from docstring_parser import parse_from_object  # comes with tyro
@@ -27,7 +27,7 @@ class MethodsCommand:
             for name, method in METHODS.items():
                 print(f"{name:12} {(method.__doc__ or '').splitlines()[0]}")
             return
-        make_method(self.name)  # says which names there are
+        make_method(self.name)  # an unknown name is refused
         method = METHODS[self.name]
         print(inspect.getdoc(method))
         documented = parse_from_object(method).params

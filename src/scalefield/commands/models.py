@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ModelsCommand:
-    """List the depth estimators: size, kind, features, licences, and whether they are here."""
+    """List the depth estimators: size, kind, features, licences, and whether their weights are on
+    this machine."""
 
     def run(self) -> None:
-        """Print the table; `here` means that no network is needed."""
+        """Print the table; `here` means that no download is needed."""
         from scalefield.mde import MODELS
         from scalefield.mde.hub import weights_here
         from scalefield.mde.lite import LITE_WEIGHTS

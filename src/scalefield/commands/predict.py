@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PredictCommand:
-    """Run an MDE over a folder of images and keep depth and features for later.
+    """Run an MDE over a folder of images and keep depth and features in the cache.
 
-    A second run goes on where the first one stopped. An image that cannot be read is named and
-    passed over; the exit code is then 1.
+    A second run continues an interrupted one. An image that cannot be read is named and skipped,
+    and the exit code is then 1.
     """
 
     folder: tyro.conf.Positional[Path]
-    """Searched for images, folders inside included."""
+    """Folder of images; sub-folders are searched too."""
     mde: Annotated[str, tyro.conf.arg(metavar="NAME")]
-    """Which estimator; `scalefield models` lists the names."""
+    """Depth estimator by name; `scalefield models` lists the names."""
     cache: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Where outputs are kept; by default $SCALEFIELD_CACHE or ~/.cache/scalefield/mde."""
+    """Cache folder; by default $SCALEFIELD_CACHE or ~/.cache/scalefield/mde."""
     batch: int = 1
     """Images of one size that are computed together."""
     device: str = "cpu"
-    """cpu, cuda, cuda:1, …"""
+    """Device of the estimator: cpu, cuda, cuda:1, …"""
     kind: Literal["depth", "disparity"] | None = None
-    """What the MDE gives, where its architecture does not tell."""
+    """What the MDE predicts, if its architecture does not determine it."""
 
     def run(self) -> int:
-        """Fill the cache; 1 if an image was bad."""
+        """Fill the cache; returns 1 if an image could not be read."""
         from tqdm import tqdm
 
         from scalefield.io import read_image
@@ -81,12 +81,12 @@ class PredictCommand:
         return 1 if bad else 0
 
     def compute(self, cache: MDECache, images: list[np.ndarray]) -> int:
-        """Fill the cache with images of one size, and count them."""
+        """Compute images of one size; returns their number."""
         self.agree(cache.batch(images))
         return len(images)
 
     def agree(self, outputs: Iterable[MDEOutput]) -> None:
-        """Refuse what is not of the kind that was said."""
+        """Refuse outputs of another kind than --kind."""
         for output in outputs:
             if self.kind not in (None, output.kind):
                 raise InputError(f"{output.model} gives {output.kind}, and not {self.kind}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from scalefield.commands.anchors import Intrinsics
+from scalefield.commands.data import Intrinsics, check_depth_flags
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 
@@ -24,37 +24,39 @@ if TYPE_CHECKING:
 class RecoverCommand:
     """Recover metric depth for one image from a few pixels of known depth.
 
-    Writes depth.png (16-bit, scale in its metadata), depth.npz (depth_m, log_scale and what else
-    the method knows), preview.png and recovery.json (what was used, and every doubt).
+    Writes depth.png (16-bit, scale in its metadata), depth.npz (depth_m, log_scale and the other
+    maps of the method), preview.png and recovery.json (inputs, rejected anchors, fallbacks and
+    warnings).
     """
 
     image: tyro.conf.Positional[Path]
     """The photograph."""
     anchors: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Known depths: .csv (u,v,depth_m[,sigma_m]), .npz (the same names) or a sparse 16-bit .png.
-    Without any, `field` says what depth it expects, and how little it knows."""
+    Without anchors, `field` returns the depth that its model expects, with a large std_log."""
     mde: Annotated[
         str | None,
         tyro.conf.arg(metavar="NAME", help=f"The depth estimator; {MDE_NAME} if none is named."),
     ] = None
     device: str = "cpu"
-    """Where the estimator runs: cpu, cuda, cuda:1, …"""
+    """Device of the estimator: cpu, cuda, cuda:1, …"""
     depth: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Your own relative depth instead of an MDE's: .npy, .npz, 16-bit .png, .exr or .pfm."""
+    """Your own relative depth map instead of an MDE: .npy, .npz, 16-bit .png, .exr or .pfm."""
     kind: Annotated[
         Literal["depth", "disparity"] | None, tyro.conf.arg(metavar="depth|disparity")
     ] = None
-    """What --depth holds: depth grows with distance, disparity falls with it. An --mde knows."""
+    """Kind of --depth: depth grows with distance, disparity falls with it. An --mde knows its
+    kind."""
     depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Which array of an .npz, or channel of an .exr, --depth means."""
+    """Name of the array of an .npz, or of the channel of an .exr, given as --depth."""
     resize: bool = False
-    """Allow a --depth of another size to be scaled to the image."""
+    """Allow resizing a --depth of another size to the image."""
     method: Annotated[str, tyro.conf.arg(metavar="NAME")] = METHOD_NAME
-    """How depth is recovered; `scalefield methods` lists the names."""
+    """Method by name; `scalefield methods` lists the names."""
     option: Annotated[
         tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=VALUE")
     ] = ()
-    """An option of the method; may be repeated."""
+    """Option of the method; may be repeated."""
     labels: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """For --method region: an image or .npy of integers, equal within a region."""
     anchor_units: Annotated[float | None, tyro.conf.arg(metavar="PER_METRE")] = None
@@ -62,22 +64,22 @@ class RecoverCommand:
     png_units: Annotated[float, tyro.conf.arg(metavar="PER_METRE")] = 1000.0
     """Units per metre of depth.png; 16 bits reach 65.5 m at 1000 and 256 m at 256."""
     formats: tuple[Literal["ply", "glb", "exr", "pfm", "normals", "rrd"], ...] = ()
-    """Write these too: point clouds, float depth, normals, a recording for rerun. All but exr and
-    pfm need the camera."""
+    """Further output formats: point clouds, float depth, normals, a recording for rerun. All but
+    exr and pfm need the camera."""
     intrinsics: Intrinsics = None
-    """The camera, in pixels whose centres are at integers."""
+    """Intrinsics of the camera in pixels, with pixel centres at integers."""
     fov_deg: Annotated[float | None, tyro.conf.arg(metavar="DEGREES")] = None
-    """Its horizontal field of view, where the intrinsics are not known."""
+    """Horizontal field of view, if the intrinsics are not known."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Where the files go; by default a folder beside you, named after the image."""
+    """Output folder; by default a folder in the current one, named after the image."""
 
     def run(self) -> None:
-        """Recover, write everything or nothing, and say what came of it."""
+        """Recover, write all files and print a summary."""
         self.check()
         folder = self.out or Path(f"{self.image.stem}_metric")
         from tqdm import tqdm
 
-        # Torch takes a moment to import and an estimator may take minutes: say what goes on.
+        # Importing torch takes a moment and an estimator may take minutes: show the progress.
         form = "{desc} {bar:20} {elapsed}"
         with tqdm(total=4, disable=None, leave=False, bar_format=form, desc="reading") as progress:
             from scalefield.api import recover_from
@@ -123,19 +125,16 @@ class RecoverCommand:
         print(f"  {folder}: {', '.join(names)}")
 
     def check(self) -> None:
-        """Refuse flags that contradict one another before anything is loaded."""
-        if self.depth is not None and self.mde is not None:
-            raise InputError("--depth brings your own map and --mde makes one; give one of them")
+        """Refuse contradictory flags before anything is loaded."""
+        check_depth_flags(self.depth, self.mde, self.depth_key, resize=self.resize)
         if self.depth is not None and self.kind is None:
             raise InputError("--depth needs --kind depth (grows with distance) or --kind disparity")
-        if self.depth is None and (self.depth_key or self.resize):
-            raise InputError("--depth-key and --resize speak of a --depth FILE, and none is given")
         if self.anchor_units is not None and not str(self.anchors).lower().endswith(".png"):
             raise InputError(
                 f"--anchor-units is for a .png; depth_m of --anchors {self.anchors} is in metres"
             )
         if self.intrinsics and self.fov_deg:
-            raise InputError("--intrinsics and --fov-deg say the same; give one of them")
+            raise InputError("--intrinsics and --fov-deg are alternatives; give one of them")
         if self.formats and self.intrinsics is None and self.fov_deg is None:
             from scalefield.export import IN_SPACE
 
@@ -145,7 +144,7 @@ class RecoverCommand:
             raise InputError(f"--png-units must be 0.001 … 1e9, found {self.png_units:g}")
 
     def read_anchors(self) -> Anchors:
-        """The anchors of the file; none, if none is named."""
+        """The anchors of the file; empty if none is given."""
         from scalefield.anchors import Anchors
 
         if self.anchors is None:
@@ -153,7 +152,7 @@ class RecoverCommand:
         return Anchors.read(self.anchors, png_units_per_metre=self.anchor_units)
 
     def relative_depth(self, image: np.ndarray) -> MDEOutput:
-        """What the estimator says of the photograph, or the user's own map."""
+        """The estimator's output for the image, or the user's own map."""
         from scalefield.inputs import estimate, from_array
         from scalefield.io import read_map
 
@@ -164,7 +163,7 @@ class RecoverCommand:
         return from_array(values, self.kind, image, resize=self.resize)
 
     def place(self, anchors: Anchors, image: np.ndarray) -> None:
-        """Refuse anchors outside the photograph before the estimator runs."""
+        """Refuse anchors outside the image before the estimator runs."""
         from scalefield.io import exif_orientation
 
         try:
@@ -172,7 +171,7 @@ class RecoverCommand:
         except InputError as e:
             if exif_orientation(self.image) == 1:
                 raise
-            turned = "its EXIF turns the photograph, and u and v count in the upright picture"
+            turned = "EXIF rotates the photograph, and u and v refer to the upright picture"
             raise InputError(f"{e}; {turned}") from None
 
     def options(self) -> dict[str, Any]:
@@ -191,7 +190,7 @@ def _next(progress: Any, step: str) -> None:
 
 
 def parse_options(texts: Iterable[str]) -> dict[str, Any]:
-    """The values by name; nobody means two of one name."""
+    """The options by name; an option given twice is refused."""
     options: dict[str, Any] = {}
     for name, value in map(parse_option, texts):
         if name in options:
@@ -201,10 +200,10 @@ def parse_options(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """`name=value` with the value as bool, int, float, None or, failing these, a string."""
+    """Name and value of `name=value`; the value becomes bool, int, float or None if it can."""
     name, equals, value = text.partition("=")
     if not (equals and name.isidentifier()):
-        raise InputError(f"--option wants name=value, found {text!r}")
+        raise InputError(f"--option must be name=value, found {text!r}")
     words = {"true": True, "false": False, "none": None}
     if value.lower() in words:
         return name, words[value.lower()]

@@ -2,91 +2,183 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import sys
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from scalefield.commands.data import DataOptions
-from scalefield.commands.evaluate import EvaluateCommand
-from scalefield.commands.report import ReportCommand
+import tyro
 
-LWLR_BANDWIDTH = {
-    "kitti": "reference_bandwidth_px=25.0, reference_width_px=1242.0",
-    "urbansyn": "reference_bandwidth_px=50.0, reference_width_px=640.0",
-    "sunrgbd": "reference_bandwidth_px=50.0, reference_width_px=640.0",
-}
-"""As its authors publish them: 25 px on KITTI, 50 px where nothing else is said."""
+from scalefield.commands.data import Ranges, parse_ranges
+from scalefield.commands.train import RecipeOptions
+from scalefield.errors import InputError
 
-
-def paper_methods(dataset: str) -> tuple[str, ...]:
-    """The rows of the paper's tables; K = 30 and 50 are not evaluated with low anchors there."""
-    return (
-        "Global: global",
-        "Grid: grid",
-        f"LWLR: lwlr({LWLR_BANDWIDTH[dataset]})",
-        "Piecewise: piecewise",
-        # Ground-truth labels, which KITTI does not have.
-        *(("Region: region",) if dataset != "kitti" else ()),
-        "Basis K=8: basis(k=8)",
-        "Basis K=30 @medium,high: basis(k=30)",
-        "Basis K=50 @medium,high: basis(k=50)",
-    )
+if TYPE_CHECKING:
+    from scalefield.reproduction.stages import Reproduction
 
 
 @dataclass(frozen=True)
 class ReproduceCommand:
-    """The paper's tables from the raw datasets, beside the paper's own figures.
+    """The paper's experiment from raw data to its tables, beside the paper's own figures.
 
-    Writes our split lists, evaluates every dataset that is given with every MDE, and reports.
-    What is already measured is not measured again.
+    Stages: split lists; prepared frames of every MDE; the paper's generators (each K in its regime
+    for 25 epochs, five epochs of fine-tuning for the others, with F and with F = 0) over all
+    datasets together; evaluation; report. Run it again after an interruption to go on.
     """
 
     out: Path
-    """Folder for splits, results and report."""
-    kitti: Path | None = None
-    """Folder of KITTI Raw."""
-    urbansyn: Path | None = None
-    """Folder of UrbanSyn."""
-    sunrgbd: Path | None = None
-    """Folder of SUN RGB-D."""
-    mdes: tuple[str, ...] = ("da3-base", "midas-hybrid")
-    """Estimators by name."""
+    """Folder for everything: splits, prepared, generators, results, report."""
+    data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=FOLDER")]
+    """Datasets: kitti=…, urbansyn=…, sunrgbd=… in their own layouts; any other name is a plain
+    folder."""
+    mde: tuple[str, ...] = ("da3-base", "midas-dpt-hybrid")
+    """Estimators: NAME, or LABEL=SOURCE for a folder, a file or module:object."""
+    cross_fit: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL=FOLDER,FOLDER")] = ()
+    """For an estimator trained on these frames: models of its kind that left some places out."""
+    datasets: tuple[str, ...] = ()
+    """Take only these of the datasets."""
+    range: Ranges = ()
+    """Depth ranges in metres of a plain folder's sources, e.g. kitti=0.1,80 '*=0.1,10'."""
+    sunrgbd_max_m: float = 10.0
+    """Depths of SUN RGB-D above this are unknown. The paper scores up to 10 m; the dataset's own
+    toolbox sets depths above 8 m to 8 m."""
+    plan: bool = False
+    """Print the stages with estimated time and disk, and stop."""
+    generators: str | None = None
+    """Use ready generators DIR/MDE/k8-low, … instead of training them; "shipped" takes the
+    universal F = 0 generators of the package, and labels them so."""
+    k: tuple[int, ...] = (8, 30, 50)
+    """Numbers of basis maps."""
+    seeds: tuple[int, ...] = (0,)
+    """Of the training; several give several rows and their spread."""
+    recipe: Annotated[RecipeOptions, tyro.conf.arg(name="")] = field(default_factory=RecipeOptions)
+    fine_tune_epochs: int = 5
+    """Epochs of fine-tuning for another regime."""
+    kept_features: Literal["uint8", "float16"] = "uint8"
+    """How prepared frames keep F."""
+    kept_pixels: int = 8192
+    """Known pixels that a prepared frame keeps."""
+    rows: tuple[str, ...] = ()
+    """Methods beside the paper's rows, as for evaluate: 'Field: field'."""
+    disparity: bool = True
+    """Also evaluate the aligners in disparity, which is what MiDaS predicts."""
+    drop: bool = True
+    """Run the drop-anchor sequence 9, 7, 5, 3, 1."""
     split: Literal["test", "val", "all"] = "test"
-    """Which frames; all for a handful of frames that make no split."""
-    device: str = "cpu"
-    """Where the MDEs run."""
-    workers: int = 1
-    """Processes."""
+    """Frames that are evaluated."""
     limit: int | None = None
-    """Take only so many frames of each dataset."""
+    """Take only so many frames of each split of each dataset, for a rehearsal."""
+    in_sample: bool = False
+    """Allow frames that an estimator was trained on."""
+    gallery: bool = True
+    """Keep pictures of each method's worst, median and best image for the report."""
+    overwrite: bool = False
+    """Discard evaluation results of other rows, such as those of fewer seeds."""
+    report: bool = True
+    """Write the report at the end; without it, `scalefield report OUT/results/*` does so later."""
+    cache: Path | None = None
+    """Keep the MDE's outputs of evaluated frames in this folder."""
+    workers: int = os.cpu_count() or 1
+    """Processes that read frames and evaluate."""
+    jobs: int = 1
+    """Generators that are trained at the same time on the device."""
+    mde_batch: int = 8
+    """Images of one size that the MDE predicts at once."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, …; auto is the GPU where there is one."""
+    title: str = "Learning Image-Adaptive Scale Fields: the paper's tables"
+    """Heading of the report."""
 
     def run(self) -> None:
-        """Splits, both loops for each dataset and MDE, one report."""
-        from scalefield.datasets import open_dataset
-        from scalefield.datasets.splits import SPLITS, write_list
-        from scalefield.errors import InputError
+        """All stages, or the plan."""
+        from scalefield.reproduction.plan import plan, plan_text
+        from scalefield.reproduction.stages import summary
 
-        roots = {"kitti": self.kitti, "urbansyn": self.urbansyn, "sunrgbd": self.sunrgbd}
-        given = {name: root for name, root in roots.items() if root is not None}
-        if not given:
-            raise InputError("nothing to reproduce: give --kitti, --urbansyn or --sunrgbd")
-        folders = []
-        for dataset, root in given.items():
-            reader = open_dataset(dataset, root)
-            for split in SPLITS:
-                write_list(self.out / "splits" / dataset / f"{split}.txt", reader.names(split))
-            for mde in self.mdes:
-                folder = self.out / "results" / f"{dataset}-{Path(mde).stem}"
-                folders.append(folder)
-                data = DataOptions(
-                    root=root,
-                    mde=mde,
-                    dataset=dataset,  # type: ignore[arg-type]
-                    device=self.device,
-                    workers=self.workers,
-                    limit=self.limit,
-                )
-                methods = paper_methods(dataset)
-                EvaluateCommand(data, folder, methods=methods, split=self.split).run()
-        title = "Learning Image-Adaptive Scale Fields: the paper's tables, rerun"
-        ReportCommand(tuple(folders), self.out / "report", title).run()
+        sys.path.insert(0, str(Path.cwd()))  # as for `python -m`: module:object beside the user
+        reproduction = self.reproduction()
+        if self.plan:
+            print(plan_text(plan(reproduction)))
+            return
+        page = reproduction.run()
+        if said := summary(reproduction):
+            print(said)
+        print(page)
+
+    def reproduction(self) -> Reproduction:
+        """What the flags stand for, checked."""
+        from scalefield.benchmark.method_spec import parse_methods
+        from scalefield.datasets import open_datasets
+        from scalefield.reproduction.matrix import HOME_REGIME
+        from scalefield.reproduction.stages import Estimator, Reproduction
+        from scalefield.training.basis import paper_preset
+        from scalefield.training.prepared import Preparation
+
+        counts = {
+            "limit": self.limit, "workers": self.workers, "jobs": self.jobs,
+            "mde-batch": self.mde_batch, "kept-pixels": self.kept_pixels,
+            "epochs": self.recipe.epochs, "fine-tune-epochs": self.fine_tune_epochs,
+        }  # fmt: skip
+        for name, count in counts.items():
+            if count is not None and count < 1:
+                raise InputError(f"--{name} must be 1 or more, found {count}")
+        unknown = [k for k in self.k if k not in HOME_REGIME]
+        if unknown or not self.k or not self.seeds or not self.mde:
+            raise InputError(
+                "--mde, --k and --seeds must not be empty, and the paper's K are "
+                f"{', '.join(map(str, HOME_REGIME))}, found {', '.join(map(str, self.k)) or 'none'}"
+            )
+        opened = open_datasets(
+            self.data, parse_ranges(self.range), sunrgbd_max_m=self.sunrgbd_max_m
+        )
+        absent = [name for name in self.datasets if name not in opened]
+        if absent or not opened:
+            raise InputError(
+                f"--datasets {', '.join(absent)}: not among --data"
+                if absent
+                else "nothing to reproduce: give --data NAME=FOLDER"
+            )
+        folds = self._folds()
+        estimators = tuple(
+            Estimator.parse(text, folds.pop(text.partition("=")[0], ())) for text in self.mde
+        )
+        if folds:
+            raise InputError(f"--cross-fit {next(iter(folds))}: no such --mde")
+        changes = self.recipe.changes(paper_preset(8, "low"))
+        epochs = changes.pop("epochs", 25)
+        assert isinstance(epochs, int)
+        return Reproduction(
+            out=self.out,
+            datasets={n: d for n, d in opened.items() if not self.datasets or n in self.datasets},
+            estimators=estimators,
+            seeds=self.seeds,
+            ks=self.k,
+            changes=changes,
+            epochs=(epochs, self.fine_tune_epochs),
+            preparation=Preparation(pixels=self.kept_pixels, features=self.kept_features),
+            generators=self.generators,
+            split=self.split,
+            extra_rows=parse_methods(self.rows),
+            disparity=self.disparity,
+            drop=self.drop,
+            limit=self.limit,
+            device=self.device,
+            workers=self.workers,
+            jobs=self.jobs,
+            mde_batch=self.mde_batch,
+            in_sample=self.in_sample,
+            cache=self.cache,
+            overwrite=self.overwrite,
+            tables=self.report,
+            gallery=self.gallery,
+            title=self.title,
+        )
+
+    def _folds(self) -> dict[str, tuple[Path, ...]]:
+        folds = {}
+        for text in self.cross_fit:
+            label, found, folders = text.partition("=")
+            if not found or not folders:
+                raise InputError(f"--cross-fit wants LABEL=FOLDER,FOLDER, found {text!r}")
+            folds[label] = tuple(Path(folder) for folder in folders.split(","))
+        return folds

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from scalefield.commands.data import check_depth_flags
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
 
@@ -17,38 +18,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SuggestCommand:
-    """Name the pixels that are worth measuring next, or the anchors that are worth keeping."""
+    """Print the pixels to measure next, or the anchors to keep."""
 
     image: Annotated[Path, tyro.conf.Positional]
     """The photograph."""
     anchors: Path | None = None
-    """What is measured already, if anything: .csv, .npz or a sparse 16-bit .png."""
+    """Existing anchors: .csv, .npz or a sparse 16-bit .png."""
     n: int = 3
-    """How many pixels to name."""
+    """Number of pixels."""
     mde: Annotated[
         str | None,
         tyro.conf.arg(metavar="NAME", help=f"The depth estimator; {MDE_NAME} if none is named."),
     ] = None
     depth: Path | None = None
-    """A relative depth map of your own instead."""
+    """Your own relative depth map instead of an MDE."""
     kind: Literal["depth", "disparity"] | None = None
-    """Whether that map grows with distance (depth) or falls with it (disparity)."""
+    """Kind of --depth: depth grows with distance, disparity falls with it."""
     depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Which array of an .npz, or channel of an .exr, --depth means."""
+    """Name of the array of an .npz, or of the channel of an .exr, given as --depth."""
     resize: bool = False
-    """Allow a --depth of another size to be scaled to the image."""
+    """Allow resizing a --depth of another size to the image."""
     anchor_units: Annotated[float | None, tyro.conf.arg(metavar="PER_METRE")] = None
     """Units per metre of anchors in a .png: 1000 for millimetres, 256 for KITTI, 5000 for TUM."""
     reachable: Path | None = None
-    """An image that is white where a measurement is possible."""
+    """Image that is white where a measurement is possible."""
     among: Path | None = None
-    """Choose among these anchors instead, and name the best of them by number."""
+    """Select among these anchors instead, and print the best ones by number."""
 
     def run(self) -> None:
         """Print a line for each pixel, best first."""
         self.check()
         from scalefield.api import suggest
-        from scalefield.export.result_folder import in_words
+        from scalefield.export.result_folder import format_std_log
         from scalefield.geometry.exif import say_if_turned
         from scalefield.io import read_image, read_map
 
@@ -67,22 +68,19 @@ class SuggestCommand:
         for spot in spots:
             number = "" if spot.anchor is None else f"#{spot.anchor} "
             print(
-                f"{number}u={spot.u} v={spot.v}: now {in_words(spot.std_log)}; measuring it "
-                f"removes {100 * spot.removes:.0f} % of the doubt that is left"
+                f"{number}u={spot.u} v={spot.v}: now {format_std_log(spot.std_log)}; measuring it "
+                f"reduces the mean standard deviation by {100 * spot.removes:.0f} %"
             )
 
     def check(self) -> None:
-        """Refuse flags that contradict one another before anything is loaded."""
-        if self.depth is not None and self.mde is not None:
-            raise InputError("--depth brings your own map and --mde makes one; give one of them")
-        if self.depth is None and (self.depth_key or self.resize):
-            raise InputError("--depth-key and --resize speak of a --depth FILE, and none is given")
+        """Refuse contradictory flags before anything is loaded."""
+        check_depth_flags(self.depth, self.mde, self.depth_key, resize=self.resize)
         files = [path for path in (self.anchors, self.among) if path is not None]
         if self.anchor_units is not None and not any(map(is_png, files)):
             raise InputError("--anchor-units is for anchors in a .png, and none is given")
 
     def read(self, path: Path | None) -> Anchors | None:
-        """The anchors of a file, if one is named."""
+        """The anchors of a file, or None."""
         from scalefield.anchors import Anchors
 
         if path is None:
@@ -91,5 +89,5 @@ class SuggestCommand:
 
 
 def is_png(path: Path) -> bool:
-    """Whether a file holds anchors without units of their own."""
+    """Whether a file is a PNG, which holds anchors without units."""
     return path.suffix.lower() == ".png"

@@ -2,38 +2,107 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import sys
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from scalefield.commands.data import Layout, Ranges, parse_ranges
 from scalefield.errors import InputError
 
 
 @dataclass(frozen=True)
-class TrainCommand:
-    """Train a basis map generator for an MDE; run it again after an interruption to go on."""
+class RecipeOptions:
+    """Changes to the preset; what is left out keeps the preset's value."""
 
-    root: Path
-    """The dataset's folder."""
+    epochs: int | None = None
+    """Passes over the training frames."""
+    batch: int | None = None
+    """Frames of a step."""
+    rate: float | None = None
+    """Learning rate."""
+    weight_decay: float | None = None
+    """Of AdamW."""
+    width: int | None = None
+    """Channels of the generator's trunk."""
+    anchor_loss: float | None = None
+    """Weight of the anchor loss."""
+    decor_loss: float | None = None
+    """Weight of the decorrelation loss."""
+    gate_loss: float | None = None
+    """Weight of the gate loss."""
+    gate_reduction: Literal["sum", "mean"] | None = None
+    """Of the gate loss over the cells of the grid: the paper's sum, or the mean, whose weight does
+    not depend on the resolution."""
+    beta: float | None = None
+    """Where SmoothL1 turns from square to absolute, in log-depth."""
+    pixels: int | None = None
+    """Known pixels an image in the dense loss of a step; 0 for all that were kept."""
+    anchor_draw: Literal["fresh", "protocol"] | None = None
+    """New anchors in every step, or the protocol's with its fixed seed."""
+    counts: Literal["uniform", "log-uniform"] | None = None
+    """How the number of fresh anchors is drawn."""
+    mirror: bool | None = None
+    """Mirror half of the images."""
+    ema: float | None = None
+    """Decay of the moving average of the weights; 0 for none."""
+    clip: float | None = None
+    """Largest norm of the gradient; 0 for no limit."""
+    precision: Literal["auto", "float32"] | None = None
+    """auto: the network in bfloat16 on a GPU."""
+
+    def changes(self, preset: Any) -> dict[str, object]:
+        """Fields of `BasisTraining` that differ from the preset."""
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        losses = {
+            "anchor": given.pop("anchor_loss"),
+            "decor": given.pop("decor_loss"),
+            "gate": given.pop("gate_loss"),
+        }
+        reduction = given.pop("gate_reduction")
+        if reduction is not None:
+            losses["literal_gate_sum"] = reduction == "sum"
+        chosen = {name: value for name, value in losses.items() if value is not None}
+        changed = {name: value for name, value in given.items() if value is not None}
+        if chosen:
+            changed["losses"] = replace(preset.losses, **chosen)
+        return changed
+
+
+@dataclass(frozen=True)
+class TrainCommand:
+    """Train a basis map generator (or `field`) for an MDE; run it again to go on."""
+
     mde: str
-    """Monocular depth estimator by name."""
+    """Monocular depth estimator by name, or your own as module:object."""
     out: Path
     """Folder of the run; the best checkpoint is in its subfolder model."""
+    data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=FOLDER")] = ()
+    """Datasets to train on together: kitti=…, urbansyn=…, sunrgbd=… in their own layouts; any
+    other name is a plain folder."""
+    root: Path | None = None
+    """Folder of a single dataset, instead of --data."""
     dataset: Layout = "folder"
-    """The layout of the dataset's folder."""
+    """The layout of that folder."""
     range: Ranges = ()
     """Depth ranges in metres of a folder's sources, e.g. kitti=0.1,80 '*=0.1,10'."""
+    method: Literal["basis", "field"] = "basis"
+    """What is trained: a generator of basis maps, or the network and kernel of `field`."""
     preset: Literal["default", "paper"] = "default"
-    """paper: the paper's recipe to the letter, in the regime given; default: ours."""
+    """paper: the paper's recipe in the regime given, every choice listed in docs/paper.md;
+    default: ours."""
     k: int = 8
     """Number of basis maps."""
     regime: Literal["low", "medium", "high"] = "low"
     """Anchors the model is for: 10–15, 100–120 or 500–530 an image."""
     zero_features: bool = False
     """The F = 0 variant, which serves any depth map."""
-    epochs: int | None = None
-    """Instead of the preset's."""
+    recipe: Annotated[RecipeOptions, tyro.conf.arg(name="")] = field(default_factory=RecipeOptions)
+    steps: int | None = None
+    """Of --method field, instead of its own number."""
     seed: int = 0
     """Of everything random."""
     start_from: Path | None = None
@@ -43,45 +112,156 @@ class TrainCommand:
     that never saw its place."""
     in_sample: bool = False
     """Allow frames that the MDE was trained on, although the generator learns little from them."""
+    prepared: Path | None = None
+    """Folder of prepared frames, which runs share; the folder prepared beside OUT if left out."""
+    kept_features: Literal["uint8", "float16"] = "uint8"
+    """How prepared frames keep F."""
+    kept_pixels: int = 8192
+    """Known pixels that a prepared frame keeps."""
     cache: Path | None = None
-    """Keep the MDE's outputs in this folder."""
+    """Keep the MDE's outputs in this folder as well."""
+    limit: int | None = None
+    """Take only so many frames of each split."""
+    workers: int = os.cpu_count() or 1
+    """Processes that read frames, in preparation and in training."""
+    mde_batch: int = 8
+    """Images of one size that the MDE predicts at once."""
+    checkpoint_every: int = 500
+    """Steps between checkpoints within an epoch."""
+    tensorboard: bool = False
+    """Write TensorBoard logs into OUT/tensorboard."""
     device: str = "auto"
     """cpu, cuda, cuda:1, …; auto is the GPU where there is one. Several: torchrun."""
 
     def run(self) -> None:
         """Prepare the frames and train."""
         from scalefield.basis.generator import Generator
-        from scalefield.datasets import open_dataset
+        from scalefield.errors import require_package
         from scalefield.training.basis import train_basis
-        from scalefield.training.data import CrossFit, prepare
-        from scalefield.training.loop import pick_device
+        from scalefield.training.data import CrossFit
+        from scalefield.training.loop import pick_device, processes
         from scalefield.training.mde import open_mde, trained_on
+        from scalefield.training.prepared import (
+            Preparation,
+            mde_folder,
+            prepare_split,
+            split_names,
+        )
 
-        _require_counts(k=self.k, epochs=self.epochs)
-        _require_seed(self.seed)
-        dataset = open_dataset(self.dataset, self.root, parse_ranges(self.range))
-        config = self.config()
+        self._check()
+        if self.tensorboard:
+            require_package("tensorboard", "tensorboard", "writing TensorBoard logs")
+        sys.path.insert(0, str(Path.cwd()))  # as for `python -m`: module:object beside the user
+        datasets = self._datasets()
+        for name, dataset in datasets.items():
+            for split in ("train", "val"):
+                split_names(dataset, split, self.limit, name)
+        config = self.config() if self.method == "basis" else None
+        start = None if self.start_from is None else Generator.load(self.start_from)
+        rank, world = processes()
         device = str(pick_device(self.device))
         mde, seen = open_mde(self.mde, device, self.cache)
         folds = [(open_mde(str(f), device, self.cache)[0], trained_on(f)) for f in self.cross_fit]
-        models = folds or [(mde, frozenset() if self.in_sample else seen)]
-        start = None if self.start_from is None else Generator.load(self.start_from)
-        train = prepare(dataset, "train", CrossFit(tuple(models)), device=device)
-        val = prepare(dataset, "val", mde, (config.validate,), device=device)
-        train_basis(config, train, val, self.out, device=device, start_from=start)
-        print(f"{self.out / 'model'}: use it with --method basis --option generator=FOLDER")
+        models = CrossFit(tuple(folds or [(mde, frozenset() if self.in_sample else seen)]))
+        chosen = Preparation(pixels=self.kept_pixels, features=self.kept_features)
+        home = self.prepared or self.out.parent / "prepared"
+
+        def frames(split: str, source: Any) -> Any:
+            parts = [
+                prepare_split(
+                    dataset,
+                    split,
+                    source,
+                    home / mde_folder(source) / f"{name}-{split}",
+                    chosen,
+                    name=name,
+                    workers=self.workers // world,
+                    batch=self.mde_batch,
+                    limit=self.limit,
+                    rank=rank,
+                    world=world,
+                )
+                for name, dataset in datasets.items()
+            ]
+            return sum(parts[1:], start=parts[0])
+
+        train, val = frames("train", models), frames("val", mde)
+        if config is None:
+            self._train_field(train, val, mde.name, device)
+        else:
+            train_basis(
+                config,
+                train,
+                val,
+                self.out,
+                device=device,
+                start_from=start,
+                workers=min(self.workers // world, 16),
+                checkpoint_every=self.checkpoint_every,
+                tensorboard=self.tensorboard,
+                source=f"the MDE {mde.name}",
+            )
+        option = "generator" if self.method == "basis" else "model"
+        if rank == 0:
+            print(
+                f"{self.out / 'model'}: use it with --method {self.method} --option {option}=FOLDER"
+            )
+
+    def _check(self) -> None:
+        _require_counts(
+            k=self.k,
+            epochs=self.recipe.epochs,
+            batch=self.recipe.batch,
+            width=self.recipe.width,
+            steps=self.steps,
+            limit=self.limit,
+            kept_pixels=self.kept_pixels,
+            mde_batch=self.mde_batch,
+            checkpoint_every=self.checkpoint_every,
+        )
+        _require_seed(self.seed)
+        if self.workers < 0:
+            raise InputError(f"--workers must be 0 or more, found {self.workers}")
+
+    def _datasets(self) -> Any:
+        from scalefield.datasets import open_dataset, open_datasets
+
+        ranges_m = parse_ranges(self.range)
+        if bool(self.data) == (self.root is not None):
+            raise InputError("give the frames either as --data NAME=FOLDER … or as --root FOLDER")
+        if self.root is not None:
+            return {self.dataset: open_dataset(self.dataset, self.root, ranges_m)}
+        return open_datasets(self.data, ranges_m)
+
+    def _train_field(self, train: Any, val: Any, mde: str, device: str) -> None:
+        """Train `field` on the MDE's frames, without F, which the shipped model does not use."""
+        from scalefield.training.basis import without_features
+        from scalefield.training.field import FieldTraining, train_field
+        from scalefield.training.field_batches import make_banks
+        from scalefield.training.prepared import to_device
+
+        given = {"steps": self.steps, "batch": self.recipe.batch, "rate": self.recipe.rate}
+        config = FieldTraining(
+            seed=self.seed,
+            **{k: v for k, v in given.items() if v is not None},  # type: ignore[arg-type]
+        )
+        train_banks, val_banks = (
+            make_banks([to_device(without_features(frame), device) for frame in frames])
+            for frames in (train, val)
+        )
+        train_field(config, train_banks, val_banks, self.out, device=device, estimators=[mde])
 
     def config(self) -> Any:
         """The hyper-parameters that the flags stand for."""
         from scalefield.training.basis import default_preset, paper_preset
 
         changes: dict[str, object] = {"zero_features": self.zero_features, "seed": self.seed}
-        if self.epochs is not None:
-            changes["epochs"] = self.epochs
         if self.preset == "paper":
             fine_tune = self.start_from is not None
-            return paper_preset(self.k, self.regime, fine_tune=fine_tune, **changes)
-        return default_preset(self.k, self.regime, **changes)
+            preset = paper_preset(self.k, self.regime, fine_tune=fine_tune, **changes)
+        else:
+            preset = default_preset(self.k, self.regime, **changes)
+        return replace(preset, **self.recipe.changes(preset))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+import re
+import secrets
 import socket
 from dataclasses import dataclass
 from typing import Annotated
@@ -16,12 +20,14 @@ from scalefield.runtime.signals import until_interrupted
 class WebCommand:
     """Open a page where one clicks anchors on a photograph and reads metres everywhere else.
 
-    The page and its JSON API (described at /openapi.json) need no network. Nothing is stored:
-    photographs stay in this process's memory until others take their place.
+    The page and its JSON API (described at /openapi.json) need no network. This process keeps
+    photographs in memory until others take their place; the browser keeps the work.
     """
 
     host: str = "127.0.0.1"
-    """Address to listen on. Anything but this machine's own lets others in: there is no login."""
+    """Address to listen on. With any but this machine's own, a token is asked for."""
+    token: str | None = None
+    """Token that requests must carry, in the printed address; made up where it is needed."""
     port: int = 8008
     """Port to listen on; 0 takes a free one."""
     allow_host: Annotated[
@@ -34,8 +40,8 @@ class WebCommand:
     """Larger photographs are refused before they are decoded."""
     max_sessions: int = 12
     """Photographs held at once; the one used longest ago makes room."""
-    max_memory_gb: float = 2.0
-    """Memory for photographs and their maps, all together."""
+    max_memory_gb: float = 4.0
+    """Memory for all photographs with their maps, and for the work on one of them."""
 
     def run(self) -> None:
         """Serve until interrupted."""
@@ -49,6 +55,7 @@ class WebCommand:
                 raise
             raise MissingExtra(str(e.name), "web", "the web page") from None
         from scalefield.web.guard import LOCAL_HOSTS
+        from scalefield.web.protocol import GuardedProtocol
         from scalefield.web.uploads import Limits
 
         limits = Limits(
@@ -57,20 +64,29 @@ class WebCommand:
             session_bytes=round(self.max_memory_gb * 2**30),
         )
         listening = listen(self.host, self.port)
-        address = f"http://{bracketed(self.host)}:{listening.getsockname()[1]}/"
-        hosts = (*LOCAL_HOSTS, bracketed(self.host), *self.allow_host)
+        port = listening.getsockname()[1]
+        names = reachable_names(self.host)
+        token = self.token
+        if token is None:
+            token = "" if is_loopback(self.host) else secrets.token_urlsafe(16)
+        hosts = (*LOCAL_HOSTS, *names, *map(bracketed, self.allow_host))
         config = uvicorn.Config(
-            create_app(limits, hosts),
+            create_app(limits, hosts, token),
+            http=GuardedProtocol,
             log_level="warning",
             timeout_keep_alive=30,
             timeout_graceful_shutdown=2,
             server_header=False,
         )
-        print(f"scalefield web: {address}  (Ctrl+C ends it)", flush=True)
+        query = f"?token={token}" if token else ""
+        addresses = [f"http://{name}:{port}/{query}" for name in (*names, *self.allow_host)]
+        print(f"scalefield web: {addresses[0]}  (Ctrl+C ends it)", flush=True)
+        for address in addresses[1:]:
+            print(f"                {address}", flush=True)
         if self.open:
             import webbrowser
 
-            webbrowser.open(address)
+            webbrowser.open(addresses[0])
         with until_interrupted():
             uvicorn.Server(config).run(sockets=[listening])
 
@@ -78,6 +94,16 @@ class WebCommand:
         """Refuse flags that cannot be meant."""
         if not 0 <= self.port <= 65535:
             raise InputError(f"--port must be 0 … 65535, found {self.port}")
+        if self.token is not None and not re.fullmatch(r"[\w.~-]*", self.token):
+            raise InputError("--token takes letters, digits and . _ ~ -")
+        for name in self.allow_host:
+            if not re.fullmatch(r"[\w.-]+|\[?[0-9a-fA-F:]*::?[0-9a-fA-F:.]*\]?", name) or (
+                name.count(":") == 1
+            ):
+                raise InputError(
+                    f"--allow-host takes a name or an address without port or http://, found "
+                    f"{name!r}"
+                )
         for flag in ("max_megapixels", "max_sessions", "max_memory_gb"):
             if not 0 < getattr(self, flag) < float("inf"):
                 name = flag.replace("_", "-")
@@ -86,7 +112,36 @@ class WebCommand:
 
 def bracketed(host: str) -> str:
     """An IPv6 address as it stands in a URL."""
-    return f"[{host}]" if ":" in host else host
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def reachable_names(host: str) -> tuple[str, ...]:
+    """The names by which a server that listens on `host` is reached, the best one first."""
+    if host not in ("0.0.0.0", "::"):
+        return (bracketed(host),)
+    family = socket.AF_INET if host == "0.0.0.0" else socket.AF_INET6
+    found: list[str] = []
+    # No packet is sent: connecting a datagram socket only chooses the way out.
+    for target in ("192.0.2.1", "2001:db8::1")[: 1 if family == socket.AF_INET else 2]:
+        kind = socket.AF_INET6 if ":" in target else socket.AF_INET
+        with contextlib.suppress(OSError), socket.socket(kind, socket.SOCK_DGRAM) as probe:
+            probe.connect((target, 9))
+            found.append(probe.getsockname()[0])
+    with contextlib.suppress(OSError):
+        for *_, place in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
+            found.append(str(place[0]).partition("%")[0])
+    outside = [a for a in dict.fromkeys(found) if not is_loopback(a)]
+    if family == socket.AF_INET:
+        outside = [a for a in outside if ":" not in a]
+    return (*map(bracketed, outside), "127.0.0.1")
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from scalefield.datasets.folder import Folder
@@ -11,8 +12,19 @@ from scalefield.datasets.kitti import Kitti
 from scalefield.datasets.sunrgbd import SunRgbd
 from scalefield.datasets.urbansyn import UrbanSyn
 from scalefield.errors import InputError
+from scalefield.io.exr import import_openexr
 
-__all__ = ["DATASETS", "Dataset", "Folder", "Frame", "Kitti", "SunRgbd", "UrbanSyn", "open_dataset"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "Folder",
+    "Frame",
+    "Kitti",
+    "SunRgbd",
+    "UrbanSyn",
+    "open_dataset",
+    "open_datasets",
+]
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "kitti": Kitti,
@@ -25,7 +37,10 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 def open_dataset(
     name: str, root: str | Path, ranges_m: Mapping[str, tuple[float, float]] | None = None
 ) -> Dataset:
-    """The reader of that name at `root`; `ranges_m` is for the folder layout."""
+    """The reader of that name at `root`; `ranges_m` is for the folder layout.
+
+    A package that the reader needs and that is not installed is reported here, before any work.
+    """
     if name not in DATASETS:
         raise InputError(f"no dataset {name!r}; there are {', '.join(DATASETS)}")
     root = Path(root)
@@ -35,4 +50,33 @@ def open_dataset(
         return Folder(root, ranges_m or {})
     if ranges_m:
         raise InputError(f"the depth range of {name} is declared by its reader; drop --range")
+    if name == "urbansyn":
+        import_openexr()
     return DATASETS[name](root)
+
+
+def open_datasets(
+    texts: Iterable[str],
+    ranges_m: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    sunrgbd_max_m: float | None = None,
+) -> dict[str, Dataset]:
+    """Readers by name, each from NAME=FOLDER.
+
+    A name of `DATASETS` is read in that layout, any other as a plain folder. `sunrgbd_max_m`
+    replaces the depth above which SUN RGB-D is taken as unknown.
+    """
+    opened: dict[str, Dataset] = {}
+    for text in texts:
+        name, found, root = text.partition("=")
+        if not found or not name or not root:
+            raise InputError(f"--data wants NAME=FOLDER, found {text!r}")
+        if name in opened:
+            raise InputError(f"--data {name} is given twice")
+        known = name in DATASETS
+        layout = name if known else "folder"
+        reader = open_dataset(layout, root, ranges_m if layout == "folder" else None)
+        if isinstance(reader, SunRgbd) and sunrgbd_max_m is not None:
+            reader = replace(reader, max_m=sunrgbd_max_m)
+        opened[name] = reader
+    return opened

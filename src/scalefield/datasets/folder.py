@@ -1,4 +1,4 @@
-"""A plain folder of frames, so that any other data joins with no code."""
+"""A plain folder layout, to use any other data without code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Folder:
         return [name for path in lists for name in read_list(path)]
 
     def load(self, name: str) -> Frame:
-        """The frame, with what its source's meta.json says about it."""
+        """The frame, with the entries of its source's meta.json."""
         source, _, frame = name.rpartition("/")
         folder, meta = Path(self.root) / source, self._source(source)
         scene, intrinsics = meta["frames"].get(frame, ("", None))
@@ -117,7 +117,7 @@ def read_meta(path: Path, source: str) -> dict[str, Any]:
 
 
 def _about(frame: dict[str, Any]) -> tuple[str, tuple[float, float, float, float] | None]:
-    """Scene and fx, fy, cx, cy of a frame; empty and None where they are not told."""
+    """Scene and fx, fy, cx, cy of a frame; empty and None if not given."""
     scene = "" if frame.get("scene") is None else str(frame["scene"])
     if not frame.get("K"):
         return scene, None

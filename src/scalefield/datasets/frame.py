@@ -1,4 +1,4 @@
-"""`Frame` and `Dataset`: what every reader gives, whatever lies on the disk."""
+"""`Frame` and `Dataset`: the common interface of all dataset readers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Frame:
     group: str
     """The place or kind of place under which results are reported."""
     scene: str
-    """The sequence or spot the frame belongs to; frames of one scene are near-duplicates."""
+    """The sequence or place of the frame; frames of one scene are near-duplicates."""
     image: UInt8[np.ndarray, "h w 3"]
     # Sizes are checked below, with a sentence, because files disagree with each other.
     depth_m: Float32[np.ndarray, "_ _"]
@@ -66,7 +66,7 @@ class Dataset(Protocol):
 
     @property
     def name(self) -> str:
-        """How the dataset is called on the command line and in tables."""
+        """Name of the dataset on the command line and in tables."""
         ...
 
     def names(self, split: str) -> list[str]:

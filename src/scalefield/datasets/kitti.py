@@ -91,7 +91,7 @@ _IMAGES = "image_02/data/*.png"
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The way from a velodyne point to a pixel of a rectified camera."""
+    """The projection of velodyne points into a rectified camera."""
 
     camera: Camera
     camera_from_velo: Float64[np.ndarray, "4 4"]
@@ -99,7 +99,7 @@ class Calibration:
     def project(
         self, points_m: Float64[np.ndarray, "n 3"]
     ) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
-        """Pixel u, v and depth z of each return; u, v are NaN for what lies behind (z ≤ 0)."""
+        """Pixel u, v and depth z of each return; u and v are NaN behind the camera (z ≤ 0)."""
         return self.camera.project(transform(points_m, self.camera_from_velo))
 
 

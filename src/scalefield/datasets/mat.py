@@ -1,7 +1,7 @@
-"""One numeric matrix out of a MATLAB file (version 5, which MATLAB writes up to 7.2).
+"""A reader for one numeric matrix of a MATLAB file (version 5, which MATLAB writes up to 7.2).
 
-Our own, because damaged files make scipy's reader crash the process, and nothing here needs more
-than this: https://www.mathworks.com/help/pdf_doc/matlab/matfile_format.pdf
+scipy's reader is not used because damaged files crash it. Format:
+https://www.mathworks.com/help/pdf_doc/matlab/matfile_format.pdf
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NUMBERS = {
 """Types of stored numbers; MATLAB stores them as small as they fit."""
 NUMERIC_CLASSES = range(6, 16)
 MOST_BYTES = 2**30
-"""Of one unpacked matrix; a label image has a few million."""
+"""Largest size in bytes of an unpacked matrix; a label image has a few million."""
 
 
 def read_matrix(data: bytes, name: str) -> np.ndarray:
-    """The matrix of that name; ValueError where there is none, or the file is damaged."""
+    """The matrix of that name; ValueError if there is none or the file is damaged."""
     order = {b"IM": "<", b"MI": ">"}.get(data[126:128])
     if order is None:
         raise ValueError("no MATLAB file of version 5")

@@ -15,13 +15,13 @@ SPLITS = ("train", "val", "test")
 
 
 def check_split(split: str) -> None:
-    """Raise where `split` is none of train, val, test and all."""
+    """Raise InputError if `split` is not train, val, test or all."""
     if split not in (*SPLITS, "all"):
         raise InputError(f"no split {split!r}; there are {', '.join(SPLITS)} and all")
 
 
 def hash_order(names: Sequence[str]) -> list[str]:
-    """The names in an order that is random to the eye, and the same everywhere."""
+    """The names in a pseudo-random order that is the same on every machine."""
     return sorted(names, key=lambda name: (hashlib.sha256(name.encode()).digest(), name))
 
 
@@ -36,7 +36,8 @@ def proportions(total: int, counts: Sequence[int]) -> list[int]:
 
 
 def split_frames(names: Sequence[str], counts: Sequence[int]) -> dict[str, list[str]]:
-    """Frames dealt out one by one: `counts` of them, or in that ratio where there are fewer."""
+    """Frames assigned to splits one by one: `counts` of them, or in that ratio if there are
+    fewer."""
     order = hash_order(names)
     parts = proportions(min(len(order), sum(counts)), counts)
     ends = np.cumsum([0, *parts])
@@ -46,9 +47,9 @@ def split_frames(names: Sequence[str], counts: Sequence[int]) -> dict[str, list[
 def split_drives(
     drives: Mapping[str, Sequence[str]], category: Mapping[str, str], counts: Sequence[int]
 ) -> dict[str, list[str]]:
-    """Frames dealt out by drive, within each category, then thinned evenly to `counts`.
+    """Frames assigned to splits by drive within each category, then thinned evenly to `counts`.
 
-    A drive goes whole to the split that is furthest behind its share, so no drive is in two.
+    A whole drive goes to the split that is furthest behind its share, so no drive is in two splits.
     """
     dealt: dict[str, list[str]] = {split: [] for split in SPLITS}
     for kind in sorted(set(category.values())):
@@ -62,7 +63,7 @@ def split_drives(
 
 
 def read_list(path: Path) -> list[str]:
-    """The names of a text list, one a line."""
+    """The names of a text list, one per line."""
     names = [line.strip() for line in read_text(path).splitlines() if line.strip()]
     if len(set(names)) < len(names):
         twice = next(n for i, n in enumerate(names) if n in names[:i])
@@ -71,7 +72,7 @@ def read_list(path: Path) -> list[str]:
 
 
 def write_list(path: Path, names: Sequence[str]) -> None:
-    """Write names as a text list that a reader can diff."""
+    """Write names as a text list, one per line."""
     write_atomic(path, "".join(f"{name}\n" for name in names).encode())
 
 

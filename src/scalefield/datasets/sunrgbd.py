@@ -24,15 +24,16 @@ class SunRgbd:
 
     `image/*.jpg`; `depth_bfx/*.png` (holes filled by the authors), uint16 rotated left by 3 bits,
     millimetres once rotated back, 0 = unknown; `intrinsics.txt` 3×3; labels `seg.mat` where
-    present. The authors cap depth at 8 m, so what is beyond says only "far" and is unknown here.
-    For research use.
+    present. For research use.
     """
 
     root: Path
+    max_m: float = 8.0
+    """Larger depths are unknown. The authors' own toolbox sets them to 8 m when it reads the files;
+    the paper scores depths up to 10 m."""
     name: ClassVar[str] = "sunrgbd"
     depth_range_m: ClassVar[tuple[float, float]] = (0.1, 10.0)
     units_per_metre: ClassVar[float] = 1000.0
-    capped_above_m: ClassVar[float] = 8.0
     split_counts: ClassVar[tuple[int, int, int]] = (8267, 1034, 1034)
 
     def names(self, split: str) -> list[str]:
@@ -51,7 +52,7 @@ class SunRgbd:
         folder = self._top() / name
         raw, _ = read_png16(_only(folder / "depth_bfx", "*.png"))
         depth_m = decode(raw.astype(np.uint16)) / self.units_per_metre
-        known = (depth_m > 0) & (depth_m <= self.capped_above_m)
+        known = (depth_m > 0) & (depth_m <= self.max_m)
         parts = name.split("/")
         return Frame(
             name=name,

@@ -21,7 +21,8 @@ class UrbanSyn:
 
     `rgb/rgb_NNNN.png`; `depth/depth_NNNN.exr` with one float channel, value × 1e5 = metres;
     `ss/ss_NNNN.png` with Cityscapes train ids in the first channel, sky = 10;
-    `camera_metadata.json`. Licence CC BY-SA 4.0.
+    `camera_metadata.json`. Licence CC BY-SA 4.0. This reader follows public loaders and has not
+    been tried on the dataset's own files.
     """
 
     root: Path
@@ -63,11 +64,11 @@ def _intrinsics(path: Path, shape: tuple[int, int]) -> tuple[float, float, float
     if not path.exists():
         return None
     height, width = shape
-    said = read_json(path)
+    metadata = read_json(path)
     try:
-        said = said["parameters"][0]["Camera"]
-        fx = said["focalLength_mm"] / said["sensorWidth_mm"] * width
-        fy = said["focalLength_mm"] / said["sensorHeight_mm"] * height
+        metadata = metadata["parameters"][0]["Camera"]
+        fx = metadata["focalLength_mm"] / metadata["sensorWidth_mm"] * width
+        fy = metadata["focalLength_mm"] / metadata["sensorHeight_mm"] * height
         camera = Camera(fx, fy, (width - 1) / 2, (height - 1) / 2)
     except (ValueError, KeyError, IndexError, TypeError, ArithmeticError) as e:
         why = one_line(repr(e))

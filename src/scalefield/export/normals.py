@@ -13,10 +13,10 @@ from scalefield.io import write_atomic
 
 
 def write_normals(path: str | Path, normals: Float[np.ndarray, "h w 3"]) -> None:
-    """A normal map as 3D software has it, and the exact values beside it as .npy.
+    """Write a normal map as a picture, and the exact values beside it as .npy.
 
-    The picture's red, green and blue are right, up and towards the viewer, −1 … 1 as 0 … 255,
-    with black for unknown. The .npy keeps the camera's frame: x right, y down, z forward.
+    Red, green and blue are right, up and towards the viewer, −1 … 1 as 0 … 255; black is unknown.
+    The .npy keeps the camera's frame: x right, y down, z forward.
     """
     path = Path(path)
     pixels = np.round(255 * (normals * [1, -1, -1] + 1) / 2)

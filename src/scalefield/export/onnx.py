@@ -1,8 +1,8 @@
-"""The generator as ONNX, for robots that have onnxruntime and numpy but no torch.
+"""The generator as ONNX, for machines that have onnxruntime and numpy but no torch.
 
-The graph is what has weights: cues to basis maps, with every size free. What comes before and
-after, resampling and the small solve, is linear algebra of a few lines and stays outside;
-`examples/onnx_consumer.py` has it in numpy.
+The graph contains the part with weights, from cues to basis maps, with free sizes. Resampling
+before it and the solve after it are a few lines of linear algebra and are not in the graph;
+`examples/onnx_consumer.py` has them in numpy.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class DepthGraph(nn.Module):
 
 
 class FeatureGraph(nn.Module):
-    """A generator with features, whose way to the grid is given as two matrices.
+    """A generator with features, whose resizing to the grid is given as two matrices.
 
-    Averaging over cells and bilinear interpolation are both `rows · F · columnsᵀ`, and a product
-    of matrices has free sizes where ONNX's pooling has not.
+    Averaging over cells and bilinear interpolation are both `rows · F · columnsᵀ`. A matrix product
+    allows free sizes, ONNX's pooling does not.
     """
 
     def __init__(self, generator: Generator) -> None:
@@ -62,7 +62,7 @@ class FeatureGraph(nn.Module):
         rows: Float[Tensor, "h hf"],
         columns: Float[Tensor, "w wf"],
     ) -> BasisMaps:
-        """As `Generator.forward` if the matrices do what `trunk.resize` does."""
+        """As `Generator.forward`, if the matrices represent `trunk.resize`."""
         reduced = self.generator.feature_projection.reduce(features)
         reduced = torch.matmul(torch.matmul(rows, reduced), columns.mT)
         return self.generator.from_cues(torch.cat([reduced, geometric_cues(log_depth)], dim=1))
@@ -127,7 +127,7 @@ def export_onnx(generator: Generator, path: str | Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch's exporter warns of its own deprecations, and of torchvision, which nobody misses."""
+    """Suppress warnings of torch's exporter about its own deprecations and about torchvision."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

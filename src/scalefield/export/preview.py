@@ -19,7 +19,7 @@ from scalefield.recovery import Recovery
 PAPER, INK, SOFT_INK, HOLE = (250, 249, 246), (32, 35, 42), (105, 110, 120), (214, 212, 206)
 PANEL_AREA = 640 * 480
 MAX_LABELS = 16
-"""With more anchors their labels would hide the picture."""
+"""Largest number of anchors that get a label; more labels would hide the picture."""
 
 
 def colour_table(stops: Float[np.ndarray, "n 3"]) -> UInt8[np.ndarray, "256 3"]:
@@ -59,7 +59,7 @@ SMALL_TO_LARGE = colour_table(
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """How values become colours, and what stands beside the colour bar."""
+    """A map from values to colours, with the title of its colour bar."""
 
     table: UInt8[np.ndarray, "256 3"]
     low: float
@@ -68,7 +68,7 @@ class Scale:
     label: Callable[[float], str] = "{:g}".format
 
     def position(self, values: np.ndarray) -> np.ndarray:
-        """Where values lie between `low` (0) and `high` (1); may leave that range."""
+        """Values relative to `low` (0) and `high` (1); may exceed that range."""
         low, high = self.low, self.high
         if self.logarithmic:
             values, low, high = np.log(values), math.log(low), math.log(high)
@@ -84,7 +84,7 @@ class Scale:
         return colours
 
     def ticks(self, most: int) -> list[float]:
-        """Round numbers inside the range, at most `most` (2 or more) and as many as are round."""
+        """Round numbers inside the range, at most `most` of them."""
         if self.logarithmic:
             first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             for mantissas in ((1, 1.5, 2, 3, 4, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
@@ -166,7 +166,7 @@ def write_preview(
 
 
 class _Sheet:
-    """Sizes that follow from the image's: every panel has about the same area."""
+    """Sizes of the layout; every panel has about the same area."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         height, width = shape
@@ -247,7 +247,7 @@ class _Sheet:
     def labels(
         self, picture: Image.Image, x: np.ndarray, y: np.ndarray, radius: float, texts: list[str]
     ) -> None:
-        """Dark text on light plates, each where it hides least of the anchors and other labels."""
+        """Draw labels at positions that hide as little as possible of anchors and other labels."""
         draw = ImageDraw.Draw(picture)
         taken = [
             (a - radius, b - radius, a + radius, b + radius) for a, b in zip(x, y, strict=True)

@@ -1,4 +1,4 @@
-"""A recording for the rerun viewer: photograph, depth and anchors where the camera saw them."""
+"""A recording for the rerun viewer: photograph, depth and anchors in the camera's frame."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_recording(
 ) -> None:
     """An `.rrd` file with the entities camera/image, camera/depth and anchors.
 
-    The viewer knows pinholes only, so a lens's distortion is not in its picture of the depth.
+    The viewer supports pinholes only: its picture of the depth ignores lens distortion.
     """
     try:
         import rerun

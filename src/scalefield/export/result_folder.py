@@ -1,8 +1,7 @@
-"""What `scalefield recover` leaves behind: four files, and a few lines for a person."""
+"""The output folder of `scalefield recover`, and its summary as text."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ OUTPUTS = ("depth.png", "depth.npz", "preview.png", "recovery.json")
 
 def write_outputs(
     folder: Path,
-    recovery: Recovery,
+    recovery: Recovery[np.ndarray],
     anchors: Anchors,
     image: UInt8[np.ndarray, "h w 3"],
     *,
@@ -38,7 +37,7 @@ def write_outputs(
     """
     with write_folder(folder) as staging:
         overflow = write_depth_png(staging / "depth.png", recovery.depth_m, png_units)
-        write_npz(staging / "depth.npz", **maps_of(recovery))
+        write_npz(staging / "depth.npz", **recovery.maps())
         write_preview(staging / "preview.png", recovery, anchors, image)
         record = {
             **{name: None if path is None else str(path) for name, path in inputs.items()},
@@ -52,23 +51,17 @@ def write_outputs(
     return overflow
 
 
-def maps_of(recovery: Recovery) -> dict[str, np.ndarray]:
-    """Every map that a recovery in numpy has, by its name."""
-    fields = {f.name: getattr(recovery, f.name) for f in dataclasses.fields(recovery)}
-    return {name: each for name, each in fields.items() if isinstance(each, np.ndarray)}
-
-
-def in_words(std_log: float) -> str:
-    """A standard deviation of log-depth for a person."""
+def format_std_log(std_log: float) -> str:
+    """A standard deviation of log-depth as a percentage or a factor."""
     if std_log < 1:
         return f"±{100 * math.expm1(std_log):.0f} %"
-    return f"a factor of {math.exp(min(std_log, 700)):.2g}"  # per cent say nothing any more
+    return f"a factor of {math.exp(min(std_log, 700)):.2g}"  # a percentage would be misleading
 
 
-def summary(recovery: Recovery) -> str:
-    """A few lines for a person: what was used, how well it fits, what to doubt."""
+def summary(recovery: Recovery[np.ndarray]) -> str:
+    """A summary in a few lines: what was used, how well it fits, warnings."""
     report, depth_m = recovery.report, recovery.depth_m[np.isfinite(recovery.depth_m)]
-    source = "a map of your own" if report.model == "array" else report.model
+    source = "your own map" if report.model == "array" else report.model
     low, middle, high = np.percentile(depth_m, (0, 50, 100))
     used = "no anchors"
     if report.residuals_log:
@@ -82,12 +75,14 @@ def summary(recovery: Recovery) -> str:
         f"  depth {low:.2f} … {high:.2f} m, median {middle:.2f} m",
     ]
     if recovery.std_log is not None:
-        sure = in_words(float(np.nanmedian(recovery.std_log)))
-        lines.append(f"  a typical pixel is sure to {sure} (one standard deviation)")
+        typical = format_std_log(float(np.nanmedian(recovery.std_log)))
+        lines.append(f"  standard deviation at a typical pixel: {typical}")
     if report.hole_pixels:
         lines.append(f"  {report.hole_pixels} pixels have no relative depth and stay NaN")
     if report.limited_pixels:
-        lines.append(f"  {report.limited_pixels} pixels were predicted out of reason and limited")
+        lines.append(
+            f"  {report.limited_pixels} pixels were predicted outside the allowed range and limited"
+        )
     lines += [f"  anchor #{r.anchor} not used: {r.reason}" for r in report.rejected[:5]]
     if len(report.rejected) > 5:
         lines.append(f"  … and {len(report.rejected) - 5} more, see recovery.json")

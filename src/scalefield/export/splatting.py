@@ -20,9 +20,9 @@ def write_inverse_depth(
 ) -> int:
     """A 16-bit PNG from which 1/depth = value / 2¹⁶ · `largest_inverse`; holes are 0.
 
-    Returns how many pixels are nearer than that and were held at it. `largest_inverse` is this
-    image's "scale" in depth_params.json (its "offset" is 0); keep it equal over a scene, because
-    the trainer distrusts images whose scale is far from the median of all.
+    Returns the number of pixels that are nearer and were clipped. `largest_inverse` is the image's
+    "scale" in depth_params.json (its "offset" is 0). Keep it equal over a scene: the trainer gives
+    less weight to images whose scale is far from the median.
     """
     with np.errstate(divide="ignore"):
         inverse = np.nan_to_num(1 / depth, nan=0.0, posinf=0.0)  # a hole is NaN, or 0

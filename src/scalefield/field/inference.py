@@ -21,7 +21,8 @@ from scalefield.field.model import FieldModel
 from scalefield.field.outliers import OutlierResult, detect_outliers
 from scalefield.field.posterior import FieldFit, fit
 from scalefield.mde.output import MDEOutput
-from scalefield.recovery import Recovery, Rejection, Warning
+from scalefield.recovery import Recovery
+from scalefield.report import Rejection, Warning
 
 ScalePrior = Literal["none", "learned"]
 

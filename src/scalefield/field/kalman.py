@@ -28,7 +28,8 @@ from scalefield.field.network import FieldMaps
 from scalefield.field.outliers import detect_outliers
 from scalefield.field.posterior import fit
 from scalefield.mde.output import MDEOutput
-from scalefield.recovery import Recovery, Rejection, Warning
+from scalefield.recovery import Recovery
+from scalefield.report import Rejection, Warning
 from scalefield.validation import require
 
 

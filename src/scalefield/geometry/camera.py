@@ -1,7 +1,7 @@
-"""Cameras: where a point in space lands in the image, and where a pixel lies in space.
+"""Cameras: projection of points into the image, and rays of pixels.
 
-The camera looks along z, with x to the right and y down. Pixels have their centres at integers,
-as everywhere in this package; COLMAP's lie half a pixel further.
+The camera looks along z, with x to the right and y down. Pixel centres are at integers, as
+everywhere in this package; in COLMAP they are at half-integers.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from scalefield.errors import InputError, Notice
 from scalefield.io import read_bytes
 
 SEE_THROUGH_WINDOW = (9, 5)
-"""Rows and columns of the neighbourhood in which a nearer return hides a farther one."""
+"""Rows and columns of the window in which a nearer return hides a farther one."""
 SEE_THROUGH_MARGIN = 0.15
 """A return this fraction farther than the nearest in its neighbourhood is behind a surface."""
 EDGE = 0.05
-"""A bend of inverse depth by this fraction of itself, from pixel to pixel, is an edge."""
+"""A second difference of inverse depth above this fraction of it is an edge."""
 NEWTON_STEPS = 20
-"""Enough for 1e-9 of a pixel inside any lens's image; outside it nothing converges."""
+"""Newton steps; enough for 1e-9 pixels inside the image of any lens."""
 
 _Numbers = Float64[np.ndarray, " n"]
 
 
 @dataclass(frozen=True)
 class Camera:
-    """A pinhole camera, with OpenCV's lens distortion where there is any."""
+    """A pinhole camera with optional lens distortion in OpenCV's model."""
 
     fx: float
     fy: float
@@ -46,10 +46,12 @@ class Camera:
         numbers = (*self.intrinsics, *self.distortion)
         if not all(map(math.isfinite, numbers)) or self.fx <= 0 or self.fy <= 0:
             found = ", ".join(f"{n:g}" for n in numbers)
-            raise InputError(f"intrinsics want finite numbers and fx, fy above zero, found {found}")
+            raise InputError(
+                f"intrinsics must be finite numbers with fx, fy above zero, found {found}"
+            )
         if len(self.distortion) not in (0, 4, 5):
             raise InputError(
-                f"distortion wants k1, k2, p1, p2 or k1, k2, p1, p2, k3, "
+                f"distortion must be k1, k2, p1, p2 or k1, k2, p1, p2, k3, "
                 f"found {len(self.distortion)} numbers"
             )
 
@@ -70,8 +72,8 @@ class Camera:
     def project(self, points: Float[np.ndarray, "n 3"]) -> tuple[_Numbers, _Numbers, _Numbers]:
         """u, v and depth z of points in the camera's frame.
 
-        u and v are NaN for what the camera cannot see: behind it (z ≤ 0), or so far aside that
-        the distortion's polynomial has turned back.
+        u and v are NaN for points that the camera cannot see: behind it (z ≤ 0), or so far to the
+        side that the distortion polynomial is not monotonic any more.
         """
         x, y, z = np.asarray(points, np.float64).T
         front = z > 0
@@ -85,9 +87,9 @@ class Camera:
     def rays(
         self, u: Float[np.ndarray, "*n"], v: Float[np.ndarray, "*n"]
     ) -> Float64[np.ndarray, "*n 2"]:
-        """x/z and y/z of what is seen at (u, v); NaN where no ray is imaged there.
+        """x/z and y/z of the ray through (u, v); NaN where no ray is imaged.
 
-        Newton's method on the distortion; without it the answer is direct.
+        The distortion is inverted by Newton's method; without distortion the result is direct.
         """
         wanted_x, wanted_y = (u - self.cx) / self.fx, (v - self.cy) / self.fy
         if not any(self.distortion):
@@ -156,7 +158,7 @@ def find_camera(
     fov_deg: float | None,
     shape: tuple[int, int],
 ) -> Camera | None:
-    """The camera that intrinsics or a field of view tell; None where nothing is told."""
+    """The camera given by intrinsics or by a field of view; None if neither is given."""
     if intrinsics is not None:
         camera, (height, width) = Camera(*intrinsics), shape
         if not (0 <= camera.cx <= width - 1 and 0 <= camera.cy <= height - 1):
@@ -220,10 +222,10 @@ def remove_see_through(
     window: tuple[int, int] = SEE_THROUGH_WINDOW,
     margin: float = SEE_THROUGH_MARGIN,
 ) -> Float64[np.ndarray, "h w"]:
-    """Drop returns behind a nearer surface.
+    """Remove returns behind a nearer surface.
 
-    A scanner that sits above the camera looks over edges: its far returns land among the near
-    ones. A return is dropped if it is farther by `margin`, as a fraction, than the nearest within
+    A scanner above the camera looks over edges: its far returns project among the near ones. A
+    return is removed if it is farther by `margin`, as a fraction, than the nearest return within
     `window` rows and columns around it.
     """
     known = np.where(np.isnan(depth_m), np.inf, depth_m)
@@ -233,7 +235,7 @@ def remove_see_through(
 
 
 def unproject(depth_m: Float[np.ndarray, "h w"], camera: Camera) -> Float64[np.ndarray, "h w 3"]:
-    """The point that each pixel sees, in the camera's frame; NaN where depth is."""
+    """The 3D point of each pixel in the camera's frame; NaN where depth is NaN."""
     ray = camera.grid(depth_m.shape)
     return np.concatenate([ray, np.ones_like(ray[..., :1])], axis=-1) * depth_m[..., None]
 
@@ -264,10 +266,10 @@ def normals(depth_m: Float[np.ndarray, "h w"], camera: Camera) -> Float64[np.nda
 def depth_edges(
     depth_m: Float[np.ndarray, "h w"], tolerance: float = EDGE
 ) -> Bool[np.ndarray, "h w"]:
-    """Pixels at a jump of depth, where interpolated depth hangs between two surfaces.
+    """Pixels at a depth discontinuity, where interpolated depth lies between two surfaces.
 
     Inverse depth is affine in (u, v) on every plane, however slanted; its second difference is
-    therefore zero on planes and large at jumps.
+    therefore zero on planes and large at discontinuities.
     """
     inverse = 1 / np.where(depth_m > 0, depth_m, np.nan).astype(np.float64)
     edges = np.zeros(depth_m.shape, bool)

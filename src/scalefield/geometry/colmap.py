@@ -1,4 +1,4 @@
-"""COLMAP models as anchors: each registered image's triangulated points, and how sure they are."""
+"""COLMAP models as anchors: the triangulated points of each registered image, with their sigma."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from scalefield.io import read_image
 from scalefield.runtime.signals import defer_signals
 
 SIGMA_FLOOR = 0.02
-"""Fraction of depth added to every sigma. No relative depth is better than this, and without it
-a few superbly triangulated points would outvote all others."""
+"""Fraction of depth added to every sigma. Relative depth is never more accurate, and without it a
+few very well triangulated points would dominate."""
 SIGMA_LIMIT = 0.3
-"""Points whose depth is known no better than by this fraction of it are no anchors."""
+"""Points whose depth has a larger relative standard deviation are not used."""
 POINT_FREEDOM = 3
-"""Observations' worth of trust in the model's mean error beside a point's own: the number of
-coordinates that its own observations had to pay for."""
+"""Weight of the model's mean squared error, in observations, when it is combined with a point's own
+error: the number of coordinates that the point's observations determine."""
 SCALE_TOLERANCE = 0.02
-"""Images may be smaller copies of those in the model if their two scales differ no more."""
+"""Largest difference between the two scales of an image that is a smaller copy of the model's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class ColmapFrame:
     """Height and width of the model's camera, in which u and v are counted."""
     anchors: Anchors
     distorted: bool
-    """Whether the camera has a lens that splatting trainers do not know."""
+    """Whether the camera has a lens distortion that splatting trainers do not support."""
 
     def fits(self, shape: tuple[int, int]) -> bool:
         """Whether an image of this size can be the model's, or a smaller copy of it."""
@@ -49,10 +49,12 @@ class ColmapFrame:
         return abs(math.log(down / across)) <= SCALE_TOLERANCE
 
     def orientation(self, upright: tuple[int, int], exif: Orientation) -> tuple[Orientation, bool]:
-        """How the pixels that the model knows lie to the upright picture, and if that is certain.
+        """The orientation of the model's pixels relative to the upright picture, and whether it is
+        certain.
 
-        COLMAP takes pixels as they are stored, whatever EXIF says. Who turned the photographs for
-        it has a camera of the upright picture's size; where both have one size, nothing tells.
+        COLMAP reads pixels as they are stored and ignores EXIF. If the photographs were rotated
+        before, the camera has the upright picture's size. If both sizes are equal, this cannot be
+        decided.
         """
         for match in (self.shape.__eq__, self.fits):
             either = dict.fromkeys((exif, Orientation()))
@@ -91,11 +93,11 @@ def read_model(folder: str | Path) -> Any:
 
 
 def model_frames(model: Any, *, min_track: int = 3, max_error_px: float = 2.0) -> list[ColmapFrame]:
-    """Every registered image by name, with the points it observes as anchors.
+    """Every registered image by name, with the points that it observes as anchors.
 
-    Points seen in fewer than `min_track` images are left out: a wrong match along the epipolar
-    line leaves no error between two. So are those with a mean reprojection error above
-    `max_error_px` and those whose depth the model does not determine.
+    Points in fewer than `min_track` images are left out: with two, a wrong match along the epipolar
+    line has no reprojection error. Points with a mean reprojection error above `max_error_px`, and
+    points whose depth the model does not determine, are left out too.
     """
     try:
         tracks = _Tracks.of(model)
@@ -181,11 +183,11 @@ class _Tracks:
         )
 
     def covariances(self) -> Float64[np.ndarray, "n 3 3"]:
-        """Each point's covariance if the cameras are right: σ² (Σ JᵀJ)⁻¹ over its observations.
+        """Each point's covariance for correct cameras: σ² (Σ JᵀJ)⁻¹ over its observations.
 
-        J is the pinhole's derivative of pixel by point; long tracks from far apart make it small.
-        σ² is the point's own squared error, drawn towards the model's, the more so the shorter
-        its track is, because few observations leave little error whatever the noise.
+        J is the derivative of the pixel by the point; long tracks from distant views make the
+        covariance small. σ² is the point's own mean squared error, shrunk towards the model's,
+        because few observations leave a small residual whatever the noise is.
         """
         information = np.zeros((len(self.xyz), 3, 3))
         for view in self.views:
@@ -205,10 +207,9 @@ class _Tracks:
 
 
 def undistort(model_folder: Path, images_folder: Path, out: Path) -> tuple[Path, Path]:
-    """The model and its images as pinholes, by COLMAP's own undistorter: `sparse/0` and `images`.
+    """The model and its images as pinhole images, by COLMAP's undistorter: `sparse/0` and `images`.
 
-    Both appear under `out` when they are whole. What is there already may be the user's own
-    photographs, and is never replaced.
+    Both appear under `out` when they are complete. Existing files are never replaced.
     """
     pycolmap = _import_pycolmap()
     sparse, images = out / "sparse" / "0", out / "images"
@@ -220,14 +221,14 @@ def undistort(model_folder: Path, images_folder: Path, out: Path) -> tuple[Path,
         _require_size(images_folder / image.name, model.cameras[image.camera_id])
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".undistorted.") as staging:
-        heard = pycolmap.logging.minloglevel
+        level = pycolmap.logging.minloglevel
         pycolmap.logging.minloglevel = pycolmap.logging.FATAL.value  # else a line for every image
         try:
             pycolmap.undistort_images(staging, str(model_folder), str(images_folder))
         except (ValueError, RuntimeError) as e:
             raise InputError(f"{images_folder}: cannot be undistorted ({e})") from None
         finally:
-            pycolmap.logging.minloglevel = heard
+            pycolmap.logging.minloglevel = level
         for image in model.images.values():  # what it cannot read it leaves out
             if not Path(staging, "images", image.name).is_file():
                 raise InputError(f"{images_folder / image.name}: COLMAP cannot undistort it")
@@ -239,7 +240,8 @@ def undistort(model_folder: Path, images_folder: Path, out: Path) -> tuple[Path,
 
 
 def _require_size(path: Path, camera: Any) -> None:
-    """COLMAP ends the process over another size, and makes up what a damaged image lacks."""
+    """Check every image first: COLMAP ends the process if a size differs, and invents the missing
+    part of a damaged image."""
     upright, exif = read_image(path).shape[:2], Orientation.of(path)
     found, wanted = exif.shape(upright), (camera.height, camera.width)
     if found != wanted:
@@ -252,13 +254,13 @@ def _require_size(path: Path, camera: Any) -> None:
 
 
 def split_poor(frames: list[ColmapFrame], least: int) -> tuple[list[ColmapFrame], dict[str, int]]:
-    """The frames with `least` anchors or more, and the others' names with what they have."""
+    """The frames with `least` anchors or more, and the names of the others with their numbers."""
     rich = [frame for frame in frames if len(frame.anchors) >= least]
     return rich, {f.name: len(f.anchors) for f in frames if len(f.anchors) < least}
 
 
 def stems(frames: list[ColmapFrame]) -> Iterator[tuple[str, ColmapFrame]]:
-    """Frames under the names that trainers know them by: the path without its suffix."""
+    """Frames by the names that trainers use: the path without its suffix."""
     seen: dict[str, str] = {}
     for frame in frames:
         stem = frame.name.rpartition(".")[0] or frame.name

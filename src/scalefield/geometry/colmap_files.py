@@ -1,7 +1,7 @@
-"""COLMAP's binary files, walked before COLMAP reads them.
+"""A check of COLMAP's binary files before COLMAP reads them.
 
-COLMAP trusts the counts that a file announces: one that ends early makes it reserve memory for what
-never comes, or read for ever. Here every count is held against the bytes that are there.
+COLMAP trusts the counts in a file. A truncated file makes it allocate memory for missing records,
+or loop. Here every count is compared with the bytes of the file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Reader:
         self.data, self.at = data, 0
 
     def skip(self, size: int) -> None:
-        """Pass over so many bytes."""
+        """Skip `count` bytes."""
         self.at += size
         if self.at > len(self.data):
             raise ValueError("it ends too early")
@@ -83,7 +83,7 @@ RECORDS: dict[str, Callable[[Reader], None]] = {
 
 
 def check_counts(folder: Path) -> None:
-    """Raise ValueError where a binary file of the model promises more than it has."""
+    """Raise ValueError if a binary file of the model declares more than it contains."""
     for name, record in RECORDS.items():
         path = folder / name
         if not path.is_file():

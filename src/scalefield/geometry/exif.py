@@ -1,8 +1,8 @@
-"""EXIF's orientation: how the pixels of a file become the upright picture, and back.
+"""EXIF orientation: the mapping between the stored pixels of a file and the upright picture.
 
-Cameras store what the sensor saw and note how they were held. `files.read_image` gives the upright
-picture, as viewers do; programs that care for the sensor's geometry, as COLMAP does, take the
-pixels as they are stored.
+Cameras store the sensor's pixels and record how they were held. `io.read_image` returns the upright
+picture, as viewers show it. Programs that use the sensor's geometry, such as COLMAP, read the
+stored pixels.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from scalefield.io import exif_orientation
 
 @dataclass(frozen=True)
 class Orientation:
-    """The stored picture is upright once it is transposed, and then its rows and columns reversed,
-    each if so said."""
+    """Steps from the stored to the upright picture: transpose, then reverse rows and columns."""
 
     transposed: bool = False
     rows_reversed: bool = False
@@ -30,22 +29,22 @@ class Orientation:
 
     @classmethod
     def of(cls, path: Path) -> Orientation:
-        """What the EXIF of an image file says."""
+        """The orientation of an image file."""
         tag = exif_orientation(path)
         return cls(tag in (5, 6, 7, 8), tag in (3, 4, 7, 8), tag in (2, 3, 6, 7))
 
     def shape(self, other: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of the upright picture from those of the stored one, and back."""
+        """Height and width of the upright picture from those of the stored one, or the reverse."""
         return (other[1], other[0]) if self.transposed else other
 
     def stored(self, upright: Shaped[np.ndarray, "h w"]) -> Shaped[np.ndarray, "hs ws"]:
-        """A map of the upright picture on the stored pixels."""
+        """A map of the upright picture, on the stored pixels."""
         rows, columns = (-1 if back else 1 for back in (self.rows_reversed, self.columns_reversed))
         turned = upright[::rows, ::columns]
         return np.ascontiguousarray(turned.T if self.transposed else turned)
 
     def upright(self, stored: Anchors, shape: tuple[int, int]) -> Anchors:
-        """Anchors on stored pixels as they lie in the upright picture, which has this shape."""
+        """Anchors on stored pixels, moved to the upright picture, which has this shape."""
         u, v = (stored.v, stored.u) if self.transposed else (stored.u, stored.v)
         if self.columns_reversed:
             u = _reversed(u, shape[1])
@@ -55,10 +54,10 @@ class Orientation:
 
 
 def say_if_turned(path: Path) -> None:
-    """A notice where EXIF makes a difference: positions and maps are the upright picture's."""
+    """Warn if EXIF rotates the photograph: positions and maps refer to the upright picture."""
     if Orientation.of(path) != Orientation():
         warnings.warn(
-            f"{path}: its EXIF turns the photograph; u, v, maps and intrinsics are those of the "
+            f"{path}: EXIF rotates the photograph; u, v, maps and intrinsics are those of the "
             "upright picture",
             Notice,
             stacklevel=2,
@@ -66,5 +65,6 @@ def say_if_turned(path: Path) -> None:
 
 
 def _reversed(along: np.ndarray, size: int) -> np.ndarray:
-    """A pixel has its lower border and not its upper one: what is on the first stays inside."""
+    """Reversed positions; a pixel includes its lower border only, so the first one is kept
+    inside."""
     return np.minimum(size - 1 - along, np.nextafter(size - 0.5, 0))

@@ -1,4 +1,4 @@
-"""Point clouds as scanners and reconstructions leave them: PLY, PCD, BIN, NPZ and NPY."""
+"""Point clouds in PLY, PCD, BIN, NPZ and NPY files, and their projection to anchors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scalefield.geometry.camera import (
 from scalefield.io import read_bytes, read_npy, read_npz
 
 MOST_NEGATIVE = 0.05
-"""Share of points whose reflectance may be negative, as some sensors' noise is."""
+"""Share of points whose reflectance may be negative, as by the noise of some sensors."""
 CLOUD_SUFFIXES = (".ply", ".pcd", ".bin", ".npz", ".npy")
 
 
@@ -38,7 +38,7 @@ class SeeThrough:
     def __post_init__(self) -> None:
         if min(self.window) < 1 or not self.margin > 0:
             raise InputError(
-                "see-through wants a window of 1×1 pixels or more and a margin above zero, "
+                "see-through must have a window of 1×1 pixels or more and a margin above zero, "
                 f"found {self.window} and {self.margin:g}"
             )
 
@@ -51,9 +51,9 @@ def anchors_from_points(
     camera_from_points: Float64[np.ndarray, "4 4"] | None = None,
     see_through: SeeThrough | None = SeeThrough(),  # noqa: B008
 ) -> Anchors:
-    """The points that the camera sees, as anchors in row order: the nearest in each pixel.
+    """The visible points as anchors in row order: the nearest one in each pixel.
 
-    `camera_from_points` takes the cloud's frame into the camera's. Points behind a nearer surface
+    `camera_from_points` maps the cloud's frame into the camera's. Points behind a nearer surface
     are removed unless `see_through` is None.
     """
     if camera_from_points is not None:
@@ -94,8 +94,8 @@ def read_points(path: str | Path, *, bin_columns: int = 4) -> Float64[np.ndarray
     return points
 
 
-def _said(error: Exception) -> str:
-    """What is wrong with a file; a bare key or index says so only with its error's name."""
+def _message(error: Exception) -> str:
+    """The message of an error; a bare key or index is preceded by the name of the error."""
     return one_line(error if isinstance(error, ValueError) else repr(error))
 
 
@@ -114,7 +114,8 @@ def _read_bin(path: Path, columns: int) -> np.ndarray:
         raise InputError(f"{path}: a point has three columns or more, and not {columns}")
     if len(data) % (4 * columns):
         raise InputError(
-            f"{path}: {len(data)} bytes are no whole number of points with {columns} float32 each"
+            f"{path}: {len(data)} bytes are not a whole number of points with {columns} float32 "
+            "each"
         )
     values = np.frombuffer(data, "<f4").reshape(-1, columns)
     negative = float(np.mean(values[:, 3] < 0)) if columns > 3 and len(values) else 0.0
@@ -138,7 +139,8 @@ _PLY_ORDERS = {"binary_little_endian": "<", "binary_big_endian": ">", "ascii": "
 
 @dataclass(frozen=True)
 class _Element:
-    """Part of a PLY header: so many records of named, typed properties; lists have no type."""
+    """An element of a PLY header: `count` records of named, typed properties; lists have no
+    type."""
 
     name: str
     count: int
@@ -155,7 +157,7 @@ class _Element:
 
 
 def _read_ply(path: Path) -> np.ndarray:
-    """The vertices' x, y, z; everything else in the file is passed over."""
+    """x, y, z of the vertices; other elements are skipped."""
     data = read_bytes(path)
     head, found, body = data.partition(b"end_header")
     if not (found and data.startswith(b"ply")):
@@ -180,7 +182,7 @@ def _read_ply(path: Path) -> np.ndarray:
     except InputError:
         raise
     except (KeyError, IndexError, ValueError, TypeError, OverflowError) as e:
-        raise InputError(f"{path}: not a readable PLY file ({_said(e)})") from None
+        raise InputError(f"{path}: not a readable PLY file ({_message(e)})") from None
 
 
 def _ply_header(head: str) -> tuple[str, list[_Element]]:
@@ -249,7 +251,7 @@ def _read_pcd(path: Path) -> np.ndarray:
     except InputError:
         raise
     except (KeyError, IndexError, ValueError, TypeError, OverflowError) as e:
-        raise InputError(f"{path}: not a readable PCD file ({_said(e)})") from None
+        raise InputError(f"{path}: not a readable PCD file ({_message(e)})") from None
 
 
 _Fields = list[tuple[str, str, int]]
@@ -288,7 +290,7 @@ def _pcd_compressed(data: bytes, fields: _Fields, n: int) -> np.ndarray:
 
 
 def lzf_decompress(data: bytes, size: int) -> bytes:
-    """What LZF packed: runs of literal bytes, and copies of what came before."""
+    """Decompressed LZF data: runs of literal bytes, and copies of earlier bytes."""
     out = bytearray()
     at = 0
     while at < len(data):

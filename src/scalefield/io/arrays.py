@@ -1,4 +1,5 @@
-"""NPY and NPZ files; one that promises more than it can hold is refused before memory is taken."""
+"""NPY and NPZ files; a file that declares more data than it contains is refused before memory is
+allocated."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ from scalefield.errors import InputError, one_line
 from scalefield.io.disk import read_bytes, write_atomic
 
 MOST_UNPACKED = 2**29
-"""Bytes that the arrays of a compressed file may have; a few kilobytes can promise terabytes."""
+"""Largest size in bytes of the arrays of a compressed file that is always accepted."""
 MOST_TIMES = 16
-"""… or so many times the file's own bytes, where that is more."""
+"""Larger arrays are accepted up to this multiple of the file's own size."""
 
-# What damaged files make numpy and zipfile say, as fuzzing found it: SyntaxError and TokenError
-# come from numpy's parsing of headers, RuntimeError from members encrypted or packed strangely.
+# Errors that damaged files cause in numpy and zipfile, found by fuzzing: SyntaxError and TokenError
+# come from numpy's parsing of headers, RuntimeError from encrypted or unusually packed members.
 NUMPY_ERRORS = (
     ValueError, OSError, EOFError, KeyError, TypeError, OverflowError, RecursionError, struct.error,
     zlib.error, zipfile.BadZipFile, RuntimeError, SyntaxError, tokenize.TokenError,
@@ -55,7 +56,7 @@ def write_npz(path: str | Path, **arrays: np.ndarray) -> None:
 
 
 def _parse_npy(data: bytes) -> np.ndarray:
-    """The array in NPY's bytes; one that promises more than there is allocates nothing."""
+    """The array in the bytes of an NPY file; refused before allocation if the bytes are too few."""
     file = io.BytesIO(data)
     version = np.lib.format.read_magic(file)
     headers = {
@@ -93,7 +94,7 @@ def npz_members(path: Path) -> Iterator[dict[str, Callable[[], np.ndarray]]]:
 
 @contextmanager
 def _reading(path: Path, kind: str) -> Iterator[None]:
-    """Whatever damage makes numpy and zipfile say becomes one sentence."""
+    """Turn the errors of numpy and zipfile into one `InputError`."""
     try:
         yield
     except InputError:

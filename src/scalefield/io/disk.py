@@ -1,4 +1,4 @@
-"""Bytes, text and JSON from the disk and to it; what is written appears whole or not at all."""
+"""Reading and writing bytes, text and JSON; writes are atomic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scalefield.runtime.signals import defer_signals, on_worker_exit
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file's content, or a sentence about why there is none."""
+    """The content of a file; InputError if it cannot be read."""
     try:
         device = path.is_char_device() or path.is_block_device()
         content = b"" if device else path.read_bytes()
@@ -28,7 +28,7 @@ def read_bytes(path: Path) -> bytes:
             f"{one_line(path)!r} cannot be the name of a file ({one_line(e)})"
         ) from None
     if device:
-        raise InputError(f"{path}: a device, which has no end; give a file")
+        raise InputError(f"{path}: is a device; give a file")
     return content
 
 
@@ -51,7 +51,7 @@ def read_json(path: Path) -> Any:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Every file in a folder and in those inside it, in order; none is passed over unread."""
+    """Every file below a folder, sorted; InputError if a folder cannot be read."""
 
     def refuse(error: OSError) -> None:
         raise InputError(f"{error.filename}: cannot be read ({error.strerror})")
@@ -63,7 +63,7 @@ def files_below(folder: Path) -> list[Path]:
 
 @defer_signals()
 def write_atomic(path: str | Path, data: bytes) -> None:
-    """Write all of `data` under `path`, or leave what was there untouched."""
+    """Write `data` to `path` atomically: on failure, an existing file stays as it was."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes files private; an output is as public as the user's umask says.
+        # mkstemp makes files private; outputs follow the user's umask.
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)
@@ -88,7 +88,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
 
 @contextmanager
 def write_folder(path: str | Path) -> Iterator[Path]:
-    """A folder to write into, whose files move to `path` when the block ends well, else vanish."""
+    """A temporary folder whose files move to `path` when the block ends without an error."""
     path = Path(path)
     with defer_signals():  # but for the caller's block
         try:
@@ -112,7 +112,7 @@ def write_folder(path: str | Path) -> Iterator[Path]:
 
 
 def _hidden(path: Path) -> str:
-    """How the temporary name of a file begins; a system's longest name leaves no room for more."""
+    """Prefix of a temporary name, short enough for the system's limit on names."""
     return f".{path.name[:40]}."
 
 
@@ -123,13 +123,13 @@ def _unwritable(path: Path, error: OSError) -> InputError:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write `value` as indented JSON, keys in the order given; NaN and infinities are refused."""
+    """Write `value` as indented JSON in the order of its keys; NaN and infinities are refused."""
     write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
 def spare_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
-    """Refuse to write over what is read."""
+    """Refuse outputs that would overwrite an input."""
     read = [path for path in inputs if path is not None and os.path.exists(path)]
     for output in outputs:
         if os.path.exists(output) and any(os.path.samefile(output, path) for path in read):
-            raise InputError(f"{output} is read, and would be written over; give another --out")
+            raise InputError(f"{output} is an input and would be overwritten; give another --out")

@@ -1,4 +1,4 @@
-"""Photographs and label images; a file that cannot hold the pixels it promises is refused."""
+"""Photographs and label images; a file too small for the pixels that it declares is refused."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from scalefield.io.arrays import read_npy
 from scalefield.io.disk import read_bytes
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "JPEG2000")
-"""What photographs come in. Pillow knows more, and starts other programs for some of them."""
+"""Accepted formats. Pillow supports more, and starts other programs for some of them."""
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
-"""Of files that are taken for photographs where a folder is searched."""
+"""Suffixes of photographs when a folder is searched."""
 
 ORIENTATION = 0x0112
-"""EXIF's tag: 1 is upright, 2 to 8 are turned or mirrored."""
+"""EXIF tag of the orientation: 1 is upright, 2 to 8 are rotated or mirrored."""
 
 PACKED = {"PNG": 1032, "JPEG": 2048, "MPO": 2048, "WEBP": 8192, "BMP": 256}
-"""Bytes of pixels that a byte of a photograph can hold: deflate's most, 64 pixels in a bit of a
-JPEG and 256 in 1.6 of a WebP (more only in flat ones without loss), a run in a BMP."""
+"""Largest ratio of pixel bytes to file bytes by format: deflate's limit; 64 pixels per bit of a
+JPEG; 256 pixels in 1.6 bits of a WebP (more only in flat lossless ones); runs in a BMP."""
 
-# What damaged files make Pillow say, as fuzzing found it.
+# Errors that damaged files cause in Pillow, found by fuzzing.
 IMAGE_ERRORS = (
     OSError, ValueError, SyntaxError, TypeError, KeyError, IndexError, AttributeError,
     OverflowError, EOFError, struct.error, zlib.error, Image.DecompressionBombError,
@@ -36,7 +36,7 @@ IMAGE_ERRORS = (
 
 
 def rgb(image: Image.Image) -> Image.Image:
-    """The image in 8-bit RGB; a depth map or another 16-bit image would be cut off, so refused."""
+    """The image in 8-bit RGB; images of 16 bits, which may be depth maps, are refused."""
     if image.mode.startswith(("I", "F")):
         raise InputError(
             f"an image must have 8 bits a channel, found mode {image.mode}; is it a depth map?"
@@ -45,10 +45,10 @@ def rgb(image: Image.Image) -> Image.Image:
 
 
 def open_image(data: bytes) -> Image.Image:
-    """An image whose pixels are not decoded yet; a file that cannot have so many is refused.
+    """An opened image whose pixels are not decoded yet.
 
-    Where it promises more than `PACKED` allows, Pillow would make room for the rest of the pixels
-    or make them up, a gigabyte of them out of a few hundred bytes.
+    A file too small for the pixels that it declares is refused: Pillow would allocate them all, a
+    gigabyte for a few hundred bytes.
     """
     try:
         image = Image.open(io.BytesIO(data), formats=IMAGE_FORMATS)
@@ -80,7 +80,8 @@ def read_image(path: str | Path) -> np.ndarray:
 
 
 def exif_orientation(path: Path) -> int:
-    """1 for a picture that is stored upright, 2 to 8 for one that `read_image` turns or mirrors."""
+    """The EXIF orientation of a file: 1 if stored upright, 2 to 8 if `read_image` rotates or
+    mirrors it."""
     with open_image(read_bytes(path)) as image:
         tag = image.getexif().get(ORIENTATION, 1)
     return int(tag) if tag in range(2, 9) else 1

@@ -1,4 +1,4 @@
-"""Maps of depth or disparity in the formats they come in, with their units said aloud."""
+"""Maps of depth or disparity in several file formats, with explicit units."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scalefield.io.images import IMAGE_ERRORS, open_image
 T = TypeVar("T")
 
 UNITS_TAG = "scalefield:units_per_metre"
-"""PNG text chunk in which our own 16-bit depth files state their scale."""
+"""PNG text chunk in which scalefield stores the scale of its 16-bit depth files."""
 MAP_SUFFIXES = (".npy", ".npz", ".png", ".exr", ".pfm")
 
 
@@ -35,7 +35,7 @@ def read_depth_png(path: str | Path, units_per_metre: float | None = None) -> np
             units_per_metre = float(tags.get(UNITS_TAG, ""))
         except ValueError:
             raise InputError(
-                f"{path}: a PNG does not say its units; give the units per metre "
+                f"{path}: a PNG does not record its units; give the units per metre "
                 "(1000 for millimetres, 256 for KITTI, 5000 for TUM)"
             ) from None
     if not (np.isfinite(units_per_metre) and units_per_metre > 0):
@@ -61,7 +61,8 @@ def read_png16(path: Path) -> tuple[np.ndarray, dict[str, str]]:
 
 
 def write_depth_png(path: str | Path, depth_m: np.ndarray, units_per_metre: float) -> int:
-    """Write metres as 16-bit PNG, its scale in the metadata; returns how many pixels overflowed.
+    """Write metres as 16-bit PNG with the scale in its metadata; returns the number of overflowed
+    pixels.
 
     Zero means unknown: invalid pixels, and those beyond 65535 units, are written as zero.
     """
@@ -79,9 +80,9 @@ def write_depth_png(path: str | Path, depth_m: np.ndarray, units_per_metre: floa
 def read_map(path: Path, *, key: str | None = None, scale: float = 1.0) -> np.ndarray:
     """A depth or disparity map of shape (h, w) times `scale`, in float32, or float64 if it was.
 
-    `key` names the array of an NPZ or the channel of an EXR that holds several. Zeros of a
-    16-bit PNG, which mean unknown, become NaN. No file says whether it holds depth or
-    disparity, so the caller must.
+    `key` names the array of an NPZ or the channel of an EXR with several. Zeros of a 16-bit PNG
+    mean unknown and become NaN. Files do not record whether they hold depth or disparity: the
+    caller must know.
     """
     path = Path(path)
     if not (np.isfinite(scale) and scale > 0):
@@ -122,7 +123,7 @@ def write_map(path: str | Path, values: np.ndarray) -> None:
     match path.suffix.lower():
         case ".npy":
             np.save(buffer, values, allow_pickle=False)
-        case ".pfm":  # a negative scale says little-endian; rows go from the bottom up
+        case ".pfm":  # a negative scale means little-endian; rows go from the bottom up
             buffer.write(f"Pf\n{values.shape[1]} {values.shape[0]}\n-1.0\n".encode())
             buffer.write(values[::-1].astype("<f4").tobytes())
         case ".exr":
@@ -140,7 +141,7 @@ def _only(path: Path, arrays: dict[str, T], key: str | None) -> T:
     if not arrays:
         raise InputError(f"{path}: holds no array")
     if key is None:
-        raise InputError(f"{path}: holds {len(arrays)} arrays; say which one: {named}")
+        raise InputError(f"{path}: holds {len(arrays)} arrays; choose one of them: {named}")
     if key not in arrays:
         raise InputError(f"{path}: has nothing called {key!r}" + (f", only {named}" * bool(named)))
     return arrays[key]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalefield.errors import InputError
-from scalefield.recovery import Fallback, Warning
+from scalefield.report import Fallback, Warning
 
 MOST = 1e9
 """Upper bound of limits that have none by themselves; JSON has no infinity."""

@@ -1,7 +1,7 @@
-"""Ways of mapping a labeller over jobs: here, on several processes, on a Ray cluster.
+"""Ways of mapping a labeller over jobs: in this process, in several processes, on a Ray cluster.
 
-Each works on one torch thread. Convolutions split their sums among threads; with one, a label is
-the same bytes whoever makes it, and more processes make up for it.
+Each worker uses one torch thread: convolutions split their sums among threads, and with one thread
+a label has the same bytes on every machine. More processes use the other cores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scalefield.runtime.workers import worker_pool
 
 Label = Callable[[Job], list[Record]]
 Make = Callable[[], Label]
-"""Makes the labeller in the process that will use it; must survive pickling."""
+"""Creates the labeller in the process that uses it; must be picklable."""
 
 RETRIES = 2
 """How often Ray tries a job again after its worker died."""
@@ -38,10 +38,11 @@ def run_here(jobs: Sequence[Job], make: Make) -> Iterator[tuple[Job, list[Record
 
 
 def run_pool(jobs: Sequence[Job], make: Make, workers: int) -> Iterator[tuple[Job, list[Record]]]:
-    """On so many processes, in order of completion.
+    """Run jobs in `workers` processes; results come in order of completion.
 
-    If a process dies, its pool is gone with all it held. Those jobs then run alone, one by one,
-    so that the guilty one is known: it is recorded as failed, and the others are done.
+    If a process dies, its pool and the jobs it held are lost. These jobs then run one by one, which
+    identifies the job that kills its process: it is recorded as failed, and the others are
+    completed.
     """
     waiting = deque(jobs)
     suspects: deque[Job] = deque()
@@ -55,7 +56,7 @@ def run_pool(jobs: Sequence[Job], make: Make, workers: int) -> Iterator[tuple[Jo
                     while source and len(running) < (1 if alone else 2 * workers):
                         future = pool.submit(_label, source[0])
                         running[future] = source.popleft()
-                except BrokenProcessPool:  # between two jobs; those that it held tell below
+                except BrokenProcessPool:  # between two jobs; the jobs it held are handled below
                     if not running:
                         break
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -78,11 +79,11 @@ def run_pool(jobs: Sequence[Job], make: Make, workers: int) -> Iterator[tuple[Jo
 def run_ray(
     jobs: Sequence[Job], make: Make, workers: int, gpus: float = 0
 ) -> Iterator[tuple[Job, list[Record]]]:
-    """On a Ray cluster (the one that is connected, or a local one), as a map over a dataset.
+    """Run jobs on a Ray cluster (the connected one, or a local one), as a map over a dataset.
 
-    Each of `workers` actors makes its labeller once, with so many `gpus` of its own. Ray starts a
-    dead one again and repeats its job, `RETRIES` times; a job that still has no result is left
-    out. Samples and output must be on a file system that all nodes share.
+    Each of `workers` actors creates its labeller once, with `gpus` GPUs. Ray restarts a dead actor
+    and repeats its job, `RETRIES` times; a job without a result is left out. Samples and output
+    must be on a file system that all nodes share.
     """
     ray = import_ray()
     ray.data.DataContext.get_current().max_errored_blocks = -1
@@ -99,7 +100,7 @@ def run_ray(
             compute=ray.data.ActorPoolStrategy(size=workers),
             num_gpus=gpus or None,
             max_restarts=-1,
-            max_task_retries=RETRIES,  # without it, a deadly image is tried for ever
+            max_task_retries=RETRIES,  # otherwise an image that kills its worker is tried for ever
         )
     for row in labelled.iter_rows():
         yield jobs[row["index"]], json.loads(row["records"])
@@ -115,7 +116,7 @@ def import_ray() -> Any:
 
 
 class _Actor:
-    """One of Ray's workers, with its labeller."""
+    """An actor of Ray with its labeller."""
 
     def __init__(self, make: Make, jobs: Sequence[Job]) -> None:
         import torch

@@ -1,4 +1,4 @@
-"""Where samples lie: a folder, a list, or tar shards; all read in the same way."""
+"""Samples to label, from a folder, a list or tar shards."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png")
 
 @dataclass(frozen=True)
 class Piece:
-    """A file, or a file's place inside a tar, which is read without its neighbours."""
+    """A file, or a member of a tar file, which is read without the other members."""
 
     path: Path
     name: str = ""
-    """Of the tar's member; empty for a file of its own."""
+    """Name of the tar's member; empty for a plain file."""
     offset: int = 0
     size: int = 0
 
@@ -36,7 +36,7 @@ class Piece:
 
     @contextmanager
     def as_file(self) -> Iterator[Path]:
-        """The piece as a path for the package's readers; their complaints name the piece."""
+        """A path with the content of the piece; error messages name the piece instead."""
         if not self.name:
             yield self.path
             return
@@ -72,7 +72,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Job:
-    """Samples that are labelled, and marked as done, together."""
+    """Samples that are labelled together, and complete together."""
 
     name: str
     samples: tuple[Sample, ...]
@@ -81,11 +81,11 @@ class Job:
 
 
 def find_jobs(source: Path) -> tuple[list[Job], list[str]]:
-    """What there is to label, in order, and the keys of images without anchors.
+    """The jobs of a source, in order, and the keys of images without anchors.
 
     A folder has KEY.jpg (or another image) beside KEY.anchors.csv (.npz, .png), and is searched
-    to the bottom. A list is a .csv with the columns image and anchors, relative to itself. Tar
-    shards (one file, or all in a folder that has any) hold the same pairs as a folder.
+    recursively. A list is a .csv with the columns image and anchors, relative to itself. Tar shards
+    (one file, or all in a folder that has any) contain the same pairs as a folder.
     """
     if source.suffix == ".csv":
         return _from_list(source)
@@ -97,12 +97,12 @@ def find_jobs(source: Path) -> tuple[list[Job], list[str]]:
     if shards := [path for path in files if path.suffix == ".tar"]:
         return _from_shards(shards, source)
     pieces = {p.relative_to(source).as_posix(): Piece(p) for p in files}
-    samples, lonely = _pairs(source, pieces)
-    return [Job(s.key, (s,)) for s in samples], lonely
+    samples, without_anchors = _pairs(source, pieces)
+    return [Job(s.key, (s,)) for s in samples], without_anchors
 
 
 def in_batches(jobs: Sequence[Job], batch: int) -> list[Job]:
-    """The same work, with single samples joined so that an estimator sees several at once."""
+    """The same jobs, with single samples joined so that an estimator gets several at once."""
     shards = [job for job in jobs if job.shard]
     samples = [sample for job in jobs if not job.shard for sample in job.samples]
     parts = (tuple(samples[i : i + batch]) for i in range(0, len(samples), batch))
@@ -110,9 +110,9 @@ def in_batches(jobs: Sequence[Job], batch: int) -> list[Job]:
 
 
 def _pairs(where: Path, pieces: dict[str, Piece]) -> tuple[list[Sample], list[str]]:
-    """Images with the anchors of the same key, and the keys of images that have none."""
+    """Images with the anchors of the same key, and the keys of images without anchors."""
     samples: dict[str, Sample] = {}
-    lonely = []
+    without_anchors = []
     for name, piece in pieces.items():
         stem, dot, suffix = name.rpartition(".")
         if f"{dot}{suffix}".lower() not in IMAGE_SUFFIXES or stem.endswith(".anchors"):
@@ -123,16 +123,16 @@ def _pairs(where: Path, pieces: dict[str, Piece]) -> tuple[list[Sample], list[st
             raise InputError(f"{where}: {name} would leave the folder of labels")
         anchors = [pieces[stem + s] for s in ANCHOR_SUFFIXES if stem + s in pieces]
         if not anchors:
-            lonely.append(stem)
+            without_anchors.append(stem)
             continue
         samples[stem] = Sample(stem, piece, anchors[0])
     if not samples:
         raise InputError(f"{where}: no image with anchors beside it (KEY.jpg, KEY.anchors.csv)")
-    return list(samples.values()), lonely
+    return list(samples.values()), without_anchors
 
 
 def _from_shards(shards: Iterable[Path], root: Path) -> tuple[list[Job], list[str]]:
-    jobs, lonely = [], []
+    jobs, without_anchors = [], []
     for shard in shards:
         try:
             with tarfile.open(shard, "r:") as tar:  # not compressed: pieces are read by place
@@ -140,11 +140,11 @@ def _from_shards(shards: Iterable[Path], root: Path) -> tuple[list[Job], list[st
         except (tarfile.TarError, OSError, EOFError) as e:
             raise InputError(f"{shard}: not a readable tar file ({e})") from None
         pieces = {m.name: Piece(shard, m.name, m.offset_data, m.size) for m in members}
-        samples, without = _pairs(shard, pieces)
+        samples, missing = _pairs(shard, pieces)
         name = shard.relative_to(root).with_suffix("").as_posix()
         jobs.append(Job(name, tuple(samples), shard=True))
-        lonely += [f"{name}/{key}" for key in without]
-    return jobs, lonely
+        without_anchors += [f"{name}/{key}" for key in missing]
+    return jobs, without_anchors
 
 
 def _from_list(path: Path) -> tuple[list[Job], list[str]]:
@@ -158,7 +158,7 @@ def _from_list(path: Path) -> tuple[list[Job], list[str]]:
     jobs: dict[str, Job] = {}
     for number, row in listed:
         if not (row["image"] and row["anchors"] and Path(row["image"]).name):
-            raise InputError(f"{path}, line {number}: an image and its anchors are wanted")
+            raise InputError(f"{path}, line {number}: both image and anchors are needed")
         key = Path(row["image"]).with_suffix("").as_posix().lstrip("/")
         if key in jobs:
             raise InputError(f"{path}, line {number}: {one_line(key)} is in the list already")

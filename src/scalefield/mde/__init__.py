@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from scalefield.errors import InputError
+from scalefield.io import read_json
 from scalefield.mde.output import Kind, MDEOutput
 from scalefield.runtime.devices import check_device
 from scalefield.validation import import_object
@@ -116,17 +117,23 @@ MODELS: dict[str, ModelCard] = {
 }
 
 
+ALIASES = {"midas-dpt-hybrid": "midas-hybrid", "midas-dpt-large": "midas-large"}
+"""Other names of the same models."""
+
+
 def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE:
     """The estimator of that name.
 
     A name of `MODELS` or a hub id `owner/name`, each with `@revision` if it is to be pinned; a
-    folder with model.safetensors; an ONNX file or its description (see `onnx_mde`). `kind` is
-    for models whose architecture does not tell whether they give depth or disparity.
+    folder with model.safetensors; a release file of MiDaS or Depth Anything (.pt, .pth); an ONNX
+    file or its description (see `onnx_mde`). `kind` is for models whose architecture does not
+    tell whether they give depth or disparity.
     """
     from scalefield.mde.hub import find_weights, split_revision
 
     check_device(device)
     short, revision = split_revision(name)
+    short = ALIASES.get(short, short)
     card = MODELS.get(short)
     if card is not None and card.loader == "lite":
         from scalefield.mde.lite import load_lite
@@ -137,15 +144,23 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
         from scalefield.mde.onnx_mde import load_onnx
 
         return load_onnx(Path(name), device=device)
-    if card is None and "/" not in name and not (name and Path(name).is_dir()):
+    if card is None and (Path(name) / "config.json").is_file():
+        said = read_json(Path(name) / "config.json")
+        if isinstance(said, dict) and "trained_on" in said:  # by our own recipes
+            from scalefield.mde.lite import load_lite
+            from scalefield.mde.vit import load_vit
+
+            return (load_vit if "size" in said else load_lite)(name, device)
+    if card is None and "/" not in name and not (name and Path(name).exists()):
         raise InputError(
             f"no MDE {name!r}; there are {', '.join(MODELS)}, hub ids owner/name, folders with "
-            "model.safetensors, and .onnx files"
+            "model.safetensors, published .pt and .pth files, and .onnx files"
         )
     pinned = f"@{revision}" if revision else ""
     weights = find_weights(name if card is None else card.source + pinned)
     _warn_of_licence(name, weights.licence or (card.weights_licence if card else ""))
-    label = Path(short).name if Path(short).is_dir() else short
+    label = Path(short).stem if Path(short).is_file() else short
+    label = Path(short).name if Path(short).is_dir() else label
     if card.loader == "da3" if card else weights.architecture is None:
         from scalefield.mde.da3 import load_da3
 

@@ -1,8 +1,8 @@
-"""Depth Anything 3 for one view: our own compact form of the network, with its own weights.
+"""Depth Anything 3 for one view: a compact implementation with the published weights.
 
-The modules carry the published names, so that the official safetensors load by name. Left out
-are the parts that a single view's depth does not pass through: cameras, rays and Gaussians.
-`DA3` equals the published network to float32 accuracy (depth, confidence and F).
+Modules have the published names, so that the official safetensors load by name. Parts that do not
+influence the depth of a single view are left out: cameras, rays and Gaussians. `DA3` equals the
+published network to float32 accuracy (depth, confidence and F).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`Estimator`: any network that maps pixels to depth, made into an MDE."""
+"""`Estimator`: a network with its preprocessing, as an MDE."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scalefield.mde.preprocess import Preprocess, to_shape
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """What a network gives for a batch, at its own resolutions, as `MDEOutput` explains it."""
+    """Outputs of a network for a batch, at its own resolutions; see `MDEOutput` for the fields."""
 
     prediction: Float[Tensor, "b hn wn"]
     features: Float[Tensor, "b c hf wf"] | None = None
@@ -33,7 +33,7 @@ class Estimator:
 
     name: str
     revision: str
-    """Commit on the hub, or hash of the weights' file."""
+    """Commit on the hub, or hash of the weights file."""
     kind: Kind
     preprocess: Preprocess
     network: Network
@@ -41,7 +41,7 @@ class Estimator:
 
     @property
     def options(self) -> dict[str, object]:
-        """Everything but the weights that influences the output."""
+        """Everything except the weights that influences the output."""
         return self.preprocess.as_dict()
 
     def __call__(self, image: UInt8[np.ndarray, "h w 3"]) -> MDEOutput:
@@ -51,10 +51,10 @@ class Estimator:
     # no_grad, and not inference_mode: what is trained on the features must save them.
     @torch.no_grad()
     def batch(self, images: Sequence[UInt8[np.ndarray, "h w 3"]]) -> list[MDEOutput]:
-        """The same for several images of one size, in one pass."""
+        """Relative depth and features of several images of one size, in one pass."""
         shapes = {(image.shape[0], image.shape[1]) for image in images}
         if len(shapes) != 1:
-            raise InputError(f"a batch wants images of one size, found {sorted(shapes)}")
+            raise InputError(f"a batch must have images of one size, found {sorted(shapes)}")
         (shape,) = shapes
         raw = self.network(self.preprocess(images).to(self.device))
         prediction = to_shape(raw.prediction, shape)

@@ -1,4 +1,8 @@
-"""Weights by hub id or folder: safetensors only, revisions recorded, no network needed if here."""
+"""Weights by hub id, folder or published file; revisions recorded, no network needed if here.
+
+Safetensors are loaded as they are. Where a repository has none, its `pytorch_model.bin`, or a
+release file of MiDaS or Depth Anything, is converted once into `weights_home()/converted`.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalefield.errors import InputError
-from scalefield.io import read_json
+from scalefield.io import read_json, write_atomic
+from scalefield.mde.published import RELEASE_SUFFIXES, convert_pickle, convert_release
 
 WEIGHTS_FILE = "model.safetensors"
+PICKLED_FILE = "pytorch_model.bin"
+"""Fetched and converted only where there is no `WEIGHTS_FILE`."""
 FILES = (WEIGHTS_FILE, "config.json", "preprocessor_config.json", "README.md")
-"""All that is ever fetched: no pickled weights and no code."""
+"""All that is fetched at first: no pickled weights and no code."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A folder with `model.safetensors`, and what identifies its content."""
+    """A folder with `model.safetensors`, and what identifies the published file."""
 
     folder: Path
     revision: str
@@ -48,7 +55,8 @@ class Weights:
 
 
 def weights_home() -> Path:
-    """Where weights that were brought by hand lie, as OWNER/NAME/model.safetensors."""
+    """Where weights that were brought by hand lie, as OWNER/NAME/model.safetensors (or another
+    published file), and where pickled ones are kept after conversion."""
     return Path(os.environ.get("SCALEFIELD_WEIGHTS", "~/.cache/scalefield/weights")).expanduser()
 
 
@@ -58,31 +66,80 @@ def weights_here(source: str) -> bool:
     from huggingface_hub.errors import HFValidationError
 
     repository, revision = split_revision(source)
-    if any((folder / WEIGHTS_FILE).is_file() for folder in _folders(repository)):
+    if any(_published_file(folder) is not None for folder in _folders(repository)):
         return True
     try:
-        cached = try_to_load_from_cache(repository, WEIGHTS_FILE, revision=revision)
+        cached = [
+            try_to_load_from_cache(repository, file, revision=revision)
+            for file in (WEIGHTS_FILE, PICKLED_FILE)
+        ]
     except HFValidationError:  # a folder, then
         return False
-    return isinstance(cached, str)
+    return any(isinstance(file, str) for file in cached)
 
 
 def find_weights(source: str) -> Weights:
-    """The weights of a folder or of `owner/name[@revision]`, downloaded if need be.
+    """The weights of a folder, a published file or `owner/name[@revision]`, fetched if need be.
 
     A folder under `weights_home` comes first, then the hub, or what is in its cache when it
-    cannot be reached or HF_HUB_OFFLINE is set.
+    cannot be reached or HF_HUB_OFFLINE is set. Pickled files are converted; see `published`.
     """
     repository, revision = split_revision(source)
+    if Path(repository).is_file():
+        return _of_file(Path(repository))
     for folder in _folders(repository):
-        if (folder / WEIGHTS_FILE).is_file():
-            return Weights(folder, _file_hash(folder / WEIGHTS_FILE))
-    weights = Weights(Path(repository), "")
-    if not weights.folder.is_dir():
-        weights = _from_hub(repository, revision)
-    if not weights.file.is_file():
-        raise InputError(f"{source}: has no {WEIGHTS_FILE}, and pickled weights are not read")
-    return weights
+        file = _published_file(folder)
+        if file is not None:
+            return _of_file(file)
+    if Path(repository).is_dir():
+        raise InputError(
+            f"{source}: has no {WEIGHTS_FILE}, no {PICKLED_FILE} with its config.json, and no "
+            "release file of MiDaS or Depth Anything"
+        )
+    weights = _from_hub(repository, revision, FILES)
+    if weights.file.is_file():
+        return weights
+    weights = _from_hub(repository, revision, (*FILES, PICKLED_FILE))
+    file = _published_file(weights.folder)
+    if file is None:
+        raise InputError(f"{source}: the repository has neither {WEIGHTS_FILE} nor {PICKLED_FILE}")
+    return Weights(_of_file(file).folder, weights.revision)
+
+
+def _published_file(folder: Path) -> Path | None:
+    """The file of weights to take from a folder: safetensors, else pickled, else a release."""
+    if (folder / WEIGHTS_FILE).is_file():
+        return folder / WEIGHTS_FILE
+    if (folder / PICKLED_FILE).is_file() and (folder / "config.json").is_file():
+        return folder / PICKLED_FILE
+    if not folder.is_dir():
+        return None
+    releases = [p for p in sorted(folder.iterdir()) if p.suffix in RELEASE_SUFFIXES]
+    return releases[0] if len(releases) == 1 else None
+
+
+def _of_file(file: Path) -> Weights:
+    """The weights of one file; a pickled one is converted where that has not been done yet."""
+    revision = _file_hash(file)
+    if file.name == WEIGHTS_FILE:
+        return Weights(file.parent, revision)
+    converted = weights_home() / "converted" / f"{file.stem}-{revision.partition(':')[2]}"
+    if not (converted / WEIGHTS_FILE).is_file():
+        if file.name == PICKLED_FILE:
+            config = file.parent / "config.json"
+            if not config.is_file():
+                raise InputError(f"{file}: no config.json beside it describes the network")
+            convert_pickle(file, config, converted)
+            for beside in ("preprocessor_config.json", "README.md"):
+                if (file.parent / beside).is_file():
+                    write_atomic(converted / beside, (file.parent / beside).read_bytes())
+        elif file.suffix in RELEASE_SUFFIXES:
+            convert_release(file, converted)
+        else:
+            raise InputError(
+                f"{file}: wanted {WEIGHTS_FILE}, {PICKLED_FILE} or a release file (.pt, .pth)"
+            )
+    return Weights(converted, revision)
 
 
 def split_revision(source: str) -> tuple[str, str | None]:
@@ -97,7 +154,7 @@ def _folders(repository: str) -> tuple[Path, Path]:
     return Path(repository), weights_home() / repository
 
 
-def _from_hub(repository: str, revision: str | None) -> Weights:
+def _from_hub(repository: str, revision: str | None, files: tuple[str, ...]) -> Weights:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         EntryNotFoundError,
@@ -108,7 +165,7 @@ def _from_hub(repository: str, revision: str | None) -> Weights:
     )
 
     try:
-        folder = Path(snapshot_download(repository, revision=revision, allow_patterns=list(FILES)))
+        folder = Path(snapshot_download(repository, revision=revision, allow_patterns=list(files)))
     except HFValidationError:
         raise InputError(f"{repository!r} is neither a folder nor a hub id owner/name") from None
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, ConnectionError):
@@ -122,8 +179,8 @@ def _from_hub(repository: str, revision: str | None) -> Weights:
 def _by_hand(repository: str, revision: str | None, why: str) -> str:
     url = f"https://huggingface.co/{repository}/resolve/{revision or 'main'}"
     return (
-        f"{repository} is not on this machine and {why}; put {url}/{WEIGHTS_FILE} and "
-        f"{url}/config.json into {weights_home() / repository}"
+        f"{repository} is not on this machine and {why}; put {url}/{WEIGHTS_FILE} (or "
+        f"{PICKLED_FILE}) and {url}/config.json into {weights_home() / repository}"
     )
 
 

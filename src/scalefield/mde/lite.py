@@ -1,7 +1,7 @@
-"""`lite`: our own small MDE, shipped with the package. EfficientNet-Lite2 with a light decoder.
+"""`lite`: a small MDE that is shipped with the package. EfficientNet-Lite2 with a light decoder.
 
-It gives depth up to scale, trained on a few hundred frames: enough for a photograph, five clicks
-and no network, and no rival for a large model.
+It predicts depth up to scale and was trained on a few hundred frames. It is fast and needs no
+download, but is far less accurate than a large model.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def grow(x: Float[Tensor, "b c h w"], like: Float[Tensor, "b c2 h2 w2"]) -> Tens
 
 
 class LiteNetwork:
-    """LiteNet as an `Estimator` wants it: depth, not its logarithm."""
+    """LiteNet with the interface of `Estimator`: depth instead of its logarithm."""
 
     def __init__(self, net: LiteNet, device: str) -> None:
         self.net = net.eval().requires_grad_(False).to(device)
@@ -185,7 +185,7 @@ class LiteNetwork:
 
 @lru_cache(maxsize=8)
 def load_lite(folder: str | Path = LITE_WEIGHTS, device: str = "cpu") -> Estimator:
-    """The shipped `lite`, or one trained by the recipe."""
+    """The shipped `lite`, or one trained by `scalefield train-mde`."""
     folder = verify_checksums(Path(folder))
     try:
         state = load_file(folder / "model.safetensors")

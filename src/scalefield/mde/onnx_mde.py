@@ -27,35 +27,36 @@ from scalefield.mde.output import Kind
 from scalefield.mde.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 
 MOST_SIDE = 8192
-"""Pixels along a side of a network's input; a mistyped size shall not fill the memory."""
+"""Largest number of pixels along a side of a network's input; larger sizes are probably
+mistyped."""
 
 
 @dataclass(frozen=True)
 class OnnxConfig:
-    """What an ONNX file does not say about itself."""
+    """Description of an ONNX file: what the file itself does not state."""
 
     kind: Kind
     """Whether the output is depth or disparity."""
     size: tuple[int, int]
     """Height and width that the image is fitted to."""
     fit: Literal["inside", "least", "native"] = "least"
-    """How, where the network takes any size; see `Preprocess`."""
+    """How the image is fitted, for networks that accept any size; see `Preprocess`."""
     multiple: int = 1
-    """Sides must be multiples of this, where the network takes any size."""
+    """Sides are multiples of this, for networks that accept any size."""
     dynamic: bool = False
-    """Take any size, though the file may state a fixed one; without it images are stretched."""
+    """Accept any size, even if the file states a fixed one; otherwise images are stretched."""
     mean: tuple[float, float, float] = IMAGENET_MEAN
     """Subtracted from RGB in 0 … 1."""
     std: tuple[float, float, float] = IMAGENET_STD
     """Divided by after that; 1/255 for networks that want 0 … 255."""
     output: str | None = None
-    """The output that is the prediction; the first where it is not said."""
+    """Name of the output with the prediction; by default the first."""
     features: str | None = None
-    """The value inside the graph that is F."""
+    """Name of the value inside the graph that is F."""
     confidence: str | None = None
-    """The output that is the confidence."""
+    """Name of the output with the confidence."""
     name: str | None = None
-    """A name for records; that of the file where it is not said."""
+    """Name for records; by default that of the file."""
 
     @property
     def preprocess(self) -> Preprocess:
@@ -83,17 +84,17 @@ def read_description(path: Path) -> tuple[Path, OnnxConfig]:
     sidecar = path.with_suffix(".json")
     if path.suffix == ".onnx" and not sidecar.is_file():
         raise InputError(
-            f"{path}: an ONNX file does not say what it computes; describe it in {sidecar}, "
+            f"{path}: an ONNX file does not record what it computes; describe it in {sidecar}, "
             'for example {"kind": "disparity", "size": [384, 384]}'
         )
-    said = read_json(sidecar)
-    if not isinstance(said, dict) or not isinstance(said.get("onnx", ""), str):
+    description = read_json(sidecar)
+    if not isinstance(description, dict) or not isinstance(description.get("onnx", ""), str):
         raise InputError(f"{sidecar}: not a description of an ONNX file: wanted names and values")
-    onnx = sidecar.parent / said.pop("onnx", sidecar.with_suffix(".onnx").name)
-    return onnx, parse_config(said, str(sidecar))
+    onnx = sidecar.parent / description.pop("onnx", sidecar.with_suffix(".onnx").name)
+    return onnx, parse_config(description, str(sidecar))
 
 
-def parse_config(said: dict[str, Any], where: str) -> OnnxConfig:
+def parse_config(description: dict[str, Any], where: str) -> OnnxConfig:
     """The config that these JSON values describe, each of them checked."""
     text: Check = ("a text", lambda v: isinstance(v, str), str)
     three: Check = ("a list of three numbers", lambda v: _numbers(v, 3), _floats)
@@ -114,18 +115,18 @@ def parse_config(said: dict[str, Any], where: str) -> OnnxConfig:
         "mean": three, "std": three,
         "output": text, "features": text, "confidence": text, "name": text,
     }  # fmt: skip
-    if foreign := set(said) - set(checks):
+    if foreign := set(description) - set(checks):
         raise InputError(
             f"{where}: no field {one_line(min(foreign))!r}; there are {', '.join(checks)}"
         )
     for name in ("kind", "size"):
-        if name not in said:
+        if name not in description:
             raise InputError(f"{where}: lacks {name!r}: {checks[name][0]}")
-    for name, value in said.items():
+    for name, value in description.items():
         wanted, good, _ = checks[name]
         if not good(value):
             raise InputError(f"{where}: {name} must be {wanted}, found {one_line(repr(value))}")
-    values: dict[str, Any] = {name: checks[name][2](value) for name, value in said.items()}
+    values: dict[str, Any] = {name: checks[name][2](value) for name, value in description.items()}
     return OnnxConfig(**values)
 
 
@@ -133,7 +134,7 @@ Check = tuple[str, Callable[[Any], bool], Callable[[Any], Any]]
 
 
 def _numbers(values: Any, n: int) -> bool:
-    """Whether these are so many numbers that a float can hold."""
+    """Whether a value is a list of `n` finite numbers."""
     if not isinstance(values, list) or len(values) != n:
         return False
     return all(type(v) in (int, float) and abs(v) <= 1e300 for v in values)  # not so for NaN

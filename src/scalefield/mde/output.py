@@ -1,4 +1,4 @@
-"""`MDEOutput`: what a monocular depth estimator says about one image, and its conversions."""
+"""`MDEOutput`: the output of a monocular depth estimator for one image, and its conversions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class MDEOutput:
     """
 
     prediction: Float[Tensor, "h w"]
-    """As the model gives it, up to scale (depth) or up to scale and shift (disparity)."""
+    """The model's prediction, up to scale (depth) or up to scale and shift (disparity)."""
     kind: Kind
     """Whether `prediction` grows with distance (depth) or falls with it (disparity)."""
     features: Float[Tensor, "c hf wf"] | None = None
-    """F, the representation just before the depth head; None where the model has none."""
+    """F, the representation just before the depth head; None if the model has none."""
     confidence: Float[Tensor, "h w"] | None = None
     image: UInt8[Tensor, "h w 3"] | None = None
-    """The RGB image itself, for methods that look at it."""
+    """The RGB image, for methods that use it."""
     model: str = "array"
     revision: str = ""
     options: dict[str, object] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class MDEOutput:
 
     @cached_property
     def lost_share(self) -> float:
-        """Share of the known disparities below zero, beyond infinity; all, if none is above it."""
+        """Share of the known disparities below zero; 1 if none is above zero."""
         if self.kind == "depth":
             return 0.0
         known = self.prediction[self.valid]
@@ -104,7 +104,7 @@ class MDEOutput:
 
     @cached_property
     def memo(self) -> dict[object, Any]:
-        """What methods made of this output alone, kept for the next set of anchors."""
+        """Cache of methods for values that depend on this output only."""
         return {}
 
     def in_space(self, space: Space) -> Float[Tensor, "h w"]:

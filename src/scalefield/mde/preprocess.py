@@ -1,4 +1,5 @@
-"""Between an image of any size and a network's input: there and back, in this one place."""
+"""Preprocessing from an image of any size to a network's input, and resizing of its outputs
+back."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ Fit = Literal["inside", "least", "area", "native", "stretch"]
 
 @dataclass(frozen=True)
 class Preprocess:
-    """The whole image, resized to sides that the network divides, and normalised.
+    """Resizing of the whole image to sides that the network can divide, and normalisation.
 
-    Nothing is padded or cropped, so that every grid of the network covers the whole image and
-    the half-pixel convention of `MDEOutput` holds for its features. Rounding the sides to the
-    multiple is the only change of the aspect ratio, but for `fit="stretch"`.
+    Nothing is padded or cropped, so that every grid of the network covers the whole image and the
+    half-pixel convention of `MDEOutput` holds for its features. The aspect ratio changes only by
+    rounding the sides to the multiple, except with `fit="stretch"`.
     """
 
     size: tuple[int, int]
@@ -45,7 +46,7 @@ class Preprocess:
     """area averages where it shrinks, and is bicubic where it enlarges."""
 
     def target(self, shape: tuple[int, int]) -> tuple[int, int]:
-        """Height and width at which the network sees an image of this shape."""
+        """Height and width of the network's input for an image of this shape."""
         if self.fit == "stretch":
             return self.size
         scales = self.size[0] / shape[0], self.size[1] / shape[1]
@@ -88,7 +89,7 @@ class Preprocess:
 
 
 def to_shape(maps: Float[Tensor, "b hn wn"], shape: tuple[int, int]) -> Float[Tensor, "b h w"]:
-    """Maps of the network at the image's size: bilinear, which never leaves the maps' range."""
+    """Maps of the network resized to the image's size, bilinearly, within the maps' range."""
     if maps.shape[1:] == shape:
         return maps
     # Antialiasing acts where the image is smaller than the network's map, and only there.

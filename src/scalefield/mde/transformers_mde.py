@@ -49,7 +49,7 @@ def load_transformers(
             dtype=torch.float32,
             output_loading_info=True,
         )
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RuntimeError) as e:  # the last: a weight of another shape
         why = str(e).strip().splitlines()[0]
         raise InputError(f"{name}: transformers finds no depth model there ({why})") from None
     missing = [key for key in sorted(loading["missing_keys"]) if NEVER_USED not in key]

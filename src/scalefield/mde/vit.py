@@ -1,6 +1,6 @@
 """`vit-s`: the larger MDE that teaches `lite`. ViT-S/14 with DINOv2's layout, and a DPT decoder.
 
-It is not shipped: a recipe trains it, `lite` learns from it, and it is an MDE like any other.
+It is not shipped. recipes/train_teacher.py trains it, and `lite` is distilled from it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class Block(nn.Module):
         return x + self.sometimes(self.scale2 * self.fc2(nnf.gelu(self.fc1(self.norm2(x)))))
 
     def sometimes(self, branch: Float[Tensor, "b t c"]) -> Float[Tensor, "b t c"]:
-        """In training the branch of some images is left out, and the others' is larger for it."""
+        """Stochastic depth: in training, the branch is dropped for some images and scaled for the
+        others."""
         if not self.training or self.drop == 0:
             return branch
         kept = torch.rand(branch.shape[0], 1, 1, device=branch.device) >= self.drop
@@ -144,13 +145,21 @@ class Dpt(nn.Module):
 
     def forward(self, maps: list[Tensor], size: tuple[int, int]) -> Float[Tensor, "b 1 h w"]:
         """One map of the size wanted."""
+        return self.predict(self.fuse(maps), size)
+
+    def predict(self, fused: Tensor, size: tuple[int, int]) -> Float[Tensor, "b 1 h w"]:
+        """The map that the head makes of the fused one."""
+        return self.head(grow(self.reduce(fused), size))
+
+    def fuse(self, maps: list[Tensor]) -> Float[Tensor, "b c h w"]:
+        """F: the finest fused map, at stride 3.5."""
         *finer, y = [layer(x) for layer, x in zip(self.lateral, maps, strict=True)]
         y = self.refine[-1](y)
         for skip, refine, x in zip(
             self.skip[::-1], self.refine[-2::-1], reversed(finer), strict=True
         ):
             y = refine(grow(y, x.shape[2:]) + skip(x))
-        return self.head(grow(self.reduce(y), size))
+        return y
 
 
 def grow(x: Float[Tensor, "b c h w"], size: tuple[int, int]) -> Float[Tensor, "b c h2 w2"]:
@@ -174,12 +183,17 @@ class VitNet(nn.Module):
 
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1 h2 w2"]:
         """log D at stride 2."""
+        return self.log_depth_and_features(x)[0]
+
+    def log_depth_and_features(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Tensor, Tensor]:
+        """log D at stride 2, and F, the decoder's finest map, at stride 3.5."""
         half = x.shape[2] // 2, x.shape[3] // 2
-        return self.decoder(self.encoder(((x + 1) / 2 - self.mean) / self.std), half)
+        fused = self.decoder.fuse(self.encoder(((x + 1) / 2 - self.mean) / self.std))
+        return self.decoder.predict(fused, half), fused
 
 
 class VitNetwork:
-    """VitNet as an `Estimator` wants it, in bfloat16 where that is fast: depth, no features."""
+    """VitNet as an `Estimator` wants it, in bfloat16 where that is fast: depth and F."""
 
     def __init__(self, net: VitNet, device: str) -> None:
         self.net = net.eval().requires_grad_(False).to(device)
@@ -187,25 +201,31 @@ class VitNetwork:
     @torch.no_grad()
     def log_depth(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1 h2 w2"]:
         """log D at stride 2, of RGB in −1 … 1 at a multiple of 14."""
+        return self._run(pixels)[0]
+
+    def _run(self, pixels: Float[Tensor, "b 3 h w"]) -> tuple[Tensor, Tensor]:
         on_gpu = pixels.device.type == "cuda"
         with torch.autocast(pixels.device.type, torch.bfloat16, enabled=on_gpu):
-            return self.net(pixels).float()
+            log_depth, features = self.net.log_depth_and_features(pixels)
+        return log_depth.float(), features.float()
 
+    @torch.no_grad()
     def __call__(self, pixels: Float[Tensor, "b 3 h w"]) -> Raw:
-        """Depth at half the input's resolution."""
+        """Depth at half the input's resolution, and F."""
+        log_depth, features = self._run(pixels)
         # Bounded, so that an odd image cannot overflow the exponential.
-        return Raw(self.log_depth(pixels)[:, 0].clamp(-10, 10).exp())
+        return Raw(log_depth[:, 0].clamp(-10, 10).exp(), features)
 
 
 @lru_cache(maxsize=8)
 def load_vit(folder: str | Path, device: str = "cpu") -> Estimator:
-    """A model that the recipe for the teacher trained."""
+    """A model trained by the recipe of the teacher."""
     net, revision = read_vit(Path(folder))
     return Estimator("vit-s", revision, "depth", PREPROCESS, VitNetwork(net, device), device)
 
 
 def read_vit(folder: Path) -> tuple[VitNet, str]:
-    """The network in a folder of the recipe's, and its revision."""
+    """The network in a folder of the recipe, and its revision."""
     try:
         config = json.loads((folder / "config.json").read_text())
         net = VitNet(VitSize(**config["size"]))

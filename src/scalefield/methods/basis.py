@@ -42,10 +42,11 @@ class Basis(Method):
     features of `lite` are equally good with a dozen anchors on val, and 2 to 4 % worse with a
     hundred and more, for each of three seeds (results/places-lite-val-seeds)."""
     k: NumBasisMaps = 50
-    """Basis maps of the shipped generator. On val (results/places-lite-val) 50 is best, by a
-    little with few anchors and by far with many; 8, which the paper uses for few, is last."""
+    """K, the number of basis maps of the shipped generator. On val (results/places-lite-val) 50 is
+    best: by a little with few anchors, by far with many; 8, which the paper uses for few anchors,
+    is last."""
     ridge: Ridge | None = None
-    """The solve; None for the one that the generator was trained through."""
+    """Settings of the solve; None for those that the generator was trained with."""
 
     def __post_init__(self) -> None:
         require_choice("k", self.k, get_args(NumBasisMaps))
@@ -58,7 +59,7 @@ class Basis(Method):
     def fit(
         self, mde_output: MDEOutput, anchors: Anchors, generator: Generator, maps: BasisMaps
     ) -> Recovery[Tensor]:
-        """Only the small solve, for maps made before: what an added anchor costs."""
+        """The solve for existing basis maps: the cost of an added anchor."""
         M = anchor_embeddings(maps, mde_output, anchors)
         y, omega = (
             torch.from_numpy(values).to(M.device)[None]
@@ -92,7 +93,7 @@ class Basis(Method):
 
 @torch.no_grad()
 def basis_maps(generator: Generator, mde_output: MDEOutput) -> BasisMaps:
-    """E and G of one image, with a batch dimension of one; made once for each output."""
+    """E and G of one image, with a batch dimension of one; cached in the MDE's output."""
     if generator not in mde_output.memo:
         # The logarithm first: float64 maps may hold depths that float32 cannot.
         log_depth = grid_log_depth(mde_output.mde_depth[None], generator.config.cells).float()

@@ -20,7 +20,8 @@ from scalefield.alignment.affine import (
 )
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Method, Recovery, Rejection
+from scalefield.recovery import Method, Recovery
+from scalefield.report import Rejection
 from scalefield.validation import require_choice
 
 Fit = Literal["least_squares", "ransac", "median_mad"]
@@ -30,19 +31,18 @@ Fit = Literal["least_squares", "ransac", "median_mad"]
 class Global(Method):
     """One scale and one shift for the image, fitted to the anchors.
 
-    Minimises Σ w (y − s·x − t)² with w = 1/σ² where it is known (Eq. global_scale). The ladder:
-    scale and shift; scale only (the median of y/x) for one anchor, anchors of equal relative
-    depth or s ≤ 0; a constant where no anchor has a relative disparity above zero.
+    Minimises Σ w (y − s·x − t)² with w = 1/σ² if σ is known (Eq. global_scale). Fallbacks: scale
+    only (the median of y/x) for one anchor, anchors of equal relative depth or s ≤ 0; a constant if
+    no anchor has a relative disparity above zero.
     """
 
     fit: Fit = "least_squares"
     """least_squares; ransac, whose threshold is the mean absolute deviation from the residuals'
     median; median_mad, which matches medians and mean absolute deviations and ignores sigma_m."""
     space: Space | None = None
-    """What the line is fitted to. None is what each fit's users do: disparity for median_mad,
-    else depth."""
+    """Space of the fit. None uses the customary one: disparity for median_mad, else depth."""
     seed: int = 0
-    """Draws RANSAC's pairs of anchors, where there are too many to try them all."""
+    """Seed of RANSAC's pairs of anchors, if there are too many to try all."""
 
     def __post_init__(self) -> None:
         require_choice("fit", self.fit, get_args(Fit))

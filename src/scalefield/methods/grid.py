@@ -21,38 +21,37 @@ from scalefield.alignment.uncertainty import (
 )
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Fallback, Method, Recovery
+from scalefield.recovery import Method, Recovery
+from scalefield.report import Fallback
 from scalefield.validation import require, require_choice
 
 MIN_ANCHORS = 4
 SMALLEST_SCALE = 0.05
-"""Vertex scales that come out at or below zero are held at this fraction of s₀."""
+"""Vertex scales at or below zero are set to this fraction of s₀."""
 
 
 @dataclass(frozen=True)
 class Grid(Method):
     """One scale at each vertex of a coarse grid over the image, bilinear between, no shift.
 
-    With s = s₀ + δ and s₀ = median(y/x), δ minimises
-    Σ w_i (y_i − x_i Σ_k w_k(a_i)(s₀ + δ_k))² + r·(ridge ‖δ‖² + laplacian Σ_edges (δ_k − δ_l)²),
-    r the mean squared column of the design, so that the penalties have no units. The ridge draws
-    every vertex toward s₀: a constant scale is reproduced exactly by any ridge, a bilinear one
-    exactly by ridge = 0 (and laplacian = 0) and up to about the ridge's share otherwise.
-
-    The ladder: all vertices; vertices without an anchor in their cells stay at s₀; all stay at
-    s₀ for N < 4.
+    With s = s₀ + δ and s₀ = median(y/x), δ minimises Σ w_i (y_i − x_i Σ_k w_k(a_i)(s₀ + δ_k))² +
+    r·(ridge ‖δ‖² + laplacian Σ_edges (δ_k − δ_l)²), where r is the mean squared column of the
+    design, so that the penalties have no units. The ridge pulls every vertex toward s₀: a constant
+    scale is reproduced exactly with any ridge, a bilinear one exactly with ridge = 0 and laplacian
+    = 0, and up to about the ridge's share otherwise. Fallbacks: vertices without an anchor in their
+    cells stay at s₀; all vertices stay at s₀ with fewer than 4 anchors.
     """
 
     rows: int = 2
-    """Vertices down the image, the first and last in its corners."""
+    """Number of vertices down the image; the first and last are at its corners."""
     columns: int = 2
-    """Vertices across the image."""
+    """Number of vertices across the image."""
     ridge: float = 1e-3
-    """Pull of every vertex toward the median scale."""
+    """Strength of the pull of every vertex toward the median scale."""
     laplacian: float = 1e-2
-    """Pull of neighbouring vertices toward each other, in grids above 2×2."""
+    """Strength of the pull between neighbouring vertices, in grids above 2×2."""
     space: Space = "depth"
-    """What is scaled; the source works in disparity."""
+    """Space of the fit; the source works in disparity."""
 
     def __post_init__(self) -> None:
         for option in ("rows", "columns"):
@@ -127,8 +126,12 @@ class Grid(Method):
         Bool[np.ndarray, " vertices"],
         float,
     ]:
-        """x · w_k(a_i) over the vertices with an anchor near, the penalty, which those are, and
-        the unit of x in which typical ones are one: the squares of extreme maps stay finite."""
+        """The design x · w_k(a_i) over the supported vertices, the penalty, the mask of supported
+        vertices, and the unit of x.
+
+        A vertex is supported if it has an anchor near. In the unit, typical x are one, so that the
+        squares of extreme maps stay finite.
+        """
         bilinear = self._bilinear(samples.rows, samples.columns, shape)
         unit = float(np.median(samples.x[samples.x > 0]))
         supported = bilinear.sum(axis=0) > 0
@@ -146,7 +149,7 @@ class Grid(Method):
         tau: Float64[np.ndarray, " n"],
         field: Float64[Tensor, "h w"],
     ) -> Float[Tensor, "h w"]:
-        """std_log of the vertices' scales; x is a factor of both, and drops out at pixels."""
+        """std_log of the vertices' scales; the factor x cancels at pixels."""
         shape = mde_output.shape
         design, penalty, supported, unit = self._system(samples, shape)
         scales = field[samples.rows, samples.columns].cpu().numpy()

@@ -1,4 +1,4 @@
-"""Plain interpolation of the anchors: what they say without any MDE."""
+"""Plain interpolation of the anchors, without the MDE."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from scalefield.alignment.affine import Samples
 from scalefield.alignment.nearest import nearest_points
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
-from scalefield.recovery import Fallback, Method, Recovery
+from scalefield.recovery import Method, Recovery
+from scalefield.report import Fallback
 from scalefield.validation import require_choice
 
 Linear = Literal["log_depth", "depth", "disparity"]
@@ -29,16 +30,16 @@ LINEAR_IN: dict[str, tuple[Callable, Callable]] = {
 """From log depth to the quantity that is linear, and back."""
 
 ROUNDING = 1e-6
-"""Pixels by which a pixel on the hull's edge may seem to lie outside."""
+"""Tolerance in pixels for pixels on the edge of the hull."""
 
 
 @dataclass(frozen=True)
 class Interpolate(Method):
-    """Anchors interpolated over the image without looking at the MDE's depth.
+    """Anchors interpolated over the image without the MDE's depth.
 
-    Linear on the Delaunay triangles of the anchors, the nearest anchor outside their hull;
-    anchors on one pixel are averaged. The ladder: triangles; along the line, held beyond its
-    ends, for two anchors or collinear ones; a constant for one.
+    Linear on the Delaunay triangles of the anchors; the nearest anchor outside their hull; anchors
+    on one pixel are averaged. Fallbacks: linear along the line, and constant beyond its ends, for
+    two or collinear anchors; a constant for one anchor.
     """
 
     linear_in: Linear = "log_depth"
@@ -65,7 +66,7 @@ class Interpolate(Method):
 def interpolate(
     pixels: Float64[np.ndarray, "n 2"], values: Float64[np.ndarray, " n"], shape: tuple[int, int]
 ) -> tuple[Float64[np.ndarray, "h w"], tuple[Fallback, ...]]:
-    """Values at distinct pixels brought to every pixel, and the rung of the ladder taken."""
+    """Values at distinct pixels interpolated to every pixel, and the fallbacks used."""
     if len(pixels) == 1:
         return np.full(shape, values[0]), (
             Fallback("constant_depth", "constant depth: one anchor"),
@@ -101,8 +102,11 @@ def interpolate(
 def crossings(
     pixels: Float64[np.ndarray, "n 2"], values: Float64[np.ndarray, " n"]
 ) -> tuple[Int64[np.ndarray, " m"], Float64[np.ndarray, " m"], Float64[np.ndarray, " m"]]:
-    """Where the edges of the Delaunay triangles cross the image's rows: row, column and value of
-    each crossing, sorted. Along a row the interpolation is linear between them."""
+    """Crossings of the edges of the Delaunay triangles with the image's rows: row, column and value
+    of each, sorted.
+
+    Along a row the interpolation is linear between crossings.
+    """
     triangles = Delaunay(pixels).simplices.astype(np.int64)
     ends = np.sort(triangles[:, [[0, 1], [1, 2], [2, 0]]].reshape(-1, 2))
     upper, lower = np.divmod(np.unique(ends[:, 0] * len(pixels) + ends[:, 1]), len(pixels))

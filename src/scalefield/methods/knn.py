@@ -26,7 +26,8 @@ from scalefield.alignment.uncertainty import (
 )
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Fallback, Method, Recovery
+from scalefield.recovery import Method, Recovery
+from scalefield.report import Fallback
 from scalefield.validation import require, require_choice
 
 
@@ -34,15 +35,15 @@ from scalefield.validation import require, require_choice
 class KNN(Method):
     """Scale and shift at every pixel from its k nearest anchors, in disparity by default.
 
-    Minimises Σ_j (y_j − s·x_j − t)² / d_j over the k nearest anchors, d_j their distance from the
-    pixel, at least 1 px. The ladder at each pixel: scale and shift; the median of y/x where the
-    neighbours' x have no spread or s ≤ 0; the median of y where no x is above zero.
+    Minimises Σ_j (y_j − s·x_j − t)² / d_j over the k nearest anchors, where d_j is their distance
+    from the pixel, at least 1 px. Fallbacks at each pixel: the median of y/x if the neighbours' x
+    have no range or s ≤ 0; the median of y if no x is above zero.
     """
 
     k: int = 5
-    """Anchors that a pixel is fitted to; all of them where there are fewer."""
+    """Number of anchors that a pixel is fitted to, or all if there are fewer."""
     space: Space = "disparity"
-    """What the lines are fitted to."""
+    """Space of the fit."""
 
     def __post_init__(self) -> None:
         whole = isinstance(self.k, int) and self.k >= 1
@@ -87,7 +88,7 @@ class KNN(Method):
         return to_image(total_std(variance, spread), shape, mde_map.device)
 
     def _noise(self, tree: cKDTree, samples: Samples, tau: Float64[np.ndarray, " n"]) -> float:
-        """v, from fits to the k anchors nearest to one that is left out."""
+        """v from fits to the k anchors nearest to an anchor that is left out."""
         out = left_out_indices(len(samples))
         k = min(self.k, len(samples) - 1)
         distance, index = tree.query(samples.pixels[out], k=[*range(1, k + 2)])
@@ -107,9 +108,11 @@ def _neighbour_spread(
     x: Float64[np.ndarray, " p"],
     variance: Float64[np.ndarray, " n"],
 ) -> tuple[Float64[np.ndarray, " p"], Float64[np.ndarray, " p"]]:
-    """Predictions at pixels with these neighbours, and the relative variance that comes of theirs.
+    """Predictions at pixels with these neighbours, and their relative variance from that of the
+    anchors.
 
-    S_j = w_j (1 + (x − x̄)(x_j − x̄) / var x) where a line was fitted, and w_j on a lower rung.
+    S_j = w_j (1 + (x − x̄)(x_j − x̄) / var x) where a line was fitted, and w_j where a fallback was
+    used.
     """
     fit = fit_neighbours(samples, *(torch.from_numpy(a) for a in (index, distance)))
     scale, shift, lower = (each.numpy() for each in fit)
@@ -127,7 +130,7 @@ def _neighbour_spread(
 def fit_neighbours(
     samples: Samples, index: Int64[Tensor, "k p"], distance: Float64[Tensor, "k p"]
 ) -> tuple[Float64[Tensor, " p"], Float64[Tensor, " p"], Bool[Tensor, " p"]]:
-    """Scale and shift of every pixel, and which pixels stand on a lower rung."""
+    """Scale and shift of every pixel, and the mask of pixels that use a fallback."""
     x_unit, y_unit = float(np.abs(samples.x).max()) or 1.0, float(samples.y.max())
     x, y, weight = (
         torch.from_numpy(values).to(index.device).index_select(0, index.flatten()).view_as(index)

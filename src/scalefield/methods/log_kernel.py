@@ -1,4 +1,4 @@
-"""Gaussian smoothing of the anchors' log-ratios: in no paper, and hard to beat with many."""
+"""Gaussian smoothing of the anchors' log-ratios (Nadaraya–Watson regression)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from scalefield.alignment.uncertainty import (
 )
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput
-from scalefield.recovery import Fallback, Method, Recovery
+from scalefield.recovery import Method, Recovery
+from scalefield.report import Fallback
 from scalefield.validation import require
 
 SMALLEST_SUM = 1e-290
-"""Total weights below this have lost digits to float64's underflow."""
+"""Total weights below this have lost precision to float64's underflow."""
 
 
 @dataclass(frozen=True)
 class LogKernel(Method):
     """The anchors' log-ratios smoothed over the image with a Gaussian as wide as their spacing.
 
-    At a pixel q, ℓ = Σ w_i y_i / Σ w_i with w_i = exp(−‖q − a_i‖² / (2b²)), which minimises
-    Σ w_i (ℓ − y_i)²; y_i are the log-ratios of Eq. anchor_targets. Far from all anchors this
-    tends to the nearest one's y, and where every weight underflows (37 bandwidths away) it is
-    set to just that.
+    At a pixel q, ℓ = Σ w_i y_i / Σ w_i with w_i = exp(−‖q − a_i‖² / (2b²)), which minimises Σ w_i
+    (ℓ − y_i)²; y_i are the log-ratios of Eq. anchor_targets. Far from all anchors ℓ tends to the
+    nearest anchor's y. Where every weight underflows (37 bandwidths away) it is set to that value.
     """
 
     bandwidth_px: float | None = None
@@ -101,7 +101,7 @@ def kernel_std(
     noise = weight**2 * torch.from_numpy(variance + tau**2).to(device)
     (total,) = assembled_sums(pixels, weight[None], bandwidth, (v, u))
     (noises,) = assembled_sums(pixels, noise[None], bandwidth / math.sqrt(2), (v, u))
-    # Where every weight underflows, one anchor speaks alone.
+    # Where every weight underflows, one anchor determines the value.
     alone = float((variance + tau**2).max())
     spread = torch.where(total > SMALLEST_SUM, noises / total**2, alone)
     spread = torch.nan_to_num(spread, nan=alone, posinf=alone).clamp(max=alone)

@@ -27,7 +27,8 @@ from scalefield.alignment.uncertainty import (
 )
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Fallback, Method, Recovery, Rejection
+from scalefield.recovery import Method, Recovery
+from scalefield.report import Fallback, Rejection
 from scalefield.validation import require, require_choice
 
 Bandwidth = Literal["paper", "adaptive"]
@@ -41,29 +42,30 @@ OUTLIER_RELATIVE_ERROR = 0.15
 class LWLR(Method):
     """Scale and shift at every pixel, by least squares with Gaussian weights on near anchors.
 
-    Global gives D̃. At a pixel q, (s, t) minimises Σ w_i (y_i − s·D̃_i − t)² + λ t² with
-    w_i = exp(−‖q − a_i‖² / (2b²)), and is blended toward (1, 0), Global's answer, by
-    λ₀ / (λ₀ + Σw), so that pixels far from every anchor are defined too.
+    Global gives D̃. At a pixel q, (s, t) minimises Σ w_i (y_i − s·D̃_i − t)² + λ t² with w_i =
+    exp(−‖q − a_i‖² / (2b²)). It is blended toward Global's (1, 0) by λ₀ / (λ₀ + Σw), so that pixels
+    far from every anchor are defined too.
     """
 
     bandwidth: Bandwidth | float = "paper"
-    """b in pixels; paper is `reference_bandwidth_px` brought to the image's width; adaptive is
+    """Bandwidth b in pixels. paper: `reference_bandwidth_px` scaled to the image's width. adaptive:
     1.5 × the median distance between neighbouring anchors, at least 25 px."""
     reference_bandwidth_px: float = 50.0
     """The published b at the reference width: KITTI 25, ETH3D 125, DIODE 100, others 50."""
     reference_width_px: float = 640.0
-    """Image width at which the published b is meant: 1242 for KITTI, 640 indoors."""
+    """Image width of the published b: 1242 for KITTI, 640 indoors."""
     stride: int = 32
-    """Pixels between queries, the first at half of it; (s, t) is interpolated bilinearly between
-    them and held beyond the outermost. 32 is published, 1 is exact at every pixel."""
+    """Distance in pixels between queries, the first at half of it. (s, t) is interpolated
+    bilinearly between them and constant beyond the outermost. 32 is published, 1 is exact at every
+    pixel."""
     shift_penalty: float = 1.0
-    """λ, the ridge on the shift alone."""
+    """λ, the ridge on the shift."""
     blend: float = 1e-6
-    """λ₀, the total anchor weight at which a pixel trusts Global as much as its own fit."""
+    """λ₀, the total anchor weight at which a pixel is an equal blend of Global and its own fit."""
     drop_outliers: bool = False
     """Leave out anchors whose relative error under Global is 15 % or more (authors' script)."""
     space: Space = "depth"
-    """What the lines are fitted to."""
+    """Space of the fit."""
 
     def __post_init__(self) -> None:
         if isinstance(self.bandwidth, str):
@@ -148,7 +150,7 @@ class LWLR(Method):
         samples: Samples,
         tau: Float64[np.ndarray, " n"],
     ) -> Float[Tensor, "h w"]:
-        """std_log, by the weights of the local fits; by Global's where that decides."""
+        """std_log by the weights of the local fits, and by Global's where the blend is Global."""
         everywhere = LinearSmoother.of(affine.design(local.x.cpu().numpy()), samples.weight)
         variance = self._noise(local, everywhere, tau)
         deviation = samples.y / local.unit * np.sqrt(variance + tau**2)
@@ -168,9 +170,10 @@ class LWLR(Method):
     def _noise(
         self, local: Local, everywhere: LinearSmoother, tau: Float64[np.ndarray, " n"]
     ) -> float:
-        """v, from the local fits at anchors that are left out.
+        """v from the local fits at anchors that are left out.
 
-        To first order they are left out of Global too, whose spread is that of pixels far off.
+        To first order they are left out of Global too, whose variance is that of pixels far from
+        all anchors.
         """
         left = 1 - everywhere.leverage
         which = left_out_indices(len(tau))
@@ -191,7 +194,7 @@ class LWLR(Method):
     ) -> Tensor:
         """Σ S_i² (y_i/ŷ)² var_i, where `noise` are the sums of w² y² var · (1, x, x²).
 
-        `far` is Global's, for pixels that Global decides.
+        `far` is the value for pixels at which the blend is Global.
         """
         w, wx, wxx = sums[:3]
         w_ridge = w + self.shift_penalty
@@ -221,8 +224,8 @@ class LWLR(Method):
 
 
 class Local(NamedTuple):
-    """The anchors as local fits see them: y over D̃, both in units of a typical depth, in which
-    sums neither overflow nor underflow; λ t² scales along."""
+    """The anchors for local fits: y over D̃, both in units of a typical depth, in which sums
+    neither overflow nor underflow; λ t² is scaled accordingly."""
 
     unit: float
     bandwidth: float
@@ -233,7 +236,7 @@ class Local(NamedTuple):
 
     @classmethod
     def of(cls, aligned: Float64[Tensor, "h w"], samples: Samples, bandwidth: float) -> Local:
-        """Samples, and what Global makes of the map."""
+        """The anchors of the samples with Global's prediction of the map."""
         unit = float(np.median(samples.y))
         pixels, y, weight = (
             torch.from_numpy(a).to(aligned.device)

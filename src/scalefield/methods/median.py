@@ -1,4 +1,4 @@
-"""Scale only, by the median log-ratio: the least that one anchor gives."""
+"""Scale only, by the median log-ratio."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from scalefield.alignment.affine import Affine, Samples, curve_std, fit_affine, fit_ransac
 from scalefield.anchors import Anchors
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Fallback, Method, Recovery
+from scalefield.recovery import Method, Recovery
+from scalefield.report import Fallback
 from scalefield.validation import require, require_choice
 
 Variant = Literal["bins", "continuous"]
@@ -24,7 +25,8 @@ BREAKPOINT_QUANTILES = np.linspace(0.1, 0.9, 81)
 
 Design = Callable[[np.ndarray], np.ndarray]
 Curve = tuple[Callable[[Tensor], Tensor], list[Fallback], Design]
-"""Metric value as a function of the relative map, the fallbacks taken, and what it is linear in."""
+"""The curve from relative to metric values, the fallbacks used, and its design (the functions that
+it is linear in)."""
 
 
 @dataclass(frozen=True)
@@ -32,18 +34,17 @@ class Piecewise(Method):
     """Separate scale and shift over intervals of relative depth."""
 
     variant: Variant = "bins"
-    """bins: an independent least-squares line in each interval, as the paper reads it.
-    continuous: two joined segments with one free breakpoint, as the authors' code."""
+    """bins: an independent least-squares line in each interval, as in the paper. continuous: two
+    joined segments with one free breakpoint, as in the authors' code."""
     space: Space | None = None
-    """What the lines are fitted to. None is what the sources do: depth for bins, disparity for
-    continuous."""
+    """Space of the fit. None uses that of the sources: depth for bins, disparity for continuous."""
     bins: int = 3
-    """Number of intervals, 2 to 5, where `edges` is a rule."""
+    """Number of intervals, 2 to 5, if `edges` is a rule."""
     edges: Edges | tuple[float, ...] = "quantile"
-    """Where intervals meet: quantiles of the anchors' x, equal widths of their range, or fixed
-    values of the relative map."""
+    """Boundaries of the intervals: quantiles of the anchors' x, equal widths of their range, or
+    fixed values of the relative map."""
     seed: int = 0
-    """For the RANSAC that replaces a continuous fit without two rising segments."""
+    """Seed of the RANSAC that replaces a continuous fit without two rising segments."""
 
     def __post_init__(self) -> None:
         require_choice("variant", self.variant, get_args(Variant))
@@ -87,10 +88,11 @@ class Piecewise(Method):
 
 
 def fit_bins(samples: Samples, edges: list[float]) -> Curve:
-    """A least-squares line in each interval; the end intervals reach to infinity.
+    """A least-squares line in each interval; the end intervals extend to infinity.
 
-    While an interval has fewer than 3 anchors, no spread, or s ≤ 0, the poorest such joins its
-    poorer neighbour (fewer anchors); in the end one interval is left, with Global's ladder.
+    While an interval has fewer than 3 anchors, no range of x, or s ≤ 0, the one with the fewest
+    anchors is joined with its neighbour of fewer anchors. If one interval is left, it has the
+    fallbacks of Global.
     """
     edges = list(edges)
     which = np.searchsorted(edges, samples.x, side="right")
@@ -140,8 +142,8 @@ def _flaw(samples: Samples, inside: np.ndarray) -> str:
 def fit_continuous(samples: Samples, seed: int) -> Curve:
     """The least squares of y on [1, x, (x − b)₊] with both slopes above zero and the best b.
 
-    b runs over quantiles of the anchors' x that leave two different x on both sides. The ladder:
-    two segments; RANSAC's line where no b gives two rising segments; Global for N < 4.
+    b runs over quantiles of the anchors' x with two different x on both sides. Fallbacks: RANSAC's
+    line if no b gives two rising segments; Global for fewer than 4 anchors.
     """
     if len(samples) < 4:
         text = "one line for all depths: fewer than 4 anchors"
@@ -173,7 +175,8 @@ def fit_continuous(samples: Samples, seed: int) -> Curve:
 
 
 def hinge(x: np.ndarray, b: float, unit: float) -> np.ndarray:
-    """1, x and (x − b)₊, in this unit of x: what is linear on both sides of b, and joined there."""
+    """The columns 1, x and (x − b)₊, in this unit of x: functions that are linear on both sides of
+    b and continuous."""
     return np.stack([np.ones_like(x), x / unit, np.maximum(x - b, 0) / unit], axis=1)
 
 

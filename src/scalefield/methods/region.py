@@ -38,12 +38,13 @@ from scalefield.alignment.uncertainty import (
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Fallback, Method, Recovery
+from scalefield.recovery import Method, Recovery
+from scalefield.report import Fallback
 from scalefield.validation import require, require_choice
 
 MIN_ANCHORS = 5
 DILATION_STEP = 0.02
-"""Of the image's diagonal."""
+"""Step of the dilation as a fraction of the image's diagonal."""
 DILATION_STEPS = 10
 TILT_RIDGE = 1e-3
 
@@ -70,27 +71,30 @@ FALLBACKS = {
 class Region(Method):
     """Scale, tilt and shift in every region of the image: y = s·x + β·u + γ·v + t.
 
-    Minimises Σ w (y − s·x − β·u − γ·v − t)² + 1e-3 (β² + γ²) over a region's anchors; u and v
-    run from −1 to 1 over the image. A region with fewer than 5 anchors takes those around it
-    (dilation by 2 % of the diagonal a step, at most 10 steps), then the 5 nearest. The ladder of
-    models: full; affine (s, t); scale; Global. A rung is left for the next where anchors do not
-    determine it, where s ≤ 0, or where it predicts a value of the region outside
-    [½ min y, 2 max y] over all anchors.
+    Minimises Σ w (y − s·x − β·u − γ·v − t)² + 1e-3 (β² + γ²) over a region's anchors; u and v run
+    from −1 to 1 over the image. A region with fewer than 5 anchors also uses those around it
+    (dilation by 2 % of the diagonal per step, at most 10 steps), or else the 5 nearest. Fallbacks,
+    in order: affine (s, t); scale; Global. A model is replaced by the next one if the anchors do
+    not determine it, if s ≤ 0, or if it predicts a value of the region outside [½ min y, 2 max y]
+    over all anchors.
     """
 
     labels: Any = None
     """An integer image of the map's size, equal within a region (semantic or instance masks);
     None makes superpixels of colour and log D_MDE, for which scikit-image is needed."""
     superpixels: int = 100
-    """About how many superpixels are made."""
+    """Approximate number of superpixels."""
     compactness: float = 0.1
-    """Of superpixels: higher is squarer, lower follows colour and depth more closely."""
+    """Compactness of superpixels: higher values give squarer ones, lower values follow colour and
+    depth more closely."""
     min_share: float = 1e-3
-    """Regions below this share of the image join the neighbour with the longest border."""
+    """Regions below this share of the image are merged with the neighbour with the longest
+    border."""
     strict: bool = False
-    """Neither ridge nor rejection, to see how unstable the full model is with few anchors."""
+    """Use neither the ridge nor the fallbacks, to show how unstable the full model is with few
+    anchors."""
     space: Space = "depth"
-    """What is fitted."""
+    """Space of the fit."""
 
     def __post_init__(self) -> None:
         whole = isinstance(self.superpixels, int) and self.superpixels >= 1
@@ -219,7 +223,8 @@ def fit_plane(
 
 
 class _Uncertainty:
-    """std_log of every region: one v for the image, and the mean spread over the region."""
+    """std_log of every region: one v for the image, and the mean propagated variance over the
+    region."""
 
     def __init__(
         self,
@@ -230,7 +235,7 @@ class _Uncertainty:
     ) -> None:
         self.samples, self.design, self.tau, self.home = samples, design, tau, home
         # Residuals in log-depth, leverage and spread, of each anchor in its own region's fit.
-        self.told = np.full((3, len(samples)), np.nan)
+        self.diagnostics = np.full((3, len(samples)), np.nan)
         self.fits: list[tuple[LinearSmoother, np.ndarray, np.ndarray]] = []
 
     def add(
@@ -241,22 +246,22 @@ class _Uncertainty:
         columns: tuple[int, ...],
         pixels: Float64[np.ndarray, "p 4"],
     ) -> None:
-        """Take note of a region's fit."""
+        """Record the fit of a region."""
         samples, rows = self.samples[support], self.design[support]
         smoother = LinearSmoother.of(rows[:, list(columns)], samples.weight)
         residuals = log_residuals(samples.y, rows @ plane)
         spread = smoother.variance(smoother.design, samples.y, samples.y)
         own = self.home[support] == region
-        told = np.stack([residuals, smoother.leverage, spread])
-        self.told[:, support[own]] = told[:, own]
+        diagnostics = np.stack([residuals, smoother.leverage, spread])
+        self.diagnostics[:, support[own]] = diagnostics[:, own]
         with np.errstate(all="ignore"):  # what is predicted to be zero is unsure without limit
             relative = pixels[:, list(columns)] / (pixels @ plane)[:, None]
             self.fits.append((smoother, support, relative.T @ relative / len(pixels)))
 
     def std_log(self) -> Float64[np.ndarray, " regions"]:
-        """One value a region, in the order in which they were added."""
-        known = np.isfinite(self.told).all(axis=0)
-        residuals, leverage, spread = self.told[:, known]
+        """One value per region, in the order of `add`."""
+        known = np.isfinite(self.diagnostics).all(axis=0)
+        residuals, leverage, spread = self.diagnostics[:, known]
         variance = fit_variance(residuals, leverage, spread, self.tau[known])
         noise = self.samples.y * np.sqrt(variance + self.tau**2)
         spreads = []

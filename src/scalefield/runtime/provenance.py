@@ -1,4 +1,4 @@
-"""Where an artifact comes from: commit, versions, machine. Goes into every result and run."""
+"""Origin of a result: commit, versions and machine, stored in every result and run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
+from scalefield.defaults import VERSION
+
 PACKAGES = ("torch", "numpy", "scipy", "pillow", "safetensors")
 
 
@@ -14,12 +16,10 @@ def provenance() -> dict[str, object]:
     """The commit of the source tree (None outside one), versions and the kind of device."""
     import torch
 
-    import scalefield
-
     versions = {name: metadata.version(name) for name in PACKAGES}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
     return {
-        "scalefield": scalefield.__version__,
+        "scalefield": VERSION,
         "commit": commit(),
         "python": platform.python_version(),
         "versions": versions,

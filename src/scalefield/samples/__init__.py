@@ -1,4 +1,4 @@
-"""A scene to try things on, with its true depth: rendered by scripts/render_sample.py, ours."""
+"""The bundled sample with its true depth, rendered by scripts/render_sample.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAMPLES = ("room",)
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """An image, the anchors a person with a tape measure might bring, and the exact z-depth."""
+    """An image, a few anchors as from a tape measure, and the exact z-depth."""
 
     image_path: Path
     anchors_path: Path

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Int64
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from scalefield.anchor_sampling import REGIMES
@@ -28,7 +30,6 @@ from scalefield.errors import InputError
 from scalefield.io import write_atomic
 from scalefield.seeding import seeded_rng
 from scalefield.training.data import (
-    PIXELS,
     Batch,
     TrainingFrame,
     draw_anchors,
@@ -46,9 +47,11 @@ from scalefield.training.loop import (
     processes,
     save_checkpoint,
     step_generator,
+    wait_for_all,
 )
 from scalefield.training.model_card import basis_card
-from scalefield.training.progress_plot import draw_progress
+from scalefield.training.prepared import PreparedFrames, start_worker
+from scalefield.training.progress_plot import ProgressPicture
 
 
 @dataclass(frozen=True)
@@ -58,19 +61,37 @@ class BasisTraining:
     k: int = 8
     """K, the number of basis maps."""
     anchors: tuple[int, int] = (1, 30)
-    """Least and largest number of anchors; drawn log-uniformly for every image and step."""
+    """Least and largest number of anchors of an image in a step."""
+    anchor_draw: Literal["fresh", "protocol"] = "fresh"
+    """fresh: new anchors in every step. protocol: in every step the anchors that the benchmark's
+    protocol draws for the image in the regime `validate`, as the paper's fixed seed does."""
+    counts: Literal["log-uniform", "uniform"] = "log-uniform"
+    """How the number of fresh anchors is drawn between the two of `anchors`."""
     anchor_jitter: float = 1.0
-    """Shift of the anchor grid's candidates, as a share of a grid cell."""
+    """Shift of the fresh anchors' grid candidates, as a share of a grid cell."""
     validate: str = "low"
     """Regime whose validation loss chooses the checkpoint."""
     epochs: int = 16
+    """Passes over the training frames."""
     batch: int = 24
+    """Frames of a step, over all processes."""
     rate: float = 1e-3
+    """Learning rate of AdamW after the warm-up; it falls to zero along a cosine."""
     weight_decay: float = 0.05
+    """Of AdamW."""
     warmup: int = 50
+    """Steps in which the rate rises from zero."""
     ema: float = 0.998
+    """Decay of the moving average of the weights that is validated and saved; 0 for none."""
+    clip: float = 1.0
+    """Largest norm of the gradient; 0 for no limit."""
+    precision: Literal["auto", "float32"] = "auto"
+    """auto: on a GPU the network runs in bfloat16, and losses and solve in float32 and float64."""
+    width: int = 64
+    """Channels of the trunk."""
     pixels: int = 2048
-    """Known pixels an image that the dense loss looks at in a step."""
+    """Known pixels an image that the dense loss uses in a step, drawn anew; 0 for all that were
+    kept in preparation."""
     beta: float = 0.1
     """Where SmoothL1 turns from square to absolute, in log-depth."""
     mirror: bool = True
@@ -98,35 +119,42 @@ def default_preset(k: int, regime: str, **changes: object) -> BasisTraining:
 def paper_preset(
     k: int, regime: str, *, fine_tune: bool = False, **changes: object
 ) -> BasisTraining:
-    """The paper's recipe: 25 epochs in one regime, or 5 more to move a model to another one."""
+    """The paper's recipe: 25 epochs in one regime, or 5 more to move a model to another one.
+
+    The protocol's anchors with their fixed seed, all four losses as printed, a plain ridge, no
+    augmentation, no average of the weights. What the paper leaves open keeps our defaults;
+    docs/paper.md lists each choice.
+    """
     literal = {
         "k": k,
         "anchors": REGIMES[regime],
+        "anchor_draw": "protocol",
+        "counts": "uniform",
         "anchor_jitter": 0.0,
         "validate": regime,
         "epochs": 5 if fine_tune else 25,
+        "ema": 0.0,
+        "clip": 0.0,
+        "pixels": 0,
         "beta": 1.0,
+        "mirror": False,
         "offset_noise": 0.0,
         "stretch": 0.0,
         "feature_dropout": 0.0,
+        "losses": LossWeights(literal_gate_sum=True),
         "ridge": LITERAL,
     }
     return BasisTraining(**(literal | changes))  # type: ignore[arg-type]
 
 
-def step_losses(
-    generator: nn.Module,
-    batch: Batch,
-    config: BasisTraining,
-    offset_noise: Float[Tensor, " b"] | None = None,
-) -> dict[str, Tensor]:
+def step_losses(generator: nn.Module, batch: Batch, config: BasisTraining) -> dict[str, Tensor]:
     """The four losses, AbsRel over the batch's pixels, and their weighted sum `loss`."""
-    on_gpu = batch.log_depth.device.type == "cuda"
-    with torch.autocast(batch.log_depth.device.type, torch.bfloat16, enabled=on_gpu):
+    halved = batch.log_depth.device.type == "cuda" and config.precision == "auto"
+    with torch.autocast(batch.log_depth.device.type, torch.bfloat16, enabled=halved):
         basis_maps, gating = generator(batch.features, batch.log_depth)
     basis_maps, gating = basis_maps.float(), gating.float()
     M = sample_at(basis_maps, batch.anchor_positions)
-    solution = solve(M, batch.y, batch.anchor_weights, config.ridge, offset_noise)
+    solution = solve(M, batch.y, batch.anchor_weights, config.ridge, batch.offset_noise)
     weights, offset = solution.weights.float()[..., None], solution.offset.float()[:, None]
     fitted = (M @ weights)[..., 0] + offset
     log_scale = (sample_at(basis_maps, batch.pixel_positions) @ weights)[..., 0] + offset
@@ -152,32 +180,61 @@ def step_losses(
     }
 
 
-def training_batch(
-    frames: Sequence[TrainingFrame], config: BasisTraining, step: int
-) -> tuple[Batch, Float[Tensor, " b"]]:
+def training_batch(frames: Sequence[TrainingFrame], config: BasisTraining, step: int) -> Batch:
     """Anchors, pixels, mirroring and offset noise of this step, each frame's by its own name."""
     anchor_rows, pixel_rows, mirror, stretch, noise = [], [], [], [], []
-    least, most = config.anchors
+    frames = [without_features(frame) for frame in frames] if config.zero_features else frames
+    # Equal counts make one tensor: a frame with few known pixels repeats them.
+    most = max(frame.drawn for frame in frames)
     for frame in frames:
         rng = seeded_rng(config.seed, str(step), frame.name)
-        n = round(np.exp(rng.uniform(np.log(least - 0.5), np.log(most + 0.5))))
-        n = min(max(n, least), most, len(frame.pixels))
-        anchor_rows.append(draw_anchors(frame, n, config.anchor_jitter, rng))
-        pixel_rows.append(rng.integers(len(frame.pixels), size=config.pixels))
+        if config.anchor_draw == "protocol":
+            anchor_rows.append(protocol_anchors(frame, config.validate))
+        else:
+            n = min(draw_count(config, rng), len(frame.pixels))
+            anchor_rows.append(draw_anchors(frame, n, config.anchor_jitter, rng))
+        pixel_rows.append(
+            rng.integers(frame.drawn, size=config.pixels)
+            if config.pixels
+            else np.arange(most) % frame.drawn
+        )
         mirror.append(bool(config.mirror and rng.random() < 0.5))
         stretch.append(float(np.exp(rng.normal() * config.stretch)))
         noise.append(rng.normal() * config.offset_noise)
-    batch = make_batch(frames, anchor_rows, pixel_rows, mirror, stretch)
-    return batch, torch.tensor(noise, dtype=torch.float32, device=batch.log_depth.device)
+    return make_batch(frames, anchor_rows, pixel_rows, mirror, stretch, offset_noise=noise)
 
 
-def learn(  # noqa: PLR0917
+def draw_count(config: BasisTraining, rng: np.random.Generator) -> int:
+    """A number of anchors between the least and the largest."""
+    least, most = config.anchors
+    if config.counts == "uniform":
+        return int(rng.integers(least, most, endpoint=True))
+    n = round(np.exp(rng.uniform(np.log(least - 0.5), np.log(most + 0.5))))
+    return min(max(n, least), most)
+
+
+def protocol_anchors(frame: TrainingFrame, regime: str) -> Int64[np.ndarray, " n"]:
+    """Rows of the anchors that the protocol draws for a frame."""
+    if regime not in frame.anchors:
+        kept = ", ".join(map(str, frame.anchors)) or "none"
+        raise InputError(
+            f"{frame.name}: prepared without the anchors of the regime {regime}; it has {kept}"
+        )
+    return frame.anchors[regime]
+
+
+def without_features(frame: TrainingFrame) -> TrainingFrame:
+    """The frame without F, which is then never read from disk nor sent to the device."""
+    return replace(frame, features=None, quantisation=None)
+
+
+def learn(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
     batch: Batch,
-    noise: Float[Tensor, " b"],
     config: BasisTraining,
     step: int,
+    *,
     rate: float,
     share: float,
 ) -> dict[str, Tensor]:
@@ -191,30 +248,163 @@ def learn(  # noqa: PLR0917
         batch = replace(batch, features=features)
     for group in optimiser.param_groups:
         group["lr"] = config.rate * rate
-    losses = step_losses(model, batch, config, noise)
+    losses = step_losses(model, batch, config)
     optimiser.zero_grad(set_to_none=True)
     (losses["loss"] * share).backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    if config.clip:
+        nn.utils.clip_grad_norm_(model.parameters(), config.clip)
     optimiser.step()
     return losses
 
 
+class StepBatches(Dataset[Batch]):
+    """The batches of steps `first` … `last` − 1, each made from the seed and the step alone."""
+
+    def __init__(
+        self,
+        frames: Sequence[TrainingFrame],
+        config: BasisTraining,
+        *,
+        first: int,
+        last: int,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self.frames, self.config = frames, config
+        self.first, self.last, self.rank, self.world = first, last, rank, world
+        self.per_epoch = len(epoch_batches(frames, config.batch, config.seed, 0))
+        self._epoch: tuple[int, list[list[int]]] = (-1, [])
+
+    def __len__(self) -> int:
+        """Number of steps."""
+        return self.last - self.first
+
+    def __getitem__(self, index: int) -> Batch:
+        """This process's part of the batch of step `first` + index."""
+        step = self.first + index
+        # Torch asks for items until there is an end, and so does a plain loop.
+        if step >= self.last:
+            raise IndexError(index)
+        mine = self.indices(step)[self.rank :: self.world] or self.indices(step)[:1]
+        return training_batch([self.frames[i] for i in mine], self.config, step)
+
+    def indices(self, step: int) -> list[int]:
+        """The frames of a step, of all processes."""
+        epoch, place = divmod(step, self.per_epoch)
+        if self._epoch[0] != epoch:
+            batches = epoch_batches(self.frames, self.config.batch, self.config.seed, epoch)
+            self._epoch = epoch, batches
+        return self._epoch[1][place]
+
+    def share(self, step: int) -> float:
+        """This process's part of a step's batch, in parts of the mean process's."""
+        indices = self.indices(step)
+        return len(indices[self.rank :: self.world]) * self.world / len(indices)
+
+
+class ValidationBatches(Dataset[Batch]):
+    """Validation frames in batches, with the protocol's anchors of the regime and all pixels."""
+
+    def __init__(
+        self, frames: Sequence[TrainingFrame], config: BasisTraining, rank: int = 0, world: int = 1
+    ) -> None:
+        self.frames, self.config = frames, config
+        self.batches = epoch_batches(frames, config.batch, 0, 0)[rank::world]
+
+    def __len__(self) -> int:
+        """Number of batches of this process."""
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> Batch:
+        """One batch."""
+        if index >= len(self.batches):
+            raise IndexError(index)
+        chosen = [self.frames[i] for i in self.batches[index]]
+        if self.config.zero_features:
+            chosen = [without_features(frame) for frame in chosen]
+        count, most = len(chosen), max(frame.drawn for frame in chosen)
+        return make_batch(
+            chosen,
+            [protocol_anchors(frame, self.config.validate) for frame in chosen],
+            [np.arange(most) % frame.drawn for frame in chosen],
+            [False] * count,
+            [1.0] * count,
+        )
+
+
+def stream(
+    batches: StepBatches | ValidationBatches, device: torch.device, workers: int
+) -> Iterator[Batch]:
+    """The batches in order on the device, made ahead of time.
+
+    `workers` processes of a DataLoader make them from prepared frames on disk. Without workers, or
+    where frames lie in memory already, two threads do.
+    """
+    if workers and isinstance(batches.frames, PreparedFrames):
+        loader: DataLoader = DataLoader(
+            batches,
+            batch_size=None,
+            num_workers=min(workers, max(1, len(batches))),
+            pin_memory=device.type == "cuda",
+            prefetch_factor=2,
+            worker_init_fn=start_worker,
+        )
+        yield from (batch.to(device) for batch in loader)
+        return
+    for batch in ahead(batches.__getitem__, range(len(batches))):
+        yield (batch.pin_host() if device.type == "cuda" else batch).to(device)
+
+
 @torch.no_grad()
 def validation(
-    generator: nn.Module, frames: Sequence[TrainingFrame], config: BasisTraining
+    generator: nn.Module,
+    frames: Sequence[TrainingFrame],
+    config: BasisTraining,
+    *,
+    workers: int = 0,
+    rank: int = 0,
+    world: int = 1,
+    kept: Sequence[Batch] | None = None,
 ) -> dict[str, float]:
-    """Mean losses over frames with the protocol's anchors of the regime `config.validate`."""
-    sums: dict[str, float] = {}
-    for indices in epoch_batches(frames, config.batch, 0, 0):
-        chosen = [frames[i] for i in indices]
-        # Equal pixel counts make one tensor: a frame with few known pixels repeats them.
-        pixels = [np.arange(PIXELS) % len(f.pixels) for f in chosen]
-        anchors = [f.anchors[config.validate] for f in chosen]
-        count = len(chosen)
-        batch = make_batch(chosen, anchors, pixels, [False] * count, [1.0] * count)
-        for name, value in step_losses(generator, batch, config).items():
-            sums[name] = sums.get(name, 0.0) + float(value) * len(chosen)
-    return {name: value / len(frames) for name, value in sums.items()}
+    """Mean losses over frames with the protocol's anchors of the regime `config.validate`.
+
+    Each process scores its part of the frames, and all get the mean over all of them. `kept` are
+    the batches themselves, where `keep_batches` made them before.
+    """
+    device = next(generator.parameters()).device
+    names: list[str] = []
+    sums = torch.zeros(len(LOGGED), dtype=torch.float64, device=device)
+    ready: Iterator[Batch] = (
+        stream(ValidationBatches(frames, config, rank, world), device, workers)
+        if kept is None
+        else (batch.to(device) for batch in kept)
+    )
+    for batch in ready:
+        losses = step_losses(generator, batch, config)
+        names = list(losses)
+        sums += torch.stack([value.double() for value in losses.values()]) * len(batch.y)
+    if world > 1:
+        torch.distributed.all_reduce(sums)
+    return dict(zip(names or LOGGED, (sums / len(frames)).tolist(), strict=True))
+
+
+def keep_batches(
+    frames: Sequence[TrainingFrame],
+    config: BasisTraining,
+    *,
+    rank: int = 0,
+    world: int = 1,
+    most_bytes: int = 2**30,
+) -> list[Batch] | None:
+    """The validation batches in host memory, which every epoch uses; None where they are large."""
+    if not isinstance(frames, PreparedFrames) or frames.size_bytes > most_bytes * world:
+        return None
+    batches = ValidationBatches(frames, config, rank, world)
+    return [batches[i] for i in range(len(batches))]
+
+
+LOGGED = ("dense", "anchor", "decor", "gate", "loss", "absrel", "g0")
+"""What `step_losses` gives, in its order."""
 
 
 def train_basis(
@@ -225,17 +415,25 @@ def train_basis(
     *,
     device: str = "auto",
     start_from: Generator | None = None,
+    workers: int = 0,
+    checkpoint_every: int = 500,
+    tensorboard: bool = False,
+    source: str = "one MDE's output",
     show_progress: bool = True,
 ) -> Generator:
     """Train and write `out`/model, the checkpoint with the lowest validation loss.
 
     `start_from` continues another model (the paper's fine-tuning). Under torchrun every process
-    takes its share of each batch, and the gradients are those of the whole batch.
+    takes its share of each batch, and the gradients are those of the whole batch. `workers`
+    processes read prepared frames from disk. The state is saved every `checkpoint_every` steps and
+    after each epoch. `source` names the MDE in the model card.
     """
+    if not len(train) or not len(val):
+        raise InputError(f"training needs frames, found {len(train)} and {len(val)} to validate")
     rank, world = processes()
-    where = pick_device(device)
-    run = RunFolder(out, config, main=rank == 0)
-    generator = build(config, train, start_from).to(where)
+    on = pick_device(device)
+    run = RunFolder(out, config, main=rank == 0, tensorboard=tensorboard)
+    generator = build(config, train, start_from).to(on)
     ema = Ema(generator, config.ema)
     optimiser = torch.optim.AdamW(
         generator.parameters(), lr=config.rate, weight_decay=config.weight_decay
@@ -243,61 +441,58 @@ def train_basis(
     start, best = 0, float("inf")
     if run.checkpoint.exists():
         start, best = load_checkpoint(run.checkpoint, generator, ema, optimiser)
-    model: nn.Module = generator
-    if world > 1:
-        model = nn.parallel.DistributedDataParallel(generator)
+    model = nn.parallel.DistributedDataParallel(generator) if world > 1 else generator
 
     per_epoch = len(epoch_batches(train, config.batch, config.seed, 0))
     steps = config.epochs * per_epoch
-    progress = tqdm(
-        total=steps,
-        initial=start,
-        desc=out.name,
-        unit="step",
-        disable=rank > 0 or not show_progress,
-    )
-    clock = Clock(where)
+    batches = StepBatches(train, config, first=start, last=steps, rank=rank, world=world)
+    quiet = rank > 0 or not show_progress
+    progress = tqdm(total=steps, initial=start, desc=out.name, unit="step", disable=quiet)
+    clock, ready = Clock(on), stream(batches, on, workers)
+    kept = keep_batches(val, config, rank=rank, world=world)
+    picture = ProgressPicture(out / "progress.png", val[0], config.validate)
 
-    def drawn(job: tuple[int, list[int]]) -> tuple[Batch, Float[Tensor, " b"]]:
-        step, indices = job
-        mine = indices[rank::world] or indices[:1]  # a process always takes part
-        return training_batch([train[i] for i in mine], config, step)
+    def save(step: int) -> None:
+        if rank == 0:
+            save_checkpoint(run.checkpoint, generator, ema, optimiser, step=step, best=best)
 
-    for epoch in range(start // per_epoch, config.epochs):
+    for step in range(start, steps):
         generator.train()
-        batches = epoch_batches(train, config.batch, config.seed, epoch)
-        jobs = [job for job in enumerate(batches, epoch * per_epoch) if job[0] >= start]
-        ready = ahead(drawn, jobs)
-        for step, indices in jobs:
-            with clock.waiting(step):
-                batch, noise = next(ready)
-            with clock.working(step):
-                share = len(indices[rank::world]) * world / len(indices)
-                rate = cosine_rate(step, steps, config.warmup)
-                losses = learn(model, optimiser, batch, noise, config, step, rate, share)
-                ema.update(generator, step)
-            progress.update()
-        scores = validation(ema.model, val, config)
+        with clock.waiting(step):
+            batch = next(ready)
+        with clock.working(step):
+            rate, share = cosine_rate(step, steps, config.warmup), batches.share(step)
+            losses = learn(model, optimiser, batch, config, step, rate=rate, share=share)
+            ema.update(generator, step)
+        progress.update()
+        if (step + 1) % per_epoch:
+            if (step + 1) % checkpoint_every == 0:
+                save(step + 1)
+            continue
+        scores = validation(
+            ema.model, val, config, workers=workers, rank=rank, world=world, kept=kept
+        )
         if rank == 0:
             last = {f"train_{k}": float(v.detach()) for k, v in losses.items()}
             run.log(step + 1, clock, **last, **{f"val_{k}": v for k, v in scores.items()})
             if scores["loss"] < best:
                 best = scores["loss"]
-                ema.model.save(out / "model")  # type: ignore[operator]
                 data = f"Trained on {len(train)} frames, chosen on {len(val)} others."
-                write_card(out, data, config, scores["absrel"])
-            draw_progress(out / "progress.png", run.metrics(), ema.model, val[0])
-            save_checkpoint(run.checkpoint, generator, ema, optimiser, step=step + 1, best=best)
+                write_model(out, ema.model, source, data, config, scores["absrel"])
+            picture.draw(run.metrics(), ema.model, last=step + 1 == steps)
+        save(step + 1)
         progress.set_postfix(val=f"{scores['dense']:.4f}", absrel=f"{scores['absrel']:.4f}")
     progress.close()
-    if world > 1:
-        torch.distributed.barrier()  # the first process may still be writing the model
+    wait_for_all(world)  # the first process may still be writing the model
     return Generator.load(out / "model")
 
 
-def write_card(out: Path, data: str, config: BasisTraining, absrel: float) -> None:
-    """The model card beside the weights."""
-    card = basis_card(out.name, "one MDE's output", data, config, absrel)
+def write_model(  # noqa: PLR0917
+    out: Path, model: nn.Module, source: str, data: str, config: BasisTraining, absrel: float
+) -> None:
+    """The weights, and the model card beside them."""
+    model.save(out / "model")  # type: ignore[operator]
+    card = basis_card(out.name, source, data, config, absrel)
     write_atomic(out / "model" / "README.md", card.encode())
 
 
@@ -309,6 +504,7 @@ def build(
     wanted = GeneratorConfig(
         k=config.k,
         feature_channels=0 if features is None else features.shape[0],
+        width=config.width,
         zero_features=config.zero_features,
         ridge=config.ridge,
     )
@@ -319,5 +515,11 @@ def build(
             raise InputError(
                 f"the model to start from has K = {start_from.config.k}, not {config.k}"
             )
-        generator.load_state_dict(start_from.state_dict())
+        try:
+            generator.load_state_dict(start_from.state_dict())
+        except RuntimeError:
+            raise InputError(
+                "the model to start from has another architecture: "
+                f"{start_from.config} where {wanted} is wanted"
+            ) from None
     return generator

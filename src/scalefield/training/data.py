@@ -1,15 +1,15 @@
-"""Training frames for generators: an MDE's output beside the true depth, ready in memory."""
+"""Training frames for generators: an MDE's output beside the true depth, and batches of them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float, Float32, Int64, Shaped, UInt8
 from scipy.ndimage import distance_transform_edt
 from scipy.spatial import cKDTree
 from torch import Tensor
@@ -33,8 +33,8 @@ class TrainingFrame:
 
     name: str
     shape: tuple[int, int]
-    features: Float[Tensor, "c hf wf"] | None
-    """F in float16, on its own grid (or the generator's, where that is coarser)."""
+    features: Shaped[Tensor, "c hf wf"] | None
+    """F on its own grid (or the generator's, where that is coarser), in float16 or uint8."""
     log_depth: Float[Tensor, "1 hg wg"]
     """Centred log D on the generator's grid."""
     image: Float[Tensor, "3 hg wg"]
@@ -53,6 +53,10 @@ class TrainingFrame:
     """log D_gt there."""
     anchors: dict[str | int, Int64[np.ndarray, " _"]]
     """Rows of the tables above that the benchmark's protocol draws as anchors, by regime."""
+    drawn: int
+    """Leading rows of the tables: known pixels drawn at random. The others are anchors."""
+    quantisation: Float[Tensor, "2 c"] | None = None
+    """Step and least value of each channel of uint8 features; None for float16."""
 
     @property
     def bucket(self) -> tuple[int, ...]:
@@ -88,7 +92,99 @@ class CrossFit:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class FrameTable:
+    """What training needs of a frame without any MDE: its image, and known pixels."""
+
+    name: str
+    group: str
+    scene: str
+    image: UInt8[Tensor, "h w 3"]
+    rows: Int64[np.ndarray, " p"]
+    """Pixels as row-major indices: random ones first, then the anchors of each regime."""
+    true_log_depth: Float32[np.ndarray, " p"]
+    anchors: dict[str | int, tuple[int, int]]
+    """First and last + 1 of each regime's anchors among `rows`."""
+
+
+def frame_table(
+    frame: Frame, regimes: Sequence[str | int], *, pixels: int = PIXELS, seed: int = 0
+) -> FrameTable:
+    """Draw known pixels of a frame, and the protocol's anchors, by its name and the seed."""
+    known = np.flatnonzero(frame.mask)
+    if len(known) == 0:
+        near, far = frame.depth_range_m
+        raise InputError(f"{frame.name}: no pixel has a true depth of {near:g} … {far:g} m")
+    rng = seeded_rng(seed, frame.name, "pixels")
+    parts = [rng.choice(known, min(pixels, len(known)), replace=False)]
+    ends, shape = {}, frame.mask.shape
+    for regime in regimes:
+        anchors = sample_anchors(frame.depth_m, frame.mask, regime, seed=seed, name=frame.name)
+        first = sum(map(len, parts))
+        parts.append(np.ravel_multi_index(anchors.pixels(shape), shape))
+        ends[regime] = first, first + len(parts[-1])
+    rows = np.concatenate(parts).astype(np.int64)
+    return FrameTable(
+        name=frame.name,
+        group=frame.group,
+        scene=frame.scene,
+        image=torch.tensor(frame.image),
+        rows=rows,
+        true_log_depth=np.log(frame.depth_m.reshape(-1)[rows]).astype(np.float32),
+        anchors=ends,
+    )
+
+
 @torch.no_grad()
+def training_frame(
+    table: FrameTable,
+    output: MDEOutput,
+    *,
+    true: bool = False,
+    device: str | torch.device | None = None,
+) -> TrainingFrame:
+    """A frame's table joined with what an MDE gives for its image; rows without D are left out.
+
+    Tensors stay on the output's device, or go to the one given.
+    """
+    log_depth, level = log_depth_and_level(output.mde_depth[None])
+    log_depth = log_depth[0].float()
+    features = output.features
+    if features is not None and features.shape[1] * features.shape[2] > log_depth.numel():
+        features = resize(features[None], log_depth.shape[1:])[0]
+    if features is not None:  # float16 ends at 65504
+        half = features.clamp(-65504, 65504).half()
+    place = torch.from_numpy(table.rows).to(output.prediction.device)
+    valid = output.valid.reshape(-1)[place].cpu().numpy()
+    mde_depth = output.mde_depth.reshape(-1)[place].cpu().numpy()
+    number = np.cumsum(valid) - 1  # of each row among those that are kept
+    anchors = {
+        regime: number[first:end][valid[first:end]]
+        for regime, (first, end) in table.anchors.items()
+    }
+    first_anchor = min((first for first, _ in table.anchors.values()), default=len(valid))
+    drawn = int(valid[:first_anchor].sum())
+    if drawn == 0 or not all(map(len, anchors.values())):
+        raise InputError(f"{table.name}: no pixel has both a relative and a true depth")
+    v, u = np.divmod(table.rows[valid], output.shape[1])
+    image = grid_image(table.image.to(log_depth.device), log_depth.shape[1:]).half()
+    return TrainingFrame(
+        name=table.name,
+        shape=output.shape,
+        features=None if features is None else half.to(device or half.device),
+        log_depth=log_depth.to(device or log_depth.device),
+        image=image.to(device or image.device),
+        level=float(level),
+        group=table.group,
+        true=true,
+        pixels=np.stack([u, v], axis=1).astype(np.float32),
+        mde_log_depth=np.log(mde_depth[valid]).astype(np.float32),
+        true_log_depth=table.true_log_depth[valid],
+        anchors=anchors,
+        drawn=drawn,
+    )
+
+
 def prepare_frame(
     frame: Frame,
     mde: MDE | CrossFit | None,
@@ -105,48 +201,8 @@ def prepare_frame(
         output = MDEOutput(filled(frame), "depth", model="truth")
     else:
         output = (mde.for_scene(frame.scene) if isinstance(mde, CrossFit) else mde)(frame.image)
-    name = frame.name
-    log_depth, level = log_depth_and_level(output.mde_depth[None])
-    log_depth = log_depth[0].float().to(device)
-    features = output.features
-    if features is not None and features.shape[1] * features.shape[2] > log_depth.numel():
-        features = resize(features[None], log_depth.shape[1:])[0]
-
-    rng = seeded_rng(seed, name, "pixels")
-    known = np.flatnonzero(frame.mask & output.valid.cpu().numpy())
-    if len(known) == 0:
-        raise InputError(f"{name}: no pixel has both a relative and a true depth")
-    drawn = {
-        regime: np.ravel_multi_index(
-            sample_anchors(frame.depth_m, frame.mask, regime, seed=seed, name=name).pixels(
-                frame.mask.shape
-            ),
-            frame.mask.shape,
-        )
-        for regime in regimes
-    }
-    table = rng.choice(known, min(PIXELS, len(known)), replace=False)
-    table = np.concatenate([*drawn.values(), table])
-    ends = np.cumsum([len(indices) for indices in drawn.values()])
-    v, u = np.divmod(table, frame.mask.shape[1])
-    mde_depth = output.mde_depth.cpu().numpy().reshape(-1)[table]
-    return TrainingFrame(
-        name=name,
-        shape=output.shape,
-        features=None if features is None else features.half().to(device),
-        log_depth=log_depth,
-        image=grid_image(torch.tensor(frame.image), log_depth.shape[1:]).half().to(device),
-        level=float(level),
-        group=frame.group,
-        true=mde is None,
-        pixels=np.stack([u, v], axis=1).astype(np.float32),
-        mde_log_depth=np.log(mde_depth).astype(np.float32),
-        true_log_depth=np.log(frame.depth_m[v, u]).astype(np.float32),
-        anchors={
-            regime: np.arange(end - len(indices), end)
-            for (regime, indices), end in zip(drawn.items(), ends.tolist(), strict=True)
-        },
-    )
+    table = frame_table(frame, regimes, seed=seed)
+    return training_frame(table, output, true=mde is None, device=device)
 
 
 def filled(frame: Frame) -> Float[Tensor, "h w"]:
@@ -171,7 +227,8 @@ def prepare(
 class Batch:
     """Frames of one bucket, stacked, with anchors and target pixels drawn for this step."""
 
-    features: Float[Tensor, "b c hf wf"] | None
+    features: Shaped[Tensor, "b c hf wf"] | None
+    """F as it is kept; float32 after `to`."""
     log_depth: Float[Tensor, "b 1 hg wg"]
     anchor_positions: Float[Tensor, "b n 2"]
     """(u, v) in −1 … 1 over the image, so that frames of different sizes share a batch."""
@@ -181,6 +238,41 @@ class Batch:
     pixel_positions: Float[Tensor, "b p 2"]
     mde_log_depth: Float[Tensor, "b p"]
     true_log_depth: Float[Tensor, "b p"]
+    offset_noise: Float[Tensor, " b"]
+    """Error to be put on the offset of the solve; see `BasisTraining.offset_noise`."""
+    quantisation: Float[Tensor, "b 2 c"] | None = None
+    """Of uint8 features: step and least value of each channel."""
+
+    def pin_memory(self) -> Batch:
+        """A copy in page-locked memory, which a GPU fetches while the host goes on."""
+        return self._each(Tensor.pin_memory)
+
+    def pin_host(self) -> Batch:
+        """The same for the tensors that are not on a device already."""
+        return self._each(lambda t: t.pin_memory() if t.device.type == "cpu" else t)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The batch on a device, features as float32 numbers."""
+        moved = self._each(lambda tensor: tensor.to(device, non_blocking=True))
+        features = moved.features
+        if features is None:
+            return moved
+        features = features.float()
+        if moved.quantisation is not None:
+            step, least = moved.quantisation[..., None, None].unbind(1)
+            features = torch.addcmul(least, features, step)
+        return replace(moved, features=features, quantisation=None)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
+        changed = {k: None if v is None else change(v) for k, v in tensors.items()}
+        return Batch(**changed)  # type: ignore[arg-type]
+
+
+def buckets_of(frames: Sequence[TrainingFrame]) -> list[tuple[int, ...]]:
+    """The bucket of each frame; prepared frames on disk know theirs without being read."""
+    known = getattr(frames, "buckets", None)
+    return [frame.bucket for frame in frames] if known is None else known
 
 
 def epoch_batches(
@@ -188,9 +280,10 @@ def epoch_batches(
 ) -> list[list[int]]:
     """Indices of an epoch's batches: every frame once, batches within a bucket, order by seed."""
     rng = seeded_rng(seed, "epoch", str(epoch))
+    known = buckets_of(frames)
     buckets: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for index in rng.permutation(len(frames)):
-        buckets[frames[index].bucket].append(int(index))
+        buckets[known[index]].append(int(index))
     batches = [
         indices[i : i + batch]
         for indices in buckets.values()
@@ -223,10 +316,13 @@ def make_batch(
     pixel_rows: Sequence[Int64[np.ndarray, " p"]],
     mirror: Sequence[bool],
     stretch: Sequence[float],
+    *,
+    offset_noise: Sequence[float] = (),
 ) -> Batch:
     """Stack frames of one bucket; the shorter anchor sets are padded with weight zero.
 
-    A frame is mirrored where `mirror` says so, and its D_MDE becomes D^stretch.
+    A frame is mirrored where `mirror` says so, and its D_MDE becomes D^stretch. Maps stay on the
+    frames' device and tables on the host: `Batch.to` brings them together.
     """
     count, most = len(frames), max(len(rows) for rows in anchor_rows)
     anchor_positions = np.zeros((count, most, 2), np.float32)
@@ -236,35 +332,38 @@ def make_batch(
         # Pixels in −1 … 1 over the image (`cues.to_unit`), turned over with a mirrored frame.
         size = np.array([frame.shape[1], frame.shape[0]], np.float32)
         turn = np.array([-1 if mirror[i] else 1, 1], np.float32)
-        positions = ((frame.pixels + 0.5) * 2 / size - 1) * turn
-        anchor_positions[i, : len(chosen)] = positions[chosen]
-        mde = frame.mde_log_depth * np.float32(stretch[i])
-        y[i, : len(chosen)] = frame.true_log_depth[chosen] - mde[chosen]
+        gamma = np.float32(stretch[i])
+
+        def position(rows: np.ndarray, frame: TrainingFrame = frame, size: np.ndarray = size,
+                     turn: np.ndarray = turn) -> np.ndarray:  # fmt: skip
+            return ((frame.pixels[rows] + 0.5) * 2 / size - 1) * turn
+
+        anchor_positions[i, : len(chosen)] = position(chosen)
+        mde_at_anchors = frame.mde_log_depth[chosen] * gamma
+        y[i, : len(chosen)] = frame.true_log_depth[chosen] - mde_at_anchors
         weights[i, : len(chosen)] = 1
-        pixel_positions.append(positions[rows])
-        mde_log_depth.append(mde[rows])
+        pixel_positions.append(position(rows))
+        mde_log_depth.append(frame.mde_log_depth[rows] * gamma)
         true_log_depth.append(frame.true_log_depth[rows])
     device = frames[0].log_depth.device
-    turned = torch.tensor(list(mirror), device=device)[:, None, None, None]
     stretched = torch.tensor(list(stretch), device=device, dtype=torch.float32)[:, None, None, None]
 
     def stack(maps: list[Tensor]) -> Tensor:
-        stacked = torch.stack(maps).float()
-        return torch.where(turned, stacked.flip(-1), stacked)
-
-    def send(array: np.ndarray | list[np.ndarray]) -> Tensor:
-        table = torch.from_numpy(np.asarray(array))
-        # From pinned memory a GPU fetches its tables by itself, while the host goes on.
-        return table.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else table
+        return torch.stack(
+            [m.flip(-1) if turn else m for m, turn in zip(maps, mirror, strict=True)]
+        )
 
     features = [frame.features for frame in frames if frame.features is not None]
+    steps = [frame.quantisation for frame in frames if frame.quantisation is not None]
     return Batch(
         features=stack(features) if features else None,
         log_depth=stack([frame.log_depth for frame in frames]) * stretched,
-        anchor_positions=send(anchor_positions),
-        y=send(y),
-        anchor_weights=send(weights),
-        pixel_positions=send(pixel_positions),
-        mde_log_depth=send(mde_log_depth),
-        true_log_depth=send(true_log_depth),
+        anchor_positions=torch.from_numpy(anchor_positions),
+        y=torch.from_numpy(y),
+        anchor_weights=torch.from_numpy(weights),
+        pixel_positions=torch.from_numpy(np.stack(pixel_positions)),
+        mde_log_depth=torch.from_numpy(np.stack(mde_log_depth)),
+        true_log_depth=torch.from_numpy(np.stack(true_log_depth)),
+        offset_noise=torch.tensor(list(offset_noise) or [0.0] * count, dtype=torch.float32),
+        quantisation=torch.stack(steps) if steps else None,
     )

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from scalefield.errors import InputError, one_line
+from scalefield.errors import InputError, MissingExtra, one_line
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.runtime.devices import check_device
 from scalefield.runtime.provenance import provenance
@@ -171,9 +172,15 @@ class Clock:
 class RunFolder:
     """A training run on disk: run.json, metrics.jsonl, clock.json, checkpoint.safetensors."""
 
-    def __init__(self, folder: str | Path, config: Any, *, main: bool = True) -> None:
-        """Open or create; a folder that holds another configuration is refused."""
+    def __init__(
+        self, folder: str | Path, config: Any, *, main: bool = True, tensorboard: bool = False
+    ) -> None:
+        """Open or create; a folder that holds another configuration is refused.
+
+        `tensorboard` also writes event files for that program, into the subfolder tensorboard.
+        """
         self.path, self.main = Path(folder), main
+        self.writer = _summary_writer(self.path / "tensorboard") if tensorboard and main else None
         self.config = json.loads(json.dumps(dataclasses.asdict(config), default=str))
         record = self.path / "run.json"
         if record.exists():
@@ -210,6 +217,18 @@ class RunFolder:
         lines.append({"step": step, **{k: round(float(v), 6) for k, v in values.items()}})
         text = "".join(json.dumps(line) + "\n" for line in lines)
         write_atomic(self.path / "metrics.jsonl", text.encode())
+        if self.writer is not None:
+            for name, value in values.items():
+                self.writer.add_scalar(name.replace("_", "/", 1), value, step)
+            self.writer.flush()
+
+
+def _summary_writer(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtra("tensorboard", "tensorboard", "writing TensorBoard logs") from None
+    return SummaryWriter(str(folder))
 
 
 def processes() -> tuple[int, int]:
@@ -217,8 +236,17 @@ def processes() -> tuple[int, int]:
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world > 1 and not torch.distributed.is_initialized():
         backend = "nccl" if torch.cuda.is_available() else "gloo"
-        torch.distributed.init_process_group(backend)
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        # One process may prepare frames for hours while the others wait for it.
+        torch.distributed.init_process_group(backend, timeout=timedelta(hours=12))
     return int(os.environ.get("RANK", "0")), world
+
+
+def wait_for_all(world: int) -> None:
+    """Return when every process of torchrun has come here."""
+    if world > 1:
+        torch.distributed.barrier()
 
 
 def pick_device(name: str) -> torch.device:

@@ -20,11 +20,12 @@ from tqdm import tqdm
 
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
-from scalefield.io import write_atomic, write_json
-from scalefield.mde import MDE, load_mde
-from scalefield.mde.cache import MDECache
-from scalefield.mde.lite import LITE_WEIGHTS, PREPROCESS, LiteNet, load_imagenet_encoder, load_lite
-from scalefield.mde.vit import PATCH, VitNetwork, load_vit, read_vit
+from scalefield.io import read_json, write_atomic, write_json
+from scalefield.mde import MDE
+from scalefield.mde import open_mde as open_any_mde
+from scalefield.mde.lite import PREPROCESS, LiteNet, load_imagenet_encoder
+from scalefield.mde.lite import WEIGHTS as LITE_WEIGHTS
+from scalefield.mde.vit import PATCH, VitNetwork, read_vit
 from scalefield.seeding import seeded_rng
 from scalefield.training.loop import (
     Clock,
@@ -384,16 +385,11 @@ def write_model(
 
 
 def open_mde(name: str, device: str, cache: Path | None = None) -> tuple[MDE, frozenset[str]]:
-    """An MDE by name or folder, and the scenes it is known to have been trained on."""
+    """An MDE by name, folder or import path, and the scenes it is known to have been trained on."""
     folder = LITE_WEIGHTS if name == "lite" else Path(name)
-    config = (folder / "config.json").read_text() if (folder / "config.json").is_file() else ""
-    if "trained_on" in config:
-        load = load_vit if "size" in json.loads(config) else load_lite
-        mde: MDE = load(folder, device)
-        seen = trained_on(folder)
-    else:
-        mde, seen = load_mde(name, device=device), frozenset()
-    return (mde if cache is None else MDECache(cache, mde)), seen
+    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    seen = trained_on(folder) if "trained_on" in config else frozenset()
+    return open_any_mde(name, device, cache), seen
 
 
 def trained_on(folder: Path) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,32 @@ from scalefield.training.data import TrainingFrame, make_batch
 MAPS_SHOWN = 8
 
 
+class ProgressPicture:
+    """The picture of a run, drawn at most once in so many seconds and at the end.
+
+    Drawing may take longer than an epoch of a small set.
+    """
+
+    def __init__(
+        self, path: Path, frame: TrainingFrame, regime: str, every_s: float = 60.0
+    ) -> None:
+        self.path, self.frame, self.regime, self.every_s = path, frame, regime, every_s
+        self.drawn = float("-inf")
+
+    def draw(self, lines: Sequence[dict[str, Any]], generator: nn.Module, *, last: bool) -> None:
+        """Draw, if it is time."""
+        now = time.monotonic()
+        if last or now - self.drawn >= self.every_s:
+            draw_progress(self.path, lines, generator, self.frame, self.regime)
+            self.drawn = now
+
+
 def draw_progress(
-    path: Path, lines: Sequence[dict[str, Any]], generator: nn.Module, frame: TrainingFrame
+    path: Path,
+    lines: Sequence[dict[str, Any]],
+    generator: nn.Module,
+    frame: TrainingFrame,
+    regime: str,
 ) -> bool:
     """Write `path`; False where matplotlib, which is optional, is not installed."""
     try:
@@ -28,8 +53,9 @@ def draw_progress(
         from matplotlib.figure import Figure
     except ImportError:
         return False
-    rows = next(iter(frame.anchors.values()))
-    batch = make_batch([frame], [rows], [rows], [False], [1.0])
+    rows = frame.anchors[regime]
+    device = next(generator.parameters()).device
+    batch = make_batch([frame], [rows], [rows], [False], [1.0]).to(device)
     with torch.no_grad():
         basis_maps, gating = (x.float() for x in generator(batch.features, batch.log_depth))
     spectrum = spectral_statistics(sample_at(basis_maps, batch.anchor_positions)[0], gating[0])

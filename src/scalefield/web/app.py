@@ -18,11 +18,16 @@ from scalefield.web.guard import LOCAL_HOSTS, Guard
 from scalefield.web.pool import Busy
 from scalefield.web.server import STATIC, Server
 from scalefield.web.sessions import Gone
-from scalefield.web.uploads import Limits
+from scalefield.web.uploads import Limits, SeveralArrays
 
 
-def create_app(limits: Limits | None = None, hosts: tuple[str, ...] = LOCAL_HOSTS) -> Starlette:
-    """The whole server, to be run by any ASGI runner; it answers to `hosts` only."""
+def create_app(
+    limits: Limits | None = None, hosts: tuple[str, ...] = LOCAL_HOSTS, token: str = ""
+) -> Starlette:
+    """The whole server, to be run by any ASGI runner; it answers to `hosts` only.
+
+    With a `token`, it answers only to requests that carry it; see `Guard`.
+    """
     server = Server(limits or Limits())
 
     @asynccontextmanager
@@ -38,6 +43,7 @@ def create_app(limits: Limits | None = None, hosts: tuple[str, ...] = LOCAL_HOST
         Route("/api", server.info),
         Route("/api/sessions", server.create, methods=["POST"]),
         Route("/api/samples/{name}", server.create_sample, methods=["POST"]),
+        Route("/api/samples/{name}/photo", server.sample_photo, methods=["GET"]),
         Route(one, server.show, methods=["GET"]),
         Route(one, server.drop, methods=["DELETE"]),
         Route(f"{one}/photo.jpg", server.photo),
@@ -53,13 +59,14 @@ def create_app(limits: Limits | None = None, hosts: tuple[str, ...] = LOCAL_HOST
     app = Starlette(
         routes=routes,
         lifespan=lifespan,
-        middleware=[Middleware(Guard, hosts=hosts)],
+        middleware=[Middleware(Guard, hosts=hosts, token=token)],
         exception_handlers={
-            InputError: _sentence(400),
-            MissingExtra: _sentence(501),
-            Gone: _sentence(404),
-            Busy: _sentence(503),
-            ClientDisconnect: _sentence(400),
+            SeveralArrays: _several_arrays,
+            InputError: _sentence(400, "input"),
+            MissingExtra: _sentence(501, "missing_extra"),
+            Gone: _sentence(404, "session_gone"),
+            Busy: _sentence(503, "busy"),
+            ClientDisconnect: _sentence(400, "disconnected"),
             HTTPException: _http_error,
         },
     )
@@ -67,12 +74,16 @@ def create_app(limits: Limits | None = None, hosts: tuple[str, ...] = LOCAL_HOST
     return app
 
 
-def _sentence(status: int) -> Callable[[Request, Exception], Response]:
-    return lambda request, e: JSONResponse({"error": str(e)}, status)
+def _sentence(status: int, code: str) -> Callable[[Request, Exception], Response]:
+    return lambda request, e: JSONResponse({"error": str(e), "code": code}, status)
+
+
+def _several_arrays(request: Request, e: Exception) -> Response:
+    names = getattr(e, "names", [])
+    return JSONResponse({"error": str(e), "code": "choose_array", "choices": names}, 400)
 
 
 def _http_error(request: Request, e: Exception) -> Response:
     status = getattr(e, "status_code", 500)
-    return JSONResponse(
-        {"error": str(getattr(e, "detail", e))}, status, getattr(e, "headers", None)
-    )
+    body = {"error": str(getattr(e, "detail", e)), "code": f"http_{status}"}
+    return JSONResponse(body, status, getattr(e, "headers", None))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from scalefield.mde import MDEOutput
 from scalefield.methods import METHODS, Method, make_method
 from scalefield.methods.basis import anchor_embeddings, basis_std
 from scalefield.methods.field import Field
-from scalefield.recovery import Recovery, Report, depth_limits, without
+from scalefield.recovery import Recovery, depth_limits, without
+from scalefield.report import Report
 from scalefield.web.sessions import Relative, Session
 from scalefield.web.uploads import Limits
 
@@ -41,19 +42,28 @@ class Edit:
 
     anchors: Anchors
     method: str
+    size: Literal["full", "display"] = "full"
+    """Whether a slow method works on the photograph or on the displayed pixels only."""
 
 
 def parse_edit(body: Any, limits: Limits) -> Edit:
-    """An edit from JSON: {"anchors": [{"u", "v", "depth_m"}, …], "method": name}."""
+    """An edit from JSON: {"anchors": [{"u", "v", "depth_m"[, "sigma_m"]}, …], "method": name,
+    "size": "full" or "display"}; all anchors have a sigma_m or none has."""
     if not isinstance(body, dict) or not isinstance(body.get("anchors"), list):
         raise InputError('wanted a JSON object with "anchors": [{"u", "v", "depth_m"}, …]')
     rows, method = body["anchors"], body.get("method", METHOD_NAME)
     if len(rows) > limits.anchors:
         raise InputError(f"{len(rows)} anchors, and this server takes at most {limits.anchors}")
-    # Options could name files of this machine, so a name is all that a client may say.
+    size = body.get("size", "full")
+    if size not in ("full", "display"):
+        raise InputError(f'size is "full" or "display", found {str(size)[:40]!r}')
+    # Options could name files of this machine, so a name is all that a client may give.
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"no method {str(method)[:40]!r}; there are {', '.join(METHODS)}")
-    return Edit(Anchors(**numbers(rows, ("u", "v", "depth_m"), "anchor")), method)
+    names: tuple[str, ...] = ("u", "v", "depth_m")
+    if rows and isinstance(rows[0], dict) and "sigma_m" in rows[0]:
+        names += ("sigma_m",)
+    return Edit(Anchors(**numbers(rows, names, "anchor")), method, size)
 
 
 def parse_points(
@@ -78,7 +88,7 @@ def numbers(rows: list[Any], names: tuple[str, ...], what: str) -> dict[str, lis
         if not isinstance(row, dict):
             raise InputError(f"{what} #{i}: an object with {', '.join(names)} is wanted")
         if unknown := sorted(row.keys() - set(names)):
-            instead = f"{unknown[0][:40]!r} is not heard here; give {', '.join(names)}"
+            instead = f"{unknown[0][:40]!r} is not read here; give {', '.join(names)}"
             raise InputError(f"{what} #{i}: {instead}")
         for name in names:
             value = row.get(name)
@@ -97,17 +107,22 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
     relative = session.relative
     quick = QUICK_METHODS.get(edit.method)
     method = quick(relative) if quick else make_method(edit.method)
-    recovery = recover_from(relative.output, edit.anchors, method)
+    preview = not quick and edit.size == "display" and session.shape != relative.shown.shape
+    if preview:
+        recovery = recover_from(*session.at_display_size(edit.anchors), method)
+    else:
+        recovery = recover_from(relative.output, edit.anchors, method)
     log_scale: Any = recovery.log_scale
     std_log = recovery.std_log
     if not quick:
-        log_scale = session.shown(log_scale)
+        log_scale = log_scale if preview else session.shown(log_scale)
         if std_log is not None:
             std_log = on_grid(std_log, [-(-n // STEP) for n in std_log.shape])
     maps = {"log_scale": log_scale, "std_log": std_log}
     report = recovery.report
     header = {
         "method": edit.method,
+        "size": "display" if preview else "full",
         "revision": relative.revision,
         "limits_m": list(depth_limits(edit.anchors)),
         "anchors": anchor_states(report),

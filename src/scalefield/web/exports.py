@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float32
 
 from scalefield.errors import InputError
-from scalefield.export.cloud import PointCloud, write_ply
-from scalefield.export.result_folder import maps_of
+from scalefield.export.cloud import PointCloud, write_glb, write_ply
 from scalefield.geometry.camera import Camera
 from scalefield.io import write_depth_png, write_npz
 from scalefield.recovery import Recovery
@@ -23,7 +24,20 @@ PNG_UNITS = (1000.0, 256.0, 100.0, 10.0)
 """Units per metre of depth.png: millimetres, or the finest that holds the farthest pixel."""
 
 
-def export(session: Session, edit: Edit, name: str, fov_deg: float | None) -> tuple[bytes, str]:
+FILES = ("depth.png", "depth.npz", "cloud.ply", "cloud.glb", "recover.py")
+
+
+@dataclass(frozen=True)
+class CloudOptions:
+    """What a point cloud needs beside the depth."""
+
+    fov_deg: float | None = None
+    """Horizontal field of view of the photograph."""
+    max_points: int = 2_000_000
+    """Points of the cloud at most; the photograph's pixels are thinned evenly."""
+
+
+def export(session: Session, edit: Edit, name: str, options: CloudOptions) -> tuple[bytes, str]:
     """The bytes and the media type of one file."""
     match name:
         case "depth.png":
@@ -32,16 +46,36 @@ def export(session: Session, edit: Edit, name: str, fov_deg: float | None) -> tu
         case "depth.npz":
             return depth_npz(full_recovery(session, edit)), OCTETS
         case "cloud.ply":
-            if fov_deg is None:
-                raise InputError("a point cloud needs fov_deg, the horizontal field of view")
-            camera = Camera.from_fov(fov_deg, session.shape)
-            cloud = PointCloud.of(full_recovery(session, edit).depth_m, camera, session.image)
+            cloud = point_cloud(session, edit, options)
             return _through_disk(name, lambda path: write_ply(path, cloud)), OCTETS
+        case "cloud.glb":
+            cloud = point_cloud(session, edit, options)
+            return _through_disk(name, lambda path: write_glb(path, cloud)), "model/gltf-binary"
         case "recover.py":
             return python_lines(session, edit).encode(), "text/x-python; charset=utf-8"
         case _:
-            there = "depth.png, depth.npz, cloud.ply, recover.py"
-            raise InputError(f"no file {name[:40]!r}; there are {there}")
+            raise InputError(f"no file {name[:40]!r}; there are {', '.join(FILES)}")
+
+
+def point_cloud(session: Session, edit: Edit, options: CloudOptions) -> PointCloud:
+    """The recovered depth as points, of every step-th pixel where all would be too many."""
+    if options.fov_deg is None:
+        raise InputError("a point cloud needs fov_deg, the horizontal field of view")
+    camera = Camera.from_fov(options.fov_deg, session.shape)
+    depth_m = full_recovery(session, edit).depth_m
+    step = math.ceil(math.sqrt(depth_m.size / options.max_points))
+    if step > 1:
+        first = step // 2
+        camera = replace(
+            camera,
+            fx=camera.fx / step,
+            fy=camera.fy / step,
+            cx=(camera.cx - first) / step,
+            cy=(camera.cy - first) / step,
+        )
+        kept = slice(first, None, step)
+        return PointCloud.of(depth_m[kept, kept], camera, session.image[kept, kept])
+    return PointCloud.of(depth_m, camera, session.image)
 
 
 def depth_png(depth_m: Float32[np.ndarray, "h w"]) -> bytes:
@@ -53,12 +87,13 @@ def depth_png(depth_m: Float32[np.ndarray, "h w"]) -> bytes:
 
 def depth_npz(recovery: Recovery) -> bytes:
     """Every map of the recovery, by its name."""
-    return _through_disk("depth.npz", lambda path: write_npz(path, **maps_of(recovery)))
+    return _through_disk("depth.npz", lambda path: write_npz(path, **recovery.maps()))
 
 
 def python_lines(session: Session, edit: Edit) -> str:
     """The lines that give this result again, beside the photograph."""
-    columns = {name: getattr(edit.anchors, name).tolist() for name in ("u", "v", "depth_m")}
+    given = {n: getattr(edit.anchors, n) for n in ("u", "v", "depth_m", "sigma_m")}
+    columns = {name: values.tolist() for name, values in given.items() if values is not None}
     listed = ",\n".join(f"    {name}={values!r}" for name, values in columns.items())
     photo, lines = repr(session.name), ["import scalefield as sf"]
     if session.sample:
@@ -67,8 +102,9 @@ def python_lines(session: Session, edit: Edit) -> str:
     arguments = [photo, "anchors", f"method={edit.method!r}"]
     if session.own_depth:
         lines += ["from pathlib import Path", "from scalefield.io import read_map"]
+        key = "" if session.depth_key is None else f", key={session.depth_key!r}"
         arguments += [
-            f"mde_depth=read_map(Path({session.own_depth!r}))",
+            f"mde_depth=read_map(Path({session.own_depth!r}){key})",
             f"kind={session.relative.output.kind!r}",
             "resize=True",
         ]

@@ -1,16 +1,19 @@
-"""The border of the server: who may speak to it, how much they may say, what the page may do."""
+"""The border of the server: who may use it, how much they may send, what the page may do."""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
@@ -28,38 +31,76 @@ HEADERS = {
 }
 
 
+TOKEN_COOKIE = "scalefield_token"
+TOKEN_WANTED = "this server asks for a token; open the address with ?token=… that it printed"
+log = logging.getLogger(__name__)
+
+
 class Guard:
-    """Answers only to its own names, and only to its own page; adds the security headers.
+    """Answers only to its own names, only to its own page and, if it has one, only with its token.
 
     The Host check stops pages that rebind their name to this address, the Origin and Fetch
     Metadata checks stop pages elsewhere that merely send requests here. Programs that are no
-    browser send neither and pass.
+    browser send neither and pass. A link on another page may open this one: a navigation to "/".
+
+    With a `token`, requests must carry it as a cookie, which opening `/?token=…` sets, or as
+    `Authorization: Bearer …`.
     """
 
-    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...], token: str = "") -> None:
         self.app, self.hosts = app, frozenset(host.lower() for host in hosts)
+        self.token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse with 403, or let through."""
+        """Refuse with 401 or 403, or let through; an unforeseen error becomes a 500 in JSON."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        started = False
 
         async def send_with_headers(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        refusal = self.refusal(Headers(scope=scope))
-        if refusal:
-            await JSONResponse({"error": refusal}, 403)(scope, receive, send_with_headers)
-        else:
-            await self.app(scope, receive, send_with_headers)
+        answer = self.answer(scope)
+        try:
+            await (answer or self.app)(scope, receive, send_with_headers)
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            if started:
+                raise
+            failed = {"error": "the server failed; its log has the reason", "code": "failed"}
+            await JSONResponse(failed, 500)(scope, receive, send_with_headers)
 
-    def refusal(self, headers: Headers) -> str:
+    def answer(self, scope: Scope) -> Response | None:
+        """The refusal of this request, or the redirection that takes a token; None to go on."""
+        headers = Headers(scope=scope)
+        refusal = self.refusal(headers, navigation=is_navigation(scope, headers))
+        if refusal:
+            return JSONResponse({"error": refusal, "code": "refused"}, 403)
+        if not self.token:
+            return None
+        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
+        if scope["path"] == "/" and self.matches(given):
+            answer = RedirectResponse("/", 303)
+            answer.set_cookie(TOKEN_COOKIE, self.token, httponly=True, samesite="lax")
+            return answer
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
+        if self.matches(bearer) or self.matches(cookie_token(headers.get("cookie", ""))):
+            return None
+        return JSONResponse({"error": TOKEN_WANTED, "code": "token"}, 401)
+
+    def matches(self, given: str) -> bool:
+        """Whether this is the token, in a time that does not tell how much of it is right."""
+        return hmac.compare_digest(given.encode(), self.token.encode())
+
+    def refusal(self, headers: Headers, *, navigation: bool = False) -> str:
         """Why this request is not answered; empty if it is."""
         host = headers.get("host", "")
         if host_name(host) not in self.hosts:
@@ -68,9 +109,29 @@ class Guard:
         # The port counts too: another server on this machine is another site.
         if origin is not None and origin_host(origin) != host.lower():
             return "this server answers only to its own page; the Origin is another site"
-        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        own = headers.get("sec-fetch-site", "none") in ("same-origin", "none")
+        if not own and not navigation:
             return "this server answers only to its own page; the request comes from another site"
         return ""
+
+
+def is_navigation(scope: Scope, headers: Headers) -> bool:
+    """Whether a person follows a link to the page."""
+    return (
+        scope["method"] == "GET"
+        and scope["path"] == "/"
+        and headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") == "document"
+    )
+
+
+def cookie_token(header: str) -> str:
+    """The token in a Cookie header; empty if there is none."""
+    try:
+        cookie = SimpleCookie(header).get(TOKEN_COOKIE)
+    except CookieError:
+        return ""
+    return cookie.value if cookie else ""
 
 
 def host_name(host: str) -> str:
@@ -90,7 +151,7 @@ def origin_host(origin: str) -> str:
 class Bodies:
     """Request bodies, each limited and all together limited, so that none can fill the memory.
 
-    Only bytes that have come count: a client that sends slowly takes nothing from the others.
+    Only bytes that have arrived count: a client that sends slowly takes nothing from the others.
     """
 
     def __init__(self, most_together: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import scalefield
 from scalefield.defaults import METHOD_NAME
 from scalefield.methods import METHODS
+from scalefield.web.exports import FILES
 from scalefield.web.uploads import Limits
 
 JSON = "application/json"
@@ -37,7 +38,12 @@ def document(limits: Limits) -> dict[str, Any]:
             "low + q · (high − low) / 65534, where 65535 is a hole. All little-endian.",
         },
         "paths": {
-            "/": {"get": {"summary": "The page", "responses": {"200": {"description": "HTML"}}}},
+            "/": {
+                "get": {
+                    "summary": "The page; ?token= sets the cookie that a server with a token wants",
+                    "responses": {"200": {"description": "HTML"}},
+                }
+            },
             "/openapi.json": {
                 "get": {"summary": "This document", "responses": {"200": _answer("OpenAPI", {})}}
             },
@@ -51,7 +57,9 @@ def document(limits: Limits) -> dict[str, Any]:
                 "post": {
                     "summary": "Start a session with a photograph; the estimator runs once",
                     "parameters": [_query("name", "file name, for display")],
-                    "requestBody": _upload(f"A JPEG, PNG, WebP or BMP of ≤ {limits.pixels} pixels"),
+                    "requestBody": _upload(
+                        f"A JPEG, PNG, WebP, BMP or HEIC of ≤ {limits.pixels} pixels"
+                    ),
                     "responses": started,
                 }
             },
@@ -60,6 +68,16 @@ def document(limits: Limits) -> dict[str, Any]:
                     "summary": "Start a session with a bundled sample",
                     "parameters": [{**one, "name": "name"}],
                     "responses": started,
+                }
+            },
+            "/api/samples/{name}/photo": {
+                "get": {
+                    "summary": "The photograph of a bundled sample",
+                    "parameters": [{**one, "name": "name"}],
+                    "responses": {
+                        "200": {"description": "JPEG", "content": {"image/jpeg": {}}},
+                        **refusals,
+                    },
                 }
             },
             "/api/sessions/{id}": {
@@ -107,6 +125,7 @@ def document(limits: Limits) -> dict[str, Any]:
                             "file name; its ending (.npy, .npz, .png, .exr, .pfm) says the format",
                         ),
                         _query("resize", "true allows another size than the photograph's"),
+                        _query("key", "the array or channel, where the file holds several"),
                     ],
                     "requestBody": _upload("The file"),
                     "responses": started,
@@ -116,8 +135,9 @@ def document(limits: Limits) -> dict[str, Any]:
                 **on_session,
                 "post": {
                     "summary": "The log-scale field for these anchors",
-                    "description": "The header has, for each anchor, residual_log or the reason it "
-                    "was not used; others, the depth that the other anchors expect there and by "
+                    "description": "A client that disconnects has its work cancelled. The header "
+                    "has, for each anchor, residual_log or the reason it was not used; "
+                    "others, the depth that the other anchors expect there and by "
                     "how many of their standard deviations they are contradicted; suspects; "
                     "weights; warnings. log_scale is on the generator's grid for "
                     "basis (bilinear between cell centres), at display size for other methods; "
@@ -149,11 +169,10 @@ def document(limits: Limits) -> dict[str, Any]:
             "/api/sessions/{id}/files/{name}": {
                 "parameters": [
                     one,
-                    {**one, "name": "name"}
-                    | {"schema": {"enum": ["depth.png", "depth.npz", "cloud.ply", "recover.py"]}},
+                    {**one, "name": "name"} | {"schema": {"enum": list(FILES)}},
                 ],
                 "post": {
-                    "summary": "A file of the photograph's size; cloud.ply wants fov_deg",
+                    "summary": "A file of the photograph's size; clouds want fov_deg",
                     "requestBody": edit,
                     "responses": {"200": _octets("The file"), **refusals},
                 },
@@ -169,14 +188,40 @@ def _schemas(limits: Limits) -> dict[str, Any]:
     edit = {
         "anchors": {"type": "array", "maxItems": limits.anchors, "items": _ref("Anchor")},
         "method": {"enum": list(METHODS), "default": METHOD_NAME},
-        "fov_deg": {**number, "description": "horizontal field of view, for cloud.ply"},
+        "size": {
+            "enum": ["full", "display"],
+            "default": "full",
+            "description": "for /recover: display lets a slow method work on displayed pixels",
+        },
+        "fov_deg": {**number, "description": "horizontal field of view, for clouds"},
+        "max_points": {
+            **number,
+            "description": "points of a cloud at most",
+            "maximum": limits.export_points,
+        },
     }
     depths = {"type": "array", "items": {"type": ["number", "null"]}}
     return {
-        "Error": {"type": "object", "properties": {"error": string}, "required": ["error"]},
+        "Error": {
+            "type": "object",
+            "properties": {
+                "error": {**string, "description": "a sentence for people"},
+                "code": {**string, "description": "the same for every case of its kind"},
+                "choices": {"type": "array", "items": string},
+            },
+            "required": ["error", "code"],
+        },
         "Anchor": {
             "type": "object",
-            "properties": {**pixel, "depth_m": {**number, "exclusiveMinimum": 0}},
+            "properties": {
+                **pixel,
+                "depth_m": {**number, "exclusiveMinimum": 0},
+                "sigma_m": {
+                    **number,
+                    "exclusiveMinimum": 0,
+                    "description": "standard deviation; of every anchor or of none",
+                },
+            },
             "required": ["u", "v", "depth_m"],
             "additionalProperties": False,
         },
@@ -197,7 +242,11 @@ def _schemas(limits: Limits) -> dict[str, Any]:
         },
         "Depths": {
             "type": "object",
-            "properties": {"depth_m": depths, "report": {"type": "object"}},
+            "properties": {
+                "depth_m": depths,
+                "std_log": {**depths, "description": "of log-depth, where the method gives it"},
+                "report": {"type": "object"},
+            },
             "required": ["depth_m", "report"],
         },
         "Suggestions": {
@@ -210,7 +259,10 @@ def _schemas(limits: Limits) -> dict[str, Any]:
                         "properties": {
                             **pixel,
                             "std_log": {**number, "description": "of log-depth there, now"},
-                            "removes": {**number, "description": "share of the doubt it removes"},
+                            "removes": {
+                                **number,
+                                "description": "share of the uncertainty it removes",
+                            },
                         },
                     },
                 }

@@ -1,39 +1,123 @@
-"""Threads for what would hold up the event loop, and a word when too much waits for them."""
+"""Threads for work that would block the event loop: bounded, fair between clients, cancellable."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+import sys
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+PACKAGE = "scalefield."
 
 
 class Busy(RuntimeError):
     """As much work is waiting as may wait."""
 
 
-class Pool:
-    """Threads for work that would hold up the event loop, with a limit on what may wait."""
+class Cancelled(BaseException):
+    """Raised inside the work of a client that has left.
 
-    def __init__(self, threads: int, most_waiting: int) -> None:
+    Not an `Exception`, so that no handler of ordinary errors inside the work takes it for one.
+    """
+
+
+@dataclass(eq=False)
+class _Job(Generic[T]):
+    work: Callable[[], T]
+    client: str
+    done: asyncio.Future[T]
+    cancellable: bool
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self) -> T:
+        """The work's result. After `cancelled` is set it ends at the package's next call."""
+        if self.cancelled.is_set():
+            raise Cancelled
+        if not self.cancellable:
+            return self.work()
+
+        def leave(frame: FrameType, event: str, arg: object) -> None:
+            # Only in code of this package: elsewhere a lock might be held that nobody gives back.
+            if self.cancelled.is_set() and frame.f_globals.get("__name__", "").startswith(PACKAGE):
+                sys.setprofile(None)
+                raise Cancelled
+
+        sys.setprofile(leave)
+        try:
+            return self.work()
+        finally:
+            sys.setprofile(None)
+
+
+class Pool:
+    """Threads that serve clients in turn, one job of each, however many jobs one of them sends."""
+
+    def __init__(self, threads: int, most_waiting: int, *, cancellable: bool = False) -> None:
         self.executor = ThreadPoolExecutor(threads)
         self.room = threads + most_waiting
+        self.idle = threads
+        self.cancellable = cancellable
+        """Whether running work ends when its client leaves; costs some time a function call."""
+        self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()
+        self._running: set[asyncio.Task[None]] = set()
 
     def check(self) -> None:
-        """`Busy` if there is no room."""
+        """`Busy` if nothing more may wait."""
         if self.room <= 0:
             raise Busy("the server is busy; try again in a moment")
 
-    def run(self, work: Callable[[], T]) -> Coroutine[Any, Any, T]:
-        """The work's result to be awaited, its room taken at once; or `Busy`, at once too."""
+    def run(self, work: Callable[[], T], client: str = "") -> Coroutine[Any, Any, T]:
+        """The work's result to be awaited, its place taken at once; or `Busy`, at once too.
+
+        A coroutine that is cancelled while it waits cancels the work.
+        """
         self.check()
         self.room -= 1
-        return self._leave(asyncio.get_running_loop().run_in_executor(self.executor, work))
+        loop = asyncio.get_running_loop()
+        job = _Job(work, client, loop.create_future(), self.cancellable)
+        self._waiting.setdefault(client, deque()).append(job)
+        self._start_waiting()
+        return self._result(job)
 
-    async def _leave(self, running: Awaitable[T]) -> T:
+    async def _result(self, job: _Job[T]) -> T:
         try:
-            return await running
+            return await job.done
         finally:
+            job.cancelled.set()
+
+    def _start_waiting(self) -> None:
+        while self.idle and self._waiting:
+            client, jobs = self._waiting.popitem(last=False)
+            job = jobs.popleft()
+            if jobs:
+                self._waiting[client] = jobs  # behind the others
+            self.idle -= 1
+            task = asyncio.ensure_future(self._serve(job))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def _serve(self, job: _Job[T]) -> None:
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(self.executor, job)
+        except Cancelled:
+            job.done.cancel()
+        except asyncio.CancelledError:
+            job.done.cancel()
+            raise
+        except BaseException as e:
+            if not job.done.done():
+                job.done.set_exception(e)
+        else:
+            if not job.done.done():
+                job.done.set_result(result)
+        finally:
+            self.idle += 1
             self.room += 1
+            self._start_waiting()

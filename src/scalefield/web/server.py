@@ -1,18 +1,19 @@
-"""What `scalefield web` does at each address; the routes to it are in `app`."""
+"""What `scalefield web` does at each address; the routes are in `app`."""
 
 from __future__ import annotations
 
 import asyncio
 import io
+import ipaddress
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 
 import scalefield
@@ -22,8 +23,8 @@ from scalefield.errors import InputError
 from scalefield.export.preview import NEAR_TO_FAR, SMALL_TO_LARGE
 from scalefield.inputs import from_array
 from scalefield.mde import MODELS, MDEOutput
-from scalefield.methods import METHODS
 from scalefield.web import wire
+from scalefield.web.catalogue import method_entries
 from scalefield.web.edits import (
     QUICK_METHODS,
     apply_edit,
@@ -32,7 +33,7 @@ from scalefield.web.edits import (
     parse_points,
     suggestions,
 )
-from scalefield.web.exports import export
+from scalefield.web.exports import CloudOptions, export
 from scalefield.web.guard import Bodies
 from scalefield.web.openapi import document
 from scalefield.web.pool import Pool
@@ -42,23 +43,27 @@ from scalefield.web.uploads import Limits, read_depth, read_photo
 STATIC = Path(__file__).parent / "static"
 JSON_BYTES = 2**20
 FEW_ANCHORS = 300
-"""With more of them `field` works for seconds, which is no small solve any more."""
+"""With more of them `field` works for seconds, on the thread for slow work."""
 SAMPLE_FOV_DEG = {"room": 62.73}
 """2·atan(320 / 525): 640 pixels wide, rendered with a focal length of 525 pixels."""
+
+
+T = TypeVar("T")
 
 
 class Server:
     """The handlers, and what they share: sessions, bodies in flight, two pools of threads.
 
-    Photographs, exports and methods that work on every pixel share one thread; the small solve
-    has its own two, so that an edit never waits for a photograph.
+    Photographs, exports and methods that work on every pixel share one thread, on which clients
+    take turns; the small solve has its own two, so that an edit never waits for a photograph.
+    Work whose client has left is cancelled.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.sessions = Sessions(limits.sessions, limits.session_bytes)
         self.bodies = Bodies(4 * limits.upload_bytes)
-        self.heavy = Pool(1, limits.waiting_jobs)
+        self.heavy = Pool(1, limits.waiting_jobs, cancellable=True)
         self.quick = Pool(2, limits.waiting_edits)
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -78,15 +83,13 @@ class Server:
                 "estimator": MDE_NAME,
                 "estimator_licence": MODELS[MDE_NAME].weights_licence,
                 "method": METHOD_NAME,
-                "methods": [
-                    {"name": name, "about": (method.__doc__ or "").splitlines()[0]}
-                    for name, method in METHODS.items()
-                ],
+                "methods": method_entries(),
                 "samples": list(samples.SAMPLES),
                 "limits": {
                     "upload_bytes": self.limits.upload_bytes,
                     "pixels": self.limits.pixels,
                     "anchors": self.limits.anchors,
+                    "export_points": self.limits.export_points,
                 },
                 "colours": {
                     "near_to_far": NEAR_TO_FAR.tolist(),
@@ -98,32 +101,55 @@ class Server:
     async def create(self, request: Request) -> Response:
         """A session for the photograph in the body."""
         async with self.bodies.read(request, self.limits.upload_bytes) as data:
-            photo = await self.heavy.run(lambda: read_photo(data, self.limits))
+            reading = self.heavy.run(lambda: read_photo(data, self.limits), client_of(request))
+            photo = await self.while_connected(request, reading)
         name = plain_name(request.query_params.get("name", ""), "photo.jpg")
         source = "EXIF" if photo.fov_deg else ""
-        return self.start(Session(name, photo.pixels, photo.fov_deg, source))
+        session = Session(name, photo.pixels, photo.fov_deg, source, client=client_of(request))
+        return self.start(session)
 
     async def create_sample(self, request: Request) -> Response:
         """A session for a bundled sample, which also has its true depth and some anchors."""
         name = request.path_params["name"]
-        sample = await self.heavy.run(lambda: samples.load(name))
+        sample = await self.heavy.run(lambda: samples.load(name), client_of(request))
         session = Session(
             f"{name}.jpg", sample.image, SAMPLE_FOV_DEG[name], "sample", name, sample.depth_m
         )
+        session.client = client_of(request)
         anchors = zip(sample.anchors.u, sample.anchors.v, sample.anchors.depth_m, strict=True)
         listed = [{"u": u, "v": v, "depth_m": d} for u, v, d in anchors]
         return self.start(session, anchors=listed)
 
+    async def sample_photo(self, request: Request) -> Response:
+        """The photograph of a bundled sample, as a file."""
+        name = request.path_params["name"]
+        path = (await self.quick.run(lambda: samples.load(name))).image_path
+        return FileResponse(path, media_type="image/jpeg")
+
     def start(self, session: Session, **more: Any) -> Response:
         """Keep the session and let the estimator run; 202, because it takes a moment."""
         self.heavy.check()
+        self.reserve(session)
         self.sessions.add(session)
-        self.background(session.prepare)
+        self.background(session, session.prepare)
         return JSONResponse({**session.describe(), **more}, 202)
 
-    def background(self, work: Callable[[], None]) -> None:
+    def reserve(self, session: Session) -> None:
+        """Free the memory that work on this session takes; refuse it where that is not enough."""
+        height, width = session.shape
+        needed = session.nbytes + self.limits.work_bytes_per_pixel * height * width
+        limit = self.limits.session_bytes
+        if needed > limit:
+            raise InputError(
+                f"work on {height * width / 1e6:.1f} megapixels takes about "
+                f"{needed / 2**30:.1f} GB, and this server may use {limit / 2**30:g}; "
+                "make the photograph smaller, or start the server with more --max-memory-gb"
+            )
+        self.sessions.trim(needed - session.nbytes)
+
+    def background(self, session: Session, work: Callable[[], None]) -> None:
         """Run on the heavy thread after the response."""
-        running = self.heavy.run(work)
+        running = self.heavy.run(work, session.client)
 
         async def go() -> None:
             await running
@@ -132,6 +158,19 @@ class Server:
         task = asyncio.create_task(go())
         self.tasks.add(task)  # a task that nobody holds may be collected
         task.add_done_callback(self.tasks.discard)
+
+    async def while_connected(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
+        """The work's result; `ClientDisconnect` as soon as the client has left, work cancelled."""
+        task = asyncio.ensure_future(work)
+        left = asyncio.ensure_future(disconnection(request))
+        try:
+            await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise ClientDisconnect
+            return task.result()
+        finally:
+            left.cancel()
+            task.cancel()
 
     def session(self, request: Request) -> Session:
         """The session that the path names."""
@@ -200,15 +239,18 @@ class Server:
         if resize not in ("true", "false"):
             raise InputError(f"resize is true or false, found {resize[:40]!r}")
 
+        key = query.get("key") or None
+
         def read(data: bytes) -> MDEOutput:
-            values = read_depth(data, PurePosixPath(name).suffix.lower(), self.limits)
+            values = read_depth(data, PurePosixPath(name).suffix.lower(), self.limits, key)
             return from_array(values, kind, session.image, resize=resize == "true")
 
         async with self.bodies.read(request, self.limits.upload_bytes) as data:
-            output = await self.heavy.run(lambda: read(data))
+            reading = self.heavy.run(lambda: read(data), client_of(request))
+            output = await self.while_connected(request, reading)
         self.heavy.check()
         session.wait()
-        self.background(lambda: session.prepare(output, name))
+        self.background(session, lambda: session.prepare(output, name, key))
         return JSONResponse(session.describe(), 202)
 
     async def recover(self, request: Request) -> Response:
@@ -216,39 +258,55 @@ class Server:
         session, edit = self.session(request), parse_edit(await self.json(request), self.limits)
         small = edit.method in QUICK_METHODS and len(edit.anchors) <= FEW_ANCHORS
         pool = self.quick if small else self.heavy
-        return octets(await pool.run(lambda: wire.pack(*apply_edit(session, edit))))
+        if not small:
+            self.reserve(session)
+        solving = pool.run(lambda: wire.pack(*apply_edit(session, edit)), client_of(request))
+        return octets(await self.while_connected(request, solving))
 
     async def suggest(self, request: Request) -> Response:
         """Where to measure next, given the anchors there are."""
         session, edit = self.session(request), parse_edit(await self.json(request), self.limits)
-        found = await self.quick.run(lambda: suggestions(session, edit.anchors))
+        search = self.quick.run(lambda: suggestions(session, edit.anchors), client_of(request))
+        found = await self.while_connected(request, search)
         return JSONResponse({"suggestions": found})
 
     async def measure(self, request: Request) -> Response:
         """Metric depth at some pixels, in plain JSON."""
         session, body = self.session(request), await self.json(request)
         edit = parse_edit(body, self.limits)
-        where = parse_points(body, session.shape, self.limits)
+        pixels = parse_points(body, session.shape, self.limits)
 
         def work() -> dict[str, Any]:
             recovery = full_recovery(session, edit)
-            values = recovery.depth_m[where].tolist()
-            depths = [None if np.isnan(value) else value for value in values]
-            return {"depth_m": depths, "report": recovery.report.as_dict()}
+            answer = {"depth_m": known(recovery.depth_m[pixels])}
+            if recovery.std_log is not None:
+                answer["std_log"] = known(recovery.std_log[pixels])
+            return {**answer, "report": recovery.report.as_dict()}
 
-        return JSONResponse(await self.heavy.run(work))
+        self.reserve(session)
+        measuring = self.heavy.run(work, client_of(request))
+        return JSONResponse(await self.while_connected(request, measuring))
 
     async def file(self, request: Request) -> Response:
         """One of the files to take home."""
         session, body = self.session(request), await self.json(request)
         edit, name = parse_edit(body, self.limits), request.path_params["name"]
-        said = body.get("fov_deg")
-        if isinstance(said, bool) or not isinstance(said, int | float | None):
-            raise InputError("fov_deg must be a number")
-        fov_deg = None if said is None else float(min(max(said, -1e9), 1e9))  # integers are endless
-        data, media_type = await self.heavy.run(lambda: export(session, edit, name, fov_deg))
+        options = CloudOptions(
+            fov_deg=optional_number(body, "fov_deg"),
+            max_points=self.max_points(optional_number(body, "max_points")),
+        )
+        self.reserve(session)
+        work = self.heavy.run(lambda: export(session, edit, name, options), client_of(request))
+        data, media_type = await self.while_connected(request, work)
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(data, media_type=media_type, headers=headers)
+
+    def max_points(self, wanted: float | None) -> int:
+        """The points that a cloud may have: what is wanted, within this server's limit."""
+        limit = self.limits.export_points
+        if wanted is not None and not wanted >= 1:
+            raise InputError(f"max_points must be 1 or more, found {wanted:g}")
+        return limit if wanted is None else int(min(wanted, limit))
 
     async def json(self, request: Request) -> Any:
         """The body as JSON; NaN and infinities are no JSON."""
@@ -260,6 +318,35 @@ class Server:
                 return json.loads(data, parse_constant=_no_number)
             except (ValueError, RecursionError) as e:
                 raise InputError(f"the body is not JSON ({e})") from None
+
+
+async def disconnection(request: Request) -> None:
+    """Returns when the client has closed the connection; its body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def client_of(request: Request) -> str:
+    """Who shares the server's time fairly: an address or, on this machine, one tab of a browser."""
+    host = request.client.host if request.client else ""
+    try:
+        local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = True  # no address: a test, or a socket of this machine
+    return f"{host} {request.headers.get('x-scalefield-client', '')[:40]}" if local else host
+
+
+def known(values: np.ndarray) -> list[float | None]:
+    """Numbers for JSON, with None for NaN."""
+    return [None if np.isnan(value) else value for value in values.tolist()]
+
+
+def optional_number(body: dict[str, Any], name: str) -> float | None:
+    """A number of the body, or None where it is not given."""
+    value = body.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float | None):
+        raise InputError(f"{name} must be a number")
+    return None if value is None else float(min(max(value, -1e9), 1e9))  # integers are endless
 
 
 def plain_name(name: str, otherwise: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -14,6 +14,7 @@ import torch.nn.functional as nnf
 from jaxtyping import Bool, Float64, Int64, UInt8
 from torch import Tensor
 
+from scalefield.anchors import Anchors
 from scalefield.basis.cues import geometric_cues, grid_log_depth
 from scalefield.basis.generator import BasisMaps, Generator
 from scalefield.defaults import MDE_NAME
@@ -97,8 +98,14 @@ class Session:
     made: Relative | None = None
     own_depth: str = ""
     """Name of the depth file that took the estimator's place."""
+    depth_key: str | None = None
+    """The array of that file, where it holds several."""
+    client: str = ""
+    """Whose session this is, for a fair share of what is held."""
 
-    def prepare(self, brought: MDEOutput | None = None, name: str = "") -> None:
+    def prepare(
+        self, brought: MDEOutput | None = None, name: str = "", key: str | None = None
+    ) -> None:
         """Run the estimator (or take what is brought under a name) and the generators; `state`
         tells how far it is. Until it is done, what was there before stays."""
         try:
@@ -109,7 +116,7 @@ class Session:
                 depth = torch.from_numpy(self.shown(output.mde_depth))
                 shown = MDEOutput(depth, "depth")
             self.made = Relative.of(output, shown, self.revision + 1)
-            self.own_depth = name
+            self.own_depth, self.depth_key = name, key
             if output.image is not None:
                 self.image = output.image.numpy()  # one copy is enough
             self.error = ""
@@ -163,6 +170,15 @@ class Session:
         )
         return rows, columns
 
+    def at_display_size(self, anchors: Anchors) -> tuple[MDEOutput, Anchors]:
+        """The relative depth and the anchors on the displayed pixels, for a quick first result."""
+        (rows, columns), (height, width) = self.display, self.shape
+        output = self.relative.shown
+        image = torch.from_numpy(self.image[rows[:, None], columns])
+        u = np.clip((anchors.u + 0.5) * (len(columns) / width) - 0.5, -0.5, len(columns) - 0.51)
+        v = np.clip((anchors.v + 0.5) * (len(rows) / height) - 0.5, -0.5, len(rows) - 0.51)
+        return replace(output, image=image), Anchors(u, v, anchors.depth_m, anchors.sigma_m)
+
     def shown(self, values: Tensor) -> np.ndarray:
         """The displayed pixels of a map of the photograph's size."""
         rows, columns = self.display
@@ -213,7 +229,7 @@ def measurable(output: MDEOutput) -> Bool[Tensor, "h w"]:
 
 
 class Sessions:
-    """At most so many sessions and bytes; the one used longest ago makes room."""
+    """At most so many sessions and bytes; whoever holds most gives up the one used longest ago."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self.most, self.most_bytes = most, most_bytes
@@ -222,23 +238,36 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._held)
 
+    @property
+    def nbytes(self) -> int:
+        """Roughly what all sessions hold in memory."""
+        return sum(session.nbytes for session in self._held.values())
+
     def add(self, session: Session) -> None:
-        """Keep it, and drop the oldest until all fit."""
+        """Keep it, and drop others until all fit."""
         self._held[session.id] = session
         self.trim()
 
-    def trim(self) -> None:
-        """Drop sessions used longest ago; the newest stays, whatever its size."""
+    def trim(self, reserved_bytes: int = 0) -> None:
+        """Drop sessions until all and what is reserved fit; the one used last stays in any case."""
         while len(self._held) > 1 and (
-            len(self._held) > self.most
-            or sum(s.nbytes for s in self._held.values()) > self.most_bytes
+            len(self._held) > self.most or self.nbytes + reserved_bytes > self.most_bytes
         ):
-            self._held.popitem(last=False)
+            newest = next(reversed(self._held))
+            del self._held[self._victim(newest)]
+
+    def _victim(self, newest: str) -> str:
+        """The session used longest ago of the client that holds most, but for the newest."""
+        counts = Counter(session.client for session in self._held.values())
+        most = max(counts[s.client] for s in self._held.values() if s.id != newest)
+        return next(
+            s.id for s in self._held.values() if s.id != newest and counts[s.client] == most
+        )
 
     def get(self, key: str) -> Session:
         """The session of that id, which is now the one used last."""
         if key not in self._held:
-            raise Gone("this session is no longer held; load the photograph again")
+            raise Gone("this session is no longer held; send the photograph again")
         self._held.move_to_end(key)
         return self._held[key]
 

@@ -1,4 +1,4 @@
-"""What strangers send: sizes are read and limited before a pixel is decoded."""
+"""What clients send: sizes are read and limited before a pixel is decoded."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
-from scalefield.errors import InputError, one_line
+from scalefield.errors import InputError, MissingExtra, one_line
 from scalefield.io import IMAGE_ERRORS, MAP_SUFFIXES, NUMPY_ERRORS, read_map, rgb
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+HEIC_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
+"""Brands of the first box of a HEIC or HEIF file, as iPhones write it."""
 FOCAL_35MM_TAG, EXIF_IFD = 41989, 0x8769
 DIAGONAL_35MM = math.hypot(36, 24)
 
@@ -28,12 +30,16 @@ class Limits:
     upload_bytes: int = 64 * 2**20
     pixels: int = 50_000_000
     sessions: int = 12
-    session_bytes: int = 2 * 2**30
-    """Of all sessions together."""
+    session_bytes: int = 4 * 2**30
+    """Memory of all sessions together and of the work on one of them."""
+    work_bytes_per_pixel: int = 50
+    """Memory that an estimator, a method or an export takes while it works on a photograph."""
     anchors: int = 5000
     waiting_jobs: int = 64
     """Photographs, exports and slow methods that may wait for their turn."""
     waiting_edits: int = 512
+    export_points: int = 2_000_000
+    """Points of an exported cloud at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +52,12 @@ class Photo:
 
 def read_photo(data: bytes, limits: Limits) -> Photo:
     """Decode an image of at most `limits.pixels`; anything else is a sentence."""
+    formats: tuple[str, ...] = IMAGE_FORMATS
+    if data[4:8] == b"ftyp" and data[8:12] in HEIC_BRANDS:
+        register_heic()
+        formats = ("HEIF",)
     try:
-        with Image.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
+        with Image.open(io.BytesIO(data), formats=formats) as image:
             check_pixels("the image", *image.size, limits)
             focal_35mm = image.getexif().get_ifd(EXIF_IFD).get(FOCAL_35MM_TAG)
             upright = ImageOps.exif_transpose(image)
@@ -55,23 +65,46 @@ def read_photo(data: bytes, limits: Limits) -> Photo:
     except InputError:
         raise
     except Image.UnidentifiedImageError:
-        raise InputError(f"this file is no image in {', '.join(IMAGE_FORMATS)}") from None
+        known = ", ".join((*IMAGE_FORMATS, "HEIC"))
+        raise InputError(f"this file is not an image in {known}") from None
     except Image.DecompressionBombError:
         raise InputError(f"the image has more than {limits.pixels / 1e6:g} megapixels") from None
     except IMAGE_ERRORS as e:
         raise InputError(f"the image cannot be decoded ({one_line(e)})") from None
 
 
+def register_heic() -> None:
+    """Let Pillow read HEIC; `InputError` says what to do where it cannot."""
+    try:
+        import pillow_heif
+    except ImportError:
+        install = MissingExtra("pillow-heif", "heic", "reading HEIC")
+        raise InputError(
+            f"this is a HEIC photo; {install}; or choose JPEG on the phone "
+            "(Settings, Camera, Formats, Most Compatible)"
+        ) from None
+    pillow_heif.register_heif_opener(thumbnails=False)
+
+
 def fov_from_exif(focal_35mm: object, size: tuple[int, int]) -> float | None:
-    """Horizontal field of view in degrees; the 35 mm equivalent speaks of the diagonal."""
+    """Horizontal field of view in degrees; the 35 mm equivalent is for the diagonal."""
     if not isinstance(focal_35mm, int) or not 4 <= focal_35mm <= 1000:
         return None
     focal_px = focal_35mm / DIAGONAL_35MM * math.hypot(*size)
     return math.degrees(2 * math.atan(size[0] / 2 / focal_px))
 
 
-def read_depth(data: bytes, suffix: str, limits: Limits) -> np.ndarray:
-    """A depth or disparity map in one of `MAP_SUFFIXES`, from bytes."""
+class SeveralArrays(InputError):
+    """A depth file with several arrays, of which one must be named."""
+
+    def __init__(self, names: list[str]) -> None:
+        listed = one_line(", ".join(names))
+        super().__init__(f"the depth file holds {len(names)} arrays; choose one: {listed}")
+        self.names = names
+
+
+def read_depth(data: bytes, suffix: str, limits: Limits, key: str | None = None) -> np.ndarray:
+    """A depth or disparity map in one of `MAP_SUFFIXES`, from bytes; `key` names one of several."""
     if suffix not in MAP_SUFFIXES:
         raise InputError(f"a depth map is read from {', '.join(MAP_SUFFIXES)}, not {suffix!r}")
     # The readers of the package take files. The name is ours; the client's never gets here.
@@ -80,9 +113,24 @@ def read_depth(data: bytes, suffix: str, limits: Limits) -> np.ndarray:
         path.write_bytes(data)
         try:
             check_map_size(path, data, limits)
-            return read_map(path)
+            names = array_names(path, data)
+            if key is None and len(names) > 1:
+                raise SeveralArrays(names)
+            return read_map(path, key=key if names else None)
+        except SeveralArrays:
+            raise
         except InputError as e:
             raise InputError(str(e).replace(str(path), "the depth file")) from None
+
+
+def array_names(path: Path, data: bytes) -> list[str]:
+    """The arrays of an NPZ or the channels of an EXR; none for files that hold one map."""
+    if path.suffix == ".npz":
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return sorted(name.removesuffix(".npy") for name in archive.namelist())
+    if path.suffix == ".exr":
+        return sorted({name for part in exr_parts(path) for name in part.channels})
+    return []
 
 
 def check_map_size(path: Path, data: bytes, limits: Limits) -> None:
@@ -112,19 +160,33 @@ def check_map_size(path: Path, data: bytes, limits: Limits) -> None:
             except IMAGE_ERRORS as e:
                 raise InputError(f"the depth file is not a readable PNG ({one_line(e)})") from None
         case ".exr":
-            check_pixels("the depth file", *exr_size(path), limits)
+            samples = sum(part.width * part.height * len(part.channels) for part in exr_parts(path))
+            check_pixels("the depth file, all channels and parts together,", 1, samples, limits)
 
 
-def exr_size(path: Path) -> tuple[int, int]:
-    """Width and height from the header of an EXR."""
+@dataclass(frozen=True)
+class ExrPart:
+    """The size of one part of an EXR, and its channels."""
+
+    width: int
+    height: int
+    channels: tuple[str, ...]
+
+
+def exr_parts(path: Path) -> list[ExrPart]:
+    """Every part of an EXR, from its headers alone."""
     from scalefield.io.exr import import_openexr, quiet_openexr
 
+    parts = []
     try:
         with quiet_openexr(), import_openexr().File(str(path), header_only=True) as file:
-            (left, top), (right, bottom) = file.header()["dataWindow"]
+            for part in file.parts:
+                (left, top), (right, bottom) = part.header["dataWindow"]
+                channels = tuple(channel.name for channel in part.header["channels"])
+                parts.append(ExrPart(int(right - left + 1), int(bottom - top + 1), channels))
     except (RuntimeError, ValueError, TypeError, KeyError) as e:
         raise InputError(f"the depth file is not a readable EXR file ({one_line(e)})") from None
-    return int(right - left + 1), int(bottom - top + 1)
+    return parts
 
 
 def check_pixels(what: str, width: int, height: int, limits: Limits) -> None:

@@ -1,4 +1,4 @@
-"""`scalefield report`: results in; tables, figures and a page to look at out."""
+"""`scalefield report`: tables, figures and an HTML page from results."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def write_report(runs: Sequence[Run], out: str | Path, title: str) -> Path:
     write_atomic(out / "report.md", text.encode())
     page = out / "report.html"
     drawn = {run.name: _draw(run, out) for run in runs}
-    write_atomic(page, render(title, runs, _sections(runs, tables, drawn)).encode())
+    write_atomic(page, render(title, runs, _sections(runs, tables, drawn, out)).encode())
     return page
 
 
 def _sections(
-    runs: Sequence[Run], tables: Sequence[Table], drawn: dict[str, dict[str, Image]]
+    runs: Sequence[Run], tables: Sequence[Table], drawn: dict[str, dict[str, Image]], out: Path
 ) -> list[Section]:
     """The page's contents, from what matters most to what is looked up."""
 
@@ -54,6 +54,11 @@ def _sections(
         return panels
 
     pooled = [t for t in tables if " + " in t.title and t.name.startswith(("drop-", "ablation-"))]
+    together = {t.title: Panel(tables=(t,)) for t in pooled}
+    if (figure := figures.pooled_ablation(runs)) is not None:
+        caption = "Number of basis maps with medium anchors, all datasets; grey is the paper's."
+        image = _written(figure, out / "figures" / "ablation-pooled", caption)
+        together = {"Ablation": Panel((image,)), **together}
     return [
         Section("Results", single("main-"), _RESULTS_WORDS),
         Section("How sure", each(["forest"])),
@@ -63,8 +68,10 @@ def _sections(
         Section("Honest intervals", each(["reliability"], "coverage-"), _COVERAGE_WORDS),
         Section("Image by image", each(["scatter"])),
         Section("Basis maps", each(["ablation", "justification"], "ablation-", "spectral-")),
-        Section("All datasets together", {t.title: Panel(tables=(t,)) for t in pooled}),
+        Section("All datasets together", together),
+        Section("Over seeds", single("seeds-")),
         Section("Beside the paper", single("paper-")),
+        Section("Models", single("models-")),
         Section("Paired tests", single("paired-")),
         Section("All metrics", single("metrics-"), _METRICS_WORDS),
         Section("Time", single("timing-")),
@@ -80,7 +87,7 @@ _METRICS_WORDS = (
     "method gives them."
 )
 _COVERAGE_WORDS = (
-    "Of methods that say how sure they are: an interval that promises 90 % should cover the true "
+    "For methods with a std_log: an interval of nominal 90 % should cover the true "
     "depth of 90 % of the pixels, in every place, and be no wider than it must."
 )
 _GALLERY_WORDS = (
@@ -117,17 +124,19 @@ def _draw(run: Run, out: Path) -> dict[str, Image]:
     for name, (figure, caption) in made.items():
         if figure is None:
             continue
-        for suffix in ("png", "svg"):
-            data = figures.encode(figure, suffix, dpi=figures.DPI)
-            path = out / "figures" / f"{name}-{_place(run)}.{suffix}"
-            write_atomic(path, data)
         # Pictures inside an SVG are large; line art is not.
         kind = "png" if name in ("justification", "scatter") else "svg"
-        data = (out / "figures" / f"{name}-{_place(run)}.{kind}").read_bytes()
-        mime = "image/png" if kind == "png" else "image/svg+xml"
-        images[name] = Image(data, mime, caption)
-        figures.pyplot().close(figure)
+        images[name] = _written(figure, out / "figures" / f"{name}-{_place(run)}", caption, kind)
     return images
+
+
+def _written(figure: Any, path: Path, caption: str, shown: str = "svg") -> Image:
+    """Write a figure as PNG and SVG; the value is one of them for the page."""
+    data = {s: figures.encode(figure, s, dpi=figures.DPI) for s in ("png", "svg")}
+    for suffix, content in data.items():
+        write_atomic(path.with_name(f"{path.name}.{suffix}"), content)
+    figures.pyplot().close(figure)
+    return Image(data[shown], "image/png" if shown == "png" else "image/svg+xml", caption)
 
 
 def _strips(runs: Sequence[Run]) -> dict[str, Panel]:

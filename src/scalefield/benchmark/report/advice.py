@@ -1,4 +1,4 @@
-"""A diagnosis in words: what an MDE's error is made of, and what would remove it."""
+"""A diagnosis as text: the parts of an MDE's error, and what would remove them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scalefield.benchmark.diagnosis import DEPTH_PARTS, REGION_CELLS, REGION_PAR
 from scalefield.benchmark.diagnosis_summary import worst
 
 RARE = 1e-3
-"""Bins with a smaller share of the pixels are about those pixels alone, and not spoken of."""
+"""Bins with a smaller share of the pixels are not mentioned."""
 
 
 def overview(diagnosis: dict[str, Any]) -> str:
@@ -35,7 +35,7 @@ def advice(summary: dict[str, Any]) -> list[str]:
     of_all = summary["parts"][0]["share"]
     share = {row["part"]: row["share_without_scale"] for row in summary["parts"]}
     left = {row["part"]: percent(row["left_rms_log"]) for row in summary["parts"]}
-    said = [
+    sentences = [
         f"{_share(of_all)} of the squared log error is one number per image: one anchor removes "
         f"it, down from {percent(summary['total_rms_log'])} to {left['scale']} (the scale scatters "
         f"by {percent(scale['std_log'])} from image to image)."
@@ -43,9 +43,11 @@ def advice(summary: dict[str, Any]) -> list[str]:
     if scale["images"] >= 2 * scale["scenes"] and of_all > 0.05:
         steady = 1 - scale["shares"]["frames"]
         so = ": carry it from frame to frame." if steady > 0.5 else ", so each needs its own."
-        said.append(f"{_share(steady)} of that scatter is between scenes and not within them{so}")
+        sentences.append(
+            f"{_share(steady)} of that scatter is between scenes and not within them{so}"
+        )
     common, depth = summary["of_depth"]["common"], sum(share[part] for part in DEPTH_PARTS)
-    said.append(
+    sentences.append(
         f"Of what a scale leaves, {_share(depth)} follows depth ({_share(share['power'])} a power "
         f"law, {_share(share['shift'])} a shift, {_share(share['curve'])} another curve): a few "
         f"anchors at different depths remove it, down to {left['curve']}. {_share(common)} of it "
@@ -53,7 +55,7 @@ def advice(summary: dict[str, Any]) -> list[str]:
         + (", which could be corrected once and for all." if common > 0.3 else ".")
     )
     fixed = summary["of_position"]["common"]
-    said.append(
+    sentences.append(
         f"{_share(share['position'])} is a tilt or a bow over the image: a handful of anchors "
         f"spread over it remove it, down to {left['position']}. {_share(fixed)} of it is the same "
         "in every image"
@@ -61,15 +63,15 @@ def advice(summary: dict[str, Any]) -> list[str]:
     )
     regions = sum(share[part] for part in REGION_PARTS)
     counts = ", ".join(f"{REGION_CELLS[r]} leave {left[f'region_{r}']}" for r in REGIMES)
-    said.append(
+    sentences.append(
         f"{_share(regions)} belongs to regions: anchors remove it as far as they are dense enough; "
         f"at best {counts}."
     )
-    said.append(
+    sentences.append(
         f"{_share(share['rest'])} is finer than {REGION_CELLS['high']} anchors can see: edges and "
         "noise, of the MDE or of the true depth."
     )
-    return [sentence[0].upper() + sentence[1:] for sentence in said]
+    return [sentence[0].upper() + sentence[1:] for sentence in sentences]
 
 
 def percent(log: float) -> str:
@@ -89,18 +91,18 @@ def extremes(summary: dict[str, Any]) -> list[str]:
     depths, relief = ([r for r in summary[w] if r["pixels"] > RARE] for w in ("depth", "relief"))
     far = max(depths, key=lambda row: row["rms_log"])
     frame = worst(summary)[0]
-    said = [
+    sentences = [
         f"Worst depths: {span(far, ' m')}, {percent(far['rms_log'])}{_leaning(far['bias_log'])}.",
         f"Worst frame: {frame['name']}, {percent(frame['rms_log_without_scale'])}.",
     ]
     if len(relief) > 1:
         flat, edge = relief[0], relief[-1]
-        said.insert(
+        sentences.insert(
             1,
             f"Beside edges of depth {percent(edge['rms_log'])}, on the flattest ground "
             f"{percent(flat['rms_log'])}.",
         )
-    return said
+    return sentences
 
 
 def span(row: dict[str, Any], unit: str, factor: float = 1) -> str:

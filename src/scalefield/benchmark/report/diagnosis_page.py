@@ -1,4 +1,4 @@
-"""A diagnosis as one HTML page that needs nothing beside itself."""
+"""A diagnosis as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -103,12 +103,12 @@ def _introduction(diagnosis: dict[str, Any]) -> str:
         ("scalefield", f"{origin['scalefield']} ({(origin['commit'] or 'no commit')[:10]})"),
     )
     notes = [f"no result for {m['name']}: {m['error']}" for m in data["missing"]]
-    said = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice(diagnosis))
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice(diagnosis))
     about = f"<style>{STYLE}</style>{fact_list(facts, notes)}"
     bars = _bar(diagnosis, "share", "The squared log error") + _bar(
         diagnosis, "share_without_scale", "Once each image has its scale"
     )
-    return f"{about}{bars}<ul class=advice>{said}</ul>"
+    return f"{about}{bars}<ul class=advice>{items}</ul>"
 
 
 def _bar(summary: dict[str, Any], which: str, title: str) -> str:

@@ -14,7 +14,7 @@ from scalefield.anchor_sampling import REGIMES
 from scalefield.benchmark.gallery import Entry, Picture
 from scalefield.benchmark.metrics import LEVELS, METRICS
 from scalefield.benchmark.report import paper
-from scalefield.benchmark.report.runs import Run, ablation_series
+from scalefield.benchmark.report.runs import Run, ablation_series, seeds_of
 from scalefield.benchmark.report.tables import REGIME_TITLES
 from scalefield.benchmark.score import EVERYWHERE
 from scalefield.errors import MissingExtra
@@ -182,7 +182,8 @@ def over_distance(run: Run) -> Figure:
 
 
 def reliability(run: Run) -> Figure | None:
-    """What intervals cover over what they promise, one panel a regime; below the line is too sure.
+    """Actual over nominal coverage of the intervals, one panel per regime; below the diagonal they
+    are too narrow.
 
     The last panel has the 90 % interval over the number of anchors; thin lines are single places.
     """
@@ -294,6 +295,51 @@ def ablation(run: Run) -> Figure | None:
                 label=label,
             )
         axis.set_xticks(sorted({k for by_k in series.values() for k in by_k}))
+        axis.set_xlabel("K, the number of basis maps")
+        axis.set_title(_title(metric))
+    legend_beside(figure, axes[0])
+    return figure
+
+
+def pooled_ablation(runs: Sequence[Run]) -> Figure | None:
+    """The paper's ablation figure: AbsRel and δ1 over K, F against F = 0, datasets pooled.
+
+    One colour an MDE; bars reach from the least to the largest of the seeds; the paper's own
+    curves in grey.
+    """
+    by_mde = {
+        mde: seeds_of([run for run in runs if run.mde == mde], "medium")
+        for mde in dict.fromkeys(run.mde for run in runs)
+    }
+    by_mde = {mde: found for mde, found in by_mde.items() if len({k for k, _ in found}) > 1}
+    if not by_mde:
+        return None
+    plt = pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(9.4, 3.6))
+    for place, (axis, metric) in enumerate(zip(axes, ("abs_rel", "delta1"), strict=True)):
+        for (mde, kind), curve in paper.ABLATION.items():
+            y = [value[place] for value in curve.values()]
+            style = "-" if kind == "full" else ":"
+            axis.plot(list(curve), y, style, color="#bbbbbb", lw=1, label=f"paper, {mde}, {kind}")
+        for i, (mde, found) in enumerate(by_mde.items()):
+            for blind in (False, True):
+                ks = sorted(k for k, without in found if without == blind)
+                values = [[c["clamped"][metric][0] for c in found[k, blind]] for k in ks]
+                if not ks:
+                    continue
+                mean = np.array([np.mean(v) for v in values])
+                ends = np.array([[np.min(v), np.max(v)] for v in values]).T
+                axis.errorbar(
+                    ks,
+                    mean,
+                    yerr=np.abs(ends - mean),
+                    fmt="o:" if blind else "s-",
+                    color=COLOURS[i],
+                    markerfacecolor="white" if blind else COLOURS[i],
+                    capsize=2,
+                    label=f"{mde}, {'F = 0' if blind else 'full'}",
+                )
+        axis.set_xticks(sorted({k for found in by_mde.values() for k, _ in found}))
         axis.set_xlabel("K, the number of basis maps")
         axis.set_title(_title(metric))
     legend_beside(figure, axes[0])

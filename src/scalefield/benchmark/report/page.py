@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing beside itself."""
+"""The report as one self-contained HTML page."""
 
 from __future__ import annotations
 

@@ -54,6 +54,12 @@ ABLATION: dict[tuple[str, str], dict[int, tuple[float, float]]] = {
 }
 """Medium anchors, over the three datasets, by K."""
 
+DROP: dict[str, dict[int, tuple[float, float]]] = {
+    "DA3": {1: (0.18, 0.74), 3: (0.11, 0.87), 5: (0.10, 0.89), 7: (0.10, 0.90), 9: (0.10, 0.91)},
+    "MiDaS": {1: (0.16, 0.78), 3: (0.10, 0.89), 5: (0.09, 0.91), 7: (0.09, 0.92), 9: (0.09, 0.92)},
+}
+"""AbsRel and δ1 by the number of anchors left, K = 8, over the three datasets."""
+
 SPECTRAL = {"η₁": "0.92–0.97", "|v₁ᵀg|": "0.985–0.991", "mean G₀": "≈ 0.21", "var G₀": "≈ 1e-4"}
 """Medians, K = 8, low anchors, DA3."""
 

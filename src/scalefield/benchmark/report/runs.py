@@ -1,4 +1,4 @@
-"""What `scalefield evaluate` left in its folders, one by one or pooled by image."""
+"""Output folders of `scalefield evaluate`, read one by one or pooled by image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scalefield.io import read_json
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What one call of `scalefield evaluate` left in its folder."""
+    """The content of one output folder of `scalefield evaluate`."""
 
     folder: Path
     results: dict[str, Any]
@@ -95,6 +95,81 @@ def ablation_series(
         if cell["condition"] == condition and k is not None:
             series.setdefault(_without_k(cell["method"]), {})[k] = cell
     return {label: dict(sorted(by_k.items())) for label, by_k in series.items()}
+
+
+def basis_label(label: str) -> tuple[int, bool, int] | None:
+    """K, whether F = 0, and the seed of a row of a reproduction; None for any other row.
+
+    >>> basis_label("Basis K=8, F = 0, seed 2")
+    (8, True, 2)
+    """
+    found = re.fullmatch(r"Basis K=(\d+)(, F = 0)?(?:, seed (\d+))?", label)
+    return None if found is None else (int(found[1]), bool(found[2]), int(found[3] or 0))
+
+
+def seeds_of(runs: Sequence[Run], condition: str) -> dict[tuple[int, bool], list[dict[str, Any]]]:
+    """The cells of a reproduction's Basis rows by K and F = 0, one cell a seed, runs pooled."""
+    cells, _ = pooled(runs, EVERYWHERE)
+    found: dict[tuple[int, bool], list[dict[str, Any]]] = {}
+    for cell in cells:
+        about = basis_label(cell["method"])
+        if about is not None and cell["condition"] == condition:
+            found.setdefault(about[:2], []).append(cell)
+    return found
+
+
+@dataclass(frozen=True)
+class RowModel:
+    """The model behind a row of a table."""
+
+    row: str
+    conditions: tuple[str, ...]
+    name: str
+    """Name of a shipped generator, or the end of its folder's path."""
+    k: int | None
+    """None where the generator cannot be read any more."""
+    without_features: bool | None
+    universal: bool
+    """Shipped, and made for no MDE in particular."""
+
+    @property
+    def description(self) -> str:
+        """What must be known of the model, in a few words."""
+        if self.k is None:
+            return self.name
+        features = "F = 0" if self.without_features else "with F"
+        return f"{self.name} (K = {self.k}, {features}{', universal' if self.universal else ''})"
+
+
+def row_models(run: Run) -> list[RowModel]:
+    """The generators of a run's basis rows, in the order of the rows."""
+    from scalefield.basis.generator import read_config
+    from scalefield.io.weights import WEIGHTS
+    from scalefield.methods.basis import Basis
+
+    models = []
+    for method in run.results["config"]["methods"]:
+        if method["method"] != "basis":
+            continue
+        options = method["options"]
+        given = str(options.get("generator", "auto"))
+        name = f"basis-depth-k{options.get('k', Basis.k)}" if given == "auto" else given
+        is_shipped = (WEIGHTS / name / "config.json").is_file()
+        file = (WEIGHTS / name if is_shipped else Path(name)) / "config.json"
+        config = read_config(file) if file.is_file() else None
+        blind = config and (config.zero_features or config.feature_channels == 0)
+        parts = [part for part in Path(name).parts if part != "model"]
+        models.append(
+            RowModel(
+                row=method["label"],
+                conditions=tuple(method["conditions"]),
+                name="/".join(parts[-2:]),
+                k=None if config is None else config.k,
+                without_features=None if config is None else bool(blind),
+                universal=is_shipped and name.startswith("basis-depth"),
+            )
+        )
+    return models
 
 
 def _without_k(label: str) -> str:

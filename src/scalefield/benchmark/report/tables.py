@@ -9,10 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from scalefield.anchor_sampling import REGIMES
+from scalefield.anchor_sampling import DROP_SEQUENCE, REGIMES
 from scalefield.benchmark.metrics import COVERAGE, LEVELS, METRICS
 from scalefield.benchmark.report import paper
-from scalefield.benchmark.report.runs import Run, ablation_series, pooled
+from scalefield.benchmark.report.runs import (
+    Run,
+    ablation_series,
+    basis_label,
+    pooled,
+    row_models,
+    seeds_of,
+)
 from scalefield.benchmark.score import CLAMPING, EVERYWHERE
 
 MAIN_METRICS = ("abs_rel", "delta1")
@@ -22,6 +29,8 @@ SPECTRAL_TITLES = {
     "similarity": "|v₁ᵀg|",
     "g0_mean": "mean G₀",
     "g0_var": "var G₀",
+    "alpha1_share": "α₁² / ‖y‖²",
+    "alpha1_first": "|α₁| largest",
 }
 
 
@@ -81,9 +90,31 @@ def main_table(
     caption = (
         f"Mean over images ({counts}), {_clamping_words(clamping)}. Anchors an image: {regimes}. "
         "Best bold, second underlined; a method with fewer images has their number beside it and "
-        "no rank."
+        f"no rank.{_row_notes(runs)}"
     )
     return Table(name, title, caption, "Method", columns, rows)
+
+
+def _row_notes(runs: Sequence[Run]) -> str:
+    """What a reader must know of some rows: LWLR's bandwidth, and generators that see no F."""
+    notes = []
+    for run in runs:
+        for method in run.results["config"]["methods"]:
+            options = method["options"]
+            if "reference_bandwidth_px" in options:
+                bandwidth, width = (
+                    options[f"reference_{what}_px"] for what in ("bandwidth", "width")
+                )
+                used = {"urbansyn": 2048}.get(run.results["config"]["dataset"])
+                there = f", {bandwidth * used / width:g} px at {used} px" if used else ""
+                notes.append(
+                    f"{method['label']} on {run.dataset}: a bandwidth of {bandwidth:g} px at an "
+                    f"image width of {width:g} px, in proportion at others{there}"
+                )
+        for model in row_models(run):
+            if model.without_features and (model.universal or "F = 0" not in model.row):
+                notes.append(f"{model.row}: {model.description}")
+    return "".join(f" {note}." for note in dict.fromkeys(notes))
 
 
 Head = tuple[tuple[str, ...], dict[str, dict[str, Any]], int]
@@ -174,7 +205,7 @@ def spectral_table(run: Run, condition: str = "low") -> Table | None:
         return None
     rows = {
         f"{s['method']} · {s['group']}": [
-            *(Cell(s[key], digits=3) for key in SPECTRAL_TITLES),
+            *(Cell(s.get(key), digits=3) for key in SPECTRAL_TITLES),
             Cell(float(s["images"]), digits=0),
         ]
         for s in sorted(found, key=lambda s: (methods.index(s["method"]), s["group"] != EVERYWHERE))
@@ -183,7 +214,9 @@ def spectral_table(run: Run, condition: str = "low") -> Table | None:
     return Table(
         f"spectral-{_stem(run.dataset, run.mde)}",
         f"{run.name}: spectral structure, {condition} anchors",
-        f"Medians over images. The paper, for K = 8 and DA3: {theirs}.",
+        "Medians over images; the last two say how much of the targets' energy lies along the "
+        "leading eigenvector of C, and in what share of images its coefficient is the largest. The "
+        f"paper, for K = 8 and DA3: {theirs}, and |α₁| is expected to dominate.",
         "Method and place",
         (*((title,) for title in SPECTRAL_TITLES.values()), ("images",)),
         _rows(rows),
@@ -310,6 +343,102 @@ def paper_table(runs: Sequence[Run], title: str) -> Table | None:
     )
 
 
+def paper_drop_table(runs: Sequence[Run], row: str = "Basis K=8") -> Table | None:
+    """The drop-anchor test in the paper's form: anchors by MDE, the paper's figures beside ours.
+
+    The paper's stand where the MDE and the datasets are its own.
+    """
+    columns: list[tuple[str, ...]] = []
+    values: dict[str, list[Cell]] = {str(n): [] for n in sorted(DROP_SEQUENCE)}
+    names = {ours: theirs for theirs, ours in paper.MDES.items()}
+    known = {name for group in paper.DATASETS.values() for name in group}
+    for mde in dict.fromkeys(run.mde for run in runs):
+        members = [run for run in runs if run.mde == mde]
+        cells, _ = pooled(members, EVERYWHERE)
+        ours = {c["condition"]: c["clamped"] for c in cells if c["method"] == row}
+        if not any(condition.startswith("drop-") for condition in ours):
+            continue
+        same = all(run.results["config"]["dataset"] in known for run in members)
+        printed = paper.DROP.get(names.get(mde, "")) if same else None
+        for j, metric in enumerate(MAIN_METRICS):
+            columns.append((names.get(mde, mde), METRICS[metric].title))
+            for n, cells_of in values.items():
+                found = ours.get(f"drop-{n}")
+                value = None if found is None else found[metric][0]
+                shown = "–" if value is None else f"{value:.2f}"
+                text = f"{printed[int(n)][j]:.2f} [{shown}]" if printed else ""
+                cells_of.append(Cell(value, text=text))
+    if not columns:
+        return None
+    return Table(
+        "paper-drop",
+        f"Drop-anchor test of {row}, over {_together(runs)}",
+        "Means over all images, clamped, by the number of anchors left. Where two figures stand, "
+        "the first is the paper's and ours is in brackets.",
+        "Anchors",
+        tuple(columns),
+        _rows(values),
+    )
+
+
+def seeds_table(runs: Sequence[Run]) -> Table | None:
+    """Mean, least and largest over the seeds of the training, of one MDE, runs pooled."""
+    labels = [about for run in runs for m in run.scores.methods if (about := basis_label(m))]
+    if len({seed for _, _, seed in labels}) < 2:
+        return None
+    keys = sorted({about[:2] for about in labels}, key=lambda key: (key[1], key[0]))
+    rows: dict[str, list[Cell]] = {
+        f"Basis K={k}{', F = 0' if blind else ''}": [] for k, blind in keys
+    }
+    columns = []
+    for regime in REGIMES:
+        found = seeds_of(runs, regime)
+        for metric in MAIN_METRICS:
+            columns.append((REGIME_TITLES[regime], METRICS[metric].title))
+            for (k, blind), cells in zip(keys, rows.values(), strict=True):
+                means = [c["clamped"][metric][0] for c in found.get((k, blind), [])]
+                if not means:
+                    cells.append(Cell(None))
+                    continue
+                text = f"{np.mean(means):.3f} ({min(means):.3f}–{max(means):.3f})"
+                cells.append(Cell(float(np.mean(means)), text=text, note=f"{len(means)} seeds"))
+    return Table(
+        f"seeds-{_stem(_together(runs), runs[0].mde)}",
+        f"{_together(runs)}, {runs[0].mde}: generators over seeds",
+        "Mean over the seeds of the training, with the least and the largest; each is a mean over "
+        "images, clamped.",
+        "Generator",
+        tuple(columns),
+        _rows(rows),
+    )
+
+
+def models_table(run: Run) -> Table | None:
+    """The model behind each basis row."""
+    models = row_models(run)
+    if not models:
+        return None
+    rows = tuple(
+        (
+            model.row,
+            (
+                Cell(None, text=", ".join(model.conditions) or "all"),
+                Cell(None, text=model.description),
+            ),
+        )
+        for model in models
+    )
+    return Table(
+        f"models-{_stem(run.dataset, run.mde)}",
+        f"{run.name}: models of the rows",
+        "F = 0: the generator sees depth alone. Universal: it comes with the package and was made "
+        "for no MDE in particular.",
+        "Row",
+        (("anchors",), ("model",)),
+        rows,
+    )
+
+
 def all_tables(runs: Sequence[Run]) -> list[Table]:
     """Every table that these runs have something to say to."""
     tables: list[Table | None] = []
@@ -341,10 +470,14 @@ def all_tables(runs: Sequence[Run]) -> list[Table]:
         for mde in dict.fromkeys(run.mde for run in runs):
             members = [run for run in runs if run.mde == mde]
             tables += [drop_table(members), ablation_table(members)]
+    tables += [
+        seeds_table([r for r in runs if r.mde == m]) for m in dict.fromkeys(r.mde for r in runs)
+    ]
+    tables.append(paper_drop_table(runs))
     tables += [paper_table(runs, title) for title in paper.DATASETS]
     for run in runs:
         tables += [drop_table([run]), ablation_table([run]), spectral_table(run)]
-        tables.append(coverage_table(run))
+        tables += [models_table(run), coverage_table(run)]
         tables += [metric_table(run, EVERYWHERE, c, k) for c in run.regimes for k in CLAMPING]
         tables += [paired_table(run, c) for c in run.regimes]
         tables.append(timing_table(run))

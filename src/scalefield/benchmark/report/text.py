@@ -110,7 +110,7 @@ def overview(results: dict[str, Any]) -> str:
 
 
 def _coverage_lines(results: dict[str, Any], regimes: list[str]) -> list[str]:
-    """A line for each method that says how sure it is: what its 90 % interval covers."""
+    """A line for each method with a std_log: the coverage of its 90 % interval."""
     found: dict[str, list[str]] = {}
     for cell in results["cells"]:
         if "coverage" in cell and cell["group"] == EVERYWHERE and cell["condition"] in regimes:
@@ -157,6 +157,10 @@ _TEX = {
     "·": r"$\cdot$",
     "δ": r"$\delta$",
     "η": r"$\eta$",
+    "α": r"$\alpha$",
+    "‖": r"$\|$",
+    "²": r"$^2$",
+    "…": r"\ldots{}",
     "₀": r"$_0$",
     "₁": r"$_1$",
     "ᵀ": r"$^\top$",

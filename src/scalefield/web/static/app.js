@@ -1,34 +1,50 @@
-// Controls to actions; what the actions do stands in page.js.
+// Controls to actions; what the actions do is in page.js.
 
-import { parseCsv, toCsv } from "./anchors.js";
-import * as api from "./api.js";
-import { Page, show } from "./page.js";
-import { element } from "./stage.js";
+import { $, element, setText } from "./dom.js";
+import { Page } from "./page.js";
+import { Server } from "./server.js";
+import { newId, replaceAnchors } from "./state.js";
+import { Neighbours, Store } from "./store.js";
+import { writeAnchorTable } from "./table.js";
 
-const $ = (id) => document.getElementById(id);
+const UNITS = ["m", "cm", "ft", "in"];
 
+/** @param {string} id @param {string} event @param {(e: any) => void} what */
+const on = (id, event, what) => $(id).addEventListener(event, what);
+
+/** @param {Page} page */
 function wire(page) {
-  const on = (id, event, what) => $(id).addEventListener(event, what);
-  const choose = (input, take) => on(input, "change", (e) => {
-    const [file] = e.target.files;
+  const chosen = (/** @type {string} */ input, /** @type {(files: File[]) => void} */ take) => on(input, "change", (e) => {
+    const files = [...e.target.files];
     e.target.value = "";
-    if (file) take(file);
+    if (files.length) take(files);
   });
-  choose("file", (file) => page.receive(file));
-  choose("depth-file", (file) => page.bringDepth(file));
-  on("sample", "click", () => page.open(() => api.createSample(page.info.samples[0])));
-  on("new-photo", "click", () => show("start"));
-  on("sample-anchors", "click", () => page.anchors.replaceAll(page.sampleAnchors.map((a) => ({ ...a }))));
-  on("undo", "click", () => page.anchors.undo());
-  on("redo", "click", () => page.anchors.redo());
-  on("clear", "click", () => page.anchors.replaceAll([]));
+  chosen("file", (files) => page.workspace.receive(files));
+  chosen("depth-file", ([file]) => page.workspace.bringDepth(file));
+  chosen("project-file", ([file]) => page.workspace.openProjectFile(file));
+  chosen("project-file-2", ([file]) => page.workspace.openProjectFile(file));
+  on("sample", "click", () => page.workspace.openSample());
+  on("new-photo", "click", () => page.workspace.showStart());
+  on("back", "click", () => page.workspace.back());
+  on("working-cancel", "click", () => page.workspace.opening.abort());
+  on("sample-anchors", "click", () => page.commit(replaceAnchors(page.work, page.loaded.sampleAnchors)));
+  on("undo", "click", () => page.undo());
+  on("redo", "click", () => page.redo());
+  on("clear", "click", () => page.commit(replaceAnchors(page.work, [])));
   on("next", "change", () => {
-    page.wantNext();
-    page.showAll();
+    page.solving.wantNext();
+    page.views.showAll();
+    if (matchMedia("(max-width: 820px)").matches) page.showSheet("anchors", false); // the rings are on the photo
   });
-  on("toast-close", "click", () => ($("toast").hidden = true));
-  on("compare-slider", "input", () => page.showSplit());
-  on("profile-row", "input", (e) => page.profileAt(Number(e.target.value)));
+  on("toast-close", "click", () => page.clearToast());
+  on("busy-cancel", "click", () => page.solving.cancelSolve());
+  on("profile-row", "input", (e) => page.tools.profileAt(Number(e.target.value)));
+  on("blend", "input", (e) => {
+    if (page.project) page.project.settings = { ...page.project.settings, blend: Number(e.target.value) / 100 };
+    page.stage.redraw(true);
+  });
+  on("blend", "change", () => page.workspace.save());
+  on("save-project", "click", () => page.workspace.saveProjectFile());
   on("downloads", "click", (e) => {
     const button = e.target.closest("button");
     if (button) page.download(button.dataset.file);
@@ -36,53 +52,61 @@ function wire(page) {
   on("units", "change", (e) => {
     page.unit = e.target.value;
     remember("unit", page.unit);
-    page.stage.close(false);
-    if (page.session) page.showAll();
+    page.card.close(false);
+    page.views.showAll();
   });
   on("fov", "change", (e) => {
-    const value = Number(e.target.value.replace(",", ".").replace("°", ""));
-    const good = e.target.value.trim() === "" ? null : value;
-    if (good !== null && !(good >= 1 && good <= 170)) page.complain(`The field of view must be 1 … 170 degrees, found “${e.target.value.slice(0, 20)}”.`);
-    else page.fovDeg = good;
-    page.showCamera();
-    page.showAll();
+    const wrong = page.tools.takeFov(e.target.value, "given");
+    if (wrong) page.complain(wrong);
   });
+  on("measure-done", "click", () => page.finish());
+  on("measure-cancel", "click", () => page.escape());
+  on("zoom-in", "click", () => page.stage.zoom(1.5));
+  on("zoom-out", "click", () => page.stage.zoom(1 / 1.5));
+  on("zoom-fit", "click", () => page.stage.fit());
+  on("cloud-home", "click", () => page.views.cloud?.home());
   wireMethods(page);
-  wireTabs("views", (button) => page.setView(button.dataset.view));
-  wireTabs("tools", (button) => page.setTool(button.dataset.tool));
-  wireCsv(page);
+  wireGroup("views", (button) => page.tools.setView(button.dataset.view));
+  wireGroup("tools", (button) => page.tools.setTool(button.dataset.tool));
+  wireGroup("inspect-options", (button) => page.tools.setView(button.dataset.inspect));
+  wireGroup("measure-kinds", (button) => page.tools.setMeasureKind(button.dataset.kind));
+  wireSheet(page);
+  wireDialogs(page);
+  wireDivider(page);
   wireDrop(page);
   wireKeys(page);
   wireTheme();
 }
 
+/** @param {Page} page */
 function wireMethods(page) {
-  const option = (name, words = name) => Object.assign(element("option", "", words), { value: name });
-  $("method").replaceChildren(...page.info.methods.map((m) => option(m.name)));
-  $("compare").replaceChildren(option("", "nothing"), ...page.info.methods.map((m) => option(m.name)));
-  $("method").value = page.method;
-  $("method").addEventListener("change", (e) => {
-    page.method = e.target.value;
+  const option = (/** @type {string} */ name, words = name) => Object.assign(element("option", "", words), { value: name });
+  const options = () => page.info.methods.map((/** @type {any} */ m) => option(m.name, m.title));
+  $("method").replaceChildren(...options());
+  $("compare").replaceChildren(option("", "nothing"), ...options());
+  on("method", "change", (e) => {
+    page.change({ method: e.target.value });
     page.edited();
   });
-  $("compare").addEventListener("change", (e) => {
-    page.compareWith = e.target.value;
-    page.other = null;
-    if (page.compareWith && !["depth", "field"].includes(page.view) && page.anchors.items.length) page.setView("depth");
+  on("compare", "change", (e) => {
+    page.change({ compare: e.target.value });
+    if (e.target.value && !["depth", "field"].includes(page.view) && page.work.anchors.length) page.tools.setView("depth");
     page.edited();
+    page.views.showAll();
   });
 }
 
-/** A row of buttons of which one is chosen: click, or arrow keys while one has the focus. */
-function wireTabs(id, take) {
-  $(id).addEventListener("click", (e) => {
+/** A row of buttons of which one is chosen: click, or arrow keys while one has the focus.
+ *  @param {string} id @param {(button: any) => void} take */
+function wireGroup(id, take) {
+  on(id, "click", (e) => {
     const button = e.target.closest("button");
-    if (button) take(button);
+    if (button && !button.disabled) take(button);
   });
-  $(id).addEventListener("keydown", (e) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[e.key];
+  on(id, "keydown", (e) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[/** @type {string} */ (e.key)];
     if (!step) return;
-    const buttons = [...$(id).children].filter((b) => !b.hidden);
+    const buttons = [...$(id).children].filter((b) => !b.hidden && !b.disabled);
     const next = buttons[(buttons.indexOf(document.activeElement) + step + buttons.length) % buttons.length];
     take(next);
     next.focus();
@@ -90,35 +114,62 @@ function wireTabs(id, take) {
   });
 }
 
-function wireCsv(page) {
-  $("csv-open").addEventListener("click", () => {
-    $("csv-text").value = page.anchors.items.length ? toCsv(page.anchors.items) : "";
-    $("csv-error").textContent = "";
+/** @param {Page} page */
+function wireSheet(page) {
+  const isOpen = () => $("panel").classList.contains("open");
+  wireGroup("sheet-tabs", (button) => page.showSheet(button.dataset.sheet, !(isOpen() && $("panel").dataset.tab === button.dataset.sheet)));
+  on("sheet-toggle", "click", () => page.showSheet($("panel").dataset.tab, !isOpen()));
+}
+
+/** @param {Page} page */
+function wireDialogs(page) {
+  on("csv-open", "click", () => {
+    $("csv-text").value = page.work.anchors.length ? writeAnchorTable(page.work.anchors) : "";
+    setText($("csv-error"), "");
     $("csv-dialog").showModal();
   });
-  $("csv-ok").addEventListener("click", (e) => {
+  on("csv-ok", "click", (e) => {
     try {
-      page.anchors.replaceAll(parseCsv($("csv-text").value, page.session.width, page.session.height));
+      page.commit(replaceAnchors(page.work, page.workspace.checkedTable($("csv-text").value)));
     } catch (error) {
       e.preventDefault();
-      $("csv-error").textContent = error.message;
+      const { message } = /** @type {Error} */ (error);
+      setText($("csv-error"), `${message[0].toUpperCase()}${message.slice(1)}.`);
     }
   });
-  document.addEventListener("paste", (e) => {
-    if (!page.session || e.target.matches("input, textarea")) return;
-    const text = e.clipboardData.getData("text");
-    if (!/\d[\s]*[,;\t]/.test(text)) return;
-    try {
-      page.anchors.replaceAll(parseCsv(text, page.session.width, page.session.height));
-    } catch (error) {
-      page.complain(error.message);
-    }
+  on("fov-ok", "click", (e) => {
+    const wrong = $("fov-value").value.trim() ? page.tools.takeFov($("fov-value").value, "given") : "Give a number of degrees, or assume 60°.";
+    if (!wrong) return;
+    e.preventDefault();
+    setText($("fov-error"), wrong);
+  });
+  on("fov-assume", "click", () => page.tools.takeFov("60", "assumed"));
+}
+
+/** @param {Page} page */
+function wireDivider(page) {
+  const divider = $("divider");
+  divider.addEventListener("pointerdown", (/** @type {PointerEvent} */ e) => {
+    divider.setPointerCapture(e.pointerId);
+    e.stopPropagation();
+  });
+  divider.addEventListener("pointermove", (/** @type {PointerEvent} */ e) => {
+    if (!divider.hasPointerCapture(e.pointerId)) return;
+    const { x } = page.stage.position(e), { view } = page.stage;
+    page.tools.setShare((x - view.x) / (page.session.width * view.scale));
+  });
+  divider.addEventListener("keydown", (/** @type {KeyboardEvent} */ e) => {
+    const step = { ArrowLeft: -0.02, ArrowRight: 0.02, Home: -1, End: 1 }[e.key];
+    if (!step) return;
+    page.tools.setShare(page.tools.share + step);
+    e.preventDefault();
   });
 }
 
+/** @param {Page} page */
 function wireDrop(page) {
   let inside = 0;
-  const veil = (shown) => ($("drop-veil").hidden = !shown);
+  const veil = (/** @type {boolean} */ shown) => ($("drop-veil").hidden = !shown);
   addEventListener("dragenter", (e) => {
     e.preventDefault();
     inside++;
@@ -130,30 +181,56 @@ function wireDrop(page) {
     e.preventDefault();
     inside = 0;
     veil(false);
-    const [file] = e.dataTransfer.files;
-    if (file) page.receive(file);
+    const files = [...(e.dataTransfer?.files ?? [])];
+    if (files.length) page.workspace.receive(files);
+  });
+  addEventListener("paste", (e) => {
+    if (isTyping(e.target) || document.querySelector("dialog[open]")) return;
+    const files = [...(e.clipboardData?.files ?? [])];
+    if (files.length) {
+      e.preventDefault();
+      return void page.workspace.receive(files);
+    }
+    const text = e.clipboardData?.getData("text") ?? "";
+    if (page.loaded && document.body.dataset.screen === "work" && /\d\s*[,;\t ]\s*\d/.test(text)) page.workspace.takeTable(async () => text);
   });
 }
 
+/** Whether keys belong to a text that is being typed; not so for radios, boxes and sliders.
+ *  @param {EventTarget | null} target */
+function isTyping(target) {
+  return target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement || (target instanceof HTMLInputElement && !["radio", "checkbox", "range", "file"].includes(target.type));
+}
+
+/** @param {Page} page */
 function wireKeys(page) {
   addEventListener("keydown", (e) => {
-    if (!page.session || document.body.dataset.screen !== "work" || e.target.matches("input, textarea, select")) return;
-    if ((e.ctrlKey || e.metaKey) && e.key.toLowerCase() === "z") {
+    if (document.querySelector("dialog[open]")) return;
+    const { screen } = document.body.dataset;
+    if (screen === "start" && e.key === "Escape") return page.workspace.back();
+    if (isTyping(e.target)) return;
+    const key = e.key.toLowerCase(), command = e.ctrlKey || e.metaKey;
+    if (command && (key === "z" || key === "y")) {
+      if (screen === "working") return;
       e.preventDefault();
-      if (e.shiftKey) page.anchors.redo();
-      else page.anchors.undo();
-    } else if (!e.ctrlKey && !e.metaKey && !e.altKey && /^[1-9]$/.test(e.key)) {
-      const tab = [...$("views").children].filter((t) => !t.hidden)[Number(e.key) - 1];
-      if (tab) page.setView(tab.dataset.view);
-    }
+      if (key === "y" || e.shiftKey) page.redo();
+      else page.undo();
+    } else if (command && key === "s" && screen === "work") {
+      e.preventDefault();
+      page.workspace.saveProjectFile();
+    } else if (screen === "work" && !command && !e.altKey && /^[1-5]$/.test(key)) {
+      page.tools.setView($("views").children[Number(key) - 1].dataset.view);
+    } else if (screen === "work" && key === "enter" && e.target === document.body) page.finish();
+    else if (screen === "work" && key === "escape") page.escape();
+  });
+  addEventListener("beforeunload", (e) => {
+    if (page.workspace.writes || (page.loaded && !page.store.lasting && page.work.anchors.length)) e.preventDefault();
   });
 }
 
 function wireTheme() {
   const dark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-  const saved = recall("theme");
-  if (saved) document.documentElement.dataset.theme = saved;
-  $("theme").addEventListener("click", () => {
+  on("theme", "click", () => {
     const theme = dark() ? "light" : "dark";
     document.documentElement.dataset.theme = theme;
     remember("theme", theme);
@@ -161,32 +238,49 @@ function wireTheme() {
 }
 
 // Private windows may refuse storage; then a choice lasts as long as the page.
-function remember(key, value) {
+/** @param {string} key @param {string} value @param {() => Storage} [storage] */
+function remember(key, value, storage = () => localStorage) {
   try {
-    localStorage.setItem(`scalefield.${key}`, value);
+    storage().setItem(`scalefield.${key}`, value);
   } catch {
     /* nothing to do */
   }
 }
 
-function recall(key) {
+/** @param {string} key @param {() => Storage} [storage] */
+function recall(key, storage = () => localStorage) {
   try {
-    return localStorage.getItem(`scalefield.${key}`);
+    return storage().getItem(`scalefield.${key}`);
   } catch {
     return null;
   }
 }
 
-try {
-  const page = new Page(await api.info());
+async function start() {
+  const theme = recall("theme");
+  if (theme) document.documentElement.dataset.theme = theme;
+  const server = new Server(recall("client", () => sessionStorage) ?? newId());
+  remember("client", server.client, () => sessionStorage);
+  const [info, store] = await Promise.all([server.info(), Store.open()]);
+  const page = new Page(info, server, store);
+  page.workspace.neighbours = new Neighbours((id) => page.workspace.holds(id));
   wire(page);
   const unit = recall("unit");
-  if (["m", "cm", "ft"].includes(unit)) {
-    page.unit = unit;
-    document.querySelector(`#units input[value="${unit}"]`).checked = true;
+  if (unit && UNITS.includes(unit)) {
+    page.unit = /** @type {any} */ (unit);
+    document.querySelector(`#units input[value="${unit}"]`)?.setAttribute("checked", "");
   }
+  const tab = recall("tab", () => sessionStorage) ?? "";
+  const copied = Boolean(tab) && (await page.workspace.neighbours.hold(tab));
+  const restored = await page.workspace.restore(tab, copied);
+  remember("tab", page.workspace.tabId, () => sessionStorage);
+  if (!restored) await page.workspace.showStart();
   document.body.dataset.ready = "yes"; // from here on a click does something
-} catch (e) {
-  $("toast-text").textContent = e.message;
-  $("toast").hidden = false;
+  page.workspace.tidy();
 }
+
+start().catch((e) => {
+  setText($("toast-text"), e.message);
+  document.body.append($("toast"));
+  $("toast").hidden = false;
+});

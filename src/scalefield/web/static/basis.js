@@ -1,10 +1,13 @@
-// The paper's interpretability, alive: every basis map with the weight that the anchors gave it.
+// Every basis map with the weight that the anchors gave it.
 
 import { Scale, paint, percentiles } from "./maps.js";
-import { element } from "./stage.js";
+import { element } from "./dom.js";
+
+/** @typedef {{shape: number[], values: Float32Array}} BasisMaps */
 
 /** Draw K maps, those first that add most to ℓ. Each shows map × weight, and all have one scale,
- *  so that the eye can weigh them. */
+ *  so that they can be compared.
+ *  @param {HTMLElement} container @param {BasisMaps} basis @param {number[] | null} weights @param {number[][]} table */
 export function drawBasis(container, basis, weights, table) {
   const [k, h, w] = basis.shape;
   const size = h * w;
@@ -22,13 +25,13 @@ export function drawBasis(container, basis, weights, table) {
   container.replaceChildren(
     ...maps.map(({ m, share, weight }, i) => {
       const figure = old[i] ?? makeFigure();
-      const part = (name) => figure.querySelector(name);
+      const part = (/** @type {string} */ name) => /** @type {any} */ (figure.querySelector(name));
       paint(part("canvas"), share, scale, w, h);
       const words = weight === null ? "no weight yet" : `w = ${weight < 0 ? "−" : ""}${Math.abs(weight).toFixed(3)}`;
       part("sub").textContent = m;
       part(".weight").textContent = words;
       part(".beam").style.setProperty("--share", (weight ?? 0) / heaviest / 2);
-      part(".beam").classList.toggle("negative", weight < 0);
+      part(".beam").classList.toggle("negative", (weight ?? 0) < 0);
       part("canvas").setAttribute("aria-label", `Basis map ${m}: ${words}`);
       return figure;
     }),

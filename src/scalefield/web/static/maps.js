@@ -1,6 +1,9 @@
 // From fields to pictures: D·e^ℓ in logarithms, colour scales with round ticks, painting.
 
-/** ℓ at every displayed pixel: as it is, or bilinear from the generator's grid. */
+/** @typedef {{width: number, height: number, display_width: number, display_height: number}} Shown */
+
+/** ℓ at every displayed pixel: as it is, or bilinear from the generator's grid.
+ *  @param {{shape: number[], values: Float32Array}} map @param {Shown} session */
 export function upsample(map, session) {
   const { display_width: w, display_height: h, width, height } = session;
   const [gh, gw] = map.shape;
@@ -18,7 +21,9 @@ export function upsample(map, session) {
 }
 
 /** For each displayed pixel: the two grid cells and the share of the second. A displayed pixel is
- *  the middle one of its block of the photo; cell centres lie at (i + 0.5) / cells of the photo. */
+ *  the middle one of its block of the photo; cell centres lie at (i + 0.5) / cells of the photo.
+ *  @param {number} shown @param {number} side @param {number} cells
+ *  @returns {[Int32Array, Int32Array, Float32Array]} */
 function weights(shown, side, cells) {
   const first = new Int32Array(shown), second = new Int32Array(shown), share = new Float32Array(shown);
   for (let i = 0; i < shown; i++) {
@@ -31,7 +36,8 @@ function weights(shown, side, cells) {
   return [first, second, share];
 }
 
-/** log D̂ = log D + ℓ, within the limits that `recover` keeps. */
+/** log D̂ = log D + ℓ, within the limits that `recover` keeps.
+ *  @param {Float32Array} logMde @param {Float32Array} logScale @param {number[]} limits_m */
 export function composeLogDepth(logMde, logScale, limits_m) {
   const out = new Float32Array(logMde.length);
   const [low, high] = limits_m.map(Math.log);
@@ -42,7 +48,7 @@ export function composeLogDepth(logMde, logScale, limits_m) {
   return out;
 }
 
-/** A few thousand of the finite values, in order. */
+/** A few thousand of the finite values, in order. @param {Float32Array} values */
 function some(values) {
   const step = Math.max(1, Math.floor(values.length / 6007));
   const found = [];
@@ -50,9 +56,11 @@ function some(values) {
   return Float64Array.from(found).sort();
 }
 
+/** @param {Float64Array} sorted @param {number} fraction */
 const at = (sorted, fraction) => sorted[Math.round(fraction * (sorted.length - 1))] ?? 0;
 
-/** Percentiles of the finite values, from a few thousand of them. */
+/** Percentiles of the finite values, from a few thousand of them.
+ *  @param {Float32Array} values @param {number[]} fractions */
 export function percentiles(values, fractions) {
   const sorted = some(values);
   return fractions.map((fraction) => at(sorted, fraction));
@@ -60,8 +68,13 @@ export function percentiles(values, fractions) {
 
 /** A colour scale over logarithms: `low` and `high` are logs; the bar may be even in metres. */
 export class Scale {
-  constructor(table, low, high, even) {
-    Object.assign(this, { table, low, high, even });
+  /** @param {number[][]} table @param {number} low @param {number} high @param {boolean} even @param {number} [middle] */
+  constructor(table, low, high, even, middle = 0) {
+    this.table = table;
+    this.low = low;
+    this.high = high;
+    this.even = even;
+    this.middle = middle;
     this.lookup = new Uint32Array(2048);
     for (let i = 0; i < 2048; i++) {
       const position = this.position(low + ((high - low) * i) / 2047);
@@ -70,12 +83,14 @@ export class Scale {
     }
   }
 
+  /** @param {number} log */
   position(log) {
     if (!this.even) return (log - this.low) / (this.high - this.low);
     const [low, high] = [Math.exp(this.low), Math.exp(this.high)];
     return (Math.exp(log) - low) / (high - low);
   }
 
+  /** @param {number} log */
   colour(log) {
     const i = Math.round((2047 * (log - this.low)) / (this.high - this.low));
     const c = this.lookup[Math.min(2047, Math.max(0, i))];
@@ -83,6 +98,7 @@ export class Scale {
   }
 }
 
+/** @param {number[][]} table @param {Float32Array[]} arrays */
 export function depthScale(table, arrays) {
   const ends = arrays.map((values) => percentiles(values, [0.005, 0.995]));
   let low = Math.min(...ends.map((e) => e[0])), high = Math.max(...ends.map((e) => e[1]));
@@ -90,16 +106,15 @@ export function depthScale(table, arrays) {
   return new Scale(table, low, high, high - low < Math.log(8));
 }
 
-/** ℓ around its median, as a factor. */
+/** ℓ around its median, as a factor. @param {number[][]} table @param {Float32Array} values */
 export function factorScale(table, values) {
   const sorted = some(values);
   const middle = at(sorted, 0.5);
   const reach = Math.max(at(sorted.map((v) => Math.abs(v - middle)).sort(), 0.995), 0.02);
-  const scale = new Scale(table, middle - reach, middle + reach, false);
-  scale.middle = middle;
-  return scale;
+  return new Scale(table, middle - reach, middle + reach, false, middle);
 }
 
+/** @param {any} canvas @param {Float32Array} values @param {Scale} scale @param {number} width @param {number} height */
 export function paint(canvas, values, scale, width, height) {
   if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
   const context = canvas.getContext("2d");
@@ -113,7 +128,8 @@ export function paint(canvas, values, scale, width, height) {
   context.putImageData(image, 0, 0);
 }
 
-/** Round numbers between two values, at most `most`. */
+/** Round numbers between two values, at most `most`.
+ *  @param {number} low @param {number} high @param {number} most @param {boolean} logarithmic @returns {number[]} */
 export function ticks(low, high, most, logarithmic) {
   if (logarithmic && high / low > 1.5) {
     for (const mantissas of [[1, 1.5, 2, 3, 4, 5, 7], [1, 2, 3, 5], [1, 2, 5], [1, 3], [1]]) {
@@ -134,8 +150,15 @@ export function ticks(low, high, most, logarithmic) {
   return [];
 }
 
-/** The point a pixel (u, v) of the photo shows, in metres: x right, y down, z forward. */
-export function point(session, fovDeg, u, v, depth) {
-  const focal = session.width / 2 / Math.tan((fovDeg * Math.PI) / 360);
-  return [((u - (session.width - 1) / 2) / focal) * depth, ((v - (session.height - 1) / 2) / focal) * depth, depth];
+/** Colours between a few given ones, 256 of them.
+ *  @param {string[]} stops as #rrggbb @returns {number[][]} */
+export function colourTable(stops) {
+  const given = stops.map((s) => [1, 3, 5].map((i) => parseInt(s.slice(i, i + 2), 16)));
+  return Array.from({ length: 256 }, (_, i) => {
+    const at = (i / 255) * (given.length - 1), k = Math.min(given.length - 2, Math.floor(at));
+    return given[k].map((c, j) => Math.round(c + (given[k + 1][j] - c) * (at - k)));
+  });
 }
+
+/** Sure is pale, unsure is dark: a palette of its own, so that nobody reads it as distance. */
+export const UNCERTAINTY_TABLE = colourTable(["#fbfbf4", "#f3e3b4", "#e8b26a", "#cf7238", "#963a2a", "#4e1a2c"]);

@@ -1,11 +1,13 @@
 // Depth along a horizontal line of the photo, as a chart.
 
 import { ticks } from "./maps.js";
-import { inUnit } from "./units.js";
+import { inUnit } from "./lengths.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** `lines` are {kind, label, values}: log-depth at each displayed column, NaN where there is none. */
+/** Draw log-depth at each displayed column, with a gap where there is none.
+ *  @param {any} svg @param {{kind: string, label: string, values: Float32Array}[]} lines
+ *  @param {import("./lengths.js").Unit} unit @param {number | null} cursorShare */
 export function drawProfile(svg, lines, unit, cursorShare) {
   const width = svg.clientWidth || 600, height = 150, left = 52, right = 10, top = 12, bottom = 10;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
@@ -16,10 +18,10 @@ export function drawProfile(svg, lines, unit, cursorShare) {
   let low = Math.min(...known), high = Math.max(...known);
   const air = Math.max(0.06 * (high - low), 0.01 * high);
   [low, high] = [Math.max(0, low - air), high + air];
-  const y = (d) => height - bottom - ((height - top - bottom) * (d - low)) / (high - low);
-  const add = (name, attributes, words) => {
+  const y = (/** @type {number} */ d) => height - bottom - ((height - top - bottom) * (d - low)) / (high - low);
+  const add = (/** @type {string} */ name, /** @type {Record<string, string | number>} */ attributes, words = "") => {
     const shape = document.createElementNS(SVG, name);
-    for (const [key, value] of Object.entries(attributes)) shape.setAttribute(key, value);
+    for (const [key, value] of Object.entries(attributes)) shape.setAttribute(key, String(value));
     if (words) shape.textContent = words;
     svg.append(shape);
   };

@@ -1,346 +1,519 @@
-// The picture one clicks on: pointer, keyboard, markers, the question for a distance.
+// The picture one works on: zoom and pan, pointer and keyboard, and what is drawn over it.
 
-import { formatLength, formatNumber, parseLength } from "./units.js";
+import { $ } from "./dom.js";
+import { fitView, nearestPixel, panView, thinned, toPixel, toStage, zoomView, holdView } from "./geometry.js";
 
-const MOST_LISTED = 200; // nobody reads more, and the browser would be slow
-const SVG = "http://www.w3.org/2000/svg";
-const $ = (id) => document.getElementById(id);
+const REACH = { mouse: 13, pen: 16, touch: 24 }; // screen pixels within which an anchor is meant
+const MOVED = { mouse: 4, pen: 6, touch: 9 }; // screen pixels from which a press is a drag
+const MANY = 150; // anchors from which they are dots
+const LOUPE = 58; // radius in screen pixels
+const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+
+/** What the stage asks of the page.
+ *  @typedef {object} Host
+ *  @property {any} session
+ *  @property {import("./state.js").Work} work
+ *  @property {string} tool
+ *  @property {() => {first: any, second: any, photo: any, blend: number, share: number, sharp: boolean} | null} picture
+ *  @property {(i: number) => any} aboutAnchor
+ *  @property {(pixel: import("./geometry.js").Pixel | null) => void} pointed
+ *  @property {(pixel: import("./geometry.js").Pixel, pointer: string) => void} pressed
+ *  @property {(id: number, pointer: string) => void} anchorPressed
+ *  @property {(id: number, pixel: import("./geometry.js").Pixel, done: boolean) => void} dragged
+ *  @property {(id: number | null) => void} hovered
+ *  @property {() => any} drawing
+ *  @property {(id: number) => void} removeAnchor
+ *  @property {(words: string) => void} say
+ *  @property {() => void} escape
+ *  @property {() => void} finish
+ *  @property {(pixel: any) => string} spoken
+ */
 
 export class Stage {
-  /** `page` has the anchors and what is known of them; see app.js. */
-  constructor(page) {
-    this.page = page;
+  /** @param {Host} host */
+  constructor(host) {
+    this.host = host;
     this.element = $("stage");
-    this.cursor = null; // pixel under the pointer or the keyboard's cursor
-    this.asked = null; // {u, v, id?} that the question is about
-    this.element.addEventListener("pointermove", (e) => this.hover(e));
-    this.element.addEventListener("pointerleave", () => this.leave());
-    this.element.addEventListener("click", (e) => this.click(e));
-    this.element.addEventListener("keydown", (e) => this.key(e));
-    $("ask").addEventListener("submit", (e) => this.answer(e));
-    $("ask").addEventListener("click", (e) => e.stopPropagation());
-    $("ask").addEventListener("keydown", (e) => {
-      e.stopPropagation();
-      if (e.key === "Escape") this.close(true);
+    this.size = { width: 0, height: 0 };
+    /** @type {import("./geometry.js").View} */
+    this.view = { scale: 1, x: 0, y: 0 };
+    this.fitted = true;
+    /** @type {import("./geometry.js").Pixel | null} */
+    this.cursor = null;
+    this.byKeyboard = false;
+    this.loupe = false;
+    /** @type {number | null} */
+    this.hoveredAnchor = null;
+    this.dirty = { base: true, overlay: true };
+    this.frame = 0;
+    /** @type {Map<number, {x: number, y: number}>} */
+    this.pointers = new Map();
+    /** @type {any} */
+    this.press = null;
+    this.listen();
+    new ResizeObserver(([entry]) => this.resize(entry.contentRect)).observe(this.element);
+  }
+
+  get photo() {
+    return this.host.session;
+  }
+
+  /** Show the whole photo. */
+  fit() {
+    this.fitted = true;
+    if (this.photo) this.setView(fitView(this.photo, this.size));
+  }
+
+  /** @param {import("./geometry.js").View} view */
+  setView(view) {
+    this.view = view;
+    $("zoom-level").textContent = this.fitted ? "Fit" : `${Math.round(100 * view.scale * devicePixelRatio)} %`;
+    this.element.classList.toggle("zoomed", !this.fitted);
+    this.redraw(true);
+    this.place();
+  }
+
+  /** @param {{width: number, height: number}} box */
+  resize({ width, height }) {
+    if (!width || !height) return;
+    const before = this.size;
+    this.size = { width, height };
+    if (!this.photo) return;
+    if (this.fitted || !before.width) this.setView(fitView(this.photo, this.size));
+    else this.setView(holdView({ ...this.view, x: this.view.x + (width - before.width) / 2, y: this.view.y + (height - before.height) / 2 }, this.photo, this.size));
+  }
+
+  /** @param {number} factor @param {{x: number, y: number}} [at] */
+  zoom(factor, at = { x: this.size.width / 2, y: this.size.height / 2 }) {
+    if (!this.photo) return;
+    const view = zoomView(this.view, factor, at, this.photo, this.size);
+    this.fitted = view.scale <= fitView(this.photo, this.size).scale * 1.001;
+    this.setView(view);
+  }
+
+  /** @param {number} dx @param {number} dy */
+  pan(dx, dy) {
+    this.setView(panView(this.view, dx, dy, this.photo, this.size));
+  }
+
+  /** Where the divider, the readout and the card lie. */
+  place() {
+    const { share } = this.host.drawing();
+    const x = this.view.x + share * this.photo.width * this.view.scale;
+    $("divider").style.left = `${x}px`;
+    this.placeCard();
+  }
+
+  placeCard() {
+    const { pin } = this.host.drawing(), card = $("card");
+    if (!pin || card.hidden) return;
+    const { x, y } = toStage(this.view, pin), { width, height } = this.size;
+    card.classList.toggle("left", x > width / 2);
+    card.classList.toggle("above", y > height / 2);
+    card.style.left = `${Math.min(Math.max(x, 0), width)}px`;
+    card.style.top = `${Math.min(Math.max(y, 0), height)}px`;
+  }
+
+  /** Draw at the next frame. @param {boolean} [base] the picture too, not only what is over it */
+  redraw(base = false) {
+    this.dirty.base ||= base;
+    this.dirty.overlay = true;
+    this.frame ||= requestAnimationFrame(() => {
+      this.frame = 0;
+      this.draw();
     });
-    $("ask-delete").addEventListener("click", () => {
-      this.page.anchors.remove(this.asked.id);
-      this.close(true);
-    });
-    new ResizeObserver(() => this.draw()).observe(this.element);
-  }
-
-  get session() {
-    return this.page.session;
-  }
-
-  /** The pixel of the photo under a pointer event; null outside. */
-  pixel(event) {
-    const box = $("base").getBoundingClientRect();
-    const x = (event.clientX - box.left) / box.width, y = (event.clientY - box.top) / box.height;
-    if (!(x >= 0 && x < 1 && y >= 0 && y < 1)) return null;
-    return { u: Math.floor(x * this.session.width), v: Math.floor(y * this.session.height) };
-  }
-
-  /** Where a pixel's centre lies, in per cent of the picture. */
-  place(u, v) {
-    return [(100 * (u + 0.5)) / this.session.width, (100 * (v + 0.5)) / this.session.height];
-  }
-
-  hover(event) {
-    if (this.dragging || !this.session) return;
-    const pixel = event.target.closest("#ask") ? null : this.pixel(event);
-    this.element.classList.remove("by-keyboard");
-    this.point(pixel);
-  }
-
-  leave() {
-    if (!this.element.classList.contains("by-keyboard")) this.point(null);
-  }
-
-  point(pixel) {
-    this.cursor = pixel;
-    this.page.pointed(pixel);
-    this.showReadout();
-    this.drawOverlay();
-  }
-
-  showReadout() {
-    const readout = $("readout");
-    const text = this.cursor && !this.asked ? this.page.describe(this.cursor) : null;
-    readout.hidden = !text;
-    if (!text) return;
-    readout.replaceChildren(...text.map(([kind, words]) => element("span", kind, words)));
-    // Beside the pointer, below it; on the other side where there is no room, and never outside.
-    const [x, y] = this.place(this.cursor.u, this.cursor.v);
-    const fit = (at, size, room) => Math.max(0, Math.min(at + 16 + size > room ? at - 16 - size : at + 16, room - size));
-    const { clientWidth, clientHeight } = this.element;
-    readout.style.left = `${fit((x / 100) * clientWidth, readout.offsetWidth, clientWidth)}px`;
-    readout.style.top = `${fit((y / 100) * clientHeight, readout.offsetHeight, clientHeight)}px`;
-  }
-
-  click(event) {
-    if (event.target.closest(".marker")) return;
-    if (this.asked) {
-      this.close(false);
-      return;
-    }
-    // A click tells whole pixels of the screen; the pointer was more exact, and its pixel is the
-    // one that the readout spoke of.
-    const exact = event.pointerType === "mouse" && !this.element.classList.contains("by-keyboard");
-    const pixel = (exact && this.cursor) || this.pixel(event);
-    if (pixel) this.act(pixel);
-  }
-
-  act(pixel) {
-    if (this.page.tool === "measure") this.page.measureAt(pixel);
-    else if (this.page.tool === "profile") this.page.profileAt(pixel.v);
-    else this.ask(pixel);
-  }
-
-  key(event) {
-    if (!this.session || event.target !== this.element) return;
-    const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-    const start = this.cursor ?? { u: this.session.width >> 1, v: this.session.height >> 1 };
-    if (event.key in steps) {
-      const far = (event.shiftKey ? 10 : 1) * Math.max(1, Math.round(this.session.width / 400));
-      const [du, dv] = steps[event.key];
-      this.element.classList.add("by-keyboard");
-      this.point(this.inside(start.u + far * du, start.v + far * dv));
-      this.page.say((this.page.describe(this.cursor) ?? []).map(([, words]) => words).join(", "));
-    } else if (event.key === "Enter" || event.key === " ") {
-      this.element.classList.add("by-keyboard");
-      this.act(start);
-    } else if (event.key === "Escape") {
-      this.page.measureClear();
-    } else return;
-    event.preventDefault();
-  }
-
-  inside(u, v) {
-    const clamp = (value, most) => Math.min(most - 1, Math.max(0, Math.round(value)));
-    return { u: clamp(u, this.session.width), v: clamp(v, this.session.height) };
-  }
-
-  /** Ask for the distance of a new anchor, or of the one with that id. */
-  ask(pixel, id = null) {
-    this.asked = { ...pixel, id };
-    const { unit } = this.page;
-    const anchor = id === null ? null : this.page.anchors.get(id);
-    const input = $("ask-value");
-    $("ask-unit").textContent = unit;
-    $("ask-delete").hidden = !anchor;
-    const truth = this.page.truthAt(pixel);
-    input.value = anchor ? formatNumber(anchor.depth_m, unit) : truth ? formatNumber(truth, unit) : "";
-    this.hint(truth && !anchor ? "Measured for you in this sample." : "Straight ahead, from the camera.");
-    const [x, y] = this.place(pixel.u, pixel.v);
-    $("ask").hidden = false;
-    put($("ask"), x, y);
-    $("ask").classList.toggle("left", x > 50);
-    $("ask").classList.toggle("above", y > 55);
-    this.showReadout();
-    this.drawOverlay();
-    input.focus({ preventScroll: true });
-    input.select();
-  }
-
-  hint(words, bad = false) {
-    $("ask-hint").textContent = words;
-    $("ask-hint").classList.toggle("error", bad);
-    $("ask-value").setAttribute("aria-invalid", String(bad));
-  }
-
-  answer(event) {
-    event.preventDefault();
-    const metres = parseLength($("ask-value").value, this.page.unit);
-    if (metres === null) {
-      this.hint("A number above zero, such as 2.4 or 2.4 m or 8 ft.", true);
-      return;
-    }
-    const { u, v, id } = this.asked;
-    if (id === null) this.page.anchors.add(u, v, metres);
-    else this.page.anchors.change(id, { depth_m: metres });
-    this.page.say(`Anchor set to ${formatLength(metres, this.page.unit)}.`);
-    this.close(true);
-  }
-
-  close(refocus) {
-    this.asked = null;
-    $("ask").hidden = true;
-    if (refocus) this.element.focus({ preventScroll: true });
-    this.drawOverlay();
   }
 
   draw() {
-    if (!this.session) return;
-    this.drawMarkers();
+    if (!this.photo || !this.size.width) return;
+    if (this.dirty.base) this.drawBase();
     this.drawOverlay();
-    this.showReadout();
+    this.dirty = { base: false, overlay: false };
   }
 
-  drawMarkers() {
-    const { anchors, unit } = this.page;
-    const known = new Map([...$("markers").children].map((m) => [Number(m.dataset.id), m]));
-    for (const [i, anchor] of anchors.items.entries()) {
-      const marker = known.get(anchor.id) ?? this.makeMarker(anchor.id);
-      known.delete(anchor.id);
-      const about = this.page.aboutAnchor(i);
-      marker.style.setProperty("--depth", about.colour);
-      marker.classList.toggle("suspect", about.suspect);
-      marker.classList.toggle("unused", about.unused);
-      const [x, y] = this.place(anchor.u, anchor.v);
-      put(marker, x, y);
-      marker.classList.toggle("left", (1 - x / 100) * this.element.clientWidth < (about.suspect ? 210 : 100));
-      marker.firstElementChild.textContent = formatLength(anchor.depth_m, unit) + (about.suspect ? ` · others say ${formatNumber(about.others_m, unit)}` : "");
-      marker.setAttribute("aria-label", `Anchor ${i + 1}, ${formatLength(anchor.depth_m, unit)}, at ${anchor.u} right, ${anchor.v} down. ${about.words} Arrow keys move it, Enter edits, Delete removes.`);
+  /** A canvas of the stage's size in device pixels, cleared, that draws in screen pixels.
+   *  @param {HTMLCanvasElement} canvas @returns {CanvasRenderingContext2D} */
+  context(canvas) {
+    const ratio = Math.min(3, devicePixelRatio), width = Math.round(this.size.width * ratio), height = Math.round(this.size.height * ratio);
+    if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
+    const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, this.size.width, this.size.height);
+    return context;
+  }
+
+  drawBase() {
+    const picture = this.host.picture(), context = this.context($("base"));
+    if (!picture) return;
+    const { view, photo } = this, width = photo.width * view.scale, height = photo.height * view.scale;
+    context.imageSmoothingQuality = "high";
+    context.imageSmoothingEnabled = view.scale < 6 || !picture.sharp;
+    context.drawImage(picture.first, view.x, view.y, width, height);
+    if (picture.second) {
+      context.save();
+      context.beginPath();
+      context.rect(view.x + width * picture.share, view.y, width, height);
+      context.clip();
+      context.drawImage(picture.second, view.x, view.y, width, height);
+      context.restore();
     }
-    for (const gone of known.values()) gone.remove();
-    $("markers").classList.toggle("many", anchors.items.length > 16);
+    if (picture.blend > 0 && picture.photo) {
+      context.globalAlpha = picture.blend;
+      context.drawImage(picture.photo, view.x, view.y, width, height);
+      context.globalAlpha = 1;
+    }
   }
 
-  makeMarker(id) {
-    const marker = element("button", "marker");
-    marker.dataset.id = id;
-    marker.append(element("span", "plate"));
-    marker.addEventListener("pointerdown", (e) => this.startDrag(e, id, marker));
-    marker.addEventListener("keydown", (e) => this.markerKey(e, id));
-    $("markers").append(marker);
-    return marker;
-  }
-
-  startDrag(event, id, marker) {
-    if (event.button !== 0) return;
-    marker.setPointerCapture(event.pointerId);
-    let moved = false;
-    this.dragging = true;
-    const start = [event.clientX, event.clientY];
-    const move = (e) => {
-      if (!moved && Math.hypot(e.clientX - start[0], e.clientY - start[1]) < 4) return;
-      if (!moved) this.page.anchors.remember();
-      moved = true;
-      const pixel = this.pixel(e);
-      if (pixel) this.page.anchors.move(id, pixel.u, pixel.v);
-    };
-    const end = (e) => {
-      marker.removeEventListener("pointermove", move);
-      marker.removeEventListener("pointerup", end);
-      marker.removeEventListener("pointercancel", end);
-      this.dragging = false;
-      if (!moved && e.type === "pointerup") this.ask(this.page.anchors.get(id), id);
-    };
-    marker.addEventListener("pointermove", move);
-    marker.addEventListener("pointerup", end);
-    marker.addEventListener("pointercancel", end);
-  }
-
-  markerKey(event, id) {
-    const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-    const anchor = this.page.anchors.get(id);
-    if (event.key in steps) {
-      const far = event.shiftKey ? 10 : 1, [du, dv] = steps[event.key];
-      this.page.anchors.change(id, this.inside(anchor.u + far * du, anchor.v + far * dv));
-    } else if (event.key === "Delete" || event.key === "Backspace") {
-      this.page.anchors.remove(id);
-      this.element.focus({ preventScroll: true });
-      this.page.say("Anchor removed.");
-    } else if (event.key === "Enter" || event.key === " ") this.ask(anchor, id);
-    else return;
-    event.preventDefault();
-    event.stopPropagation();
-  }
-
-  /** Cursor, suggestions, measured line and profile line. */
   drawOverlay() {
-    const overlay = $("overlay");
-    overlay.replaceChildren();
-    if (!this.session) return;
-    const at = (u, v) => this.place(u, v).map((p) => `${p}%`);
-    const add = (name, attributes, words) => {
-      const shape = document.createElementNS(SVG, name);
-      for (const [key, value] of Object.entries(attributes)) shape.setAttribute(key, value);
-      if (words) shape.textContent = words;
-      overlay.append(shape);
-    };
-    const ring = (u, v, r, kind) => {
-      const [cx, cy] = at(u, v);
-      add("circle", { cx, cy, r, class: kind });
-    };
-    if (this.page.profileRow !== null) {
-      const [, y] = at(0, this.page.profileRow);
-      add("line", { x1: 0, x2: "100%", y1: y, y2: y, class: "halo" });
-      add("line", { x1: 0, x2: "100%", y1: y, y2: y, class: "profile-line" });
+    const context = this.context($("overlay"));
+    const scene = this.host.drawing();
+    const at = (/** @type {any} */ pixel) => toStage(this.view, pixel);
+    if (scene.profileRow !== null) stroke(context, [{ x: this.view.x, y: at({ u: 0, v: scene.profileRow }).y }, { x: this.view.x + this.photo.width * this.view.scale, y: at({ u: 0, v: scene.profileRow }).y }]);
+    scene.suggestions.forEach((/** @type {any} */ s, /** @type {number} */ i) => this.drawSuggestion(context, at(s), i + 1));
+    for (const measurement of scene.measurements) drawMeasurement(context, { ...measurement, points: measurement.points.map(at) });
+    if (scene.pending?.points.length) {
+      const next = this.cursor ? [...scene.pending.points, this.cursor] : scene.pending.points;
+      drawMeasurement(context, { kind: scene.pending.kind, label: scene.pendingLabel(next), unsure: false, active: true, points: next.map(at) });
     }
-    for (const [i, { u, v }] of this.page.next.entries()) {
-      const [x, y] = at(u, v);
-      ring(u, v, 13, "halo");
-      ring(u, v, 13, "suggestion");
-      add("text", { x, y, class: "suggestion-number" }, String(i + 1));
+    this.drawAnchors(context, scene);
+    const cross = scene.pin && scene.pin.id === null ? scene.pin : this.byKeyboard || this.loupe ? this.cursor : null;
+    if (cross) drawCross(context, at(cross));
+    if (this.loupe && this.cursor) this.drawLoupe(context, this.cursor);
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {{x: number, y: number}} at @param {number} number */
+  drawSuggestion(context, { x, y }, number) {
+    circle(context, x, y, 14, "rgb(0 0 0 / 50%)");
+    context.setLineDash([4, 3]);
+    circle(context, x, y, 14, null, "#7ff0d4", 2.5);
+    context.setLineDash([]);
+    write(context, String(number), x, y, "#c9fbef", 13);
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {any} scene */
+  drawAnchors(context, scene) {
+    const { anchors } = this.host.work, many = anchors.length > MANY;
+    const numbers = new Map(anchors.map((a, i) => [a.id, i]));
+    const first = new Set([scene.pin?.id, this.hoveredAnchor, ...scene.suspects]);
+    const shown = many ? thinned(this.view, anchors, 7, this.size) : anchors;
+    const order = many ? [...shown, ...anchors.filter((a) => first.has(a.id))] : anchors;
+    for (const anchor of order) {
+      const { x, y } = toStage(this.view, anchor);
+      if (x < -20 || y < -20 || x > this.size.width + 20 || y > this.size.height + 20) continue;
+      const i = /** @type {number} */ (numbers.get(anchor.id)), about = this.host.aboutAnchor(i), large = !many || first.has(anchor.id);
+      context.globalAlpha = about.unused && !about.suspect ? 0.55 : 1;
+      const r = large ? 9.5 : 3.2;
+      circle(context, x, y, r + (large ? 2.2 : 1), about.suspect ? "#c5221f" : "#17181d");
+      circle(context, x, y, r + (large ? 0.8 : 0.2), "#fff");
+      circle(context, x, y, r - (large ? 1.2 : 0.2), about.colour);
+      if (large) write(context, String(i + 1), x, y + 0.5, about.ink, i > 98 ? 8 : 10.5);
+      if (this.hoveredAnchor === anchor.id) circle(context, x, y, 15, null, "#fff", 2.5, true);
+      context.globalAlpha = 1;
     }
-    const [a, b] = this.page.measured;
-    if (a && (b || this.cursor)) {
-      const end = b ?? this.cursor;
-      const [x1, y1] = at(a.u, a.v), [x2, y2] = at(end.u, end.v);
-      add("line", { x1, y1, x2, y2, class: "halo" });
-      add("line", { x1, y1, x2, y2, class: "measure-line" });
-      const words = this.page.distanceBetween(a, end);
-      if (words) add("text", { x: `${(parseFloat(x1) + parseFloat(x2)) / 2}%`, y: `${(parseFloat(y1) + parseFloat(y2)) / 2}%`, dy: -10, class: "measure-words" }, words);
+    this.drawPlates(context, anchors, numbers, first);
+  }
+
+  /** Distances beside the anchors, where there is room for them.
+   *  @param {CanvasRenderingContext2D} context @param {any[]} anchors @param {Map<number, number>} numbers @param {Set<number>} first */
+  drawPlates(context, anchors, numbers, first) {
+    /** @type {number[][]} */
+    const taken = [];
+    const ordered = [...anchors.filter((a) => first.has(a.id)), ...(anchors.length > MANY ? [] : anchors.filter((a) => !first.has(a.id)))];
+    context.font = `600 12.5px ${FONT}`;
+    for (const anchor of ordered.slice(0, 200)) {
+      const { x, y } = toStage(this.view, anchor), about = this.host.aboutAnchor(/** @type {number} */ (numbers.get(anchor.id)));
+      const width = context.measureText(about.plate).width + 14;
+      const left = x + 16 + width > this.size.width ? x - 16 - width : x + 16;
+      const box = [left, y - 11, left + width, y + 11];
+      if (!first.has(anchor.id) && taken.some((t) => box[0] < t[2] && box[2] > t[0] && box[1] < t[3] && box[3] > t[1])) continue;
+      taken.push(box);
+      context.fillStyle = about.suspect ? "#b3261e" : "rgb(255 255 255 / 93%)";
+      context.beginPath();
+      context.roundRect(left, y - 10.5, width, 21, 7);
+      context.fill();
+      write(context, about.plate, left + width / 2, y + 0.5, about.suspect ? "#fff" : "#1b1d22", 12.5);
     }
-    for (const end of [a, b]) if (end) ring(end.u, end.v, 5, "measure-end");
-    const cross = this.asked?.id === null ? this.asked : this.element.classList.contains("by-keyboard") ? this.cursor : null;
-    if (cross) {
-      ring(cross.u, cross.v, 8, "halo");
-      ring(cross.u, cross.v, 8, "cursor");
+  }
+
+  /** A magnified circle beside the finger, with the pixel that is meant in its middle.
+   *  @param {CanvasRenderingContext2D} context @param {import("./geometry.js").Pixel} pixel */
+  drawLoupe(context, pixel) {
+    const picture = this.host.picture();
+    if (!picture) return;
+    const at = toStage(this.view, pixel), magnified = Math.max(this.view.scale * 3, 2);
+    const x = Math.min(Math.max(at.x, LOUPE + 6), this.size.width - LOUPE - 6);
+    const y = at.y > 2 * LOUPE + 40 ? at.y - LOUPE - 40 : at.y + LOUPE + 46;
+    context.save();
+    circle(context, x, y, LOUPE, "#111");
+    context.beginPath();
+    context.arc(x, y, LOUPE, 0, 7);
+    context.clip();
+    context.imageSmoothingEnabled = magnified < 8;
+    context.drawImage(picture.photo ?? picture.first, x - (pixel.u + 0.5) * magnified, y - (pixel.v + 0.5) * magnified, this.photo.width * magnified, this.photo.height * magnified);
+    context.restore();
+    circle(context, x, y, LOUPE, null, "#fff", 3, true);
+    drawCross(context, { x, y });
+  }
+
+  // ---- pointer -----------------------------------------------------------------------------------
+
+  listen() {
+    const { element } = this;
+    const on = (/** @type {string} */ type, /** @type {any} */ what, options = {}) => element.addEventListener(type, what, options);
+    on("pointerdown", (/** @type {PointerEvent} */ e) => this.down(e));
+    on("pointermove", (/** @type {PointerEvent} */ e) => this.move(e));
+    on("pointerup", (/** @type {PointerEvent} */ e) => this.up(e));
+    on("pointercancel", (/** @type {PointerEvent} */ e) => this.up(e));
+    on("pointerleave", () => {
+      if (!this.press && !this.byKeyboard) this.point(null);
+    });
+    on("wheel", (/** @type {WheelEvent} */ e) => {
+      if (!this.photo || /** @type {Element} */ (e.target).closest("#card")) return;
+      e.preventDefault();
+      this.zoom(Math.exp(-e.deltaY / (e.ctrlKey ? 120 : 420)), this.position(e));
+    }, { passive: false });
+    on("dblclick", () => this.host.finish());
+    on("keydown", (/** @type {KeyboardEvent} */ e) => this.key(e));
+    on("contextmenu", (/** @type {Event} */ e) => this.pointers.size && e.preventDefault());
+  }
+
+  /** @param {MouseEvent} event */
+  position(event) {
+    const box = this.element.getBoundingClientRect();
+    return { x: event.clientX - box.left, y: event.clientY - box.top };
+  }
+
+  /** The anchor under a point of the stage. @param {{x: number, y: number}} at @param {string} pointer */
+  anchorAt(at, pointer) {
+    const { anchors } = this.host.work;
+    const reach = anchors.length > MANY ? 8 : REACH[/** @type {keyof typeof REACH} */ (pointer)] ?? 13;
+    const i = nearestPixel(this.view, anchors, at, reach);
+    return i < 0 ? null : anchors[i];
+  }
+
+  /** @param {PointerEvent} e */
+  down(e) {
+    if (!this.photo || /** @type {Element} */ (e.target).closest("#card, #divider, button")) return;
+    if (e.pointerType === "mouse" && e.button > 1) return;
+    this.element.setPointerCapture(e.pointerId);
+    this.element.focus({ preventScroll: true });
+    const at = this.position(e);
+    this.pointers.set(e.pointerId, at);
+    this.byKeyboard = false;
+    if (this.pointers.size === 2) {
+      this.press = { pinch: true };
+      this.loupe = false;
+      this.point(null);
+      return;
     }
+    if (this.pointers.size > 2) return;
+    const anchor = this.host.tool === "point" ? this.anchorAt(at, e.pointerType) : null;
+    this.press = { at, last: at, anchor, moved: false, pan: e.button === 1 || this.host.tool === "pan" };
+    if (e.pointerType === "touch") {
+      this.loupe = true;
+      this.point(toPixel(this.view, at, this.photo));
+    }
+  }
+
+  /** @param {PointerEvent} e */
+  move(e) {
+    if (!this.photo) return;
+    const at = this.position(e);
+    if (!this.press) {
+      if (/** @type {Element} */ (e.target).closest("#card, #divider")) return this.point(null);
+      this.byKeyboard = false;
+      this.hover(this.anchorAt(at, e.pointerType)?.id ?? null);
+      return this.point(toPixel(this.view, at, this.photo));
+    }
+    const before = this.pointers.get(e.pointerId);
+    if (!before) return;
+    if (this.press.pinch) {
+      const [a, b] = [...this.pointers.values()];
+      this.pointers.set(e.pointerId, at);
+      const [c, d] = [...this.pointers.values()];
+      const spread = (/** @type {any} */ p, /** @type {any} */ q) => Math.max(10, Math.hypot(p.x - q.x, p.y - q.y));
+      const middle = { x: (c.x + d.x) / 2, y: (c.y + d.y) / 2 };
+      this.zoom(spread(c, d) / spread(a, b), middle);
+      this.pan(middle.x - (a.x + b.x) / 2, middle.y - (a.y + b.y) / 2);
+      return;
+    }
+    this.pointers.set(e.pointerId, at);
+    const far = Math.hypot(at.x - this.press.at.x, at.y - this.press.at.y);
+    if (!this.press.moved && far < (MOVED[/** @type {keyof typeof MOVED} */ (e.pointerType)] ?? 4)) return;
+    this.press.moved = true;
+    if (this.press.anchor && !this.press.pan) {
+      const pixel = toPixel(this.view, at, this.photo);
+      this.loupe = true;
+      if (pixel) {
+        this.cursor = pixel;
+        this.host.dragged(this.press.anchor.id, pixel, false);
+      }
+    } else if (e.pointerType === "touch") this.point(toPixel(this.view, at, this.photo));
+    else {
+      this.pan(at.x - this.press.last.x, at.y - this.press.last.y);
+      this.press.last = at;
+      this.point(null);
+    }
+  }
+
+  /** @param {PointerEvent} e */
+  up(e) {
+    const { press } = this;
+    this.pointers.delete(e.pointerId);
+    if (!press || (press.pinch && this.pointers.size)) return;
+    this.press = null;
+    const loupe = this.loupe;
+    this.loupe = false;
+    this.redraw();
+    if (press.pinch) return;
+    const at = this.position(e), pixel = toPixel(this.view, at, this.photo);
+    if (press.anchor && press.moved) {
+      if (pixel) this.host.dragged(press.anchor.id, pixel, true);
+      return;
+    }
+    if (e.type === "pointercancel" || press.pan || (press.moved && !loupe)) return;
+    if (press.anchor) this.host.anchorPressed(press.anchor.id, e.pointerType);
+    else if (pixel) this.host.pressed(this.snapped(pixel, at, e.pointerType), e.pointerType);
+    if (e.pointerType === "touch") this.point(null);
+  }
+
+  /** While measuring, a point near an anchor is the anchor's.
+   *  @param {import("./geometry.js").Pixel} pixel @param {{x: number, y: number}} at @param {string} pointer */
+  snapped(pixel, at, pointer) {
+    const anchor = this.host.tool === "measure" ? this.anchorAt(at, pointer) : null;
+    return anchor ? { u: Math.round(anchor.u), v: Math.round(anchor.v) } : pixel;
+  }
+
+  /** @param {number | null} id */
+  hover(id) {
+    if (this.hoveredAnchor === id) return;
+    this.hoveredAnchor = id;
+    this.host.hovered(id);
+    this.redraw();
+  }
+
+  /** @param {import("./geometry.js").Pixel | null} pixel */
+  point(pixel) {
+    this.cursor = pixel;
+    this.host.pointed(pixel);
+    this.redraw();
+  }
+
+  // ---- keyboard ----------------------------------------------------------------------------------
+
+  /** @param {KeyboardEvent} e */
+  key(e) {
+    if (!this.photo || e.target !== this.element || e.ctrlKey || e.metaKey) return;
+    const steps = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+    const start = this.cursor ?? { u: this.photo.width >> 1, v: this.photo.height >> 1 };
+    const near = this.anchorAt(toStage(this.view, start), "mouse");
+    if (e.key in steps) {
+      const [du, dv] = steps[/** @type {keyof typeof steps} */ (e.key)];
+      const far = (e.shiftKey ? 10 : 1) * (e.altKey ? 1 : Math.max(1, Math.round(1 / this.view.scale)));
+      const clamp = (/** @type {number} */ x, /** @type {number} */ most) => Math.min(most - 1, Math.max(0, Math.round(x)));
+      const next = { u: clamp(start.u + far * du, this.photo.width), v: clamp(start.v + far * dv, this.photo.height) };
+      this.byKeyboard = true;
+      if (e.altKey && near) this.host.dragged(near.id, next, true);
+      this.reveal(next);
+      this.point(next);
+      this.hover(this.anchorAt(toStage(this.view, next), "mouse")?.id ?? null);
+      this.host.say(this.host.spoken(next));
+    } else if (e.key === "Enter" || e.key === " ") {
+      this.byKeyboard = true;
+      if (near && this.host.tool === "point") this.host.anchorPressed(near.id, "keyboard");
+      else this.host.pressed(this.snapped(start, toStage(this.view, start), "mouse"), "keyboard");
+    } else if (e.key === "Delete" || e.key === "Backspace") {
+      if (near) this.host.removeAnchor(near.id);
+    } else if (e.key === "+" || e.key === "=") this.zoom(1.25, this.byKeyboard && this.cursor ? toStage(this.view, this.cursor) : undefined);
+    else if (e.key === "-") this.zoom(0.8);
+    else if (e.key === "0") this.fit();
+    else if (e.key === "Escape") this.host.escape();
+    else return;
+    e.preventDefault();
+  }
+
+  /** Pan until a pixel is on the stage. @param {import("./geometry.js").Pixel} pixel */
+  reveal(pixel) {
+    const { x, y } = toStage(this.view, pixel), edge = 30;
+    const off = (/** @type {number} */ at, /** @type {number} */ room) => (at < edge ? edge - at : at > room - edge ? room - edge - at : 0);
+    const dx = off(x, this.size.width), dy = off(y, this.size.height);
+    if (!this.fitted && (dx || dy)) this.pan(dx, dy);
   }
 }
 
-/** The list beside the picture. */
-export function listAnchors(page) {
-  const { anchors, unit } = page;
-  const list = $("anchor-list");
-  const typing = document.activeElement?.closest?.("#anchor-list li")?.dataset.id;
-  list.replaceChildren(
-    ...anchors.items.slice(0, MOST_LISTED).map((anchor, i) => {
-      const about = page.aboutAnchor(i);
-      const item = element("li", about.suspect ? "suspect" : about.unused ? "unused" : "");
-      item.dataset.id = anchor.id;
-      const dot = element("span", "dot");
-      dot.style.setProperty("--depth", about.colour);
-      const input = element("input");
-      input.value = formatNumber(anchor.depth_m, unit);
-      input.inputMode = "decimal";
-      input.size = 6;
-      input.setAttribute("aria-label", `Distance of anchor ${i + 1} in ${unit}`);
-      input.addEventListener("change", () => {
-        const metres = parseLength(input.value, unit);
-        if (metres === null) {
-          page.complain(`Anchor ${i + 1} needs a distance above zero, found “${input.value.slice(0, 20)}”.`);
-          input.value = formatNumber(anchor.depth_m, unit);
-        } else if (metres !== anchor.depth_m) anchors.change(anchor.id, { depth_m: metres });
-      });
-      const field = element("span", "field");
-      field.append(input, element("span", "", unit));
-      const remove = element("button", "quiet icon", "✕");
-      remove.setAttribute("aria-label", `Delete anchor ${i + 1}`);
-      remove.addEventListener("click", () => anchors.remove(anchor.id));
-      item.append(dot, field, element("span", "words", about.words), remove);
-      return item;
-    }),
-  );
-  const more = anchors.items.length - MOST_LISTED;
-  if (more > 0) list.append(element("li", "", `… and ${more} more`));
-  // The list is made anew; whoever was typing in it stays where they were.
-  if (typing) (list.querySelector(`li[data-id="${typing}"] input`) ?? $("stage")).focus({ preventScroll: true });
+// ---- shapes --------------------------------------------------------------------------------------
+
+/** @param {CanvasRenderingContext2D} context @param {number} x @param {number} y @param {number} r
+ *  @param {string | null} fill @param {string} [line] @param {number} [width] @param {boolean} [halo] */
+export function circle(context, x, y, r, fill, line = "", width = 0, halo = false) {
+  context.beginPath();
+  context.arc(x, y, r, 0, 7);
+  if (fill) {
+    context.fillStyle = fill;
+    context.fill();
+  }
+  if (halo) {
+    context.strokeStyle = "rgb(0 0 0 / 55%)";
+    context.lineWidth = width + 2.5;
+    context.stroke();
+  }
+  if (line) {
+    context.strokeStyle = line;
+    context.lineWidth = width;
+    context.stroke();
+  }
 }
 
-export function element(name, kind = "", words = "") {
-  const made = document.createElement(name);
-  if (kind) made.className = kind;
-  if (words) made.textContent = words;
-  return made;
+/** @param {CanvasRenderingContext2D} context @param {string} words @param {number} x @param {number} y @param {string} colour @param {number} size */
+export function write(context, words, x, y, colour, size) {
+  context.font = `600 ${size}px ${FONT}`;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.fillStyle = colour;
+  context.fillText(words, x, y);
 }
 
-function put(node, x, y) {
-  node.style.left = `${x}%`;
-  node.style.top = `${y}%`;
+/** @param {CanvasRenderingContext2D} context @param {{x: number, y: number}[]} points @param {boolean} [closed] @param {boolean} [dashed] */
+export function stroke(context, points, closed = false, dashed = false) {
+  context.beginPath();
+  points.forEach(({ x, y }, i) => (i ? context.lineTo(x, y) : context.moveTo(x, y)));
+  if (closed) context.closePath();
+  context.lineJoin = "round";
+  context.strokeStyle = "rgb(0 0 0 / 60%)";
+  context.lineWidth = 5;
+  context.stroke();
+  if (dashed) context.setLineDash([6, 4]);
+  context.strokeStyle = "#fff";
+  context.lineWidth = 2;
+  context.stroke();
+  context.setLineDash([]);
+}
+
+/** @param {CanvasRenderingContext2D} context @param {{x: number, y: number}} at */
+export function drawCross(context, { x, y }) {
+  for (const [dx, dy] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) stroke(context, [{ x: x + 5 * dx, y: y + 5 * dy }, { x: x + 15 * dx, y: y + 15 * dy }]);
+}
+
+/** A measured line, path, area or height with its label.
+ *  @param {CanvasRenderingContext2D} context
+ *  @param {{kind: string, points: {x: number, y: number}[], label: string, unsure: boolean, active?: boolean}} measurement */
+export function drawMeasurement(context, { kind, points, label, unsure, active = false }) {
+  if (kind === "area" && points.length > 2) {
+    context.fillStyle = "rgb(255 255 255 / 22%)";
+    context.beginPath();
+    points.forEach(({ x, y }, i) => (i ? context.lineTo(x, y) : context.moveTo(x, y)));
+    context.fill();
+  }
+  if (points.length > 1) stroke(context, points, kind === "area" && points.length > 2, active || unsure);
+  for (const { x, y } of points) circle(context, x, y, 4.5, "#fff", "#17181d", 1.6);
+  if (!label || points.length < 2) return;
+  const middle = kind === "area" ? points : points.slice(Math.floor((points.length - 2) / 2), Math.floor((points.length - 2) / 2) + 2);
+  const x = middle.reduce((s, p) => s + p.x, 0) / middle.length, y = middle.reduce((s, p) => s + p.y, 0) / middle.length - (kind === "area" ? 0 : 16);
+  context.font = `600 13px ${FONT}`;
+  const width = context.measureText(label).width + 16;
+  context.fillStyle = unsure ? "rgb(84 86 94 / 92%)" : "rgb(20 22 28 / 90%)";
+  context.beginPath();
+  context.roundRect(x - width / 2, y - 12, width, 24, 8);
+  context.fill();
+  write(context, label, x, y + 0.5, unsure ? "#e2e3e8" : "#fff", 13);
 }

@@ -1,0 +1,317 @@
+"""What training at the paper's scale costs, measured on a slice, with arithmetic for the rest.
+
+    python recipes/measure_pipeline.py --kitti KITTI_RAW --sunrgbd SUNRGBD --places DATA \
+        --out results/pipeline
+    python recipes/measure_pipeline.py --places DATA --recovery --out results/pipeline
+
+A few frames of KITTI Raw and SUN RGB-D in their own layouts and two made-up frames of UrbanSyn's
+size are prepared with networks of the sizes of DA3-BASE and DPT-Hybrid, whose random weights cost
+what trained ones cost. `--places` (a plain folder) shows what 8-bit features lose: the shipped
+generators of `lite`, validated with F in 8 bits and in float16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import resource
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from scalefield.anchor_sampling import REGIMES
+from scalefield.basis.generator import Generator
+from scalefield.benchmark.run import Evaluation, Evaluator
+from scalefield.datasets import Dataset, Folder, Frame, Kitti, SunRgbd, UrbanSyn
+from scalefield.datasets.splits import thin
+from scalefield.io import write_json
+from scalefield.mde import MDE, load_mde
+from scalefield.mde.da3 import BASE, DA3
+from scalefield.mde.da3 import PREPROCESS as DA3_PREPROCESS
+from scalefield.mde.estimator import Estimator
+from scalefield.mde.transformers_mde import PREPROCESS as DPT_PREPROCESS
+from scalefield.mde.transformers_mde import TransformersNetwork
+from scalefield.methods.basis import WEIGHTS
+from scalefield.reproduction.matrix import aligner_rows, universal_rows
+from scalefield.reproduction.plan import step_seconds
+from scalefield.runtime.provenance import provenance
+from scalefield.training.basis import StepBatches, default_preset, paper_preset, stream, validation
+from scalefield.training.data import frame_table, training_frame
+from scalefield.training.loop import pick_device
+from scalefield.training.prepared import (
+    Preparation,
+    PreparedFrames,
+    dequantise,
+    frame_file,
+    pack_frame,
+    prepare_split,
+)
+
+FULL = {"kitti": (1009, 100, 289), "urbansyn": (6031, 754, 754), "sunrgbd": (8267, 1034, 1034)}
+RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
+
+
+def networks() -> dict[str, MDE]:
+    """DA3-BASE and MiDaS DPT-Hybrid with random weights."""
+    import transformers
+
+    torch.manual_seed(0)
+    da3 = DA3(BASE).requires_grad_(False).eval()
+    config = transformers.DPTConfig(
+        is_hybrid=True, neck_hidden_sizes=[256, 512, 768, 768], reassemble_factors=[1, 1, 1, 0.5]
+    )
+    dpt = transformers.DPTForDepthEstimation(config)
+    with torch.no_grad():
+        dpt.head.head[4].bias.fill_(2.0)
+    midas = TransformersNetwork(dpt).requires_grad_(False).eval()
+    return {
+        "da3-base": Estimator("da3-base", "random", "depth", DA3_PREPROCESS, da3),
+        "midas-hybrid": Estimator(
+            "midas-hybrid", "random", "disparity", DPT_PREPROCESS["dpt"], midas
+        ),
+    }
+
+
+def write_urbansyn(root: Path, frames: int = 2) -> UrbanSyn:
+    """Frames of UrbanSyn's size and layout: smooth pictures and depth with boxes."""
+    import OpenEXR
+
+    rng = np.random.default_rng(0)
+    for folder in ("rgb", "depth", "ss"):
+        (root / folder).mkdir(parents=True)
+    for i in range(frames):
+        coarse = Image.fromarray(rng.integers(0, 256, (32, 64, 3), dtype=np.uint8))
+        coarse.resize((2048, 1024), Image.Resampling.BICUBIC).save(root / f"rgb/rgb_{i:04d}.png")
+        depth = np.linspace(5, 75, 2048, dtype=np.float32)[None].repeat(1024, 0) / 1e5
+        depth[400:700, 300:900] /= 3
+        depth += rng.normal(0, 1e-7, depth.shape).astype(np.float32)  # nothing to compress
+        with OpenEXR.File({"compression": OpenEXR.ZIP_COMPRESSION}, {"V": depth}) as file:
+            file.write(str(root / f"depth/depth_{i:04d}.exr"))
+        labels = np.zeros((1024, 2048, 4), np.uint8)
+        labels[:200, :, 0] = 10
+        Image.fromarray(labels).save(root / f"ss/ss_{i:04d}.png")
+    return UrbanSyn(root)
+
+
+def measure_dataset(name: str, dataset: Dataset, mdes: dict[str, MDE]) -> dict[str, object]:
+    """Bytes and seconds a frame, each on one core and without the MDE."""
+    torch.set_num_threads(1)
+    names = dataset.names("all")[:3]
+    frames, read_s, table_s = list[Frame](), 0.0, 0.0
+    for frame_name in [names[0], *names]:  # the first once to warm up
+        began = time.process_time()
+        frame = dataset.load(frame_name)
+        _ = frame.mask
+        middle = time.process_time()
+        table = frame_table(frame, Preparation().regimes)
+        if frame_name != names[0] or frames:
+            read_s += middle - began
+            table_s += time.process_time() - middle
+        frames.append(frame)
+    frames = frames[1:]
+    found: dict[str, object] = {
+        "frames": len(frames),
+        "size": list(frames[0].image.shape[:2]),
+        "read_core_s": round(read_s / len(frames), 3),
+        "table_core_s": round(table_s / len(frames), 3),
+    }
+    for mde_name, mde in mdes.items():
+        torch.set_num_threads(2)
+        output = mde(frames[0].image)
+        torch.set_num_threads(1)
+        table = frame_table(frames[0], Preparation().regimes)
+        training_frame(table, output)
+        began = time.process_time()
+        prepared = training_frame(table, output)
+        packed = {kept: pack_frame(prepared, "", kept) for kept in ("uint8", "float16")}
+        found[mde_name] = {
+            "finish_core_s": round(time.process_time() - began, 3),
+            "bytes": {kept: len(data) for kept, data in packed.items()},
+            "F": list(prepared.features.shape) if prepared.features is not None else None,
+        }
+    return found
+
+
+def arithmetic(measured: dict[str, dict], cores: int = 16) -> dict[str, object]:
+    """The full datasets: disk of train and val, and preparation without the MDE's own time."""
+    totals: dict[str, object] = {}
+    for mde in ("da3-base", "midas-hybrid"):
+        disk, seconds, frames = {"uint8": 0.0, "float16": 0.0}, 0.0, 0
+        for name, counts in FULL.items():
+            if name not in measured:
+                continue
+            n = counts[0] + counts[1]
+            frames += n
+            one = measured[name]
+            for kept in disk:
+                disk[kept] += n * one[mde]["bytes"][kept] / 1e9
+            seconds += n * (one["read_core_s"] + one["table_core_s"] + one[mde]["finish_core_s"])
+        totals[mde] = {
+            "frames": frames,
+            "disk_gb": {kept: round(size, 1) for kept, size in disk.items()},
+            "prepare_core_h": round(seconds / 3600, 2),
+            f"prepare_min_on_{cores}_cores": round(seconds / 60 / cores, 1),
+        }
+    return totals
+
+
+def measure_stream(frames: PreparedFrames, workers: int, device: str) -> dict[str, object]:
+    """Batches a second that workers deliver from memory-mapped files, and the memory they take."""
+    config = dataclasses.replace(paper_preset(8, "low"), batch=24)
+    many = PreparedFrames(frames.entries * (-(-480 // len(frames))))
+    batches = StepBatches(many, config, first=0, last=len(many) // config.batch)
+    on = pick_device(device)
+    ready = stream(batches, on, workers)
+    first = next(ready)
+    began, count = time.perf_counter(), 0
+    for _ in ready:
+        count += 1
+    seconds = (time.perf_counter() - began) / count
+    size = sum(
+        t.numel() * t.element_size()
+        for t in (first.log_depth, first.pixel_positions, first.mde_log_depth, first.true_log_depth)
+    )
+    raw = batches[0].features
+    assert raw is not None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+    return {
+        "workers": workers,
+        "batch_mb": round((raw.numel() + size) / 1e6, 1),
+        "s_per_batch": round(seconds, 4),
+        "s_per_batch_and_worker": round(seconds * max(1, workers), 4),
+        "peak_gb_of_this_process": round(peak, 2),
+        "peak_gb_of_a_worker": round(children, 2),
+    }
+
+
+def measure_quantisation(places: Path, folder: Path, limit: int | None) -> dict[str, object]:
+    """The shipped generators of `lite` on val, with F in float16 and in 8 bits."""
+    mde, found = load_mde("lite"), {}
+    dataset = Folder(places, RANGES_M)
+    kept = {
+        kind: prepare_split(
+            dataset, "val", mde, folder / kind, Preparation(features=kind), workers=2, limit=limit
+        )
+        for kind in ("float16", "uint8")
+    }
+    errors = []
+    for half, bits in zip(kept["float16"], kept["uint8"], strict=True):
+        back = dequantise(bits).features
+        assert half.features is not None
+        assert back is not None
+        difference = (back.float() - half.features.float()).square().mean((1, 2)).sqrt()
+        errors.append((difference / half.features.float().std((1, 2)).clamp(min=1e-6)).mean())
+    for name, regime in (("k8", "low"), ("k30", "medium"), ("k50", "medium")):
+        generator = Generator.load(WEIGHTS / f"basis-lite-{name}")
+        config = default_preset(generator.config.k, regime, ridge=generator.config.ridge)
+        scores = {kind: validation(generator, frames, config) for kind, frames in kept.items()}
+        found[f"{name}, {regime}"] = {
+            kind: {m: round(values[m], 6) for m in ("absrel", "dense")}
+            for kind, values in scores.items()
+        }
+    sizes = {
+        kind: round(np.mean([Path(e.file).stat().st_size for e in frames.entries]) / 1e6, 3)
+        for kind, frames in kept.items()
+    }
+    return {
+        "frames": len(kept["uint8"]),
+        "relative_rms_error_of_F": round(float(torch.stack(errors).mean()), 5),
+        "megabytes_a_frame": sizes,
+        "validation": found,
+    }
+
+
+def measure_recovery(places: Path, frames: int = 3) -> dict[str, object]:
+    """Core-seconds of one row under one condition: the aligners and the universal generators."""
+    rows = (*aligner_rows("places"), *universal_rows())
+    evaluation = Evaluation(
+        "places", "folder", "test", "lite", rows, tuple(REGIMES), True, 0, RANGES_M
+    )
+    dataset = Folder(places, RANGES_M)
+    evaluator = Evaluator(dataset, evaluation, Path(), "lite")
+    torch.set_num_threads(1)
+    seconds, cells, megapixels = 0.0, 0, 0.0
+    for i, name in enumerate(thin(dataset.names("test"), frames + 1)):
+        frame = dataset.load(name)
+        output = evaluator.mde(frame.image)
+        began = time.process_time()
+        record = evaluator.evaluate(frame, output, {})
+        if i == 0:  # weights are read, kernels chosen
+            continue
+        seconds += time.process_time() - began
+        done = sum("clamped" in cell for cell in record["cells"])
+        cells, megapixels = cells + done, megapixels + done * output.prediction.numel() / 1e6
+    return {
+        "frames": frames,
+        "cells_a_frame": round(cells / frames, 1),
+        "core_s_a_cell": round(seconds / cells, 4),
+        "core_s_a_cell_and_megapixel": round(seconds / megapixels, 4),
+    }
+
+
+def main() -> None:
+    """Measure, and write results.json (or recovery.json)."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kitti", type=Path)
+    parser.add_argument("--sunrgbd", type=Path)
+    parser.add_argument("--places", type=Path)
+    parser.add_argument("--limit", type=int, help="frames of places")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--recovery", action="store_true", help="measure the evaluation alone")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    results: dict[str, object] = {"provenance": provenance()}
+    if args.recovery:
+        results["evaluation of a frame"] = measure_recovery(args.places)
+        write_json(args.out / "recovery.json", results)
+        print(args.out / "recovery.json")
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        home = Path(temporary)
+        readers: dict[str, Dataset] = {"urbansyn": write_urbansyn(home / "urbansyn")}
+        readers |= {"kitti": Kitti(args.kitti)} if args.kitti else {}
+        readers |= {"sunrgbd": SunRgbd(args.sunrgbd)} if args.sunrgbd else {}
+        mdes = networks()
+        measured = {name: measure_dataset(name, data, mdes) for name, data in readers.items()}
+        results["a frame"] = measured
+        results["train and val at full scale"] = arithmetic(measured)  # type: ignore[arg-type]
+        print(json.dumps(results["train and val at full scale"], indent=1), flush=True)
+        torch.set_num_threads(2)
+        largest = "sunrgbd" if "sunrgbd" in readers else "urbansyn"
+        folder, midas = home / "midas", mdes["midas-hybrid"]
+        frame = readers[largest].load(readers[largest].names("all")[0])
+        prepared = training_frame(frame_table(frame, Preparation().regimes), midas(frame.image))
+        names = [f"copy{i:02d}" for i in range(24)]
+        for name in names:
+            file = frame_file(folder, name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(pack_frame(dataclasses.replace(prepared, name=name), "", "uint8"))
+        from scalefield.training.prepared import open_prepared
+
+        frames = open_prepared(folder, names)
+        results["streaming, MiDaS on SUN RGB-D"] = measure_stream(frames, args.workers, args.device)
+        device = pick_device(args.device)
+        results["step_s, K = 8 and 50, F of 256 channels"] = {
+            str(device): [
+                round(step_seconds(paper_preset(k, "medium"), 256, (530, 730), args.device, 2), 4)
+                for k in (8, 50)
+            ]
+        }
+        if device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(device) / 1e9
+            results["gpu_memory_gb"] = round(peak, 2)
+        if args.places:
+            results["8-bit features"] = measure_quantisation(args.places, home / "q", args.limit)
+    write_json(args.out / "results.json", results)
+    print(args.out / "results.json")
+
+
+if __name__ == "__main__":
+    main()

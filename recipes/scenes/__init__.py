@@ -1,0 +1,1 @@
+"""Rendered scenes with exact depth: rooms, streets and tabletops."""

@@ -1,0 +1,82 @@
+"""Writes the costs in docs/paper.md from results/pipeline: python scripts/pipeline_tables.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "paper.md"
+BEGIN, END = "<!-- pipeline:begin -->\n", "<!-- pipeline:end -->\n"
+
+
+def text(results: dict[str, Any], recovery: dict[str, Any]) -> str:
+    """The table of disk and preparation, and the sentences under it."""
+    frames, full = results["a frame"], results["train and val at full scale"]
+    lines = [
+        "| | DA3-BASE | MiDaS DPT-Hybrid |",
+        "|---|---:|---:|",
+    ]
+    titles = {"kitti": "KITTI", "urbansyn": "UrbanSyn's size", "sunrgbd": "SUN RGB-D"}
+    for name, title in titles.items():
+        sizes = [frames[name][mde]["bytes"]["uint8"] / 1e6 for mde in ("da3-base", "midas-hybrid")]
+        lines.append(f"| MB a frame, {title} | {sizes[0]:.2f} | {sizes[1]:.2f} |")
+
+    def row(title: str, *keys: str, digits: int = 0) -> None:
+        values = []
+        for mde in ("da3-base", "midas-hybrid"):
+            value = full[mde]
+            for key in keys:
+                value = value[key]
+            values.append(f"{value:,.{digits}f}")
+        lines.append(f"| {title} | {' | '.join(values)} |")
+
+    row("frames to train and validate on", "frames")
+    row("GB of prepared frames, F in 8 bits", "disk_gb", "uint8")
+    row("GB, F in float16", "disk_gb", "float16")
+    row("core-hours of preparation without the estimator", "prepare_core_h", digits=2)
+    row("minutes on 16 cores", "prepare_min_on_16_cores", digits=1)
+    stream = results["streaming, MiDaS on SUN RGB-D"]
+    bits = results["8-bit features"]
+    scores = [
+        f"{values['float16']['absrel']:.4f} and {values['uint8']['absrel']:.4f} ({name})"
+        for name, values in bits["validation"].items()
+    ]
+    cell = recovery["evaluation of a frame"]
+    lines += [
+        "",
+        f"A worker makes a batch of 24 frames ({stream['batch_mb']:.0f} MB, the largest there are: "
+        f"MiDaS on SUN RGB-D) in {stream['s_per_batch_and_worker']:.2f} s on a busy machine, so "
+        "that a step of t seconds wants that many seconds divided by t workers; clock.json of a "
+        "run says what share of its time was spent in steps. The training process held "
+        f"{stream['peak_gb_of_this_process']:.1f} GB at most (the estimators of this measurement "
+        f"included), a worker {stream['peak_gb_of_a_worker']:.1f} GB.",
+        "",
+        f"8 bits change F by {100 * bits['relative_rms_error_of_F']:.2f} % of a channel's standard "
+        "deviation. AbsRel of the shipped generators of `lite` on "
+        f"{bits['frames']} validation frames, with F in float16 and in 8 bits: "
+        f"{'; '.join(scores)}.",
+        "",
+        f"Evaluation takes {cell['core_s_a_cell_and_megapixel']:.2f} core-seconds for a row under "
+        "one condition and a million pixels, in the mean over the aligners and the universal "
+        "generators.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Replace what stands between the marks."""
+    folder = ROOT / "results" / "pipeline"
+    results, recovery = (
+        json.loads((folder / f"{name}.json").read_text()) for name in ("results", "recovery")
+    )
+    page = PAGE.read_text()
+    head, _, rest = page.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    PAGE.write_text(head + BEGIN + text(results, recovery) + END + tail)
+
+
+if __name__ == "__main__":
+    main()

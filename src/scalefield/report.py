@@ -1,0 +1,79 @@
+"""The report of a recovery: rejected anchors, fallbacks and warnings, each with a code."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """An anchor that was not used."""
+
+    anchor: int
+    """Index in the anchors that the user gave."""
+    code: str
+    """Stable identifier of the reason, for example "no_relative_depth"."""
+    reason: str
+    """The reason as a sentence."""
+
+
+@dataclass(frozen=True)
+class Warning:
+    """Something that a careful user should check."""
+
+    code: str
+    """Stable identifier, for example "kind_mismatch"."""
+    text: str
+    """The warning as a sentence."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A simpler model that a method used because the data do not determine its full model."""
+
+    code: str
+    """Stable identifier of the simpler model, for example "scale_only"."""
+    text: str
+    """The model and the reason for it as a sentence."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Report:
+    """Inputs, rejected anchors, fallbacks, warnings and residuals of one recovery."""
+
+    method: str = ""
+    """Name of the method."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the method."""
+    model: str = ""
+    """Name of the MDE; "array" for a depth map that the user gave."""
+    kind: str = ""
+    """Whether the MDE's map was depth or disparity."""
+    anchors_given: int = 0
+    """Number of anchors that the user gave."""
+    anchors_used: int = 0
+    """Number of anchors that the method used."""
+    rejected: tuple[Rejection, ...] = ()
+    """Anchors that were not used."""
+    fallbacks: tuple[Fallback, ...] = ()
+    """Simpler models that the method used."""
+    warnings: tuple[Warning, ...] = ()
+    """What the user should check."""
+    residuals_log: tuple[float, ...] = ()
+    """log D̂ − log depth_m at each used anchor."""
+    limited_pixels: int = 0
+    """Pixels whose prediction was not positive, or out of the allowed range, and was limited."""
+    hole_pixels: int = 0
+    """Pixels without an MDE prediction; their depth_m and log_scale are NaN."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain JSON values."""
+        return dataclasses.asdict(self)

@@ -1,0 +1,165 @@
+"""What the paper trains and evaluates: its generators, and the rows of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalefield.basis.generator import GeneratorConfig, read_config
+from scalefield.benchmark.method_spec import MethodSpec
+from scalefield.errors import InputError
+from scalefield.io.weights import shipped
+
+HOME_REGIME = {8: "low", 30: "medium", 50: "medium"}
+"""K, and the regime in which it is trained for 25 epochs."""
+EVALUATED = {8: ("low", "medium", "high"), 30: ("medium", "high"), 50: ("medium", "high")}
+"""K, and the regimes of its rows; any other than its own is reached by five epochs more."""
+ABLATION_REGIME = "medium"
+"""Where the paper compares F with F = 0."""
+UNIVERSAL = "shipped"
+"""Stands for the generators that come with the package, as a value of --generators."""
+
+BANDWIDTHS: dict[str, tuple[float, float]] = {
+    "kitti": (25.0, 1242.0),
+    "urbansyn": (50.0, 640.0),
+    "sunrgbd": (50.0, 640.0),
+}
+"""LWLR's bandwidth in pixels as its authors publish it, at an image width in pixels: 25 px on
+KITTI, 50 px where nothing else is said, scaled with the width."""
+
+
+@dataclass(frozen=True)
+class GeneratorJob:
+    """One generator of the paper: how it is trained, and what it starts from."""
+
+    k: int
+    regime: str
+    zero_features: bool = False
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """Folder of the run, such as k8-low, k50-medium-f0 or k8-high-s2."""
+        features = "-f0" if self.zero_features else ""
+        seed = f"-s{self.seed}" if self.seed else ""
+        return f"k{self.k}-{self.regime}{features}{seed}"
+
+    @property
+    def start(self) -> GeneratorJob | None:
+        """The generator that is fine-tuned for this regime; None where training starts afresh."""
+        home = HOME_REGIME[self.k]
+        if self.regime == home:
+            return None
+        return GeneratorJob(self.k, home, self.zero_features, self.seed)
+
+
+def paper_jobs(seeds: Iterable[int] = (0,), ks: Iterable[int] = (8, 30, 50)) -> list[GeneratorJob]:
+    """Every generator of the paper for one MDE, those to start from before those fine-tuned."""
+    jobs: list[GeneratorJob] = []
+    for seed in seeds:
+        for k in ks:
+            wanted = [GeneratorJob(k, regime, False, seed) for regime in EVALUATED[k]]
+            wanted.append(GeneratorJob(k, ABLATION_REGIME, True, seed))
+            for job in wanted:
+                jobs += [j for j in (job.start, job) if j is not None and j not in jobs]
+    return sorted(jobs, key=lambda job: job.start is not None)
+
+
+def aligner_rows(dataset: str, *, disparity: bool = True, strict: bool = True) -> list[MethodSpec]:
+    """The five aligners as the paper's rows, then the same in disparity, and a strict Region.
+
+    Region needs true labels, which KITTI does not have.
+    """
+    bandwidth_px, width_px = BANDWIDTHS.get(dataset, BANDWIDTHS["sunrgbd"])
+    lwlr = {"reference_bandwidth_px": bandwidth_px, "reference_width_px": width_px}
+    labelled = dataset != "kitti"
+    options: dict[str, dict[str, Any]] = {
+        "Global": {}, "Grid": {}, "LWLR": lwlr, "Piecewise": {},
+        **({"Region": {}} if labelled else {}),
+    }  # fmt: skip
+    rows = [MethodSpec(label, label.lower(), given) for label, given in options.items()]
+    if labelled and strict:
+        rows.append(MethodSpec("Region, strict", "region", {"strict": True}))
+    if disparity:
+        rows += [
+            MethodSpec(f"{label}, disparity", label.lower(), {**given, "space": "disparity"})
+            for label, given in options.items()
+        ]
+    return rows
+
+
+def basis_rows(
+    generators: Mapping[GeneratorJob, Path], *, drop_seeds: Sequence[int] = (0,)
+) -> list[MethodSpec]:
+    """The paper's Basis rows, each regime by its own generator, and the F = 0 rows.
+
+    The drop-anchor test is done with K = 8 as trained for few anchors.
+    """
+    rows = []
+    for job, folder in generators.items():
+        conditions = [job.regime] if job.regime in EVALUATED[job.k] else []
+        if job.zero_features and job.regime != ABLATION_REGIME:
+            continue
+        if job.k == 8 and job.regime == "low" and not job.zero_features and job.seed in drop_seeds:
+            conditions.append("drop")
+        rows.append(
+            MethodSpec(job_label(job), "basis", {"generator": str(folder)}, tuple(conditions))
+        )
+    return rows
+
+
+def job_label(job: GeneratorJob) -> str:
+    """A row's label: the paper's for its own generators, F = 0 and the seed named where they are
+    not the paper's."""
+    features = ", F = 0" if job.zero_features else ""
+    seed = f", seed {job.seed}" if job.seed else ""
+    return f"Basis K={job.k}{features}{seed}"
+
+
+def universal_rows() -> list[MethodSpec]:
+    """Rows of the generators that come with the package, labelled as what they are."""
+    return [
+        MethodSpec(
+            f"Basis K={k} (universal, F = 0)", "basis", {"generator": f"basis-depth-k{k}"},
+            ("low", "medium", "high", "drop") if k == 8 else ("medium", "high"),
+        )
+        for k in HOME_REGIME
+        if f"basis-depth-k{k}" in shipped("basis-")
+    ]  # fmt: skip
+
+
+def find_generators(
+    folder: Path, mde: str, jobs: Sequence[GeneratorJob]
+) -> dict[GeneratorJob, Path]:
+    """The ready generators FOLDER/MDE/NAME[/model] of these jobs; a missing one is refused.
+
+    What a configuration says about K and F must agree with the name.
+    """
+    found: dict[GeneratorJob, Path] = {}
+    for job in jobs:
+        places = (folder / mde / job.name / "model", folder / mde / job.name)
+        place = next((p for p in places if (p / "config.json").is_file()), None)
+        if place is None:
+            missing = [j.name for j in jobs if not (folder / mde / j.name).is_dir()]
+            raise InputError(
+                f"{folder / mde}: wanted a generator in each of {', '.join(missing or [job.name])}"
+            )
+        config = read_config(place / "config.json")
+        if config.k != job.k or without_features(config) != job.zero_features:
+            raise InputError(
+                f"{place}: wanted K = {job.k} {_with(job.zero_features)}, found K = {config.k} "
+                f"{_with(without_features(config))}"
+            )
+        found[job] = place
+    return found
+
+
+def without_features(config: GeneratorConfig) -> bool:
+    """Whether a generator does not see F."""
+    return config.zero_features or config.feature_channels == 0
+
+
+def _with(absent: bool) -> str:
+    return "without F" if absent else "with F"

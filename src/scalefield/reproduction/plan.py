@@ -1,0 +1,282 @@
+"""What a reproduction will cost, measured on a few frames and steps of this machine."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from scalefield.anchor_sampling import DROP_SEQUENCE, REGIMES
+from scalefield.basis.cues import grid_shape
+from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.datasets import Frame
+from scalefield.errors import InputError
+from scalefield.mde import MODELS
+from scalefield.reproduction.matrix import GeneratorJob, aligner_rows, basis_rows
+from scalefield.reproduction.stages import Estimator, Reproduction
+from scalefield.training.basis import BasisTraining, learn
+from scalefield.training.data import Batch, frame_table
+from scalefield.training.loop import pick_device
+from scalefield.training.mde import open_mde
+from scalefield.training.prepared import split_names
+
+BYTES_OF_F = {"uint8": 1, "float16": 2, "none": 0}
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Assumptions that are not measured by `plan` itself."""
+
+    recover_s_per_megapixel: float = 0.25
+    """One row under one condition, on one core: the mean over the paper's rows, as measured by
+    `recipes/measure_pipeline.py` (results/pipeline)."""
+    sampled_frames: int = 2
+    """Frames of each dataset that are read to measure reading."""
+    sampled_steps: int = 3
+    """Steps of training that are timed."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A stage of the plan."""
+
+    stage: str
+    what: str
+    seconds: float | None
+    """None where nothing is known, such as without the MDE's weights."""
+    gigabytes: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """What was measured on a dataset's first frames."""
+
+    frames: dict[str, int]
+    """Frames of each split, after the limit."""
+    read_s: float
+    shape: tuple[int, int]
+    image: np.ndarray
+
+    @property
+    def cells(self) -> int:
+        """Cells of the generator's grid."""
+        return int(np.prod(grid_shape(*self.shape)))
+
+    @property
+    def megapixels(self) -> float:
+        """Size of an image."""
+        return self.shape[0] * self.shape[1] / 1e6
+
+
+def plan(reproduction: Reproduction, costs: Costs | None = None) -> list[Line]:
+    """The stages with estimated time and disk; nothing is written."""
+    costs = costs or Costs()
+    samples = {name: _sample(reproduction, name, costs) for name in reproduction.datasets}
+    lines = []
+    for estimator in reproduction.estimators:
+        channels, predict_s = _measure_mde(reproduction, estimator, samples)
+        if reproduction.trains:
+            lines.append(_prepare_line(reproduction, estimator, samples, channels, predict_s))
+            lines.append(_train_line(reproduction, estimator, samples, channels, costs))
+        lines.append(_evaluate_line(reproduction, estimator, samples, predict_s, costs))
+    return lines
+
+
+def _sample(reproduction: Reproduction, name: str, costs: Costs) -> _Sample:
+    dataset = reproduction.datasets[name]
+    splits = {reproduction.split, *(("train", "val") if reproduction.trains else ())}
+    names = {s: split_names(dataset, s, reproduction.limit, name) for s in sorted(splits)}
+    chosen = reproduction.preparation
+    began, read = time.perf_counter(), list[Frame]()
+    for frame_name in names[reproduction.split]:
+        try:
+            frame = dataset.load(frame_name)
+            frame_table(frame, chosen.regimes, pixels=chosen.pixels)
+            read.append(frame)
+        except InputError:
+            continue
+        if len(read) == costs.sampled_frames:
+            break
+    if not read:
+        raise InputError(f"no frame of the split {reproduction.split} of {name} can be read")
+    seconds = (time.perf_counter() - began) / len(read)
+    image = read[0].image
+    counts = {split: len(listed) for split, listed in names.items()}
+    return _Sample(counts, seconds, (image.shape[0], image.shape[1]), image)
+
+
+def _measure_mde(
+    reproduction: Reproduction, estimator: Estimator, samples: dict[str, _Sample]
+) -> tuple[int, dict[str, float] | None]:
+    """Channels of F, and seconds an image by dataset; without weights, what is known of them."""
+    card = MODELS.get(estimator.source)
+    try:
+        mde, _ = open_mde(estimator.source, str(pick_device(reproduction.device)))
+    except InputError:
+        return (card.feature_channels or 0) if card else 0, None
+    seconds, channels = {}, 0
+    for name, sample in samples.items():
+        mde(sample.image)  # the first call is slower
+        began = time.perf_counter()
+        output = mde(sample.image)
+        channels = 0 if output.features is None else output.features.shape[0]
+        seconds[name] = time.perf_counter() - began
+    return channels, seconds
+
+
+def _prepare_line(
+    reproduction: Reproduction,
+    estimator: Estimator,
+    samples: dict[str, _Sample],
+    channels: int,
+    predict_s: dict[str, float] | None,
+) -> Line:
+    chosen = reproduction.preparation
+    count, size, reading, predicting = 0, 0.0, 0.0, 0.0
+    for name, sample in samples.items():
+        frames = sample.frames["train"] + sample.frames["val"]
+        table = (chosen.pixels + sum(high for _, high in REGIMES.values())) * 12
+        frame_bytes = sample.cells * (channels * BYTES_OF_F[chosen.features] + 7) + table
+        count += frames
+        size += frames * frame_bytes / 1e9
+        reading += frames * sample.read_s / max(1, reproduction.workers)
+        predicting += frames * (0.0 if predict_s is None else predict_s[name])
+    what = f"{count:,} frames, F of {channels} channels as {chosen.features}"
+    seconds = None if predict_s is None else max(reading, predicting)
+    return Line(f"prepare {estimator.label}", what, seconds, size)
+
+
+def _train_line(
+    reproduction: Reproduction,
+    estimator: Estimator,
+    samples: dict[str, _Sample],
+    channels: int,
+    costs: Costs,
+) -> Line:
+    frames = sum(sample.frames["train"] for sample in samples.values())
+    jobs = reproduction.job_list
+    largest = max(samples.values(), key=lambda sample: sample.cells)
+    seconds, steps = 0.0, 0
+    timed: dict[int, float] = {}
+    for job in jobs:
+        config = reproduction.config(job)
+        if job.k not in timed:
+            timed[job.k] = step_seconds(
+                config, channels, largest.shape, reproduction.device, costs.sampled_steps
+            )
+        own = config.epochs * -(-frames // config.batch)
+        steps += own
+        seconds += own * timed[job.k]
+    what = f"{len(jobs)} generators, {steps:,} steps"
+    megabytes = 2 + 8  # the model; a checkpoint with the optimiser's state
+    return Line(f"train {estimator.label}", what, seconds, len(jobs) * megabytes / 1e3)
+
+
+def _evaluate_line(
+    reproduction: Reproduction,
+    estimator: Estimator,
+    samples: dict[str, _Sample],
+    predict_s: dict[str, float] | None,
+    costs: Costs,
+) -> Line:
+    count, seconds = 0, 0.0
+    for name, sample in samples.items():
+        frames = sample.frames[reproduction.split]
+        recoveries = _recoveries(reproduction, name)
+        each = recoveries * costs.recover_s_per_megapixel * sample.megapixels + sample.read_s
+        count += frames
+        seconds += frames * each / max(1, reproduction.workers)
+        seconds += 0.0 if predict_s is None else frames * predict_s[name]
+    return Line(f"evaluate {estimator.label}", f"{count:,} frames", seconds, count * 1e-4)
+
+
+def _recoveries(reproduction: Reproduction, dataset: str) -> int:
+    """Rows times conditions of one frame."""
+    from pathlib import Path
+
+    conditions = (*REGIMES, *(f"drop-{n}" for n in DROP_SEQUENCE if reproduction.drop))
+    generators: dict[GeneratorJob, Path] = {job: Path() for job in reproduction.job_list}
+    rows = [*aligner_rows(dataset, disparity=reproduction.disparity), *basis_rows(generators)]
+    return sum(row.applies(c) for row in (*rows, *reproduction.extra_rows) for c in conditions)
+
+
+def step_seconds(
+    config: BasisTraining, channels: int, shape: tuple[int, int], device: str, steps: int
+) -> float:
+    """Seconds of a training step on random frames of one image shape, data at hand."""
+    on = pick_device(device)
+    batch = random_batch(config, channels, shape, device=on)
+    generator = Generator(
+        GeneratorConfig(
+            k=config.k, feature_channels=channels, width=config.width,
+            zero_features=config.zero_features, ridge=config.ridge,
+        )
+    ).to(on).train()  # fmt: skip
+    optimiser = torch.optim.AdamW(generator.parameters())
+    began = 0.0
+    for step in range(steps + 1):
+        if step == 1:  # the first is slower
+            _synchronise(on)
+            began = time.perf_counter()
+        learn(generator, optimiser, batch, config, step, rate=1.0, share=1.0)
+    _synchronise(on)
+    return (time.perf_counter() - began) / steps
+
+
+def random_batch(
+    config: BasisTraining, channels: int, shape: tuple[int, int], *, device: torch.device
+) -> Batch:
+    """A batch of the sizes that the configuration asks for, of random numbers."""
+    rng = torch.Generator().manual_seed(0)
+    size, b = grid_shape(*shape), config.batch
+    n, p = config.anchors[1], config.pixels or 8192
+
+    def numbers(*sizes: int) -> torch.Tensor:
+        return torch.rand(sizes, generator=rng).to(device)
+
+    return Batch(
+        features=numbers(b, channels, *size) if channels and not config.zero_features else None,
+        log_depth=numbers(b, 1, *size),
+        anchor_positions=numbers(b, n, 2) * 2 - 1,
+        y=numbers(b, n),
+        anchor_weights=torch.ones(b, n, device=device),
+        pixel_positions=numbers(b, p, 2) * 2 - 1,
+        mde_log_depth=numbers(b, p),
+        true_log_depth=numbers(b, p),
+        offset_noise=torch.zeros(b, device=device),
+    )
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def plan_text(lines: list[Line]) -> str:
+    """The plan as a table for a terminal, with the sums below."""
+    rows = [(line.stage, line.what, _time(line.seconds), _size(line.gigabytes)) for line in lines]
+    known = [line.seconds for line in lines if line.seconds is not None]
+    total = _time(sum(known)) + ("" if len(known) == len(lines) else " and more")
+    disk = _size(sum(line.gigabytes or 0.0 for line in lines))
+    rows = [("stage", "work", "time", "disk"), *rows, ("all", "", total, disk)]
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "not known: no weights"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _size(gigabytes: float | None) -> str:
+    if gigabytes is None:
+        return ""
+    return f"{gigabytes:.1f} GB" if gigabytes >= 0.1 else f"{1000 * gigabytes:.0f} MB"

@@ -1,0 +1,384 @@
+"""The stages of a reproduction: splits, prepared frames, generators, evaluation, report.
+
+Every stage writes files that a rerun finds: frames, checkpoints and results that are there are
+not made again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from scalefield.anchor_sampling import REGIMES
+from scalefield.basis.generator import Generator
+from scalefield.benchmark.method_spec import MethodSpec
+from scalefield.datasets import DATASETS, Dataset
+from scalefield.datasets.splits import SPLITS, write_list
+from scalefield.errors import InputError, require_package
+from scalefield.io import read_json, write_json
+from scalefield.mde import ALIASES
+from scalefield.reproduction.matrix import (
+    UNIVERSAL,
+    GeneratorJob,
+    aligner_rows,
+    basis_rows,
+    find_generators,
+    paper_jobs,
+    universal_rows,
+)
+from scalefield.runtime.workers import worker_pool
+from scalefield.training.basis import BasisTraining, paper_preset, train_basis
+from scalefield.training.data import CrossFit
+from scalefield.training.loop import RunFolder, pick_device
+from scalefield.training.mde import open_mde, trained_on
+from scalefield.training.prepared import (
+    Preparation,
+    PreparedFrames,
+    left_out,
+    prepare_split,
+    split_names,
+)
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """An MDE of the reproduction: what tables call it, and where it comes from."""
+
+    label: str
+    source: str
+    """What `load_mde` takes, or module:object."""
+    cross_fit: tuple[Path, ...] = ()
+    """Folders of models of the same kind, each trained without some places."""
+
+    @classmethod
+    def parse(cls, text: str, cross_fit: tuple[Path, ...] = ()) -> Estimator:
+        """Read NAME or LABEL=SOURCE."""
+        label, found, source = text.partition("=")
+        if found and not (label and source):
+            raise InputError(f"--mde wants NAME or LABEL=SOURCE, found {text!r}")
+        label = ALIASES.get(label, label)
+        return cls(re.sub(r"[^\w.-]+", "-", label), source or label, cross_fit)
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """All that determines a reproduction."""
+
+    out: Path
+    datasets: dict[str, Dataset]
+    estimators: tuple[Estimator, ...]
+    seeds: tuple[int, ...] = (0,)
+    """Of the training; the anchors of the evaluation have the seed 0."""
+    ks: tuple[int, ...] = (8, 30, 50)
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of `BasisTraining` that differ from the paper's preset."""
+    epochs: tuple[int, int] = (25, 5)
+    """Of training, and of fine-tuning."""
+    preparation: Preparation = field(default_factory=Preparation)
+    generators: str | None = None
+    """A folder of ready generators, `UNIVERSAL`, or None: they are trained."""
+    split: str = "test"
+    """Frames that are evaluated."""
+    extra_rows: tuple[MethodSpec, ...] = ()
+    """Rows beside the paper's."""
+    disparity: bool = True
+    """Also evaluate the aligners in disparity."""
+    drop: bool = True
+    """Run the drop-anchor sequence."""
+    limit: int | None = None
+    """Frames of each split of each dataset."""
+    device: str = "auto"
+    workers: int = 1
+    """Processes that read and evaluate."""
+    jobs: int = 1
+    """Generators that are trained at the same time on the device."""
+    mde_batch: int = 8
+    """Images that an MDE predicts at once."""
+    in_sample: bool = False
+    """Allow frames that an MDE was trained on."""
+    cache: Path | None = None
+    """Keep the MDE's outputs of evaluated frames."""
+    overwrite: bool = False
+    """Discard results of other rows, such as those of fewer seeds."""
+    tables: bool = True
+    """Write the report, for which matplotlib is needed; else stop after the evaluation."""
+    gallery: bool = True
+    """Keep pictures of the worst, median and best images for the report."""
+    title: str = "Learning Image-Adaptive Scale Fields: the paper's tables"
+
+    @property
+    def trains(self) -> bool:
+        """Whether generators are trained here."""
+        return self.generators is None
+
+    @cached_property
+    def job_list(self) -> list[GeneratorJob]:
+        """The generators of one MDE."""
+        return paper_jobs(self.seeds, self.ks)
+
+    def check(self) -> None:
+        """Whatever can be refused before work starts: empty splits, packages, weights, names."""
+        if self.tables:
+            require_package("matplotlib", "plot", "drawing the report's figures")
+        wanted = (*(("train", "val") if self.trains else ()), self.split)
+        for name, dataset in self.datasets.items():
+            for split in wanted:
+                split_names(dataset, split, self.limit, name)
+        labels = [estimator.label for estimator in self.estimators]
+        if len(set(labels)) < len(labels):
+            raise InputError(f"two estimators have one label: {', '.join(labels)}")
+        for estimator in self.estimators:
+            open_mde(estimator.source, "cpu")
+            if self.generators not in (None, UNIVERSAL):
+                find_generators(Path(str(self.generators)), estimator.label, self.job_list)
+
+    # ---- the stages ----
+
+    def run(self) -> Path:
+        """All stages, one after another; the value is the report's page, or the results' folder."""
+        self.check()
+        self.claim()
+        self.write_splits()
+        if self.trains:
+            for estimator in self.estimators:
+                train, val = self.prepare(estimator)
+                self.train(estimator, train, val)
+        folders = [
+            self.evaluate(estimator, name)
+            for estimator in self.estimators
+            for name in self.datasets
+        ]
+        return self.report(folders) if self.tables else self.out / "results"
+
+    def claim(self) -> None:
+        """Record the frames that generators are trained on; a folder that has others is refused."""
+        wanted = {"datasets": sorted(self.datasets), "limit": self.limit}
+        record = self.out / "reproduction.json"
+        if not self.trains:
+            return
+        if not record.exists():
+            write_json(record, wanted)
+            return
+        found = read_json(record)
+        differing = [k for k in wanted if not isinstance(found, dict) or found.get(k) != wanted[k]]
+        if differing:
+            raise InputError(
+                f"{self.out} holds a reproduction with another {' and '.join(differing)}; choose "
+                "another --out, or delete it"
+            )
+
+    def write_splits(self) -> None:
+        """The lists of frames, as text that a reader can diff."""
+        for name, dataset in self.datasets.items():
+            for split in SPLITS:
+                write_list(self.out / "splits" / name / f"{split}.txt", dataset.names(split))
+
+    def prepare(self, estimator: Estimator) -> tuple[PreparedFrames, PreparedFrames]:
+        """The training and validation frames of all datasets, as one MDE predicts them."""
+        device = str(pick_device(self.device))
+        mde, seen = open_mde(estimator.source, device)
+        folds = [(open_mde(str(f), device)[0], trained_on(f)) for f in estimator.cross_fit]
+        models = CrossFit(tuple(folds or [(mde, frozenset() if self.in_sample else seen)]))
+
+        def frames(split: str, source: Any) -> PreparedFrames:
+            parts = [
+                prepare_split(
+                    dataset,
+                    split,
+                    source,
+                    self.prepared_folder(estimator, name, split),
+                    self.preparation,
+                    name=name,
+                    workers=self.workers,
+                    batch=self.mde_batch,
+                    limit=self.limit,
+                )
+                for name, dataset in self.datasets.items()
+            ]
+            return sum(parts[1:], start=parts[0])
+
+        made = frames("train", models), frames("val", mde)
+        skipped = {
+            f"{name}-{split}": found
+            for name in self.datasets
+            for split in ("train", "val")
+            if (found := left_out(self.prepared_folder(estimator, name, split)))
+        }
+        write_json(self.out / "prepared" / estimator.label / "left_out.json", skipped)
+        return made
+
+    def prepared_folder(self, estimator: Estimator, name: str, split: str) -> Path:
+        """Where the frames of a split are."""
+        return self.out / "prepared" / estimator.label / f"{name}-{split}"
+
+    def train(self, estimator: Estimator, train: PreparedFrames, val: PreparedFrames) -> None:
+        """Every generator of an MDE that is not there yet, several at a time."""
+        pending = [job for job in self.job_list if not self.finished(estimator, job)]
+        if not pending:
+            return
+
+        def task(job: GeneratorJob) -> TrainingTask:
+            start = job.start
+            return TrainingTask(
+                config=self.config(job),
+                out=self.run_folder(estimator, job),
+                start=None if start is None else self.run_folder(estimator, start) / "model",
+                train=train,
+                val=val,
+                device=self.device,
+                workers=max(1, self.workers // self.jobs) if self.workers > 1 else 0,
+                source=f"the MDE {estimator.label}",
+                show_progress=self.jobs == 1,  # bars of several would overwrite each other
+            )
+
+        if self.jobs == 1:
+            for job in pending:
+                task(job).run()
+            return
+        with worker_pool(min(self.jobs, len(pending)), _nothing) as pool:
+            running: dict[Future[None], GeneratorJob] = {}
+            while pending or running:
+                for job in [job for job in pending if self._ready(estimator, job)]:
+                    pending.remove(job)
+                    running[pool.submit(TrainingTask.run, task(job))] = job
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    job = running.pop(future)
+                    future.result()
+                    print(f"{estimator.label}: {job.name} is trained", flush=True)
+
+    def _ready(self, estimator: Estimator, job: GeneratorJob) -> bool:
+        return job.start is None or self.finished(estimator, job.start)
+
+    def config(self, job: GeneratorJob) -> BasisTraining:
+        """The paper's recipe for a generator, with the changes asked for."""
+        tuned = job.start is not None
+        preset = paper_preset(
+            job.k,
+            job.regime,
+            fine_tune=tuned,
+            zero_features=job.zero_features,
+            seed=job.seed,
+            epochs=self.epochs[1 if tuned else 0],
+        )
+        return dataclasses.replace(preset, **self.changes)
+
+    def run_folder(self, estimator: Estimator, job: GeneratorJob) -> Path:
+        """Where a generator is trained."""
+        return self.out / "generators" / estimator.label / job.name
+
+    def finished(self, estimator: Estimator, job: GeneratorJob) -> bool:
+        """Whether a generator is trained to its end; one with another recipe is refused."""
+        folder = self.run_folder(estimator, job)
+        if not (folder / FINISHED).is_file():
+            return False
+        RunFolder(folder, self.config(job))
+        return True
+
+    def evaluate(self, estimator: Estimator, name: str) -> Path:
+        """Every row on one dataset with one MDE; the value is the folder of the results."""
+        from scalefield.benchmark.gallery import write_gallery
+        from scalefield.benchmark.run import Evaluation, Evaluator, run
+        from scalefield.benchmark.score import score_files
+        from scalefield.datasets.source import FrameSource
+
+        folder = self.out / "results" / f"{name}-{estimator.label}"
+        evaluation = Evaluation(
+            name=name,
+            dataset=name if name in DATASETS else "folder",
+            split=self.split,
+            mde=estimator.label,
+            methods=tuple(self.rows(estimator, name)),
+            regimes=tuple(REGIMES),
+            drop=self.drop,
+            seed=0,
+            ranges_m=getattr(self.datasets[name], "ranges_m", {}),
+            cached=self.cache is not None,
+        )
+        device = str(pick_device(self.device))
+        source = FrameSource(self.datasets[name], estimator.source, device, self.cache)
+        evaluator = Evaluator(source, evaluation, folder)
+        names = run(
+            evaluator,
+            workers=self.workers,
+            limit=self.limit,
+            overwrite=self.overwrite,
+            progress=True,
+        )
+        score_files(folder, names)
+        if self.gallery:
+            write_gallery(evaluator)
+        return folder
+
+    def rows(self, estimator: Estimator, dataset: str) -> Iterator[MethodSpec]:
+        """The rows of the tables: aligners, generators, and what was asked for beside them."""
+        yield from aligner_rows(dataset, disparity=self.disparity)
+        if self.generators == UNIVERSAL:
+            yield from universal_rows()
+        else:
+            home = self.out / "generators" if self.generators is None else Path(self.generators)
+            yield from basis_rows(find_generators(home, estimator.label, self.job_list))
+        yield from self.extra_rows
+
+    def report(self, folders: list[Path]) -> Path:
+        """Tables and figures of all results, with the paper's figures beside them."""
+        from scalefield.benchmark.report import load_run, write_report
+
+        runs = [load_run(folder) for folder in folders]
+        return write_report(runs, self.out / "report", self.title)
+
+
+FINISHED = "finished.json"
+"""Written into a run's folder when its training has ended."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingTask:
+    """One generator to be trained, here or in a process of its own."""
+
+    config: BasisTraining
+    out: Path
+    start: Path | None
+    """The generator to fine-tune."""
+    train: PreparedFrames
+    val: PreparedFrames
+    device: str
+    workers: int
+    source: str
+    show_progress: bool = True
+
+    def run(self) -> None:
+        """Train to the end, and say so in the run's folder."""
+        train_basis(
+            self.config,
+            self.train,
+            self.val,
+            self.out,
+            device=self.device,
+            start_from=None if self.start is None else Generator.load(self.start),
+            workers=self.workers,
+            source=self.source,
+            show_progress=self.show_progress,
+        )
+        write_json(self.out / FINISHED, {"epochs": self.config.epochs})
+
+
+def _nothing() -> None:
+    """A worker process needs no preparation."""
+
+
+def summary(reproduction: Reproduction) -> str:
+    """How many frames were left out, by dataset and split, in a sentence; empty for none."""
+    said = []
+    for estimator in reproduction.estimators:
+        file = reproduction.out / "prepared" / estimator.label / "left_out.json"
+        if file.is_file():
+            counts = {place: len(found) for place, found in read_json(file).items()}
+            said += [f"{n} of {place} with {estimator.label}" for place, n in counts.items()]
+    return f"frames left out: {', '.join(said)}" if said else ""

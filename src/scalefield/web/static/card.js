@@ -1,0 +1,122 @@
+// The card of a point: what is read there, and the question for its measured distance.
+
+import { $, element, fillReading, setText } from "./dom.js";
+import { LengthError, exactNumber, parseLength } from "./lengths.js";
+import { metresAt } from "./readings.js";
+
+const CHIPS = ["m", "cm", "ft", "in"];
+
+export class Card {
+  /** @param {any} page */
+  constructor(page) {
+    this.page = page;
+    /** @type {{u: number, v: number, id: number | null} | null} */
+    this.pin = null;
+    this.given = "";
+    $("card-form").addEventListener("submit", (/** @type {Event} */ e) => {
+      e.preventDefault();
+      this.answer();
+    });
+    $("card").addEventListener("keydown", (/** @type {KeyboardEvent} */ e) => {
+      if (e.key === "Escape") this.close(true);
+      if (!e.ctrlKey && !e.metaKey) e.stopPropagation();
+    });
+    $("card-set").addEventListener("click", () => this.showForm(true));
+    $("card-close").addEventListener("click", () => this.close(true));
+    $("card-delete").addEventListener("click", () => {
+      const { pin } = this;
+      this.close(true);
+      if (pin && pin.id !== null) page.removeAnchor(pin.id);
+    });
+    $("card-units").append(...CHIPS.map((unit) => {
+      const chip = element("button", "chip", unit);
+      chip.type = "button";
+      chip.addEventListener("click", () => this.insert(` ${unit} `));
+      return chip;
+    }));
+  }
+
+  /** @param {import("./geometry.js").Pixel} pixel @param {number | null} id of the anchor there
+   *  @param {string} pointer mouse, touch, pen or keyboard */
+  open(pixel, id, pointer) {
+    const { page } = this, { unit } = page;
+    const anchor = id === null ? null : page.work.anchors.find((/** @type {any} */ a) => a.id === id);
+    const truth = page.loaded.logTruth ? metresAt(page.session, page.loaded.logTruth, pixel) : null;
+    this.pin = { u: pixel.u, v: pixel.v, id };
+    this.given = anchor ? exactNumber(anchor.depth_m, unit) : "";
+    $("card-value").value = anchor ? this.given : truth ? String(Number((truth).toPrecision(3))) : "";
+    if (!anchor && truth && unit !== "m") $("card-value").value = exactNumber(Number(truth.toPrecision(3)), unit);
+    setText($("card-unit"), unit);
+    $("card-delete").hidden = !anchor;
+    $("card").setAttribute("aria-label", anchor ? `Anchor ${page.work.anchors.indexOf(anchor) + 1}` : "This point");
+    this.hint(truth && !anchor ? "Measured for you in this sample." : "Straight ahead of the camera, not along the slant.");
+    const reading = page.reading(pixel);
+    $("card-reading").hidden = !reading;
+    if (reading) fillReading($("card-reading"), reading);
+    $("readout").hidden = true;
+    $("card").hidden = false;
+    // A tap reads; setting is a step of its own. With a mouse or keys one types at once.
+    this.showForm(pointer !== "touch" || !reading || Boolean(anchor), pointer !== "touch");
+    page.stage.placeCard();
+    page.stage.redraw();
+  }
+
+  /** @param {boolean} shown @param {boolean} [focus] */
+  showForm(shown, focus = true) {
+    $("card-form").hidden = !shown;
+    $("card-set").hidden = shown;
+    if (shown && focus) {
+      $("card-value").focus({ preventScroll: true });
+      $("card-value").select();
+    }
+    this.page.stage.placeCard();
+  }
+
+  /** Put a unit where the caret is: a phone's number keys have no letters. @param {string} words */
+  insert(words) {
+    const input = $("card-value"), end = input.selectionStart === 0 && input.selectionEnd === input.value.length ? input.value.length : input.selectionEnd ?? input.value.length;
+    input.setRangeText(words, end, end, "end");
+    input.focus({ preventScroll: true });
+  }
+
+  /** @param {string} words @param {boolean} [bad] @param {import("./lengths.js").Reading[]} [readings] */
+  hint(words, bad = false, readings = []) {
+    setText($("card-hint"), words);
+    $("card-hint").classList.toggle("error", bad);
+    $("card-value").setAttribute("aria-invalid", String(bad));
+    $("card-readings").replaceChildren(...readings.map(({ text, metres }) => {
+      const chip = element("button", "chip", text);
+      chip.type = "button";
+      chip.addEventListener("click", () => this.set(metres));
+      return chip;
+    }));
+  }
+
+  answer() {
+    const text = $("card-value").value;
+    if (this.given && text === this.given) return this.close(true); // untouched: every digit stays
+    try {
+      this.set(parseLength(text, this.page.unit));
+    } catch (e) {
+      if (!(e instanceof LengthError)) throw e;
+      this.hint(`${e.message[0].toUpperCase()}${e.message.slice(1)}.`, true, e.readings);
+      this.page.stage.placeCard();
+    }
+  }
+
+  /** @param {number} metres */
+  set(metres) {
+    const { pin } = this;
+    this.close(true);
+    if (pin) this.page.setDistance(pin, metres, pin.id);
+  }
+
+  /** @param {boolean} refocus */
+  close(refocus) {
+    if (!this.pin) return;
+    this.pin = null;
+    $("card").hidden = true;
+    if (refocus) $("stage").focus({ preventScroll: true });
+    this.page.stage.redraw();
+  }
+}

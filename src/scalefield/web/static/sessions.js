@@ -1,0 +1,120 @@
+// A server session for every project: made when needed, made again when the server has lost it.
+
+import { ServerError, isAbort } from "./server.js";
+
+/** @typedef {import("./server.js").Session} Session */
+/** @typedef {import("./state.js").Project} Project */
+
+const PATIENCE_MS = 1500;
+
+export class Sessions {
+  /** @param {import("./server.js").Server} server
+   *  @param {(key: string) => Promise<Blob | undefined>} readBlob photos and depth files by their key
+   *  @param {(offline: boolean) => void} onOffline */
+  constructor(server, readBlob, onOffline) {
+    this.server = server;
+    this.readBlob = readBlob;
+    this.onOffline = onOffline;
+    /** @type {Map<string, string>} */
+    this.ids = new Map();
+  }
+
+  /** A session id that an earlier life of this tab used. @param {string} project */
+  recalled(project) {
+    try {
+      return this.ids.get(project) ?? sessionStorage.getItem(`scalefield.session.${project}`);
+    } catch {
+      return this.ids.get(project) ?? null;
+    }
+  }
+
+  /** @param {string} project @param {string} id */
+  remember(project, id) {
+    this.ids.set(project, id);
+    try {
+      sessionStorage.setItem(`scalefield.session.${project}`, id);
+    } catch {
+      /* a private window may refuse */
+    }
+  }
+
+  /** @param {string} project */
+  forget(project) {
+    const id = this.recalled(project);
+    this.ids.delete(project);
+    try {
+      sessionStorage.removeItem(`scalefield.session.${project}`);
+    } catch {
+      /* a private window may refuse */
+    }
+    if (id) this.server.drop(id);
+  }
+
+  /** The ready session of a project; the photo is sent where the server has none.
+   *  @param {Project} project @param {(session: {step: string, progress: number}) => void} onProgress
+   *  @param {AbortSignal} [signal] @returns {Promise<Session>} */
+  async ready(project, onProgress, signal) {
+    return this.patiently(async () => {
+      const known = this.recalled(project.id);
+      if (known) {
+        try {
+          return await this.server.untilReady(await this.server.session(known, signal), onProgress, signal);
+        } catch (e) {
+          if (!(e instanceof ServerError) || !["session_gone", "failed"].includes(e.code)) throw e;
+        }
+      }
+      return this.create(project, onProgress, signal);
+    }, signal);
+  }
+
+  /** @param {Project} project @param {(session: {step: string, progress: number}) => void} onProgress @param {AbortSignal} [signal] */
+  async create(project, onProgress, signal) {
+    onProgress({ step: "sending the photo", progress: 0.02 });
+    let session;
+    if (project.sample) session = await this.server.createSample(project.sample, signal);
+    else {
+      const photo = await this.readBlob(project.photo);
+      if (!photo) throw new ServerError("lost", "The photo of this project is no longer in this browser.");
+      session = await this.server.createSession(photo, project.name, signal);
+    }
+    const { anchors } = session;
+    session = await this.server.untilReady(session, onProgress, signal);
+    if (project.depth) {
+      const file = await this.readBlob(project.depth.key);
+      if (!file) throw new ServerError("lost", "The depth file of this project is no longer in this browser.");
+      session = await this.server.untilReady(await this.server.bringDepth(session.id, file, project.depth, signal), onProgress, signal);
+    }
+    this.remember(project.id, session.id);
+    return anchors ? { ...session, anchors } : session;
+  }
+
+  /** Do something with a session; a lost one is made again, a silent server is waited for.
+   *  @template T @param {Project} project @param {(id: string) => Promise<T>} work @param {AbortSignal} [signal] @returns {Promise<T>} */
+  async use(project, work, signal) {
+    return this.patiently(async () => {
+      try {
+        const id = this.recalled(project.id) ?? (await this.create(project, () => {}, signal)).id;
+        return await work(id);
+      } catch (e) {
+        if (!(e instanceof ServerError) || e.code !== "session_gone") throw e;
+        return work((await this.create(project, () => {}, signal)).id);
+      }
+    }, signal);
+  }
+
+  /** Try again while the server does not answer. @template T @param {() => Promise<T>} work @param {AbortSignal} [signal] @returns {Promise<T>} */
+  async patiently(work, signal) {
+    for (;;) {
+      try {
+        const result = await work();
+        this.onOffline(false);
+        return result;
+      } catch (e) {
+        if (isAbort(e) || !(e instanceof ServerError) || e.code !== "offline") throw e;
+        this.onOffline(true);
+        await new Promise((go) => setTimeout(go, PATIENCE_MS));
+        signal?.throwIfAborted();
+      }
+    }
+  }
+}

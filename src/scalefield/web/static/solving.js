@@ -1,0 +1,126 @@
+// What is asked of the server after an edit: the map, the one to compare with, where to measure next.
+
+import { $ } from "./dom.js";
+import { composeLogDepth, upsample } from "./maps.js";
+import { showNext } from "./panel.js";
+import { isAbort } from "./server.js";
+import { LastWins } from "./solver.js";
+import { countedFromOne } from "./state.js";
+
+export class Solving {
+  /** @param {import("./page.js").Page} page */
+  constructor(page) {
+    this.page = page;
+    this.solver = new LastWins((wish, signal) => this.solve(wish, signal), (wish) => page.views.showBusy(wish));
+    this.comparer = new LastWins((wish, signal) => this.solveOther(wish, signal));
+    this.hinter = new LastWins((wish, signal) => this.suggest(wish, signal));
+    /** @type {any[]} */
+    this.suggestions = [];
+  }
+
+  /** @param {string} method */
+  wish(method) {
+    const { anchors } = this.page.work, sigma = anchors.every((a) => a.sigma_m);
+    return {
+      method, quick: this.page.methods[method].quick, loaded: this.page.loaded, items: anchors,
+      anchors: anchors.map(({ u, v, depth_m, sigma_m }) => (sigma ? { u, v, depth_m, sigma_m } : { u, v, depth_m })),
+    };
+  }
+
+  /** @param {any} wish @param {AbortSignal} signal */
+  async solve(wish, signal) {
+    const { loaded } = wish;
+    try {
+      for (const size of this.sizes(wish)) {
+        const result = await this.recover(wish, size, signal);
+        if (signal.aborted || this.page.loaded !== loaded || !this.page.work.anchors.length) return;
+        loaded.result = result;
+        loaded.abouts = null;
+        this.page.views.showAll();
+        document.body.dataset.solved = `${result.method} ${wish.anchors.length} ${result.preview ? "display" : "full"}`;
+      }
+    } catch (e) {
+      if (!isAbort(e) && !signal.aborted) this.page.complain(countedFromOne(/** @type {Error} */ (e).message));
+    }
+  }
+
+  /** A slow method shows its result at display size first. @param {any} wish @returns {("display" | "full")[]} */
+  sizes({ quick, loaded }) {
+    const { width, display_width } = loaded.session;
+    return quick || width === display_width ? ["full"] : ["display", "full"];
+  }
+
+  /** @param {any} wish @param {AbortSignal} signal */
+  async solveOther(wish, signal) {
+    const { loaded } = wish;
+    try {
+      for (const size of this.sizes(wish)) {
+        const other = await this.recover(wish, size, signal);
+        if (signal.aborted || this.page.loaded !== loaded || loaded.project.settings.compare !== wish.method) return;
+        loaded.other = other;
+        this.page.views.showAll();
+      }
+    } catch (e) {
+      if (isAbort(e) || signal.aborted) return;
+      this.page.change({ compare: "" });
+      loaded.other = null;
+      this.page.complain(countedFromOne(/** @type {Error} */ (e).message));
+      this.page.views.showAll();
+    }
+  }
+
+  /** @param {any} wish @param {"display" | "full"} size @param {AbortSignal} signal @returns {Promise<import("./readings.js").Result>} */
+  async recover({ method, items, anchors, loaded }, size, signal) {
+    const { header, maps } = await this.page.sessions.use(loaded.project, (id) => this.page.server.recover(id, { anchors, method, size }, signal), signal);
+    const { session, logMde } = loaded, logScale = upsample(maps.log_scale, session);
+    return {
+      header, method, logScale, preview: header.size === "display",
+      index: new Map(items.map((/** @type {any} */ a, /** @type {number} */ i) => [a.id, i])),
+      suspects: new Set(header.suspects),
+      stdLog: maps.std_log ? upsample(maps.std_log, session) : null,
+      logDepth: composeLogDepth(logMde, logScale, header.limits_m),
+    };
+  }
+
+  /** Ask where to measure next, if that is to be shown. */
+  wantNext() {
+    if ($("next").checked) this.hinter.request(this.wish(this.page.info.method));
+    else this.suggestions = [];
+  }
+
+  /** @param {any} wish @param {AbortSignal} signal */
+  async suggest({ loaded, anchors }, signal) {
+    try {
+      const found = await this.page.sessions.use(loaded.project, (id) => this.page.server.suggest(id, { anchors }, signal), signal);
+      if (this.page.loaded !== loaded || !$("next").checked) return;
+      this.suggestions = found;
+      this.page.stage.redraw();
+      showNext(this.page);
+    } catch (e) {
+      if (!isAbort(e) && !signal.aborted) this.page.complain(/** @type {Error} */ (e).message);
+    }
+  }
+
+  async loadBasis(/** @type {string} */ method) {
+    const { loaded } = this.page;
+    if (loaded.basisWanted === method) return;
+    loaded.basisWanted = method;
+    try {
+      const { header, maps } = await this.page.sessions.use(loaded.project, (id) => this.page.server.packed(id, `basis?method=${method}`));
+      if (this.page.loaded !== loaded) return;
+      loaded.basis = { method, revision: header.revision, ...maps.basis_maps };
+      this.page.views.showView();
+    } catch (e) {
+      this.page.complain(/** @type {Error} */ (e).message);
+    } finally {
+      loaded.basisWanted = "";
+    }
+  }
+
+  cancelSolve() {
+    this.solver.cancel();
+    const { loaded } = this.page;
+    if (loaded?.result && loaded.result.method !== loaded.project.settings.method) this.page.change({ method: loaded.result.method });
+    this.page.views.showAll();
+  }
+}

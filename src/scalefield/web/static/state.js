@@ -1,0 +1,129 @@
+// What a person has made: projects, their anchors and measurements, and the steps back.
+
+/** @typedef {{id: number, u: number, v: number, depth_m: number, sigma_m: number | null}} Anchor */
+/** @typedef {"distance" | "path" | "area" | "height"} MeasureKind */
+/** @typedef {{u: number, v: number}} Pixel */
+/** @typedef {{id: number, kind: MeasureKind, points: Pixel[]}} Measurement */
+/** The part of a project that undo reaches; never changed in place.
+ *  @typedef {{anchors: Anchor[], measurements: Measurement[]}} Work */
+/** @typedef {{deg: number, source: "EXIF" | "sample" | "given" | "assumed"}} FieldOfView */
+/** @typedef {{method: string, compare: string, view: string, blend: number, fov: FieldOfView | null}} Settings */
+/** @typedef {{key: string, name: string, kind: string, resize: boolean, array: string}} DepthFile */
+/** @typedef {{id: string, name: string, photo: string, sample: string, width: number, height: number,
+ *    depth: DepthFile | null, settings: Settings, work: Work, updated: number, thumbnail: Blob | null}} Project */
+/** @typedef {{project: string, work: Work}} Step */
+
+export const MOST_STEPS = 100;
+
+/** @returns {Work} */
+export const emptyWork = () => ({ anchors: [], measurements: [] });
+
+/** An id that no other tab makes. */
+export function newId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(12));
+  return [...bytes].map((b) => b.toString(16).padStart(2, "0")).join("");
+}
+
+/** A number above those of all items.
+ *  @param {{id: number}[]} items */
+export const nextId = (items) => items.reduce((most, item) => Math.max(most, item.id), 0) + 1;
+
+/** @param {Work} work @param {{u: number, v: number, depth_m: number, sigma_m?: number | null}} anchor @returns {Work} */
+export function addAnchor(work, { u, v, depth_m, sigma_m = null }) {
+  return { ...work, anchors: [...work.anchors, { id: nextId(work.anchors), u, v, depth_m, sigma_m }] };
+}
+
+/** @param {Work} work @param {number} id @param {Partial<Anchor>} values @returns {Work} */
+export function changeAnchor(work, id, values) {
+  return { ...work, anchors: work.anchors.map((a) => (a.id === id ? { ...a, ...values } : a)) };
+}
+
+/** @param {Work} work @param {number} id @returns {Work} */
+export const removeAnchor = (work, id) => ({ ...work, anchors: work.anchors.filter((a) => a.id !== id) });
+
+/** @param {Work} work @param {{u: number, v: number, depth_m: number, sigma_m?: number | null}[]} rows @returns {Work} */
+export function replaceAnchors(work, rows) {
+  const first = nextId(work.anchors);
+  return { ...work, anchors: rows.map(({ u, v, depth_m, sigma_m = null }, i) => ({ id: first + i, u, v, depth_m, sigma_m })) };
+}
+
+/** @param {Work} work @param {MeasureKind} kind @param {Pixel[]} points @returns {Work} */
+export function addMeasurement(work, kind, points) {
+  return { ...work, measurements: [...work.measurements, { id: nextId(work.measurements), kind, points }] };
+}
+
+/** @param {Work} work @param {number} id @returns {Work} */
+export const removeMeasurement = (work, id) => ({ ...work, measurements: work.measurements.filter((m) => m.id !== id) });
+
+/** Steps back and forth over all projects of a tab, so that undo also returns to an earlier photo. */
+export class History {
+  /** @param {{past?: Step[], present?: Step | null, future?: Step[]}} [saved] */
+  constructor({ past = [], present = null, future = [] } = {}) {
+    this.past = past;
+    this.present = present;
+    this.future = future;
+  }
+
+  /** Make this the present, one step after what was. @param {string} project @param {Work} work */
+  commit(project, work) {
+    if (this.present) this.past = [...this.past.slice(1 - MOST_STEPS), this.present];
+    this.present = { project, work };
+    this.future = [];
+  }
+
+  /** Change the present without a step, as while something is dragged. @param {Work} work */
+  amend(work) {
+    if (this.present) this.present = { ...this.present, work };
+  }
+
+  undo() {
+    const step = this.past.at(-1);
+    if (!step || !this.present) return null;
+    this.future = [...this.future, this.present];
+    this.past = this.past.slice(0, -1);
+    return (this.present = step);
+  }
+
+  redo() {
+    const step = this.future.at(-1);
+    if (!step || !this.present) return null;
+    this.past = [...this.past, this.present];
+    this.future = this.future.slice(0, -1);
+    return (this.present = step);
+  }
+
+  /** The same with other project ids: the history of a copied tab. @param {Map<string, string>} ids */
+  renamed(ids) {
+    /** @param {Step} step */
+    const rename = (step) => ({ ...step, project: ids.get(step.project) ?? step.project });
+    return new History({ past: this.past.map(rename), present: this.present && rename(this.present), future: this.future.map(rename) });
+  }
+
+  /** Forget the steps of a project that is deleted. @param {string} project */
+  forget(project) {
+    this.past = this.past.filter((s) => s.project !== project);
+    this.future = this.future.filter((s) => s.project !== project);
+    if (this.present?.project === project) this.present = null;
+  }
+
+  /** Projects that some step still needs. */
+  projects() {
+    return new Set([...this.past, ...(this.present ? [this.present] : []), ...this.future].map((s) => s.project));
+  }
+}
+
+/** The server counts anchors from 0, the page from 1. @param {string} sentence */
+export const countedFromOne = (sentence) => sentence.replace(/#(\d+)/g, (_, n) => `#${Number(n) + 1}`);
+
+/** Anchors that share a pixel with another. @param {Anchor[]} anchors @returns {Set<number>} */
+export function doubledAnchors(anchors) {
+  /** @type {Map<string, number>} */
+  const seen = new Map();
+  const doubled = new Set();
+  for (const { id, u, v } of anchors) {
+    const key = `${Math.round(u)} ${Math.round(v)}`, other = seen.get(key);
+    if (other !== undefined) doubled.add(other).add(id);
+    else seen.set(key, id);
+  }
+  return doubled;
+}

@@ -1,0 +1,153 @@
+// What a click does: points, measurements and profiles; and which view is shown.
+
+import { $, choose, setText } from "./dom.js";
+import { showCamera } from "./panel.js";
+import { measured } from "./readings.js";
+import { addMeasurement } from "./state.js";
+import { FLAT } from "./views.js";
+
+/** @typedef {import("./geometry.js").Pixel} Pixel */
+
+export class Tools {
+  /** @param {import("./page.js").Page} page */
+  constructor(page) {
+    this.page = page;
+    this.tool = "point";
+    this.measureKind = /** @type {import("./state.js").MeasureKind} */ ("distance");
+    /** @type {{kind: import("./state.js").MeasureKind, points: Pixel[]} | null} */
+    this.pending = null;
+    /** @type {number | null} */
+    this.profileRow = null;
+    this.share = 0.5;
+    this.inspected = "mde";
+  }
+
+  /** @param {Pixel} pixel */
+  measureAt(pixel) {
+    if (!this.page.loaded.result) return this.page.complain("Set a distance first; without one there are no metres to measure.");
+    if (!this.page.fov) return this.askFov(() => this.measureAt(pixel));
+    const kind = this.measureKind;
+    const last = this.pending?.points.at(-1);
+    if (last && last.u === pixel.u && last.v === pixel.v) return; // the second click of a double click
+    this.pending = { kind, points: [...(this.pending?.points ?? []), pixel] };
+    if (kind === "distance" || kind === "height") {
+      if (this.pending.points.length === 2) return this.finish();
+    }
+    this.page.views.showOptions();
+    this.page.views.showCaption();
+    this.page.stage.redraw();
+    this.page.views.cloud?.redraw();
+  }
+
+  /** Keep the measurement that is under way. */
+  finish() {
+    const { pending } = this;
+    if (!pending) return;
+    const least = pending.kind === "area" ? 3 : 2;
+    if (pending.points.length < least) return;
+    this.pending = null;
+    this.page.commit(addMeasurement(this.page.work, pending.kind, pending.points));
+    const found = measured(pending, this.page.session, this.page.loaded.result, this.page.fov?.deg ?? null, this.page.unit);
+    this.page.say(`${pending.kind}: ${found.value}, ${found.range}`);
+    this.page.views.showOptions();
+    this.page.views.showCaption();
+    this.page.views.cloud?.redraw();
+  }
+
+  /** @param {() => void} [then] what to do once it is known */
+  askFov(then = () => {}) {
+    const dialog = $("fov-dialog");
+    $("fov-value").value = "";
+    setText($("fov-error"), "");
+    dialog.returnValue = "cancel";
+    dialog.showModal();
+    dialog.addEventListener("close", () => this.page.fov && then(), { once: true });
+  }
+
+  /** @param {string} text @param {"given" | "assumed"} source whether the field of view could be taken */
+  takeFov(text, source) {
+    const words = text.trim().replace("°", "").replace(",", ".");
+    const deg = Number(words);
+    if (words && !(deg >= 1 && deg <= 170)) return `A field of view is 1 to 170 degrees, found “${text.slice(0, 20)}”.`;
+    const same = this.page.fov && words === String(Number(this.page.fov.deg.toFixed(2)));
+    if (!same) this.page.change({ fov: words ? { deg, source } : null });
+    this.page.clearToast();
+    showCamera(this.page);
+    this.page.views.showAll();
+    return "";
+  }
+
+  /** @param {number} v */
+  profileAt(v) {
+    this.profileRow = v;
+    $("profile-row").value = v;
+    this.page.stage.redraw();
+    this.page.views.showProfile();
+  }
+
+  /** @param {string} tool */
+  setTool(tool) {
+    this.tool = tool;
+    choose("tools", "tool", tool);
+    this.pending = null;
+    this.profileRow = tool === "profile" ? this.page.session.height >> 1 : null;
+    $("profile-row").max = this.page.session.height - 1;
+    $("profile-row").value = this.profileRow ?? 0;
+    this.page.card.close(false);
+    if (tool === "profile" && !FLAT.includes(this.page.view)) return this.setView("depth");
+    if (tool === "measure" && this.page.view === "basis") return this.setView("depth");
+    this.page.views.showOptions();
+    this.page.views.showProfile();
+    this.page.views.showCaption();
+    this.page.stage.redraw();
+  }
+
+  /** @param {import("./state.js").MeasureKind} kind */
+  setMeasureKind(kind) {
+    this.measureKind = kind;
+    this.pending = null;
+    choose("measure-kinds", "kind", kind);
+    this.page.views.showOptions();
+    this.page.views.showCaption();
+    this.page.stage.redraw();
+  }
+
+  /** @param {string} view */
+  setView(view) {
+    if (view === "inspect") view = this.inspected;
+    if (["mde", "field", "basis"].includes(view)) this.inspected = view;
+    if (view !== this.page.view) this.page.change({ view });
+    const tab = FLAT.slice(0, 3).includes(view) || view === "cloud" ? view : "inspect";
+    for (const button of $("views").children) {
+      button.setAttribute("aria-selected", String(button.dataset.view === tab));
+      button.tabIndex = button.dataset.view === tab ? 0 : -1;
+    }
+    choose("inspect-options", "inspect", view);
+    $("stage-area").setAttribute("aria-labelledby", `tab-${tab}`);
+    this.page.card.close(false);
+    // A tool that does nothing in this view is not left chosen.
+    const dead = (this.tool === "profile" && !FLAT.includes(view)) || (this.tool === "measure" && view === "basis");
+    if (dead) this.setTool("point");
+    for (const button of $("tools").children) {
+      const { tool } = button.dataset;
+      button.disabled = (tool === "profile" && !FLAT.includes(view)) || (view === "basis" && tool !== "point");
+    }
+    this.page.views.showAll();
+  }
+
+  /** @param {number} share */
+  setShare(share) {
+    this.share = Math.min(1, Math.max(0, share));
+    $("divider").setAttribute("aria-valuenow", String(Math.round(100 * this.share)));
+    this.page.stage.place();
+    this.page.stage.redraw(true);
+  }
+
+  escape() {
+    this.pending = null;
+    this.page.views.showOptions();
+    this.page.views.showCaption();
+    this.page.stage.redraw();
+    this.page.views.cloud?.redraw();
+  }
+}

@@ -1,0 +1,292 @@
+// What is shown: the maps, the cloud, the colour bar, the profile and the captions.
+
+import { drawBasis } from "./basis.js";
+import { Cloud, gridStep, scaleBarLength } from "./cloud.js";
+import { $, element, setText } from "./dom.js";
+import { pointOf } from "./geometry.js";
+import { inUnit } from "./lengths.js";
+import { UNCERTAINTY_TABLE, depthScale, factorScale, paint, percentiles, ticks } from "./maps.js";
+import { showPanel } from "./panel.js";
+import { drawProfile } from "./profile.js";
+import { displayIndex, metresAt } from "./readings.js";
+import { circle, drawMeasurement, write } from "./stage.js";
+
+/** @typedef {import("./geometry.js").Pixel} Pixel */
+
+export const ASSUMED_FOV = 60;
+export const FLAT = ["photo", "depth", "uncertainty", "mde", "field"];
+
+export class Views {
+  /** @param {import("./page.js").Page} page */
+  constructor(page) {
+    this.page = page;
+    /** @type {Cloud | null} */
+    this.cloud = null;
+    /** @type {any} */
+    this.metreScale = null;
+    /** @type {any} */
+    this.barScale = null;
+    /** @type {Float32Array | null} */
+    this.barValues = null;
+    /** @type {any} */
+    this.busyWith = null;
+    /** @type {Pixel | null} */
+    this.pointedAt = null;
+  }
+
+  showAll() {
+    const { loaded } = this.page;
+    if (!loaded) return;
+    if (loaded.result) {
+      const arrays = [loaded.result.logDepth, ...(loaded.other ? [loaded.other.logDepth] : [])];
+      this.metreScale = depthScale(this.page.info.colours.near_to_far, arrays);
+    }
+    loaded.painted = new Map();
+    loaded.abouts = null;
+    this.showView();
+    showPanel(this.page);
+    this.showProfile();
+    this.showOptions();
+  }
+
+  showOptions() {
+    const { view, tool, loaded } = this.page, depth = view === "depth" && Boolean(loaded?.result);
+    const inspect = ["mde", "field", "basis"].includes(view);
+    $("inspect-options").hidden = !inspect;
+    $("measure-options").hidden = tool !== "measure";
+    $("blend-row").hidden = !depth || tool === "measure";
+    $("options").hidden = !inspect && tool !== "measure" && !depth;
+    const { pending } = this.page.tools;
+    const enough = pending && pending.points.length >= (pending.kind === "area" ? 3 : 2);
+    $("measure-done").hidden = !enough || !["path", "area"].includes(pending.kind);
+    $("measure-cancel").hidden = !pending;
+  }
+
+  showView() {
+    const { view, loaded } = this.page, { session, result } = loaded;
+    const flat = FLAT.includes(view);
+    $("stage").hidden = !flat;
+    $("basis").hidden = view !== "basis";
+    $("cloud-area").hidden = view !== "cloud";
+    const unknown = view === "uncertainty" && result && !result.stdLog;
+    const empty = ["depth", "uncertainty", "field"].includes(view) && (!result || unknown);
+    $("stage-empty").hidden = !empty;
+    setText($("stage-empty"), unknown ? `${this.page.titles[result.method]} gives no range. Choose the Gaussian process to see it.` : "No metres yet. Click something whose distance you know.");
+    $("stage").classList.toggle("empty", empty);
+    this.showDivider(empty);
+    if (view === "basis") this.showBasis();
+    else if (view === "cloud") this.showCloud();
+    else this.showMap(empty, session);
+    this.page.stage.redraw(true);
+    this.showCaption();
+    this.showStale();
+  }
+
+  /** @param {boolean} empty */
+  showDivider(empty) {
+    const { view, loaded } = this.page, split = Boolean(loaded.other && loaded.result && !empty && ["depth", "field"].includes(view));
+    $("divider").hidden = !split;
+    if (!split) return;
+    setText($("divider-left"), this.page.titles[loaded.result.method]);
+    setText($("divider-right"), this.page.titles[loaded.other.method]);
+    $("divider").setAttribute("aria-valuetext", `${Math.round(100 * this.page.tools.share)} % ${this.page.titles[loaded.result.method]}`);
+    this.page.stage.place();
+  }
+
+  /** @param {boolean} empty @param {any} session */
+  showMap(empty, { display_width: w, display_height: h }) {
+    const { view, loaded, info } = this.page, { result, other, logMde, painted } = loaded;
+    const inUnits = (/** @type {number} */ log) => inUnit(Math.exp(log), this.page.unit);
+    const draw = (/** @type {Float32Array} */ first, /** @type {any} */ scale, /** @type {Float32Array | null} */ second = null) => {
+      const canvases = [first, second].map((values) => {
+        if (!values) return null;
+        const canvas = new OffscreenCanvas(w, h);
+        paint(canvas, values, scale, w, h);
+        return canvas;
+      });
+      painted.set(view, { first: canvases[0], second: canvases[1] });
+    };
+    if (view === "photo" || empty) this.showBar(result ? this.metreScale : null, result?.logDepth, inUnits);
+    else if (view === "depth") {
+      draw(result.logDepth, this.metreScale, other?.logDepth);
+      this.showBar(this.metreScale, result.logDepth, inUnits);
+    } else if (view === "uncertainty") {
+      const share = result.stdLog.map((/** @type {number} */ std) => Math.log(Math.expm1(std)));
+      const scale = depthScale(UNCERTAINTY_TABLE, [share]);
+      draw(share, scale);
+      this.showBar(scale, share, (log) => 100 * Math.exp(log));
+    } else if (view === "field") {
+      const scale = factorScale(info.colours.small_to_large, result.logScale);
+      draw(result.logScale, scale, other?.logScale);
+      this.showBar(scale, result.logScale, (log) => Math.exp(log - scale.middle));
+    } else {
+      const scale = depthScale(info.colours.near_to_far, [logMde]);
+      draw(logMde, scale);
+      this.showBar(scale, logMde, (log) => Math.exp(log));
+    }
+  }
+
+  showBasis() {
+    const { loaded } = this.page, weights = loaded.result?.header.weights ?? null;
+    const method = weights ? loaded.result.method : "basis";
+    if (loaded.basis?.revision !== loaded.session.revision || loaded.basis.method !== method) {
+      this.page.solving.loadBasis(method);
+      return this.showBar(null);
+    }
+    const scale = drawBasis($("basis"), loaded.basis, weights, this.page.info.colours.small_to_large);
+    this.showBar(scale, null, (/** @type {number} */ log) => Math.exp(log));
+  }
+
+  showCloud() {
+    this.showBar(null);
+    const { loaded } = this.page, { session, result } = loaded;
+    this.cloud ??= new Cloud($("cloud"), $("cloud-layer"), {
+      drawLayer: (context, cloud) => this.drawCloudLayer(context, cloud),
+      picked: (pixel) => this.page.tool === "measure" && this.page.tools.measureAt(pixel),
+      finish: () => this.page.finish(),
+      escape: () => this.page.escape(),
+    });
+    $("cloud-missing").hidden = this.cloud.works;
+    if (!this.cloud.works) return;
+    if (!loaded.photoPixels) {
+      const canvas = new OffscreenCanvas(session.display_width, session.display_height);
+      const context = /** @type {OffscreenCanvasRenderingContext2D} */ (canvas.getContext("2d"));
+      context.drawImage(loaded.photo, 0, 0, canvas.width, canvas.height);
+      loaded.photoPixels = context.getImageData(0, 0, canvas.width, canvas.height).data;
+      this.cloud.setPhoto(session, loaded.photoPixels);
+    }
+    const log = result?.logDepth ?? loaded.logMde, [far] = percentiles(log, [0.98]);
+    this.cloud.setDepth(log, this.page.fov?.deg ?? ASSUMED_FOV, { step: gridStep(Math.exp(far), 1 / inUnit(1, this.page.unit)), shown: Boolean(result) });
+    const assumed = !this.page.fov || this.page.fov.source === "assumed";
+    $("cloud-assumed").hidden = !assumed;
+    setText($("cloud-assumed"), `Field of view assumed: ${this.page.fov?.deg ?? ASSUMED_FOV}°`);
+  }
+
+  /** Anchors, measurements and a scale bar over the cloud. @param {CanvasRenderingContext2D} context @param {Cloud} cloud */
+  drawCloudLayer(context, cloud) {
+    const { loaded } = this.page, { session, result } = loaded;
+    if (!result) return;
+    const deg = this.page.fov?.deg ?? ASSUMED_FOV;
+    const at = (/** @type {Pixel} */ pixel) => {
+      const depth = metresAt(session, result.logDepth, pixel);
+      return depth === null ? null : cloud.project(pointOf(session, deg, pixel, depth));
+    };
+    const { measurements, pending } = this.page.drawing();
+    for (const m of [...measurements, ...(pending ? [{ ...pending, label: "", unsure: false }] : [])]) {
+      const points = m.points.flatMap((p) => at(p) ?? []);
+      if (points.length === m.points.length) drawMeasurement(context, { ...m, points });
+    }
+    this.page.work.anchors.slice(0, 150).forEach((anchor, i) => {
+      const place = at(anchor), about = this.page.aboutAnchor(i);
+      if (!place) return;
+      circle(context, place.x, place.y, 10, about.suspect ? "#c5221f" : "#fff", "#17181d", 1.5);
+      circle(context, place.x, place.y, 8, about.colour);
+      write(context, String(i + 1), place.x, place.y + 0.5, about.ink, 10);
+    });
+    const perUnit = cloud.pixelsPerMetre / inUnit(1, this.page.unit), length = scaleBarLength(perUnit, cloud.size.width);
+    const x = 18, y = cloud.size.height - 20, wide = length * perUnit;
+    context.fillStyle = "rgb(20 22 28 / 78%)";
+    context.beginPath();
+    context.roundRect(x - 8, y - 26, wide + 16, 36, 8);
+    context.fill();
+    context.fillStyle = "#fff";
+    context.fillRect(x, y, wide, 3);
+    context.fillRect(x, y - 5, 2, 8);
+    context.fillRect(x + wide - 2, y - 5, 2, 8);
+    write(context, `${Number(length.toPrecision(3))} ${this.page.unit}`, x + wide / 2, y - 13, "#fff", 12.5);
+  }
+
+  /** The bar under the picture; `values` are what the pointer's mark follows.
+   *  @param {any} scale @param {Float32Array | null} [values] @param {(log: number) => number} [inverse] */
+  showBar(scale, values = null, inverse = (log) => log) {
+    this.barScale = scale;
+    this.barValues = values;
+    $("colour-bar").hidden = !scale;
+    if (!scale) return;
+    const context = $("colours").getContext("2d"), image = context.createImageData(256, 1);
+    scale.table.forEach((/** @type {number[]} */ [r, g, b], /** @type {number} */ i) => image.data.set([r, g, b, 255], 4 * i));
+    context.putImageData(image, 0, 0);
+    const ends = [scale.low, scale.high].map(inverse);
+    const units = { depth: ` ${this.page.unit}`, photo: ` ${this.page.unit}`, mde: "", uncertainty: " %" };
+    const unit = units[/** @type {keyof typeof units} */ (this.page.view)] ?? "×";
+    // Ticks lie where their values do: evenly in metres, or in their logarithm.
+    const f = scale.even ? (/** @type {number} */ x) => x : Math.log;
+    const marks = ticks(ends[0], ends[1], innerWidth < 600 ? 5 : 8, !scale.even).map((value) => {
+      const mark = element("span", "", `${value}${unit}`);
+      mark.style.left = `${(100 * (f(value) - f(ends[0]))) / (f(ends[1]) - f(ends[0]))}%`;
+      return mark;
+    });
+    const here = element("i", "here");
+    here.hidden = true;
+    $("ticks").replaceChildren(...marks, here);
+  }
+
+  /** @param {Pixel | null} pixel */
+  markBar(pixel) {
+    this.pointedAt = pixel;
+    const mark = $("ticks").querySelector(".here");
+    if (!mark) return;
+    const log = pixel && this.barScale && this.barValues ? this.barValues[displayIndex(this.page.session, pixel)] : NaN;
+    mark.hidden = !Number.isFinite(log);
+    if (!mark.hidden) mark.style.left = `${100 * Math.min(1, Math.max(0, this.barScale.position(log)))}%`;
+  }
+
+  showCaption() {
+    const { result, session } = this.page.loaded, { pending } = this.page.tools;
+    const captions = {
+      photo: result ? "Point anywhere to read its distance; click to set one." : "Click something whose distance you know.",
+      depth: "Recovered depth: straight ahead of the camera, not along the slant.",
+      uncertainty: "One standard deviation of the distance, as a share of it: pale is sure, dark is not.",
+      field: `Metres per unit of relative depth, around its median${result ? ` of ${Math.exp(percentiles(result.logScale, [0.5])[0]).toPrecision(3)}` : ""}.`,
+      mde: `Relative depth of ${session.relative_depth}: nearer and farther, in no unit.`,
+      basis: result?.header.weights ? "What each basis map adds to the scale field: map × weight, as a factor, all on one scale." : "Basis maps of this photo. The methods Gaussian process and Learned basis maps give them weights.",
+      cloud: "Drag to turn, Shift-drag to move, scroll to come nearer.",
+    };
+    let words = captions[/** @type {keyof typeof captions} */ (this.page.view)] ?? "";
+    if (this.page.tool === "measure") {
+      const n = pending?.points.length ?? 0;
+      const hints = {
+        distance: n ? "Click the second point." : "Click two points to read the distance between them.",
+        height: n ? "Click the second point." : "Click the lower and the upper end.",
+        path: n ? "Click further points; double-click or Done ends the path." : "Click the points of a path.",
+        area: n ? "Click further corners; double-click or Done ends the area." : "Click the corners of an area.",
+      };
+      words = hints[this.page.tools.measureKind];
+    }
+    if (this.page.tool === "profile") words = "Click or slide to choose the row.";
+    setText($("caption"), words);
+  }
+
+  showProfile() {
+    const { loaded } = this.page, { profileRow } = this.page.tools;
+    const on = profileRow !== null && FLAT.includes(this.page.view);
+    $("profile").hidden = !on;
+    if (!on) return;
+    const { result, other, logTruth, session } = loaded, { display_width: w, height, display_height: h } = session;
+    const row = Math.min(h - 1, Math.floor(((profileRow + 0.5) * h) / height));
+    const cut = (/** @type {Float32Array} */ values) => values.subarray(row * w, (row + 1) * w);
+    const lines = [];
+    if (logTruth && result) lines.push({ kind: "truth", label: "true", values: cut(logTruth) });
+    if (other) lines.push({ kind: "second", label: this.page.titles[other.method], values: cut(other.logDepth) });
+    if (result) lines.push({ kind: "first", label: this.page.titles[result.method], values: cut(result.logDepth) });
+    setText($("profile-title"), lines.length ? `Depth along row ${profileRow}` : "Set a distance to see the profile in metres");
+    drawProfile($("profile-chart"), lines, this.page.unit, this.pointedAt ? (this.pointedAt.u + 0.5) / session.width : null);
+  }
+
+  /** What is under way, with the method's name. @param {any} wish */
+  showBusy(wish) {
+    this.busyWith = wish;
+    $("busy").hidden = !wish;
+    $("stage").setAttribute("aria-busy", String(Boolean(wish)));
+    if (wish) setText($("busy-text"), `Solving with ${this.page.titles[wish.method]} …`);
+    this.showStale();
+  }
+
+  /** A result of another method than the chosen one is shown as such. */
+  showStale() {
+    const { busyWith } = this, { loaded } = this.page, stale = Boolean(busyWith && loaded?.result && loaded.result.method !== busyWith.method);
+    $("stage").classList.toggle("stale", stale);
+    if (busyWith) setText($("busy-text"), `Solving with ${this.page.titles[busyWith.method]} …${stale ? ` shown: ${this.page.titles[loaded.result.method]}` : loaded?.result?.preview ? " shown: at display size" : ""}`);
+    if (loaded) showPanel(this.page);
+  }
+}

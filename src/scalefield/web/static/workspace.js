@@ -1,0 +1,369 @@
+// Projects: opened from photos, files and the browser's database, and kept there.
+
+import { $, choose, download, element, setText, show, stem } from "./dom.js";
+import { projectBytes } from "./exports.js";
+import { showCamera, showGallery, showRecent } from "./panel.js";
+import { unpackProject } from "./project_file.js";
+import { isAbort } from "./server.js";
+import { History, emptyWork, newId, replaceAnchors } from "./state.js";
+import { checkInside, decodeText, parseAnchorTable } from "./table.js";
+
+/** @typedef {import("./state.js").Project} Project */
+
+const MOST_KEPT = 20; // projects kept in the browser
+const LARGEST_BITMAP = 4096; // longer side of the photo as it is drawn
+const PHOTO_FILES = /\.(jpe?g|png|webp|bmp|heic|heif)$/i;
+const DEPTH_FILES = /\.(npy|npz|exr|pfm)$/i;
+
+export class Workspace {
+  /** @param {import("./page.js").Page} page */
+  constructor(page) {
+    this.page = page;
+    this.tabId = "";
+    /** @type {Map<string, Project>} */
+    this.projects = new Map();
+    this.history = new History();
+    this.opening = new AbortController();
+    this.writes = 0;
+    /** @type {any} */
+    this.sampleAnchors = null;
+    /** @type {import("./store.js").Neighbours | null} */
+    this.neighbours = null;
+  }
+
+  /** A new project for a photo; undo leads back to the one before.
+   *  @param {Blob} photo @param {string} name @param {Partial<Project>} [given] */
+  async addProject(photo, name, given = {}) {
+    const project = this.newProject(name, given);
+    project.photo = newId();
+    await this.page.store.put("photos", project.photo, photo);
+    this.projects.set(project.id, project);
+    return project;
+  }
+
+  /** @param {string} name @param {Partial<Project>} given @returns {Project} */
+  newProject(name, given) {
+    const settings = { method: this.page.info.method, compare: "", view: "photo", blend: 0, fov: null };
+    return { id: newId(), name, photo: "", sample: "", width: 0, height: 0, depth: null, settings, work: emptyWork(), updated: Date.now(), thumbnail: null, ...given };
+  }
+
+  /** Load a project and show it; until that succeeds, everything stays as it was.
+   *  @param {Project} project @param {{step?: boolean}} [options] whether this is a step of the history */
+  async open(project, { step = true } = {}) {
+    this.opening.abort();
+    const { signal } = (this.opening = new AbortController());
+    try {
+      show("working");
+      this.progress({ step: "opening", progress: 0.01 });
+      const loaded = await this.load(project, signal);
+      signal.throwIfAborted();
+      this.page.solving.solver.cancel();
+      this.page.solving.comparer.cancel();
+      this.page.solving.hinter.cancel();
+      this.page.loaded = loaded;
+      if (step) this.history.commit(project.id, project.work);
+      this.page.tools.pending = null;
+      this.page.solving.suggestions = [];
+      this.enter();
+      return true;
+    } catch (e) {
+      if (!this.projectNeeded(project.id)) this.projects.delete(project.id);
+      if (signal.aborted && signal !== this.opening.signal) return false;
+      this.page.loaded ? show("work") : this.showStart();
+      if (!isAbort(e)) this.page.complain(/** @type {Error} */ (e).message);
+      return false;
+    }
+  }
+
+  /** @param {string} id */
+  projectNeeded(id) {
+    return this.history.projects().has(id);
+  }
+
+  /** @param {Project} project @param {AbortSignal} signal */
+  async load(project, signal) {
+    const session = await this.page.sessions.ready(project, (s) => this.progress(s), signal);
+    const [{ maps }, image] = await Promise.all([
+      this.page.sessions.use(project, (id) => this.page.server.packed(id, "maps", signal), signal),
+      this.photoImage(project, session, signal),
+    ]);
+    project.width = session.width;
+    project.height = session.height;
+    if (!project.settings.fov && session.fov_deg) project.settings = { ...project.settings, fov: { deg: session.fov_deg, source: session.fov_source === "sample" ? "sample" : "EXIF" } };
+    if (!(project.settings.method in this.page.methods)) project.settings = { ...project.settings, method: this.page.info.method };
+    project.thumbnail ??= await thumbnailOf(image);
+    if (session.anchors) this.sampleAnchors = session.anchors;
+    return {
+      project, session, photo: image, sharp: image.width >= session.width,
+      logMde: maps.log_mde_depth.values, logTruth: maps.log_truth?.values ?? null,
+      result: null, other: null, basis: null, photoPixels: null, painted: new Map(),
+      sampleAnchors: project.sample ? this.sampleAnchors ?? null : null,
+    };
+  }
+
+  /** The photo to draw: the file itself where the browser can read it, else as the server shows it.
+   *  @param {Project} project @param {any} session @param {AbortSignal} signal */
+  async photoImage(project, session, signal) {
+    const file = await this.page.store.get("photos", project.photo);
+    const shrink = Math.min(1, LARGEST_BITMAP / Math.max(session.width, session.height));
+    const size = shrink < 1 ? { resizeWidth: Math.round(session.width * shrink), resizeHeight: Math.round(session.height * shrink), resizeQuality: /** @type {"high"} */ ("high") } : {};
+    try {
+      const image = await createImageBitmap(file, size);
+      if (Math.abs(image.width / image.height - session.width / session.height) < 0.02) return image;
+    } catch {
+      /* HEIC, mostly */
+    }
+    return createImageBitmap(await this.page.sessions.use(project, (id) => this.page.server.photo(id, signal), signal));
+  }
+
+  /** Show what is loaded. */
+  enter() {
+    const { project, session } = this.page.loaded;
+    setText($("photo-name"), `${project.name} · ${session.width}×${session.height}`);
+    $("blend").value = String(100 * project.settings.blend);
+    show("work");
+    this.page.card.close(false);
+    this.page.tools.setTool("point");
+    this.page.stage.fit();
+    showCamera(this.page);
+    this.page.tools.setView(project.settings.view);
+    this.page.edited();
+    this.save();
+    showGallery(this.page);
+    this.page.say(`${project.name} is ready. ${this.page.work.anchors.length ? "" : "Set the first distance."}`);
+  }
+
+  /** @param {string} id */
+  async switchTo(id) {
+    const project = this.projects.get(id);
+    if (project && id !== this.page.project?.id) await this.open(project);
+    else show("work");
+  }
+
+  tabProjects() {
+    return [...this.projects.values()];
+  }
+
+  /** @param {{step: string, progress: number}} session */
+  progress({ step, progress }) {
+    $("progress").value = progress;
+    setText($("working-step"), `${step[0].toUpperCase()}${step.slice(1)} …`);
+  }
+
+  async openSample() {
+    const name = this.page.info.samples[0];
+    try {
+      const photo = await this.page.server.samplePhoto(name);
+      await this.open(await this.addProject(photo, `${name}.jpg`, { sample: name }));
+    } catch (e) {
+      this.page.complain(/** @type {Error} */ (e).message);
+    }
+  }
+
+  /** Files that were chosen, dropped or pasted. @param {File[]} files */
+  async receive(files) {
+    const photos = files.filter((f) => PHOTO_FILES.test(f.name) || f.type.startsWith("image/"));
+    const rest = files.filter((f) => !photos.includes(f));
+    const limit = this.page.info.limits.upload_bytes;
+    const large = photos.find((f) => f.size > limit);
+    if (large) return this.page.complain(`${large.name} has ${(large.size / 2 ** 20).toFixed(0)} MiB, and at most ${limit / 2 ** 20} are taken.`);
+    let first = null;
+    for (const photo of photos) {
+      const project = await this.addProject(photo, photo.name || "pasted.png");
+      first ??= project;
+    }
+    if (first) await this.open(first);
+    for (const file of rest) await this.receiveOther(file);
+  }
+
+  /** @param {File} file */
+  async receiveOther(file) {
+    if (/\.zip$/i.test(file.name)) return this.openProjectFile(file);
+    if (DEPTH_FILES.test(file.name)) {
+      if (this.page.loaded) return this.bringDepth(file);
+      return this.page.complain("That is a depth file. Choose its photo first, then give the depth under Camera.");
+    }
+    if (/\.(csv|tsv|txt)$/i.test(file.name) || file.type.startsWith("text/")) {
+      if (!this.page.loaded) return this.page.complain("That is a table of anchors. Choose the photo first.");
+      return this.takeTable(async () => decodeText(await file.arrayBuffer()), file.name);
+    }
+    // Whatever it is, the server can tell why it is no photo.
+    await this.open(await this.addProject(file, file.name));
+  }
+
+  /** @param {() => Promise<string>} read @param {string} [name] */
+  async takeTable(read, name = "") {
+    try {
+      const rows = this.checkedTable(await read());
+      this.page.commit(replaceAnchors(this.page.work, rows));
+      this.page.say(`${rows.length} anchors read.`);
+    } catch (e) {
+      this.page.complain(`${name ? `${name}, ` : ""}${/** @type {Error} */ (e).message}.`);
+    }
+  }
+
+  /** @param {string} text */
+  checkedTable(text) {
+    const rows = checkInside(parseAnchorTable(text), this.page.session);
+    if (!rows.length) throw new Error("there is no line with an anchor");
+    const most = this.page.info.limits.anchors;
+    if (rows.length > most) throw new Error(`${rows.length} anchors, and at most ${most} are taken`);
+    return rows;
+  }
+
+  /** @param {File} file */
+  async openProjectFile(file) {
+    try {
+      const { project: saved, photo, depth } = unpackProject(new Uint8Array(await file.arrayBuffer()));
+      const project = await this.addProject(new Blob([/** @type {BlobPart} */ (photo.bytes)]), saved.name, { ...saved, settings: { ...this.newProject("", {}).settings, ...saved.settings } });
+      if (depth && project.depth) {
+        project.depth = { ...project.depth, key: newId() };
+        await this.page.store.put("photos", project.depth.key, new Blob([/** @type {BlobPart} */ (depth.bytes)]));
+      }
+      await this.open(project);
+    } catch (e) {
+      this.page.complain(/** @type {Error} */ (e).message);
+    }
+  }
+
+  async saveProjectFile() {
+    const { project } = this.page;
+    if (!project) return;
+    try {
+      const bytes = await projectBytes(this.page);
+      download(new Blob([/** @type {BlobPart} */ (bytes)], { type: "application/zip" }), `${stem(project.name)}.scalefield.zip`);
+      this.page.say("The project is saved.");
+    } catch (e) {
+      this.page.complain(/** @type {Error} */ (e).message);
+    }
+  }
+
+  /** @param {File | Blob & {name: string}} file @param {string} [array] */
+  async bringDepth(file, array = "") {
+    const kind = $("depth-kind").value, { loaded } = this.page, { project } = loaded;
+    if (!kind) {
+      this.page.showSheet("method");
+      $("depth-kind").closest("details").open = true;
+      $("depth-kind").focus();
+      return this.page.complain("Choose first what the depth file holds: depth grows with distance, disparity falls with it.");
+    }
+    const depth = { key: newId(), name: file.name, kind, resize: $("depth-resize").checked, array };
+    try {
+      const session = await this.page.sessions.use(project, async (id) => this.page.server.untilReady(await this.page.server.bringDepth(id, file, depth), () => {}));
+      await this.page.store.put("photos", depth.key, file);
+      project.depth = depth;
+      if (this.page.loaded !== loaded) return;
+      const { maps } = await this.page.sessions.use(project, (id) => this.page.server.packed(id, "maps"));
+      Object.assign(loaded, { session, logMde: maps.log_mde_depth.values, basis: null, painted: new Map() });
+      showCamera(this.page);
+      this.page.edited();
+      this.save();
+      this.page.say(`Relative depth now comes from ${file.name}.`);
+    } catch (e) {
+      const { code, choices, message } = /** @type {any} */ (e);
+      if (code === "choose_array") return this.chooseArray(file, choices);
+      this.page.complain(message);
+    }
+  }
+
+  /** @param {any} file @param {string[]} names */
+  chooseArray(file, names) {
+    $("array-name").replaceChildren(...names.map((name) => Object.assign(element("option", "", name), { value: name })));
+    const dialog = $("array-dialog");
+    dialog.returnValue = "cancel";
+    dialog.showModal();
+    dialog.addEventListener("close", () => dialog.returnValue === "ok" && this.bringDepth(file, $("array-name").value), { once: true });
+  }
+
+  // ---- keeping -----------------------------------------------------------------------------------
+
+  /** Write the project and this tab's state to the browser's database. */
+  async save() {
+    const { project } = this.page;
+    if (!project) return;
+    project.updated = Date.now();
+    this.writes += 1;
+    document.body.dataset.saved = "no";
+    try {
+      await this.page.store.put("projects", project.id, { ...project });
+      const { past, present, future } = this.history;
+      await this.page.store.put("tabs", this.tabId, { id: this.tabId, projects: [...this.projects.keys()], history: { past, present, future } });
+    } catch (e) {
+      this.page.complain(`This browser could not keep your work (${/** @type {Error} */ (e).message}); save the project as a file.`);
+    } finally {
+      this.writes -= 1;
+      if (!this.writes) document.body.dataset.saved = "yes";
+    }
+  }
+
+  /** Take up what this tab had open. @param {string} tabId @param {boolean} copied whether another tab has it open too */
+  async restore(tabId, copied) {
+    const kept = await this.page.store.get("tabs", tabId);
+    this.tabId = copied || !tabId ? newId() : tabId;
+    if (!kept) return false;
+    /** @type {Map<string, string>} */
+    const ids = new Map();
+    for (const id of kept.projects) {
+      const project = await this.page.store.get("projects", id);
+      if (!project) continue;
+      if (copied) project.id = newId();
+      ids.set(id, project.id);
+      this.projects.set(project.id, project);
+    }
+    const history = new History(kept.history).renamed(ids);
+    this.history = history;
+    const present = history.present && this.projects.get(history.present.project);
+    if (!present || !history.present) return false;
+    present.work = history.present.work;
+    return this.open(present, { step: false });
+  }
+
+  async showStart() {
+    show("start");
+    setText($("back"), this.page.project ? `Back to ${this.page.project.name}` : "");
+    $("back").hidden = !this.page.project;
+    const kept = (await this.page.store.all("projects")).filter((p) => !this.projects.has(p.id) || !this.page.project);
+    showRecent(this.page, kept.sort((a, b) => b.updated - a.updated).slice(0, MOST_KEPT));
+  }
+
+  back() {
+    if (this.page.loaded) show("work");
+  }
+
+  /** @param {string} id */
+  async openKept(id) {
+    const kept = this.projects.get(id) ?? (await this.page.store.get("projects", id));
+    if (!kept) return;
+    // A project that another tab has open is copied: the two do not disturb each other.
+    const project = (await this.neighbours?.hold(id)) ? { ...kept, id: newId(), name: kept.name } : kept;
+    this.projects.set(project.id, project);
+    await this.open(project);
+  }
+
+  /** @param {string} id */
+  async deleteKept(id) {
+    await this.page.store.delete("projects", id);
+    this.projects.delete(id);
+    this.history.forget(id);
+    this.page.sessions.forget(id);
+    await this.tidy();
+    await this.showStart();
+  }
+
+  tidy() {
+    return this.page.store.tidy(MOST_KEPT, new Set(this.projects.keys()));
+  }
+
+  /** @param {string} id whether this tab has that tab id or project open */
+  holds(id) {
+    return id === this.tabId || this.projects.has(id);
+  }
+}
+
+/** @param {ImageBitmap} image @returns {Promise<Blob | null>} */
+async function thumbnailOf(image) {
+  const scale = 96 / Math.max(image.width, image.height);
+  const canvas = new OffscreenCanvas(Math.max(1, Math.round(image.width * scale)), Math.max(1, Math.round(image.height * scale)));
+  /** @type {OffscreenCanvasRenderingContext2D} */ (canvas.getContext("2d")).drawImage(image, 0, 0, canvas.width, canvas.height);
+  return canvas.convertToBlob({ type: "image/jpeg", quality: 0.75 });
+}

@@ -1,0 +1,104 @@
+"""LiveField against Field on a processor, and its refusals."""
+
+import numpy as np
+import pytest
+import torch
+
+from scalefield import Anchors, InputError, MDEOutput
+from scalefield.api import recover_from
+from scalefield.field.realtime import LIVE, LiveField
+from scalefield.methods.field import Field
+
+SHAPE = (72, 96)
+
+
+@pytest.fixture(scope="module")
+def output() -> MDEOutput:
+    v, u = np.indices(SHAPE)
+    depth = torch.from_numpy(2 + np.sin(u / 17) + v / 60 + (u > 50)).float()
+    image = torch.from_numpy(np.stack([u, v, u + v], axis=-1).astype(np.uint8))
+    return MDEOutput(depth, "depth", image=image)
+
+
+def measured(output: MDEOutput, n: int) -> Anchors:
+    rng = np.random.default_rng(n)
+    u, v = rng.integers(0, SHAPE[1], n), rng.integers(0, SHAPE[0], n)
+    return Anchors(u, v, 2 * output.mde_depth[v, u].double().numpy() * rng.uniform(0.97, 1.03, n))
+
+
+def call(live: LiveField, output: MDEOutput, anchors: Anchors, **more: torch.Tensor):
+    pixels = torch.from_numpy(np.stack([anchors.u, anchors.v], axis=1)).float()
+    depth_m = torch.tensor(anchors.depth_m).float()
+    return live(output.mde_depth, pixels, depth_m, image=output.image, **more)
+
+
+@pytest.mark.parametrize("robust", [False, True])
+@pytest.mark.parametrize("n", [1, 12, 90])
+def test_live_field_equals_field(output, n, robust) -> None:
+    anchors = measured(output, n)
+    live = LiveField(SHAPE, max_anchors=n, robust=robust)
+    depth_m, std_log = call(live, output, anchors)
+    wanted = recover_from(output, anchors, Field(robust=robust, inference=LIVE))
+    # Field sorts its anchors; of two that are equally far from a node either may be a neighbour.
+    ties = 1e-5 if n <= LIVE.neighbours else 5e-3
+    difference = (depth_m.log() - wanted.depth_m.log()).abs()
+    assert float(difference.median()) < 1e-5
+    assert float(difference.max()) < ties
+    assert float((std_log / wanted.std_log).log().abs().median()) < 1e-4
+
+
+def test_live_field_ignores_padding_and_pixels_outside(output) -> None:
+    anchors = measured(output, 10)
+    exact = call(LiveField(SHAPE, max_anchors=10), output, anchors)
+    live = LiveField(SHAPE, max_anchors=64)
+    call(live, output, measured(output, 60))  # what is left in the buffers must not count
+    padded = call(live, output, anchors)
+    assert torch.allclose(exact.depth_m, padded.depth_m, rtol=1e-5)
+    beyond = Anchors(
+        np.append(anchors.u, 1e4), np.append(anchors.v, 3), np.append(anchors.depth_m, 9.0)
+    )
+    outside = call(live, output, beyond)
+    assert torch.allclose(exact.depth_m, outside.depth_m, rtol=1e-5)
+
+
+def test_live_field_without_anchors_is_nan(output) -> None:
+    depth_m, std_log = call(LiveField(SHAPE, max_anchors=5), output, Anchors([], [], []))
+    assert bool(depth_m.isnan().all() and std_log.isnan().all())
+
+
+def test_live_field_sigma_m_sets_the_noise(output) -> None:
+    anchors, sigma_m = measured(output, 8), np.geomspace(0.01, 2, 8)
+    live = LiveField(SHAPE, max_anchors=8, robust=False)
+    without = call(live, output, anchors).depth_m.clone()
+    depth_m, std_log = call(live, output, anchors, sigma_m=torch.tensor(sigma_m).float())
+    noisy = Anchors(anchors.u, anchors.v, anchors.depth_m, sigma_m)
+    wanted = recover_from(output, noisy, Field(robust=False, inference=LIVE))
+    assert torch.allclose(depth_m.log(), wanted.depth_m.log(), atol=1e-5)
+    assert torch.allclose(std_log, wanted.std_log, rtol=1e-4)
+    assert float((depth_m / without).log().abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"max_anchors": 0}, "must be positive"),
+        ({"model": "field-lite"}, "without features"),
+        ({"device": "nowhere"}, "cannot be used"),
+    ],
+)
+def test_live_field_refuses_settings(change, sentence) -> None:
+    with pytest.raises(InputError, match=sentence):
+        LiveField(SHAPE, **change)
+
+
+def test_live_field_refuses_wrong_shapes(output) -> None:
+    live = LiveField(SHAPE, max_anchors=3)
+    depth, pixels, depth_m = output.mde_depth, torch.zeros(2, 2), torch.ones(2)
+    with pytest.raises(InputError, match=r"shape \(72, 96\) wanted"):
+        live(depth[:-1], pixels, depth_m, image=output.image)
+    with pytest.raises(InputError, match=r"pixels of shape \(n, 2\)"):
+        live(depth, torch.zeros(3, 2), depth_m, image=output.image)
+    with pytest.raises(InputError, match="at most 3"):
+        live(depth, torch.zeros(4, 2), torch.ones(4), image=output.image)
+    with pytest.raises(InputError, match="an image wanted"):
+        live(depth, pixels, depth_m)

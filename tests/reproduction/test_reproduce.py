@@ -1,0 +1,262 @@
+"""The whole reproduction on tiny data: raw layouts to the paper's tables."""
+
+import json
+import shutil
+
+import pytest
+
+from reproduction.native_layouts import MDES, write_kitti, write_sunrgbd, write_urbansyn
+from scalefield.cli import main
+from scalefield.errors import InputError
+from scalefield.methods.basis import WEIGHTS
+from scalefield.reproduction.matrix import (
+    GeneratorJob,
+    aligner_rows,
+    basis_rows,
+    find_generators,
+    paper_jobs,
+    universal_rows,
+)
+
+pytest.importorskip("matplotlib", reason="the extra plot is not installed")
+pytest.importorskip("transformers", reason="the extra mde is not installed")
+pytest.importorskip("OpenEXR", reason="the extra exr is not installed")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Tiny datasets in three layouts, and the module of the estimators."""
+    folder = tmp_path_factory.mktemp("reproduction")
+    write_kitti(folder / "kitti")
+    write_urbansyn(folder / "urbansyn")
+    write_sunrgbd(folder / "sunrgbd")
+    (folder / "tiny_mdes.py").write_text(MDES)
+    return folder
+
+
+def command(home, *flags, data=("kitti", "urbansyn", "sunrgbd"), out="out"):
+    given = [f"{name}={home / name}" for name in data]
+    small = ["--epochs", "1", "--fine-tune-epochs", "1", "--batch", "6", "--width", "16"]
+    small += ["--kept-pixels", "256", "--k", "8", "30", "--device", "cpu", "--workers", "1"]
+    mdes = ["--mde", "da3-base=tiny_mdes:da3", "midas-dpt-hybrid=tiny_mdes:dpt"]
+    return ["reproduce", "--data", *given, *mdes, *small, "--out", str(home / out), *flags]
+
+
+@pytest.fixture
+def there(home, monkeypatch):
+    monkeypatch.chdir(home)
+    monkeypatch.syspath_prepend(str(home))
+    return home
+
+
+@pytest.fixture(scope="module")
+def reproduced(home):
+    """A run of everything; one training frame cannot be read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        patch.syspath_prepend(str(home))
+        (home / "urbansyn" / "depth" / "depth_0003.exr").unlink()
+        assert main(command(home, "--no-gallery", "--limit", "6")) == 0
+    return home / "out"
+
+
+def test_all_generators_of_the_paper_are_trained_on_all_datasets(reproduced):
+    names = sorted(p.name for p in (reproduced / "generators" / "da3-base").iterdir())
+    assert names == [
+        "k30-high", "k30-medium", "k30-medium-f0",
+        "k8-high", "k8-low", "k8-low-f0", "k8-medium", "k8-medium-f0",
+    ]  # fmt: skip
+    assert (reproduced / "generators" / "midas-hybrid" / "k8-low" / "model").is_dir()
+    card = (reproduced / "generators/da3-base/k8-low/model/README.md").read_text()
+    assert "for the MDE da3-base" in card
+    # 8 frames of KITTI, of which the limit leaves 6, and 6 of each other dataset, one unreadable.
+    frames = 17 if left_out(reproduced) else 18
+    assert f"Trained on {frames} frames" in card
+    record = json.loads((reproduced / "generators/da3-base/k8-high/run.json").read_text())
+    assert record["config"]["anchors"] == [500, 530]
+    assert record["config"]["losses"]["literal_gate_sum"]
+
+
+def left_out(out):
+    return json.loads((out / "prepared" / "da3-base" / "left_out.json").read_text())
+
+
+def test_the_frame_that_cannot_be_read_is_named(reproduced):
+    found = left_out(reproduced)
+    everywhere = {name for frames in found.values() for name in frames}
+    lists = [(reproduced / "splits/urbansyn" / f"{s}.txt").read_text() for s in ("train", "val")]
+    taken = any("0003" in text.split() for text in lists)
+    assert everywhere <= {"0003"}
+    assert taken or not everywhere
+
+
+def test_every_dataset_is_evaluated_with_every_estimator(reproduced):
+    folders = sorted(p.name for p in (reproduced / "results").iterdir())
+    assert folders == [
+        "kitti-da3-base", "kitti-midas-hybrid", "sunrgbd-da3-base", "sunrgbd-midas-hybrid",
+        "urbansyn-da3-base", "urbansyn-midas-hybrid",
+    ]  # fmt: skip
+    results = json.loads((reproduced / "results/sunrgbd-da3-base/results.json").read_text())
+    rows = {(c["method"], c["condition"]) for c in results["cells"]}
+    assert {("Basis K=8", "low"), ("Basis K=8", "drop-1"), ("Basis K=30", "high")} <= rows
+    assert ("Basis K=8, F = 0", "medium") in rows
+    assert ("Basis K=30", "low") not in rows
+    assert {("Region, strict", "low"), ("Global, disparity", "high")} <= rows
+    spectral = [s for s in results["spectral"] if s["method"] == "Basis K=8"]
+    assert all(0 <= s["alpha1_share"] <= 1 for s in spectral)
+
+
+def test_the_report_has_the_papers_tables_and_names_the_models(reproduced):
+    text = (reproduced / "report" / "report.md").read_text()
+    assert "KITTI: the paper's figures [ours]" in text
+    assert "UrbanSyn + SUN RGB-D: the paper's figures [ours]" in text
+    drop = text.split("### Drop-anchor test")[1].split("###")[0]
+    row = next(line for line in drop.splitlines() if line.startswith("| 1 |"))
+    assert row.startswith("| 1 | 0.18 [")
+    assert "0.78 [" in row
+    models = text.split("kitti, da3-base: models of the rows")[1].split("###")[0]
+    assert "da3-base/k8-low (K = 8, with F)" in models
+    assert "da3-base/k8-medium-f0 (K = 8, F = 0)" in models
+    assert "a bandwidth of 25 px at an image width of 1242 px" in text
+    assert "160 px at 2048 px" in text
+    assert (reproduced / "report" / "figures" / "ablation-pooled.svg").is_file()
+    assert "α₁² / ‖y‖²" in text
+
+
+def test_a_second_run_makes_nothing_again(reproduced, there, monkeypatch):
+    monkeypatch.setattr("scalefield.benchmark.report.write_report", lambda *_: reproduced)
+    watched = [
+        *(reproduced / "prepared").rglob("*.safetensors"),
+        *(reproduced / "generators").rglob("checkpoint.safetensors"),
+        *(reproduced / "results").rglob("frames/**/*.json"),
+    ]
+    before = {path: path.stat().st_mtime_ns for path in watched}
+    assert len(before) > 60
+    assert main(command(there, "--no-gallery", "--limit", "6")) == 0
+    changed = [path for path, stamp in before.items() if path.stat().st_mtime_ns != stamp]
+    assert not changed
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--limit", "5"], "holds a reproduction with another limit"),
+        (["--limit", "6", "--datasets", "kitti"], "another datasets"),
+        (["--limit", "6", "--rate", "0.1"], "holds a run with another rate"),
+    ],
+)
+def test_another_configuration_is_not_mixed_in(reproduced, there, capsys, flags, said):
+    assert main(command(there, "--no-gallery", *flags)) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_ready_generators_are_taken_and_missing_ones_named(reproduced, there, monkeypatch, capsys):
+    ready = there / "ready"
+    shutil.copytree(reproduced / "generators", ready, dirs_exist_ok=True)
+    flags = ["--generators", str(ready), "--datasets", "kitti", "--no-gallery", "--no-drop"]
+    monkeypatch.setattr("scalefield.benchmark.report.write_report", lambda *_: there)
+    assert main(command(there, *flags, out="with_ready")) == 0
+    out = there / "with_ready"
+    assert not (out / "prepared").exists()
+    assert not (out / "generators").exists()
+    shutil.rmtree(ready / "da3-base" / "k30-high")
+    assert main(command(there, *flags, out="refused")) == 2
+    assert "wanted a generator in each of k30-high" in capsys.readouterr().err
+    assert not (there / "refused").exists()
+
+
+def test_shipped_generators_are_labelled_universal(there, capsys):
+    flags = ["--generators", "shipped", "--datasets", "kitti", "--no-gallery", "--no-drop"]
+    flags += ["--mde", "da3-base=tiny_mdes:da3", "--no-disparity"]
+    assert main(command(there, *flags, out="universal")) == 0
+    text = (there / "universal" / "report" / "report.md").read_text()
+    assert "| Basis K=8 (universal, F = 0) |" in text
+    beside = text.split("KITTI: the paper's figures [ours]")[1].split("###")[0]
+    row = next(line for line in beside.splitlines() if line.startswith("| Basis K=8 |"))
+    assert "[" not in row  # nothing of ours stands beside the paper's own generator
+
+
+def test_the_plan_names_stages_with_time_and_disk_and_writes_nothing(there, capsys):
+    assert main(command(there, "--plan", out="planned")) == 0
+    said = capsys.readouterr().out
+    lines = said.splitlines()
+    assert lines[0].split() == ["stage", "work", "time", "disk"]
+    assert [line.split("  ")[0] for line in lines[1:]] == [
+        "prepare da3-base", "train da3-base", "evaluate da3-base",
+        "prepare midas-hybrid", "train midas-hybrid", "evaluate midas-hybrid", "all",
+    ]  # fmt: skip
+    assert "F of 16 channels as uint8" in said
+    assert not (there / "planned").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--datasets", "nyu"], "--datasets nyu: not among --data"),
+        (["--k", "9"], "the paper's K are 8, 30, 50, found 9"),
+        (["--limit", "0"], "--limit must be 1 or more"),
+        (["--cross-fit", "lite=a,b"], "--cross-fit lite: no such --mde"),
+        (["--cross-fit", "lite"], "--cross-fit wants LABEL=FOLDER"),
+        (["--mde", "="], "--mde wants NAME or LABEL=SOURCE"),
+        (["--mde", "a=tiny_mdes:da3", "a=tiny_mdes:dpt"], "two estimators have one label"),
+        (["--mde", "nosuch"], "no MDE 'nosuch'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_written(there, capsys, flags, said):
+    assert main(command(there, *flags, out="no")) == 2
+    assert said in capsys.readouterr().err
+    assert not (there / "no").exists()
+
+
+def test_an_empty_split_is_refused_before_anything_is_written(there, tmp_path, capsys):
+    few = write_kitti(tmp_path / "kitti")
+    for drive in sorted((few / "2011_09_26").glob("*_drive_*"))[1:]:
+        shutil.rmtree(drive)
+    (tmp_path / "tiny_mdes.py").write_text(MDES)
+    assert main(command(tmp_path, data=("kitti",))) == 2
+    assert "of kitti has no frame" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_extras_are_noticed_at_the_start(there, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(command(there, out="no")) == 2
+    assert "pip install 'scalefield[plot]'" in capsys.readouterr().err
+    assert not (there / "no").exists()
+
+
+def test_the_matrix_of_generators_is_the_papers():
+    jobs = paper_jobs()
+    assert len(jobs) == 12 - 1
+    by_name = {job.name: job for job in jobs}
+    assert by_name["k8-high"].start == GeneratorJob(8, "low")
+    assert by_name["k50-high"].start == GeneratorJob(50, "medium")
+    assert by_name["k8-medium-f0"].start == GeneratorJob(8, "low", True)
+    assert by_name["k30-medium"].start is None
+    order = [job.name for job in jobs]
+    assert all(
+        job.start is None or order.index(job.start.name) < order.index(job.name) for job in jobs
+    )
+    assert len(paper_jobs((0, 1, 2))) == 3 * len(jobs)
+    assert paper_jobs((2,))[0].name.endswith("-s2")
+
+
+def test_rows_have_one_generator_for_each_regime(tmp_path):
+    rows = basis_rows({job: tmp_path / job.name for job in paper_jobs((0, 1))})
+    used = {(r.label, c): r.options["generator"] for r in rows for c in r.conditions}
+    assert used["Basis K=8", "drop"].endswith("k8-low")
+    assert used["Basis K=8", "high"].endswith("k8-high")
+    assert used["Basis K=50, F = 0", "medium"].endswith("k50-medium-f0")
+    assert used["Basis K=30, seed 1", "high"].endswith("k30-high-s1")
+    assert ("Basis K=8, seed 1", "drop") not in used
+    assert ("Basis K=8, F = 0", "low") not in used
+    assert "Region" not in {row.label for row in aligner_rows("kitti")}
+    assert {row.label for row in universal_rows()} == {
+        f"Basis K={k} (universal, F = 0)" for k in (8, 30, 50)
+    }
+
+
+def test_a_generator_of_another_kind_is_refused(tmp_path):
+    shutil.copytree(WEIGHTS / "basis-depth-k8", tmp_path / "m" / "k8-low")
+    with pytest.raises(InputError, match=r"wanted K = 8 with F, found K = 8 without F"):
+        find_generators(tmp_path, "m", [GeneratorJob(8, "low")])

@@ -1,0 +1,261 @@
+"""Nothing is lost: refresh, closed tabs, new photos, restarted servers, two tabs, project files."""
+
+import base64
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from scalefield import samples
+from web.pages import THREE, at, distances, drop, place, saved, solved
+
+DISTANCES = [str(distance) for _, _, distance in THREE]
+
+
+def work(open_page, **options):
+    """The sample with three anchors, a measurement, another method and view, all kept."""
+    page = open_page(**options)
+    for u, v, distance in THREE:
+        place(page, u, v, str(distance))
+    solved(page, 3)
+    page.click("[data-tool=measure]")
+    for pixel in ((240, 60), (60, 300)):
+        page.mouse.click(*at(page, *pixel))
+    page.wait_for_selector("#measure-list li")
+    page.select_option("#method", "median")
+    solved(page, 3, "median")
+    page.click("[data-view=depth]")
+    saved(page)
+    return page
+
+
+def assert_work_is_there(page) -> None:
+    page.wait_for_selector("body[data-screen=work]")
+    solved(page, 3, "median")
+    assert distances(page) == DISTANCES
+    assert page.locator("#measure-list li").count() == 1
+    assert page.input_value("#method") == "median"
+    assert page.get_attribute("[data-view=depth]", "aria-selected") == "true"
+
+
+def test_a_refresh_keeps_everything_and_undo(open_page) -> None:
+    page = work(open_page)
+    page.reload()
+    assert_work_is_there(page)
+    page.keyboard.press("Control+z")
+    page.wait_for_selector("#measure-count:text-is('0')")
+    page.keyboard.press("Control+z")
+    page.wait_for_selector("#anchor-count:text-is('2')")
+
+
+def test_a_closed_tab_can_be_continued(open_page, address: str) -> None:
+    page = work(open_page)
+    context = page.context
+    page.close()
+    again = context.new_page()
+    again.set_default_timeout(120_000)
+    again.goto(address)
+    again.click("#recent-list .recent")
+    assert_work_is_there(again)
+
+
+def test_a_session_that_the_server_lost_is_made_again_by_itself(open_page, address: str) -> None:
+    page = work(open_page)
+    sent: list[str] = []
+    page.on("request", lambda r: sent.append(f"{r.method} {r.url.removeprefix(address)}"))
+    session = page.evaluate(
+        "Object.entries(sessionStorage).find(([k]) => k.startsWith('scalefield.session'))[1]"
+    )
+    page.evaluate("id => fetch(`/api/sessions/${id}`, { method: 'DELETE' })", session)
+    place_again = page.locator("#anchor-list input").first
+    place_again.fill("2.5")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#busy", state="hidden")
+    solved(page, 3, "median")
+    assert distances(page)[0] == "2.5"
+    assert "POST /api/samples/room" in sent
+    assert page.locator("#toast").is_hidden()
+
+
+def test_an_uploaded_photo_is_sent_again_after_a_restart(open_page, address: str) -> None:
+    page = open_page(sample=False)
+    page.set_input_files("#file", samples.load("room").image_path)
+    page.wait_for_selector("body[data-screen=work]")
+    place(page, 360, 270, "2.96")
+    solved(page, 1)
+    saved(page)
+    # A server that knows no session, as after a restart; and silence before it.
+    silent = {"left": 2}
+
+    def answer(route) -> None:
+        if silent["left"]:
+            silent["left"] -= 1
+            route.abort("connectionrefused")
+        else:
+            route.continue_()
+
+    page.route("**/api/sessions/**", answer)
+    page.evaluate(
+        "() => fetch('/api').then(() => Object.keys(sessionStorage)"
+        ".filter((k) => k.startsWith('scalefield.session'))"
+        ".forEach((k) => sessionStorage.setItem(k, 'gone')))"
+    )
+    page.reload()
+    page.wait_for_selector("body[data-screen=work]")
+    solved(page, 1)
+    assert distances(page) == ["2.96"]
+    assert page.locator("#offline").is_hidden()
+    assert silent["left"] == 0
+
+
+def test_undo_reaches_over_a_new_photo(open_page, png) -> None:
+    page = work(open_page)
+    page.click("#new-photo")
+    page.wait_for_selector("body[data-screen=start]")
+    assert page.inner_text("#back") == "Back to room.jpg"
+    page.keyboard.press("Escape")
+    page.wait_for_selector("body[data-screen=work]")
+    page.click("#new-photo")
+    page.set_input_files(
+        "#file", {"name": "made.png", "mimeType": "image/png", "buffer": png(200, 150)[1]}
+    )
+    page.wait_for_selector("#photo-name:has-text('made.png')")
+    assert distances(page) == []
+    page.click("#undo")
+    page.wait_for_selector("#photo-name:has-text('room.jpg')")
+    assert_work_is_there(page)
+    page.keyboard.press("Control+y")
+    page.wait_for_selector("#photo-name:has-text('made.png')")
+
+
+def test_two_tabs_do_not_disturb_each_other(open_page, address: str) -> None:
+    page = work(open_page)
+    # A duplicated tab has the same sessionStorage.
+    storage = page.evaluate("JSON.stringify(sessionStorage)")
+    copy = page.context.new_page()
+    copy.set_default_timeout(120_000)
+    copy.add_init_script(f"if (!sessionStorage.length) Object.assign(sessionStorage, {storage})")
+    copy.goto(address)
+    assert_work_is_there(copy)
+    copy.locator("#anchor-list input").first.fill("9")
+    copy.keyboard.press("Enter")
+    saved(copy)
+    page.reload()
+    assert_work_is_there(page)
+    copy.reload()
+    copy.wait_for_selector("body[data-screen=work]")
+    solved(copy, 3, "median")
+    assert distances(copy)[0] == "9"
+
+
+def test_a_project_file_is_saved_and_opened(open_page, tmp_path: Path) -> None:
+    page = work(open_page)
+    with page.expect_download() as download:
+        page.click("#save-project")
+    path = tmp_path / "room.scalefield.zip"
+    assert download.value.suggested_filename == path.name
+    download.value.save_as(path)
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        assert {"project.json", "photo.jpg", "anchors.csv", "results/depth.png"} <= set(names)
+        assert archive.read("photo.jpg") == samples.load("room").image_path.read_bytes()
+        assert Image.open(io.BytesIO(archive.read("results/depth.png"))).size == (640, 480)
+        report = json.loads(archive.read("results/report.json"))
+        assert report["method"] == "median"
+    other = open_page(sample=False)
+    other.set_input_files("#project-file", path)
+    assert_work_is_there(other)
+    (tmp_path / "bad.zip").write_bytes(b"no zip")
+    other.set_input_files("#project-file-2", tmp_path / "bad.zip")
+    other.wait_for_selector("#toast:not([hidden])")
+    assert "not a zip file" in other.inner_text("#toast-text")
+    assert distances(other) == DISTANCES
+
+
+def test_a_photo_whose_maps_fail_leaves_the_work_as_it_was(open_page, png) -> None:
+    page = work(open_page)
+    page.route("**/maps", lambda route: route.fulfill(status=500, json={"error": "no maps today"}))
+    page.set_input_files(
+        "#file", {"name": "made.png", "mimeType": "image/png", "buffer": png(200, 150)[1]}
+    )
+    page.wait_for_selector("#toast:not([hidden])")
+    assert "No maps today" in page.inner_text("#toast-text")
+    page.wait_for_selector("body[data-screen=work]")
+    assert "room.jpg" in page.inner_text("#photo-name")
+    page.locator("#anchor-list input").first.fill("2.5")
+    page.keyboard.press("Enter")
+    solved(page, 3, "median")
+    assert distances(page)[0] == "2.5"
+
+
+def as_file(name: str, data: bytes, kind: str = "image/png") -> dict:
+    return {"name": name, "type": kind, "base64": base64.b64encode(data).decode()}
+
+
+def test_dropped_photos_are_a_gallery(open_page, png) -> None:
+    page = open_page(sample=False)
+    drop(page, [as_file("one.png", png(200, 150)[1]), as_file("two.png", png(160, 120)[1])])
+    page.wait_for_selector("#photo-name:has-text('one.png')")
+    assert page.locator("#gallery .thumb").count() == 2
+    page.click("#gallery [aria-label^='two.png']")
+    page.wait_for_selector("#photo-name:has-text('two.png · 160×120')")
+
+
+def test_a_pasted_photo_is_opened(open_page, png) -> None:
+    page = open_page(sample=False)
+    page.evaluate(
+        """({ base64 }) => {
+          const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+          const data = new DataTransfer();
+          data.items.add(new File([bytes], "image.png", { type: "image/png" }));
+          document.body.dispatchEvent(
+            new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true }));
+        }""",
+        as_file("image.png", png(200, 150)[1]),
+    )
+    page.wait_for_selector("#photo-name:has-text('image.png · 200×150')")
+
+
+def test_a_heic_photo_is_opened(open_page) -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.register_heif_opener()
+    buffer = io.BytesIO()
+    Image.open(samples.load("room").image_path).save(buffer, "HEIF")
+    page = open_page(sample=False)
+    page.set_input_files(
+        "#file", {"name": "IMG_1.HEIC", "mimeType": "image/heic", "buffer": buffer.getvalue()}
+    )
+    page.wait_for_selector("#photo-name:has-text('IMG_1.HEIC · 640×480')")
+
+
+def test_one_of_several_arrays_is_chosen(open_page, png) -> None:
+    page = open_page(sample=False)
+    page.set_input_files(
+        "#file", {"name": "made.png", "mimeType": "image/png", "buffer": png(60, 40)[1]}
+    )
+    page.wait_for_selector("body[data-screen=work]")
+    buffer = io.BytesIO()
+    np.savez(buffer, depth=np.linspace(1, 4, 2400).reshape(40, 60), mask=np.ones((40, 60)))
+    page.click("summary")
+    page.select_option("#depth-kind", "depth")
+    page.set_input_files(
+        "#depth-file", {"name": "two.npz", "mimeType": "x", "buffer": buffer.getvalue()}
+    )
+    page.wait_for_selector("#array-dialog[open]")
+    page.select_option("#array-name", "depth")
+    page.click("#array-dialog .primary")
+    page.wait_for_selector("#depth-source:text-is('two.npz')")
+
+
+def test_a_link_on_another_page_opens_this_one(open_page, address: str) -> None:
+    page = open_page(sample=False)
+    other = page.context.new_page()
+    other.route("http://elsewhere.test/", lambda r: r.fulfill(
+        content_type="text/html", body=f"<a href='{address}/'>open</a>"))  # fmt: skip
+    other.goto("http://elsewhere.test/")
+    other.click("a")
+    other.wait_for_selector("body[data-ready]")

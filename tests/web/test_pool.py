@@ -1,0 +1,82 @@
+import asyncio
+import threading
+
+import pytest
+
+from scalefield.errors import one_line
+from scalefield.web.pool import Busy, Cancelled, Pool
+
+
+def test_a_place_is_taken_when_asked_for_and_given_back() -> None:
+    """Not only when the work begins: what was promised must not find the server busy later."""
+
+    async def ask() -> None:
+        pool = Pool(1, 1)
+        first, second = pool.run(lambda: 1), pool.run(lambda: 1 // 0)
+        with pytest.raises(Busy):
+            pool.run(lambda: 3)
+        assert await first == 1
+        with pytest.raises(ZeroDivisionError):
+            await second
+        assert await pool.run(lambda: 4) == 4
+        assert (pool.room, pool.idle) == (2, 1)
+
+    asyncio.run(ask())
+
+
+def test_clients_take_turns() -> None:
+    done: list[str] = []
+
+    async def ask() -> None:
+        pool, gate = Pool(1, 20), threading.Event()
+        running = [asyncio.ensure_future(pool.run(gate.wait, "a"))]
+        for client in ("a", "a", "a", "b", "c", "b"):
+            work = pool.run(lambda client=client: done.append(client), client)
+            running.append(asyncio.ensure_future(work))
+        gate.set()
+        await asyncio.gather(*running)
+
+    asyncio.run(ask())
+    assert done == ["a", "b", "c", "a", "b", "a"]
+
+
+def test_work_that_waits_is_not_begun_once_its_client_left() -> None:
+    async def ask() -> list[int]:
+        pool, gate, begun = Pool(1, 20), threading.Event(), []
+        first = asyncio.ensure_future(pool.run(gate.wait))
+        second = asyncio.ensure_future(pool.run(lambda: begun.append(2)))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+        gate.set()
+        await first
+        await pool.run(lambda: begun.append(3))
+        assert pool.room == 21
+        return begun
+
+    assert asyncio.run(ask()) == [3]
+
+
+def test_running_work_ends_once_its_client_left() -> None:
+    """The loop below would never end by itself."""
+
+    async def ask() -> None:
+        pool, started, ended = Pool(1, 1, cancellable=True), threading.Event(), []
+
+        def endless() -> None:
+            try:
+                while one_line("a call of the package"):
+                    started.set()
+            except Cancelled:
+                ended.append(True)
+                raise
+
+        task = asyncio.ensure_future(pool.run(endless))
+        await asyncio.get_running_loop().run_in_executor(None, started.wait)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert await pool.run(lambda: 5) == 5  # the thread is free again
+        assert ended == [True]
+        assert pool.room == 2
+
+    asyncio.run(ask())
