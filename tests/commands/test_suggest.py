@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
-from scalefield.suggestion import Suggestion
+from scalefield.field.placement import Suggestion
 
 from scalefield import samples
 from scalefield.cli import main

@@ -6,11 +6,11 @@ import os
 import numpy as np
 import pytest
 import torch
-from scalefield.stream import Stream
-from scalefield.suggestion import suggest_from
 
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
+from scalefield.field.kalman import Stream
+from scalefield.field.placement import suggest_from
 from scalefield.mde.lite import load_lite
 from scalefield.mde.output import MDEOutput
 from scalefield.methods import METHODS
@@ -68,14 +68,14 @@ def test_gpu_every_method_gives_the_same(name: str, n: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 2500])
-def test_field_does_so_without_anchors_and_in_patches(n: int) -> None:
+def test_gpu_field_without_anchors_and_with_thousands(n: int) -> None:
     method = Field(robust=False)
     there, here = (recover_from(output(d), anchors(n, 0), method) for d in (DEVICE, "cpu"))
     assert differ(there, here) < TOLERANCE["field"]
     assert there.report.fallbacks == here.report.fallbacks
 
 
-def test_nearly_the_same_anchors_are_rejected_of_very_many() -> None:
+def test_gpu_rejects_nearly_the_same_of_thousands_of_anchors() -> None:
     """Of thousands some are at the edge between rough and wrong, where a last digit decides."""
     there, here = (
         {r.anchor for r in recover_from(output(d), anchors(2500), Field()).report.rejected}
@@ -85,17 +85,17 @@ def test_nearly_the_same_anchors_are_rejected_of_very_many() -> None:
     assert len(there ^ here) < 0.05 * len(here)
 
 
-def test_gpu_so_do_its_explanations() -> None:
+def test_gpu_decomposition_influence_and_suggestions_are_the_same() -> None:
     there, here = (Field().decompose(output(d), anchors(40)) for d in (DEVICE, "cpu"))
     for name, part in here.parts.items():
         torch.testing.assert_close(there.parts[name].cpu(), part.cpu(), rtol=0, atol=2e-3)
-    theirs, ours = (Field().speakers(output(d), anchors(40), 80, 60) for d in (DEVICE, "cpu"))
+    theirs, ours = (Field().influence(output(d), anchors(40), 80, 60) for d in (DEVICE, "cpu"))
     np.testing.assert_allclose(theirs, ours, atol=1e-4)
     theirs, ours = (suggest_from(output(d), anchors(5), 3) for d in (DEVICE, "cpu"))
     assert [(s.u, s.v) for s in theirs] == [(s.u, s.v) for s in ours]
 
 
-def test_so_does_a_stream() -> None:
+def test_gpu_stream_is_the_same() -> None:
     streams = [(Stream(), DEVICE), (Stream(), "cpu")]
     for n in (8, 0, 5):
         there, here = (stream(output(d), anchors(n)) for stream, d in streams)

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from scalefield.embedding import FieldNet, FieldNetConfig, Layout
+from scalefield.field.network import ChannelLayout, FieldNet, FieldNetConfig
 from scalefield.training.data import prepare
 from scalefield.training.distortion import Distortion
 from scalefield.training.field import START, FieldTraining, LearnedKernel, train_field
 from scalefield.training.field_batches import draw_anchors, draw_batch, make_banks
-from scalefield.training.field_validation import Outcome, calibrate, settle
+from scalefield.training.field_validation import Outcome, calibrate, tune_on_validation
 from training.world import BiasedMDE, World
 
-NET = FieldNetConfig(layout=Layout(4, 3, 2), width=16, dilations=(1, 2))
+NET = FieldNetConfig(layout=ChannelLayout(4, 3, 2), width=16, dilations=(1, 2))
 CONFIG = FieldTraining(
     net=NET, anchors=(2, 40), steps=40, batch=4, pixels=128, warmup=5, validate=(1, "low")
 )
@@ -36,8 +36,8 @@ def test_field_learns_and_says_what_it_reached(frames, tmp_path):
         for name in ("short", "long")
     ]
     assert lines[1]["absrel low"] < 0.9 * lines[0]["absrel low"]
-    assert model.kernel.noise == START.noise
-    assert model.kernel.slope != START.slope
+    assert model.kernel.noise_std == START.noise_std
+    assert model.kernel.slope_std != START.slope_std
     assert (tmp_path / "long" / "model" / "model.safetensors").is_file()
 
 
@@ -73,10 +73,10 @@ def test_a_run_goes_on_where_it_was_cut_off(frames, tmp_path, monkeypatch):
 def test_the_numbers_go_through_their_logarithms_unharmed():
     learned = LearnedKernel(START)
     kernel = learned.plain()
-    assert kernel.linear == pytest.approx(START.linear)
-    for mine, theirs in zip(kernel.terms, START.terms, strict=True):
-        assert mine.shape == theirs.shape
-        assert mine.position_length == pytest.approx(theirs.position_length)
+    assert kernel.mode_std == pytest.approx(START.mode_std)
+    for ours, theirs in zip(kernel.terms, START.terms, strict=True):
+        assert ours.family == theirs.family
+        assert ours.position_lengthscale == pytest.approx(theirs.position_lengthscale)
     learned().terms[0].amplitude.backward()
     assert torch.count_nonzero(learned.logarithms.grad) == 1
 
@@ -116,42 +116,45 @@ def test_calibration_finds_the_factor_that_is_missing():
         for group, factor in (("easy", 1.0), ("hard", 3.0)):
             for _ in range(5):
                 scores = torch.from_numpy(rng.normal(size=400) * 2 * factor)
-                found.append(Outcome(group, regime, n, scores, 0.1, factor * n, 0.3))
+                total = torch.tensor(factor * n)
+                found.append(Outcome(group, regime, n, scores, 0.1, total, 0.3))
     numbers = calibrate(found)
-    assert numbers["calibration"] == pytest.approx(2.0, rel=0.25)
-    assert numbers["level_std"] == pytest.approx(0.3)
-    assert numbers["patience"] <= 2  # the anchors can be believed
+    assert numbers["std_scale"] == pytest.approx(2.0, rel=0.25)
+    assert numbers["scale_prior_std"] == pytest.approx(0.3)
+    assert numbers["prior_count"] <= 2  # the residuals of the anchors tell the scale
 
 
-def test_what_val_likes_is_settled(monkeypatch):
+def test_shrinkage_and_roughness_are_those_that_are_best_on_val(monkeypatch):
     def found(net, kernel, val, regimes):
         smooth, rough = (float(kernel.terms[i].amplitude) for i in (0, 2))
-        wanted = {"a": (net.config.embedding_trust, 0.45), "b": (net.config.amplitude_trust, 1.0)}
+        config = net.config
+        wanted = {"a": (config.embedding_shrinkage, 0.45), "b": (config.amplitude_shrinkage, 1.0)}
         wanted |= {"c": (rough / START.terms[2].amplitude, 1.3), "d": (smooth, 0.15)}
         return {name: 1 + abs(value - best) for name, (value, best) in wanted.items()}
 
     monkeypatch.setattr("scalefield.training.field_validation.outcomes", found)
     monkeypatch.setattr("scalefield.training.field_validation.summary", lambda scores: scores)
     net = FieldNet(FieldNetConfig())
-    kernel = settle(net, START, [], ())
-    assert (net.config.embedding_trust, net.config.amplitude_trust) == (0.45, 1.0)
+    before = net.config
+    tuned, kernel = tune_on_validation(net, START, [], ())
+    config = tuned.config
+    assert (config.embedding_shrinkage, config.amplitude_shrinkage) == (0.45, 1.0)
+    assert net.config is before
     assert kernel.terms[2].amplitude == pytest.approx(1.3 * START.terms[2].amplitude)
     assert kernel.terms[:2] == START.terms[:2]
 
 
-def test_a_network_that_is_not_trusted_embeds_nothing():
+def test_a_shrinkage_of_zero_leaves_no_embedding_and_unit_amplitudes():
     torch.manual_seed(0)
     net = FieldNet(FieldNetConfig()).eval()
     log_depth = torch.randn(1, 1, 12, 16)
     layout = net.config.layout
     full = net(log_depth)
-    net.config = dataclasses.replace(net.config, embedding_trust=0.0, amplitude_trust=0.0)
+    net.config = dataclasses.replace(net.config, embedding_shrinkage=0.0, amplitude_shrinkage=0.0)
     none = net(log_depth)
     torch.testing.assert_close(none.modes, full.modes)
     torch.testing.assert_close(none.mean, full.mean)
-    _, embedding, amplitude, _ = none.maps.split(
-        [layout.modes, layout.terms * layout.channels, layout.terms, 1], dim=1
-    )
+    _, embedding, amplitude, _ = none.maps.split(layout.sizes, dim=1)
     assert not embedding.any()
     assert (amplitude == 1).all()
     assert full.maps[:, layout.modes :].std() > 0
