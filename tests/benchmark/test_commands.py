@@ -42,6 +42,7 @@ def sunrgbd(tmp_path):
     return tmp_path / "SUNRGBD"
 
 
+@pytest.mark.slow
 def test_benchmark_commands_reproduce_goes_from_raw_data_to_the_papers_table(
     sunrgbd, tmp_path, monkeypatch, capsys
 ) -> None:
