@@ -18,6 +18,7 @@ demo: .venv/.core  ## recover metric depth for the bundled sample
 bench: .venv/.core  ## what each step costs: results/bench, and its tables in docs/speed.md
 	$(PIP) --group bench
 	$(BIN)/python benchmarks/bench.py --out results/bench $(BENCH)
+	$(BIN)/python benchmarks/lidar.py --out results/lidar
 	$(BIN)/python scripts/speed_tables.py
 
 fuzz: .venv/.dev  ## damage every kind of file 100,000 times; results/fuzz
