@@ -3,9 +3,13 @@ import pytest
 import torch
 from scalefield.stream import Stream
 
-from methods.test_field import draw, few_are_many, world  # noqa: F401
+from field.worlds import absrel, draw_anchors, room, with_depth
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
+from scalefield.field.kalman import FilterState, Stream, prior_variance
+from scalefield.field.kernel import Kernel
+from scalefield.field.model import FieldModel, load_field
+from scalefield.field.network import ChannelLayout, FieldMaps
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.field import Field
 
@@ -17,133 +21,165 @@ def frames(count, seed=0):
     for t in range(count):
         depth = 1.5 + (u + 2 * t) / 60 + 0.3 * np.sin((u + 3 * t) / 9)
         bias = 0.35 * u / 60 - 0.25 * v / 45
-        truth = 2.5 * depth * np.exp(bias)
-        chosen = rng.choice(truth.size, 2, replace=False)
-        y, x = np.divmod(chosen, 60)
-        yield MDEOutput(torch.from_numpy(depth).float(), "depth"), truth, Anchors(x, y, truth[y, x])
+        depth_m = 2.5 * depth * np.exp(bias)
+        y, x = np.divmod(rng.choice(depth_m.size, 2, replace=False), 60)
+        output = MDEOutput(torch.from_numpy(depth).float(), "depth")
+        yield output, depth_m, Anchors(x, y, depth_m[y, x])
 
 
-def test_the_first_frame_is_what_field_gives_it():
-    """Up to the slope, which is exact, and the anchors' own doubt, a stream begins as `field`."""
-    mde_output, truth = world()
-    anchors = draw(truth, 30)
+def test_the_first_frame_of_a_stream_is_that_of_field():
+    """The filter starts at the prior: only the maps are rounded to float32 in another order."""
+    mde_output, depth_m = room()
+    anchors = draw_anchors(depth_m, 30)
     alone = Field(robust=False)(mde_output, anchors)
-    first = Stream(Field(robust=False), drift=0.0)(mde_output, anchors)
-    torch.testing.assert_close(first.depth_m, alone.depth_m, rtol=5e-3, atol=0)
+    first = Stream(robust=False, drift=0.0)(mde_output, anchors)
+    torch.testing.assert_close(first.depth_m, alone.depth_m, rtol=1e-3, atol=0)
+    torch.testing.assert_close(first.std_log, alone.std_log, rtol=0.02, atol=1e-3)
 
 
-def test_a_stream_remembers_and_single_frames_do_not():
+def test_a_stream_with_few_anchors_a_frame_is_better_and_steadier_than_single_frames():
     stream, errors, alone = Stream(), [], []
-    for mde_output, truth, anchors in frames(12):
-        for method, kept in ((stream, errors), (Field(), alone)):
-            depth_m = method(mde_output, anchors).depth_m.numpy()
-            kept.append(np.mean(np.abs(depth_m - truth) / truth))
-    assert np.mean(errors[4:]) < 0.9 * np.mean(alone[4:])  # by how much is up to the weights
+    for mde_output, depth_m, anchors in frames(12):
+        errors.append(absrel(stream(mde_output, anchors), depth_m))
+        alone.append(absrel(Field()(mde_output, anchors), depth_m))
+    assert np.mean(errors[4:]) < 0.9 * np.mean(alone[4:])
     assert np.std(errors[4:]) < np.std(alone[4:])
 
 
-def test_a_frame_without_anchors_goes_on_and_is_less_sure():
-    stream = Stream()
-    sure = []
-    for t, (mde_output, truth, anchors) in enumerate(frames(8)):
-        given = anchors if t < 5 else anchors[:0]
-        recovery = stream(mde_output, given)
-        sure.append(float(recovery.std_log.median()))
-        error = np.mean(np.abs(recovery.depth_m.numpy() - truth) / truth)
+def test_the_standard_deviation_grows_over_frames_without_anchors():
+    stream, stds = Stream(), []
+    for t, (mde_output, depth_m, anchors) in enumerate(frames(8)):
+        recovery = stream(mde_output, anchors if t < 5 else None)
+        stds.append(float(recovery.std_log.median()))
+        error = absrel(recovery, depth_m)
     assert error < 0.15
-    assert sure[5] < sure[6] < sure[7]
+    assert stds[5] < stds[6] < stds[7]
 
 
-def test_before_any_anchor_it_says_what_it_expects():
+def test_no_anchors_and_none_are_the_same():
+    first, second = Stream(), Stream()
+    for t, (mde_output, _, anchors) in enumerate(frames(4)):
+        given = anchors if t % 2 == 0 else None
+        empty = anchors if t % 2 == 0 else anchors[:0]
+        ours, theirs = first(mde_output, given), second(mde_output, empty)
+        assert torch.equal(ours.depth_m, theirs.depth_m)
+        assert torch.equal(first.state.mean, second.state.mean)
+
+
+def test_before_any_anchor_the_depth_is_the_expected_one():
     mde_output, _, anchors = next(frames(1))
     stream = Stream()
-    assert "no anchors" in stream(mde_output, anchors[:0]).report.warnings[0].text
+    warning = stream(mde_output, None).report.warnings[0]
+    assert warning.code == "no_anchors"
     assert stream.state is None
     stream(mde_output, anchors)
-    m, P = stream.state
-    assert bool((torch.linalg.eigvalsh(P) > 0).all())
-    assert float(m[0]) == pytest.approx(np.log(2.5), abs=0.5)
+    mean, covariance = stream.state
+    assert bool((torch.linalg.eigvalsh(covariance) > 0).all())
+    assert float(mean[0]) == pytest.approx(np.log(2.5), abs=0.5)
 
 
-def test_a_frame_without_anchors_may_be_a_large_image(monkeypatch):
-    monkeypatch.setattr("scalefield.lattice.PIXELS_A_CELL", 0)
-    stream = Stream()
-    (first, _, anchors), (second, truth, _) = frames(2)
-    stream(first, anchors)
-    recovery = stream(second, anchors[:0])
-    assert np.mean(np.abs(recovery.depth_m.numpy() - truth) / truth) < 0.3
+def test_one_step_of_prediction_drifts_the_scale_and_decays_the_weights():
+    model = load_field("field")
+    modes = 16
+    prior = prior_variance(model, modes)
+    start = FilterState(torch.ones(modes + 2).double(), torch.diag(0.5 * prior))
+    stream = Stream(drift=0.1, decay=0.2, state=start)
+    mean, covariance = stream.predict(model)
+    assert mean.tolist() == pytest.approx([1.0, *[0.8] * (modes + 1)])
+    assert float(covariance[0, 0]) == pytest.approx(0.5 * float(prior[0]) + 0.1**2)
+    # 0.8² of half the prior variance and 1 − 0.8² of all of it.
+    wanted = (0.64 * 0.5 + 0.36) * prior[1:]
+    torch.testing.assert_close(covariance.diagonal()[1:], wanted)
+    assert stream.state is start
 
 
-def test_a_stream_of_many_anchors_is_solved_in_patches_and_is_what_the_exact_one_is(
-    few_are_many,  # noqa: F811
-    monkeypatch,
-):
-    """Depth, deviation and what is carried on to the next frame."""
-    streams = [Stream(), Stream()]
-    for mde_output, truth, _ in frames(3):
-        anchors = draw(truth, 400)
-        found = []
-        for stream, limit in zip(streams, (100, 400), strict=True):
-            monkeypatch.setattr("scalefield.methods.field.EXACT_ANCHORS", limit)
-            found.append(stream(mde_output, anchors))
-        patched, exact = found
-        assert "400 anchors were solved in" in patched.report.fallbacks[0].text
-        assert exact.report.fallbacks == ()
-        assert float((patched.log_scale - exact.log_scale).abs().mean()) < 1e-3
-        ratio = patched.std_log / exact.std_log
-        assert 0.9 < float(ratio.min()) < float(ratio.median()) < 1.1
-    (ours, our_cov), (theirs, their_cov) = (stream.state for stream in streams)
-    deviation = their_cov.diagonal().sqrt()
-    # The modes are learned from anchors far from one another: half of these, and still as well.
-    assert float(((ours - theirs) / deviation).abs().max()) < 3
-    wider = our_cov.diagonal().sqrt() / deviation
-    assert 0.8 < float(wider.min()) < float(wider.max()) < 2
-    assert bool((torch.linalg.eigvalsh(our_cov) > 0).all())
+def test_decay_of_one_forgets_all_but_the_scale():
+    model = load_field("field")
+    prior = prior_variance(model, 16)
+    start = FilterState(torch.ones(18).double(), torch.diag(0.5 * prior))
+    mean, covariance = Stream(decay=1.0, drift=0.0, state=start).predict(model)
+    assert mean.tolist() == [1.0, *[0.0] * 17]
+    torch.testing.assert_close(covariance.diagonal()[1:], prior[1:])
 
 
-def test_ten_thousand_points_a_frame():
+def test_two_frames_of_one_linear_field_are_one_frame_with_all_anchors():
+    """Without stationary terms, drift and decay the filter is recursive least squares."""
+    mde_output, depth_m = room()
+    anchors = draw_anchors(depth_m, 24)
+    maps = torch.rand(1, 4, 5, 6, generator=torch.Generator().manual_seed(0)) - 0.5
+    layout = ChannelLayout(modes=3, terms=0, embedding_size=1)
+    kernel = Kernel(constant_std=50.0, mode_std=1.0, terms=(), noise_std=0.05, mean_weight_std=0.5)
+    model = FieldModel(kernel, lambda *_: FieldMaps(maps, torch.zeros(1), layout))
+    twice, once = (Stream(model, robust=False, drift=0.0, decay=0.0) for _ in range(2))
+    for half in (anchors[:12], anchors[12:]):
+        in_two = twice(mde_output, half)
+    at_once = once(mde_output, anchors)
+    # The medians of 12 and 24 anchors are prior means whose standard deviation is 50.
+    torch.testing.assert_close(twice.state.mean, once.state.mean, rtol=0, atol=1e-3)
+    torch.testing.assert_close(twice.state.covariance, once.state.covariance, rtol=0, atol=1e-4)
+    torch.testing.assert_close(in_two.log_scale, at_once.log_scale, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("n", [400, 5000])
+def test_a_stream_of_many_anchors_is_as_good_as_field(n):
     """As a LiDAR gives them."""
-    mde_output, truth = world(shape=(100, 120))
-    stream = Stream()
-    recovery = stream(mde_output, draw(truth, 10_000))
-    assert "10000 anchors were solved in 64 patches" in recovery.report.fallbacks[0].text
-    assert np.mean(np.abs(recovery.depth_m.numpy() - truth) / truth) < 0.003
-    assert bool((torch.linalg.eigvalsh(stream.state[1]) > 0).all())
+    mde_output, depth_m = room(shape=(100, 120))
+    stream, anchors = Stream(), draw_anchors(depth_m, n)
+    for _ in range(2):
+        recovery = stream(mde_output, anchors)
+    alone = Field()(mde_output, anchors)
+    assert absrel(recovery, depth_m) < 1.1 * absrel(alone, depth_m)
+    assert bool((torch.linalg.eigvalsh(stream.state.covariance) > 0).all())
 
 
-def test_a_wrong_anchor_is_left_out_as_field_leaves_it_out():
-    """And those on holes; both by the numbers that they were given."""
-    streams = Stream(), Stream(Field(robust=False))
+def test_outliers_and_anchors_on_holes_are_rejected_by_their_number():
+    streams = Stream(), Stream(robust=False)
     errors = [[], []]
-    for t, (mde_output, truth, _) in enumerate(frames(4)):
-        anchors = draw(truth, 30, seed=t)
-        depth_m = anchors.depth_m * np.where(np.arange(30) == 7, 5, 1)
-        spoiled = Anchors(anchors.u, anchors.v, depth_m)
+    for t, (mde_output, depth_m, _) in enumerate(frames(4)):
+        anchors = draw_anchors(depth_m, 30, seed=t)
+        spoiled = with_depth(anchors, anchors.depth_m * np.where(np.arange(30) == 7, 5, 1))
         relative = mde_output.prediction.clone()
         relative[int(anchors.v[3]), int(anchors.u[3])] = torch.nan
         for stream, kept in zip(streams, errors, strict=True):
             recovery = stream(MDEOutput(relative, "depth"), spoiled)
-            kept.append(np.nanmean(np.abs(recovery.depth_m.numpy() / truth - 1)))
+            kept.append(absrel(recovery, depth_m))
             report = recovery.report
-            left_out = {r.anchor: r.reason for r in report.rejected}
-            expected = {3: "no relative depth here"}
-            if stream.method.robust:
-                expected[7] = "contradicted by the others"
-            assert left_out == expected
+            codes = {r.anchor: r.code for r in report.rejected}
+            expected = {3: "no_relative_depth"} | ({7: "outlier"} if stream.robust else {})
+            assert codes == expected
             assert report.anchors_given == 30
             assert report.anchors_used == len(report.residuals_log) == 30 - len(expected)
     assert np.mean(errors[0]) < 0.3 * np.mean(errors[1])
 
 
+def test_a_frame_whose_anchors_all_lie_on_holes_counts_as_one_without_anchors():
+    stream = Stream()
+    (first, _, anchors), (second, _, _) = frames(2)
+    stream(first, anchors)
+    relative = second.prediction.clone()
+    relative[:5, :5] = torch.nan
+    on_holes = Anchors([1, 3], [2, 4], [2.0, 2.0])
+    report = stream(MDEOutput(relative, "depth"), on_holes).report
+    assert [r.code for r in report.rejected] == ["no_relative_depth"] * 2
+    assert report.anchors_used == 0
+
+
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "sentence"),
     [
         ({"drift": -0.1}, "drift must be 0 or more, found -0.1"),
         ({"drift": float("nan")}, "drift must be 0 or more, found nan"),
-        ({"forgetting": 1.5}, "forgetting must be 0 … 1, found 1.5"),
-        ({"method": Field(level="learned")}, "level must be free in a stream"),
+        ({"decay": 1.5}, "decay must be 0 … 1, found 1.5"),
+        ({"decay": -0.5}, "decay must be 0 … 1, found -0.5"),
     ],
 )
-def test_a_stream_that_cannot_be_meant_is_refused(options, said):
-    with pytest.raises(InputError, match=said):
+def test_a_stream_with_settings_outside_their_range_is_refused(options, sentence):
+    with pytest.raises(InputError, match=sentence):
         Stream(**options)
+
+
+def test_arrays_given_to_a_stream_get_a_sentence(said_of):
+    prepare = ["from scalefield.field.kalman import Stream", "depth = numpy.ones((6, 8))"]
+    sentences = said_of(prepare, ["Stream()(depth)", "Stream()(depth, None)"])
+    wanted = "a stream takes the output of an estimator, as mde(image) returns it, found ndarray"
+    assert sentences == [wanted] * 2

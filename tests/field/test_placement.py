@@ -1,20 +1,22 @@
 import numpy as np
 import pytest
 import torch
-from scalefield.suggestion import (
+
+import scalefield as sf
+from scalefield.basis.grids import grid_shape
+from scalefield.errors import InputError
+from scalefield.field.exact import ExactPosterior
+from scalefield.field.inference import observe
+from scalefield.field.model import load_field
+from scalefield.field.placement import (
     CELLS,
-    NEGLIGIBLE,
+    STD_FLOOR,
     greedy,
     nearest_to_middles,
     one_a_cell,
     suggest_from,
 )
-
-import scalefield as sf
-from scalefield.basis.grids import grid_shape
-from scalefield.errors import InputError
 from scalefield.mde.output import MDEOutput
-from scalefield.methods.field import Field
 
 
 def flat(shape=(60, 80)):
@@ -32,23 +34,23 @@ def test_greedy_equals_trying_every_choice(cells):
     noise = rng.uniform(0.1, 0.4, 12 - first)
     order, removed, _ = greedy(covariance, cells, noise, 3, np.ones(12 - first, dtype=bool))
 
-    def doubt(chosen):
+    def mean_log_variance(chosen):
         rows = [first + j for j in chosen]
         block = covariance[np.ix_(rows, rows)] + np.diag(noise[chosen] ** 2)
         cross = covariance[:, rows]
         left = covariance - cross @ np.linalg.solve(block, cross.T)
-        return np.log(left.diagonal()[:cells] + NEGLIGIBLE**2).mean()
+        return np.log(left.diagonal()[:cells] + STD_FLOOR**2).mean()
 
     known: list[int] = []
     for step in range(3):
         free = [j for j in range(12 - first) if j not in known]
-        assert order[step] == min(free, key=lambda j: doubt([*known, j]))
-        fall = doubt(known) - doubt([*known, order[step]])
+        assert order[step] == min(free, key=lambda j: mean_log_variance([*known, j]))
+        fall = mean_log_variance(known) - mean_log_variance([*known, order[step]])
         assert removed[step] == pytest.approx(1 - np.exp(-fall / 2))
         known.append(int(order[step]))
 
 
-def test_it_asks_about_the_side_that_nobody_measured():
+def test_suggestions_lie_on_the_side_without_anchors():
     v, u = np.mgrid[5:60:10, 5:35:10].reshape(2, -1)
     anchors = sf.Anchors(u, v, np.full(len(u), 2.0))
     spots = suggest_from(flat(), anchors, 3)
@@ -57,22 +59,27 @@ def test_it_asks_about_the_side_that_nobody_measured():
     assert spots[0].std_log >= spots[2].std_log > 0
 
 
-def test_measuring_there_removes_more_doubt_than_elsewhere():
+def exact_posterior(mde_output, anchors):
+    model = load_field("field")
+    image = model.image_inputs(mde_output)
+    inputs, y, noise, _ = observe(model, image, anchors)
+    return ExactPosterior.fit(model.kernel, inputs, y, noise), image
+
+
+def test_measuring_the_suggested_pixel_removes_more_variance_than_others():
     mde_output = flat()
     anchors = sf.Anchors([5, 12], [10, 50], [2.0, 2.2])
     (spot,) = suggest_from(mde_output, anchors, 1)
 
-    def doubt(u, v):
+    def mean_log_variance(u, v):
         more = sf.Anchors([*anchors.u, u], [*anchors.v, v], [*anchors.depth_m, 2.0])
-        field = Field(robust=False)
-        model = field.load()
-        scene = model.scene(mde_output)
-        variance = field.solve(scene, more, model).posterior.variance(scene.cells((30, 40))[0])
-        return float((variance + NEGLIGIBLE**2).log().mean())
+        posterior, image = exact_posterior(mde_output, more)
+        variance = posterior.variance(image.cells((30, 40))[0])
+        return float((variance + STD_FLOOR**2).log().mean())
 
     rng = np.random.default_rng(0)
-    others = [doubt(rng.integers(0, 80), rng.integers(0, 60)) for _ in range(12)]
-    assert doubt(spot.u, spot.v) < np.quantile(others, 0.2)
+    others = [mean_log_variance(rng.integers(0, 80), rng.integers(0, 60)) for _ in range(12)]
+    assert mean_log_variance(spot.u, spot.v) < np.quantile(others, 0.2)
 
 
 def test_only_reachable_pixels_are_suggested():
@@ -87,12 +94,12 @@ def test_only_reachable_pixels_are_suggested():
         suggest_from(flat(), None, 1, reachable=np.zeros((3, 3), dtype=bool))
 
 
-def test_suggest_accepts_a_map_of_the_user():
+def test_suggest_takes_a_relative_depth_map():
     depth = flat().prediction.numpy()
     spots = sf.suggest(None, sf.Anchors([3], [4], [2.0]), 2, mde_depth=depth, kind="depth")
     assert all(0 < spot.removes < 1 and spot.std_log > 0 for spot in spots)
     assert all(spot.anchor is None for spot in spots)
-    with pytest.raises(InputError, match="no input: give an image"):
+    with pytest.raises(InputError, match="no input: give an image, or mde_depth"):
         sf.suggest(None)
 
 
@@ -108,7 +115,7 @@ def test_a_subset_of_given_anchors_is_chosen_by_number():
     assert len(suggest_from(flat(), None, 99, among=given)) == 12
 
 
-def test_a_vague_measurement_is_not_preferred():
+def test_an_imprecise_measurement_is_not_preferred():
     given = sf.Anchors([40, 41], [30, 30], [2.0, 2.0], sigma_m=[1.5, 0.01])
     (spot,) = suggest_from(flat(), None, 1, among=given)
     assert spot.anchor == 1
@@ -124,23 +131,22 @@ def test_of_many_anchors_one_a_cell_is_looked_at():
     assert one_a_cell(given[:50], (60, 80)).tolist() == list(range(50))
 
 
-def test_few_anchors_are_all_heard():
-    """The choice is that of the posterior given every one of them."""
+def test_up_to_a_thousand_anchors_are_all_taken_into_account():
+    """The choice is that of the exact posterior given every one of them."""
     rng = np.random.default_rng(0)
-    mde_output, field = flat(), Field()
+    mde_output = flat()
     u, v = rng.integers(0, 80, 300), rng.integers(0, 60, 300)
-    anchors = sf.Anchors(u, v, mde_output.prediction[v, u].numpy() * rng.uniform(2, 2.2, 300))
-    model = field.load()
-    scene = model.scene(mde_output)
-    cells, pixels = scene.cells((30, 40))
-    covariance = field.solve(scene, anchors, model).posterior.covariance(cells).numpy()
-    noise = np.full(len(cells), float(model.kernel.noise))
+    anchors = sf.Anchors(u, v, mde_output.prediction[v, u].numpy() * rng.uniform(2, 2.02, 300))
+    posterior, image = exact_posterior(mde_output, anchors)
+    cells, pixels = image.cells((30, 40))
+    noise = np.full(len(cells), float(posterior.kernel.noise_std))
+    covariance = posterior.covariance(cells).numpy()
     order, _, _ = greedy(covariance, len(cells), noise, 5, np.ones(len(cells), dtype=bool))
     spots = suggest_from(mde_output, anchors, 5)
     assert [(spot.v, spot.u) for spot in spots] == [tuple(pixels[i]) for i in order]
 
 
-def test_of_many_anchors_those_nearest_to_the_cells_middles_are_heard():
+def test_of_many_anchors_those_nearest_to_the_middles_of_cells_are_taken():
     """Against a plain loop over the cells, in an image that they do not divide evenly."""
     rng = np.random.default_rng(1)
     shape, n, most = (61, 83), 700, 400
@@ -161,8 +167,8 @@ def test_of_many_anchors_those_nearest_to_the_cells_middles_are_heard():
     assert nearest_to_middles(anchors, shape, n).tolist() == list(range(n))
 
 
-def test_of_many_anchors_the_heard_ones_leave_hardly_more_doubt(monkeypatch):
-    """Half of them: where they are, a little more than given all, and the same pixels beyond."""
+def test_half_of_many_anchors_give_the_same_suggestions(monkeypatch):
+    """Where the anchors are, the standard deviation is a little larger than given all of them."""
     v, u = np.mgrid[0:60, 0:40:2].reshape(2, -1)
     mde_output = flat()
     anchors = sf.Anchors(u, v, 2 * mde_output.prediction[v, u].numpy())
@@ -170,17 +176,29 @@ def test_of_many_anchors_the_heard_ones_leave_hardly_more_doubt(monkeypatch):
     measured[5:55, 5:35] = True
     found = []
     for most in (len(anchors) // 2, len(anchors)):
-        monkeypatch.setattr("scalefield.suggestion.EXACT_ANCHORS", most)
+        monkeypatch.setattr("scalefield.field.placement.MAX_ANCHORS", most)
         spots = suggest_from(mde_output, anchors, 3)
-        (doubted,) = suggest_from(mde_output, anchors, 1, reachable=measured)
-        found.append(([(spot.u, spot.v) for spot in spots], doubted.std_log))
-    (half, more), (everyone, least) = found
-    assert half == everyone
+        (uncertain,) = suggest_from(mde_output, anchors, 1, reachable=measured)
+        found.append(([(spot.u, spot.v) for spot in spots], uncertain.std_log))
+    (half, more), (all_of_them, least) = found
+    assert half == all_of_them
     assert least <= more < 1.25 * least
 
 
-def test_anchors_on_holes_say_nothing():
-    """As `recover` leaves them out; and none of them can be chosen."""
+def test_an_outlier_among_the_anchors_is_left_out():
+    mde_output = flat()
+    rng = np.random.default_rng(0)
+    u, v = rng.integers(0, 80, 20), rng.integers(0, 60, 20)
+    depth_m = 2 * mde_output.prediction[v, u].numpy().astype(float)
+    wrong = depth_m.copy()
+    wrong[7] *= 100
+    kept = np.arange(20) != 7
+    ours = suggest_from(mde_output, sf.Anchors(u, v, wrong), 3)
+    theirs = suggest_from(mde_output, sf.Anchors(u[kept], v[kept], depth_m[kept]), 3)
+    assert [(s.u, s.v) for s in ours] == [(s.u, s.v) for s in theirs]
+
+
+def test_anchors_on_holes_are_left_out_and_cannot_be_chosen():
     depth = flat().prediction.numpy().copy()
     depth[20:40] = np.nan
     given = sf.Anchors([5, 30, 60], [30, 30, 10], [2.0, 2.1, 2.2])
