@@ -59,6 +59,6 @@ def test_commands_and_files_that_are_named_exist():
     places = (ROOT, package, package / "methods", package / "mde")
     missing = [n for n in named if not any((place / n).exists() for place in places)]
     assert set(missing) <= {"methods/yours.py", "field/"}
-    pictures = re.findall(r"\]\((docs/[^)]+)\)", README)
+    pictures = re.findall(r"\]\((docs/[^)#]+)", README)
     assert pictures
     assert all((ROOT / p).is_file() for p in pictures)
