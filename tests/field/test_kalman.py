@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from scalefield.stream import Stream
 
 from field.worlds import absrel, draw_anchors, room, with_depth
 from scalefield.anchors import Anchors
