@@ -6,7 +6,7 @@ import { $, element, setText } from "./dom.js";
 import { pointOf } from "./geometry.js";
 import { inUnit } from "./lengths.js";
 import { UNCERTAINTY_TABLE, depthScale, factorScale, paint, percentiles, ticks } from "./maps.js";
-import { showPanel } from "./panel.js";
+import { showMethod, showPanel } from "./panel.js";
 import { drawProfile } from "./profile.js";
 import { displayIndex, metresAt } from "./readings.js";
 import { circle, drawMeasurement, labelMeasurement, write } from "./stage.js";
@@ -289,6 +289,6 @@ export class Views {
     const { busyWith } = this, { loaded } = this.page, stale = Boolean(busyWith && loaded?.result && loaded.result.method !== busyWith.method);
     $("stage").classList.toggle("stale", stale);
     if (busyWith) setText($("busy-text"), `Solving with ${this.page.titles[busyWith.method]} …${stale ? ` shown: ${this.page.titles[loaded.result.method]}` : loaded?.result?.preview ? " shown: at display size" : ""}`);
-    if (loaded) showPanel(this.page);
+    if (loaded) showMethod(this.page);
   }
 }
