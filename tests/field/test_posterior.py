@@ -133,9 +133,10 @@ def largest_steps(values, side):
 def test_the_field_is_continuous_across_the_borders_of_cells():
     """3,000 anchors, of which neighbouring nodes share only some. The blend is no steeper at the
     borders of cells than inside them; without it the steps there are five times as large."""
-    image = image_inputs((96, 128), SMOOTH_KERNEL, box=False, variation=0.0)
+    image = image_inputs((160, 208), SMOOTH_KERNEL, box=False, variation=0.0)
     fitted = fit_pixels(image, 3000, SMOOTH_KERNEL)
     lattice = fitted.lattice
+    assert lattice.cell_px == 8
     terms = []
     for each in (lattice, OneNode(lattice.shape, lattice.cell_px, lattice.device)):
         features = SMOOTH_KERNEL.features(fitted.observations.inputs)
@@ -209,12 +210,12 @@ def test_a_mirrored_world_has_the_mirrored_field():
 @settings(max_examples=10)
 @given(n=st.integers(1, 200), padding=st.integers(1, 300), seed=st.integers(0, 100))
 def test_padding_does_not_change_the_field(n, padding, seed):
-    """Up to the division into blocks, which follows the number of rows."""
+    """Up to the division into blocks and cells, which follows the number of rows."""
     image = image_inputs(SHAPE)
     rows, columns = random_pixels(SHAPE, n + padding, seed)
     observed = observe_pixels(image, rows, columns, seed=seed)
     mask = torch.arange(n + padding) < n
-    config = InferenceConfig(exact_block=600, cell_px=(8, 8))
+    config = InferenceConfig(exact_block=600, cell_px=(8, 8), max_cell_spacing=1e9)
     padded = fit(KERNEL, image, observed._replace(mask=mask), config)
     inputs, y, noise, _ = observed
     short = type(observed)(inputs[:n], y[:n], noise[:n], mask[:n])
@@ -243,15 +244,25 @@ def test_a_kernel_without_stationary_terms_is_bayesian_linear_regression():
     torch.testing.assert_close(sum(fitted.parts().values()), fitted.mean(), rtol=0, atol=1e-5)
 
 
-def test_cells_grow_with_the_spacing_of_anchors_and_with_the_image():
+def test_cells_follow_the_spacing_of_anchors_and_the_size_of_the_image():
     config = InferenceConfig()
     assert config.cell_size_px((480, 640), 20_000) == 8
     assert config.cell_size_px((480, 640), 100) == 16
     assert config.cell_size_px((480, 640), 0) == 16
     assert config.cell_size_px((3000, 4000), 20_000) == 25
+    assert [config.cell_size_px((48, 64), n) for n in (50, 500, 1000, 10**6)] == [8, 4, 4, 1]
     for shape in ((375, 1242), (1080, 1920), (4000, 3000)):
         for n in (1, 1000, 20_000):
             assert max(shape) / config.cell_size_px(shape, n) <= config.max_cells
+
+
+@pytest.mark.parametrize("n", [50, 200, 800, 2400])
+def test_dense_anchors_are_all_neighbours_of_some_node(n):
+    """Otherwise more anchors would make the field worse: those in the middle of a cell would be
+    farther from every corner than its neighbours are."""
+    fitted = fit_pixels(image_inputs((60, 80)), n)
+    used = fitted.local.neighbours[fitted.local.mask].unique()
+    assert len(used) > 0.97 * n
 
 
 def test_sizes_of_cells_hardly_change_the_field():

@@ -61,6 +61,9 @@ class InferenceConfig:
     cell_px: tuple[int, int] = (8, 16)
     """Least and largest spacing of the local solves in pixels, which follows that of the anchors.
     Predictions are blended bilinearly between them."""
+    max_cell_spacing: float = 2.5
+    """Cells larger than this many times the spacing of the anchors are halved, also below the least
+    size: the neighbours of their corners would leave out the anchors in their middle."""
     max_cells: int = 160
     """Largest number of cells along the image's longer side; cells of larger images grow."""
     exact_block: int = 128
@@ -73,6 +76,7 @@ class InferenceConfig:
     def __post_init__(self) -> None:
         for name in ("neighbours", "max_cells", "exact_block", "block_size"):
             require(getattr(self, name) >= 1, name, "1 or more", getattr(self, name))
+        require(self.max_cell_spacing >= 1, "max_cell_spacing", "1 or more", self.max_cell_spacing)
         least, largest = self.cell_px
         require(1 <= least <= largest, "cell_px", "1 or more, in order", self.cell_px)
 
@@ -81,4 +85,6 @@ class InferenceConfig:
         least, largest = self.cell_px
         spacing = math.sqrt(math.prod(shape) / max(anchors, 1))
         side = least if spacing < largest else largest
+        while side > max(1, self.max_cell_spacing * spacing):
+            side = -(-side // 2)
         return max(side, -(-max(shape) // self.max_cells))
