@@ -10,7 +10,9 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cpu.txt
 SOURCES := pyproject.toml constraints-cpu.txt
 
-.PHONY: audit bench demo fuzz soak lowest picture test test-all check format oracle clean weights-sums wheel
+SCENES ?= 400
+
+.PHONY: audit bench scenes demo fuzz soak lowest picture test test-all check format oracle clean weights-sums wheel
 
 demo: .venv/.core  ## recover metric depth for the bundled sample
 	$(BIN)/scalefield demo --out $(OUT)
@@ -18,6 +20,7 @@ demo: .venv/.core  ## recover metric depth for the bundled sample
 bench: .venv/.core  ## what each step costs: results/bench, and its tables in docs/speed.md
 	$(PIP) --group bench
 	$(BIN)/python benchmarks/bench.py --out results/bench $(BENCH)
+	$(BIN)/python benchmarks/lidar.py --out results/lidar
 	$(BIN)/python scripts/speed_tables.py
 
 fuzz: .venv/.dev  ## damage every kind of file 100,000 times; results/fuzz
@@ -94,4 +97,15 @@ weights-sums: .venv/.core  ## the hashes of shipped weights, after they were rep
 	touch $@
 
 clean:
-	rm -rf .venv .lowest .oracle .wheel dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .scenes .lowest .oracle .wheel dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+scenes: .scenes/.ready  ## render rooms, streets and tabletops: out/scenes (docs/scenes.md)
+	nice -n 19 .scenes/bin/python -m recipes.scenes library --library out/scenes-library
+	nice -n 19 .scenes/bin/python -m recipes.scenes render --library out/scenes-library \
+	  --kind mix --scenes $(SCENES) --views 10 --out out/scenes
+	.scenes/bin/python -m recipes.scenes check --out out/scenes
+
+.scenes/.ready: recipes/scenes/requirements.txt
+	python3.11 -m venv .scenes
+	.scenes/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	touch $@

@@ -13,7 +13,7 @@ evaluate() {
 
 field=(
   'Field: field'
-  'Field, learned level @drop: field(level=learned)'
+  'Field, learned level @drop: field(scale_prior=learned)'
   "Field, seed 0 $REGIMES: field(model=$RUNS/field-s0/model)"
   "Field, seed 1 $REGIMES: field(model=$RUNS/field-s1/model)"
 )

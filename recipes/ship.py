@@ -57,7 +57,7 @@ Trained on the outputs of an earlier `lite` (EfficientNet-Lite0) and of a ViT-S 
 no frame was predicted by a model that had seen its place) and of FastDepth, and on true depth under
 synthetic distortions; {steps} steps of {batch} frames with 1 to 530 anchors. Of three seeds this
 one, {seed}, was best on val, where the deviation was calibrated too. The estimators that its mean
-function speaks for were written into its configuration by hand: FastDepth and the ViT-S, and not
+function applies to were written into its configuration by hand: FastDepth and the ViT-S, and not
 `lite`, which by that name is another network now.
 
 {data}

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 RUNS = {"lite": ROOT / "results" / "places-lite" / "results.json"}
 ROWS = {  # label in the results: what the README calls it
     "Field": "**`field`**",
-    "Field, learned level": "`field`, `level=learned`",
+    "Field, learned level": "`field`, `scale_prior=learned`",
     "Basis K=50": "`basis`, K = 50",
     "Basis K=8": "`basis`, K = 8",
     "lwlr": "`lwlr`",

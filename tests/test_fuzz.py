@@ -24,6 +24,7 @@ def cases_of(target: Target) -> int:
     return min(wanted, MOST_CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=[t.name for t in TARGETS])
 def test_fuzz_only_our_own_errors_come_out(target, tmp_path):
     tally = run_cases(target, cases_of(target), SEED, save=tmp_path)

@@ -21,24 +21,16 @@ ORDER = [
     ["samples"],
     ["export"],
     ["benchmark", "labelling", "training", "web"],
+    ["reproduction"],
     ["commands"],
     ["cli"],
 ]
 """A module may import its own package and the packages of earlier rows, and no others."""
 
-FIELD = {
-    "bends", "cusps", "decomposition", "dense", "deviation", "doubt", "embedding", "hearing",
-    "kernel", "lattice", "patches", "patchwork", "posterior", "scene", "stream", "suggestion",
-}  # fmt: skip
-"""Modules of the root that belong to the package `field`."""
-
 SAME_ROW = {("inputs", "api"), ("anchors", "anchor_sampling"), ("anchors", "recovery")} | {
     ("mde.output", "recovery"), ("errors", "validation"),
 }  # fmt: skip
 """Imports within a row, from the second to the first."""
-
-EXCEPTIONS = {("stream", "methods.field"), ("suggestion", "methods.field")}
-"""Upward imports that still exist: (importing module, imported module)."""
 
 RANK = {name: rank for rank, row in enumerate(ORDER) for name in row}
 
@@ -47,8 +39,7 @@ def unit(module: str) -> str:
     """The package, or single module, that a module counts as."""
     if module in RANK:
         return module
-    head = module.partition(".")[0]
-    return "field" if head in FIELD else head
+    return module.partition(".")[0]
 
 
 def modules() -> dict[str, Path]:
@@ -98,15 +89,14 @@ def test_import_order_holds_for_every_module() -> None:
         for target in imports(name, path, known)
         if upward(name, target)
     }
-    wrong = sorted(f"{name} imports {target}" for name, target in found - EXCEPTIONS)
+    wrong = sorted(f"{name} imports {target}" for name, target in found)
     assert not wrong, f"{len(wrong)} imports against the order: " + "; ".join(wrong)
-    assert found >= EXCEPTIONS, f"remove from EXCEPTIONS: {sorted(EXCEPTIONS - found)}"
 
 
 def test_import_order_names_every_package() -> None:
     units = {unit(name) for name in modules()}
     assert units - set(RANK) == set()
-    assert set(RANK) - units <= {"field"}
+    assert set(RANK) - units == set()
 
 
 def test_upward_detects_a_wrong_import(tmp_path) -> None:

@@ -58,6 +58,7 @@ def test_diagnose_dataset_becomes_a_page_and_numbers(flags, world, tmp_path, cap
     assert len(lines) == 1 + 5
 
 
+@pytest.mark.slow
 def test_diagnoser_workers_can_be_sent_the_work_and_send_back_the_answer(
     flags, world, red, tmp_path
 ) -> None:

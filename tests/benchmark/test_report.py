@@ -239,6 +239,7 @@ class Page(HTMLParser):
             assert self.open.pop() == tag
 
 
+@pytest.mark.slow
 def test_report_writes_everything_and_a_page_that_stands_alone(results, tmp_path) -> None:
     pytest.importorskip("matplotlib", reason="the extra plot is not installed")
     runs = [load_run(results[0]), load_run(results[1] / "results.json")]

@@ -302,6 +302,7 @@ def running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_run_killed_and_started_again_gives_the_same_bytes(world, tmp_path) -> None:
     """One run is killed without warning; two more with other numbers of workers finish it."""
     (tmp_path / "held_world.py").write_text(HELD_WORLD)

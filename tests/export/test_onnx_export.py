@@ -19,6 +19,8 @@ from scalefield.methods.basis import Basis
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "onnx_consumer.py"
 NAMES = ("basis-depth-k8", "basis-lite-k8")
 

@@ -172,6 +172,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_label_that_was_killed_and_resumed_gives_the_same_bytes(folder, tmp_path):
     for i in range(6, 14):
         os.link(folder / "p0.png", folder / f"p{i}.png")
@@ -224,6 +225,7 @@ RULES = Rules(max_error=10.0, min_in_range=0.0, max_std_log=10.0)
 CONFIG = LabelConfig("lite", "global", rules=RULES)
 
 
+@pytest.mark.slow
 def test_label_deadly_image_costs_itself_and_no_other(folder, tmp_path, helper):
     work = find_jobs(folder)[0]
     label(work, CONFIG, tmp_path / "expected")
@@ -239,6 +241,7 @@ def test_label_deadly_image_costs_itself_and_no_other(folder, tmp_path, helper):
     assert content(out) == content(tmp_path / "expected")
 
 
+@pytest.mark.slow
 def test_label_ray_labels_all_though_a_worker_is_killed(folder, tmp_path, helper):
     ray = pytest.importorskip("ray")
     work = find_jobs(folder)[0]

@@ -29,6 +29,7 @@ def content(out: Path) -> dict[str, bytes]:
     return {name: data for name, data in found.items() if not name.startswith("timings")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("time", range(REPEAT))
 @pytest.mark.parametrize("command", ["label", "evaluate"])
 def test_determinism_workers_do_not_matter(command, time, world, tmp_path):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 MOMENTS = {"recover": 4, "predict": 5, "label": 5, "evaluate": 5, "train": 2}
 """About how many moments are tried, evenly spread over all there are."""
 
@@ -39,8 +41,10 @@ def check_whole(name: str, data: bytes) -> None:
 
 @pytest.mark.parametrize("command", MOMENTS)
 def test_interruption_killed_at_any_moment_and_run_again(
-    command, world, in_child, killer, tmp_path
+    command, world, in_child, killer, tmp_path, monkeypatch
 ):
+    # No git: a commit while the test runs would change the recorded provenance.
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "none"))
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
     watch = killer(undisturbed)
     ended = in_child(lambda: world.run(command, undisturbed / "out"), watch)

@@ -13,6 +13,8 @@ from scalefield import METHODS, Anchors, recover
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs /proc")
 
+pytestmark = pytest.mark.slow
+
 NOISE_MB = 40.0
 """By which a process's memory wanders whose allocator keeps what is freed, as pytest's does."""
 

@@ -112,7 +112,7 @@ FLAGS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator:
     sync_api = pytest.importorskip("playwright.sync_api")
     if CHROMIUM is None:

@@ -73,3 +73,10 @@ def drop(page, files: list[dict]) -> None:
         }""",
         files,
     )
+
+
+def painted(page) -> None:
+    """Wait until what was asked for is on the screen: two frames."""
+    page.evaluate(
+        "() => new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
+    )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from web.pages import at, solved
+from web.pages import at, painted, solved
 
 VIEWS = ("photo", "depth", "uncertainty", "cloud", "inspect")
 
@@ -18,11 +18,12 @@ def axe(node_modules: Path) -> str:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
 def test_axe_finds_no_violation(open_page, axe: str, scheme: str, width: int, height: int) -> None:
-    page = open_page(False, width, height, color_scheme=scheme, has_touch=width < 800)
+    still = {"reduced_motion": "reduce"}  # colours change at once
+    page = open_page(False, width, height, color_scheme=scheme, has_touch=width < 800, **still)
     found: dict[str, list] = {}
 
     def check(name: str) -> None:
-        page.wait_for_timeout(300)  # transitions of colours end
+        painted(page)
         if not page.evaluate("typeof axe !== 'undefined'"):
             page.evaluate(axe)  # not as a script: the page's policy would refuse it
         result = page.evaluate("async () => (await axe.run()).violations")

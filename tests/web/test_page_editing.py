@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from scalefield import samples
-from web.pages import at, distances, hover, paste, place, saved, solved
+from web.pages import at, distances, hover, painted, paste, place, saved, solved
 
 
 def six_anchors(open_page):
@@ -236,7 +236,7 @@ def test_hovering_a_row_or_a_mark_shows_the_other(open_page) -> None:
     assert page.inner_text("#anchor-list li.hovered .number") == "6"
     plain = page.locator("#overlay").screenshot()
     page.hover("#anchor-list li:nth-child(2)")
-    page.wait_for_timeout(200)
+    painted(page)
     assert page.locator("#overlay").screenshot() != plain
 
 

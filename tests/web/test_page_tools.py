@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from web.pages import at, hover, place, solved
+from web.pages import at, hover, painted, place, solved
 
 
 def six_anchors(open_page, **options):
@@ -101,7 +101,7 @@ def test_the_cloud_has_no_tool_that_does_nothing_and_measures(open_page) -> None
     assert page.locator("[data-tool=profile]").is_disabled()
     assert "row" not in page.inner_text("#caption")
     page.click("[data-tool=measure]")
-    page.wait_for_timeout(300)
+    painted(page)
     box = page.locator("#cloud").bounding_box()
     for x, y in ((0.45, 0.4), (0.3, 0.6)):
         page.mouse.click(box["x"] + x * box["width"], box["y"] + y * box["height"])
@@ -209,14 +209,14 @@ def test_dragging_pans_a_zoomed_photo_and_sets_nothing(open_page) -> None:
     page.mouse.down()
     page.mouse.move(box["x"] + 300, box["y"] + 200, steps=4)
     page.mouse.up()
-    page.wait_for_timeout(200)
+    painted(page)
     assert page.locator("#card").is_hidden()
     assert page.locator("#base").screenshot() != before
 
 
 def test_the_canvas_has_the_pixels_of_the_device(open_page) -> None:
     page = open_page(device_scale_factor=2)
-    page.wait_for_timeout(200)
+    painted(page)
     width = page.locator("#stage").bounding_box()["width"]
     assert page.evaluate("document.getElementById('base').width") == round(2 * width)
 
@@ -224,10 +224,10 @@ def test_the_canvas_has_the_pixels_of_the_device(open_page) -> None:
 def test_the_photo_shows_through_the_depth(open_page) -> None:
     page = six_anchors(open_page)
     page.click("[data-view=depth]")
-    page.wait_for_timeout(200)
+    painted(page)
     before = page.locator("#base").screenshot()
     page.locator("#blend").fill("60")
-    page.wait_for_timeout(200)
+    painted(page)
     assert page.locator("#base").screenshot() != before
 
 

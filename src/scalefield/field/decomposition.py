@@ -16,7 +16,7 @@ class Decomposition:
     """Maps that sum to a log-scale field."""
 
     parts: dict[str, Float[Tensor, "h w"]]
-    """By name: the global scale, the learned mean, the slope over log-depth, modes, bends."""
+    """By name: global scale, mean function, slope over log-depth, modes, stationary terms."""
     valid: Bool[Tensor, "h w"]
     """Pixels that have a relative depth."""
 

@@ -14,6 +14,8 @@ TILE_NODES = 4
 """Successive nodes of a row that share their candidates on a GPU."""
 TILE_CANDIDATES = 64
 """Anchors that the nodes of a tile choose their neighbours from on a GPU."""
+CHUNK_DISTANCES = 1 << 24
+"""Distances between tiles and anchors that are held at once on a GPU."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +118,12 @@ def nearest_in_tiles(
     tiles = torch.cat([rows, beyond], dim=1).reshape(-1, side, 2)
     middle = (tiles.amin(dim=1) + tiles.amax(dim=1)) / 2
     count = min(max(TILE_CANDIDATES, k), len(anchors))
-    du, dv = middle[:, :1] - anchors[:, 0], middle[:, 1:] - anchors[:, 1]
-    candidates = (du.square() + dv.square()).topk(count, largest=False, sorted=False).indices
+    found = []
+    for part in middle.split(max(1, CHUNK_DISTANCES // len(anchors))):
+        du, dv = part[:, :1] - anchors[:, 0], part[:, 1:] - anchors[:, 1]
+        distance = du.square_().addcmul_(dv, dv)
+        found.append(distance.topk(count, largest=False, sorted=False).indices)
+    candidates = torch.cat(found)
     apart = (tiles[:, :, None] - anchors[candidates][:, None]).square().sum(dim=-1)
     closest = apart.topk(k, largest=False)
     index = candidates[:, None].expand(-1, side, -1).gather(2, closest.indices)

@@ -76,8 +76,8 @@ def suggest_from(
         seen = cells.joined(image.anchors(chosen))
         noise = chosen.sigma_log(float(kernel.noise_std), floor=MIN_NOISE_STD)
     rows, columns = pixels.T
-    open_to = possible[rows, columns]
-    if not open_to.any():
+    allowed = possible[rows, columns]
+    if not allowed.any():
         if among is None:
             raise InputError("no reachable pixel has a relative depth, so none can be suggested")
         raise InputError(
@@ -95,7 +95,7 @@ def suggest_from(
         covariance = posterior.covariance(seen)
     else:
         covariance = kernel(seen, seen)
-    order, removed, before = greedy(covariance.cpu().numpy(), len(cells), noise, n, open_to)
+    order, removed, before = greedy(covariance.cpu().numpy(), len(cells), noise, n, allowed)
     return [
         Suggestion(
             u=int(columns[i]),
@@ -123,7 +123,7 @@ def nearest_to_middles(
     anchors: Anchors, shape: tuple[int, int], most: int
 ) -> Int64[np.ndarray, " m"]:
     """Numbers of at most `most` anchors: of each cell the nearest to its middle, then of each the
-    second nearest, and so on. What is left to doubt at the middles, the nearest tell best."""
+    second nearest, and so on. The nearest determine the variance at the middles best."""
     rows, columns = anchors.pixels(shape)
     if len(anchors) <= most:
         return np.arange(len(anchors))
@@ -154,26 +154,26 @@ def greedy(
     cells: int,
     noise: Float64[np.ndarray, " c"],
     n: int,
-    open_to: Bool[np.ndarray, " c"],
+    allowed: Bool[np.ndarray, " c"],
 ) -> tuple[Int64[np.ndarray, " k"], Float64[np.ndarray, " k"], Float64[np.ndarray, " k"]]:
-    """Candidates whose measurement removes most doubt from the first `cells` points, one after
-    another; the share by which each reduces the deviation, and its own deviation before.
+    """Candidates whose measurement reduces the log-variance of the first `cells` points most, one
+    after another; the share by which each reduces the deviation, and its own deviation before.
 
     The candidates are the last points, which may be the same. Measuring one takes c cᵀ/(c_j + σ²)
     off the covariance, with c its column.
     """
     covariance, first = covariance.copy(), len(covariance) - len(noise)
-    free = open_to.copy()
+    free = allowed.copy()
     order, removed, before = [], [], []
     for _ in range(min(n, int(free.sum()))):
         own = covariance.diagonal()[first:].clip(min=0) + noise**2
         variance = covariance.diagonal()[:cells, None]
         left = variance - covariance[:cells, first:] ** 2 / own
-        doubt = np.log(left.clip(min=0) + STD_FLOOR**2).mean(axis=0)
+        log_variance = np.log(left.clip(min=0) + STD_FLOOR**2).mean(axis=0)
         now = float(np.log(variance.clip(min=0) + STD_FLOOR**2).mean())
-        best = int(np.where(free, doubt, np.inf).argmin())
+        best = int(np.where(free, log_variance, np.inf).argmin())
         order.append(best)
-        removed.append(1 - np.exp(0.5 * (doubt[best] - now)))
+        removed.append(1 - np.exp(0.5 * (log_variance[best] - now)))
         before.append(np.sqrt(max(own[best] - noise[best] ** 2, 0)))
         column = covariance[:, first + best].copy()
         covariance -= np.outer(column, column / own[best])

@@ -84,21 +84,21 @@ class LiveField:
         model = model if isinstance(model, FieldModel) else load_field(model)
         if isinstance(model.net, FieldNet) and model.net.config.feature_channels:
             raise InputError("LiveField takes a model without features F, found one with them")
-        where = torch.device(check_device(str(device)))
+        target = torch.device(check_device(str(device)))
         net = copy.deepcopy(model.net)  # the caller's stays where it is
-        self.model = replace(model, net=net.to(where) if isinstance(net, FieldNet) else net)
+        self.model = replace(model, net=net.to(target) if isinstance(net, FieldNet) else net)
         self.robust, self.with_image, self.inference = robust, with_image, inference
         self.mean_known = model.estimators is None or estimator in model.estimators
         noise = float(model.kernel.noise_std)
         self.inputs = LiveInputs(
-            torch.ones(shape, device=where),
-            torch.zeros(*shape, 3, dtype=torch.uint8, device=where),
-            torch.zeros(max_anchors, 2, device=where),
-            torch.zeros(max_anchors, device=where),
-            torch.full((max_anchors,), noise, device=where),
+            torch.ones(shape, device=target),
+            torch.zeros(*shape, 3, dtype=torch.uint8, device=target),
+            torch.zeros(max_anchors, 2, device=target),
+            torch.zeros(max_anchors, device=target),
+            torch.full((max_anchors,), noise, device=target),
         )
         self.graph: torch.cuda.CUDAGraph | None = None
-        if where.type == "cuda":
+        if target.type == "cuda":
             self.graph, self.output = captured(self.run)
 
     @torch.no_grad()

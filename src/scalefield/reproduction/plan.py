@@ -29,9 +29,9 @@ BYTES_OF_F = {"uint8": 1, "float16": 2, "none": 0}
 class Costs:
     """Assumptions that are not measured by `plan` itself."""
 
-    recover_s_per_megapixel: float = 0.25
-    """One row under one condition, on one core: the mean over the paper's rows, as measured by
-    `recipes/measure_pipeline.py` (results/pipeline)."""
+    recover_s_per_megapixel: float = 0.10
+    """One row under one condition, on one core: the mean over the aligners and the universal
+    generators, as `recipes/measure_pipeline.py --recovery` measured it (results/pipeline)."""
     sampled_frames: int = 2
     """Frames of each dataset that are read to measure reading."""
     sampled_steps: int = 3

@@ -47,6 +47,15 @@ test("history is bounded, copied under other names, and forgets a deleted projec
   assert.deepEqual(history.projects(), new Set(["a", "b"]));
 });
 
+test("a history is shortened to so many anchors", () => {
+  const history = new History(), work = replaceAnchors(emptyWork(), [anchor(1), anchor(2), anchor(3)]);
+  for (let i = 0; i < 6; i++) history.commit("a", i < 4 ? work : emptyWork());
+  assert.equal(history.shortened(7).past.length, 3);
+  assert.equal(history.shortened(100).past.length, 5);
+  assert.equal(history.shortened(0).past.length, 1);
+  assert.equal(history.past.length, 5);
+});
+
 test("numbers of the server's sentences count from one", () => {
   assert.equal(countedFromOne("contradicted by the others: #1 (9 m), #10 (3 m)"), "contradicted by the others: #2 (9 m), #11 (3 m)");
 });

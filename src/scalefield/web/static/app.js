@@ -26,7 +26,7 @@ function wire(page) {
   on("sample", "click", () => page.workspace.openSample());
   on("new-photo", "click", () => page.workspace.showStart());
   on("back", "click", () => page.workspace.back());
-  on("working-cancel", "click", () => page.workspace.opening.abort());
+  on("working-cancel", "click", () => page.workspace.cancelOpening());
   on("sample-anchors", "click", () => page.commit(replaceAnchors(page.work, page.loaded.sampleAnchors)));
   on("undo", "click", () => page.undo());
   on("redo", "click", () => page.redo());

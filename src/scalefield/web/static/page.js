@@ -296,6 +296,7 @@ export class Page {
 
   /** On a phone the controls are a sheet with tabs. @param {string} name @param {boolean} [open] */
   showSheet(name, open = true) {
+    if ($("panel").dataset.tab !== name) $("panel-body").scrollTop = 0;
     $("panel").dataset.tab = name;
     choose("sheet-tabs", "sheet", name, "aria-selected");
     $("panel").classList.toggle("open", open);

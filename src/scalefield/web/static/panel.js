@@ -8,7 +8,7 @@ import { measured } from "./readings.js";
 export function showPanel(page) {
   const { project, loaded, work } = page;
   if (!project || !loaded) return;
-  const { result } = loaded, n = work.anchors.length;
+  const n = work.anchors.length;
   setText($("anchor-count"), String(n));
   $("anchors-empty").hidden = n > 0;
   $("clear").disabled = !n;
@@ -17,7 +17,7 @@ export function showPanel(page) {
   $("sample-anchors").hidden = !loaded.sampleAnchors;
   page.rows.draw(work.anchors, page.unit, (/** @type {number} */ i) => page.aboutAnchor(i));
   showAnchorNotes(page);
-  showMethod(page, result);
+  showMethod(page);
   showMeasurements(page);
   showNext(page);
   for (const button of $("downloads").children) {
@@ -39,9 +39,9 @@ function showAnchorNotes({ work }) {
   setText($("anchor-notes"), notes.join(" "));
 }
 
-/** @param {any} page @param {any} result */
-function showMethod(page, result) {
-  const { method, compare } = page.project.settings;
+/** The method, and what it says of its result. @param {any} page */
+export function showMethod(page) {
+  const { method, compare } = page.project.settings, { result } = page.loaded;
   if ($("method").value !== method) $("method").value = method;
   if ($("compare").value !== compare) $("compare").value = compare;
   setText($("method-about"), page.methods[method]?.about ?? "");

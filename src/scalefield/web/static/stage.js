@@ -170,12 +170,14 @@ export class Stage {
     const at = (/** @type {any} */ pixel) => toStage(this.view, pixel);
     if (scene.profileRow !== null) stroke(context, [{ x: this.view.x, y: at({ u: 0, v: scene.profileRow }).y }, { x: this.view.x + this.photo.width * this.view.scale, y: at({ u: 0, v: scene.profileRow }).y }]);
     scene.suggestions.forEach((/** @type {any} */ s, /** @type {number} */ i) => this.drawSuggestion(context, at(s), i + 1));
-    for (const measurement of scene.measurements) drawMeasurement(context, { ...measurement, points: measurement.points.map(at) });
+    const measurements = scene.measurements.map((/** @type {any} */ m) => ({ ...m, points: m.points.map(at) }));
     if (scene.pending?.points.length) {
       const next = this.cursor ? [...scene.pending.points, this.cursor] : scene.pending.points;
-      drawMeasurement(context, { kind: scene.pending.kind, label: scene.pendingLabel(next), unsure: false, active: true, points: next.map(at) });
+      measurements.push({ kind: scene.pending.kind, label: scene.pendingLabel(next), unsure: false, active: true, points: next.map(at) });
     }
+    for (const measurement of measurements) drawMeasurement(context, measurement);
     this.drawAnchors(context, scene);
+    for (const measurement of measurements) labelMeasurement(context, measurement);
     const cross = scene.pin && scene.pin.id === null ? scene.pin : this.byKeyboard || this.loupe ? this.cursor : null;
     if (cross) drawCross(context, at(cross));
     if (this.loupe && this.cursor) this.drawLoupe(context, this.cursor);
@@ -494,10 +496,10 @@ export function drawCross(context, { x, y }) {
   for (const [dx, dy] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) stroke(context, [{ x: x + 5 * dx, y: y + 5 * dy }, { x: x + 15 * dx, y: y + 15 * dy }]);
 }
 
-/** A measured line, path, area or height with its label.
+/** A measured line, path, area or height.
  *  @param {CanvasRenderingContext2D} context
- *  @param {{kind: string, points: {x: number, y: number}[], label: string, unsure: boolean, active?: boolean}} measurement */
-export function drawMeasurement(context, { kind, points, label, unsure, active = false }) {
+ *  @param {{kind: string, points: {x: number, y: number}[], unsure: boolean, active?: boolean}} measurement */
+export function drawMeasurement(context, { kind, points, unsure, active = false }) {
   if (kind === "area" && points.length > 2) {
     context.fillStyle = "rgb(255 255 255 / 22%)";
     context.beginPath();
@@ -506,6 +508,12 @@ export function drawMeasurement(context, { kind, points, label, unsure, active =
   }
   if (points.length > 1) stroke(context, points, kind === "area" && points.length > 2, active || unsure);
   for (const { x, y } of points) circle(context, x, y, 4.5, "#fff", "#17181d", 1.6);
+}
+
+/** The label of a measurement, in the middle of its line or area.
+ *  @param {CanvasRenderingContext2D} context
+ *  @param {{kind: string, points: {x: number, y: number}[], label: string, unsure: boolean}} measurement */
+export function labelMeasurement(context, { kind, points, label, unsure }) {
   if (!label || points.length < 2) return;
   const middle = kind === "area" ? points : points.slice(Math.floor((points.length - 2) / 2), Math.floor((points.length - 2) / 2) + 2);
   const x = middle.reduce((s, p) => s + p.x, 0) / middle.length, y = middle.reduce((s, p) => s + p.y, 0) / middle.length - (kind === "area" ? 0 : 16);

@@ -99,6 +99,18 @@ export class History {
     return new History({ past: this.past.map(rename), present: this.present && rename(this.present), future: this.future.map(rename) });
   }
 
+  /** The same with only as many steps back and forth as have so many anchors together.
+   *  @param {number} mostAnchors */
+  shortened(mostAnchors) {
+    /** @param {Step[]} steps the oldest first */
+    const last = (steps) => {
+      let anchors = 0;
+      const first = steps.findLastIndex((s) => (anchors += s.work.anchors.length) > mostAnchors);
+      return steps.slice(first + 1);
+    };
+    return new History({ past: last(this.past), present: this.present, future: last(this.future) });
+  }
+
   /** Forget the steps of a project that is deleted. @param {string} project */
   forget(project) {
     this.past = this.past.filter((s) => s.project !== project);

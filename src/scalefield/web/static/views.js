@@ -6,10 +6,10 @@ import { $, element, setText } from "./dom.js";
 import { pointOf } from "./geometry.js";
 import { inUnit } from "./lengths.js";
 import { UNCERTAINTY_TABLE, depthScale, factorScale, paint, percentiles, ticks } from "./maps.js";
-import { showPanel } from "./panel.js";
+import { showMethod, showPanel } from "./panel.js";
 import { drawProfile } from "./profile.js";
 import { displayIndex, metresAt } from "./readings.js";
-import { circle, drawMeasurement, write } from "./stage.js";
+import { circle, drawMeasurement, labelMeasurement, write } from "./stage.js";
 
 /** @typedef {import("./geometry.js").Pixel} Pixel */
 
@@ -174,7 +174,9 @@ export class Views {
     const { measurements, pending } = this.page.drawing();
     for (const m of [...measurements, ...(pending ? [{ ...pending, label: "", unsure: false }] : [])]) {
       const points = m.points.flatMap((p) => at(p) ?? []);
-      if (points.length === m.points.length) drawMeasurement(context, { ...m, points });
+      if (points.length < m.points.length) continue;
+      drawMeasurement(context, { ...m, points });
+      labelMeasurement(context, { ...m, points });
     }
     this.page.work.anchors.slice(0, 150).forEach((anchor, i) => {
       const place = at(anchor), about = this.page.aboutAnchor(i);
@@ -287,6 +289,6 @@ export class Views {
     const { busyWith } = this, { loaded } = this.page, stale = Boolean(busyWith && loaded?.result && loaded.result.method !== busyWith.method);
     $("stage").classList.toggle("stale", stale);
     if (busyWith) setText($("busy-text"), `Solving with ${this.page.titles[busyWith.method]} …${stale ? ` shown: ${this.page.titles[loaded.result.method]}` : loaded?.result?.preview ? " shown: at display size" : ""}`);
-    if (loaded) showPanel(this.page);
+    if (loaded) showMethod(this.page);
   }
 }

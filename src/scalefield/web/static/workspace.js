@@ -4,13 +4,14 @@ import { $, choose, download, element, setText, show, stem } from "./dom.js";
 import { projectBytes } from "./exports.js";
 import { showCamera, showGallery, showRecent } from "./panel.js";
 import { unpackProject } from "./project_file.js";
-import { isAbort } from "./server.js";
 import { History, emptyWork, newId, replaceAnchors } from "./state.js";
 import { checkInside, decodeText, parseAnchorTable } from "./table.js";
 
 /** @typedef {import("./state.js").Project} Project */
 
 const MOST_KEPT = 20; // projects kept in the browser
+const MOST_KEPT_ANCHORS = 20000; // of all steps back that are kept in the browser
+const CANCELLED = "cancelled";
 const LARGEST_BITMAP = 4096; // longer side of the photo as it is drawn
 const PHOTO_FILES = /\.(jpe?g|png|webp|bmp|heic|heif)$/i;
 const DEPTH_FILES = /\.(npy|npz|exr|pfm)$/i;
@@ -38,6 +39,7 @@ export class Workspace {
     project.photo = newId();
     await this.page.store.put("photos", project.photo, photo);
     this.projects.set(project.id, project);
+    await this.page.store.put("projects", project.id, project);
     return project;
   }
 
@@ -67,12 +69,24 @@ export class Workspace {
       this.enter();
       return true;
     } catch (e) {
-      if (!this.projectNeeded(project.id)) this.projects.delete(project.id);
-      if (signal.aborted && signal !== this.opening.signal) return false;
+      const replaced = signal.aborted && signal.reason !== CANCELLED; // by another that is opened
+      if (replaced) return false;
+      if (!this.projectNeeded(project.id)) await this.discard(project.id);
       this.page.loaded ? show("work") : this.showStart();
-      if (!isAbort(e)) this.page.complain(/** @type {Error} */ (e).message);
+      if (!signal.aborted) this.page.complain(/** @type {Error} */ (e).message);
       return false;
     }
+  }
+
+  /** Stop opening what is being opened. */
+  cancelOpening() {
+    this.opening.abort(CANCELLED);
+  }
+
+  /** Forget a project that could not be opened. @param {string} id */
+  async discard(id) {
+    this.projects.delete(id);
+    await this.page.store.delete("projects", id);
   }
 
   /** @param {string} id */
@@ -286,7 +300,7 @@ export class Workspace {
     document.body.dataset.saved = "no";
     try {
       await this.page.store.put("projects", project.id, { ...project });
-      const { past, present, future } = this.history;
+      const { past, present, future } = this.history.shortened(MOST_KEPT_ANCHORS);
       await this.page.store.put("tabs", this.tabId, { id: this.tabId, projects: [...this.projects.keys()], history: { past, present, future } });
     } catch (e) {
       this.page.complain(`This browser could not keep your work (${/** @type {Error} */ (e).message}); save the project as a file.`);

@@ -1,0 +1,155 @@
+"""What `field` costs by the number of anchors: recover, LiveField, memory, busy machines.
+
+    python benchmarks/lidar.py --out results/lidar                       # ratios on a processor
+    python benchmarks/lidar.py --out results/lidar-cuda --device cuda    # milliseconds on a GPU
+
+On a processor every time is given as a ratio to the forward pass of DA3-BASE on the same image, and
+two threads are compared with one beside two busy processes. Network, outlier search, depth and
+standard deviation are all included. Writes results.json and README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from timing import Times, spread, turn_by_turn
+
+from scalefield.anchors import Anchors
+from scalefield.api import recover_from
+from scalefield.field.realtime import LiveField
+from scalefield.io import write_atomic, write_json
+from scalefield.methods.field import Field
+from scalefield.runtime.provenance import provenance
+from worlds import World, da3_base, da3_input
+
+ANCHORS = (12, 104, 520, 2000, 10_000, 20_000)
+
+
+def recover_cases(world: World, counts: tuple[int, ...], method: Field) -> dict[str, Any]:
+    """A new image with each number of anchors: the network runs every time."""
+
+    def case(anchors: Anchors) -> Any:
+        def work() -> None:
+            world.output.memo.clear()
+            recover_from(world.output, anchors, method)
+
+        return work
+
+    return {str(n): case(world.anchors(n)) for n in counts}
+
+
+def on_processor(repeats: int) -> dict[str, Any]:
+    """Ratios to DA3-BASE, by anchors and by pixels, and of two threads to one beside busy ones."""
+    shape, record = (480, 640), {}
+    world, field = World.make(shape, "cpu"), Field()
+    da3, image = da3_base("cpu"), da3_input(shape, "cpu")
+    cases = {"DA3-BASE": lambda: da3(image), **recover_cases(world, ANCHORS, field)}
+    times = turn_by_turn(cases, repeats)
+    record["480×640, of DA3-BASE"] = {
+        name: times.ratio(name, "DA3-BASE") for name in times.seconds if name != "DA3-BASE"
+    }
+    sizes = {f"{h}×{w}": World.make((h, w), "cpu") for h, w in ((240, 320), shape, (960, 1280))}
+    by_size = turn_by_turn(
+        {name: recover_cases(w, (520,), field)["520"] for name, w in sizes.items()}, repeats
+    )
+    record["520 anchors, relative to 480×640"] = {
+        name: by_size.ratio(name, "480×640") for name in by_size.seconds
+    }
+    record["two threads over one, beside two busy processes"] = contention(world, field, repeats)
+    return record
+
+
+def contention(world: World, field: Field, repeats: int) -> dict[str, list[float]]:
+    """Time with two threads over time with one while two other processes keep the cores busy."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    threads = torch.get_num_threads()
+    found = {}
+    try:
+        for name, work in recover_cases(world, (12, 520, 10_000), field).items():
+
+            def with_threads(count: int, work: Any = work) -> Any:
+                def run() -> None:
+                    torch.set_num_threads(count)
+                    work()
+
+                return run
+
+            times = turn_by_turn({"one": with_threads(1), "two": with_threads(2)}, repeats)
+            found[name] = times.ratio("two", "one")
+    finally:
+        torch.set_num_threads(threads)
+        for process in busy:
+            process.kill()
+    return found
+
+
+def on_gpu(repeats: int) -> dict[str, Any]:
+    """Milliseconds at 375×1242, and the memory that 20,000 anchors add at 1080×1920."""
+    shape, record = (375, 1242), {}
+    world = World.make(shape, "cuda")
+    image = torch.from_numpy(world.image).cuda()
+    times = turn_by_turn(recover_cases(world, ANCHORS, Field()), repeats, "cuda")
+    record["recover, ms"] = milliseconds(times)
+    for label, robust in (("LiveField, ms", True), ("LiveField, not robust, ms", False)):
+        live = LiveField(shape, robust=robust, device="cuda")
+        calls = {}
+        for n in ANCHORS:
+            anchors = world.anchors(n)
+            pixels = torch.tensor(np.stack([anchors.u, anchors.v], axis=1)).float().cuda()
+            depth_m = torch.tensor(anchors.depth_m).float().cuda()
+            calls[str(n)] = lambda p=pixels, d=depth_m, live=live: live(
+                world.output.mde_depth, p, d, image=image
+            )
+        record[label] = milliseconds(turn_by_turn(calls, repeats, "cuda"))
+    large = World.make((1080, 1920), "cuda")
+    anchors, method = large.anchors(20_000), Field()
+    recover_from(large.output, anchors, method)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    recover_from(large.output, anchors, method)
+    added = torch.cuda.max_memory_allocated() - before
+    record["memory added at 1080×1920 with 20,000 anchors, MB"] = round(added / 1e6)
+    return record
+
+
+def milliseconds(times: Times) -> dict[str, list[float]]:
+    """Median and quartiles of every case."""
+    return {name: spread(1e3 * seconds) for name, seconds in times.seconds.items()}
+
+
+def markdown(record: dict[str, Any]) -> str:
+    """The record as a table."""
+    lines = ["# `field` by the number of anchors", ""]
+    lines += ["Medians (quartiles), by `benchmarks/lidar.py`.", "", "| what | case | value |"]
+    lines += ["|---|---|---|"]
+    for what, cases in record.items():
+        for name, value in (cases if isinstance(cases, dict) else {"": cases}).items():
+            shown = value
+            if isinstance(value, list):
+                shown = f"{value[0]:.3g} ({value[1]:.3g}–{value[2]:.3g})"
+            lines.append(f"| {what} | {name} | {shown} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Parse, measure, write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--repeats", type=int, default=7)
+    flags = parser.parse_args()
+    record = (on_gpu if flags.device == "cuda" else on_processor)(flags.repeats)
+    config = {"device": flags.device, "repeats": flags.repeats, "anchors": ANCHORS, "seed": "n"}
+    result = {"provenance": provenance(), "config": config, "measured": record}
+    write_json(flags.out / "results.json", result)
+    write_atomic(flags.out / "README.md", markdown(record).encode())
+
+
+if __name__ == "__main__":
+    main()

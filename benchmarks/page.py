@@ -1,0 +1,150 @@
+"""Latency of the web page: from an edit to the painted map, and from a photo to its readiness.
+
+    python benchmarks/page.py --out results/page
+
+Writes page.json with every time, the machine and the versions. Needs playwright and a chromium on
+the PATH; an idle machine, because the browser, the server and this program share it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import platform
+import shutil
+import socket
+import statistics
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvicorn
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+import scalefield
+from scalefield import samples
+from scalefield.io import write_json
+from scalefield.web.app import create_app
+from scalefield.web.protocol import GuardedProtocol
+
+FLAGS = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
+
+EDIT = """depth => new Promise((done) => {
+  const start = performance.now();
+  const after = () => done(performance.now() - start);
+  const painted = () => requestAnimationFrame(() => requestAnimationFrame(after));
+  const seen = new MutationObserver(() => { seen.disconnect(); painted(); });
+  seen.observe(document.body, { attributeFilter: ["data-solved"] });
+  const input = document.querySelector("#anchor-list input");
+  input.value = depth;
+  input.dispatchEvent(new Event("change"));
+})"""
+"""Changes the first anchor's distance; milliseconds until two frames after the result is shown."""
+
+PASTE = """text => {
+  const data = new DataTransfer();
+  data.setData("text/plain", text);
+  const start = performance.now();
+  const options = { clipboardData: data, bubbles: true, cancelable: true };
+  document.body.dispatchEvent(new ClipboardEvent("paste", options));
+  return new Promise((done) => setTimeout(() => done(performance.now() - start)));
+}"""
+"""Pastes a table; milliseconds until the page can do something else."""
+
+
+@dataclass(frozen=True)
+class PageBenchmark:
+    """What is measured."""
+
+    photos: tuple[tuple[int, int], ...] = ((640, 480), (4032, 3024))
+    """Width and height of the photos, in pixels."""
+    anchors: tuple[int, ...] = (5, 50, 300)
+    edits: int = 9
+    """Edits for each photo and number of anchors."""
+    pasted: int = 5000
+    """Anchors of the pasted table whose blocking time is measured."""
+
+
+def photo_bytes(width: int, height: int) -> bytes:
+    """The sample room at another size, as a JPEG."""
+    buffer = io.BytesIO()
+    image = Image.open(samples.load("room").image_path).resize((width, height))
+    image.save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
+
+
+def table(count: int, width: int, height: int) -> str:
+    """Anchors of the sample room's true depth, as CSV."""
+    rng = np.random.default_rng((0, count, width))
+    truth = samples.load("room").depth_m
+    u, v = rng.integers(0, width, count), rng.integers(0, height, count)
+    depth = truth[v * truth.shape[0] // height, u * truth.shape[1] // width]
+    rows = (f"{a},{b},{d:.4f}" for a, b, d in zip(u, v, depth, strict=True))
+    return "u,v,depth_m\n" + "\n".join(rows)
+
+
+def measure_photo(page: Any, config: PageBenchmark, width: int, height: int) -> dict[str, Any]:
+    """Times of one photo, in milliseconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "photo.jpg")
+        path.write_bytes(photo_bytes(width, height))
+        start = page.evaluate("performance.now()")
+        page.set_input_files("#file", path)
+        page.wait_for_selector(f"#photo-name:has-text('{width}×{height}')")
+        page.wait_for_selector("body[data-screen=work]")
+        ready = page.evaluate("performance.now()") - start
+    edits = {}
+    for count in config.anchors:
+        page.evaluate(PASTE, table(count, width, height))
+        page.wait_for_selector(f"body[data-solved^='field {count} ']")
+        times = [page.evaluate(EDIT, f"{2 + i / 100:.2f}") for i in range(config.edits + 1)][1:]
+        edits[str(count)] = {"median_ms": statistics.median(times), "all_ms": times}
+    blocked = page.evaluate(PASTE, table(config.pasted, width, height))
+    page.click("#new-photo")
+    return {"ready_ms": ready, "edit_to_painted": edits, "paste_blocks_ms": blocked}
+
+
+def main() -> None:
+    """Serve, edit, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("results/page"))
+    parser.add_argument("--edits", type=int, default=PageBenchmark.edits)
+    arguments = parser.parse_args()
+    config = PageBenchmark(edits=arguments.edits)
+    listening = socket.create_server(("127.0.0.1", 0))
+    served = uvicorn.Config(create_app(), http=GuardedProtocol, log_level="error")
+    server = uvicorn.Server(served)
+    threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.set_default_timeout(300_000)
+        page.goto(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        page.wait_for_selector("body[data-ready]")
+        results = {f"{w}x{h}": measure_photo(page, config, w, h) for w, h in config.photos}
+        version = browser.version
+        browser.close()
+    server.should_exit = True
+    about = {
+        "command": "python benchmarks/page.py",
+        "scalefield": scalefield.__version__,
+        "chromium": version,
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg(),
+        "machine": platform.platform(),
+        "edits": config.edits,
+    }
+    write_json(arguments.out / "page.json", {**about, "photos": results})
+    for name, times in results.items():
+        edits = ", ".join(f"{n}: {e['median_ms']:.0f}" for n, e in times["edit_to_painted"].items())
+        blocked = f"paste of {config.pasted} blocks {times['paste_blocks_ms']:.0f} ms"
+        print(f"{name}: ready {times['ready_ms']:.0f} ms; edit → painted (ms) {edits}; {blocked}")
+
+
+if __name__ == "__main__":
+    main()
