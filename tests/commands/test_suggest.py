@@ -3,10 +3,10 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
-from scalefield.field.placement import Suggestion
 
 from scalefield import samples
 from scalefield.cli import main
+from scalefield.field.placement import Suggestion
 
 
 def test_suggest_pixels_are_named_best_first(capsys):
