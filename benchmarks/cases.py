@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from scalefield.basis.targets import anchor_weights, targets
 from scalefield.mde.cache import MDECache
 from scalefield.mde.lite import load_lite
 from scalefield.mde.output import MDEOutput
-from scalefield.methods import METHODS, field
+from scalefield.methods import METHODS
 from scalefield.methods.basis import Basis, anchor_embeddings, basis_maps
 from scalefield.methods.field import Field
 from worlds import Batch, Shape, World, da3_base, da3_input
@@ -179,19 +178,16 @@ def solve_steps(world: World, n: int) -> dict[str, Work]:
 
 
 def field_steps(world: World, n: int) -> dict[str, Work]:
-    """The default method: for a new image, and for an added anchor, with and without doubt."""
+    """The default method: for a new image, for an added anchor with and without the outlier
+    search, and its parts."""
     output, anchors = world.output, world.anchors(n)
     robust, trusting = Field(), Field(robust=False)
     return {
         "field: a new image": new(output, partial(robust, anchors=anchors)),
         "field: an added anchor": adding(robust, world, n),
         "field: an added anchor, not robust": adding(trusting, world, n),
-        "field: its dense part, anchors known": prepared(
-            lambda: part("dense_mean", robust, world, n)
-        ),
-        "field: its uncertainty, anchors known": prepared(
-            lambda: part("dense_std", robust, world, n)
-        ),
+        "field: its dense part, anchors known": prepared(lambda: dense_part("mean", world, n)),
+        "field: its uncertainty, anchors known": prepared(lambda: dense_part("std", world, n)),
     }
 
 
@@ -208,17 +204,15 @@ def adding(method: Field, world: World, n: int) -> Work:
     return work
 
 
-def part(name: str, method: Field, world: World, n: int) -> Work:
-    """A function that `field` calls, with what it is given there."""
-    function, given = getattr(field, name), []
+def dense_part(name: str, world: World, n: int) -> Work:
+    """The mean or the standard deviation at every pixel, of a field that is fitted already."""
+    method = Field()
+    fitted = method.fit(method.load().image_inputs(world.output), world.anchors(n)).fit
 
-    def note(*arguments: Any) -> Any:
-        given.append(arguments)
-        return function(*arguments)
+    def work() -> object:
+        return getattr(dataclasses.replace(fitted), name)()  # a copy, which has no local solves yet
 
-    with mock.patch.object(field, name, note):
-        method(world.output, world.anchors(n))
-    return partial(function, *given[0])
+    return work
 
 
 def aligners(world: World, n: int) -> dict[str, Work]:

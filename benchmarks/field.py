@@ -11,28 +11,28 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
 from jaxtyping import Int64
 
-from scalefield import lattice
 from scalefield.anchor_sampling import sample_anchors
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
 from scalefield.datasets import Folder, Frame
+from scalefield.field.config import InferenceConfig
+from scalefield.field.exact import ExactPosterior
+from scalefield.field.inference import observe
 from scalefield.field.kalman import Stream
+from scalefield.field.model import load_field
 from scalefield.field.placement import suggest_from
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.mde import MDE, MDEOutput, load_mde
-from scalefield.methods import field as exact
 from scalefield.methods.field import Field
 from scalefield.methods.median import Median
 from scalefield.recovery import Recovery
@@ -151,8 +151,24 @@ def where_to_measure(dataset: Folder, mde: MDE, every: int, split: str) -> dict[
     }
 
 
+def exact_absrel(mde_output: MDEOutput, anchors: Anchors, frame: Frame, every: int = 16) -> float:
+    """AbsRel of the exact Gaussian process given all anchors, at every n-th known pixel."""
+    model = load_field("field")
+    image = model.image_inputs(mde_output)
+    inputs, y, noise, _ = observe(model, image, anchors)
+    posterior = ExactPosterior.fit(model.kernel, inputs, y, noise)
+    rows, columns = np.nonzero(frame.mask & mde_output.valid.cpu().numpy())
+    ratios = []
+    for start in range(0, len(rows), every * 1000):
+        v, u = (index[start : start + every * 1000 : every] for index in (rows, columns))
+        log_scale = posterior.mean(image.pixels(image.index(v), image.index(u))).cpu().numpy()
+        depth_m = mde_output.mde_depth[v, u].cpu().numpy() * np.exp(log_scale)
+        ratios.append(np.abs(depth_m / frame.depth_m[v, u] - 1))
+    return float(np.mean(np.concatenate(ratios)))
+
+
 def many_anchors(dataset: Folder, mde: MDE) -> dict[str, Any]:
-    """Thousands of anchors as shipped, and what is lost and gained beside solving all at once."""
+    """Thousands of anchors as shipped, with other numbers of neighbours, and solved exactly."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     groups = {
         "dense depth": [n for n in dataset.names("test") if "icl" in n or "taskonomy" in n],
@@ -166,45 +182,17 @@ def many_anchors(dataset: Folder, mde: MDE) -> dict[str, Any]:
                 anchors = sample_anchors(frame.depth_m, frame.mask, n, seed=0, name=name)
                 found[group][f"{n}, as shipped"].append(absrel(Field(), output, anchors, frame))
             anchors = sample_anchors(frame.depth_m, frame.mask, 6000, seed=0, name=name)
-            seconds = []
-            for label, limit in (("in patches", exact.EXACT_ANCHORS), ("at once", 10**6)):
-                with mock.patch.object(exact, "EXACT_ANCHORS", limit):
-                    began = time.perf_counter()
-                    error = absrel(Field(robust=False), output, anchors, frame)
-                    seconds.append(time.perf_counter() - began)
-                found[group][f"6000, {label}"].append(error)
-            found[group]["6000, time in patches / at once"].append(seconds[0] / seconds[1])
+            for neighbours in (8, 16, 64):
+                method = Field(robust=False, inference=InferenceConfig(neighbours=neighbours))
+                began = time.perf_counter()
+                error = absrel(method, output, anchors, frame)
+                row = found[group]
+                row[f"6000, {neighbours} neighbours"].append(error)
+                row[f"6000, {neighbours} neighbours, s"].append(time.perf_counter() - began)
+            found[group]["6000, exact"].append(exact_absrel(output, anchors, frame))
     return {
         group: {label: round(float(np.mean(values)), 5) for label, values in row.items()}
         for group, row in found.items()
-    }
-
-
-def interpolated(dataset: Folder, mde: MDE, every: int) -> dict[str, Any]:
-    """What is lost by interpolating the field between nodes: val, against every pixel."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    trusting = Field(robust=False)
-    for frame, output in frames(dataset, mde, every, "val"):
-        for n in (12, 110, 250, 520, 1000, 2000):
-            anchors = sample_anchors(frame.depth_m, frame.mask, n, seed=0, name=frame.name)
-            nodes = recover_from(output, anchors, trusting)
-            with mock.patch.object(lattice, "PIXELS_A_CELL", math.inf):
-                pixels = recover_from(output, anchors, trusting)
-            apart = (nodes.log_scale - pixels.log_scale).abs()
-            row = {
-                "nodes": off(nodes, frame),
-                "every pixel": off(pixels, frame),
-                "Δℓ, mean": float(apart.nanmean()),
-                "Δℓ, largest": float(apart.nan_to_num().max()),
-            }
-            for kind, value in row.items():
-                found[kind][str(n)].append(value)
-    return {
-        kind: {
-            n: round(float((np.max if "largest" in kind else np.mean)(values)), 6)
-            for n, values in counts.items()
-        }
-        for kind, counts in found.items()
     }
 
 
@@ -261,14 +249,12 @@ def markdown(results: dict[str, Any]) -> str:
         lines += ["", "| anchors placed by | 3 | 5 | 10 | 20 |", "|---|---|---|---|---|"]
         for rule, counts in placed.items():
             lines.append(f"| {rule} | " + " | ".join(f"{v:.4f}" for v in counts.values()) + " |")
-    corners = {"many anchors": "many anchors", "interpolation": "val, by number of anchors"}
-    for part, corner in corners.items():
-        if rows := results.get(part):
-            labels = [*next(iter(rows.values()))]
-            lines += ["", f"| {corner} | " + " | ".join(labels) + " |"]
-            lines += ["|---" * (len(labels) + 1) + "|"]
-            for name, row in rows.items():
-                lines.append(f"| {name} | " + " | ".join(f"{v:.5f}" for v in row.values()) + " |")
+    if rows := results.get("many anchors"):
+        labels = [*next(iter(rows.values()))]
+        lines += ["", "| many anchors | " + " | ".join(labels) + " |"]
+        lines += ["|---" * (len(labels) + 1) + "|"]
+        for name, row in rows.items():
+            lines.append(f"| {name} | " + " | ".join(f"{v:.5f}" for v in row.values()) + " |")
     if videos := results.get("video"):
         head = "| video, anchors a frame | place | AbsRel median / field / stream | flicker |"
         lines += ["", head, "|---|---|---|---|"]
@@ -318,7 +304,6 @@ def main() -> None:
         "where to measure": lambda: where_to_measure(dataset, mde, args.every, args.split),
         "video": lambda: {str(n): video(dataset, mde, n) for n in (3,)},
         "many anchors": lambda: many_anchors(dataset, mde),
-        "interpolation": lambda: interpolated(dataset, mde, args.every),
     }
     earlier = args.out / "results.json"
     if args.parts and earlier.exists():

@@ -48,11 +48,11 @@ def memory_peaks(device: str) -> dict[str, float]:
 def print_peaks(device: str) -> None:
     """The body of that process."""
     from cases import ALIGNERS, REFERENCE
-    from worlds import World, da3_base, da3_input
 
     from scalefield.methods import METHODS
     from scalefield.methods.basis import Basis
     from scalefield.methods.field import Field
+    from worlds import World, da3_base, da3_input
 
     torch.set_num_threads(2)
     methods = {f"basis, K = {k}": Basis(k=k) for k in (8, 30, 50)}

@@ -21,9 +21,9 @@ import torch
 from cases import robot
 from timing import spread, turn_by_turn
 from torch import Tensor, nn
-from worlds import Batch
 
 from scalefield.basis.realtime import Inputs, captured, fused_steps, metric_depth
+from worlds import Batch
 
 BATCH = 32
 GEMM = 8192

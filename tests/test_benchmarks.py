@@ -113,6 +113,22 @@ def test_a_share_of_the_anchors_is_spoiled_and_no_other():
     assert np.array_equal(again.depth_m, given.depth_m)
 
 
+def test_the_exact_error_of_many_anchors_is_near_that_of_local_solves():
+    """Of the exact Gaussian process and of `field`, on a frame with a box that the map misses."""
+    from scalefield import MDEOutput
+    from scalefield.anchor_sampling import sample_anchors
+    from scalefield.methods.field import Field
+
+    bench, frame = load(BENCHMARKS / "field.py"), small_frame()
+    relative = torch.linspace(1, 2, 60 * 80).reshape(60, 80)
+    output = MDEOutput(relative, "depth")
+    anchors = sample_anchors(frame.depth_m, frame.mask, 200, seed=0, name=frame.name)
+    exact = bench.exact_absrel(output, anchors, frame, every=1)
+    ours = bench.absrel(Field(robust=False), output, anchors, frame)
+    assert 0 < exact < 0.2
+    assert ours == pytest.approx(exact, rel=0.15)
+
+
 def test_reliability_is_tabled_and_drawn():
     bench = load(BENCHMARKS / "reliability.py")
     rows = {"all": [52.0, 79.0, 91.0, 96.0], "x": [40.0, 70, 85, 90], "y": [64.0, 88, 97, 99]}

@@ -7,6 +7,7 @@ from scalefield.anchors import Anchors
 from scalefield.basis.grids import upsample
 from scalefield.errors import InputError
 from scalefield.methods import METHODS
+from scalefield.methods.field import Field
 from scalefield.web.edits import (
     Edit,
     apply_edit,
@@ -57,7 +58,7 @@ def test_the_page_shows_what_recover_gives(session, method: str) -> None:
         assert np.quantile(difference, 0.99) < 0.03
         assert difference.mean() < 0.002
     residuals = [a["residual_log"] for a in header["anchors"]]
-    # `recover` interpolates between nodes and restores the cusps, the page solves at the anchors.
+    # `recover` blends the solves at the nodes, the page solves at the anchors.
     np.testing.assert_allclose(residuals, expected.report.residuals_log, atol=2e-3)
 
 
@@ -102,11 +103,11 @@ def test_suggestions_are_where_one_can_measure(room, client, prepared) -> None:
         suggestions(prepared(20, 2), Anchors([20], [0], [1.0]))
 
 
-def test_others_are_those_that_are_left(room, client) -> None:
+def test_others_are_the_predictions_of_the_remaining_anchors(room, client) -> None:
     session = client.app.state.server.sessions.get(room["id"])
     columns = {k: np.array([a[k] for a in room["anchors"]]) for k in ("u", "v", "depth_m")}
     anchors = Anchors(**columns)
-    told = check_anchors(session.relative, anchors)["others"]
+    told = check_anchors(session.relative, anchors, Field())["others"]
     for i in (0, 3):
         rest = anchors[np.delete(np.arange(6), i)]
         recovered = sf.recover(session.image, rest, method="field")
@@ -118,29 +119,35 @@ def test_others_are_those_that_are_left(room, client) -> None:
         assert 0.4 < told[i]["sigmas"] / said < 2.5
 
 
-def test_a_wrong_number_is_found_and_its_neighbours_are_not_blamed(room, client) -> None:
+def test_an_outlier_of_six_anchors_is_a_suspect_and_farthest_from_the_others(room, client) -> None:
+    """Beside it at most one other is: among so few, some explain a pair almost as well."""
     session = client.app.state.server.sessions.get(room["id"])
     columns = {k: np.array([a[k] for a in room["anchors"]]) for k in ("u", "v", "depth_m")}
-    clean = check_anchors(session.relative, Anchors(**columns))
+    clean = check_anchors(session.relative, Anchors(**columns), Field())
     assert clean["suspects"] == []
     for wrong in range(6):
         depth_m = columns["depth_m"].copy()
         depth_m[wrong] *= 10
-        found = check_anchors(session.relative, Anchors(columns["u"], columns["v"], depth_m))
-        assert found["suspects"] == [wrong]
+        spoiled = Anchors(columns["u"], columns["v"], depth_m)
+        found = check_anchors(session.relative, spoiled, Field())
+        assert wrong in found["suspects"]
+        assert len(found["suspects"]) <= 2
+        sigmas = [abs(each["sigmas"]) for each in found["others"]]
+        assert np.argmax(sigmas) == wrong
         assert found["others"][wrong]["sigmas"] > 2.5
         expected = columns["depth_m"][wrong]
         assert found["others"][wrong]["depth_m"] == pytest.approx(expected, rel=0.8)
 
 
-def test_few_anchors_blame_nobody_and_many_are_not_listed(session) -> None:
+def test_few_anchors_have_no_suspects_and_many_are_not_listed(session) -> None:
     anchors = some_anchors(session, 3)
     spoiled = Anchors(anchors.u, anchors.v, anchors.depth_m * [1, 1, 20])
-    told = check_anchors(session.relative, spoiled)
+    told = check_anchors(session.relative, spoiled, Field())
     assert told["suspects"] == []
     assert None not in told["others"]
-    assert check_anchors(session.relative, anchors[:1])["others"] == [None]
-    assert check_anchors(session.relative, some_anchors(session, 101))["others"] == [None] * 101
+    assert check_anchors(session.relative, anchors[:1], Field())["others"] == [None]
+    many = check_anchors(session.relative, some_anchors(session, 101), Field())
+    assert many["others"] == [None] * 101
 
 
 @pytest.mark.parametrize(

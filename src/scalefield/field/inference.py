@@ -42,6 +42,8 @@ class FieldResult:
     """Factor on the posterior's standard deviation that calibrates it for this image."""
     order: Int64[np.ndarray, " n"]
     """Index in the given anchors of each observation."""
+    noise: Float[Tensor, " n"]
+    """Standard deviations of the observations, without what the outlier search added."""
     rejected: tuple[Rejection, ...] = ()
     warnings: tuple[Warning, ...] = ()
     in_conflict: Bool[np.ndarray, " n"] | None = None
@@ -57,6 +59,8 @@ class FieldResult:
             predicted = self.fit.predict(uv[:, 1], uv[:, 0])
             residual[~mask] = y[~mask] - predicted.mean
             std[~mask] = (predicted.variance + noise[~mask] ** 2).sqrt()
+        # The distance of an outlier is measured by its own noise, not by the increased one.
+        std = (std**2 - noise**2 + self.noise**2).clamp(min=1e-12).sqrt()
         ordered = np.empty((2, len(y)))
         ordered[:, self.order] = torch.stack([residual, std * self.std_scale.to(std)]).cpu().numpy()
         return ordered[0], ordered[1]
@@ -79,7 +83,7 @@ def infer(
     rejected: tuple[Rejection, ...] = ()
     warnings: tuple[Warning, ...] = ()
     in_conflict = None
-    blocks = Blocks.split(observed, config)
+    blocks, noise = Blocks.split(observed, config), observed.noise
     if robust:
         outliers = detect_outliers(model.kernel, observed, blocks, config.outliers)
         rejected, warnings = outlier_report(outliers, anchors, order)
@@ -91,7 +95,7 @@ def infer(
         offset = image.maps.expected_log_depth[0].double() - image.log_depth_median
     fitted = fit(kernel, image, observed, config, blocks=blocks, offset=offset)
     scale = calibrated_scale(model, fitted, scale_known=scale_prior == "learned")
-    return FieldResult(fitted, scale, order, rejected, warnings, in_conflict)
+    return FieldResult(fitted, scale, order, noise, rejected, warnings, in_conflict)
 
 
 def observe(model: FieldModel, image: ImageInputs, anchors: Anchors) -> Observations:

@@ -25,7 +25,12 @@ from scalefield.training.field_batches import (
     see,
     solve,
 )
-from scalefield.training.field_validation import calibrate, outcomes, summary
+from scalefield.training.field_validation import (
+    calibrate,
+    outcomes,
+    summary,
+    tune_on_validation,
+)
 from scalefield.training.loop import (
     Clock,
     Ema,

@@ -1,0 +1,138 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from field.worlds import draw_anchors, room, with_depth
+from scalefield.anchors import Anchors
+from scalefield.field.config import InferenceConfig
+from scalefield.field.exact import ExactPosterior
+from scalefield.field.inference import (
+    MIN_NOISE_STD,
+    calibrated_scale,
+    empirical_bayes_scale,
+    infer,
+    list_anchors,
+    observe,
+    sum_abs_z,
+)
+from scalefield.field.model import load_field
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_field("field")
+
+
+@pytest.fixture(scope="module")
+def world(model):
+    mde_output, truth = room()
+    return model.image_inputs(mde_output), truth
+
+
+def test_targets_are_log_ratios_and_noise_is_that_of_the_anchors(model, world):
+    image, truth = world
+    anchors = draw_anchors(truth, 5)
+    observed = observe(model, image, anchors)
+    rows, columns = anchors.v.astype(int), anchors.u.astype(int)
+    wanted = np.log(anchors.depth_m) - image.mde_depth[rows, columns].double().log().numpy()
+    np.testing.assert_allclose(observed.y.numpy(), wanted, atol=1e-9)
+    assert observed.noise.tolist() == [float(model.kernel.noise_std)] * 5
+    assert bool(observed.mask.all())
+    precise = Anchors(anchors.u, anchors.v, anchors.depth_m, np.full(5, 1e-9))
+    noise = observe(model, image, precise).noise
+    assert noise.tolist() == pytest.approx([MIN_NOISE_STD] * 5)
+
+
+def test_no_anchors_are_one_masked_observation(model, world):
+    observed = observe(model, world[0], Anchors([], [], []))
+    assert observed.mask.tolist() == [False]
+
+
+@pytest.mark.parametrize("n", [2, 9, 60])
+def test_leave_one_out_is_that_of_the_exact_posterior_in_the_order_given(model, world, n):
+    """Calibrated, for anchors in any order."""
+    image, truth = world
+    anchors = draw_anchors(truth, n)
+    result = infer(model, image, anchors, robust=False)
+    residual, std = result.leave_one_out()
+    inputs, y, noise, _ = observe(model, image, anchors)
+    exact = ExactPosterior.fit(model.kernel, inputs, y, noise).leave_one_out()
+    np.testing.assert_allclose(residual, exact[0].numpy(), atol=1e-4)
+    np.testing.assert_allclose(std, exact[1].numpy() * float(result.std_scale), rtol=1e-3)
+
+
+def test_leave_one_out_of_outliers_is_their_distance_from_the_others(model, world):
+    """Rejected or with less weight: the prediction is without them, the noise is their own."""
+    image, truth = world
+    anchors = draw_anchors(truth, 40)
+    depth_m = anchors.depth_m.copy()
+    depth_m[[5, 17]] *= [10, 3]
+    result = infer(model, image, with_depth(anchors, depth_m))
+    assert {5, 17} <= set(result.order[result.in_conflict].tolist())
+    residual, std = result.leave_one_out()
+    clean = infer(model, image, anchors[np.setdiff1d(np.arange(40), [5, 17])])
+    for i, factor in ((5, 10), (17, 3)):
+        at = (torch.tensor([int(x)]) for x in (anchors.v[i], anchors.u[i]))
+        predicted = clean.fit.predict(*at)
+        wanted = np.log(depth_m[i] / float(image.mde_depth[int(anchors.v[i]), int(anchors.u[i])]))
+        wanted -= float(predicted.mean)
+        assert residual[i] == pytest.approx(wanted, abs=0.05)
+        assert residual[i] == pytest.approx(np.log(factor), abs=0.3)
+        own = float(predicted.variance + model.kernel.noise_std**2) ** 0.5
+        assert std[i] / float(result.std_scale) == pytest.approx(own, rel=0.2)
+
+
+def test_the_scale_of_std_follows_the_residuals_of_the_image(model, world):
+    image, truth = world
+    rng = np.random.default_rng(0)
+    anchors = draw_anchors(truth, 200)
+    scales = []
+    for noise in (0.0, 0.1, 0.3):
+        noisy = with_depth(anchors, anchors.depth_m * np.exp(noise * rng.normal(size=200)))
+        scales.append(float(infer(model, image, noisy, robust=False).std_scale))
+    assert scales == sorted(scales)
+    assert scales[2] > 3 * scales[0]
+
+
+def test_calibrated_scale_is_the_formula(model, world):
+    image, truth = world
+    for n in (1, 7, 50):
+        fitted = infer(model, image, draw_anchors(truth, n), robust=False).fit
+        z = fitted.linear.loo_residual / fitted.linear.loo_std
+        total = float(z.abs().sum()) * np.sqrt(np.pi / 2)
+        wanted = (model.prior_count + total) / (model.prior_count + n - 1)
+        wanted *= model.std_scale * n**-model.std_decay
+        assert float(calibrated_scale(model, fitted)) == pytest.approx(wanted, rel=1e-5)
+    nothing = dataclasses.replace(
+        fitted,
+        observations=fitted.observations._replace(mask=torch.zeros(50, dtype=torch.bool)),
+    )
+    assert float(calibrated_scale(model, nothing)) == pytest.approx(model.std_scale)
+
+
+def test_unit_normal_residuals_have_a_scale_of_one():
+    z = torch.randn(20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    total = sum_abs_z(3 * z, torch.full_like(z, 3.0))
+    assert float(empirical_bayes_scale(total, len(z), 10.0)) == pytest.approx(1, abs=0.02)
+
+
+def test_reported_anchors_are_listed_by_number_and_depth():
+    anchors = Anchors(np.arange(9), np.arange(9), np.arange(9) + 1.0)
+    assert list_anchors(anchors, np.array([2, 3])) == "#2 (3 m), #3 (4 m)"
+    assert list_anchors(anchors, np.arange(8)).endswith("#4 (5 m) and 3 more")
+
+
+def test_settings_of_inference_reach_the_outlier_search(model, world):
+    image, truth = world
+    anchors = draw_anchors(truth, 30)
+    depth_m = anchors.depth_m * np.where(np.arange(30) == 7, 10, 1)
+    config = InferenceConfig()
+    strict = dataclasses.replace(
+        config, outliers=dataclasses.replace(config.outliers, min_anchors=31)
+    )
+    found = infer(model, image, with_depth(anchors, depth_m), config=config)
+    none = infer(model, image, with_depth(anchors, depth_m), config=strict)
+    assert [r.anchor for r in found.rejected] == [7]
+    assert none.rejected == ()
