@@ -128,7 +128,7 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
         "anchors": anchor_states(report),
         "weights": None if recovery.weights is None else recovery.weights.tolist(),
         "fallbacks": [str(each) for each in report.fallbacks],
-        "warnings": [str(each) for each in report.warnings],
+        "warnings": [asdict(each) for each in report.warnings],
         **check_anchors(relative, edit.anchors, method),
         "milliseconds": round(1e3 * (time.perf_counter() - start), 2),
     }

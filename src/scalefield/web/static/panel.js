@@ -48,7 +48,9 @@ export function showMethod(page) {
   const notes = [];
   if (result) {
     const { header } = result, bad = result.suspects.size;
-    const told = header.warnings.map(countedFromOne).filter((/** @type {string} */ w) => !/contradicted/.test(w));
+    const told = header.warnings
+      .filter((/** @type {{code: string}} */ warning) => warning.code !== "outliers_downweighted")
+      .map((/** @type {{text: string}} */ warning) => countedFromOne(warning.text));
     if (bad) notes.push(`${bad === 1 ? "One anchor contradicts" : `${bad} anchors contradict`} the others: ${numbered(result)}. Measure again, or delete.`);
     notes.push(...told.map((/** @type {string} */ w) => `Careful: ${w}.`), ...header.fallbacks.map(countedFromOne));
     const title = page.methods[result.method].title;
