@@ -217,7 +217,7 @@ def check_field(path: Path) -> None:
     """Whatever loads has a kernel of numbers."""
     load_field.cache_clear()
     model = FieldModel.load(path.parent)
-    assert np.isfinite(float(model.kernel.constant))
+    assert np.isfinite(float(model.kernel.constant_std))
 
 
 def check_lite(path: Path) -> None:

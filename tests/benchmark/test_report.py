@@ -362,7 +362,7 @@ def reproduced(world_at, evaluation_of, red, tmp_path_factory):
                 rows.append(f"{label} @{where}: basis(generator='{tmp_path}/gens/{name}')")
     out = tmp_path / "out"
     evaluation = evaluation_of(*rows, regimes=("medium",))
-    score_files(out, run(Evaluator(world, evaluation, out, red)))
+    score_files(out, run(Evaluator(FrameSource(world, red), evaluation, out)))
     return load_run(out)
 
 

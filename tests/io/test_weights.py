@@ -72,7 +72,11 @@ def test_weights_no_pickle_is_ever_read(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+            if path.name == "published.py" and names == ["", "pickle"]:
+                continue  # for the name of the error that torch.load raises, see below
             assert not PICKLING & {name.partition(".")[0] for name in names}
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pickle":
+            assert node.attr == "UnpicklingError"
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             options = {k.arg: ast.unparse(k.value) for k in node.keywords}

@@ -202,8 +202,11 @@ def test_local_solves_are_as_good_as_the_exact_one():
     assert float((local.log_scale - exact.log_scale).abs().mean()) < 0.2 * noise
     # Without noise, in a smooth world, far anchors help a little.
     assert absrel(local, truth) < absrel(exact, truth) + 0.1 * noise
-    ratio = local.std_log / exact.std_log
-    assert 0.9 < float(ratio.min()) < float(ratio.median()) < 1.1
+    # Before calibration, which depends on the leave-one-out residuals of blocks.
+    image = load_field("field").image_inputs(mde_output)
+    fits = (Field(robust=False), Field(robust=False, inference=everything))
+    local_std, exact_std = (method.fit(image, anchors).fit.std() for method in fits)
+    assert 0.9 < float((local_std / exact_std).median()) < 1.2
 
 
 def test_basis_is_the_case_of_linear_modes_alone():

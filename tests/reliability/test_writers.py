@@ -22,7 +22,7 @@ ALLOWED = {
     "web.uploads.read_depth": "an upload on its way to a reader, in a temporary folder",
     "labelling.samples.as_file": "a tar's member on its way to a reader, in a temporary folder",
     "labelling.labeller.write_shard": "into the folder that write_folder gives",
-    "training.basis.train_basis": "Generator.save, which uses write_atomic",
+    "training.basis.write_model": "Generator.save, which uses write_atomic",
     "training.field.train_field": "FieldModel.save, which uses write_atomic",
     "basis.pretrained.push_to_hub": "Generator.save, into a temporary folder",
     "io.exr.quiet_openexr": "os.devnull, in the place of stderr",

@@ -73,7 +73,8 @@ def test_a_teacher_says_what_it_saw_and_serves_what_it_did_not(tmp_path):
     with pytest.raises(InputError, match="was trained on the scene"):
         prepare(world, "train", CrossFit(((mde, seen),)))
     frames = prepare(world, "train", CrossFit(((mde, seen), (mde, frozenset(scenes - seen)))))
-    assert [frame.features for frame in frames] == [None] * 12
+    assert len(frames) == 12
+    assert all(frame.features is not None for frame in frames)
 
 
 def test_training_brings_the_teacher_closer_to_the_truth(tmp_path):

@@ -23,8 +23,7 @@ from scalefield.errors import InputError
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.mde import MDE
 from scalefield.mde import open_mde as open_any_mde
-from scalefield.mde.lite import PREPROCESS, LiteNet, load_imagenet_encoder
-from scalefield.mde.lite import WEIGHTS as LITE_WEIGHTS
+from scalefield.mde.lite import LITE_WEIGHTS, PREPROCESS, LiteNet, load_imagenet_encoder
 from scalefield.mde.vit import PATCH, VitNetwork, read_vit
 from scalefield.seeding import seeded_rng
 from scalefield.training.loop import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -174,8 +174,6 @@ class SmallField(Method):
     relative: Relative
     result: FieldResult | None = None
     """The fitted field of the last call."""
-
-    least_anchors: ClassVar[int] = Field.least_anchors
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """The same posterior as `Field`; depth_m is left to the page."""

@@ -139,7 +139,7 @@ def document(limits: Limits) -> dict[str, Any]:
                     "has, for each anchor, residual_log or the reason it was not used; "
                     "others, the depth that the other anchors expect there and by "
                     "how many of their standard deviations they are contradicted; suspects; "
-                    "weights; warnings with code and text. log_scale is on the generator's grid for "
+                    "weights; warnings (code, text). log_scale is on the generator's grid for "
                     "basis (bilinear between cell centres), at display size for other methods; "
                     "std_log, its standard deviation, on the grid where the method knows it. "
                     "depth = exp(log_mde_depth + log_scale), held within limits_m.",
