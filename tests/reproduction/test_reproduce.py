@@ -8,7 +8,7 @@ import pytest
 from reproduction.native_layouts import MDES, write_kitti, write_sunrgbd, write_urbansyn
 from scalefield.cli import main
 from scalefield.errors import InputError
-from scalefield.methods.basis import WEIGHTS
+from scalefield.io.weights import WEIGHTS
 from scalefield.reproduction.matrix import (
     GeneratorJob,
     aligner_rows,

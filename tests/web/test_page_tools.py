@@ -146,7 +146,9 @@ def test_measuring_without_a_field_of_view_asks_for_it_and_marks_an_assumed_one(
     page.click("#fov-assume")
     assert page.locator("#fov-badge").is_visible()
     page.mouse.click(*at(page, 250, 50, 320, 240))
-    assert "assumed (60°)" in page.inner_text("#measure-note")
+    page.wait_for_function(
+        "() => document.getElementById('measure-note').textContent.includes('assumed (60°)')"
+    )
     page.click("[data-view=cloud]")
     assert page.inner_text("#cloud-assumed") == "Field of view assumed: 60°"
 

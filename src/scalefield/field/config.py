@@ -23,6 +23,9 @@ class OutlierConfig:
     roughness: tuple[float, ...] = (2.0, 1.0, 0.5)
     """Factors on the field's prior standard deviation that are compared, the largest first. A rough
     field explains all but the largest errors, which then no longer hide the smaller ones."""
+    min_anchors_smooth: int = 10
+    """In blocks of fewer anchors the field is not taken to be smoother than learned: agreement of a
+    few anchors would make outliers of the others."""
     roughness_log_std: float = 0.7
     """Prior standard deviation of the logarithm of that factor."""
     iterations: int = 8

@@ -162,10 +162,11 @@ def search(
     best = state = greedy(block, state, roughest, constant, config=config, static=static)
     for roughness in config.roughness[1:]:
         none = evaluate(block, torch.zeros_like(block.mask), roughness, constant, config)
-        clean = torch.maximum(clean, none.evidence)
+        supported = (block.mask.sum(dim=1) >= config.min_anchors_smooth) | (roughness >= 1)
+        clean = torch.where(supported, torch.maximum(clean, none.evidence), clean)
         start = evaluate(block, state.outlier, roughness, constant, config)
         state = greedy(block, start, roughness, constant, config=config, static=static)
-        better = state.evidence > best.evidence
+        better = (state.evidence > best.evidence) & supported
         best = SearchState(
             *(
                 torch.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
