@@ -31,13 +31,13 @@ from scalefield.benchmark.run import Evaluation, Evaluator
 from scalefield.datasets import Dataset, Folder, Frame, Kitti, SunRgbd, UrbanSyn
 from scalefield.datasets.splits import thin
 from scalefield.io import write_json
+from scalefield.io.weights import WEIGHTS
 from scalefield.mde import MDE, MDEOutput, load_mde
 from scalefield.mde.da3 import BASE, DA3
 from scalefield.mde.da3 import PREPROCESS as DA3_PREPROCESS
 from scalefield.mde.estimator import Estimator
 from scalefield.mde.transformers_mde import PREPROCESS as DPT_PREPROCESS
 from scalefield.mde.transformers_mde import TransformersNetwork
-from scalefield.methods.basis import WEIGHTS
 from scalefield.reproduction.matrix import aligner_rows, universal_rows
 from scalefield.reproduction.plan import step_seconds
 from scalefield.runtime.provenance import provenance
