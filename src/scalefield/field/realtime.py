@@ -22,7 +22,7 @@ from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import FieldNet
 from scalefield.field.outliers import detect_outliers
 from scalefield.field.posterior import fit
-from scalefield.runtime.devices import check_device
+from scalefield.runtime.devices import check_device, one_thread
 
 MAX_UNION = 48
 """Anchors of a cell: the neighbours of its four nodes, of which few differ."""
@@ -108,7 +108,8 @@ class LiveField:
         (height, width), model = mde_depth.shape, self.model
         log_depth, median = log_depth_and_level(mde_depth[None])
         picture = grid_image(image, log_depth.shape[2:])[None] if self.with_image else None
-        maps = model.net(log_depth.float(), picture, None)
+        with one_thread():
+            maps = model.net(log_depth.float(), picture, None)
         maps = maps if self.mean_known else maps.without_mean()
         inputs = ImageInputs(mde_depth, maps, median[0])
         column, row = (pixels + 0.5).floor().unbind(dim=1)
