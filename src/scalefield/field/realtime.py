@@ -15,7 +15,7 @@ from scalefield.basis.cues import grid_image, log_depth_and_level
 from scalefield.basis.realtime import captured
 from scalefield.errors import InputError
 from scalefield.field.blocks import Blocks, Observations
-from scalefield.field.config import InferenceConfig, OutlierConfig
+from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import calibrated_scale
 from scalefield.field.model import FieldModel, load_field
@@ -26,9 +26,6 @@ from scalefield.runtime.devices import check_device, one_thread
 
 MAX_UNION = 48
 """Anchors of a cell: the neighbours of its four nodes, of which few differ."""
-
-LIVE = InferenceConfig(outliers=OutlierConfig(iterations=10))
-"""Settings with fewer steps of the outlier search, whose number is fixed in a graph."""
 
 
 class LiveInputs(NamedTuple):
@@ -72,7 +69,7 @@ class LiveField:
         robust: bool = True,
         with_image: bool = True,
         estimator: str = "",
-        inference: InferenceConfig = LIVE,
+        inference: InferenceConfig | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
         """`with_image`: whether calls bring the image. `estimator`: name of the MDE, for which the
@@ -87,7 +84,8 @@ class LiveField:
         target = torch.device(check_device(str(device)))
         net = copy.deepcopy(model.net)  # the caller's stays where it is
         self.model = replace(model, net=net.to(target) if isinstance(net, FieldNet) else net)
-        self.robust, self.with_image, self.inference = robust, with_image, inference
+        self.robust, self.with_image = robust, with_image
+        self.inference = inference or InferenceConfig()
         self.mean_known = model.estimators is None or estimator in model.estimators
         noise = float(model.kernel.noise_std)
         self.inputs = LiveInputs(
