@@ -15,11 +15,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
+from scipy.spatial import cKDTree
 from torch import Tensor
 
-from scalefield.field.blocks import Observations
+from scalefield.field.blocks import Blocks, Observations
+from scalefield.field.config import InferenceConfig
+from scalefield.field.kernel import Kernel
 from scalefield.field.lattice import Lattice, nearest
 from scalefield.field.local import AnchorFeatures, AtPixel, PixelSampler, cell_weights, correlations
+from scalefield.field.outliers import OutlierResult, detect_outliers
 from scalefield.field.posterior import FieldFit
 from scalefield.runtime.threads import map_threads
 
@@ -105,6 +109,65 @@ class FieldEditor:
         return EditedMaps(
             fit.linear_map() + stationary, lattice.interpolate(std), int(changed.sum())
         )
+
+
+class BlockMemory:
+    """Blocks of anchors and the outliers in them, kept from one edit to the next.
+
+    Anchors stay in their blocks, a new one joins the block of the nearest, and only blocks that
+    changed are searched again. With one block, or once a block has grown too large, all is as if
+    nothing had been kept.
+    """
+
+    def __init__(self, max_growth: float = 1.5) -> None:
+        """A block may grow to `max_growth` times `InferenceConfig.block_size` anchors."""
+        self.max_growth, self.lock = max_growth, Lock()
+        self.last: tuple[Observations, Blocks, OutlierResult] | None = None
+
+    def search(
+        self, kernel: Kernel, observed: Observations, config: InferenceConfig
+    ) -> tuple[Blocks, OutlierResult]:
+        """The blocks of the observations, and the outliers among these."""
+        with self.lock:
+            blocks, found = self._search(kernel, observed, config)
+            self.last = observed, blocks, found
+        return blocks, found
+
+    def _search(
+        self, kernel: Kernel, observed: Observations, config: InferenceConfig
+    ) -> tuple[Blocks, OutlierResult]:
+        n, last, fresh = len(observed.y), self.last, Blocks.split(observed, config)
+        if last is None or min(n, len(last[0].y)) <= config.exact_block or observed.y.is_cuda:
+            return fresh, detect_outliers(kernel, observed, fresh, config.outliers)
+        before, kept, found = last
+        former = same_anchors(observed, before)
+        number = torch.arange(len(kept.index))[:, None].expand_as(kept.index)
+        home = kept.scatter(number[..., None].double(), len(before.y))[:, 0].long()
+        _, near = cKDTree(before.inputs.position.numpy()).query(observed.inputs.position.numpy())
+        home = home[torch.where(former < 0, torch.from_numpy(near), former)]
+        size = home.bincount(minlength=len(kept.index))
+        if int(size.max()) > self.max_growth * config.block_size:
+            return fresh, detect_outliers(kernel, observed, fresh, config.outliers)
+        blocks = grouped(home, size)
+        changed = size != kept.mask.sum(dim=1)
+        changed[home[former < 0]] = True
+        index = former.clamp(min=0)
+        result = OutlierResult(*(values[index] for values in vars(found).values()))
+        if bool(changed.any()):
+            part = Blocks(blocks.index[changed], blocks.mask[changed])
+            new = detect_outliers(kernel, observed, part, config.outliers)
+            pairs = zip(vars(new).values(), vars(result).values(), strict=True)
+            result = OutlierResult(*(torch.where(changed[home], *pair) for pair in pairs))
+        return blocks, result
+
+
+def grouped(home: Int64[Tensor, " n"], size: Int64[Tensor, " b"]) -> Blocks:
+    """Blocks of anchors, given the number of each anchor's block and the blocks' sizes."""
+    order = home.sort(stable=True).indices
+    rank = torch.arange(len(home)) - (size.cumsum(0) - size)[home[order]]
+    index = torch.zeros(len(size), int(size.max()), dtype=torch.int64)
+    index[home[order], rank] = order
+    return Blocks(index, torch.arange(index.shape[1]) < size[:, None])
 
 
 def same_anchors(now: Observations, before: Observations) -> Int64[Tensor, " n"]:

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.basis.grids import grid_shape, upsample
-from scalefield.field.blocks import Blocks, Observations
+from scalefield.field.blocks import Observations
 from scalefield.field.config import InferenceConfig
+from scalefield.field.editor import BlockMemory
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.model import FieldModel
-from scalefield.field.outliers import OutlierResult, detect_outliers
+from scalefield.field.outliers import OutlierResult
 from scalefield.field.posterior import FieldFit, fit
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Recovery
@@ -74,8 +75,9 @@ def infer(
     robust: bool = True,
     scale_prior: ScalePrior = "none",
     config: InferenceConfig | None = None,
+    memory: BlockMemory | None = None,
 ) -> FieldResult:
-    """Fit the field to anchors."""
+    """Fit the field to anchors; `memory` keeps blocks and outliers from edit to edit."""
     config = config or InferenceConfig()
     # A canonical order: the result does not depend on that of the user, not even by rounding.
     order = np.lexsort((anchors.depth_m, anchors.u, anchors.v))
@@ -83,9 +85,9 @@ def infer(
     rejected: tuple[Rejection, ...] = ()
     warnings: tuple[Warning, ...] = ()
     in_conflict = None
-    blocks, noise = Blocks.split(observed, config), observed.noise
+    blocks, noise = None, observed.noise
     if robust:
-        outliers = detect_outliers(model.kernel, observed, blocks, config.outliers)
+        blocks, outliers = (memory or BlockMemory()).search(model.kernel, observed, config)
         rejected, warnings = outlier_report(outliers, anchors, order)
         in_conflict = (outliers.rejected | outliers.downweighted).cpu().numpy()
         observed = outliers.apply(observed)

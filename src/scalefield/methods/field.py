@@ -15,6 +15,7 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.field.config import InferenceConfig
 from scalefield.field.decomposition import Decomposition
+from scalefield.field.editor import BlockMemory
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import FieldResult, ScalePrior, expected_recovery, infer
 from scalefield.field.model import FieldModel, load_field
@@ -65,8 +66,10 @@ class Field(Method):
         """The model itself."""
         return self.model if isinstance(self.model, FieldModel) else load_field(self.model)
 
-    def fit(self, image: ImageInputs, anchors: Anchors) -> FieldResult:
-        """The posterior over an image."""
+    def fit(
+        self, image: ImageInputs, anchors: Anchors, memory: BlockMemory | None = None
+    ) -> FieldResult:
+        """The posterior over an image; `memory` keeps blocks and outliers from edit to edit."""
         return infer(
             self.load(),
             image,
@@ -74,6 +77,7 @@ class Field(Method):
             robust=self.robust,
             scale_prior=self.scale_prior,
             config=self.inference,
+            memory=memory,
         )
 
     def recovery(

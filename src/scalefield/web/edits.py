@@ -177,7 +177,8 @@ class SmallField(Method):
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """The same posterior as `Field`; depth_m is left to the page."""
-        self.result = result = Field().fit(self.relative.field, anchors)
+        memory = self.relative.block_memory
+        self.result = result = Field().fit(self.relative.field, anchors, memory)
         used = without(anchors, result.rejected)
         shown = replace(result.fit, image=self.relative.shown_field)
         log_scale, std_log, _ = self.relative.field_editor.update(shown)

@@ -20,7 +20,7 @@ from scalefield.basis.cues import geometric_cues, grid_log_depth
 from scalefield.basis.generator import BasisMaps, Generator
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
-from scalefield.field.editor import FieldEditor
+from scalefield.field.editor import BlockMemory, FieldEditor
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.mde import MDEOutput, load_mde
 from scalefield.methods.basis import Basis, basis_maps
@@ -51,6 +51,8 @@ class Relative:
     """Counts the relative depths that the session has had."""
     field_editor: FieldEditor = dataclasses.field(default_factory=FieldEditor)
     """Maps of `field` at the displayed pixels, from edit to edit."""
+    block_memory: BlockMemory = dataclasses.field(default_factory=BlockMemory)
+    """Blocks of anchors and their outliers, from edit to edit."""
 
     @classmethod
     def of(cls, output: MDEOutput, shown: MDEOutput, revision: int) -> Relative:
