@@ -8,11 +8,11 @@ and the cells at their corners; for all others only θ and the offset change, wh
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from threading import Lock
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 from scipy.spatial import cKDTree
@@ -54,7 +54,7 @@ class EditorState:
     coefficients: Float[Tensor, "m k r"]
     """C⁻¹ applied to the columns y − μ, 1 and H of each node's neighbours."""
     at_nodes: AtPixel
-    sums: Float[Tensor, "c r p"]
+    sums: Float[Tensor, "r c p"]
     """Σᵢ k(x, aᵢ) coefficientsᵢ at the pixels of each cell."""
 
 
@@ -104,7 +104,9 @@ class FieldEditor:
         linear = fit.linear
         combination = torch.cat([torch.stack([linear.offset.new_ones(()), -linear.offset]),
                                  -linear.weights]).float()  # fmt: skip
-        stationary = lattice.image(torch.einsum("crp,r->cp", state.sums, combination))
+        stationary = lattice.image(
+            (combination @ state.sums.flatten(1)).unflatten(0, (-1, lattice.cell_px**2))
+        )
         std = state.at_nodes.total_variance(linear.covariance).sqrt()
         return EditedMaps(
             fit.linear_map() + stationary, lattice.interpolate(std), int(changed.sum())
@@ -173,15 +175,15 @@ def grouped(home: Int64[Tensor, " n"], size: Int64[Tensor, " b"]) -> Blocks:
 def same_anchors(now: Observations, before: Observations) -> Int64[Tensor, " n"]:
     """Index of each anchor among those before the edit; −1 if it is new or has another noise."""
 
-    def keys(observed: Observations) -> np.ndarray:
-        rows = torch.cat([observed.inputs.position, observed.y[:, None]], dim=1).numpy()
-        return np.ascontiguousarray(rows).view([("", rows.dtype)] * rows.shape[1])[:, 0]
+    def rows(observed: Observations) -> Float[Tensor, "n 3"]:
+        return torch.cat([observed.inputs.position, observed.y[:, None]], dim=1)
 
-    new, old = keys(now), keys(before)
-    order = np.argsort(old)
-    found = order[np.searchsorted(old[order], new).clip(max=len(old) - 1)]
-    same = torch.from_numpy(old[found] == new)
-    found = torch.from_numpy(found)
+    # A row is found by one number made of it, and then compared as a whole.
+    new, old = rows(now), rows(before)
+    mixed = torch.tensor([1.0, math.sqrt(2), math.sqrt(3)], dtype=torch.float64)
+    key, order = (old @ mixed).sort()
+    found = order[torch.searchsorted(key, new @ mixed).clamp(max=len(old) - 1)]
+    same = (old[found] == new).all(dim=1)
     close = (now.noise / before.noise[found] - 1).abs() <= NOISE_TOLERANCE
     return torch.where(same & close, found, -1)
 
@@ -214,7 +216,7 @@ def refreshed(
     cells = changed[corners].any(dim=1).nonzero()[:, 0]
     if former is None:
         coefficients, at_nodes = fresh[0], AtPixel(*fresh[1:])
-        sums = torch.empty(len(corners), columns.shape[1], lattice.cell_px**2)
+        sums = torch.empty(columns.shape[1], len(corners), lattice.cell_px**2)
     else:
         kept = [former.coefficients, *former.at_nodes]
         merged = [a.index_copy(0, nodes, b) for a, b in zip(kept, fresh, strict=True)]
@@ -234,7 +236,7 @@ def refreshed(
         covariance = (kappa * amplitude).sum(dim=1)  # c u p
         by_node = weights.alpha.permute(0, 3, 1, 2).flatten(1, 2)  # c r·4 u
         values = torch.bmm(by_node, covariance).unflatten(1, (-1, 4))
-        sums[chosen] = (values * lattice.blending).sum(dim=2)
+        sums[:, chosen] = (values * lattice.blending).sum(dim=2).transpose(0, 1)
 
     map_threads(evaluate, [(row,) for row in (cells // across).unique().tolist()])
     return EditorState(lattice, fit.observations, neighbours, mask, coefficients, at_nodes, sums)
