@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from dataclasses import dataclass
 from dataclasses import field as option
 from pathlib import Path
@@ -21,7 +22,11 @@ from scalefield.field.inference import FieldResult, ScalePrior, expected_recover
 from scalefield.field.model import FieldModel, load_field
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Method, Recovery
+from scalefield.runtime.devices import one_thread
 from scalefield.validation import require_choice
+
+ONE_THREAD_PIXELS = 1 << 20
+"""Images with more pixels use torch's own threads beside those of `runtime.threads`."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,12 @@ class Field(Method):
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover metric depth; without anchors, the depth that is expected of such an image."""
-        image = self.load().image_inputs(mde_output)
-        if len(anchors) == 0:
-            return expected_recovery(self.load(), mde_output, image)
-        return self.recovery(self.fit(image, anchors), mde_output, anchors)
+        few = mde_output.prediction.numel() <= ONE_THREAD_PIXELS
+        with one_thread() if few else nullcontext():
+            image = self.load().image_inputs(mde_output)
+            if len(anchors) == 0:
+                return expected_recovery(self.load(), mde_output, image)
+            return self.recovery(self.fit(image, anchors), mde_output, anchors)
 
     def prepare(self) -> None:
         """Load the model, so that errors come before long work."""
