@@ -19,7 +19,7 @@ from scalefield.field.placement import Suggestion, suggest_from
 from scalefield.inputs import relative_depth
 from scalefield.mde import MDE, Kind, MDEOutput
 from scalefield.methods import MethodLike, as_method, make_method, method_name
-from scalefield.recovery import FunctionMethod, Recovery
+from scalefield.recovery import FunctionMethod, Recovery, Solver
 from scalefield.report import Rejection, Warning
 from scalefield.validation import plain_options
 
@@ -91,10 +91,18 @@ def suggest(
     return suggest_from(output, anchors, n, reachable=reachable, among=among, model=model)
 
 
-def recover_from(mde_output: MDEOutput, anchors: Anchors, method: MethodLike) -> Recovery[Tensor]:
+def recover_from(
+    mde_output: MDEOutput,
+    anchors: Anchors,
+    method: MethodLike,
+    *,
+    solver: Solver | None = None,
+) -> Recovery[Tensor]:
     """`recover` for an existing MDEOutput: check the anchors, run the method, complete the report.
 
-    Anchors on pixels without a relative depth are rejected before the method runs.
+    Anchors on pixels without a relative depth are rejected before the method runs. For several
+    sets of anchors on one image pass `solver=method.solver(mde_output)`, so that what depends on
+    the image only is computed once.
     """
     method = as_method(method)
     if len(anchors) < method.least_anchors:
@@ -107,7 +115,7 @@ def recover_from(mde_output: MDEOutput, anchors: Anchors, method: MethodLike) ->
             "(the map there is not finite, or not above zero)"
         )
     kept = anchors if usable.all() else anchors[usable]
-    recovery = method(mde_output, kept)
+    recovery = method(mde_output, kept) if solver is None else solver(kept)
     if not isinstance(recovery, Recovery):
         found = type(recovery).__name__
         raise InputError(f"method {method_name(method)} must return a Recovery, found {found}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -142,6 +143,10 @@ class Recovery(Generic[MapT]):
         return {n: m for n, m in fields.items() if n != "report" and m is not None}
 
 
+Solver = Callable[[Anchors], Recovery[Tensor]]
+"""Recovers depth of one image from anchors."""
+
+
 @runtime_checkable
 class Method(Protocol):
     """What the package asks of a method.
@@ -156,6 +161,14 @@ class Method(Protocol):
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover depth. Every anchor lies on a pixel with a relative depth."""
         ...
+
+    def solver(self, mde_output: MDEOutput) -> Solver:
+        """This method for one image, as a function of the anchors.
+
+        What depends on the image only, for example the run of a network, is computed once. Use it
+        for several sets of anchors on one image.
+        """
+        return partial(self, mde_output)
 
     def prepare(self) -> None:
         """Load what the method needs, for example weights, so that errors come before long work."""

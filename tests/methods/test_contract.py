@@ -137,6 +137,18 @@ def test_method_finite_positive_float32_of_the_images_size(method, mde_map, anch
     json.dumps(report.as_dict(), allow_nan=False)
 
 
+def test_method_solver_gives_the_recoveries_of_the_method(method):
+    mde_output = from_array(*MAPS["holes"])
+    solver = method.solver(mde_output)
+    for name in ("one", "many", "contrary"):
+        anchors = anchors_named(name)
+        plain = recover_from(mde_output, anchors, method)
+        prepared = recover_from(mde_output, anchors, method, solver=solver)
+        assert prepared.report == plain.report
+        for key, values in plain.maps().items():
+            torch.testing.assert_close(prepared.maps()[key], values, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("anchor_set", ANCHORS)
 @pytest.mark.parametrize("name", BUILDERS)
 def test_method_disparity_map_wholly_below_zero(name, anchor_set):

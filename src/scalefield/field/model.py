@@ -94,25 +94,23 @@ class FieldModel:
 
     @torch.no_grad()
     def image_inputs(self, mde_output: MDEOutput) -> ImageInputs:
-        """The kernel's inputs over the image. The network runs once for each MDE output."""
-        if self.net not in mde_output.memo:
-            # The logarithm first: float64 maps may hold depths that float32 cannot.
-            log_depth, median = log_depth_and_level(mde_output.mde_depth[None])
-            log_depth = log_depth.float()
-            image, features = mde_output.image, mde_output.features
-            if image is not None:
-                image = grid_image(image.to(log_depth.device), log_depth.shape[2:])[None]
-            if features is not None:
-                features = features[None].float()
-            if isinstance(self.net, FieldNet):
-                self.net.to(log_depth.device)
-                features = features if self.net.config.feature_channels else None
-            with full_precision():
-                maps = self.net(log_depth, image, features)
-            if self.estimators is not None and mde_output.model not in self.estimators:
-                maps = maps.without_mean()
-            mde_output.memo[self.net] = (maps, median[0])
-        return ImageInputs(mde_output.mde_depth, *mde_output.memo[self.net])
+        """The kernel's inputs over the image, from one run of the network."""
+        # The logarithm first: float64 maps may hold depths that float32 cannot.
+        log_depth, median = log_depth_and_level(mde_output.mde_depth[None])
+        log_depth = log_depth.float()
+        image, features = mde_output.image, mde_output.features
+        if image is not None:
+            image = grid_image(image.to(log_depth.device), log_depth.shape[2:])[None]
+        if features is not None:
+            features = features[None].float()
+        if isinstance(self.net, FieldNet):
+            self.net.to(log_depth.device)
+            features = features if self.net.config.feature_channels else None
+        with full_precision():
+            maps = self.net(log_depth, image, features)
+        if self.estimators is not None and mde_output.model not in self.estimators:
+            maps = maps.without_mean()
+        return ImageInputs(mde_output.mde_depth, maps, median[0])
 
 
 @lru_cache(maxsize=4)

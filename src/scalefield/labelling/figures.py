@@ -12,7 +12,7 @@ from scalefield.api import recover_from
 from scalefield.labelling.rules import Figures
 from scalefield.mde.output import MDEOutput
 from scalefield.methods import Method
-from scalefield.recovery import Recovery
+from scalefield.recovery import Recovery, Solver
 from scalefield.seeding import seeded_rng
 
 ENOUGH = 40
@@ -47,7 +47,13 @@ def figures(
 
 
 def held_out_errors(
-    mde_output: MDEOutput, anchors: Anchors, method: Method, folds: int, name: str
+    mde_output: MDEOutput,
+    anchors: Anchors,
+    method: Method,
+    folds: int,
+    name: str,
+    *,
+    solver: Solver | None = None,
 ) -> Float64[np.ndarray, " n"] | None:
     """log D̂ − log depth at held-out anchors, from fits without them; None for one anchor.
 
@@ -66,7 +72,7 @@ def held_out_errors(
         if np.count_nonzero(part < fold) >= ENOUGH:
             break
         out = part == fold
-        depth_m = recover_from(mde_output, anchors[~out], method).numpy().depth_m
+        depth_m = recover_from(mde_output, anchors[~out], method, solver=solver).numpy().depth_m
         errors[out] = np.log(depth_m[rows[out], columns[out]]) - np.log(anchors.depth_m[out])
     known = errors[np.isfinite(errors)]  # NaN: never held out, or on a hole of the map
     return known if len(known) else None

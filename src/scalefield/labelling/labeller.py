@@ -138,8 +138,11 @@ class Labeller:
         anchors = sample.read_anchors()
         if not len(anchors):  # `field` works without anchors, but then nothing tests its label
             raise InputError("no anchors: at least one pixel of known metric depth is needed")
-        recovery = recover_from(mde_output, anchors, self.method).numpy()
-        held_out = held_out_errors(mde_output, anchors, self.method, self.rules.folds, sample.key)
+        solver = self.method.solver(mde_output)  # for the label and the fits of the folds
+        recovery = recover_from(mde_output, anchors, self.method, solver=solver).numpy()
+        held_out = held_out_errors(
+            mde_output, anchors, self.method, self.rules.folds, sample.key, solver=solver
+        )
         found = figures(recovery, anchors, held_out)
         reasons = self.rules.judge(found)
         maps = {"depth_m": recovery.depth_m}

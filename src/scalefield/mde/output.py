@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, UInt8
@@ -101,11 +101,6 @@ class MDEOutput:
         if bool(self.valid.all()):
             return self.prediction
         return torch.where(self.valid, self.prediction, self.prediction[self.valid].median())
-
-    @cached_property
-    def memo(self) -> dict[object, Any]:
-        """Cache of methods for values that depend on this output only."""
-        return {}
 
     def in_space(self, space: Space) -> Float[Tensor, "h w"]:
         """The map an aligner fits: `mde_depth` or `disparity`."""

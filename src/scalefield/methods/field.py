@@ -19,7 +19,7 @@ from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import FieldResult, ScalePrior, expected_recovery, infer
 from scalefield.field.model import FieldModel, load_field
 from scalefield.mde.output import MDEOutput
-from scalefield.recovery import Method, Recovery
+from scalefield.recovery import Method, Recovery, Solver
 from scalefield.validation import require_choice
 
 
@@ -52,10 +52,18 @@ class Field(Method):
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover metric depth; without anchors, the depth that is expected of such an image."""
+        return self.solver(mde_output)(anchors)
+
+    def solver(self, mde_output: MDEOutput) -> Solver:
+        """The method for one image; the network runs once."""
         image = self.load().image_inputs(mde_output)
-        if len(anchors) == 0:
-            return expected_recovery(self.load(), mde_output, image)
-        return self.recovery(self.fit(image, anchors), mde_output, anchors)
+
+        def solve(anchors: Anchors) -> Recovery[Tensor]:
+            if len(anchors) == 0:
+                return expected_recovery(self.load(), mde_output, image)
+            return self.recovery(self.fit(image, anchors), mde_output, anchors)
+
+        return solve
 
     def prepare(self) -> None:
         """Load the model, so that errors come before long work."""

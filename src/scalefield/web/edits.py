@@ -251,7 +251,9 @@ def suggestions(session: Session, anchors: Anchors) -> list[dict[str, Any]]:
     reachable = relative.measurable.numpy()[v[:, None], u]
     anchors.pixels((height, width))  # outside is an error, and nowhere to measure is none
     try:
-        found = suggest_from(relative.output, anchors, SUGGESTIONS, reachable=reachable)
+        found = suggest_from(
+            relative.output, anchors, SUGGESTIONS, reachable=reachable, image=relative.field
+        )
     except InputError:  # nothing is reachable, as in a map of one steep slope or of few pixels
         return []
     return [{k: v for k, v in asdict(spot).items() if v is not None} for spot in found]
