@@ -36,6 +36,7 @@ def recover(
     mde: str | MDE = MDE_NAME,
     mde_depth: np.ndarray | Tensor | None = None,
     kind: Kind | None = None,
+    affine: bool | None = None,
     method: str | MethodLike = METHOD_NAME,
     resize: bool = False,
     **options: Any,
@@ -44,7 +45,9 @@ def recover(
 
     The relative depth comes from the estimator `mde`, or from your own map `mde_depth` with its
     `kind`: "depth" grows with distance, "disparity" falls with it. An `mde` knows its kind, except
-    for some model files. `resize` allows a map of another size than the image. Further `options`
+    for some model files. `affine` says whether the shift of the map is unknown as well as its
+    scale, as it is for MiDaS and Depth Anything; by default that of an `mde` is known from its
+    model card, and that of your own disparity map is unknown. `resize` allows a map of another size than the image. Further `options`
     go to the method. Without anchors, `field` returns the depth that its model expects.
 
     Maps are torch tensors if `image` or `mde_depth` is one, and numpy arrays otherwise.
@@ -56,7 +59,7 @@ def recover(
     >>> float(r.depth_m[2, 3])
     10.0
     """
-    mde_output = relative_depth(image, mde, mde_depth, kind, resize=resize)
+    mde_output = relative_depth(image, mde, mde_depth, kind, affine=affine, resize=resize)
     given = Anchors([], [], []) if anchors is None else anchors
     require_anchors("anchors", given)
     result = recover_from(mde_output, given, make_method(method, **options))
@@ -72,6 +75,7 @@ def suggest(
     mde: str | MDE = MDE_NAME,
     mde_depth: np.ndarray | Tensor | None = None,
     kind: Kind | None = None,
+    affine: bool | None = None,
     resize: bool = False,
     reachable: Bool[np.ndarray, "h w"] | None = None,
     among: Anchors | None = None,
@@ -84,10 +88,10 @@ def suggest(
     measurement. (The sum of the variances itself would select the corners, where little is known
     and little is visible.) The variance depends on the positions of measurements only, not on
     their values. `reachable` marks the pixels that can be measured. With `among`, the best `n` of
-    these anchors are selected instead. `mde`, `mde_depth`, `kind` and `resize` are those of
-    `recover`.
+    these anchors are selected instead. `mde`, `mde_depth`, `kind`, `affine` and `resize` are
+    those of `recover`.
     """
-    output = relative_depth(image, mde, mde_depth, kind, resize=resize)
+    output = relative_depth(image, mde, mde_depth, kind, affine=affine, resize=resize)
     return suggest_from(output, anchors, n, reachable=reachable, among=among, model=model)
 
 
@@ -152,7 +156,7 @@ def _warnings(mde_output: MDEOutput, anchors: Anchors) -> Iterator[Warning]:
             f"half of the anchors are {typical_m:.0f} m away or more; depth_m is in metres, are "
             "they millimetres?",
         )
-    if mde_output.lost_share > MAX_NEGATIVE_SHARE:
+    if not mde_output.affine and mde_output.lost_share > MAX_NEGATIVE_SHARE:
         yield Warning(
             "negative_disparity",
             f"{100 * mde_output.lost_share:.0f} % of the disparity map is not above zero and "

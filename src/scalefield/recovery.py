@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.mde.output import MDEOutput, Space
+from scalefield.mde.output import Kind, MDEOutput, Space
 from scalefield.report import Rejection, Report
 
 MapT = TypeVar("MapT", Tensor, np.ndarray)
@@ -37,7 +37,8 @@ class Recovery(Generic[MapT]):
     depth_m: MapT
     """Depth in metres, along the optical axis."""
     log_scale: MapT
-    """Logarithm of depth_m / D_MDE."""
+    """Logarithm of depth_m / D_MDE. For an affine-invariant map, `field` and `basis` take D_MDE at
+    the shift that they found."""
     report: Report
     """Inputs, rejected anchors, fallbacks, warnings and residuals."""
     std_log: MapT | None = None
@@ -90,6 +91,7 @@ class Recovery(Generic[MapT]):
         *,
         rejected: tuple[Rejection, ...] = (),
         std_log: Tensor | None = None,
+        kind: Kind | None = None,
         **report: Any,
     ) -> Recovery[Tensor]:
         given, shape = len(anchors), mde_output.shape
@@ -117,7 +119,7 @@ class Recovery(Generic[MapT]):
             std_log=std_log,
             report=Report(
                 model=mde_output.model,
-                kind=mde_output.kind,
+                kind=kind or mde_output.kind,
                 anchors_given=given,
                 anchors_used=len(anchors),
                 rejected=rejected,

@@ -21,7 +21,7 @@ class ModelsCommand:
             (
                 name,
                 f"{card.parameters_m} M",
-                card.kind,
+                f"affine {card.kind}" if card.affine else card.kind,
                 f"{card.feature_channels or '–'}",
                 card.code_licence,
                 card.weights_licence,

@@ -20,6 +20,7 @@ from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.model import FieldModel
 from scalefield.field.outliers import OutlierResult, detect_outliers
 from scalefield.field.posterior import FieldFit, fit
+from scalefield.field.shift import Shift, shift_posterior
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Recovery
 from scalefield.report import Rejection, Warning
@@ -29,6 +30,8 @@ ScalePrior = Literal["none", "learned"]
 MIN_NOISE_STD = 1e-3
 """Least standard deviation of an anchor's log-depth: the pixel that it falls in and the relative
 depth there agree no better, however precise the measurement."""
+UNDETERMINED_SHARE = 0.8
+"""Share of the prior's standard deviation above which the shift counts as not determined."""
 PRIOR_STD_CELLS = 80
 """Cells along the longer side at which the prior standard deviation is computed."""
 
@@ -48,6 +51,8 @@ class FieldResult:
     warnings: tuple[Warning, ...] = ()
     in_conflict: Bool[np.ndarray, " n"] | None = None
     """Observations that were rejected or given less weight; None if nothing was looked for."""
+    shift: Shift | None = None
+    """Posterior of the shift of an affine-invariant map."""
 
     def leave_one_out(self) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
         """Residual of each anchor's log-depth from what the others predict, and its calibrated
@@ -77,6 +82,10 @@ def infer(
 ) -> FieldResult:
     """Fit the field to anchors."""
     config = config or InferenceConfig()
+    shift = None
+    if image.affine is not None:
+        shift = estimate_shift(model, image, anchors, robust=robust, config=config)
+        image = image.with_shift(shift)
     # A canonical order: the result does not depend on that of the user, not even by rounding.
     order = np.lexsort((anchors.depth_m, anchors.u, anchors.v))
     observed = observe(model, image, anchors[order])
@@ -95,7 +104,51 @@ def infer(
         offset = image.maps.expected_log_depth[0].double() - image.log_depth_median
     fitted = fit(kernel, image, observed, config, blocks=blocks, offset=offset)
     scale = calibrated_scale(model, fitted, scale_known=scale_prior == "learned")
-    return FieldResult(fitted, scale, order, noise, rejected, warnings, in_conflict)
+    if shift is not None:
+        warnings += shift_warnings(image, shift, model.shift_prior)
+    return FieldResult(fitted, scale, order, noise, rejected, warnings, in_conflict, shift)
+
+
+def estimate_shift(
+    model: FieldModel,
+    image: ImageInputs,
+    anchors: Anchors,
+    *,
+    robust: bool = True,
+    prior: Shift | None = None,
+    config: InferenceConfig | None = None,
+) -> Shift:
+    """Posterior of the shift of an affine-invariant map, from at most `exact_block` anchors.
+
+    Outliers are looked for with the prior of the shift as a part of the kernel, so that an unknown
+    shift does not make outliers of good anchors.
+    """
+    assert image.affine is not None
+    config, prior = config or InferenceConfig(), prior or model.shift_prior
+    if len(anchors) == 0:
+        return prior
+    order = np.lexsort((anchors.depth_m, anchors.u, anchors.v))
+    spread = np.linspace(0, len(order) - 1, min(len(order), config.exact_block)).astype(np.int64)
+    anchors, image = anchors[order[spread]], image.with_shift(prior)
+    observed = observe(model, image, anchors)
+    if robust:
+        blocks = Blocks.split(observed, config)
+        observed = detect_outliers(model.kernel, observed, blocks, config.outliers).apply(observed)
+    rows, columns = (image.index(x) for x in anchors.pixels(image.shape))
+    assert image.affine is not None
+    return shift_posterior(model.kernel, image.affine, observed, (rows, columns), prior)
+
+
+def shift_warnings(image: ImageInputs, shift: Shift, prior: Shift) -> tuple[Warning, ...]:
+    """A warning if the anchors hardly determine the shift."""
+    if shift.std < UNDETERMINED_SHARE * prior.std:
+        return ()
+    text = (
+        "the anchors do not determine the shift of this affine-invariant map, because their "
+        "relative depths are too similar; depth unlike theirs rests on the shift of usual scenes: "
+        "measure a near and a far point"
+    )
+    return (Warning("shift_undetermined", text),)
 
 
 def observe(model: FieldModel, image: ImageInputs, anchors: Anchors) -> Observations:
@@ -187,6 +240,12 @@ def expected_recovery(
         f"by a factor of {factor:.2g} or more in one case of three; measure a point to do better",
     )
     recovery = Recovery.from_log_scale(
-        mde_output, Anchors([], [], []), log_scale, warnings=(warning,), std_log=std_log
+        image.as_output(mde_output),
+        Anchors([], [], []),
+        log_scale,
+        kind=mde_output.kind,
+        warnings=(warning,),
+        std_log=std_log,
+        shift=image.shift_interval(model.shift_prior),
     )
     return dataclasses.replace(recovery, basis_maps=maps.modes[0])

@@ -79,11 +79,19 @@ class ModelCard:
     parameters_m: int
     """Parameters that are run, in millions."""
     kind: Kind
+    """Whether the model gives depth or disparity."""
     feature_channels: int | None
     """Channels of F; None where the model gives no F."""
     weights_licence: str
     loader: Literal["lite", "da3", "transformers"] = "transformers"
     code_licence: str = "Apache-2.0"
+    known_shift: bool = False
+    """Whether its disparity has a known zero. Depth always has one here."""
+
+    @property
+    def affine(self) -> bool:
+        """Whether the shift of its output is unknown, as in `MDEOutput`."""
+        return self.kind == "disparity" and not self.known_shift
 
 
 MODELS: dict[str, ModelCard] = {
@@ -110,7 +118,9 @@ MODELS: dict[str, ModelCard] = {
     "dav2-large": ModelCard(
         "depth-anything/Depth-Anything-V2-Large-hf", 335, "disparity", 256, "CC BY-NC 4.0"
     ),
-    "depth-pro": ModelCard("apple/DepthPro-hf", 952, "disparity", None, "Apple AMLR (research)"),
+    "depth-pro": ModelCard(
+        "apple/DepthPro-hf", 952, "disparity", None, "Apple AMLR (research)", known_shift=True
+    ),
     "zoedepth": ModelCard("Intel/zoedepth-nyu-kitti", 346, "depth", 256, "MIT"),
     "glpn-nyu": ModelCard("vinvino02/glpn-nyu", 61, "depth", None, "Apache-2.0"),
     "glpn-kitti": ModelCard("vinvino02/glpn-kitti", 61, "depth", None, "Apache-2.0"),

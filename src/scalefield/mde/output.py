@@ -13,6 +13,12 @@ from torch import Tensor
 Kind = Literal["depth", "disparity"]
 Space = Kind
 
+def affine_by_default(kind: Kind) -> bool:
+    """Whether the shift of a map counts as unknown where nothing is declared: that of disparity
+    does, because most networks that predict disparity are trained up to a shift."""
+    return kind == "disparity"
+
+
 DISPARITY_FLOOR = 1e-3
 """Disparities below this fraction of the image's 99th percentile count as equally far."""
 
@@ -26,9 +32,12 @@ class MDEOutput:
     """
 
     prediction: Float[Tensor, "h w"]
-    """The model's prediction, up to scale (depth) or up to scale and shift (disparity)."""
+    """The model's prediction, up to a scale and, if `affine`, up to a shift."""
     kind: Kind
     """Whether `prediction` grows with distance (depth) or falls with it (disparity)."""
+    affine: bool = False
+    """Whether the shift of `prediction` is unknown too: affine-invariant disparity (MiDaS, Depth
+    Anything) or depth (Marigold, LeReS)."""
     features: Float[Tensor, "c hf wf"] | None = None
     """F, the representation just before the depth head; None if the model has none."""
     confidence: Float[Tensor, "h w"] | None = None
@@ -101,6 +110,16 @@ class MDEOutput:
         if bool(self.valid.all()):
             return self.prediction
         return torch.where(self.valid, self.prediction, self.prediction[self.valid].median())
+
+    def space_of_fit(self, given: Space | None, published: Space) -> Space:
+        """The space in which an aligner fits scale and shift.
+
+        By default that is disparity for affine-invariant disparity, where one scale and one shift
+        are right, and the published one for other maps.
+        """
+        if given is not None:
+            return given
+        return "disparity" if self.affine and self.kind == "disparity" else published
 
     def in_space(self, space: Space) -> Float[Tensor, "h w"]:
         """The map an aligner fits: `mde_depth` or `disparity`."""

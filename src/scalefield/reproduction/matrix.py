@@ -79,9 +79,12 @@ def aligner_rows(dataset: str, *, disparity: bool = True, strict: bool = True) -
         "Global": {}, "Grid": {}, "LWLR": lwlr, "Piecewise": {},
         **({"Region": {}} if labelled else {}),
     }  # fmt: skip
-    rows = [MethodSpec(label, label.lower(), given) for label, given in options.items()]
+    rows = [
+        MethodSpec(label, label.lower(), {**given, "space": "depth"})
+        for label, given in options.items()
+    ]
     if labelled and strict:
-        rows.append(MethodSpec("Region, strict", "region", {"strict": True}))
+        rows.append(MethodSpec("Region, strict", "region", {"strict": True, "space": "depth"}))
     if disparity:
         rows += [
             MethodSpec(f"{label}, disparity", label.lower(), {**given, "space": "disparity"})
@@ -105,7 +108,12 @@ def basis_rows(
         if job.k == 8 and job.regime == "low" and not job.zero_features and job.seed in drop_seeds:
             conditions.append("drop")
         rows.append(
-            MethodSpec(job_label(job), "basis", {"generator": str(folder)}, tuple(conditions))
+            MethodSpec(
+                job_label(job),
+                "basis",
+                {"generator": str(folder), "estimate_shift": False},
+                tuple(conditions),
+            )
         )
     return rows
 
@@ -122,7 +130,7 @@ def universal_rows() -> list[MethodSpec]:
     """Rows of the generators that come with the package, labelled as what they are."""
     return [
         MethodSpec(
-            f"Basis K={k} (universal, F = 0)", "basis", {"generator": f"basis-depth-k{k}"},
+            f"Basis K={k} (universal, F = 0)", "basis", {"generator": f"basis-depth-k{k}", "estimate_shift": False},
             ("low", "medium", "high", "drop") if k == 8 else ("medium", "high"),
         )
         for k in HOME_REGIME
