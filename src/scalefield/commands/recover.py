@@ -83,7 +83,7 @@ class RecoverCommand:
         form = "{desc} {bar:20} {elapsed}"
         with tqdm(total=4, disable=None, leave=False, bar_format=form, desc="reading") as progress:
             from scalefield.api import recover_from
-            from scalefield.export import FORMATS
+            from scalefield.export import format_files
             from scalefield.export.result_folder import OUTPUTS, summary, write_outputs
             from scalefield.geometry.camera import find_camera
             from scalefield.geometry.exif import say_if_turned
@@ -91,7 +91,7 @@ class RecoverCommand:
             from scalefield.methods import make_method
 
             inputs = {"image": self.image, "anchors": self.anchors, "depth": self.depth}
-            names = (*OUTPUTS, *(FORMATS[name][0] for name in self.formats))
+            names = (*OUTPUTS, *format_files(self.formats))
             spare_inputs([folder / name for name in names], [*inputs.values(), self.labels])
             anchors = self.read_anchors()
             image = read_image(self.image)
@@ -115,7 +115,7 @@ class RecoverCommand:
                 camera=camera,
             )
             progress.update()
-        print(summary(recovery))
+        print(summary(recovery, anchors))
         if overflow:
             reach_m = 65535 / self.png_units
             print(

@@ -49,7 +49,7 @@ class SuggestCommand:
         """Print a line for each pixel, best first."""
         self.check()
         from scalefield.api import suggest
-        from scalefield.export.result_folder import format_std_log
+        from scalefield.export.preview import format_std_log
         from scalefield.geometry.exif import say_if_turned
         from scalefield.io import read_image, read_map
 

@@ -87,6 +87,7 @@ class Field(Method):
             fitted.mean(),
             rejected=result.rejected,
             warnings=result.warnings,
+            leave_one_out_log=result.leave_one_out_log(),
             std_log=fitted.std().mul_(result.std_scale),
         )
         return dataclasses.replace(
