@@ -12,26 +12,26 @@ from jaxtyping import Bool, Float
 from PIL import Image
 from torch import Tensor
 
-from scalefield.anchors import Anchors, require_anchors
+from scalefield.anchors import Anchors, AnchorsLike, require_anchors
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.field.placement import Suggestion, suggest_from
-from scalefield.inputs import relative_depth
+from scalefield.inputs import load_image, relative_depth
 from scalefield.mde import MDE, Kind, MDEOutput
 from scalefield.methods import MethodLike, as_method, make_method, method_name
 from scalefield.recovery import FunctionMethod, Recovery, Solver
 from scalefield.report import Rejection, Warning
 from scalefield.validation import plain_options
 
-FAR_M = 500.0
-"""A median anchor depth above this is rare in photographs and usual in files in millimetres."""
+FAR_M = {"millimetres": 500.0, "centimetres": 100.0}
+"""A median anchor depth above this is rare in photographs and usual in files of that unit."""
 MAX_NEGATIVE_SHARE = 0.01
 """Share of negative disparities above which a warning is given; some models have a few."""
 
 
 def recover(
     image: str | Path | Image.Image | np.ndarray | Tensor | None,
-    anchors: Anchors | None = None,
+    anchors: AnchorsLike = None,
     *,
     mde: str | MDE = MDE_NAME,
     mde_depth: np.ndarray | Tensor | None = None,
@@ -42,6 +42,10 @@ def recover(
     **options: Any,
 ) -> Recovery[Tensor] | Recovery[np.ndarray]:
     """Metric depth of an image from a few anchors.
+
+    The image is a file, a PIL image, or an array or tensor of shape (h, w, 3), (3, h, w) or (h, w):
+    integers of 8 or 16 bits, or floats of 0 … 1. The anchors are `Anchors`, rows of (u, v,
+    depth_m), a dict or a pandas frame of named columns, or a file (see `Anchors.of`).
 
     The relative depth comes from the estimator `mde`, or from your own map `mde_depth` with its
     `kind`: "depth" grows with distance, "disparity" falls with it. An `mde` knows its kind, except
@@ -60,16 +64,19 @@ def recover(
     10.0
     """
     mde_output = relative_depth(image, mde, mde_depth, kind, affine=affine, resize=resize)
-    given = Anchors([], [], []) if anchors is None else anchors
-    require_anchors("anchors", given)
+    given = require_anchors("anchors", anchors)
     result = recover_from(mde_output, given, make_method(method, **options))
+    if image is not None:
+        seen = mde_output.image
+        pixels = load_image(image) if seen is None else seen.cpu().numpy()
+        result = dataclasses.replace(result, image=pixels)
     as_torch = isinstance(mde_depth, Tensor) or isinstance(image, Tensor)
     return result if as_torch else result.numpy()
 
 
 def suggest(
     image: Any,
-    anchors: Anchors | None = None,
+    anchors: AnchorsLike = None,
     n: int = 3,
     *,
     mde: str | MDE = MDE_NAME,
@@ -78,7 +85,7 @@ def suggest(
     affine: bool | None = None,
     resize: bool = False,
     reachable: Bool[np.ndarray, "h w"] | None = None,
-    among: Anchors | None = None,
+    among: AnchorsLike = None,
     model: str | Path = "field",
 ) -> list[Suggestion]:
     """The `n` pixels to measure next, best first, given the anchors that exist already.
@@ -139,7 +146,7 @@ def recover_from(
         ),
         warnings=(*_warnings(mde_output, kept), *recovery.report.warnings),
     )
-    return dataclasses.replace(recovery, report=report)
+    return dataclasses.replace(recovery, report=report, anchors=anchors)
 
 
 def no_relative_depth(indices: np.ndarray) -> tuple[Rejection, ...]:
@@ -150,11 +157,13 @@ def no_relative_depth(indices: np.ndarray) -> tuple[Rejection, ...]:
 
 def _warnings(mde_output: MDEOutput, anchors: Anchors) -> Iterator[Warning]:
     """Warnings where the map or the anchors are probably not what they were declared to be."""
-    if len(anchors) and (typical_m := float(np.median(anchors.depth_m))) > FAR_M:
+    typical_m = float(np.median(anchors.depth_m)) if len(anchors) else 0.0
+    unit = next((unit for unit, far_m in FAR_M.items() if typical_m > far_m), None)
+    if unit is not None and anchors.unit == "m":
         yield Warning(
             "far_anchors",
             f"half of the anchors are {typical_m:.0f} m away or more; depth_m is in metres, are "
-            "they millimetres?",
+            f"they {unit}?",
         )
     if not mde_output.affine and mde_output.lost_share > MAX_NEGATIVE_SHARE:
         yield Warning(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError, one_line
-from scalefield.io import read_image, rgb
+from scalefield.io import read_image, rgb, rgb_pixels
 from scalefield.mde import MDE, Kind, MDEOutput, load_mde
 from scalefield.mde.output import affine_by_default
 
@@ -73,15 +73,11 @@ def load_image(image: str | Path | Image.Image | np.ndarray | Tensor) -> np.ndar
     if isinstance(image, (str, Path)):
         return read_image(image)
     if isinstance(image, Image.Image):
-        pixels = np.asarray(rgb(image))
-    else:
-        pixels = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
-        raise InputError(
-            f"an image array must be uint8 of shape (height, width, 3), found {pixels.dtype} "
-            f"of shape {pixels.shape}"
-        )
-    return np.ascontiguousarray(pixels)  # torch refuses negative strides, as of BGR[..., ::-1]
+        return rgb_pixels(np.asarray(rgb(image)))
+    if isinstance(image, Tensor):
+        image = image.detach().cpu()
+        image = (image.float() if image.dtype == torch.bfloat16 else image).numpy()
+    return rgb_pixels(np.asarray(image))
 
 
 def from_array(

@@ -6,7 +6,17 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Protocol,
+    TypeVar,
+    runtime_checkable,
+)
 
 import numpy as np
 import torch
@@ -16,6 +26,12 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.mde.output import Kind, MDEOutput, Space
 from scalefield.report import Rejection, Report
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from scalefield.export.cloud import PointCloud
+    from scalefield.geometry.camera import Camera
 
 MapT = TypeVar("MapT", Tensor, np.ndarray)
 """Type of the maps: torch tensors inside the package, numpy arrays for numpy users."""
@@ -30,7 +46,7 @@ DEPTH_LIMITS = (1e-3, 1e3)
 """Recovered depth stays within these multiples of the nearest and the farthest anchor."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Recovery(Generic[MapT]):
     """Dense metric depth: depth_m = D_MDE · exp(log_scale), float32, of the image's size."""
 
@@ -50,6 +66,78 @@ class Recovery(Generic[MapT]):
     upsampled, plus the anchors' median. In `field` they are the linear modes of the kernel."""
     gating: MapT | None = None
     """G, K maps that sum to one at every cell (`basis` only)."""
+    anchors: Anchors | None = None
+    """The anchors that the user gave; None inside methods."""
+    image: np.ndarray | None = None
+    """The photograph as uint8 RGB, where there is one; None inside methods."""
+
+    def __repr__(self) -> str:
+        report, size = self.report, "×".join(map(str, reversed(self.depth_m.shape)))
+        parts = [f"{size} px"]
+        depth_m = np.asarray(self.depth_m.detach().cpu() if torch.is_tensor(self.depth_m)
+                             else self.depth_m)  # fmt: skip
+        if np.isfinite(depth_m).any():
+            parts.append(f"{np.nanmin(depth_m):.2f} … {np.nanmax(depth_m):.2f} m")
+        parts.append(f"{report.method or 'recovered'} on {report.model or 'a map'}")
+        parts.append(f"{report.anchors_used} of {report.anchors_given} anchors")
+        parts += [f"{n} {name}" for name in ("fallbacks", "warnings")
+                  if (n := len(getattr(report, name)))]  # fmt: skip
+        return f"Recovery({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        """The preview and the summary, as a notebook shows them."""
+        from scalefield.export.result_folder import html
+
+        return html(self)
+
+    def preview(self) -> Image.Image:
+        """A picture with the photograph, the anchors and the maps; see `export.preview`."""
+        from scalefield.export.result_folder import preview
+
+        return preview(self)
+
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        formats: Sequence[str] = (),
+        camera: Camera | None = None,
+        fov_deg: float | None = None,
+        max_points: int | None = None,
+        png_units: float = 1000.0,
+    ) -> Path:
+        """Write the files of `scalefield recover` to a folder, all or none, and return the folder.
+
+        They are depth.png, depth.npz, preview.png and recovery.json. `formats` adds others, for
+        example "ply" or "glb", most of which need the camera or its horizontal field of view.
+        """
+        from scalefield.export.result_folder import save
+
+        return save(
+            self,
+            Path(folder),
+            formats=formats,
+            camera=camera,
+            fov_deg=fov_deg,
+            max_points=max_points,
+            png_units=png_units,
+        )
+
+    def to_point_cloud(
+        self,
+        camera: Camera | None = None,
+        *,
+        fov_deg: float | None = None,
+        max_points: int | None = None,
+    ) -> PointCloud:
+        """Coloured points in the camera's frame (x right, y down, z forward), in metres.
+
+        Give the camera or its horizontal field of view. With `max_points`, the pixels are thinned
+        evenly. `PointCloud.write` writes .ply and .glb.
+        """
+        from scalefield.export.result_folder import point_cloud
+
+        return point_cloud(self, camera, fov_deg, max_points)
 
     @staticmethod
     def from_depth(
@@ -137,12 +225,13 @@ class Recovery(Generic[MapT]):
             return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
 
         maps = {name: convert(values) for name, values in self.maps().items()}
-        return Recovery(report=self.report, **maps)
+        return Recovery(report=self.report, anchors=self.anchors, image=self.image, **maps)
 
     def maps(self) -> dict[str, MapT]:
         """Every map that this recovery has, by the name of its field."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {n: m for n, m in fields.items() if n != "report" and m is not None}
+        others = ("report", "anchors", "image")
+        return {n: m for n, m in fields.items() if n not in others and m is not None}
 
 
 Solver = Callable[[Anchors], Recovery[Tensor]]

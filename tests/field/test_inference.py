@@ -13,7 +13,6 @@ from scalefield.field.inference import (
     calibrated_scale,
     empirical_bayes_scale,
     infer,
-    list_anchors,
     observe,
     sum_abs_z,
 )
@@ -116,12 +115,6 @@ def test_unit_normal_residuals_have_a_scale_of_one():
     z = torch.randn(20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     total = sum_abs_z(3 * z, torch.full_like(z, 3.0))
     assert float(empirical_bayes_scale(total, len(z), 10.0)) == pytest.approx(1, abs=0.02)
-
-
-def test_reported_anchors_are_listed_by_number_and_depth():
-    anchors = Anchors(np.arange(9), np.arange(9), np.arange(9) + 1.0)
-    assert list_anchors(anchors, np.array([2, 3])) == "#2 (3 m), #3 (4 m)"
-    assert list_anchors(anchors, np.arange(8)).endswith("#4 (5 m) and 3 more")
 
 
 def test_settings_of_inference_reach_the_outlier_search(model, world):

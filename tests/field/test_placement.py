@@ -214,8 +214,9 @@ def test_anchors_on_holes_are_left_out_and_cannot_be_chosen():
 
 def test_wrong_types_get_a_sentence_where_nobody_checks_annotations(said_of):
     calls = {
-        "anchors=[(1, 2, 3)]": "anchors must be an Anchors (Anchors.read reads files), found list",
-        "among='a.csv'": "among must be an Anchors (Anchors.read reads files), found str",
+        "anchors=7": "anchors: wanted Anchors, rows of u, v, depth_m, named columns or a file "
+        "(Anchors.of), found int",
+        "among='a.csv'": "among: a.csv: no such file",
         "n=2.5": "at least one pixel must be asked for, found n=2.5",
         "n='3'": "at least one pixel must be asked for, found n='3'",
         "reachable=numpy.ones((6, 8))": "the mask of reachable pixels must be booleans of shape "

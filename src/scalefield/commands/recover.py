@@ -47,6 +47,10 @@ class RecoverCommand:
     ] = None
     """Kind of --depth: depth grows with distance, disparity falls with it. An --mde knows its
     kind."""
+    affine: Annotated[Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no")] = None
+    """Whether the shift of the map is unknown as well as its scale, as for MiDaS and Depth
+    Anything. By default an --mde knows it, and the shift of a disparity map of your own is
+    unknown; say no for disparity with a known zero, as of a stereo camera."""
     depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Name of the array of an .npz, or of the channel of an .exr, given as --depth."""
     resize: bool = False
@@ -83,7 +87,7 @@ class RecoverCommand:
         form = "{desc} {bar:20} {elapsed}"
         with tqdm(total=4, disable=None, leave=False, bar_format=form, desc="reading") as progress:
             from scalefield.api import recover_from
-            from scalefield.export import FORMATS
+            from scalefield.export import format_files
             from scalefield.export.result_folder import OUTPUTS, summary, write_outputs
             from scalefield.geometry.camera import find_camera
             from scalefield.geometry.exif import say_if_turned
@@ -91,7 +95,7 @@ class RecoverCommand:
             from scalefield.methods import make_method
 
             inputs = {"image": self.image, "anchors": self.anchors, "depth": self.depth}
-            names = (*OUTPUTS, *(FORMATS[name][0] for name in self.formats))
+            names = (*OUTPUTS, *format_files(self.formats))
             spare_inputs([folder / name for name in names], [*inputs.values(), self.labels])
             anchors = self.read_anchors()
             image = read_image(self.image)
@@ -115,7 +119,7 @@ class RecoverCommand:
                 camera=camera,
             )
             progress.update()
-        print(summary(recovery))
+        print(summary(recovery, anchors))
         if overflow:
             reach_m = 65535 / self.png_units
             print(
@@ -156,11 +160,13 @@ class RecoverCommand:
         from scalefield.inputs import estimate, from_array
         from scalefield.io import read_map
 
+        affine = None if self.affine is None else self.affine == "yes"
         if self.depth is None:
             name = MDE_NAME if self.mde is None else self.mde
-            return estimate(image, name, self.kind, self.device)
-        values = read_map(self.depth, key=self.depth_key)
-        return from_array(values, self.kind, image, resize=self.resize)
+            return estimate(image, name, self.kind, self.device, affine=affine)
+        zero_is_far = self.kind == "disparity" and affine is not False
+        values = read_map(self.depth, key=self.depth_key, zero_is_far=zero_is_far)
+        return from_array(values, self.kind, image, affine=affine, resize=self.resize)
 
     def place(self, anchors: Anchors, image: np.ndarray) -> None:
         """Refuse anchors outside the image before the estimator runs."""

@@ -70,6 +70,12 @@ class FieldResult:
         ordered[:, self.order] = torch.stack([residual, std * self.std_scale.to(std)]).cpu().numpy()
         return ordered[0], ordered[1]
 
+    def leave_one_out_log(self) -> tuple[float, ...]:
+        """log D̂ − log depth at each used anchor, D̂ predicted by the others; empty for one."""
+        residual, _ = self.leave_one_out()
+        used = np.delete(residual, [r.anchor for r in self.rejected])
+        return tuple((-used).tolist()) if len(used) > 1 else ()
+
 
 def infer(
     model: FieldModel,
@@ -175,23 +181,17 @@ def outlier_report(
     rejected, downweighted, corroborated = (np.sort(order[m.cpu().numpy()]) for m in marks)
     warnings: tuple[Warning, ...] = ()
     if len(downweighted):
-        listed = list_anchors(anchors, downweighted)
+        listed = anchors.describe(downweighted)
         text = f"used with less weight, because the others contradict them: {listed}"
         warnings += (Warning("outliers_downweighted", text),)
     if len(corroborated):
         text = (
             "used, because neighbours confirm them; the relative depth seems to be wrong there: "
-            + list_anchors(anchors, corroborated)
+            + anchors.describe(corroborated)
         )
         warnings += (Warning("outliers_corroborated", text),)
     reason = "contradicted by the others"
     return tuple(Rejection(int(i), "outlier", reason) for i in rejected), warnings
-
-
-def list_anchors(anchors: Anchors, index: Int64[np.ndarray, " m"]) -> str:
-    """The first anchors of an index by number and depth, and how many more there are."""
-    first = ", ".join(f"#{i} ({anchors.depth_m[i]:.3g} m)" for i in index[:5])
-    return first + (f" and {len(index) - 5} more" if len(index) > 5 else "")
 
 
 def calibrated_scale(

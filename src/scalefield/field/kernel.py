@@ -12,6 +12,7 @@ embedding φ_j. Pixels covary when they are close, at a similar depth, and alike
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -107,6 +108,19 @@ class Kernel:
         for name in ("constant_std", "mode_std", "noise_std", "slope_std", "mean_weight_std"):
             if not bool(getattr(self, name) >= 0):
                 raise InputError(f"{name} must not be negative, found {getattr(self, name)}")
+
+    def scaled(self, factor: float) -> Kernel:
+        """The kernel of a field with `factor` times the standard deviation, the global scale and
+        the shift apart."""
+        return dataclasses.replace(
+            self,
+            mode_std=factor * self.mode_std,
+            slope_std=factor * self.slope_std,
+            mean_weight_std=factor * self.mean_weight_std,
+            terms=tuple(
+                dataclasses.replace(term, amplitude=factor * term.amplitude) for term in self.terms
+            ),
+        )
 
     def __call__(self, a: KernelInputs, b: KernelInputs) -> Float[Tensor, "*b n m"]:
         """Covariance of every pair."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
-from scalefield.anchors import Anchors, require_anchors
+from scalefield.anchors import Anchors, AnchorsLike, require_anchors
 from scalefield.basis.grids import grid_shape
 from scalefield.errors import InputError
 from scalefield.field.blocks import Blocks
@@ -48,23 +48,22 @@ class Suggestion:
 
 def suggest_from(
     mde_output: MDEOutput,
-    anchors: Anchors | None,
+    anchors: AnchorsLike,
     n: int,
     *,
     reachable: Bool[np.ndarray, "h w"] | None = None,
-    among: Anchors | None = None,
+    among: AnchorsLike = None,
     model: str | Path = "field",
     image: ImageInputs | None = None,
 ) -> list[Suggestion]:
     """`suggest` for an existing MDEOutput, and for the model's inputs over it if they exist."""
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
         raise InputError(f"at least one pixel must be asked for, found n={n!r}")
-    for name, given in (("anchors", anchors), ("among", among)):
-        if given is not None:
-            require_anchors(name, given)
+    anchors = require_anchors("anchors", anchors)
+    among = None if among is None else require_anchors("among", among)
     valid = mde_output.valid.cpu().numpy()
     possible = valid if reachable is None else valid & _mask(reachable, mde_output.shape)
-    if anchors is not None:
+    if len(anchors):
         anchors = anchors[valid[anchors.pixels(mde_output.shape)]]  # as `recover` leaves them out
     learned = load_field(model)
     image, kernel = image or learned.image_inputs(mde_output), learned.kernel
@@ -85,7 +84,7 @@ def suggest_from(
             f"none of the {len(among)} anchors to choose among lies on a reachable pixel with a "
             "relative depth"
         )
-    if anchors is not None and len(anchors):
+    if len(anchors):
         kept = anchors[nearest_to_middles(anchors, mde_output.shape, MAX_ANCHORS)]
         observed = observe(learned, image, kept)
         config = InferenceConfig()

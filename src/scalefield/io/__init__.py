@@ -26,6 +26,7 @@ from scalefield.io.images import (
     read_image,
     read_labels,
     rgb,
+    rgb_pixels,
 )
 from scalefield.io.maps import (
     MAP_SUFFIXES,
@@ -58,6 +59,7 @@ __all__ = [
     "read_png16",
     "read_text",
     "rgb",
+    "rgb_pixels",
     "spare_inputs",
     "write_atomic",
     "write_depth_png",

@@ -97,6 +97,7 @@ class Field(Method):
             shift=fitted.image.shift_interval(result.shift),
             rejected=result.rejected,
             warnings=result.warnings,
+            leave_one_out_log=result.leave_one_out_log(),
             std_log=fitted.std().mul_(result.std_scale),
         )
         return dataclasses.replace(

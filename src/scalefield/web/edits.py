@@ -82,7 +82,7 @@ def parse_points(
         raise InputError(str(e).replace("anchor", "point")) from None
 
 
-def numbers(rows: list[Any], names: tuple[str, ...], what: str) -> dict[str, list[int | float]]:
+def numbers(rows: list[Any], names: tuple[str, ...], what: str) -> dict[str, Any]:
     """The columns of a list of JSON objects that have a number under each name, and no other."""
     for i, row in enumerate(rows):
         if not isinstance(row, dict):

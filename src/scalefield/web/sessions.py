@@ -177,7 +177,7 @@ class Session:
         image = torch.from_numpy(self.image[rows[:, None], columns])
         u = np.clip((anchors.u + 0.5) * (len(columns) / width) - 0.5, -0.5, len(columns) - 0.51)
         v = np.clip((anchors.v + 0.5) * (len(rows) / height) - 0.5, -0.5, len(rows) - 0.51)
-        return replace(output, image=image), Anchors(u, v, anchors.depth_m, anchors.sigma_m)
+        return replace(output, image=image), anchors.moved(u, v)
 
     def shown(self, values: Tensor) -> np.ndarray:
         """The displayed pixels of a map of the photograph's size."""

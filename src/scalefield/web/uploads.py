@@ -13,12 +13,11 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
-from scalefield.errors import InputError, MissingExtra, one_line
+from scalefield.errors import InputError, one_line
 from scalefield.io import IMAGE_ERRORS, MAP_SUFFIXES, NUMPY_ERRORS, read_map, rgb
+from scalefield.io.images import is_heic, register_heic
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
-HEIC_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
-"""Brands of the first box of a HEIC or HEIF file, as iPhones write it."""
 FOCAL_35MM_TAG, EXIF_IFD = 41989, 0x8769
 DIAGONAL_35MM = math.hypot(36, 24)
 
@@ -53,7 +52,7 @@ class Photo:
 def read_photo(data: bytes, limits: Limits) -> Photo:
     """Decode an image of at most `limits.pixels`; anything else is a sentence."""
     formats: tuple[str, ...] = IMAGE_FORMATS
-    if data[4:8] == b"ftyp" and data[8:12] in HEIC_BRANDS:
+    if is_heic(data):
         register_heic()
         formats = ("HEIF",)
     try:
@@ -71,19 +70,6 @@ def read_photo(data: bytes, limits: Limits) -> Photo:
         raise InputError(f"the image has more than {limits.pixels / 1e6:g} megapixels") from None
     except IMAGE_ERRORS as e:
         raise InputError(f"the image cannot be decoded ({one_line(e)})") from None
-
-
-def register_heic() -> None:
-    """Let Pillow read HEIC; `InputError` says what to do where it cannot."""
-    try:
-        import pillow_heif
-    except ImportError:
-        install = MissingExtra("pillow-heif", "heic", "reading HEIC")
-        raise InputError(
-            f"this is a HEIC photo; {install}; or choose JPEG on the phone "
-            "(Settings, Camera, Formats, Most Compatible)"
-        ) from None
-    pillow_heif.register_heif_opener(thumbnails=False)
 
 
 def fov_from_exif(focal_35mm: object, size: tuple[int, int]) -> float | None:
