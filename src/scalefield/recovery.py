@@ -42,6 +42,9 @@ Form = Literal["depth", "disparity", "log_scale"]
 BAND_PIXELS = 1 << 17
 """Pixels that are finished at a time on a CPU, so that intermediate maps stay in its cache."""
 
+MIN_SUPPORT = 0.2
+"""Support below which depth at a pixel is an extrapolation."""
+
 DEPTH_LIMITS = (1e-3, 1e3)
 """Recovered depth stays within these multiples of the nearest and the farthest anchor."""
 
@@ -59,6 +62,9 @@ class Recovery(Generic[MapT]):
     """Inputs, rejected anchors, fallbacks, warnings and residuals."""
     std_log: MapT | None = None
     """Standard deviation of log_scale, equal to that of log-depth; None if the method has none."""
+    support: MapT | None = None
+    """Share of the prior variance of the local field that the anchors near a pixel remove (`field`
+    only): 0 where depth is extrapolated, near 1 beside an anchor of similar depth."""
     weights: MapT | None = None
     """w, one weight for each basis map (`basis` and `field` only)."""
     basis_maps: MapT | None = None
@@ -83,6 +89,17 @@ class Recovery(Generic[MapT]):
         parts += [f"{n} {name}" for name in ("fallbacks", "warnings")
                   if (n := len(getattr(report, name)))]  # fmt: skip
         return f"Recovery({', '.join(parts)})"
+
+    def typical_std_log(self) -> float | None:
+        """Median of std_log over the pixels that the anchors support, over all if there are none;
+        None if the method has no std_log."""
+        if self.std_log is None:
+            return None
+        maps = self.numpy()
+        std_log, support = maps.std_log, maps.support
+        assert std_log is not None
+        supported = std_log[support >= MIN_SUPPORT] if support is not None else std_log
+        return float(np.nanmedian(supported if np.isfinite(supported).any() else std_log))
 
     def _repr_html_(self) -> str:
         """The preview and the summary, as a notebook shows them."""
@@ -179,6 +196,7 @@ class Recovery(Generic[MapT]):
         *,
         rejected: tuple[Rejection, ...] = (),
         std_log: Tensor | None = None,
+        support: Tensor | None = None,
         kind: Kind | None = None,
         **report: Any,
     ) -> Recovery[Tensor]:
@@ -200,11 +218,14 @@ class Recovery(Generic[MapT]):
             std_log = std_log.float().expand(shape).contiguous()
             if hole_pixels:
                 std_log = torch.where(mde_output.valid, std_log, torch.nan)
+        if support is not None and hole_pixels:
+            support = torch.where(mde_output.valid, support, torch.nan)
         residuals = np.log(predicted.detach().double().cpu().numpy()) - np.log(anchors.depth_m)
         return Recovery(
             depth_m=depth_m,
             log_scale=log_scale,
             std_log=std_log,
+            support=support,
             report=Report(
                 model=mde_output.model,
                 kind=kind or mde_output.kind,

@@ -18,7 +18,7 @@ from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import (
-    calibrated_scale,
+    Calibration,
     estimate_shift,
     expected_recovery,
     observe,
@@ -33,7 +33,6 @@ from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Recovery
 from scalefield.report import Rejection, Warning
 from scalefield.validation import require
-
 
 SHIFT_DRIFT = 0.3
 """Standard deviation of the change of the shift t from one frame to the next."""
@@ -129,7 +128,8 @@ class Stream:
             shift=image.shift_interval(self.shift),
             rejected=rejected,
             warnings=warnings,
-            std_log=fitted.std().mul_(calibrated_scale(model, fitted)),
+            std_log=Calibration.of(model, fitted).std(fitted),
+            support=fitted.support(),
         )
         return dataclasses.replace(recovery, basis_maps=image.maps.modes[0])
 

@@ -3,11 +3,12 @@
     k(x, x') = constant² + mode² · E(x)ᵀE(x') + slope² · d(x) d(x') + mean_weight² · μ(x) μ(x')
                + s(x) s(x') + Σ_j amplitude_j² · a_j(x) a_j(x') · κ_j(‖z_j(x) − z_j(x')‖)
 
-The first line is linear in features of a pixel: the global scale, the modes E (the paper's basis
+The first terms are linear in features of a pixel: the global scale, the modes E (the paper's basis
 maps, whose ridge regression is this term alone), a slope over the relative log-depth d, the weight
-of the learned mean function μ, and the unknown shift of an affine-invariant map (`shift`). The stationary terms κ_j are RBF or exponential (Matérn-1/2)
-covariances over z_j: position and log-depth, each divided by its lengthscale, and a learned
-embedding φ_j. Pixels covary when they are close, at a similar depth, and alike in the embedding.
+of the learned mean function μ, and the unknown shift of an affine-invariant map (`shift`). The
+stationary terms κ_j are RBF or exponential (Matérn-1/2) covariances over z_j: position and
+log-depth, each divided by its lengthscale, and a learned embedding φ_j. Pixels covary when they are
+close, at a similar depth, and alike in the embedding.
 """
 
 from __future__ import annotations

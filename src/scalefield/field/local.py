@@ -47,6 +47,10 @@ class LocalSystems(NamedTuple):
     """E[ℓ] at the pixel."""
     variance: Float[Tensor, " m"]
     """Var[ℓ] at the pixel."""
+    prior: Float[Tensor, " m"]
+    """Prior variance of the stationary part at the pixel."""
+    explained: Float[Tensor, " m"]
+    """How much of it the neighbours remove."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +89,9 @@ class LocalSolver:
         explained = (cross * smoother).sum(dim=1)
         spread = ((columns @ linear.covariance) * columns).sum(dim=1)
         total = (prior - explained + spread).clamp(min=0)
-        return LocalSystems(neighbours, mask, alpha, smoother, columns, mean, total)
+        return LocalSystems(
+            neighbours, mask, alpha, smoother, columns, mean, total, prior, explained
+        )
 
 
 class CellWeights(NamedTuple):

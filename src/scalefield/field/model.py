@@ -19,7 +19,7 @@ from scalefield.errors import InputError, one_line
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, StationaryTerm
 from scalefield.field.network import ChannelLayout, FieldMaps, FieldNet, FieldNetConfig
-from scalefield.field.shift import AffineMap, Shift
+from scalefield.field.shift import SHIFT_PRIOR, AffineMap, Shift
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.weights import WEIGHTS, verify_checksums
 from scalefield.mde.output import MDEOutput
@@ -44,7 +44,7 @@ class FieldModel:
     weight as the learned one."""
     scale_prior_std: float = 0.5
     """Standard deviation of the expected log-depth of the image's median pixel."""
-    shift_prior: Shift = Shift(0.1, 1.2)
+    shift_prior: Shift = SHIFT_PRIOR
     """Prior of the shift of an affine-invariant map (`scalefield.field.shift`)."""
     estimators: tuple[str, ...] | None = None
     """Names of the estimators in training. The mean function is set to zero for all others; None

@@ -24,6 +24,8 @@ from scalefield.field.lattice import Lattice, nearest
 from scalefield.field.local import LocalSolver, LocalSystems, dense_terms
 from scalefield.runtime.threads import map_threads
 
+TINY = 1e-12
+"""Least prior variance, where a kernel has no stationary part."""
 CHUNK_NODES = 1024
 """Local systems that one thread solves at once."""
 
@@ -98,6 +100,12 @@ class FieldFit:
     def std(self) -> Float[Tensor, "h w"]:
         """Standard deviation of ℓ: computed at the nodes and interpolated."""
         return self.lattice.interpolate(self.local.variance.sqrt())
+
+    def support(self) -> Float[Tensor, "h w"]:
+        """Share of the prior variance of the stationary part that the anchors near a pixel remove:
+        0 where the field is extrapolated, near 1 beside an anchor of similar depth."""
+        share = self.local.explained / self.local.prior.clamp(min=TINY)
+        return self.lattice.interpolate(share.clamp(0, 1))
 
     def predict(self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]) -> LocalSystems:
         """ℓ at single pixels, each from its own nearest anchors."""

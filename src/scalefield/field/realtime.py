@@ -17,7 +17,7 @@ from scalefield.errors import InputError
 from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import InferenceConfig, OutlierConfig
 from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.inference import calibrated_scale
+from scalefield.field.inference import Calibration
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import FieldNet
 from scalefield.field.outliers import detect_outliers
@@ -125,7 +125,7 @@ class LiveField:
             found = detect_outliers(model.kernel, observed, blocks, config.outliers, static=True)
             observed = found.apply(observed)
         fitted = fit(model.kernel, inputs, observed, config, blocks=blocks, max_union=MAX_UNION)
-        std_log = fitted.std() * calibrated_scale(model, fitted)
+        std_log = Calibration.of(model, fitted).std(fitted)
         result = LiveOutput(mde_depth * fitted.mean().exp(), std_log)
         return LiveOutput(*(x.masked_fill(~known.any(), torch.nan) for x in result))
 

@@ -13,6 +13,7 @@ from torch import Tensor
 Kind = Literal["depth", "disparity"]
 Space = Kind
 
+
 def affine_by_default(kind: Kind) -> bool:
     """Whether the shift of a map counts as unknown where nothing is declared: that of disparity
     does, because most networks that predict disparity are trained up to a shift."""

@@ -98,7 +98,8 @@ class Field(Method):
             rejected=result.rejected,
             warnings=result.warnings,
             leave_one_out_log=result.leave_one_out_log(),
-            std_log=fitted.std().mul_(result.std_scale),
+            std_log=result.std(),
+            support=fitted.support(),
         )
         return dataclasses.replace(
             recovery,

@@ -47,7 +47,8 @@ class Global(Method):
 
     def __post_init__(self) -> None:
         require_choice("fit", self.fit, get_args(Fit))
-        require_choice("space", self.space, (None, *get_args(Space)))
+        if self.space is not None:
+            require_choice("space", self.space, get_args(Space))
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""

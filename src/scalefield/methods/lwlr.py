@@ -77,7 +77,8 @@ class LWLR(Method):
             require(0 < value < math.inf, option, "finite and above zero", value)
         whole = isinstance(self.stride, int) and self.stride >= 1
         require(whole, "stride", "a whole number of pixels, at least 1", self.stride)
-        require_choice("space", self.space, (None, *get_args(Space)))
+        if self.space is not None:
+            require_choice("space", self.space, get_args(Space))
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""

@@ -49,7 +49,8 @@ class Piecewise(Method):
 
     def __post_init__(self) -> None:
         require_choice("variant", self.variant, get_args(Variant))
-        require_choice("space", self.space, (None, *get_args(Space)))
+        if self.space is not None:
+            require_choice("space", self.space, get_args(Space))
         require(self.bins in range(2, 6), "bins", "a whole number from 2 to 5", self.bins)
         if isinstance(self.edges, str):
             require_choice("edges", self.edges, get_args(Edges))

@@ -130,12 +130,14 @@ def universal_rows() -> list[MethodSpec]:
     """Rows of the generators that come with the package, labelled as what they are."""
     return [
         MethodSpec(
-            f"Basis K={k} (universal, F = 0)", "basis", {"generator": f"basis-depth-k{k}", "estimate_shift": False},
+            f"Basis K={k} (universal, F = 0)",
+            "basis",
+            {"generator": f"basis-depth-k{k}", "estimate_shift": False},
             ("low", "medium", "high", "drop") if k == 8 else ("medium", "high"),
         )
         for k in HOME_REGIME
         if f"basis-depth-k{k}" in shipped("basis-")
-    ]  # fmt: skip
+    ]
 
 
 def find_generators(
