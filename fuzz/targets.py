@@ -38,7 +38,7 @@ from scalefield.labelling.rules import Rules
 from scalefield.labelling.run import Summary
 from scalefield.labelling.run import claim as claim_labels
 from scalefield.labelling.samples import Job, Piece, Sample, find_jobs
-from scalefield.mde.cache import MDECache, _checksum
+from scalefield.mde.cache import MDECache, checksum
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.hub import Weights
 from scalefield.mde.lite import LiteNet, load_lite
@@ -259,7 +259,7 @@ def cache_entry(record: bytes) -> bytes:
                 tensors.pop(name, None)
             else:
                 tensors[name] = torch.zeros([int(n) % 9 for n in change])
-        said["checksum"] = _checksum(tensors, said)
+        said["checksum"] = checksum(tensors, said)
         record = json.dumps(said).encode()
         return save(tensors, metadata={"record": record.decode()})
     except (ValueError, TypeError, AttributeError, RuntimeError, OverflowError):

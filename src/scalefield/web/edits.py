@@ -14,7 +14,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from scalefield.alignment.uncertainty import STEP
-from scalefield.anchors import Anchors
+from scalefield.anchors import Anchors, as_numbers, pixel_indices
 from scalefield.api import recover_from
 from scalefield.basis.ridge import solve
 from scalefield.basis.targets import anchor_weights, targets
@@ -76,10 +76,8 @@ def parse_points(
     if len(rows) > limits.anchors:
         raise InputError(f"{len(rows)} points, and this server takes at most {limits.anchors}")
     columns = numbers(rows, ("u", "v"), "point")
-    try:
-        return Anchors(**columns, depth_m=np.ones(len(rows))).pixels(shape)
-    except InputError as e:  # which knows anchors only
-        raise InputError(str(e).replace("anchor", "point")) from None
+    u, v = (as_numbers(f"point column {name}", columns[name]) for name in ("u", "v"))
+    return pixel_indices(u, v, shape, noun="points")
 
 
 def numbers(rows: list[Any], names: tuple[str, ...], what: str) -> dict[str, Any]:
