@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from scipy.ndimage import gaussian_filter, map_coordinates
 
+from example_modules import load_example
 from scalefield import Anchors, InputError, MDEOutput
 from scalefield.api import recover_from
 from scalefield.cli import main
@@ -413,6 +414,55 @@ def test_colmap_writes_files_as_they_come(scene, monkeypatch, tmp_path):
     assert json.loads((tmp_path / "colmap.json").read_text())["frames"]
     assert main([*words, "--out", str(tmp_path)]) == 0
     assert len(calls) == 3 + 4
+
+
+@pytest.fixture(scope="module")
+def pinhole_scene(scene, tmp_path_factory) -> Path:
+    """The output of `colmap --undistort`, whose depth is interpolated from the points."""
+    out = tmp_path_factory.mktemp("pinhole")
+    with pytest.MonkeyPatch.context() as patch:
+        use_mde(patch, lambda image: MDEOutput(torch.ones(image.shape[:2]), "depth", model="flat"))
+        words = ["colmap", str(scene.model), str(scene.folder / "images"), "--undistort"]
+        assert main([*words, "--method", "interpolate", "--out", str(out)]) == 0
+    return out
+
+
+def test_open3d_tsdf_example_read_views_projects_points_where_colmap_saw_them(
+    scene, pinhole_scene, tmp_path
+):
+    example = load_example("open3d_tsdf.py")
+    model = read_model(pinhole_scene / "sparse" / "0")
+    views = list(example.read_views(pinhole_scene))
+    images = sorted(model.images.values(), key=lambda image: image.name)
+    for view, image in zip(views, images, strict=True):
+        seen = [p for p in image.points2D if p.has_point3D()]
+        points = np.array([model.points3D[p.point3D_id].xyz for p in seen])
+        x, y, z = (points @ view.camera_from_world[:3, :3].T + view.camera_from_world[:3, 3]).T
+        uv = np.stack([x, y], axis=1) / z[:, None] * view.focal_px + view.centre_px
+        # COLMAP's pixel centres are at halves.
+        error_px = np.linalg.norm(uv + 0.5 - [p.xy for p in seen], axis=1)
+        assert np.median(error_px) < 1
+        columns, rows = np.rint(uv).astype(int).T
+        inside = (columns >= 0) & (columns < view.depth.shape[1])
+        inside &= (rows >= 0) & (rows < view.depth.shape[0])
+        found = view.depth[rows[inside], columns[inside]]
+        assert np.median(np.abs(found / z[inside] - 1)) < 0.02
+        assert z.max() > 0.5 * example.far_depth(pinhole_scene)
+    words = ["colmap", str(scene.model), str(scene.folder / "images"), "--method", "interpolate"]
+    assert main([*words, "--limit", "1", "--out", str(tmp_path)]) == 0
+    with pytest.raises(SystemExit, match="--undistort"):
+        list(example.read_views(tmp_path))
+
+
+def test_open3d_tsdf_example_fuse_makes_a_mesh_of_the_scene(pinhole_scene):
+    pytest.importorskip("open3d", reason="open3d is not installed: pip install open3d")
+    example = load_example("open3d_tsdf.py")
+    mesh = example.fuse(pinhole_scene, voxels=64)
+    low, high = (bound.numpy() for bound in (mesh.get_min_bound(), mesh.get_max_bound()))
+    points = np.array([p.xyz for p in read_model(pinhole_scene / "sparse" / "0").points3D.values()])
+    # The points lie on the room's walls, and so does the mesh.
+    assert np.all(np.abs(np.percentile(points, 50, axis=0) - (low + high) / 2) < (high - low) / 2)
+    assert len(mesh.triangle.indices) > 1000
 
 
 def test_colmap_texts_have_the_unit_of_the_model(scene, monkeypatch, tmp_path):
