@@ -6,6 +6,7 @@ download, but is far less accurate than a large model.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 
@@ -201,10 +202,18 @@ class LiteNet(nn.Module):
             y = refine(grow(y, skip) + lateral(skip))
         features = y
         y = self.fine_refine(grow(self.fine_reduce(y), half) + self.fine_lateral(half))
-        log_depth = self.head(y)
-        if self.upsampling is not None:
-            log_depth = self.upsampling(log_depth, y, x)
+        with exact(x):
+            log_depth = self.head(y.float())
+            if self.upsampling is not None:
+                log_depth = self.upsampling(log_depth, y.float(), x.float())
         return log_depth, features
+
+
+def exact(x: Tensor) -> AbstractContextManager[object]:
+    """Float32 for what follows, also under autocast: bfloat16 has steps of 1 % in log-depth."""
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.autocast(x.device.type, enabled=False)
+    return nullcontext()
 
 
 def grow(x: Float[Tensor, "b c h w"], like: Float[Tensor, "b c2 h2 w2"]) -> Tensor:

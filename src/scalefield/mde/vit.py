@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from scalefield.errors import InputError
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.lite import PREPROCESS as LITE_PREPROCESS
+from scalefield.mde.lite import exact
 from scalefield.mde.preprocess import IMAGENET_MEAN, IMAGENET_STD
 
 PATCH = 14
@@ -151,7 +152,12 @@ class Dpt(nn.Module):
 
     def predict(self, fused: Tensor, size: tuple[int, int]) -> Float[Tensor, "b 1 h w"]:
         """The map that the head makes of the fused one."""
-        return self.head(grow(self.reduce(fused), size))
+        *hidden, last = self.head
+        y = grow(self.reduce(fused), size)
+        for layer in hidden:
+            y = layer(y)
+        with exact(y):
+            return last(y.float())
 
     def fuse(self, maps: list[Tensor]) -> Float[Tensor, "b c h w"]:
         """F: the finest fused map, at stride 3.5."""

@@ -131,6 +131,7 @@ class Distortion:
         segments: Int64[Tensor, "b h w"],
         rng: torch.Generator,
         strength: Float[Tensor, " b"],
+        *,
         config: DistortionConfig,
         anchors: int,
     ) -> Distortion:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -169,7 +169,7 @@ def draw_batch(
     segments = bank.segments[chosen]
     segments = torch.where(mirror[:, None, None], segments.flip(-1), segments)
     distort = Distortion.draw(size, rng, device, strength, config).with_grid(
-        log_depth, segments, rng, strength, config, anchors
+        log_depth, segments, rng, strength, config=config, anchors=anchors
     )
     grid = distort(log_depth.flatten(1), grid_positions(log_depth))
     level = grid.median(dim=1, keepdim=True).values
@@ -235,3 +235,33 @@ def solve(
     y = batch.target(rows)
     noise = torch.full_like(y, float(kernel.noise_std))
     return ExactPosterior.fit(kernel, batch.points(maps, rows), y, noise)
+
+
+def distorted_frame(
+    frame: TrainingFrame, *, seed: int, config: DistortionConfig, anchors: int
+) -> TrainingFrame:
+    """The frame with one random error of its relative depth, by the seed.
+
+    `anchors` is the number of anchors that the frame is meant for. The strength is log-uniform
+    between those of `config`.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    log_depth = frame.log_depth.float().cpu()[None]
+    lowest, highest = config.least_strength, config.most_strength
+    strength = lowest * (highest / lowest) ** torch.rand(1, generator=rng)
+    distort = Distortion.draw(1, rng, log_depth.device, strength, config).with_grid(
+        log_depth, _segments(frame).cpu()[None], rng, strength, config=config, anchors=anchors
+    )
+    size = torch.tensor([frame.shape[1], frame.shape[0]]).float()
+    positions = (torch.from_numpy(frame.pixels) + 0.5) * 2 / size - 1
+    grid = distort(log_depth.flatten(1), grid_positions(log_depth))
+    level = grid.median()
+    centred = (grid - level).clamp(-LOG_DEPTH_LIMIT, LOG_DEPTH_LIMIT).reshape(log_depth[0].shape)
+    pixels = distort(torch.from_numpy(frame.mde_log_depth - frame.level)[None], positions[None])[0]
+    return replace(
+        frame,
+        log_depth=centred.to(frame.log_depth.device),
+        level=float(level),
+        mde_log_depth=pixels.numpy(),
+        true=False,
+    )

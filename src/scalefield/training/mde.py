@@ -38,6 +38,7 @@ from scalefield.training.loop import (
 )
 from scalefield.training.synthetic_rooms import Rooms
 
+
 @dataclass(frozen=True)
 class MDETraining:
     """Hyper-parameters of the recipe."""
@@ -367,9 +368,7 @@ def train_mde(
         return loss + config.distil * relative_loss(log_depth.float(), answer, config)
 
     average = fit(net, crop_loss, config, bank, run=run, save_every=save_every)
-    write_model(
-        out / "model", average, config, scenes, full_resolution=config.full_resolution
-    )
+    write_model(out / "model", average, config, scenes, full_resolution=config.full_resolution)
 
 
 LogDepth = Callable[[Tensor], Tensor]
