@@ -51,7 +51,7 @@ class DistortionConfig:
     """Share of segments with an offset."""
     blur: float = 0.4
     """Chance of blurred edges, whatever the strength."""
-    affine: float = 0.35
+    affine: float = 0.25
     """Chance that the map is a disparity of unknown shift, whose estimate has an error."""
     affine_log_std: float = 0.6
     """Standard deviation of the log of the farthest disparity after the estimated shift, with few
