@@ -49,6 +49,42 @@ def cosine_rate(step: int, steps: int, warmup: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
+class Schedule:
+    """Progress of a run that ends after a number of steps or a time, whichever comes first.
+
+    Learning rates follow the progress. A run with a time limit therefore ends with a rate of zero
+    on a fast and on a slow device, but only a run without one is reproducible to the bit.
+    """
+
+    def __init__(self, steps: int, time_limit_s: float | None = None) -> None:
+        self.steps, self.time_limit_s = steps, time_limit_s
+        self.began = time.monotonic()
+
+    def resume(self, elapsed_s: float) -> None:
+        """Count time that an earlier process spent on the same run."""
+        self.began -= elapsed_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self.began
+
+    def progress(self, step: int) -> float:
+        """Share of the run that is done before `step`, in 0 … 1."""
+        done = step / self.steps
+        if self.time_limit_s is not None:
+            done = max(done, self.elapsed_s / self.time_limit_s)
+        return min(done, 1.0)
+
+    def rate(self, step: int, warmup: int) -> float:
+        """`cosine_rate` at the present progress; the warm-up counts steps."""
+        if step < warmup:
+            return (step + 1) / warmup
+        if self.time_limit_s is None:
+            return cosine_rate(step, self.steps, warmup)
+        return 0.5 * (1 + math.cos(math.pi * self.progress(step)))
+
+
 class Ema:
     """An exponential moving average of a model, buffers copied; younger steps count early on."""
 
@@ -207,12 +243,20 @@ class RunFolder:
         path = self.path / "metrics.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def log(self, step: int, clock: Clock, **values: float) -> None:
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of training up to the newest state; 0 where they were not recorded."""
+        path = self.path / "clock.json"
+        recorded = read_json(path) if path.exists() else {}
+        return float(recorded.get("elapsed_s", 0.0)) if isinstance(recorded, dict) else 0.0
+
+    def log(self, step: int, clock: Clock, *, elapsed_s: float = 0.0, **values: float) -> None:
         """Append a line; lines of steps that are being done again are dropped first. Times have a
         file of their own, because equal runs have equal metrics."""
         if not self.main:
             return
-        write_json(self.path / "clock.json", {"step": step, "share_in_step": round(clock.share, 4)})
+        times = {"share_in_step": round(clock.share, 4), "elapsed_s": round(elapsed_s, 1)}
+        write_json(self.path / "clock.json", {"step": step, **times})
         lines = [line for line in self.metrics() if line["step"] < step]
         lines.append({"step": step, **{k: round(float(v), 6) for k, v in values.items()}})
         text = "".join(json.dumps(line) + "\n" for line in lines)
