@@ -27,7 +27,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from scalefield.errors import InputError, MissingExtra, one_line
-from scalefield.io import read_json, write_atomic, write_json
+from scalefield.io import write_atomic, write_json
+from scalefield.io.run_folder import as_json, config_differences
 from scalefield.runtime.devices import check_device
 from scalefield.runtime.provenance import provenance
 
@@ -204,6 +205,13 @@ class Clock:
         """Of the time, what went into steps: 1 where no step ever waited for its data."""
         return self.worked / (self.worked + self.waited) if self.worked else 0.0
 
+    def as_dict(self) -> dict[str, float]:
+        """The share, and on a GPU the largest memory that this process's tensors took, in GB."""
+        found = {"share_in_step": round(self.share, 4)}
+        if self.device.type == "cuda":
+            found["peak_gpu_gb"] = round(torch.cuda.max_memory_allocated(self.device) / 1e9, 3)
+        return found
+
 
 class RunFolder:
     """A training run on disk: run.json, metrics.jsonl, clock.json, checkpoint.safetensors."""
@@ -217,20 +225,15 @@ class RunFolder:
         """
         self.path, self.main = Path(folder), main
         self.writer = _summary_writer(self.path / "tensorboard") if tensorboard and main else None
-        self.config = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+        self.config = as_json(dataclasses.asdict(config))
         record = self.path / "run.json"
-        if record.exists():
-            said = read_json(record)
-            found = said.get("config") if isinstance(said, dict) else None
-            if not isinstance(found, dict):
-                raise InputError(f"{record}: not the record of a training run")
-            changed = sorted(k for k in self.config if found.get(k) != self.config[k])
-            if changed:
-                raise InputError(
-                    f"{self.path} holds a run with another {', '.join(changed)}; "
-                    "choose a new --out, or delete it"
-                )
-        elif main:
+        differing = config_differences(record, self.config, key="config")
+        if differing:
+            raise InputError(
+                f"{self.path} holds a run with another {', '.join(differing)}; "
+                "choose a new --out, or delete it"
+            )
+        if differing is None and main:
             write_json(record, {"config": self.config, "provenance": provenance()})
 
     @property
@@ -255,7 +258,7 @@ class RunFolder:
         file of their own, because equal runs have equal metrics."""
         if not self.main:
             return
-        times = {"share_in_step": round(clock.share, 4), "elapsed_s": round(elapsed_s, 1)}
+        times = {**clock.as_dict(), "elapsed_s": round(elapsed_s, 1)}
         write_json(self.path / "clock.json", {"step": step, **times})
         lines = [line for line in self.metrics() if line["step"] < step]
         lines.append({"step": step, **{k: round(float(v), 6) for k, v in values.items()}})

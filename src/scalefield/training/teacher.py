@@ -65,9 +65,16 @@ def train_teacher(
 def load_backbone(net: VitNet, file: Path) -> None:
     """Copy an encoder that `backbone_from_onnx` found into the network."""
     try:
-        state = {name: tensor.float() for name, tensor in load_file(file).items()}
-        net.encoder.load_state_dict(state)
-    except (OSError, SafetensorError, RuntimeError) as e:
+        net.encoder.load_state_dict(read_backbone(file))
+    except RuntimeError as e:
+        raise InputError(f"{file}: not the encoder of vit-s ({e})") from None
+
+
+def read_backbone(file: Path) -> dict[str, Tensor]:
+    """The state of the encoder that `backbone_from_onnx` found, as float32."""
+    try:
+        return {name: tensor.float() for name, tensor in load_file(file).items()}
+    except (OSError, SafetensorError) as e:
         raise InputError(f"{file}: not the encoder of vit-s ({e})") from None
 
 
