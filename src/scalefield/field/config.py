@@ -28,8 +28,12 @@ class OutlierConfig:
     few anchors would make outliers of the others."""
     roughness_log_std: float = 0.7
     """Prior standard deviation of the logarithm of that factor."""
-    iterations: int = 8
-    """Largest number of sweeps over the anchors for each roughness."""
+    iterations: int = 14
+    """Largest number of steps of the search."""
+    segment_size: int = 16
+    """In each step, at most one of so many successive anchors of a block becomes an outlier."""
+    min_relative_gain: float = 0.4
+    """Least gain of an anchor that becomes an outlier, relative to the highest in its block."""
     min_evidence: float = 2.0
     """Log Bayes factor for the presence of any outlier below which none is reported."""
     even_evidence: float = 6.0

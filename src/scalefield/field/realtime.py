@@ -27,7 +27,7 @@ from scalefield.runtime.devices import check_device
 MAX_UNION = 48
 """Anchors of a cell: the neighbours of its four nodes, of which few differ."""
 
-LIVE = InferenceConfig(outliers=OutlierConfig(roughness=(2.0, 0.5), iterations=4))
+LIVE = InferenceConfig(outliers=OutlierConfig(iterations=10))
 """Settings with fewer steps of the outlier search, whose number is fixed in a graph."""
 
 
