@@ -309,14 +309,10 @@ class TrainMdeCommand:
         if not 0 <= self.fold < max(self.folds, 1):
             raise InputError(f"--fold must be 0 … folds − 1, found {self.fold} of {self.folds}")
         dataset = open_dataset(self.dataset, self.root, parse_ranges(self.range))
-        given = {"steps": self.steps, "batch": self.batch}
-        config = MDETraining(
-            folds=self.folds,
-            fold=self.fold,
-            rooms=self.rooms,
-            seed=self.seed,
-            **{name: value for name, value in given.items() if value is not None},
-        )
+        config = MDETraining(folds=self.folds, fold=self.fold, rooms=self.rooms, seed=self.seed)
+        steps = config.steps if self.steps is None else self.steps
+        batch = config.batch if self.batch is None else self.batch
+        config = replace(config, steps=steps, batch=batch)
         train_mde(
             config,
             dataset,

@@ -229,7 +229,10 @@ def with_spread_of_repeated_pixels(observed: Observations, unit_px: float) -> Ob
     that contradict each other by more than their noise are not that precise."""
     inputs, y, noise, mask = observed
     uv = (inputs.position * unit_px).round()
-    _, group = (uv[:, 1] * (1 << 20) + uv[:, 0]).unique(return_inverse=True)
+    pixel, order = (uv[:, 1] * (1 << 20) + uv[:, 0]).sort()
+    # `unique` would do, but a CUDA graph knows no result of variable size.
+    changes = torch.cat([pixel.new_zeros(1), (pixel[1:] != pixel[:-1]).to(pixel)])
+    group = torch.empty_like(order).index_copy(0, order, changes.cumsum(dim=0).long())
     counts, sums = (y.new_zeros(len(y)).index_add(0, group, x) for x in (mask.to(y), y * mask))
     deviation = (y - (sums / counts.clamp(min=1))[group]).abs() * mask
     return observed._replace(noise=torch.maximum(noise, deviation))
