@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, Any, Protocol, Union
+from typing import Annotated, Any, Protocol, Union, runtime_checkable
 
 import tyro
 
@@ -35,6 +35,7 @@ from scalefield.errors import InputError, MissingExtra, one_line
 from scalefield.runtime.signals import graceful_shutdown
 
 
+@runtime_checkable
 class Command(Protocol):
     """A command of the command line. Its module imports nothing heavy, so that --help is fast."""
 

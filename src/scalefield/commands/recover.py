@@ -11,7 +11,7 @@ import tyro
 
 from scalefield.commands.data import Intrinsics, check_depth_flags
 from scalefield.defaults import MDE_NAME, METHOD_NAME
-from scalefield.errors import InputError
+from scalefield.errors import InputError, require_package
 
 if TYPE_CHECKING:
     import numpy as np
@@ -130,6 +130,8 @@ class RecoverCommand:
             camera = find_camera(self.intrinsics, self.fov_deg, image.shape[:2])
             method = make_method(self.method, **self.options())
             method.prepare()
+            if method.wants_labels:
+                require_package("skimage", "region", f"method {self.method} without --labels")
             _next(progress, "estimating relative depth")
             mde_output = self.relative_depth(image)
             _next(progress, "recovering")
