@@ -14,11 +14,11 @@ from scalefield.defaults import VERSION
 
 if TYPE_CHECKING:
     from scalefield.anchors import Anchors as Anchors
+    from scalefield.api import Stream as Stream
     from scalefield.api import recover as recover
     from scalefield.api import suggest as suggest
     from scalefield.basis.realtime import Live as Live
     from scalefield.errors import InputError as InputError
-    from scalefield.field.kalman import Stream as Stream
     from scalefield.field.realtime import LiveField as LiveField
     from scalefield.geometry.camera import Camera as Camera
     from scalefield.mde.output import MDEOutput as MDEOutput
@@ -39,7 +39,7 @@ _HOME = {
     "Camera": "geometry.camera",
     "Live": "basis.realtime",
     "LiveField": "field.realtime",
-    "Stream": "field.kalman",
+    "Stream": "api",
     "recover": "api",
     "suggest": "api",
 }
