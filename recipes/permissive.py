@@ -69,7 +69,7 @@ REGIMES = (1, "low", "medium", "high")
 
 LITE = MDETraining(
     steps=40_000, batch=32, crops=((384, 512), (288, 384), (256, 512)), full_resolution=True,
-    gradient_weight=1.5, ema=0.999, rooms=600,
+    gradient_weight=1.5, ema=0.999, rooms=200,
 )  # fmt: skip
 """The recipe of `lite` on rendered scenes: full resolution, and more weight on depth edges."""
 SMALL = replace(
