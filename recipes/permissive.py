@@ -14,6 +14,9 @@
     frames              every frame as each estimator sees it; `lite` as the fold that never saw it
     field, basis        on those frames
 
+`tune --places DATA --mde lite fastdepth.onnx` then chooses the shrinkage and the calibration of
+`field` on other validation frames.
+
 Each stage can be run by itself, ends after its time limit (`--limit-s`), is skipped if it was
 finished before and goes on where it was killed. Nothing photographed is used, except by the
 ImageNet encoders before this training.
@@ -45,16 +48,31 @@ from torch import Tensor
 from scalefield.basis.cues import log_depth_and_level
 from scalefield.datasets import Folder, Frame
 from scalefield.errors import InputError
-from scalefield.io import write_json
+from scalefield.field.model import FieldModel
+from scalefield.field.network import FieldNet
+from scalefield.io import write_atomic, write_json
 from scalefield.mde import MDEOutput, load_mde
 from scalefield.mde.estimator import Estimator
 from scalefield.mde.lite import load_lite
 from scalefield.mde.vit import VitSize, load_vit
 from scalefield.training.basis import default_preset, train_basis
-from scalefield.training.data import FrameTable, TrainingFrame, filled, frame_table, training_frame
+from scalefield.training.data import (
+    FrameTable,
+    TrainingFrame,
+    filled,
+    frame_table,
+    prepare_frame,
+    training_frame,
+)
 from scalefield.training.distortion import DistortionConfig
 from scalefield.training.field import FieldTraining, train_field
 from scalefield.training.field_batches import distorted_frame, make_banks
+from scalefield.training.field_validation import (
+    calibrate,
+    outcomes,
+    summary,
+    tune_on_validation,
+)
 from scalefield.training.mde import MDETraining, aligned_absrel, train_mde, trained_on
 from scalefield.training.synthetic_rooms import Rooms
 from scalefield.training.teacher import train_teacher
@@ -352,6 +370,32 @@ def learn_field(args: argparse.Namespace) -> None:
     finish(out, **json.loads((out / "metrics.jsonl").read_text().splitlines()[-1]))
 
 
+def tune_field(args: argparse.Namespace) -> None:
+    """`field` with shrinkage, roughness and calibration chosen on other validation frames.
+
+    Eight numbers change and no weight. --places is a folder of frames, --mde names estimators.
+    """
+    run, out = args.out / f"field-s{args.seed}", args.out / f"field-s{args.seed}-tuned"
+    if finished(out):
+        return
+    model = FieldModel.load(run / "model")
+    assert isinstance(model.net, FieldNet)
+    dataset = Folder(args.places, {"kitti": (0.1, 80.0), "*": (0.1, 10.0)})
+    frames = [dataset.load(name) for name in spread(dataset.names("val"), args.val_frames)]
+    val = []
+    for mde in (load_mde(str(name)) for name in args.mde):
+        val += [prepare_frame(frame, mde, REGIMES) for frame in frames]
+    banks = make_banks([replace(frame, features=None) for frame in val])
+    before = summary(outcomes(model.net, model.kernel, banks, REGIMES))
+    net, kernel = tune_on_validation(model.net, model.kernel, banks, REGIMES)
+    found = outcomes(net, kernel, banks, REGIMES)
+    tuned = replace(model, net=net, kernel=kernel, **calibrate(found))
+    tuned.save(out / "model")
+    for file in ("run.json", "metrics.jsonl"):
+        write_atomic(out / file, (run / file).read_bytes())
+    finish(out, before=before, after=summary(found))
+
+
 def learn_basis(args: argparse.Namespace) -> None:
     """One generator for any depth map (F = 0)."""
     out = args.out / f"basis-depth-k{args.k}-s{args.seed}"
@@ -395,7 +439,7 @@ def run_all(args: argparse.Namespace) -> None:
     limits = dict(pair.split("=") for pair in args.limits)
     logs = args.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    own = {"stage", "limits", "without", "fold", "k", "limit_s", "run", "to", "part_mb"}
+    own = {"stage", "places", "limits", "without", "fold", "k", "limit_s", "run", "to", "part_mb"}
     shared: list[str] = []
     for name, value in vars(args).items():
         if name in own or value in (None, False) or value == []:
@@ -474,7 +518,7 @@ def main() -> None:
     """Parse and run."""
     stages: dict[str, Callable[[argparse.Namespace], None]] = {
         "fold": learn_lite, "lite": learn_lite, "small": learn_small, "frames": make_frames,
-        "field": learn_field, "basis": learn_basis, "all": run_all, "collect": collect,
+        "field": learn_field, "tune": tune_field, "basis": learn_basis, "all": run_all, "collect": collect,
     }  # fmt: skip
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -485,6 +529,7 @@ def main() -> None:
     parser.add_argument("--encoder", type=Path, help="ImageNet weights of EfficientNet-Lite2")
     parser.add_argument("--backbone", type=Path, help="converted by recipes/train_teacher.py")
     parser.add_argument("--mde", type=Path, nargs="*", default=[], help="other estimators (ONNX)")
+    parser.add_argument("--places", type=Path, help="tune: folder of other validation frames")
     parser.add_argument("--fold", type=int, choices=range(FOLDS), help="the scenes left out")
     parser.add_argument("--k", type=int, choices=GENERATORS, help="number of basis maps")
     parser.add_argument("--epochs", type=int, default=16, help="of each basis generator")
