@@ -55,7 +55,7 @@ def test_clock_tells_waiting_from_working(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_schedule_counts_steps_or_time_and_ends_with_a_rate_of_zero(monkeypatch) -> None:
     now = [100.0]
     monkeypatch.setattr("scalefield.training.loop.time.monotonic", lambda: now[0])
-    by_steps, by_time = Schedule(100), Schedule(100, time_limit_s=50)
+    by_steps, by_time = Schedule(100), Schedule(100, time_limit_s=50.0)
     assert by_steps.progress(50) == by_time.progress(50) == 0.5
     now[0] += 40
     assert by_steps.progress(50) == 0.5
@@ -64,7 +64,7 @@ def test_a_schedule_counts_steps_or_time_and_ends_with_a_rate_of_zero(monkeypatc
     now[0] += 10
     assert by_time.progress(50) == 1
     assert by_time.rate(50, 10) == pytest.approx(0)
-    again = Schedule(100, time_limit_s=50)
-    again.resume(25)
+    again = Schedule(100, time_limit_s=50.0)
+    again.resume(25.0)
     assert again.progress(0) == pytest.approx(0.5)
     assert by_steps.rate(60, 10) == pytest.approx(cosine_rate(60, 100, 10))

@@ -51,7 +51,7 @@ def boundary_scores(
     ]  # fmt: skip
     scores = []
     for threshold in np.log(thresholds):
-        precision = recall = 0.0
+        precision, recall = 0.0, 0.0
         for ours, theirs in steps:
             for sign in (1, -1):
                 found, wanted = sign * ours > threshold, sign * theirs > threshold
