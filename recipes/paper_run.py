@@ -153,14 +153,15 @@ def work(args: argparse.Namespace) -> None:
     """Every stage of every estimator: while one is trained, the next is prepared and the one before
     is evaluated."""
     labels = [label for label in LABELS if args.vit or label != "fastdepth-vit"]
+    threads = {**os.environ, "OMP_NUM_THREADS": str(max(1, args.workers // 2))}
     preparing = {
-        label: subprocess.Popen(command(args, "prepare", label), env=os.environ) for label in labels
+        label: subprocess.Popen(command(args, "prepare", label), env=threads) for label in labels
     }
     evaluating = []
     for label in labels:
         finish(preparing[label])
         reproduction = build(args, label)
-        train, val = reproduction.prepare(reproduction.estimators[0])
+        train, val = on_cpu(reproduction).prepare(reproduction.estimators[0])  # opens the files
         jobs = reproduction.job_list
         print(f"{label}: {len(jobs)} generators, {steps(reproduction, train)} steps", flush=True)
         reproduction.train(reproduction.estimators[0], train, val)
@@ -174,6 +175,11 @@ def work(args: argparse.Namespace) -> None:
         finish(process)
 
 
+def on_cpu(reproduction: Reproduction) -> Reproduction:
+    """With FastDepth on the CPU, where onnxruntime can always run it."""
+    return replace(reproduction, device="cpu")
+
+
 def finish(process: subprocess.Popen[bytes]) -> None:
     """Wait for a stage; its failure ends this one."""
     if code := process.wait():
@@ -182,7 +188,8 @@ def finish(process: subprocess.Popen[bytes]) -> None:
 
 def prepare(args: argparse.Namespace) -> None:
     """The prepared frames of one estimator."""
-    reproduction = build(args, args.estimator)
+    reproduction = on_cpu(build(args, args.estimator))
+    reproduction.check()
     reproduction.claim()
     train, val = reproduction.prepare(reproduction.estimators[0])
     print(f"{args.estimator}: {len(train)} and {len(val)} frames are prepared", flush=True)
@@ -192,7 +199,7 @@ def evaluate(args: argparse.Namespace) -> None:
     """Every row of one estimator on the test split."""
     from scalefield.io import read_json, write_json
 
-    reproduction = build(args, args.estimator)
+    reproduction = on_cpu(build(args, args.estimator))
     folder = reproduction.evaluate(reproduction.estimators[0], DATA_NAME)
     if args.commit:
         record = read_json(folder / "results.json")
