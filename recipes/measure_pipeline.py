@@ -412,7 +412,7 @@ def main() -> None:
         mdes = networks()
         measured = {name: measure_dataset(name, data, mdes) for name, data in readers.items()}
         results["a frame"] = measured
-        results["train and val at full scale"] = arithmetic(measured)  # type: ignore[arg-type]
+        results["train and val at full scale"] = arithmetic(measured)
         print(json.dumps(results["train and val at full scale"], indent=1), flush=True)
         if args.places:
             results["8-bit features"] = measure_quantisation(args.places, home / "q", args.limit)
