@@ -82,6 +82,7 @@ def main() -> None:
     if args.stage:
         {"work": work, "prepare": prepare, "evaluate": evaluate}[args.stage](args)
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the work is stopped too
     began = time.monotonic()
     args.out.mkdir(parents=True, exist_ok=True)
     gpu = subprocess.Popen(
@@ -90,7 +91,7 @@ def main() -> None:
         stdout=(args.out / "gpu.csv").open("a"),
     ) if shutil.which("nvidia-smi") else None  # fmt: skip
     child = subprocess.Popen(
-        command(args, "work"), env=environment(args), start_new_session=True,
+        command(args, "work"), env=environment(args), process_group=0,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert child.stdout is not None
