@@ -178,7 +178,7 @@ class SmallField(Method):
         self.result = result = Field().fit(self.relative.field, anchors)
         used = without(anchors, result.rejected)
         shown = replace(result.fit, image=self.relative.shown_field)
-        log_scale, std_log = shown.mean(), result.calibration.std(shown)
+        log_scale, std_log = shown.mean(), replace(result, fit=shown).std()
         rows, columns = used.pixels(mde_output.shape)
         index = self.relative.field.index
         fitted = result.fit.predict(index(rows), index(columns)).mean
