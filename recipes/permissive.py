@@ -518,7 +518,8 @@ def main() -> None:
     """Parse and run."""
     stages: dict[str, Callable[[argparse.Namespace], None]] = {
         "fold": learn_lite, "lite": learn_lite, "small": learn_small, "frames": make_frames,
-        "field": learn_field, "tune": tune_field, "basis": learn_basis, "all": run_all, "collect": collect,
+        "field": learn_field, "tune": tune_field, "basis": learn_basis, "all": run_all,
+        "collect": collect,
     }  # fmt: skip
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
