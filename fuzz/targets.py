@@ -401,6 +401,28 @@ def folder_dataset(folder: Path) -> list[bytes]:
     return [json.dumps(meta).encode()]
 
 
+def predictions(folder: Path, which: str = "meta.json") -> list[bytes]:
+    """One frame with a stored prediction, of which one file is damaged."""
+    frame = folder / "a"
+    frame.mkdir()
+    (frame / "rgb.png").write_bytes(encoded("PNG"))
+    truth = members(**{"gt.npy": npy(depth())})
+    (frame / "gt.npz").write_bytes(zipped(truth))
+    (frame / "pred.npz").write_bytes(zipped(members(**{"pred.npy": npy(1 / depth())})))
+    meta = {
+        "kind": "disparity",
+        "affine": True,
+        "group": "g",
+        "scene": "s",
+        "model": "m",
+        "metric": True,
+        "units_per_metre": 1.0,
+        "depth_range_m": [0.1, 10],
+    }
+    (frame / "meta.json").write_text(json.dumps(meta))
+    return [truth] if which == "gt.npz" else [json.dumps(meta).encode()]
+
+
 def sunrgbd(folder: Path, which: str) -> list[bytes]:
     """One frame of SUN RGB-D in its layout."""
     from scipy.io import savemat
@@ -703,6 +725,11 @@ TARGETS: tuple[Target, ...] = (
     Target("train.txt", fixed(b"a/b/1\na/b/2\n\na/c/3\n"), read_list),
     Target("folder meta.json", folder_dataset,
            partial(check_frame, "a", "folder", lambda p: p.parent), file="meta.json"),
+    Target("predictions meta.json", predictions,
+           partial(check_frame, "a", "predictions", lambda p: p.parent.parent), file="a/meta.json"),
+    Target("predictions gt.npz", lambda f: predictions(f, "gt.npz"),
+           partial(check_frame, "a", "predictions", lambda p: p.parent.parent), file="a/gt.npz",
+           wrap=zipped),
     Target("sunrgbd intrinsics.txt", lambda f: sunrgbd(f, "intrinsics.txt"),
            partial(check_frame, ".", "sunrgbd", lambda p: p.parent), file="intrinsics.txt"),
     Target("sunrgbd seg.mat", lambda f: sunrgbd(f, "seg.mat"),

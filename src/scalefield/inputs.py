@@ -18,9 +18,6 @@ from scalefield.io import read_image, rgb, rgb_pixels
 from scalefield.mde import MDE, Kind, MDEOutput, load_mde
 from scalefield.mde.output import affine_by_default
 
-MEDIAN_LIMITS = (1e-20, 1e20)
-"""Limits of the median of a user's map, so that metres divided by it are finite in float32."""
-
 
 def relative_depth(
     image: str | Path | Image.Image | np.ndarray | Tensor | None,
@@ -118,14 +115,7 @@ def from_array(
         prediction = _fitted(prediction, image.shape[:2], resize=resize)
     affine = affine_by_default(kind) if affine is None else affine
     output = MDEOutput(prediction, kind, affine=affine, image=pixels)
-    if not bool(output.valid.any()):
-        raise InputError("the depth map has no usable value: all are NaN, infinite, or not above 0")
-    typical = float(output.prediction[output.valid].abs().median())
-    if typical and not MEDIAN_LIMITS[0] <= typical <= MEDIAN_LIMITS[1]:
-        raise InputError(
-            f"the depth map has a median of {typical:g}, wanted is {MEDIAN_LIMITS[0]:g} to "
-            f"{MEDIAN_LIMITS[1]:g}; multiply the map by a constant, its unit does not matter"
-        )
+    output.require_usable()
     return output
 
 

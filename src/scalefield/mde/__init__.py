@@ -22,6 +22,7 @@ from scalefield.validation import import_object
 __all__ = [
     "MDE",
     "MODELS",
+    "STORED",
     "BatchMDE",
     "Kind",
     "MDEOutput",
@@ -128,6 +129,9 @@ MODELS: dict[str, ModelCard] = {
 }
 
 
+STORED = "stored"
+"""Name in place of an estimator's for predictions that come with the frames of a dataset."""
+
 ALIASES = {"midas-dpt-hybrid": "midas-hybrid", "midas-dpt-large": "midas-large"}
 """Other names of the same models."""
 
@@ -138,11 +142,21 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
     A name of `MODELS` or a hub id `owner/name`, each with `@revision` if it is to be pinned; a
     folder with model.safetensors; a release file of MiDaS or Depth Anything (.pt, .pth); an ONNX
     file or its description (see `onnx_mde`). `kind` is for models whose architecture does not
-    tell whether they give depth or disparity.
+    tell whether they give depth or disparity. `affine:NAME` is the estimator NAME whose output is
+    normalised to affine-invariant disparity, `affine8:NAME` the same in 8 bits (see `affine`).
     """
+    from scalefield.mde.affine import AffineMDE, Normalisation
     from scalefield.mde.hub import find_weights, split_revision
 
     check_device(device)
+    normalisation, inner = Normalisation.split(name)
+    if normalisation is not None:
+        return AffineMDE(load_mde(inner, device=device, kind=kind), normalisation)
+    if name == STORED:
+        raise InputError(
+            f"{STORED!r} stands for predictions that come with the frames of a dataset; it is for "
+            "`scalefield evaluate` and `diagnose` with --dataset predictions"
+        )
     short, revision = split_revision(name)
     short = ALIASES.get(short, short)
     card = MODELS.get(short)
@@ -189,6 +203,11 @@ def open_mde(source: MDE | str, device: str = "cpu", cache: Path | None = None) 
     """
     loaded = source
     if isinstance(loaded, str):
+        from scalefield.mde.affine import AffineMDE, Normalisation
+
+        normalisation, inner = Normalisation.split(loaded)
+        if normalisation is not None:  # what is kept is the output before it
+            return AffineMDE(open_mde(inner, device, cache), normalisation)
         by_path = ":" in loaded
         loaded = import_object(loaded) if by_path else load_mde(loaded, device=device)
     if cache is None:

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
+from scalefield.errors import InputError
+
 Kind = Literal["depth", "disparity"]
 Space = Kind
 
@@ -20,6 +22,9 @@ def affine_by_default(kind: Kind) -> bool:
     return kind == "disparity"
 
 
+MEDIAN_LIMITS = (1e-20, 1e20)
+"""Limits of the median of a map from a file or a user, so that metres divided by it are finite in
+float32."""
 DISPARITY_FLOOR = 1e-3
 """Disparities below this fraction of the image's 99th percentile count as equally far."""
 
@@ -125,3 +130,18 @@ class MDEOutput:
     def in_space(self, space: Space) -> Float[Tensor, "h w"]:
         """The map an aligner fits: `mde_depth` or `disparity`."""
         return self.mde_depth if space == "depth" else self.disparity
+
+    def require_usable(self) -> None:
+        """Raise InputError if no value of the prediction is usable, or if they are too large or
+        too small for float32."""
+        if not bool(self.valid.any()):
+            raise InputError(
+                "the depth map has no usable value: all are NaN, infinite, or not above 0"
+            )
+        typical = float(self.prediction[self.valid].abs().median())
+        least, most = MEDIAN_LIMITS
+        if typical and not least <= typical <= most:
+            raise InputError(
+                f"the depth map has a median of {typical:g}, wanted is {least:g} to {most:g}; "
+                "multiply the map by a constant, its unit does not matter"
+            )
