@@ -48,7 +48,8 @@ class SuggestCommand:
     reachable: File = None
     """Image that is white where a measurement is possible."""
     among: File = None
-    """Select among these anchors instead, and print the best ones by number."""
+    """Select among these anchors instead, and print the best ones by line of the .csv, or by number
+    counted from 0."""
 
     def run(self) -> None:
         """Print a line for each pixel, best first."""
@@ -58,6 +59,7 @@ class SuggestCommand:
         from scalefield.geometry.exif import say_if_turned
         from scalefield.io import read_image, read_map
 
+        among = self.read(self.among)
         spots = suggest(
             self.image,
             self.read(self.anchors),
@@ -67,11 +69,14 @@ class SuggestCommand:
             kind=self.kind,
             resize=self.resize,
             reachable=None if self.reachable is None else read_image(self.reachable)[..., 0] > 127,
-            among=self.read(self.among),
+            among=among,
         )
         say_if_turned(self.image)
         for spot in spots:
-            number = "" if spot.anchor is None else f"#{spot.anchor} "
+            number = ""
+            if among is not None and spot.anchor is not None:
+                lines = among.lines
+                number = f"#{spot.anchor} " if lines is None else f"line {lines[spot.anchor]}: "
             print(
                 f"{number}u={spot.u} v={spot.v}: now {format_std_log(spot.std_log)}; measuring it "
                 f"reduces the mean standard deviation by {100 * spot.removes:.0f} %"
