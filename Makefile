@@ -23,8 +23,7 @@ bench: .venv/.core  ## what each step costs: results/bench, and its tables in do
 	$(BIN)/python benchmarks/lidar.py --out results/lidar
 	$(BIN)/python scripts/speed_tables.py
 
-docs: .venv/.core  ## the documentation as a site: out/site
-	$(PIP) --group docs
+docs: .venv/.dev  ## the documentation as a site: out/site
 	$(BIN)/python -m mkdocs build --strict
 
 fuzz: .venv/.dev  ## damage every kind of file 100,000 times; results/fuzz
@@ -97,7 +96,7 @@ weights-sums: .venv/.core  ## the hashes of shipped weights, after they were rep
 	touch $@
 
 .venv/.dev: .venv/.core
-	$(PIP) --editable ".[mde,onnx,exr,region,plot,colmap,export,ray,rerun,tensorboard,web,heic]" --group dev
+	$(PIP) --editable ".[mde,onnx,exr,region,plot,colmap,export,ray,rerun,tensorboard,web,heic]" --group dev --group docs
 	touch $@
 
 clean:

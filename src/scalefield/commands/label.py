@@ -53,8 +53,8 @@ class LabelCommand:
         from tqdm import tqdm
 
         from scalefield.labelling.labeller import LabelConfig, Labeller
+        from scalefield.labelling.ray_runner import import_ray
         from scalefield.labelling.run import MANIFEST, label
-        from scalefield.labelling.runners import import_ray
         from scalefield.labelling.samples import find_jobs
 
         if self.workers < 1 or self.batch < 1:
@@ -83,6 +83,7 @@ class LabelCommand:
                 workers=self.workers,
                 cluster=self.cluster,
                 progress=bar.update,
+                say=lambda sentence: print(f"scalefield: {sentence}", file=sys.stderr, flush=True),
             )
         for key, reason in summary.failed.items():
             print(f"scalefield: {key} failed: {reason}", file=sys.stderr)

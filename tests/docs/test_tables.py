@@ -1,4 +1,4 @@
-"""The costs of labels: arithmetic of the benchmark and of the page made from it."""
+"""Tables of the pages that are made from records, and the arithmetic of the labelling benchmark."""
 
 import importlib.util
 import sys
@@ -65,3 +65,10 @@ def test_labelling_benchmark_measures_a_run(benchmark, tmp_path):
     found = benchmark.measure(jobs, config, 1, "local")
     assert found["images_per_s"] > 0
     assert 0.05 < found["mb_per_label"] < 5
+
+
+def test_choose_table_is_made_from_the_committed_records():
+    script = load(ROOT / "scripts" / "choose_table.py")
+    page = script.DOCS.read_text()
+    assert script.filled(page) == page
+    assert "| `field` | ." in page
