@@ -181,7 +181,9 @@ class SmallField(Method):
         self.result = result = Field().fit(self.relative.field, anchors)
         used = without(anchors, result.rejected)
         shown = replace(result.fit, image=self.relative.shown_field)
-        log_scale, std_log = shown.mean(), replace(result, fit=shown).std()
+        edited = self.relative.field_editor.update(shown)
+        log_scale = edited.mean
+        std_log = result.calibration.std(shown.lattice, edited.variance, edited.prior)
         rows, columns = used.pixels(mde_output.shape)
         index = self.relative.field.index
         fitted = result.fit.predict(index(rows), index(columns)).mean
@@ -190,7 +192,7 @@ class SmallField(Method):
             depth_m=torch.empty(0),  # left to the page
             log_scale=log_scale,
             # It is smooth, and travels on the generator's grid.
-            std_log=on_grid(std_log, self.relative.field.maps.maps.shape[2:]),
+            std_log=on_grid(std_log * result.std_scale, self.relative.field.maps.maps.shape[2:]),
             weights=result.fit.coefficients().modes.float(),
             report=Report(
                 anchors_used=len(used),
