@@ -1,5 +1,6 @@
 """The parts of recipes/paper_run.py and paper_estimators.py that need no frames and no GPU."""
 
+import json
 import tarfile
 from dataclasses import dataclass, replace
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from recipes.paper_estimators import VIT_INPUT, VIT_S, DepthWithFeatures
-from recipes.paper_run import pack_generators
+from recipes.paper_run import pack_generators, summary
 from safetensors.torch import save_file
 
 from scalefield.basis.generator import Generator, GeneratorConfig
@@ -87,3 +88,22 @@ def test_pack_generators_bounds_the_archives_and_leaves_out_unfinished_ones(tmp_
     assert len(found) > 1
     back = Generator.load(tmp_path / "back" / "a" / "k8-low")
     assert back.config == generator.config
+
+
+def test_summary_has_the_chosen_checkpoint_and_the_load_of_the_gpu(tmp_path):
+    run = tmp_path / "generators" / "a" / "k8-low"
+    write_json(run / "clock.json", {"step": 4, "share_in_step": 0.9})
+    lines = [
+        {"step": step, "val_loss": loss, "val_absrel": loss / 2}
+        for step, loss in ((2, 0.2), (4, 0.3))
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "gpu.csv").write_text("now, 80, 1000\nthen, 100, 2000\nlater, [N/A], [N/A]\ncut, 1")
+    found = summary(tmp_path)
+    kept = found["generators"]["a/k8-low"]
+    assert kept["chosen_step"] == 2
+    assert kept["val_absrel"] == 0.1
+    assert not kept["finished"]
+    load = found["gpu, once a second, all processes"]
+    assert load["mean_utilisation_percent"] == 90
+    assert load["most_memory_gb"] == 2.1
