@@ -31,6 +31,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -326,7 +327,10 @@ def summary(out: Path) -> dict[str, object]:
 
 
 def pack_generators(out: str, small: str, most_mb: float = 15.0) -> None:
-    """Write the finished generators, in float16, into archives of at most so many megabytes."""
+    """Write finished generators, in float16, into archives of at most so many megabytes.
+
+    Of an estimator that is evaluated, the generators of seed 0 are enough.
+    """
     import torch
 
     from scalefield.basis.generator import Generator
@@ -335,6 +339,9 @@ def pack_generators(out: str, small: str, most_mb: float = 15.0) -> None:
         archives, size = [list[Path]()], 0
         for record in sorted(Path(out).glob("generators/*/*/finished.json")):
             name = record.parent.relative_to(Path(out) / "generators")
+            evaluated = Path(out) / "results" / f"{DATA_NAME}-{name.parts[0]}" / "results.json"
+            if evaluated.is_file() and re.search(r"-s\d+$", name.name):
+                continue
             half = Path(temporary) / name
             Generator.load(record.parent / "model").save(half, torch.float16)
             added = sum(file.stat().st_size + 1024 for file in half.iterdir())

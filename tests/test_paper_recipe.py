@@ -70,11 +70,12 @@ def test_depth_with_features_gives_the_same_alone_and_in_a_batch(pair):
 
 
 def test_pack_generators_bounds_the_archives_and_leaves_out_unfinished_ones(tmp_path):
-    names = ["a/k8-low", "a/k8-high", "b/k8-low"]
+    names = ["a/k8-low", "a/k8-high", "b/k8-low", "b/k8-low-s1"]
+    write_json(tmp_path / "results" / "places-a" / "results.json", {})
     generator = Generator(GeneratorConfig(k=2, width=8, dilations=(1,)))
-    for name in [*names, "b/k8-high"]:
+    for name in [*names, "a/k8-low-s1", "b/k8-high"]:
         generator.save(tmp_path / "generators" / name / "model")
-    for name in names:
+    for name in [*names, "a/k8-low-s1"]:  # a is evaluated: its first seed is enough
         write_json(tmp_path / "generators" / name / "finished.json", {"epochs": 1})
     (tmp_path / "small").mkdir()
     whole = (tmp_path / "generators/a/k8-low/model/model.safetensors").stat().st_size
