@@ -10,6 +10,8 @@ aligners on the test split, with the drop-anchor test and the spectrum. The esti
     fastdepth       FastDepth with its own features, 16 channels just before its depth head
     fastdepth-vit   the same depth, with the features of a frozen ViT-S (paper_estimators.py); its
                     F = 0 rows are those of fastdepth, because D is the same
+    fastdepth-mean  FastDepth, K = 8 alone, with the mean of the gate loss over the grid's cells in
+                    place of the paper's literal sum: what that choice does to the spectrum
 
 Neither network has seen the frames, so that nothing has to be cross-fitted. `lite` and its teacher
 were trained on frames of the train split; for them see recipes/paper_rehearsal.sh.
@@ -18,8 +20,8 @@ Several generators are trained at once on one GPU, seed by seed, while finished 
 evaluated on the CPU. At the end of --seconds everything is stopped; the same command goes on where
 it stopped. Needs neither tyro nor matplotlib. What --small receives is enough for the report:
 
-    results.tar.gz            results, metrics and clocks of all runs, GPU load, log
-    generators-MDE-sN.tar     the generators of a seed, in float16
+    results.tar.xz       results, metrics and clocks of all runs, load of the GPU, log
+    generators-N.tar     the generators in float16, MDE/k8-low, …
 
 The tables are drawn from it with `scalefield report results/*`.
 """
@@ -48,7 +50,7 @@ HERE = Path(__file__).resolve().parent
 RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
 DATA_NAME = "places"
 FIELD_ROW = "Field @low,medium,high: field"
-LABELS = ("fastdepth", "fastdepth-vit")
+LABELS = ("fastdepth", "fastdepth-vit", "fastdepth-mean")
 
 
 def arguments() -> argparse.Namespace:
@@ -80,6 +82,7 @@ def main() -> None:
     if args.stage:
         {"work": work, "prepare": prepare, "evaluate": evaluate}[args.stage](args)
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the work is stopped too
     began = time.monotonic()
     args.out.mkdir(parents=True, exist_ok=True)
     gpu = subprocess.Popen(
@@ -88,7 +91,7 @@ def main() -> None:
         stdout=(args.out / "gpu.csv").open("a"),
     ) if shutil.which("nvidia-smi") else None  # fmt: skip
     child = subprocess.Popen(
-        command(args, "work"), env=environment(args), start_new_session=True,
+        command(args, "work"), env=environment(args), process_group=0,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert child.stdout is not None
@@ -153,14 +156,21 @@ def work(args: argparse.Namespace) -> None:
     """Every stage of every estimator: while one is trained, the next is prepared and the one before
     is evaluated."""
     labels = [label for label in LABELS if args.vit or label != "fastdepth-vit"]
+    threads = {**os.environ, "OMP_NUM_THREADS": str(max(1, args.workers // 2))}
+    prepared = args.out / "prepared"
+    prepared.mkdir(exist_ok=True)
+    if not (prepared / "fastdepth-mean").exists():  # the same frames
+        (prepared / "fastdepth-mean").symlink_to("fastdepth")
     preparing = {
-        label: subprocess.Popen(command(args, "prepare", label), env=os.environ) for label in labels
+        label: subprocess.Popen(command(args, "prepare", label), env=threads)
+        for label in labels
+        if label != "fastdepth-mean"
     }
     evaluating = []
     for label in labels:
-        finish(preparing[label])
+        finish(preparing[label if label in preparing else "fastdepth"])
         reproduction = build(args, label)
-        train, val = reproduction.prepare(reproduction.estimators[0])
+        train, val = on_cpu(reproduction).prepare(reproduction.estimators[0])  # opens the files
         jobs = reproduction.job_list
         print(f"{label}: {len(jobs)} generators, {steps(reproduction, train)} steps", flush=True)
         reproduction.train(reproduction.estimators[0], train, val)
@@ -174,6 +184,11 @@ def work(args: argparse.Namespace) -> None:
         finish(process)
 
 
+def on_cpu(reproduction: Reproduction) -> Reproduction:
+    """With FastDepth on the CPU, where onnxruntime can always run it."""
+    return replace(reproduction, device="cpu")
+
+
 def finish(process: subprocess.Popen[bytes]) -> None:
     """Wait for a stage; its failure ends this one."""
     if code := process.wait():
@@ -182,7 +197,8 @@ def finish(process: subprocess.Popen[bytes]) -> None:
 
 def prepare(args: argparse.Namespace) -> None:
     """The prepared frames of one estimator."""
-    reproduction = build(args, args.estimator)
+    reproduction = on_cpu(build(args, args.estimator))
+    reproduction.check()
     reproduction.claim()
     train, val = reproduction.prepare(reproduction.estimators[0])
     print(f"{args.estimator}: {len(train)} and {len(val)} frames are prepared", flush=True)
@@ -192,7 +208,7 @@ def evaluate(args: argparse.Namespace) -> None:
     """Every row of one estimator on the test split."""
     from scalefield.io import read_json, write_json
 
-    reproduction = build(args, args.estimator)
+    reproduction = on_cpu(build(args, args.estimator))
     folder = reproduction.evaluate(reproduction.estimators[0], DATA_NAME)
     if args.commit:
         record = read_json(folder / "results.json")
@@ -203,19 +219,25 @@ def evaluate(args: argparse.Namespace) -> None:
 
 def build(args: argparse.Namespace, label: str) -> Reproduction:
     """The reproduction of one estimator."""
+    from scalefield.basis.losses import LossWeights
     from scalefield.benchmark.method_spec import parse_methods
     from scalefield.datasets import Folder
     from scalefield.reproduction.matrix import basis_rows, find_generators
     from scalefield.reproduction.stages import Estimator, Reproduction
 
-    sources = {"fastdepth": str(args.fastdepth), "fastdepth-vit": "paper_estimators:fastdepth_vit"}
+    own_depth = str(args.fastdepth)
+    source = "paper_estimators:fastdepth_vit" if label == "fastdepth-vit" else own_depth
+    mean = LossWeights(literal_gate_sum=False)
     own = Reproduction(
         out=args.out,
         datasets={DATA_NAME: Folder(args.data, RANGES_M)},
-        estimators=(Estimator(label, sources[label]),),
+        estimators=(Estimator(label, source),),
         seeds=tuple(args.seeds),
+        ks=(8,) if label == "fastdepth-mean" else (8, 30, 50),
+        changes={"losses": mean} if label == "fastdepth-mean" else {},
         epochs=tuple(args.epochs),
         ablation=label == "fastdepth",
+        aligners=label != "fastdepth-mean",
         disparity=False,
         limit=args.limit,
         device=args.device,
@@ -228,7 +250,7 @@ def build(args: argparse.Namespace, label: str) -> Reproduction:
         show_progress=False,
         extra_rows=parse_methods([FIELD_ROW]) if label == "fastdepth" else (),
     )
-    if label == "fastdepth" or args.stage != "evaluate":
+    if label != "fastdepth-vit" or args.stage != "evaluate":
         return own
     twins = [job for job in replace(own, ablation=True).job_list if job.zero_features]
     generators = find_generators(args.out / "generators", "fastdepth", twins)
@@ -254,40 +276,42 @@ KEPT = (
 
 
 def pack(args: argparse.Namespace) -> None:
-    """Write results.tar.gz, and the finished generators by estimator and seed."""
+    """Write results.tar.xz, and the finished generators."""
     args.small.mkdir(parents=True, exist_ok=True)
     files = sorted({file for pattern in KEPT for file in args.out.glob(pattern) if file.is_file()})
-    with tarfile.open(args.small / "results.tar.gz", "w:gz") as tar:
+    with tarfile.open(args.small / "results.tar.xz", "w:xz", preset=3) as tar:
         for file in files:
             tar.add(file, file.relative_to(args.out))
-    pack_code = "from paper_run import pack_generators; import sys; pack_generators(*sys.argv[1:])"
-    words = [sys.executable, "-c", pack_code, str(args.out), str(args.small)]
-    subprocess.run([*words, *map(str, args.seeds)], env=environment(args), check=True)
-    for file in sorted(args.small.iterdir()):
-        print(f"{file.stat().st_size / 1e6:8.2f} MB  {file}")
+    code = "from paper_run import pack_generators; import sys; pack_generators(*sys.argv[1:])"
+    words = [sys.executable, "-c", code, str(args.out), str(args.small)]
+    subprocess.run(words, env=environment(args), check=True)
+    for file in sorted(args.small.rglob("*")):
+        if file.is_file():
+            print(f"{file.stat().st_size / 1e6:8.2f} MB  {file}")
 
 
-def pack_generators(out: str, small: str, *seeds: str) -> None:
-    """One archive for each estimator and seed that has generators."""
+def pack_generators(out: str, small: str, most_mb: float = 15.0) -> None:
+    """Write the finished generators, in float16, into archives of at most so many megabytes."""
     import torch
 
     from scalefield.basis.generator import Generator
-    from scalefield.reproduction.matrix import paper_jobs
 
-    for home in sorted((Path(out) / "generators").glob("*")):
-        for seed in seeds:
-            names = [job.name for job in paper_jobs([int(seed)])]
-            done = [home / name for name in names if (home / name / "finished.json").is_file()]
-            if not done:
-                continue
-            with (
-                tempfile.TemporaryDirectory() as temporary,
-                tarfile.open(Path(small) / f"generators-{home.name}-s{seed}.tar", "w") as tar,
-            ):
-                for folder in done:
-                    half = Path(temporary) / folder.name
-                    Generator.load(folder / "model").save(half, torch.float16)
-                    tar.add(half, f"{home.name}/{folder.name}")
+    with tempfile.TemporaryDirectory() as temporary:
+        archives, size = [list[Path]()], 0
+        for record in sorted(Path(out).glob("generators/*/*/finished.json")):
+            name = record.parent.relative_to(Path(out) / "generators")
+            half = Path(temporary) / name
+            Generator.load(record.parent / "model").save(half, torch.float16)
+            added = sum(file.stat().st_size + 1024 for file in half.iterdir())
+            if size + added > most_mb * 1e6:
+                archives.append([])
+                size = 0
+            archives[-1].append(half)
+            size += added
+        for i, members in enumerate(archives):
+            with tarfile.open(Path(small) / f"generators-{i}.tar", "w") as tar:
+                for half in members:
+                    tar.add(half, half.relative_to(temporary))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@
     frames              every frame as each estimator sees it; `lite` as the fold that never saw it
     field, basis        on those frames
 
+`tune --places DATA --mde lite fastdepth.onnx` then chooses the shrinkage and the calibration of
+`field` on other validation frames.
+
 Each stage can be run by itself, ends after its time limit (`--limit-s`), is skipped if it was
 finished before and goes on where it was killed. Nothing photographed is used, except by the
 ImageNet encoders before this training.
@@ -32,6 +35,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -43,37 +47,98 @@ from torch import Tensor
 
 from scalefield.basis.cues import log_depth_and_level
 from scalefield.datasets import Folder, Frame
-from scalefield.io import write_json
+from scalefield.errors import InputError
+from scalefield.field.model import FieldModel
+from scalefield.field.network import FieldNet
+from scalefield.io import write_atomic, write_json
 from scalefield.mde import MDEOutput, load_mde
 from scalefield.mde.estimator import Estimator
 from scalefield.mde.lite import load_lite
 from scalefield.mde.vit import VitSize, load_vit
 from scalefield.training.basis import default_preset, train_basis
-from scalefield.training.data import FrameTable, TrainingFrame, filled, frame_table, training_frame
+from scalefield.training.data import (
+    FrameTable,
+    TrainingFrame,
+    filled,
+    frame_table,
+    prepare_frame,
+    training_frame,
+)
 from scalefield.training.distortion import DistortionConfig
 from scalefield.training.field import FieldTraining, train_field
 from scalefield.training.field_batches import distorted_frame, make_banks
+from scalefield.training.field_validation import (
+    calibrate,
+    outcomes,
+    summary,
+    tune_on_validation,
+)
 from scalefield.training.mde import MDETraining, aligned_absrel, train_mde, trained_on
+from scalefield.training.synthetic_rooms import Rooms
 from scalefield.training.teacher import train_teacher
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FOLDS = 2
 GENERATORS = {8: "low", 30: "medium", 50: "medium"}
 """K, and the anchor regime it is for."""
+RANGES_M = {"*": (0.1, 12.0)}
+"""Depths of folders that declare none."""
 REGIMES = (1, "low", "medium", "high")
 
 LITE = MDETraining(
     steps=40_000, batch=32, crops=((384, 512), (288, 384), (256, 512)), full_resolution=True,
-    gradient_weight=1.5, ema=0.999,
+    gradient_weight=1.5, ema=0.999, rooms=200,
 )  # fmt: skip
 """The recipe of `lite` on rendered scenes: full resolution, and more weight on depth edges."""
 SMALL = replace(
-    LITE, batch=24, rate=5e-4, encoder_rate=2e-5, weight_decay=0.05,
+    LITE, batch=24, rate=5e-4, encoder_rate=1e-5, weight_decay=0.05,
     crops=((378, 504), (294, 392), (252, 518)),
 )  # fmt: skip
 """The same for the ViT-S, with the rates of a pretrained transformer."""
-LIMITS_S = {"lite": 420.0, "small": 420.0, "fold": 180.0, "field": 300.0}
+LIMITS_S = {"lite": 330.0, "small": 400.0, "fold": 160.0, "field": 280.0}
 """Seconds of training of each stage, on one NVIDIA H200."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Several datasets as one; names of frames must differ between them."""
+
+    members: tuple[Folder | Rooms, ...]
+    name: str = "joined"
+
+    def names(self, split: str) -> list[str]:
+        """Those of all members."""
+        return [name for member in self.members for name in names_of(member, split)]
+
+    def load(self, name: str) -> Frame:
+        """The frame, from the member that lists it."""
+        for member in self.members:
+            if name in self._listed(member):
+                return member.load(name)
+        raise InputError(f"no frame {name!r}")
+
+    def _listed(self, member: Folder | Rooms) -> frozenset[str]:
+        key = id(member)
+        if key not in self._cache:
+            splits = ("train", "val")
+            self._cache[key] = frozenset(n for split in splits for n in names_of(member, split))
+        return self._cache[key]
+
+    @cached_property
+    def _cache(self) -> dict[int, frozenset[str]]:
+        return {}
+
+
+def names_of(member: Folder | Rooms, split: str) -> list[str]:
+    """Frames of a split; none where a folder has no list of it."""
+    if isinstance(member, Folder) and not (Path(member.root) / f"{split}.txt").exists():
+        return []
+    return member.names(split)
+
+
+def scenes(args: argparse.Namespace) -> Joined:
+    """The rendered scenes of all roots."""
+    return Joined(tuple(Folder(root, RANGES_M) for root in args.root))
 
 
 def limited(config: MDETraining, args: argparse.Namespace, stage: str) -> MDETraining:
@@ -98,7 +163,7 @@ def finished(folder: Path) -> bool:
     return (folder / "metrics.json").exists()
 
 
-def shape_scores(mde: Estimator, dataset: Folder, most: int) -> dict[str, float]:
+def shape_scores(mde: Estimator, dataset: Joined, most: int) -> dict[str, float]:
     """On up to `most` val frames: AbsRel after median scaling, and after the best affine fit in
     disparity."""
     median, affine = [], []
@@ -127,7 +192,7 @@ def learn_lite(args: argparse.Namespace) -> None:
     out = args.out / (f"lite-fold{args.fold}" if folded else "lite")
     if finished(out):
         return
-    dataset = Folder(args.root)
+    dataset = scenes(args)
     config = limited(LITE, args, "fold" if folded else "lite")
     if folded:
         config = replace(config, folds=FOLDS, fold=args.fold)
@@ -140,7 +205,7 @@ def learn_small(args: argparse.Namespace) -> None:
     out = args.out / "small"
     if finished(out):
         return
-    dataset = Folder(args.root)
+    dataset = scenes(args)
     config = limited(SMALL, args, "small")
     train_teacher(
         config, dataset, out, backbone=args.backbone, size=VitSize(), device=DEVICE, save_every=1000
@@ -182,7 +247,7 @@ def segments_of(frame: Frame, truth: MDEOutput, step: float = 0.06) -> Int64[Ten
 
 
 def load_all(
-    dataset: Folder, names: Sequence[str], others: Sequence[Estimator], regimes: Sequence
+    dataset: Joined, names: Sequence[str], others: Sequence[Estimator], regimes: Sequence
 ) -> list[Loaded]:
     """Frames, their tables and the outputs of other estimators, read by threads."""
 
@@ -227,15 +292,20 @@ def make_frames(args: argparse.Namespace) -> None:
         return
     began = time.time()
     torch.set_num_threads(1)  # the threads below take a core each
-    dataset = Folder(args.root)
+    dataset = scenes(args)
     others = [load_mde(str(path)) for path in args.mde]
+    # Others than `lite` was trained on.
+    rooms = Rooms(2 if args.trial else args.rooms // 2, seed=args.seed + 1, device=DEVICE)
     folds = [args.out / f"lite-fold{fold}" / "model" for fold in range(FOLDS)]
     models = [(load_lite(folder, DEVICE), trained_on(folder)) for folder in folds]
     kept = {}
     for split, regimes, most in (
         ("train", (), args.most_frames), ("val", REGIMES, args.val_frames),
     ):  # fmt: skip
-        loaded = load_all(dataset, spread(dataset.names(split), most), others, regimes)
+        names = spread(dataset.names(split), most)
+        loaded = load_all(dataset, names, others, regimes)
+        if split == "train":
+            loaded += load_all(Joined((rooms,)), rooms.names(split), others, regimes)
         print(f"{split}: {len(loaded)} frames read, {time.time() - began:.0f} s", flush=True)
         outputs: list[list[tuple[str, MDEOutput, bool]]] = [
             [("truth", x.truth, True), *((o.model, o, False) for o in x.others)] for x in loaded
@@ -250,8 +320,8 @@ def make_frames(args: argparse.Namespace) -> None:
         def join(job: tuple[Loaded, tuple[str, MDEOutput, bool]]) -> TrainingFrame:
             x, (source, output, true) = job
             frame = training_frame(x.table, output, true=true, device="cpu")
-            kind = x.frame.name.split("/")[-2]
-            return replace(frame, group=f"{kind} {source}", segments=x.segments)
+            folder = x.frame.name.rpartition("/")[0]
+            return replace(frame, group=f"{folder} {source}", segments=x.segments)
 
         jobs = [(x, one) for x, several in zip(loaded, outputs, strict=True) for one in several]
         with ThreadPoolExecutor(threads()) as pool:
@@ -293,10 +363,37 @@ def learn_field(args: argparse.Namespace) -> None:
     limit = args.limit_s or LIMITS_S["field"]
     config = FieldTraining(steps=20_000, time_limit_s=limit, seed=args.seed, validate=REGIMES)
     if args.trial:
-        config = replace(config, steps=2, batch=2, anchors=(1, 40), warmup=1)
+        config = replace(config, steps=2, batch=2, anchors=(1, 40), warmup=1, validate=("low",))
+        val = val[:2]
     names = sorted({f.group.split(" ", 1)[1] for f in train} - {"truth"})
     train_field(config, make_banks(train), make_banks(val), out, device=DEVICE, estimators=names)
     finish(out, **json.loads((out / "metrics.jsonl").read_text().splitlines()[-1]))
+
+
+def tune_field(args: argparse.Namespace) -> None:
+    """`field` with shrinkage, roughness and calibration chosen on other validation frames.
+
+    Eight numbers change and no weight. --places is a folder of frames, --mde names estimators.
+    """
+    run, out = args.out / f"field-s{args.seed}", args.out / f"field-s{args.seed}-tuned"
+    if finished(out):
+        return
+    model = FieldModel.load(run / "model")
+    assert isinstance(model.net, FieldNet)
+    dataset = Folder(args.places, {"kitti": (0.1, 80.0), "*": (0.1, 10.0)})
+    frames = [dataset.load(name) for name in spread(dataset.names("val"), args.val_frames)]
+    val = []
+    for mde in (load_mde(str(name)) for name in args.mde):
+        val += [prepare_frame(frame, mde, REGIMES) for frame in frames]
+    banks = make_banks([replace(frame, features=None) for frame in val])
+    before = summary(outcomes(model.net, model.kernel, banks, REGIMES))
+    net, kernel = tune_on_validation(model.net, model.kernel, banks, REGIMES)
+    found = outcomes(net, kernel, banks, REGIMES)
+    tuned = replace(model, net=net, kernel=kernel, **calibrate(found))
+    tuned.save(out / "model")
+    for file in ("run.json", "metrics.jsonl"):
+        write_atomic(out / file, (run / file).read_bytes())
+    finish(out, before=before, after=summary(found))
 
 
 def learn_basis(args: argparse.Namespace) -> None:
@@ -342,7 +439,7 @@ def run_all(args: argparse.Namespace) -> None:
     limits = dict(pair.split("=") for pair in args.limits)
     logs = args.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    own = {"stage", "limits", "without", "fold", "k", "limit_s", "run", "to", "part_mb"}
+    own = {"stage", "places", "limits", "without", "fold", "k", "limit_s", "run", "to", "part_mb"}
     shared: list[str] = []
     for name, value in vars(args).items():
         if name in own or value in (None, False) or value == []:
@@ -421,17 +518,19 @@ def main() -> None:
     """Parse and run."""
     stages: dict[str, Callable[[argparse.Namespace], None]] = {
         "fold": learn_lite, "lite": learn_lite, "small": learn_small, "frames": make_frames,
-        "field": learn_field, "basis": learn_basis, "all": run_all, "collect": collect,
+        "field": learn_field, "tune": tune_field, "basis": learn_basis, "all": run_all,
+        "collect": collect,
     }  # fmt: skip
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("stage", choices=stages)
-    parser.add_argument("--root", type=Path, help="folder of rendered scenes")
+    parser.add_argument("--root", type=Path, nargs="+", help="folders of rendered scenes")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--encoder", type=Path, help="ImageNet weights of EfficientNet-Lite2")
     parser.add_argument("--backbone", type=Path, help="converted by recipes/train_teacher.py")
     parser.add_argument("--mde", type=Path, nargs="*", default=[], help="other estimators (ONNX)")
+    parser.add_argument("--places", type=Path, help="tune: folder of other validation frames")
     parser.add_argument("--fold", type=int, choices=range(FOLDS), help="the scenes left out")
     parser.add_argument("--k", type=int, choices=GENERATORS, help="number of basis maps")
     parser.add_argument("--epochs", type=int, default=16, help="of each basis generator")

@@ -272,6 +272,13 @@ def test_cli_version_is_told(capsys):
     assert capsys.readouterr().out == f"scalefield {scalefield.__version__}\n"
 
 
+def test_methods_shows_no_text_for_an_option_that_is_a_dataclass(capsys):
+    assert main(["methods", "field"]) == 0
+    out = capsys.readouterr().out
+    assert "--option robust=True" in out
+    assert "inference (in Python only): InferenceConfig()" in out
+
+
 def test_methods_tells_the_options_of_one(capsys):
     assert main(["methods", "region"]) == 0
     printed = capsys.readouterr().out
@@ -422,3 +429,37 @@ print([name for name in ("torch", "numpy", "scipy") if name in sys.modules])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "--anchors" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_cli_top_help_names_version_and_completion_and_is_short(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    printed = capsys.readouterr().out
+    assert "scalefield --version" in printed
+    assert "scalefield --completion bash" in printed
+    assert printed.count("\n") < 60
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_cli_completion_prints_a_script(shell, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--completion", shell])
+    assert caught.value.code in (0, None)
+    assert "recover" in capsys.readouterr().out
+
+
+def test_cli_unknown_command_suggests_the_nearest(capsys):
+    assert main(["reciver", "a.jpg"]) == 2
+    assert capsys.readouterr().err == "scalefield: no command 'reciver'; did you mean recover?\n"
+    assert main(["xyzzy"]) == 2
+    assert "no command 'xyzzy'; there are recover, suggest" in capsys.readouterr().err
+
+
+def test_cli_prints_a_warning_once(capsys, monkeypatch):
+    def run(self) -> None:
+        warnings.warn("licence", Notice, stacklevel=1)
+        warnings.warn("licence", Notice, stacklevel=1)  # which Python counts as another one
+
+    monkeypatch.setattr("scalefield.commands.methods.MethodsCommand.run", run)
+    assert main(["methods"]) == 0
+    assert capsys.readouterr().err == "scalefield: licence\n"

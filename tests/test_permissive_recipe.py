@@ -3,11 +3,13 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from recipes import pack_frames, permissive
 
 from scalefield.datasets import Frame
+from scalefield.errors import InputError
 from scalefield.io import write_json
 from scalefield.mde import MDEOutput
 
@@ -48,7 +50,7 @@ def test_pack_frames_splits_grows_and_unpacks_to_the_same_files(tmp_path):
 def test_segments_are_separated_by_depth_and_by_label():
     depth_m = np.full((120, 160), 4.0, np.float32)
     depth_m[:, 80:] = 2.0
-    labels = np.zeros((120, 160), np.uint8)
+    labels = np.zeros((120, 160), np.int64)
     labels[60:, :80] = 3
     frame = Frame("scenes/indoor/x", "g", "s", np.zeros((120, 160, 3), np.uint8), depth_m,
                   (0.1, 10.0), labels=labels)  # fmt: skip
@@ -61,3 +63,16 @@ def test_segments_are_separated_by_depth_and_by_label():
 def test_spread_takes_evenly_spaced_names():
     assert permissive.spread(list("abcdef"), 3) == ["a", "c", "e"]
     assert permissive.spread(["a"], 3) == ["a"]
+
+
+def test_joined_datasets_list_and_load_the_frames_of_all(tmp_path):
+    write_frames(tmp_path / "a", ["x", "y"])
+    rooms = permissive.Rooms(1, size=(12, 16))
+    ranges = {"*": (0.1, 12.0)}
+    joined = permissive.Joined((permissive.Folder(tmp_path / "a", ranges), rooms))
+    names = joined.names("train")
+    assert names == ["scenes/indoor/x", "scenes/indoor/y", *rooms.names("train")]
+    assert [joined.load(name).name for name in names] == names
+    assert joined.names("val") == []
+    with pytest.raises(InputError, match="no frame 'z'"):
+        joined.load("z")

@@ -265,7 +265,7 @@ def _from_columns(columns: Mapping[Any, Any]) -> Anchors:
     given = {str(title): values for title, values in columns.items()}
     found: dict[str, Any] = {}
     for column in table_columns(list(given)):
-        values = _numbers(f"anchor column {column.title}", given[column.title])
+        values = as_numbers(f"anchor column {column.title}", given[column.title])
         if column.name in ("depth_m", "sigma_m"):
             numerator, denominator = METRES_PER_UNIT[column.unit]
             values = values * numerator / denominator
@@ -275,7 +275,7 @@ def _from_columns(columns: Mapping[Any, Any]) -> Anchors:
 
 def _from_rows(rows: Any) -> Anchors:
     """Anchors of an array-like of rows u, v, depth_m[, sigma_m]."""
-    table = _numbers("anchors", rows)
+    table = as_numbers("anchors", rows)
     if table.size == 0:
         return Anchors([], [], [])
     if table.ndim == 2 and table.shape[1] in (3, 4):

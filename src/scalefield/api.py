@@ -1,10 +1,11 @@
-"""The public functions: `recover` metric depth, and `suggest` the pixels to measure next."""
+"""The public interface: `recover` metric depth, `suggest` pixels to measure, `Stream` a video."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from torch import Tensor
 from scalefield.anchors import Anchors, AnchorsLike, require_anchors
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
+from scalefield.field.kalman import Stream as FieldStream
 from scalefield.field.placement import Suggestion, suggest_from
-from scalefield.inputs import load_image, relative_depth
-from scalefield.mde import MDE, Kind, MDEOutput
+from scalefield.inputs import estimate, load_image, relative_depth
+from scalefield.mde import MDE, Kind, MDEOutput, load_mde
 from scalefield.methods import MethodLike, as_method, make_method, method_name
 from scalefield.recovery import FunctionMethod, Recovery, Solver
 from scalefield.report import Rejection, Report, Warning
@@ -108,6 +110,41 @@ def suggest(
     """
     output = relative_depth(image, mde, mde_depth, kind, affine=affine, resize=resize)
     return suggest_from(output, anchors, n, reachable=reachable, among=among, model=model)
+
+
+@dataclass
+class Stream(FieldStream):
+    """`field` over the successive frames of one camera, from images or from an MDE's outputs.
+
+    A Kalman filter carries the global scale and the weights of the linear modes and of the mean
+    function from frame to frame (`field.kalman.Stream`); a frame may have no anchors. Maps are
+    torch tensors for a tensor or an `MDEOutput`, and numpy arrays for any other image.
+
+        stream = sf.Stream()
+        for image, anchors in frames:
+            recovery = stream(image, anchors)
+    """
+
+    mde: str | MDE = MDE_NAME
+    """The estimator of frames that are images; its unit must be steady, as that of `lite` is."""
+
+    def __call__(self, frame: Any, anchors: AnchorsLike = None) -> Recovery:
+        """The recovery of the next frame: an image as in `recover`, or an `MDEOutput`."""
+        given = require_anchors("anchors", anchors)
+        image = None if isinstance(frame, MDEOutput) else load_image(frame)
+        device = str(frame.device) if isinstance(frame, Tensor) else "cpu"
+        if image is not None and isinstance(self.mde, str):
+            self.mde = load_mde(self.mde, device=device)  # once for all frames
+        mde_output = frame if image is None else estimate(image, self.mde)
+        recovery = super().__call__(mde_output, given)
+        report = dataclasses.replace(
+            recovery.report,
+            method="stream",
+            anchors_given=len(given),
+            warnings=(*_warnings(mde_output, given), *recovery.report.warnings),
+        )
+        result = dataclasses.replace(recovery, report=report, anchors=given, image=image)
+        return result if isinstance(frame, (Tensor, MDEOutput)) else result.numpy()
 
 
 def recover_from(

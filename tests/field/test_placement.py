@@ -3,6 +3,7 @@ import pytest
 import torch
 
 import scalefield as sf
+from scalefield import samples
 from scalefield.basis.grids import grid_shape
 from scalefield.errors import InputError
 from scalefield.field.exact import ExactPosterior
@@ -227,3 +228,11 @@ def test_wrong_types_get_a_sentence_where_nobody_checks_annotations(said_of):
     ]
     tried = [f"scalefield.suggest(None, **own, {wrong})" for wrong in calls]
     assert said_of(prepare, tried) == list(calls.values())
+
+
+def test_suggest_and_recover_agree_on_the_deviation_without_anchors():
+    image = samples.load().image
+    spot, *_ = sf.suggest(image, n=1)
+    expected = sf.recover(image).std_log[spot.v, spot.u]
+    assert spot.std_log == pytest.approx(expected, rel=0.05)
+    assert 0 < spot.removes < 1

@@ -51,13 +51,13 @@ def boundary_scores(
     ]  # fmt: skip
     scores = []
     for threshold in np.log(thresholds):
-        precision, recall = np.zeros(2)
+        precision, recall = 0.0, 0.0
         for ours, theirs in steps:
             for sign in (1, -1):
                 found, wanted = sign * ours > threshold, sign * theirs > threshold
-                right = np.count_nonzero(found & wanted)
-                precision += 0.25 * right / max(np.count_nonzero(found), 1)
-                recall += 0.25 * right / max(np.count_nonzero(wanted), 1)
+                right = int(np.count_nonzero(found & wanted))
+                precision += 0.25 * right / max(int(np.count_nonzero(found)), 1)
+                recall += 0.25 * right / max(int(np.count_nonzero(wanted)), 1)
         both = precision + recall
         scores.append((precision, recall, 2 * precision * recall / both if both else 0.0))
     weights = thresholds / thresholds.sum()

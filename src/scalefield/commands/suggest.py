@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from scalefield.anchors import Anchors
 
 
+File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+
+
 @dataclass(frozen=True)
 class SuggestCommand:
     """Print the pixels to measure next, or the anchors to keep."""
 
     image: Annotated[Path, tyro.conf.Positional]
     """The photograph."""
-    anchors: Path | None = None
+    anchors: File = None
     """Existing anchors: .csv, .npz or a sparse 16-bit .png."""
     n: int = 3
     """Number of pixels."""
@@ -30,9 +33,11 @@ class SuggestCommand:
         str | None,
         tyro.conf.arg(metavar="NAME", help=f"The depth estimator; {MDE_NAME} if none is named."),
     ] = None
-    depth: Path | None = None
+    depth: File = None
     """Your own relative depth map instead of an MDE."""
-    kind: Literal["depth", "disparity"] | None = None
+    kind: Annotated[
+        Literal["depth", "disparity"] | None, tyro.conf.arg(metavar="depth|disparity")
+    ] = None
     """Kind of --depth: depth grows with distance, disparity falls with it."""
     affine: Annotated[Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no")] = None
     """Whether the shift of the map is unknown as well as its scale, as for MiDaS and Depth
@@ -44,9 +49,9 @@ class SuggestCommand:
     """Allow resizing a --depth of another size to the image."""
     anchor_units: Annotated[float | None, tyro.conf.arg(metavar="PER_METRE")] = None
     """Units per metre of anchors in a .png: 1000 for millimetres, 256 for KITTI, 5000 for TUM."""
-    reachable: Path | None = None
+    reachable: File = None
     """Image that is white where a measurement is possible."""
-    among: Path | None = None
+    among: File = None
     """Select among these anchors instead, and print the best ones by number."""
 
     def run(self) -> None:

@@ -105,8 +105,7 @@ class Meta:
         values = read_json(path)
         if not isinstance(values, dict):
             raise InputError(f"{path}: wanted a JSON object with kind, found {_found(values)}")
-        kind = values.get("kind")
-        if kind not in get_args(Kind):
+        if (kind := values.get("kind")) not in get_args(Kind) or kind is None:
             raise InputError(f'{path}: kind must be "depth" or "disparity", found {_found(kind)}')
         group = _entry(path, values, "group", _entry(path, values, "source", name))
         units = _entry(path, values, "units_per_metre", None, _is_length)

@@ -21,8 +21,7 @@ class OutlierConfig:
     max_share: float = 0.45
     """Largest share of outliers in a block."""
     roughness: tuple[float, ...] = (2.0, 1.0, 0.5)
-    """Factors on the field's prior standard deviation that are compared, the largest first. A rough
-    field explains all but the largest errors, which then no longer hide the smaller ones."""
+    """Factors on the field's prior standard deviation that are compared."""
     min_anchors_smooth: int = 10
     """In blocks of fewer anchors the field is not taken to be smoother than learned: agreement of a
     few anchors would make outliers of the others."""

@@ -17,6 +17,7 @@ from scalefield.basis.grids import grid_shape, upsample
 from scalefield.field.blocks import Blocks, Observations, masked_median
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
+from scalefield.field.lattice import Lattice
 from scalefield.field.model import FieldModel
 from scalefield.field.outliers import OutlierResult, detect_outliers
 from scalefield.field.posterior import TINY, FieldFit, fit
@@ -71,13 +72,16 @@ class Calibration(NamedTuple):
         """The factor at pixels that are determined as well as the anchors are by each other."""
         return self.learned * self.factor
 
-    def std(self, fitted: FieldFit) -> Float[Tensor, "h w"]:
-        """Calibrated standard deviation at every pixel: computed at the nodes, interpolated."""
-        local, log_factor = fitted.local, self.factor.log()
-        remaining = (local.variance / local.prior.clamp(min=TINY)).clamp(min=TINY)
+    def std(
+        self, lattice: Lattice, variance: Float[Tensor, " m"], prior: Float[Tensor, " m"]
+    ) -> Float[Tensor, "h w"]:
+        """Calibrated standard deviation at every pixel, from the posterior variance and the prior
+        variance of the stationary part at the nodes of a lattice."""
+        remaining = (variance / prior.clamp(min=TINY)).clamp(min=TINY)
         weight = (self.remaining / remaining).clamp(max=1).square()
+        log_factor = self.factor.log()
         log_factor = torch.where(log_factor < 0, weight * log_factor, log_factor)
-        return fitted.lattice.interpolate(self.learned * local.variance.sqrt() * log_factor.exp())
+        return lattice.interpolate(self.learned * variance.sqrt() * log_factor.exp())
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +104,8 @@ class FieldResult:
 
     def std(self) -> Float[Tensor, "h w"]:
         """Calibrated standard deviation of ℓ at every pixel."""
-        return self.calibration.std(self.fit)
+        local = self.fit.local
+        return self.calibration.std(self.fit.lattice, local.variance, local.prior)
 
     def leave_one_out(self) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
         """Residual of each anchor's log-depth from what the others predict, and its calibrated
@@ -229,7 +234,10 @@ def with_spread_of_repeated_pixels(observed: Observations, unit_px: float) -> Ob
     that contradict each other by more than their noise are not that precise."""
     inputs, y, noise, mask = observed
     uv = (inputs.position * unit_px).round()
-    _, group = (uv[:, 1] * (1 << 20) + uv[:, 0]).unique(return_inverse=True)
+    pixel, order = (uv[:, 1] * (1 << 20) + uv[:, 0]).sort()
+    # `unique` would do, but a CUDA graph knows no result of variable size.
+    changes = torch.cat([pixel.new_zeros(1), (pixel[1:] != pixel[:-1]).to(pixel)])
+    group = torch.empty_like(order).index_copy(0, order, changes.cumsum(dim=0).long())
     counts, sums = (y.new_zeros(len(y)).index_add(0, group, x) for x in (mask.to(y), y * mask))
     deviation = (y - (sums / counts.clamp(min=1))[group]).abs() * mask
     return observed._replace(noise=torch.maximum(noise, deviation))
@@ -254,6 +262,12 @@ def outlier_report(
         warnings += (Warning("outliers_corroborated", text),)
     reason = "contradicted by the others"
     return tuple(Rejection(int(i), "outlier", reason) for i in rejected), warnings
+
+
+def calibrated_std(model: FieldModel, fitted: FieldFit) -> Float[Tensor, "h w"]:
+    """Calibrated standard deviation of ℓ at every pixel."""
+    calibration, local = Calibration.of(model, fitted), fitted.local
+    return calibration.std(fitted.lattice, local.variance, local.prior)
 
 
 def sum_abs_z(residual: Float[Tensor, " n"], std: Float[Tensor, " n"]) -> Float[Tensor, ""]:

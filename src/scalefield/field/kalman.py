@@ -18,7 +18,7 @@ from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import (
-    Calibration,
+    calibrated_std,
     estimate_shift,
     expected_recovery,
     observe,
@@ -128,7 +128,7 @@ class Stream:
             shift=image.shift_interval(self.shift),
             rejected=rejected,
             warnings=warnings,
-            std_log=Calibration.of(model, fitted).std(fitted),
+            std_log=calibrated_std(model, fitted),
             support=fitted.support(),
         )
         return dataclasses.replace(recovery, basis_maps=image.maps.modes[0])

@@ -23,7 +23,7 @@ from scalefield.field.shift import SHIFT_PRIOR, AffineMap, Shift
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.weights import WEIGHTS, verify_checksums
 from scalefield.mde.output import MDEOutput
-from scalefield.runtime.devices import full_precision
+from scalefield.runtime.devices import full_precision, one_thread
 from scalefield.validation import from_json
 
 
@@ -118,7 +118,7 @@ class FieldModel:
         if isinstance(self.net, FieldNet):
             self.net.to(log_depth.device)
             features = features if self.net.config.feature_channels else None
-        with full_precision():
+        with full_precision(), one_thread():
             maps = self.net(log_depth, image, features)
         if self.estimators is not None and mde_output.model not in self.estimators:
             maps = maps.without_mean()

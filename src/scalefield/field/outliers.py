@@ -5,9 +5,9 @@ contaminated-normal error, a Beta-Binomial prior on the number of outliers, and 
 field that is compared over a few values. Outliers are found by greedy forward selection:
 leave-one-out residuals give the log Bayes factor of declaring each anchor an outlier, the anchors
 that gain most become outliers, and the precision matrix is updated. An anchor in conflict with the
-field may also lie on an object that the estimator missed; its neighbours then agree with it in depth or
-scale, which an outlier's do not. What remains is expressed as a weight: an anchor that is probably
-an outlier has its noise increased until it moves the field accordingly.
+field may also lie on an object that the estimator missed; its neighbours then agree with it in
+depth or scale, which an outlier's do not. What remains is expressed as a weight: an anchor that is
+probably an outlier has its noise increased until it moves the field accordingly.
 
 References: Tukey, A survey of sampling from contaminated distributions, 1960; Rasmussen and
 Williams, Gaussian Processes for Machine Learning, 2006, section 5.4.2 (leave-one-out residuals),

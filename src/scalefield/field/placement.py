@@ -6,11 +6,14 @@ before it (Krause, Singh and Guestrin, Near-optimal sensor placements in Gaussia
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
 
 from scalefield.anchors import Anchors, AnchorsLike, require_anchors
 from scalefield.basis.grids import grid_shape
@@ -96,6 +99,17 @@ def suggest_from(
     else:
         covariance = kernel(seen, seen)
     order, removed, before = greedy(covariance.cpu().numpy(), len(cells), noise, n, allowed)
+    if not len(anchors):
+        # Before the first measurement the scale is known as well as the model expects it, which is
+        # what `recover` reports without anchors. A measurement then replaces the expectation.
+        expected = dataclasses.replace(
+            kernel, constant_std=learned.scale_prior_std / learned.std_scale
+        ).variance(seen)
+        before[0] = float(expected[len(seen) - len(noise) + order[0]].sqrt())
+        change = mean_log_variance(covariance.diagonal()[: len(cells)]) - mean_log_variance(
+            expected[: len(cells)]
+        )
+        removed[0] = max(0.0, 1 - (1 - removed[0]) * math.exp(0.5 * change))
     return [
         Suggestion(
             u=int(columns[i]),
@@ -106,6 +120,11 @@ def suggest_from(
         )
         for i, share, std in zip(order, removed, before, strict=True)
     ]
+
+
+def mean_log_variance(variance: Float64[Tensor, " p"]) -> float:
+    """Mean of log(variance + σ₀²), the logarithm of what `greedy` minimises."""
+    return float((variance.clamp(min=0) + STD_FLOOR**2).log().mean())
 
 
 def _mask(reachable: object, shape: tuple[int, int]) -> Bool[np.ndarray, "h w"]:

@@ -64,6 +64,15 @@ class FieldFit:
         lattice = self.lattice
         return self.solve_near(lattice.node_uv, *lattice.node_pixels, row_length=lattice.nodes[1])
 
+    @cached_property
+    def solver(self) -> LocalSolver:
+        """Solves the systems of the anchors near given positions."""
+        inputs, _, noise, _ = self.observations
+        features = self.kernel.features(inputs)
+        features = TermFeatures(features.z.float(), features.amplitude.float())
+        H = self.kernel.linear_features(inputs)
+        return LocalSolver(self.kernel, features, H, noise, self.linear)
+
     def solve_near(
         self,
         uv: Float[Tensor, "m 2"],
@@ -75,15 +84,8 @@ class FieldFit:
 
         Positions may come in rows of `row_length`, of which a GPU makes use.
         """
-        inputs, _, noise, mask = self.observations
-        features = self.kernel.features(inputs)
-        solver = LocalSolver(
-            self.kernel,
-            TermFeatures(features.z.float(), features.amplitude.float()),
-            self.kernel.linear_features(inputs),
-            noise,
-            self.linear,
-        )
+        inputs, _, _, mask = self.observations
+        solver = self.solver
         position = inputs.position * self.image.unit_px
         near = nearest(uv, position, mask, self.config.neighbours, row_length)
         at = self.image.pixels(rows, columns)

@@ -14,6 +14,7 @@ from jaxtyping import UInt8
 
 from scalefield.errors import InputError
 from scalefield.io import read_json
+from scalefield.io.weights import WEIGHTS
 from scalefield.mde.output import Kind, MDEOutput
 from scalefield.runtime.devices import check_device
 from scalefield.validation import import_object
@@ -84,7 +85,7 @@ class ModelCard:
     feature_channels: int | None
     """Channels of F; None where the model gives no F."""
     weights_licence: str
-    loader: Literal["lite", "da3", "transformers"] = "transformers"
+    loader: Literal["lite", "vit", "da3", "transformers"] = "transformers"
     code_licence: str = "Apache-2.0"
     known_shift: bool = False
     """Whether its disparity has a known zero. Depth always has one here."""
@@ -159,11 +160,12 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
     short, revision = split_revision(name)
     short = ALIASES.get(short, short)
     card = MODELS.get(short)
-    if card is not None and card.loader == "lite":
+    if card is not None and card.loader in ("lite", "vit"):
         from scalefield.mde.lite import load_lite
+        from scalefield.mde.vit import load_vit
 
         _warn_of_licence(name, card.weights_licence)
-        return load_lite(device=device)
+        return (load_lite if card.loader == "lite" else load_vit)(WEIGHTS / short, device)
     if Path(name).suffix in (".onnx", ".json"):
         from scalefield.mde.onnx_mde import load_onnx
 

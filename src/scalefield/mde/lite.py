@@ -236,7 +236,7 @@ class LiteNetwork:
 
 @lru_cache(maxsize=8)
 def load_lite(folder: str | Path = LITE_WEIGHTS, device: str = "cpu") -> Estimator:
-    """The shipped `lite`, or one trained by `scalefield train-mde`."""
+    """A shipped model of this architecture, or one trained by `scalefield train-mde`."""
     folder = verify_checksums(Path(folder))
     try:
         state = load_file(folder / "model.safetensors")
@@ -248,7 +248,8 @@ def load_lite(folder: str | Path = LITE_WEIGHTS, device: str = "cpu") -> Estimat
         net.load_state_dict({name: tensor.float() for name, tensor in state.items()} | counters)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as e:
         raise InputError(f"{folder}: not the weights of lite ({one_line(e)})") from None
-    return Estimator("lite", revision, "depth", PREPROCESS, LiteNetwork(net, device), device)
+    name = folder.name if folder.parent == WEIGHTS else "lite"
+    return Estimator(name, revision, "depth", PREPROCESS, LiteNetwork(net, device), device)
 
 
 def load_imagenet_encoder(net: LiteNet, state: dict[str, Tensor]) -> None:

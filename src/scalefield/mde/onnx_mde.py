@@ -39,8 +39,6 @@ class OnnxConfig:
     """Whether the output is depth or disparity."""
     size: tuple[int, int]
     """Height and width that the image is fitted to."""
-    affine: bool | None = None
-    """Whether the shift of the output is unknown too; by default that of disparity is."""
     fit: Literal["inside", "least", "native"] = "least"
     """How the image is fitted, for networks that accept any size; see `Preprocess`."""
     multiple: int = 1
@@ -59,6 +57,8 @@ class OnnxConfig:
     """Name of the output with the confidence."""
     name: str | None = None
     """Name for records; by default that of the file."""
+    affine: bool | None = None
+    """Whether the shift of the output is unknown too; by default that of disparity is."""
 
     @property
     def preprocess(self) -> Preprocess:

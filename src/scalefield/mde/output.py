@@ -41,14 +41,14 @@ class MDEOutput:
     """The model's prediction, up to a scale and, if `affine`, up to a shift."""
     kind: Kind
     """Whether `prediction` grows with distance (depth) or falls with it (disparity)."""
-    affine: bool = False
-    """Whether the shift of `prediction` is unknown too: affine-invariant disparity (MiDaS, Depth
-    Anything) or depth (Marigold, LeReS)."""
     features: Float[Tensor, "c hf wf"] | None = None
     """F, the representation just before the depth head; None if the model has none."""
     confidence: Float[Tensor, "h w"] | None = None
     image: UInt8[Tensor, "h w 3"] | None = None
     """The RGB image, for methods that use it."""
+    affine: bool = False
+    """Whether the shift of `prediction` is unknown too: affine-invariant disparity (MiDaS, Depth
+    Anything) or depth (Marigold, LeReS)."""
     model: str = "array"
     revision: str = ""
     options: dict[str, object] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""`vit-s`: the larger MDE that teaches `lite`. ViT-S/14 with DINOv2's layout, and a DPT decoder.
+"""A larger MDE than `lite`: ViT-S/14 with DINOv2's layout, and a DPT decoder.
 
-It is not shipped. recipes/train_teacher.py trains it, and `lite` is distilled from it.
+recipes/permissive.py trains it on rendered scenes, recipes/train_teacher.py as a teacher of `lite`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from scalefield.errors import InputError
+from scalefield.io.weights import WEIGHTS, verify_checksums
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.lite import PREPROCESS as LITE_PREPROCESS
 from scalefield.mde.lite import exact
@@ -227,9 +228,11 @@ class VitNetwork:
 
 @lru_cache(maxsize=8)
 def load_vit(folder: str | Path, device: str = "cpu") -> Estimator:
-    """A model trained by the recipe of the teacher."""
-    net, revision = read_vit(Path(folder))
-    return Estimator("vit-s", revision, "depth", PREPROCESS, VitNetwork(net, device), device)
+    """A shipped model of this architecture, or one trained by the recipe of the teacher."""
+    folder = verify_checksums(Path(folder))
+    net, revision = read_vit(folder)
+    name = folder.name if folder.parent == WEIGHTS else "vit-s"
+    return Estimator(name, revision, "depth", PREPROCESS, VitNetwork(net, device), device)
 
 
 def read_vit(folder: Path) -> tuple[VitNet, str]:

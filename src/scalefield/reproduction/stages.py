@@ -90,6 +90,8 @@ class Reproduction:
     """Frames that are evaluated."""
     extra_rows: tuple[MethodSpec, ...] = ()
     """Rows beside the paper's."""
+    aligners: bool = True
+    """Evaluate the five aligners."""
     disparity: bool = True
     """Also evaluate the aligners in disparity."""
     drop: bool = True
@@ -330,7 +332,8 @@ class Reproduction:
 
     def rows(self, estimator: Estimator, dataset: str) -> Iterator[MethodSpec]:
         """The rows of the tables: aligners, generators, and what was asked for beside them."""
-        yield from aligner_rows(dataset, disparity=self.disparity)
+        if self.aligners:
+            yield from aligner_rows(dataset, disparity=self.disparity)
         if self.generators == UNIVERSAL:
             yield from universal_rows()
         else:

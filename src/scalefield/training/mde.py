@@ -21,9 +21,10 @@ from tqdm import tqdm
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
 from scalefield.io import read_json, write_atomic, write_json
+from scalefield.io.weights import WEIGHTS
 from scalefield.mde import MDE
 from scalefield.mde import open_mde as open_any_mde
-from scalefield.mde.lite import LITE_WEIGHTS, PREPROCESS, LiteNet, load_imagenet_encoder
+from scalefield.mde.lite import PREPROCESS, LiteNet, load_imagenet_encoder
 from scalefield.mde.vit import PATCH, VitNetwork, read_vit
 from scalefield.seeding import seeded_rng
 from scalefield.training.loop import (
@@ -409,7 +410,8 @@ def write_model(
 
 def open_mde(name: str, device: str, cache: Path | None = None) -> tuple[MDE, frozenset[str]]:
     """An MDE by name, folder or import path, and the scenes it is known to have been trained on."""
-    folder = LITE_WEIGHTS if name == "lite" else Path(name)
+    shipped = WEIGHTS / name
+    folder = shipped if shipped.is_dir() else Path(name)
     config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
     seen = trained_on(folder) if "trained_on" in config else frozenset()
     return open_any_mde(name, device, cache), seen

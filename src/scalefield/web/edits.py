@@ -103,14 +103,17 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
     """
     start = time.perf_counter()
     relative = session.relative
-    quick = QUICK_METHODS.get(edit.method)
+    # With an unknown shift the relative depth itself changes with the anchors.
+    quick = None if relative.output.affine else QUICK_METHODS.get(edit.method)
     method = quick(relative) if quick else make_method(edit.method)
     preview = not quick and edit.size == "display" and session.shape != relative.shown.shape
+    output, anchors = relative.output, edit.anchors
     if preview:
-        recovery = recover_from(*session.at_display_size(edit.anchors), method)
-    else:
-        recovery = recover_from(relative.output, edit.anchors, method)
+        output, anchors = session.at_display_size(anchors)
+    recovery = recover_from(output, anchors, method)
     log_scale: Any = recovery.log_scale
+    if output.affine:  # the page multiplies its own relative depth, which has no shift
+        log_scale = recovery.depth_m.log() - output.mde_depth.log()
     std_log = recovery.std_log
     if not quick:
         log_scale = log_scale if preview else session.shown(log_scale)
@@ -178,7 +181,7 @@ class SmallField(Method):
         self.result = result = Field().fit(self.relative.field, anchors)
         used = without(anchors, result.rejected)
         shown = replace(result.fit, image=self.relative.shown_field)
-        log_scale, std_log = shown.mean(), result.calibration.std(shown)
+        log_scale, std_log = shown.mean(), replace(result, fit=shown).std()
         rows, columns = used.pixels(mde_output.shape)
         index = self.relative.field.index
         fitted = result.fit.predict(index(rows), index(columns)).mean

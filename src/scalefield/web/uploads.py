@@ -90,8 +90,18 @@ class SeveralArrays(InputError):
         self.names = names
 
 
-def read_depth(data: bytes, suffix: str, limits: Limits, key: str | None = None) -> np.ndarray:
-    """A depth or disparity map in one of `MAP_SUFFIXES`, from bytes; `key` names one of several."""
+def read_depth(
+    data: bytes,
+    suffix: str,
+    limits: Limits,
+    key: str | None = None,
+    *,
+    disparity: bool = False,
+) -> np.ndarray:
+    """A depth or disparity map in one of `MAP_SUFFIXES`, from bytes; `key` names one of several.
+
+    Disparity has an unknown shift here: its zeros are the farthest pixels.
+    """
     if suffix not in MAP_SUFFIXES:
         raise InputError(f"a depth map is read from {', '.join(MAP_SUFFIXES)}, not {suffix!r}")
     # The readers of the package take files. The name is ours; the client's never gets here.
@@ -103,7 +113,7 @@ def read_depth(data: bytes, suffix: str, limits: Limits, key: str | None = None)
             names = array_names(path, data)
             if key is None and len(names) > 1:
                 raise SeveralArrays(names)
-            return read_map(path, key=key if names else None)
+            return read_map(path, key=key if names else None, zero_is_far=disparity)
         except FileError as e:
             raise e.renamed("the depth file") from None
 
