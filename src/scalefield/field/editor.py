@@ -80,7 +80,8 @@ class FieldEditor:
         computed as a whole, as every fit over an affine-invariant map is, whose shift changes.
         """
         if len(fit.observations.y) < self.min_anchors or fit.image.device.type != "cpu":
-            return EditedMaps(fit.mean(), fit.std(), len(fit.lattice.node_uv))
+            local = fit.local
+            return EditedMaps(fit.mean(), local.variance, local.prior, len(fit.lattice.node_uv))
         with self.lock, torch.no_grad():
             return self._update(fit)
 

@@ -192,7 +192,7 @@ class SmallField(Method):
             depth_m=torch.empty(0),  # left to the page
             log_scale=log_scale,
             # It is smooth, and travels on the generator's grid.
-            std_log=on_grid(std_log * result.std_scale, self.relative.field.maps.maps.shape[2:]),
+            std_log=on_grid(std_log, self.relative.field.maps.maps.shape[2:]),
             weights=result.fit.coefficients().modes.float(),
             report=Report(
                 anchors_used=len(used),
