@@ -20,6 +20,7 @@ from torch import Tensor
 
 from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import InferenceConfig
+from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel
 from scalefield.field.lattice import Lattice, nearest
 from scalefield.field.local import AnchorFeatures, AtPixel, PixelSampler, cell_weights, correlations
@@ -37,8 +38,10 @@ class EditedMaps(NamedTuple):
 
     mean: Float[Tensor, "h w"]
     """E[ℓ], as `FieldFit.mean`."""
-    std: Float[Tensor, "h w"]
-    """Standard deviation of ℓ, as `FieldFit.std`."""
+    variance: Float[Tensor, " m"]
+    """Var[ℓ] at the nodes, as `LocalSystems.variance`."""
+    prior: Float[Tensor, " m"]
+    """Prior variance of the stationary part at the nodes."""
     nodes_solved: int
     """Number of nodes whose systems were solved anew."""
 
@@ -47,6 +50,7 @@ class EditedMaps(NamedTuple):
 class EditorState:
     """What is kept from one edit to the next."""
 
+    image: ImageInputs
     lattice: Lattice
     observations: Observations
     neighbours: Int64[Tensor, "m k"]
@@ -76,10 +80,12 @@ class FieldEditor:
     def update(self, fit: FieldFit) -> EditedMaps:
         """The maps of a fit: those of `FieldFit`, computed where they differ from the last one.
 
-        All fits of one editor must be over one image and with one kernel and configuration.
+        All fits of one editor must have one kernel and configuration; a fit over another image is
+        computed as a whole, as every fit over an affine-invariant map is, whose shift changes.
         """
         if len(fit.observations.y) < self.min_anchors or fit.image.device.type != "cpu":
-            return EditedMaps(fit.mean(), fit.std(), len(fit.lattice.node_uv))
+            local = fit.local
+            return EditedMaps(fit.mean(), local.variance, local.prior, len(fit.lattice.node_uv))
         with self.lock, torch.no_grad():
             return self._update(fit)
 
@@ -92,7 +98,9 @@ class FieldEditor:
         neighbours, mask = neighbours.gather(1, order), mask.gather(1, order)
         state = self.state
         if state is not None and (
-            lattice.cell_px != state.lattice.cell_px or neighbours.shape != state.neighbours.shape
+            state.image is not fit.image
+            or lattice.cell_px != state.lattice.cell_px
+            or neighbours.shape != state.neighbours.shape
         ):
             state = None
         changed = torch.ones(len(neighbours), dtype=torch.bool)
@@ -107,9 +115,12 @@ class FieldEditor:
         stationary = lattice.image(
             (combination @ state.sums.flatten(1)).unflatten(0, (-1, lattice.cell_px**2))
         )
-        std = state.at_nodes.total_variance(linear.covariance).sqrt()
+        at_nodes = state.at_nodes
         return EditedMaps(
-            fit.linear_map() + stationary, lattice.interpolate(std), int(changed.sum())
+            fit.linear_map() + stationary,
+            at_nodes.total_variance(linear.covariance),
+            at_nodes.prior,
+            int(changed.sum()),
         )
 
 
@@ -239,4 +250,6 @@ def refreshed(
         sums[:, chosen] = (values * lattice.blending).sum(dim=2).transpose(0, 1)
 
     map_threads(evaluate, [(row,) for row in (cells // across).unique().tolist()])
-    return EditorState(lattice, fit.observations, neighbours, mask, coefficients, at_nodes, sums)
+    return EditorState(
+        fit.image, lattice, fit.observations, neighbours, mask, coefficients, at_nodes, sums
+    )

@@ -47,6 +47,10 @@ class LocalSystems(NamedTuple):
     """E[ℓ] at the pixel."""
     variance: Float[Tensor, " m"]
     """Var[ℓ] at the pixel."""
+    prior: Float[Tensor, " m"]
+    """Prior variance of the stationary part at the pixel."""
+    explained: Float[Tensor, " m"]
+    """How much of it the neighbours remove."""
 
 
 class AtPixel(NamedTuple):
@@ -58,8 +62,10 @@ class AtPixel(NamedTuple):
     """As in `LocalSystems`."""
     columns: Float[Tensor, "m w"]
     """As in `LocalSystems`."""
+    prior: Float[Tensor, " m"]
+    """Prior variance of the stationary part."""
     variance: Float[Tensor, " m"]
-    """Var[g]: that of the stationary part alone."""
+    """Its posterior variance."""
 
     def total_variance(self, covariance: Float[Tensor, "w w"]) -> Float[Tensor, " m"]:
         """Var[ℓ], given Cov[θ]."""
@@ -91,7 +97,11 @@ class LocalSolver:
         H, columns = self.kernel.linear_features(at), at_pixel.columns
         mean = linear.offset + at.mean + H @ linear.weights + (at_pixel.cross * alpha).sum(dim=1)
         variance = at_pixel.total_variance(linear.covariance)
-        return LocalSystems(neighbours, mask, alpha, at_pixel.smoother, columns, mean, variance)
+        explained = at_pixel.prior - at_pixel.variance
+        return LocalSystems(
+            neighbours, mask, alpha, at_pixel.smoother, columns, mean, variance,
+            at_pixel.prior, explained,
+        )  # fmt: skip
 
     def solve(
         self,
@@ -115,7 +125,7 @@ class LocalSolver:
         columns = H - torch.einsum("mk,mkw->mw", smoother, self.H[neighbours])
         prior = pixel.amplitude[..., 0].square().sum(dim=0)
         variance = prior - (cross * smoother).sum(dim=1)
-        return tuple(solutions), AtPixel(cross, smoother, columns, variance)
+        return tuple(solutions), AtPixel(cross, smoother, columns, prior, variance)
 
 
 class CellWeights(NamedTuple):

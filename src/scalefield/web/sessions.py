@@ -119,8 +119,10 @@ class Session:
             self._report("working", "making basis maps", 0.75)
             shown = output
             if max(self.shape) > DISPLAY_SIDE:
-                depth = torch.from_numpy(self.shown(output.mde_depth))
-                shown = MDEOutput(depth, "depth")
+                relative = output.prediction if output.affine else output.mde_depth
+                kind = output.kind if output.affine else "depth"
+                values = torch.from_numpy(self.shown(relative))
+                shown = MDEOutput(values, kind, affine=output.affine)
             self.made = Relative.of(output, shown, self.revision + 1)
             self.own_depth, self.depth_key = name, key
             if output.image is not None:
@@ -183,7 +185,7 @@ class Session:
         image = torch.from_numpy(self.image[rows[:, None], columns])
         u = np.clip((anchors.u + 0.5) * (len(columns) / width) - 0.5, -0.5, len(columns) - 0.51)
         v = np.clip((anchors.v + 0.5) * (len(rows) / height) - 0.5, -0.5, len(rows) - 0.51)
-        return replace(output, image=image), Anchors(u, v, anchors.depth_m, anchors.sigma_m)
+        return replace(output, image=image), anchors.moved(u, v)
 
     def shown(self, values: Tensor) -> np.ndarray:
         """The displayed pixels of a map of the photograph's size."""
