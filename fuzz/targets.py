@@ -40,7 +40,7 @@ from scalefield.labelling.rules import Rules
 from scalefield.labelling.run import Summary
 from scalefield.labelling.run import claim as claim_labels
 from scalefield.labelling.samples import Job, Piece, Sample, find_jobs
-from scalefield.mde.cache import MDECache, _checksum
+from scalefield.mde.cache import MDECache, checksum
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.hub import Weights
 from scalefield.mde.lite import LiteNet, load_lite
@@ -261,7 +261,7 @@ def cache_entry(record: bytes) -> bytes:
                 tensors.pop(name, None)
             else:
                 tensors[name] = torch.zeros([int(n) % 9 for n in change])
-        said["checksum"] = _checksum(tensors, said)
+        said["checksum"] = checksum(tensors, said)
         record = json.dumps(said).encode()
         return save(tensors, metadata={"record": record.decode()})
     except (ValueError, TypeError, AttributeError, RuntimeError, OverflowError):
@@ -401,6 +401,28 @@ def folder_dataset(folder: Path) -> list[bytes]:
         "frames": [{"name": "a", "scene": "s", "K": [5, 5, 4, 3]}],
     }
     return [json.dumps(meta).encode()]
+
+
+def predictions(folder: Path, which: str = "meta.json") -> list[bytes]:
+    """One frame with a stored prediction, of which one file is damaged."""
+    frame = folder / "a"
+    frame.mkdir()
+    (frame / "rgb.png").write_bytes(encoded("PNG"))
+    truth = members(**{"gt.npy": npy(depth())})
+    (frame / "gt.npz").write_bytes(zipped(truth))
+    (frame / "pred.npz").write_bytes(zipped(members(**{"pred.npy": npy(1 / depth())})))
+    meta = {
+        "kind": "disparity",
+        "affine": True,
+        "group": "g",
+        "scene": "s",
+        "model": "m",
+        "metric": True,
+        "units_per_metre": 1.0,
+        "depth_range_m": [0.1, 10],
+    }
+    (frame / "meta.json").write_text(json.dumps(meta))
+    return [truth] if which == "gt.npz" else [json.dumps(meta).encode()]
 
 
 def sunrgbd(folder: Path, which: str) -> list[bytes]:
@@ -739,6 +761,11 @@ TARGETS: tuple[Target, ...] = (
     Target("train.txt", fixed(b"a/b/1\na/b/2\n\na/c/3\n"), read_list),
     Target("folder meta.json", folder_dataset,
            partial(check_frame, "a", "folder", lambda p: p.parent), file="meta.json"),
+    Target("predictions meta.json", predictions,
+           partial(check_frame, "a", "predictions", lambda p: p.parent.parent), file="a/meta.json"),
+    Target("predictions gt.npz", lambda f: predictions(f, "gt.npz"),
+           partial(check_frame, "a", "predictions", lambda p: p.parent.parent), file="a/gt.npz",
+           wrap=zipped),
     Target("sunrgbd intrinsics.txt", lambda f: sunrgbd(f, "intrinsics.txt"),
            partial(check_frame, ".", "sunrgbd", lambda p: p.parent), file="intrinsics.txt"),
     Target("sunrgbd seg.mat", lambda f: sunrgbd(f, "seg.mat"),

@@ -304,7 +304,7 @@ def test_recover_disparity_below_zero_is_doubted():
     """Depth cannot be told from it: all such pixels are equally far, and no number overflows."""
     disparity = 1 / RELATIVE
     shifted = disparity - np.quantile(disparity, 0.25)
-    bring = {"kind": "disparity", "method": "median"}
+    bring = {"kind": "disparity", "affine": False, "method": "median"}
     (warning,) = recover(None, ANCHORS, mde_depth=shifted, **bring).report.warnings
     assert warning.code == "negative_disparity"
     assert re.match("2[0-9] % of the disparity map is not above zero", warning.text)
@@ -315,9 +315,9 @@ def test_recover_disparity_below_zero_is_doubted():
 @pytest.mark.parametrize("method", ["field", "median"])
 @pytest.mark.parametrize("factor", [0, -1e-15, -1, -1e15])
 def test_recover_disparity_that_is_nowhere_above_zero_is_a_plane(factor, method):
-    values = factor / RELATIVE
-    r = recover(None, ANCHORS, mde_depth=values, kind="disparity", method=method)
-    plane = recover(None, ANCHORS, mde_depth=np.ones((6, 8)), kind="disparity", method=method)
+    bring = {"kind": "disparity", "affine": False, "method": method}
+    r = recover(None, ANCHORS, mde_depth=factor / RELATIVE, **bring)
+    plane = recover(None, ANCHORS, mde_depth=np.ones((6, 8)), **bring)
     np.testing.assert_allclose(r.depth_m, plane.depth_m, rtol=1e-5)
     assert r.report.warnings[0].text.startswith("100 % of the disparity map is not above zero")
 

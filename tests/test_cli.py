@@ -272,6 +272,13 @@ def test_cli_version_is_told(capsys):
     assert capsys.readouterr().out == f"scalefield {scalefield.__version__}\n"
 
 
+def test_methods_shows_no_text_for_an_option_that_is_a_dataclass(capsys):
+    assert main(["methods", "field"]) == 0
+    out = capsys.readouterr().out
+    assert "--option robust=True" in out
+    assert "inference (in Python only): InferenceConfig()" in out
+
+
 def test_methods_tells_the_options_of_one(capsys):
     assert main(["methods", "region"]) == 0
     printed = capsys.readouterr().out

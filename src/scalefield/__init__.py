@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from scalefield.errors import InputError as InputError
     from scalefield.field.realtime import LiveField as LiveField
     from scalefield.geometry.camera import Camera as Camera
+    from scalefield.huggingface import recover_from_pipeline as recover_from_pipeline
     from scalefield.mde.output import MDEOutput as MDEOutput
     from scalefield.methods import METHODS as METHODS
     from scalefield.recovery import Recovery as Recovery
@@ -41,6 +42,7 @@ _HOME = {
     "LiveField": "field.realtime",
     "Stream": "api",
     "recover": "api",
+    "recover_from_pipeline": "huggingface",
     "suggest": "api",
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from scalefield.errors import InputError, one_line
+from scalefield.errors import FileError, InputError, one_line
 from scalefield.io import read_bytes, read_depth_png, read_npz, write_atomic, write_depth_png
 from scalefield.io.anchor_tables import (
     TableError,
@@ -136,21 +136,7 @@ class Anchors:
 
     def pixels(self, shape: tuple[int, int]) -> tuple[Int64[np.ndarray, " n"], ...]:
         """Row and column of the pixel that each anchor falls in; all must lie in the image."""
-        rows, columns = np.floor(self.v + 0.5), np.floor(self.u + 0.5)
-        height, width = shape
-        inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-        if not inside.all():
-            outside = ", ".join(
-                f"{self._numbered(i)} at u={self.u[i]:g}, v={self.v[i]:g}"
-                for i in np.flatnonzero(~inside)[:5].tolist()
-            )
-            swapped = (columns >= 0) & (columns < height) & (rows >= 0) & (rows < width)
-            hint = "; u and v swapped, all would lie inside" if swapped.all() else ""
-            raise InputError(
-                f"{np.count_nonzero(~inside)} of {len(self)} anchors lie outside the image of "
-                f"{width}×{height} pixels (u 0…{width - 1}, v 0…{height - 1}): {outside}{hint}"
-            )
-        return rows.astype(np.int64), columns.astype(np.int64)
+        return pixel_indices(self.u, self.v, shape, name=self._numbered)
 
     @classmethod
     def of(cls, values: Any) -> Anchors:
@@ -181,7 +167,7 @@ class Anchors:
     @classmethod
     def from_map(cls, depth_m: np.ndarray, mask: np.ndarray | None = None) -> Anchors:
         """The finite, positive pixels of a (sparse) metric depth map, in row order."""
-        depth_m = _numbers("a map of depth", depth_m)
+        depth_m = as_numbers("a map of depth", depth_m)
         mask = np.ones(depth_m.shape, bool) if mask is None else np.asarray(mask)
         if depth_m.ndim != 2 or mask.shape != depth_m.shape or mask.dtype != bool:
             raise InputError(
@@ -209,13 +195,13 @@ class Anchors:
             case ".csv":
                 columns = _parse_csv(path)
             case suffix:
-                raise InputError(
-                    f"{path}: anchors are read from .csv, .npz or 16-bit .png, not {suffix!r}"
+                raise FileError(
+                    path, f"anchors are read from .csv, .npz or 16-bit .png, not {suffix!r}"
                 )
         try:
             return cls(**columns)
         except InputError as e:
-            raise InputError(f"{path}: {e}") from None
+            raise FileError(path, str(e)) from None
 
     def write(
         self,
@@ -247,18 +233,16 @@ class Anchors:
                     path, self._as_map(path, shape, png_units_per_metre), png_units_per_metre
                 )
             case suffix:
-                raise InputError(
-                    f"{path}: anchors are written as .csv, .npz or .png, not {suffix!r}"
-                )
+                raise FileError(path, f"anchors are written as .csv, .npz or .png, not {suffix!r}")
 
     def _as_map(self, path: Path, shape: tuple[int, int] | None, units: float) -> np.ndarray:
         if shape is None:
-            raise InputError(f"{path}: a sparse PNG needs shape=(height, width)")
+            raise FileError(path, "a sparse PNG needs shape=(height, width)")
         if self.sigma_m is not None:
-            raise InputError(f"{path}: a PNG has no room for sigma_m; write .csv or .npz")
+            raise FileError(path, "a PNG has no room for sigma_m; write .csv or .npz")
         pixels = self.pixels(shape)
         if len(np.unique(np.stack(pixels), axis=1).T) < len(self):
-            raise InputError(f"{path}: a PNG holds one anchor a pixel, and some pixels have more")
+            raise FileError(path, "a PNG holds one anchor a pixel, and some pixels have more")
         whole = np.round(self.depth_m * units)
         self._require(
             (whole >= 1) & (whole <= 65535), f"1 to 65535 units of 1/{units:g} m", self.depth_m
@@ -281,7 +265,7 @@ def _from_columns(columns: Mapping[Any, Any]) -> Anchors:
     given = {str(title): values for title, values in columns.items()}
     found: dict[str, Any] = {}
     for column in table_columns(list(given)):
-        values = _numbers(f"anchor column {column.title}", given[column.title])
+        values = as_numbers(f"anchor column {column.title}", given[column.title])
         if column.name in ("depth_m", "sigma_m"):
             numerator, denominator = METRES_PER_UNIT[column.unit]
             values = values * numerator / denominator
@@ -291,7 +275,7 @@ def _from_columns(columns: Mapping[Any, Any]) -> Anchors:
 
 def _from_rows(rows: Any) -> Anchors:
     """Anchors of an array-like of rows u, v, depth_m[, sigma_m]."""
-    table = _numbers("anchors", rows)
+    table = as_numbers("anchors", rows)
     if table.size == 0:
         return Anchors([], [], [])
     if table.ndim == 2 and table.shape[1] in (3, 4):
@@ -306,15 +290,43 @@ def _from_rows(rows: Any) -> Anchors:
     )
 
 
+def pixel_indices(
+    u: Float64[np.ndarray, " n"],
+    v: Float64[np.ndarray, " n"],
+    shape: tuple[int, int],
+    *,
+    noun: str = "anchors",
+    name: Callable[[int], str] = "#{}".format,
+) -> tuple[Int64[np.ndarray, " n"], ...]:
+    """Row and column of the pixels at (u, v); InputError if one is outside.
+
+    `noun` and `name` are what its message calls all of them and the one of an index.
+    """
+    rows, columns = np.floor(v + 0.5), np.floor(u + 0.5)
+    height, width = shape
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    if not inside.all():
+        outside = ", ".join(
+            f"{name(i)} at u={u[i]:g}, v={v[i]:g}" for i in np.flatnonzero(~inside)[:5].tolist()
+        )
+        swapped = (columns >= 0) & (columns < height) & (rows >= 0) & (rows < width)
+        hint = "; u and v swapped, all would lie inside" if swapped.all() else ""
+        raise InputError(
+            f"{np.count_nonzero(~inside)} of {len(u)} {noun} lie outside the image of "
+            f"{width}×{height} pixels (u 0…{width - 1}, v 0…{height - 1}): {outside}{hint}"
+        )
+    return rows.astype(np.int64), columns.astype(np.int64)
+
+
 def _column(name: str, values: Any) -> np.ndarray:
-    column = _numbers(f"anchor column {name}", values)
+    column = as_numbers(f"anchor column {name}", values)
     if column.ndim != 1:
         raise InputError(f"anchor column {name} must be one-dimensional, found {column.shape}")
     column.flags.writeable = False
     return column
 
 
-def _numbers(what: str, values: Any) -> np.ndarray:
+def as_numbers(what: str, values: Any) -> np.ndarray:
     """A float64 array of its own; what a mask hides is NaN."""
     try:
         if hasattr(values, "detach"):  # a torch tensor, on any device and of any type
@@ -332,7 +344,7 @@ def _parse_csv(path: Path) -> dict[str, Any]:
     try:
         table = parse_anchor_table(decode_text(read_bytes(path)))
     except TableError as e:
-        raise InputError(f"{path}: {e}") from None
+        raise FileError(path, str(e)) from None
     columns: dict[str, Any] = {
         "u": table.u,
         "v": table.v,
@@ -343,8 +355,9 @@ def _parse_csv(path: Path) -> dict[str, Any]:
         return columns
     empty = [i for i, sigma in zip(table.lines, table.sigma_m, strict=True) if sigma is None]
     if empty:
-        raise InputError(
-            f"{path}, line {empty[0]}: sigma_m is empty here and given in other lines; "
-            "give it in every line or in none"
+        raise FileError(
+            path,
+            "sigma_m is empty here and given in other lines; give it in every line or in none",
+            line=empty[0],
         )
     return {**columns, "sigma_m": table.sigma_m}

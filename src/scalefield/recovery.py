@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -23,7 +24,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.mde.output import MDEOutput, Space
+from scalefield.mde.output import Kind, MDEOutput, Space
 from scalefield.report import Rejection, Report
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ Form = Literal["depth", "disparity", "log_scale"]
 BAND_PIXELS = 1 << 17
 """Pixels that are finished at a time on a CPU, so that intermediate maps stay in its cache."""
 
+MIN_SUPPORT = 0.2
+"""Support below which depth at a pixel is an extrapolation."""
+
 DEPTH_LIMITS = (1e-3, 1e3)
 """Recovered depth stays within these multiples of the nearest and the farthest anchor."""
 
@@ -52,11 +56,15 @@ class Recovery(Generic[MapT]):
     depth_m: MapT
     """Depth in metres, along the optical axis."""
     log_scale: MapT
-    """Logarithm of depth_m / D_MDE."""
+    """Logarithm of depth_m / D_MDE. For an affine-invariant map, `field` and `basis` take D_MDE at
+    the shift that they found."""
     report: Report
     """Inputs, rejected anchors, fallbacks, warnings and residuals."""
     std_log: MapT | None = None
     """Standard deviation of log_scale, equal to that of log-depth; None if the method has none."""
+    support: MapT | None = None
+    """Share of the prior variance of the local field that the anchors near a pixel remove (`field`
+    only): 0 where depth is extrapolated, near 1 beside an anchor of similar depth."""
     weights: MapT | None = None
     """w, one weight for each basis map (`basis` and `field` only)."""
     basis_maps: MapT | None = None
@@ -81,6 +89,17 @@ class Recovery(Generic[MapT]):
             if count := len(getattr(report, f"{name}s")):
                 parts.append(f"{count} {name}{'s' * (count > 1)}")
         return f"Recovery({', '.join(parts)})"
+
+    def typical_std_log(self) -> float | None:
+        """Median of std_log over the pixels that the anchors support, over all if there are none;
+        None if the method has no std_log."""
+        if self.std_log is None:
+            return None
+        maps = self.numpy()
+        std_log, support = maps.std_log, maps.support
+        assert std_log is not None
+        supported = std_log[support >= MIN_SUPPORT] if support is not None else std_log
+        return float(np.nanmedian(supported if np.isfinite(supported).any() else std_log))
 
     def _repr_html_(self) -> str:
         """The preview and the summary, as a notebook shows them."""
@@ -177,6 +196,8 @@ class Recovery(Generic[MapT]):
         *,
         rejected: tuple[Rejection, ...] = (),
         std_log: Tensor | None = None,
+        support: Tensor | None = None,
+        kind: Kind | None = None,
         **report: Any,
     ) -> Recovery[Tensor]:
         given, shape = len(anchors), mde_output.shape
@@ -197,14 +218,17 @@ class Recovery(Generic[MapT]):
             std_log = std_log.float().expand(shape).contiguous()
             if hole_pixels:
                 std_log = torch.where(mde_output.valid, std_log, torch.nan)
+        if support is not None and hole_pixels:
+            support = torch.where(mde_output.valid, support, torch.nan)
         residuals = np.log(predicted.detach().double().cpu().numpy()) - np.log(anchors.depth_m)
         return Recovery(
             depth_m=depth_m,
             log_scale=log_scale,
             std_log=std_log,
+            support=support,
             report=Report(
                 model=mde_output.model,
-                kind=mde_output.kind,
+                kind=kind or mde_output.kind,
                 anchors_given=given,
                 anchors_used=len(anchors),
                 rejected=rejected,
@@ -231,6 +255,10 @@ class Recovery(Generic[MapT]):
         return {n: m for n, m in fields.items() if n not in others and m is not None}
 
 
+Solver = Callable[[Anchors], Recovery[Tensor]]
+"""Recovers depth of one image from anchors."""
+
+
 @runtime_checkable
 class Method(Protocol):
     """What the package asks of a method.
@@ -245,6 +273,14 @@ class Method(Protocol):
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover depth. Every anchor lies on a pixel with a relative depth."""
         ...
+
+    def solver(self, mde_output: MDEOutput) -> Solver:
+        """This method for one image, as a function of the anchors.
+
+        What depends on the image only, for example the run of a network, is computed once. Use it
+        for several sets of anchors on one image.
+        """
+        return partial(self, mde_output)
 
     def prepare(self) -> None:
         """Load what the method needs, for example weights, so that errors come before long work."""

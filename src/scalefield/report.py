@@ -46,6 +46,18 @@ class Fallback:
 
 
 @dataclass(frozen=True)
+class ShiftInterval:
+    """The shift b of an affine-invariant map d: depth or disparity is proportional to d + b."""
+
+    value: float
+    """b in the units of the map."""
+    low: float
+    """Lower end of the 90 % interval."""
+    high: float
+    """Upper end of the 90 % interval."""
+
+
+@dataclass(frozen=True)
 class Report:
     """Inputs, rejected anchors, fallbacks, warnings and residuals of one recovery."""
 
@@ -57,6 +69,8 @@ class Report:
     """Name of the MDE; "array" for a depth map that the user gave."""
     kind: str = ""
     """Whether the MDE's map was depth or disparity."""
+    shift: ShiftInterval | None = None
+    """Shift that was found for an affine-invariant map; None for other maps and methods."""
     anchors_given: int = 0
     """Number of anchors that the user gave."""
     anchors_used: int = 0

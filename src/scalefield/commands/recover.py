@@ -55,6 +55,10 @@ class RecoverCommand:
     ] = None
     """Kind of --depth: depth grows with distance, disparity falls with it. An --mde knows its
     kind."""
+    affine: Annotated[Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no")] = None
+    """Whether the shift of the map is unknown as well as its scale, as for MiDaS and Depth
+    Anything. By default an --mde knows it, and the shift of a disparity map of your own is
+    unknown; say no for disparity with a known zero, as of a stereo camera."""
     depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Name of the array of an .npz, or of the channel of an .exr, given as --depth."""
     resize: bool = False
@@ -209,10 +213,12 @@ class RecoverCommand:
         from scalefield.inputs import estimate, from_array
         from scalefield.io import read_map
 
+        affine = None if self.affine is None else self.affine == "yes"
         if self.depth is None:
-            return estimate(image, self.mde_name, self.kind, self.device)
-        values = read_map(self.depth, key=self.depth_key)
-        return from_array(values, self.kind, image, resize=self.resize)
+            return estimate(image, self.mde_name, self.kind, self.device, affine=affine)
+        zero_is_far = self.kind == "disparity" and affine is not False
+        values = read_map(self.depth, key=self.depth_key, zero_is_far=zero_is_far)
+        return from_array(values, self.kind, image, affine=affine, resize=self.resize)
 
     def options(self) -> dict[str, Any]:
         """The method's options as Python values."""

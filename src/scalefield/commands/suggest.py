@@ -39,6 +39,10 @@ class SuggestCommand:
         Literal["depth", "disparity"] | None, tyro.conf.arg(metavar="depth|disparity")
     ] = None
     """Kind of --depth: depth grows with distance, disparity falls with it."""
+    affine: Annotated[Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no")] = None
+    """Whether the shift of the map is unknown as well as its scale, as for MiDaS and Depth
+    Anything. By default an --mde knows it, and the shift of a disparity map of your own is
+    unknown; say no for disparity with a known zero, as of a stereo camera."""
     depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Name of the array of an .npz, or of the channel of an .exr, given as --depth."""
     resize: bool = False
@@ -60,13 +64,19 @@ class SuggestCommand:
         from scalefield.io import read_image, read_map
 
         among = self.read(self.among)
+        affine = None if self.affine is None else self.affine == "yes"
+        zero_is_far = self.kind == "disparity" and affine is not False
+        depth = None
+        if self.depth is not None:
+            depth = read_map(self.depth, key=self.depth_key, zero_is_far=zero_is_far)
         spots = suggest(
             self.image,
             self.read(self.anchors),
             self.n,
             mde=MDE_NAME if self.mde is None else self.mde,
-            mde_depth=None if self.depth is None else read_map(self.depth, key=self.depth_key),
+            mde_depth=depth,
             kind=self.kind,
+            affine=affine,
             resize=self.resize,
             reachable=None if self.reachable is None else read_image(self.reachable)[..., 0] > 127,
             among=among,

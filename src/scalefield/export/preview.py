@@ -195,7 +195,7 @@ def draw_preview(
         return sheet.draw([[first, estimated], [recovered, scaled]])
     std_log = maps.std_log.astype(np.float64)
     spread = deviation_scale(std_log)
-    typical = format_std_log(float(np.nanmedian(std_log)))
+    typical = format_std_log(maps.typical_std_log() or 0.0)
     uncertain = sheet.panel(
         deviation_colours(std_log, spread), f"standard deviation · median {typical}", spread
     )

@@ -19,11 +19,13 @@ from scalefield.export.cloud import PointCloud
 from scalefield.export.preview import draw_preview, format_std_log, write_preview
 from scalefield.geometry.camera import Camera, find_camera
 from scalefield.io import write_depth_png, write_folder, write_json, write_npz
-from scalefield.recovery import Recovery
+from scalefield.recovery import MIN_SUPPORT, Recovery
 from scalefield.report import Report
 from scalefield.runtime.provenance import provenance
 
 OUTPUTS = ("depth.png", "depth.npz", "preview.png", "recovery.json")
+LEAST_UNSUPPORTED = 0.05
+"""Share of unsupported pixels from which the summary mentions them."""
 MOST_LISTED = 100
 """Anchors listed in recovery.json; depth.npz has the numbers of all."""
 
@@ -167,9 +169,20 @@ def summary(recovery: Recovery[np.ndarray], anchors: Anchors) -> str:
         f"{report.method} on {source}: {used}",
         f"  depth {low:.2f} … {high:.2f} m, median {middle:.2f} m",
     ]
-    if recovery.std_log is not None:
-        typical = format_std_log(float(np.nanmedian(recovery.std_log)))
-        lines.append(f"  standard deviation at a typical pixel: {typical}")
+    if (typical := recovery.typical_std_log()) is not None:
+        lines.append(f"  standard deviation at a typical pixel: {format_std_log(typical)}")
+    if recovery.support is not None:
+        unsupported = float(np.mean(recovery.support < MIN_SUPPORT))
+        if unsupported > LEAST_UNSUPPORTED:
+            lines.append(
+                f"  {100 * unsupported:.0f} % of the pixels have no anchor near them at a similar "
+                "depth: extrapolated there, and not counted above (support in depth.npz)"
+            )
+    if report.shift is not None:
+        value, low, high = report.shift.value, report.shift.low, report.shift.high
+        lines.append(
+            f"  shift of the {report.kind} map: {value:.3g} (90 % interval {low:.3g} … {high:.3g})"
+        )
     left_out, fitted = map(median_error, (report.leave_one_out_log, report.residuals_log))
     if left_out is not None:
         error = f"{100 * left_out:.1f} %"

@@ -2,16 +2,16 @@
 
 The targets of a block of n anchors are modelled as y ~ N(0, r²K + diag(σ² + δ²·outlier)), with a
 contaminated-normal error, a Beta-Binomial prior on the number of outliers, and a roughness r of the
-field that is compared over a few values. For a roughness, outliers are found by parallel greedy
-search: leave-one-out residuals give the log Bayes factor of flipping each anchor, and every anchor
-that gains most among its neighbours is flipped at once. An anchor in conflict with the field may
-also lie on an object that the estimator missed; its neighbours then agree with it in depth or
-scale, which an outlier's do not. What remains is expressed as a weight: an anchor that is probably
-an outlier has its noise increased until it moves the field accordingly.
+field that is compared over a few values. Outliers are found by greedy forward selection:
+leave-one-out residuals give the log Bayes factor of declaring each anchor an outlier, the anchors
+that gain most become outliers, and the precision matrix is updated. An anchor in conflict with the
+field may also lie on an object that the estimator missed; its neighbours then agree with it in
+depth or scale, which an outlier's do not. What remains is expressed as a weight: an anchor that is
+probably an outlier has its noise increased until it moves the field accordingly.
 
 References: Tukey, A survey of sampling from contaminated distributions, 1960; Rasmussen and
-Williams, Gaussian Processes for Machine Learning, 2006, section 5.4.2 (leave-one-out residuals);
-Besag, On the statistical analysis of dirty pictures, 1986 (iterated conditional modes).
+Williams, Gaussian Processes for Machine Learning, 2006, section 5.4.2 (leave-one-out residuals),
+section A.3 (update of an inverse).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
@@ -153,101 +154,97 @@ def row_median(values: Float[Tensor, "b s"], mask: Bool[Tensor, "b s"]) -> Float
 
 
 def search(
-    block: BlockTargets, constant: float, config: OutlierConfig, static: bool
+    block: BlockTargets, constant: float, config: OutlierConfig, static: bool = False
 ) -> tuple[SearchState, Float[Tensor, " b"]]:
-    """The best state over all values of roughness, and the best evidence without any outlier."""
-    roughest = config.roughness[0]
-    state = evaluate(block, torch.zeros_like(block.mask), roughest, constant, config)
-    clean = state.evidence
-    best = state = greedy(block, state, roughest, constant, config=config, static=static)
-    for roughness in config.roughness[1:]:
-        none = evaluate(block, torch.zeros_like(block.mask), roughness, constant, config)
-        supported = (block.mask.sum(dim=1) >= config.min_anchors_smooth) | (roughness >= 1)
-        clean = torch.where(supported, torch.maximum(clean, none.evidence), clean)
-        start = evaluate(block, state.outlier, roughness, constant, config)
-        state = greedy(block, start, roughness, constant, config=config, static=static)
-        better = (state.evidence > best.evidence) & supported
-        best = SearchState(
-            *(
-                torch.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-                for new, old in zip(state, best, strict=True)
-            )
-        )
-    return best, clean
+    """The outliers under the roughness of highest evidence, and the best evidence without any.
 
-
-def greedy(
-    block: BlockTargets,
-    state: SearchState,
-    roughness: float,
-    constant: float,
-    *,
-    config: OutlierConfig,
-    static: bool,
-) -> SearchState:
-    """Flip anchors, in every block and neighbourhood the one that gains most, until none gains."""
-    active, part = torch.arange(len(block.mask), device=block.mask.device), block
-    for _ in range(config.iterations):
-        if static:
-            outlier = state.outlier ^ gains(block, state, config)
-            state = evaluate(block, outlier, roughness, constant, config)
-            continue
-        flips = gains(part, SearchState(*(values[active] for values in state)), config)
-        changed = flips.any(dim=1)
-        if not bool(changed.any()):
-            break
-        active, part = active[changed], BlockTargets(*(values[changed] for values in part))
-        outlier = state.outlier[active] ^ flips[changed]
-        new = evaluate(part, outlier, roughness, constant, config)
-        state = SearchState(
-            *(old.index_copy(0, active, v) for old, v in zip(state, new, strict=True))
-        )
-    return state
-
-
-def evaluate(
-    block: BlockTargets,
-    outlier: Bool[Tensor, "b s"],
-    roughness: float,
-    constant: float,
-    config: OutlierConfig,
-) -> SearchState:
-    """Leave-one-out residuals and evidence, given which anchors are outliers."""
-    error = block.error[..., 0] * outlier
-    field = torch.mul(block.covariance, roughness**2).add_(constant)
-    field.diagonal(dim1=1, dim2=2).add_(block.variance + error)
-    cholesky = Cholesky.of(field)
-    alpha = cholesky.solve(block.target[..., None])[..., 0]
-    precision = cholesky.inverse_diagonal()
-    residual, variance = alpha / precision, (1 / precision - error).clamp(min=1e-10)
-    density = normal_log_density(residual[..., None], variance[..., None] + block.error)
-    density = density.logsumexp(dim=-1) - math.log(len(config.error_stds))
-    rough = residual.new_full((len(residual),), roughness)
-    return SearchState(
-        outlier,
-        rough,
-        -0.5 * (alpha * block.target).sum(dim=1)
-        - cholesky.half_log_det()
-        - 0.5 * (rough.log() / config.roughness_log_std) ** 2
-        + log_prior(outlier.sum(dim=1), block.mask.sum(dim=1), config),
-        residual,
-        variance,
-        density - normal_log_density(residual, variance),
+    All values of roughness are searched at once, as further blocks. An outlier adds its error
+    variance to the diagonal of the covariance C. With P = C⁻¹, that subtracts ZᵀZ from P, where Z
+    has one row for each outlier, so C is factorised only once.
+    """
+    values, (b, s) = config.roughness, block.mask.shape
+    target, variance, error, mask = (
+        x.repeat(len(values), *[1] * (x.ndim - 1))
+        for x in (block.target, block.variance, block.error, block.mask)
     )
+    roughness = torch.cat([target.new_full((b,), r) for r in values])
+    covariance = block.covariance.repeat(len(values), 1, 1) * roughness[:, None, None] ** 2
+    covariance.add_(constant).diagonal(dim1=1, dim2=2).add_(variance)
+    cholesky = Cholesky.of(covariance)
+    P = cholesky.inverse()
+    alpha, precision = (P @ target[..., None])[..., 0], P.diagonal(dim1=1, dim2=2)
+    evidence = -0.5 * (alpha * target).sum(dim=1) - cholesky.half_log_det()
+    evidence = evidence - 0.5 * (roughness.log() / config.roughness_log_std) ** 2
+    n = mask.sum(dim=1)
+    clean = evidence + log_prior(torch.zeros_like(n), n, config)
+    allowed = mask & (n >= config.min_anchors)[:, None]
+    outlier, count, rows = torch.zeros_like(mask), torch.zeros_like(n), P[:, :0]
+    for _ in range(config.iterations):
+        factor = bayes_factors(alpha, precision, error, outlier)[-1]
+        more, less = config.prior_counts  # a difference of `log_prior`
+        gain = factor + ((count + more) / (n - count - 1 + less)).log()[:, None]
+        gain = gain.masked_fill(~allowed | outlier, -torch.inf)
+        index, chosen = best_of_segments(gain, config)
+        chosen &= count[:, None] + chosen.cumsum(dim=1) <= config.max_share * n[:, None]
+        if not static and not bool(chosen.any()):
+            break
+        std = (error[..., 0].gather(1, index) * chosen).sqrt()
+        column = P.gather(1, index[..., None].expand(-1, -1, s))
+        column = column - rows.gather(2, index[:, None].expand(-1, rows.shape[1], -1)).mT @ rows
+        column = column * std[..., None]
+        inner = column.gather(2, index[:, None].expand(-1, index.shape[1], -1)) * std[:, None]
+        inner.diagonal(dim1=1, dim2=2).add_(1)
+        inner = torch.linalg.cholesky_ex(inner).L
+        right = torch.cat([column, (std * alpha.gather(1, index))[..., None]], dim=-1)
+        Z = torch.linalg.solve_triangular(inner, right, upper=False)
+        Z, change = Z[..., :-1], Z[..., -1:]
+        alpha = alpha - (Z * change).sum(dim=1)
+        precision = precision - Z.square().sum(dim=1)
+        evidence = evidence + 0.5 * change.square().sum(dim=(1, 2))
+        evidence = evidence - inner.diagonal(dim1=1, dim2=2).log().sum(dim=1)
+        rows = torch.cat([rows, Z], dim=1)
+        outlier = outlier | torch.zeros_like(outlier).scatter(1, index, chosen)
+        count = count + chosen.sum(dim=1)
+    evidence = evidence + log_prior(count, n, config)
+    state = SearchState(
+        outlier, roughness, evidence, *bayes_factors(alpha, precision, error, outlier)
+    )
+    unsupported = (n < config.min_anchors_smooth) & (roughness < 1)
+    clean, evidence = (
+        x.masked_fill(unsupported, -torch.inf).reshape(-1, b) for x in (clean, evidence)
+    )
+    best = evidence.argmax(dim=0) * b + torch.arange(b, device=evidence.device)
+    return SearchState(*(x[best] for x in state)), clean.amax(dim=0)
 
 
-def gains(block: BlockTargets, state: SearchState, config: OutlierConfig) -> Bool[Tensor, "b s"]:
-    """Anchors whose flip gains evidence, and more than a flip of any of their neighbours."""
-    count, n = state.outlier.sum(dim=1), block.mask.sum(dim=1)
-    a, b = config.prior_counts
-    # Differences of `log_prior` for one outlier more and one fewer.
-    more = ((count + a) / (n - count - 1 + b)).log()
-    more = torch.where(count + 1 <= config.max_share * n, more, -torch.inf)
-    fewer = ((n - count + b) / (count - 1 + a)).log()
-    factor = state.bayes_factor
-    gain = torch.where(state.outlier, fewer[:, None] - factor, more[:, None] + factor)
-    gain = gain.masked_fill(~block.mask | (n < config.min_anchors)[:, None], -torch.inf)
-    return (gain > 0) & (gain[..., None] >= at_neighbours(gain, block, -torch.inf)).all(dim=2)
+def best_of_segments(
+    gain: Float[Tensor, "b s"], config: OutlierConfig
+) -> tuple[Int64[Tensor, "b q"], Bool[Tensor, "b q"]]:
+    """The anchor of highest gain in each segment of successive anchors, and whether it is positive
+    and near the highest of the block: the smaller ones may be due to the larger ones."""
+    size = config.segment_size
+    padded = nnf.pad(gain, (0, -gain.shape[1] % size), value=-torch.inf)
+    best = padded.reshape(len(gain), -1, size).max(dim=2)
+    first = torch.arange(0, padded.shape[1], size, device=gain.device)
+    chosen = (best.values > 0) & (
+        best.values >= config.min_relative_gain * best.values.amax(dim=1, keepdim=True)
+    )
+    return (best.indices + first).clamp(max=gain.shape[1] - 1), chosen
+
+
+def bayes_factors(
+    alpha: Float[Tensor, "b s"],
+    precision: Float[Tensor, "b s"],
+    error: Float[Tensor, "b s e"],
+    outlier: Bool[Tensor, "b s"],
+) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b s"], Float[Tensor, "b s"]]:
+    """Leave-one-out residuals, their variances as inliers, and log p(residual | outlier) −
+    log p(residual | inlier)."""
+    residual = alpha / precision
+    variance = (1 / precision - error[..., 0] * outlier).clamp(min=1e-10)
+    density = normal_log_density(residual[..., None], variance[..., None] + error)
+    density = density.logsumexp(dim=-1) - math.log(error.shape[-1])
+    return residual, variance, density - normal_log_density(residual, variance)
 
 
 def relative_weights(

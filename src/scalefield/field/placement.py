@@ -57,8 +57,9 @@ def suggest_from(
     reachable: Bool[np.ndarray, "h w"] | None = None,
     among: AnchorsLike = None,
     model: str | Path = "field",
+    image: ImageInputs | None = None,
 ) -> list[Suggestion]:
-    """`suggest` for an existing MDEOutput."""
+    """`suggest` for an existing MDEOutput, and for the model's inputs over it if they exist."""
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
         raise InputError(f"at least one pixel must be asked for, found n={n!r}")
     anchors = require_anchors("anchors", anchors)
@@ -68,7 +69,7 @@ def suggest_from(
     if len(anchors):
         anchors = anchors[valid[anchors.pixels(mde_output.shape)]]  # as `recover` leaves them out
     learned = load_field(model)
-    image, kernel = learned.image_inputs(mde_output), learned.kernel
+    image, kernel = image or learned.image_inputs(mde_output), learned.kernel
     cells, pixels = image.cells(grid_shape(*mde_output.shape, CELLS))
     seen, numbers, noise = cells, None, np.full(len(cells), float(kernel.noise_std))
     if among is not None:

@@ -255,10 +255,12 @@ def _require_size(path: Path, camera: Any) -> None:
         )
 
 
-def split_poor(frames: list[ColmapFrame], least: int) -> tuple[list[ColmapFrame], dict[str, int]]:
-    """The frames with `least` anchors or more, and the names of the others with their numbers."""
+def split_poor(
+    frames: list[ColmapFrame], least: int
+) -> tuple[list[ColmapFrame], list[ColmapFrame]]:
+    """The frames with `least` anchors or more, and the others."""
     rich = [frame for frame in frames if len(frame.anchors) >= least]
-    return rich, {f.name: len(f.anchors) for f in frames if len(f.anchors) < least}
+    return rich, [frame for frame in frames if len(frame.anchors) < least]
 
 
 def stems(frames: list[ColmapFrame]) -> Iterator[tuple[str, ColmapFrame]]:

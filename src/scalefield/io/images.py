@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from scalefield.errors import InputError, MissingExtra, one_line
+from scalefield.errors import FileError, InputError, MissingExtra, one_line
 from scalefield.io.arrays import read_npy
 from scalefield.io.disk import read_bytes
 
@@ -148,9 +148,9 @@ def read_image(path: str | Path) -> np.ndarray:
             upright = ImageOps.exif_transpose(image)
             return np.asarray(rgb(upright))
     except InputError as e:
-        raise InputError(f"{path}: {e}") from None
+        raise FileError(path, str(e)) from None
     except IMAGE_ERRORS as e:
-        raise InputError(f"{path}: not a readable image ({one_line(e)})") from None
+        raise FileError(path, f"not a readable image ({one_line(e)})") from None
 
 
 def exif_orientation(path: Path) -> int:
@@ -172,10 +172,11 @@ def read_labels(path: str | Path) -> np.ndarray:
             with open_image(data) as image:
                 labels = np.asarray(image)  # a palette's indices are the labels, not its colours
         except IMAGE_ERRORS as e:
-            raise InputError(f"{path}: not a readable image ({one_line(e)})") from None
+            raise FileError(path, f"not a readable image ({one_line(e)})") from None
     if labels.ndim != 2 or 0 in labels.shape or labels.dtype.kind not in "iub":
-        raise InputError(
-            f"{path}: labels must be integers of shape (height, width), found {labels.dtype} of "
-            f"shape {labels.shape}"
+        raise FileError(
+            path,
+            f"labels must be integers of shape (height, width), found {labels.dtype} of "
+            f"shape {labels.shape}",
         )
     return labels.astype(np.int64)

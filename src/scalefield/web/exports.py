@@ -89,9 +89,10 @@ def python_lines(session: Session, edit: Edit) -> str:
     arguments = [photo, "anchors", f"method={edit.method!r}"]
     if session.own_depth:
         lines += ["from pathlib import Path", "from scalefield.io import read_map"]
+        zero = ", zero_is_far=True" if session.relative.output.affine else ""
         key = "" if session.depth_key is None else f", key={session.depth_key!r}"
         arguments += [
-            f"mde_depth=read_map(Path({session.own_depth!r}){key})",
+            f"mde_depth=read_map(Path({session.own_depth!r}){key}{zero})",
             f"kind={session.relative.output.kind!r}",
             "resize=True",
         ]

@@ -113,8 +113,10 @@ class Session:
             self._report("working", "making basis maps", 0.75)
             shown = output
             if max(self.shape) > DISPLAY_SIDE:
-                depth = torch.from_numpy(self.shown(output.mde_depth))
-                shown = MDEOutput(depth, "depth")
+                relative = output.prediction if output.affine else output.mde_depth
+                kind = output.kind if output.affine else "depth"
+                values = torch.from_numpy(self.shown(relative))
+                shown = MDEOutput(values, kind, affine=output.affine)
             self.made = Relative.of(output, shown, self.revision + 1)
             self.own_depth, self.depth_key = name, key
             if output.image is not None:

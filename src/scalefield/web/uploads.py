@@ -13,8 +13,9 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
-from scalefield.errors import InputError, one_line
+from scalefield.errors import FileError, InputError, one_line
 from scalefield.io import IMAGE_ERRORS, MAP_SUFFIXES, NUMPY_ERRORS, read_map, rgb
+from scalefield.io.exr import exr_parts
 from scalefield.io.images import is_heic, register_heic
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
@@ -89,8 +90,18 @@ class SeveralArrays(InputError):
         self.names = names
 
 
-def read_depth(data: bytes, suffix: str, limits: Limits, key: str | None = None) -> np.ndarray:
-    """A depth or disparity map in one of `MAP_SUFFIXES`, from bytes; `key` names one of several."""
+def read_depth(
+    data: bytes,
+    suffix: str,
+    limits: Limits,
+    key: str | None = None,
+    *,
+    disparity: bool = False,
+) -> np.ndarray:
+    """A depth or disparity map in one of `MAP_SUFFIXES`, from bytes; `key` names one of several.
+
+    Disparity has an unknown shift here: its zeros are the farthest pixels.
+    """
     if suffix not in MAP_SUFFIXES:
         raise InputError(f"a depth map is read from {', '.join(MAP_SUFFIXES)}, not {suffix!r}")
     # The readers of the package take files. The name is ours; the client's never gets here.
@@ -102,11 +113,9 @@ def read_depth(data: bytes, suffix: str, limits: Limits, key: str | None = None)
             names = array_names(path, data)
             if key is None and len(names) > 1:
                 raise SeveralArrays(names)
-            return read_map(path, key=key if names else None)
-        except SeveralArrays:
-            raise
-        except InputError as e:
-            raise InputError(str(e).replace(str(path), "the depth file")) from None
+            return read_map(path, key=key if names else None, zero_is_far=disparity)
+        except FileError as e:
+            raise e.renamed("the depth file") from None
 
 
 def array_names(path: Path, data: bytes) -> list[str]:
@@ -148,31 +157,6 @@ def check_map_size(path: Path, data: bytes, limits: Limits) -> None:
         case ".exr":
             samples = sum(part.width * part.height * len(part.channels) for part in exr_parts(path))
             check_pixels("the depth file, all channels and parts together,", 1, samples, limits)
-
-
-@dataclass(frozen=True)
-class ExrPart:
-    """The size of one part of an EXR, and its channels."""
-
-    width: int
-    height: int
-    channels: tuple[str, ...]
-
-
-def exr_parts(path: Path) -> list[ExrPart]:
-    """Every part of an EXR, from its headers alone."""
-    from scalefield.io.exr import import_openexr, quiet_openexr
-
-    parts = []
-    try:
-        with quiet_openexr(), import_openexr().File(str(path), header_only=True) as file:
-            for part in file.parts:
-                (left, top), (right, bottom) = part.header["dataWindow"]
-                channels = tuple(channel.name for channel in part.header["channels"])
-                parts.append(ExrPart(int(right - left + 1), int(bottom - top + 1), channels))
-    except (RuntimeError, ValueError, TypeError, KeyError) as e:
-        raise InputError(f"the depth file is not a readable EXR file ({one_line(e)})") from None
-    return parts
 
 
 def check_pixels(what: str, width: int, height: int, limits: Limits) -> None:

@@ -249,7 +249,7 @@ export class Views {
       const n = pending?.points.length ?? 0;
       const hints = {
         distance: n ? "Click the second point." : "Click two points to read the distance between them.",
-        height: n ? "Click the second point." : "Click the lower and the upper end.",
+        height: n ? "Click the second point. Heights assume a level camera." : "Click the lower and the upper end. Heights assume a level camera.",
         path: n ? "Click further points; double-click or Done ends the path." : "Click the points of a path.",
         area: n ? "Click further corners; double-click or Done ends the area." : "Click the corners of an area.",
       };
