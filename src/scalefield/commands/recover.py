@@ -258,8 +258,8 @@ def require_files(paths: Iterable[Path | None]) -> None:
 
 
 def _next(progress: Any, step: str) -> None:
-    progress.update()
     progress.set_description_str(step)
+    progress.update()
 
 
 def parse_options(texts: Iterable[str]) -> dict[str, Any]:
