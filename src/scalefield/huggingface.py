@@ -12,7 +12,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from scalefield.anchors import Anchors
+from scalefield.anchors import AnchorsLike
 from scalefield.api import recover
 from scalefield.defaults import METHOD_NAME
 from scalefield.errors import InputError
@@ -24,7 +24,7 @@ from scalefield.recovery import Recovery
 
 def recover_from_pipeline(
     output: Any,
-    anchors: Anchors | None = None,
+    anchors: AnchorsLike = None,
     *,
     model: Any = None,
     kind: Kind | None = None,

@@ -118,9 +118,8 @@ class ColmapCommand:
 
         Frames that an earlier run completed are not recovered again.
         """
-        from tqdm import tqdm
-
         from scalefield.geometry.colmap import stems
+        from scalefield.runtime.progress import progress
 
         named = dict(stems([*rich, *poor]))
         rich_names = {frame.name for frame in rich}
@@ -133,13 +132,8 @@ class ColmapCommand:
         }
         failed: dict[str, str] = {}
         made = 0
-        with tqdm(
-            total=len(done) + len(missing),
-            initial=len(done),
-            disable=None,
-            unit="image",
-            leave=False,
-        ) as bar:
+        total = len(done) + len(missing)
+        with progress(total, initial=len(done), unit="image", leave=False) as bar:
             for stem, frame in missing.items():
                 if self.limit is not None and made >= self.limit:
                     break
