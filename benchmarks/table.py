@@ -170,7 +170,7 @@ def targets(record: dict) -> str:
 
 
 def target_rows(record: dict) -> Iterable[tuple[str, str, bool]]:
-    """Each aim that this run can speak about."""
+    """Each aim that this run measures."""
     for e in record.get("ratios", []):
         if e["threads"] == 2 and e["name"].startswith(("generator, solve and apply", "live")):
             what = e["name"].replace("generator, solve and apply", "generator + solve + apply")

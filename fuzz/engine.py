@@ -31,12 +31,12 @@ from scalefield.errors import InputError, MissingExtra
 
 PACKAGE = str(Path(sys.modules["scalefield"].__file__ or "").parent)
 MOST_SECONDS = 20.0
-"""A case that takes longer hangs; the slowest honest one takes a tenth of it on a busy machine."""
+"""A case that takes longer hangs; the slowest valid one takes a tenth of it on a busy machine."""
 MOST_MEMORY = 2 << 30
 """Address space that a case may ask for beyond what the process had: files are a few kilobytes."""
 LONGEST_MESSAGE = 1000
 SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""Where cases lie: in memory, because a disk takes longer to write a file than we to read it."""
+"""Folder of the cases: in memory, because writing to a disk takes longer than reading the file."""
 WRAPPED = 0.7
 """Share of the cases whose checksums and lengths are mended after the damage."""
 

@@ -94,7 +94,7 @@ def zipped(data: bytes) -> bytes:
     buffer = io.BytesIO()
     deflate = zipfile.ZIP_DEFLATED if len(data) % 2 else zipfile.ZIP_STORED
     with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w", deflate) as archive:
-        warnings.simplefilter("ignore")  # two members of one name are part of the game
+        warnings.simplefilter("ignore")  # two members of one name are a case to test
         for name, content in zip(parts[::2], parts[1::2], strict=False):
             archive.writestr(zipfile.ZipInfo(name.decode("latin1").replace("\0", "")), content)
     return buffer.getvalue()
@@ -241,7 +241,7 @@ def check_cache(path: Path) -> None:
 
 
 def flat_mde() -> Estimator:
-    """An estimator that costs nothing."""
+    """A trivial estimator."""
     preprocess = Preprocess((8, 8), "stretch")
     return Estimator("flat", "r1", "depth", preprocess, lambda x: Raw(x.mean(1) + 9, x))
 

@@ -43,9 +43,9 @@ def recover(
     """Metric depth of an image from a few anchors.
 
     The relative depth comes from the estimator `mde`, or from your own map `mde_depth` with its
-    `kind`: "depth" grows with distance, "disparity" falls with it. An `mde` knows its kind, except
-    for some model files. `resize` allows a map of another size than the image. Further `options`
-    go to the method. Without anchors, `field` returns the depth that its model expects.
+    `kind`: "depth" grows with distance, "disparity" falls with it. The kind of an `mde` is known,
+    except for some model files. `resize` allows a map of another size than the image. Further
+    `options` go to the method. Without anchors, `field` returns the depth that its model expects.
 
     Maps are torch tensors if `image` or `mde_depth` is one, and numpy arrays otherwise.
 

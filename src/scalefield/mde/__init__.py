@@ -72,7 +72,7 @@ class NonCommercialWarning(UserWarning):
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a user wants to know before choosing an MDE."""
+    """Facts about an MDE: licence, size, kind of output."""
 
     source: str
     """Hub id of the weights; empty if they are in this package."""

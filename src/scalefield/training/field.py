@@ -80,9 +80,9 @@ class FieldTraining:
     beta: float = 0.1
     """Where SmoothL1 turns from square to absolute, in log-depth."""
     likelihood: float = 0.02
-    """Weight of the negative log-likelihood, which makes the deviation honest."""
+    """Weight of the negative log-likelihood, which calibrates the standard deviation."""
     restraint: float = 0.05
-    """Weight of mean μ²: the mean function says only what many places and MDEs agree on."""
+    """Weight of mean μ²: keeps the mean function small where places and MDEs disagree."""
     level: float = 0.05
     """Weight of the expected level's error, for images without anchors."""
     distorted: float = 0.5
@@ -107,7 +107,7 @@ class LearnedKernel(nn.Module):
         self.logarithms = nn.Parameter(torch.tensor(numbers, dtype=torch.float64).log())
 
     def forward(self) -> Kernel:
-        """The kernel as it stands, differentiable."""
+        """The present kernel, differentiable."""
         return self.built(list(self.logarithms.exp()))
 
     def plain(self) -> Kernel:

@@ -131,9 +131,9 @@ def ahead(make: Callable[[Job], Made], jobs: Iterable[Job], threads: int = 2) ->
 
 
 class Clock:
-    """Of every twentieth step, how long it took and how long its data were waited for.
+    """Time of every twentieth step, and time spent waiting for its data.
 
-    A GPU is waited for before and after those, and for no others.
+    A GPU is synchronised before and after these steps only.
     """
 
     EVERY = 20
@@ -143,20 +143,20 @@ class Clock:
 
     @contextmanager
     def waiting(self, step: int) -> Iterator[None]:
-        """Around what makes the data ready."""
+        """Measure the time that is spent waiting for data."""
         began = self.now(step)
         yield
         self.waited += self.now(step) - began
 
     @contextmanager
     def working(self, step: int) -> Iterator[None]:
-        """Around the step itself."""
+        """Measure the time of the step."""
         began = self.now(step)
         yield
         self.worked += self.now(step) - began
 
     def now(self, step: int) -> float:
-        """Seconds, or nothing at all for a step that is not measured."""
+        """Time in seconds; 0 for a step that is not measured."""
         if step % self.EVERY:
             return 0.0
         if self.device.type == "cuda":
@@ -165,7 +165,7 @@ class Clock:
 
     @property
     def share(self) -> float:
-        """Of the time, what went into steps: 1 where no step ever waited for its data."""
+        """Share of the time spent in steps; 1 if no step waited for data."""
         return self.worked / (self.worked + self.waited) if self.worked else 0.0
 
 

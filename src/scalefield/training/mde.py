@@ -64,9 +64,9 @@ class MDETraining:
     balance: float = 0.5
     """A source with n frames is drawn in proportion to n^(1 − balance)."""
     folds: int = 0
-    """Cross-fitting: split the scenes into so many folds … """
+    """Number of folds of scenes for cross-fitting; 0 trains on all scenes."""
     fold: int = 0
-    """… and leave this one out."""
+    """Index of the fold that is left out."""
     rooms: int = 0
     """Rendered rooms beside the dataset's frames, in every fold; see `training.rooms`."""
     seed: int = 0
