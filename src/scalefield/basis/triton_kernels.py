@@ -59,7 +59,7 @@ def project_and_sum(
     C: tl.constexpr, CHUNK: tl.constexpr, REDUCED: tl.constexpr, OUT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """F times its projection, and the sums over a part of F and of its square, in one pass over F."""
+    """F times its projection, and the sums of F and F² over a part, in one pass over F."""
     part, image = tl.program_id(0), tl.program_id(1).to(tl.int64)
     q, o = part * BLOCK + tl.arange(0, BLOCK), tl.arange(0, OUT)
     reduced = tl.zeros((BLOCK, OUT), tl.float32)

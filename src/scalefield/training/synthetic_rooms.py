@@ -29,7 +29,7 @@ NEAR = 1e-3
 class Rooms:
     """A dataset of rooms: "train" has them all, and none is for validation or test.
 
-    Rooms of one seed are one scene: a model that was trained on some of them was trained on this scene.
+    Rooms of one seed count as one scene, because they are drawn from one distribution.
     """
 
     count: int

@@ -40,7 +40,7 @@ def document(limits: Limits) -> dict[str, Any]:
         "paths": {
             "/": {
                 "get": {
-                    "summary": "The page; ?token= sets the cookie that a server with a token requires",
+                    "summary": "The page; ?token= sets the cookie for a server with a token",
                     "responses": {"200": {"description": "HTML"}},
                 }
             },

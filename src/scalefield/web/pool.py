@@ -57,7 +57,7 @@ class _Job(Generic[T]):
 
 
 class Pool:
-    """Threads that serve clients in turn, one job each, independent of how many jobs a client sends."""
+    """Threads that serve clients in turn, one job each, however many jobs a client sends."""
 
     def __init__(self, threads: int, most_waiting: int, *, cancellable: bool = False) -> None:
         self.executor = ThreadPoolExecutor(threads)
