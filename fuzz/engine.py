@@ -101,7 +101,7 @@ class Verdict:
     """What came of a case: "accepted", "refused", or what went wrong where."""
 
     found: str
-    said: str = ""
+    message: str = ""
 
 
 def verdict(target: Target, path: Path) -> Verdict:
@@ -111,10 +111,10 @@ def verdict(target: Target, path: Path) -> Verdict:
             warnings.simplefilter("ignore")
             target.read(path)
     except (InputError, MissingExtra) as e:
-        said = str(e)
-        if not said.strip() or "\n" in said or len(said) > LONGEST_MESSAGE:
-            return Verdict(f"no sentence from {_place(e)}", said[:300])
-        return Verdict("refused", said)
+        message = str(e)
+        if not message.strip() or "\n" in message or len(message) > LONGEST_MESSAGE:
+            return Verdict(f"no sentence from {_place(e)}", message[:300])
+        return Verdict("refused", message)
     except (Exception, SystemExit) as e:
         return Verdict(f"{type(e).__name__} from {_place(e)}", str(e)[:300])
     return Verdict("accepted")
@@ -202,7 +202,7 @@ def count(tally: Tally, judged: Verdict, data: bytes, save: Path | None) -> None
     if judged.found in tally.failures:
         return
     name = hashlib.sha256(data).hexdigest()[:16]
-    tally.failures[judged.found] = f"{name}: {judged.said}"
+    tally.failures[judged.found] = f"{name}: {judged.message}"
     if save is not None:
         save.mkdir(parents=True, exist_ok=True)
         (save / name).write_bytes(data)

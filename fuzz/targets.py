@@ -252,15 +252,15 @@ def cache_entry(record: bytes) -> bytes:
 
     tensors = {"prediction": torch.from_numpy(depth()), "features": torch.zeros(3, 2, 2).half()}
     try:
-        said = json.loads(record)
+        fields = json.loads(record)
         # The record may also say that tensors are missing, or have another shape.
-        for name, change in (said.pop("tensors", None) or {}).items():
+        for name, change in (fields.pop("tensors", None) or {}).items():
             if change is None:
                 tensors.pop(name, None)
             else:
                 tensors[name] = torch.zeros([int(n) % 9 for n in change])
-        said["checksum"] = checksum(tensors, said)
-        record = json.dumps(said).encode()
+        fields["checksum"] = checksum(tensors, fields)
+        record = json.dumps(fields).encode()
         return save(tensors, metadata={"record": record.decode()})
     except (ValueError, TypeError, AttributeError, RuntimeError, OverflowError):
         return save(tensors, metadata={"record": record.decode("latin1")})
@@ -550,10 +550,10 @@ def check_sidecar(path: Path) -> None:
 
 def cache_seeds(folder: Path) -> list[bytes]:
     """The record inside a cache file."""
-    said = {"kind": "depth", "model": "flat", "revision": "r1", "options": {"size": [8, 8]}}
+    fields = {"kind": "depth", "model": "flat", "revision": "r1", "options": {"size": [8, 8]}}
     return [
-        json.dumps({**said, "tensors": {}}).encode(),
-        json.dumps({**said, "tensors": {"prediction": [6, 8], "features": None}}).encode(),
+        json.dumps({**fields, "tensors": {}}).encode(),
+        json.dumps({**fields, "tensors": {"prediction": [6, 8], "features": None}}).encode(),
     ]
 
 

@@ -41,6 +41,10 @@ VARIANTS = (
 """Methods with the options that choose another algorithm."""
 
 
+RENAMED = {"spread": "coverage"}
+"""Keys of reports and records of older trees, and their present names."""
+
+
 def generated(index: int) -> tuple[np.ndarray, np.ndarray]:
     """A relative map with boxes, and a metric truth that bends away from it smoothly."""
     rng = np.random.default_rng(index)
@@ -135,7 +139,7 @@ def without_sentences(value: Any) -> Any:
         elif key == "rejected":
             plain[key] = [rejection["anchor"] for rejection in item]
         else:
-            plain[key] = without_sentences(item)
+            plain[RENAMED.get(key, key)] = without_sentences(item)
     return plain
 
 

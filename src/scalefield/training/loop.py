@@ -184,8 +184,8 @@ class RunFolder:
         self.config = json.loads(json.dumps(dataclasses.asdict(config), default=str))
         record = self.path / "run.json"
         if record.exists():
-            said = read_json(record)
-            found = said.get("config") if isinstance(said, dict) else None
+            content = read_json(record)
+            found = content.get("config") if isinstance(content, dict) else None
             if not isinstance(found, dict):
                 raise InputError(f"{record}: not the record of a training run")
             changed = sorted(k for k in self.config if found.get(k) != self.config[k])
