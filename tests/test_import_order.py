@@ -17,7 +17,7 @@ ORDER = [
     ["basis", "datasets"],
     ["field"],
     ["methods"],
-    ["inputs", "api"],
+    ["inputs", "api", "huggingface"],
     ["samples"],
     ["export"],
     ["benchmark", "labelling", "training", "web"],
@@ -28,9 +28,12 @@ ORDER = [
 """A module may import its own package and the packages of earlier rows, and no others."""
 
 SAME_ROW = {("inputs", "api"), ("anchors", "anchor_sampling"), ("anchors", "recovery")} | {
-    ("mde.output", "recovery"), ("errors", "validation"),
+    ("api", "huggingface"), ("mde.output", "recovery"), ("errors", "validation"),
 }  # fmt: skip
 """Imports within a row, from the second to the first."""
+
+CONVENIENCES = {("recovery", "export"), ("recovery", "geometry")}
+"""Imports against the order: methods of `Recovery` that call `export` when they are called."""
 
 RANK = {name: rank for rank, row in enumerate(ORDER) for name in row}
 
@@ -74,7 +77,7 @@ def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
 def upward(name: str, target: str) -> bool:
     """Whether an import of `target` by the module `name` goes against the order."""
     here, there = unit(name), unit(target)
-    if here == there:
+    if here == there or (here, there) in CONVENIENCES:
         return False
     if RANK[here] == RANK[there]:
         return (there, here) not in SAME_ROW

@@ -4,8 +4,11 @@ The relative depth is the truth bent by a power, so that what is measured is the
 model to the files, and not an estimator.
 """
 
+import dataclasses
 import json
+import re
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +18,22 @@ import torch
 from PIL import Image
 from scipy.ndimage import gaussian_filter, map_coordinates
 
+from example_modules import load_example
 from scalefield import Anchors, InputError, MDEOutput
+from scalefield.api import recover_from
 from scalefield.cli import main
-from scalefield.commands.colmap import AMBIGUOUS_CODE, AMBIGUOUS_ORIENTATION
+from scalefield.commands.colmap import (
+    AMBIGUOUS_CODE,
+    AMBIGUOUS_ORIENTATION,
+    ColmapCommand,
+    model_units,
+)
 from scalefield.export.splatting import write_inverse_depth
 from scalefield.geometry.colmap import SIGMA_FLOOR, ColmapFrame, model_frames, read_model
 from scalefield.geometry.exif import Orientation
 from scalefield.io import ORIENTATION, read_image
+from scalefield.methods.median import Median
+from scalefield.report import Warning
 
 pycolmap = pytest.importorskip("pycolmap")
 
@@ -131,15 +143,39 @@ def bent(depth_m: np.ndarray) -> MDEOutput:
     return MDEOutput(torch.from_numpy(0.3 * depth_m**1.1).float(), "depth", model="bent truth")
 
 
-def splatting_reader(folder: Path, stem: str) -> np.ndarray:
-    """Inverse depth as the Gaussian-splatting trainer computes it from the two files."""
+def splatting_reader(folder: Path, stem: str) -> np.ndarray | None:
+    """Inverse depth as gaussian-splatting's scene/cameras.py computes it; None if not reliable."""
     with Image.open(folder / "depths" / f"{stem}.png") as image:
         assert image.mode == "I;16"
         values = np.asarray(image).astype(np.float32) / np.float32(2**16)
     params = json.loads((folder / "sparse" / "0" / "depth_params.json").read_text())
     scales = np.array([p["scale"] for p in params.values()])
-    assert 0.2 * np.median(scales) < params[stem]["scale"] < 5 * np.median(scales)  # its test
-    return values * params[stem]["scale"] + params[stem]["offset"]
+    median = np.median(scales[scales > 0])
+    scale, offset = params[stem]["scale"], params[stem]["offset"]
+    if scale < 0.2 * median or scale > 5 * median:
+        return None
+    return values * scale + offset
+
+
+def nerfstudio_reader(folder: Path, scale_factor: float) -> dict[str, tuple]:
+    """Pose, focal length and depth of every frame as nerfstudio 1.1.5 reads transforms.json.
+
+    Follows Nerfstudio._generate_dataparser_outputs and get_depth_image_from_path with
+    orientation_method="none", center_method="none" and auto_scale_poses=False.
+    """
+    meta = json.loads((folder / "transforms.json").read_text())
+    assert meta["camera_model"] in ("OPENCV", "OPENCV_FISHEYE")
+    frames = meta["frames"]
+    assert sum("depth_file_path" in frame for frame in frames) in (0, len(frames))
+    found = {}
+    for frame in frames:
+        one = {**meta, **frame}
+        with Image.open(folder / one["file_path"]) as image:
+            assert image.size == (one["w"], one["h"])
+        depth = np.load(folder / one["depth_file_path"]).astype(np.float32) * scale_factor
+        assert depth.shape == (one["h"], one["w"])
+        found[one["file_path"]] = (np.array(one["transform_matrix"]), one["fl_x"], depth)
+    return found
 
 
 @pytest.fixture
@@ -251,7 +287,225 @@ def test_colmap_depth_of_every_frame_comes_back_through_the_trainers_files(
     assert len(record["frames"]) == 6
     assert all(f["median_residual"] < 0.02 for f in record["frames"].values())
     clipped = [f["clipped_pixels"] for f in record["frames"].values()]
-    assert 0 < max(clipped) < 0.002 * npy.size
+    assert max(clipped) < 0.002 * npy.size
+    assert record["unit"] == "unit of the COLMAP model"
+
+
+def test_colmap_transforms_json_agrees_with_the_model_as_nerfstudio_reads_it(
+    scene, patched, tmp_path, capsys
+):
+    words = ["colmap", str(scene.model), str(scene.folder / "images"), "--out", str(tmp_path)]
+    assert main([*words, "--method", "lwlr"]) == 0
+    assert "nerfstudio-data --depth-unit-scale-factor 1" in capsys.readouterr().out
+    model = read_model(scene.model)
+    found = nerfstudio_reader(tmp_path, scale_factor=1)
+    assert len(found) == 6
+    for image in model.images.values():
+        pose, focal, depth = found[str(scene.folder / "images" / image.name)]
+        assert focal == pytest.approx(image.camera.focal_length_x)
+        # A point of the track, through nerfstudio's camera: x right, y up, z backwards.
+        seen = [p for p in image.points2D if p.has_point3D()]
+        points = np.array([model.points3D[p.point3D_id].xyz for p in seen])
+        in_camera = (points - pose[:3, 3]) @ pose[:3, :3]
+        columns, rows = np.array([p.xy for p in seen]).astype(int).T
+        assert np.median(np.abs(depth[rows, columns] / -in_camera[:, 2] - 1)) < 0.02
+        upright = in_camera[:, 1] > 0
+        assert np.mean(rows[upright]) < np.mean(rows[~upright])
+    assert json.loads((tmp_path / "transforms.json").read_text())["k1"] == pytest.approx(RADIAL)
+
+
+def test_colmap_adds_depth_to_a_transforms_json_that_exists(scene, patched, tmp_path, capsys):
+    shutil.copytree(scene.folder / "images", tmp_path / "images")
+    words = ["colmap", str(scene.model), str(tmp_path / "images"), "--method", "median"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    path = tmp_path / "transforms.json"
+    theirs = json.loads(path.read_text())
+    del theirs["made_by"]
+    for frame in theirs["frames"]:
+        assert frame["file_path"].startswith("images/left/")
+        del frame["depth_file_path"]
+    theirs["orientation_override"] = "none"
+    path.write_text(json.dumps(theirs))
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    ours = json.loads(path.read_text())
+    assert ours["frames"][0]["depth_file_path"] == "depths_npy/left/v0.npy"
+    for frame in ours["frames"]:
+        del frame["depth_file_path"]
+    assert ours == theirs
+    for frame in theirs["frames"]:
+        for row in frame["transform_matrix"][:3]:
+            row[3] *= 2
+    path.write_text(json.dumps(theirs))
+    capsys.readouterr()
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    assert "its cameras are 2 times as far apart as the model's" in capsys.readouterr().err
+    path.write_text(json.dumps(theirs | {"applied_scale": 2.0}))
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    assert "depth_file_path" in path.read_text()
+    theirs["frames"][0]["file_path"] = "images/other.png"
+    path.write_text(json.dumps(theirs))
+    capsys.readouterr()
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert "1 of its 6 images are not in the model, the first images/other.png" in said.err
+    assert "ns-train" not in said.out
+    assert json.loads(path.read_text()) == theirs
+
+
+def test_colmap_transforms_json_of_smaller_copies_has_their_intrinsics(
+    scene, monkeypatch, tmp_path
+):
+    for name in NAMES:
+        target = tmp_path / "small" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(scene.folder / "images" / name) as image:
+            image.resize((160, 120)).save(target)
+    flat = MDEOutput(torch.ones(120, 160), "depth", model="flat")
+    use_mde(monkeypatch, lambda image: flat)
+    words = ["colmap", str(scene.model), str(tmp_path / "small"), "--method", "median"]
+    assert main([*words, "--limit", "2", "--out", str(tmp_path / "out")]) == 0
+    meta = json.loads((tmp_path / "out" / "transforms.json").read_text())
+    assert (meta["w"], meta["h"]) == (160, 120)
+    assert meta["fl_x"] == pytest.approx(FOCAL_PX / 2)
+    assert meta["cx"] == pytest.approx(80)
+
+
+def test_colmap_limit_and_resume_give_the_files_of_one_run(scene, patched, tmp_path, capsys):
+    words = ["colmap", str(scene.model), str(scene.folder / "images"), "--method", "lwlr"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert main([*words, "--out", str(whole)]) == 0
+    assert main([*words, "--out", str(parts), "--limit", "2"]) == 0
+    assert "2 recovered, 0 with too few points, 0 failed, 4 left" in capsys.readouterr().out
+    assert splatting_reader(parts, "left/v0") is not None
+    assert splatting_reader(parts, "left/v5") is None
+    assert not np.load(parts / "depths_npy" / "left" / "v5.npy").any()
+    first = parts / "depths_npy" / "left" / "v0.npy"
+    before = first.stat().st_mtime_ns
+    assert main([*words, "--out", str(parts)]) == 0
+    assert first.stat().st_mtime_ns == before
+    names = sorted(p.relative_to(whole) for p in whole.rglob("*") if p.is_file())
+    assert names == sorted(p.relative_to(parts) for p in parts.rglob("*") if p.is_file())
+    for name in names:
+        if name.name != "colmap.json":
+            assert (whole / name).read_bytes() == (parts / name).read_bytes(), name
+    assert main([*words[:-1], "median", "--out", str(parts)]) == 2
+    assert "depth of another configuration (method differ)" in capsys.readouterr().err
+    assert main([*words, "--out", str(parts), "--limit", "0"]) == 2
+    assert "--limit must be 1 or more, found 0" in capsys.readouterr().err
+
+
+def test_colmap_writes_files_as_they_come(scene, monkeypatch, tmp_path):
+    """An interrupted run leaves complete frames and an index of them."""
+    calls = []
+
+    def mde(image: np.ndarray) -> MDEOutput:
+        calls.append(image)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return MDEOutput(torch.ones(image.shape[:2]), "depth", model="flat")
+
+    use_mde(monkeypatch, mde)
+    words = ["colmap", str(scene.model), str(scene.folder / "images"), "--method", "median"]
+    with pytest.raises(KeyboardInterrupt):
+        ColmapCommand(scene.model, scene.folder / "images", tmp_path, method="median").run()
+    for stem in ("left/v0", "left/v1"):
+        assert (tmp_path / "depths" / f"{stem}.png").is_file()
+        assert (tmp_path / "depths_npy" / f"{stem}.json").is_file()
+    assert json.loads((tmp_path / "colmap.json").read_text())["frames"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    assert len(calls) == 3 + 4
+
+
+@pytest.fixture(scope="module")
+def pinhole_scene(scene, tmp_path_factory) -> Path:
+    """The output of `colmap --undistort`, whose depth is interpolated from the points."""
+    out = tmp_path_factory.mktemp("pinhole")
+    with pytest.MonkeyPatch.context() as patch:
+        use_mde(patch, lambda image: MDEOutput(torch.ones(image.shape[:2]), "depth", model="flat"))
+        words = ["colmap", str(scene.model), str(scene.folder / "images"), "--undistort"]
+        assert main([*words, "--method", "interpolate", "--out", str(out)]) == 0
+    return out
+
+
+def test_open3d_tsdf_example_read_views_projects_points_where_colmap_saw_them(
+    scene, pinhole_scene, tmp_path
+):
+    example = load_example("open3d_tsdf.py")
+    model = read_model(pinhole_scene / "sparse" / "0")
+    views = list(example.read_views(pinhole_scene))
+    images = sorted(model.images.values(), key=lambda image: image.name)
+    for view, image in zip(views, images, strict=True):
+        seen = [p for p in image.points2D if p.has_point3D()]
+        points = np.array([model.points3D[p.point3D_id].xyz for p in seen])
+        x, y, z = (points @ view.camera_from_world[:3, :3].T + view.camera_from_world[:3, 3]).T
+        uv = np.stack([x, y], axis=1) / z[:, None] * view.focal_px + view.centre_px
+        # COLMAP's pixel centres are at halves.
+        error_px = np.linalg.norm(uv + 0.5 - [p.xy for p in seen], axis=1)
+        assert np.median(error_px) < 1
+        columns, rows = np.rint(uv).astype(int).T
+        inside = (columns >= 0) & (columns < view.depth.shape[1])
+        inside &= (rows >= 0) & (rows < view.depth.shape[0])
+        found = view.depth[rows[inside], columns[inside]]
+        assert np.median(np.abs(found / z[inside] - 1)) < 0.02
+        assert z.max() > 0.5 * example.far_depth(pinhole_scene)
+    words = ["colmap", str(scene.model), str(scene.folder / "images"), "--method", "interpolate"]
+    assert main([*words, "--limit", "1", "--out", str(tmp_path)]) == 0
+    with pytest.raises(SystemExit, match="--undistort"):
+        list(example.read_views(tmp_path))
+
+
+def test_open3d_tsdf_example_fuse_makes_a_mesh_of_the_scene(pinhole_scene):
+    pytest.importorskip("open3d", reason="open3d is not installed: pip install open3d")
+    example = load_example("open3d_tsdf.py")
+    mesh = example.fuse(pinhole_scene, voxels=64)
+    low, high = (bound.numpy() for bound in (mesh.get_min_bound(), mesh.get_max_bound()))
+    points = np.array([p.xyz for p in read_model(pinhole_scene / "sparse" / "0").points3D.values()])
+    # The points lie on the room's walls, and so does the mesh.
+    assert np.all(np.abs(np.percentile(points, 50, axis=0) - (low + high) / 2) < (high - low) / 2)
+    assert len(mesh.triangle.indices) > 1000
+
+
+def test_colmap_texts_have_the_unit_of_the_model(scene, monkeypatch, tmp_path):
+    said = "1 anchor seems to be wrong there: #72 (6.4 m), #3 (0.5 m); 3 minutes"
+    assert model_units(said) == (
+        "1 anchor seems to be wrong there: #72 (6.4 units), #3 (0.5 units); 3 minutes"
+    )
+    big = tmp_path / "big"
+    big.mkdir()
+    model = read_model(scene.model)
+    model.transform(pycolmap.Sim3d(1e5, pycolmap.Rotation3d(), np.zeros(3)))
+    model.write(str(big))
+
+    def method(mde_output, anchors):
+        doubted = Warning("suspects", f"wrong: #0 ({anchors.depth_m[0]:.3g} m)")
+        recovery = recover_from(mde_output, anchors, Median())
+        codes = [warning.code for warning in recovery.report.warnings]
+        assert codes == ["far_anchors"]  # which asks for millimetres, and there are none
+        report = dataclasses.replace(recovery.report, warnings=(doubted,))
+        return dataclasses.replace(recovery, report=report)
+
+    flat = MDEOutput(torch.ones(SHAPE), "depth", model="flat")
+    use_mde(monkeypatch, lambda image: flat)
+    monkeypatch.setattr("scalefield.methods.make_method", lambda name: method)
+    words = ["colmap", str(big), str(scene.folder / "images"), "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    record = json.loads((tmp_path / "out" / "colmap.json").read_text())
+    for frame in record["frames"].values():
+        (warning,) = frame["warnings"]
+        assert re.fullmatch(r"wrong: #0 \(\S+ units\)", warning["text"])
+
+
+def test_colmap_needs_pycolmap_before_it_loads_the_estimator(scene, monkeypatch, tmp_path, capsys):
+    def refuse(name, device):
+        raise AssertionError("the estimator was loaded")
+
+    import scalefield.inputs  # noqa: F401 - if first imported later, it would keep the patch
+
+    monkeypatch.setattr("scalefield.mde.load_mde", refuse)
+    monkeypatch.setitem(sys.modules, "pycolmap", None)
+    words = ["colmap", str(scene.model), str(scene.folder / "images"), "--out", str(tmp_path)]
+    assert main(words) == 2
+    assert "pip install" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -330,7 +584,9 @@ def test_colmap_poor_and_failed_frames_are_named(scene, patched, tmp_path, capsy
     record = json.loads((out / "colmap.json").read_text())
     assert list(record["poor"]) == [NAMES[0]]
     assert NAMES[1] in record["failed"]
-    assert not (out / "depths" / "left" / "v0.png").exists()
+    for stem in ("left/v0", "left/v1"):  # trainers demand a file for every image
+        assert splatting_reader(out, stem) is None
+        assert not np.load(out / "depths_npy" / f"{stem}.npy").any()
     assert main([*words, "--min-points", "100000"]) == 2
     assert "no image has 100000 usable points" in capsys.readouterr().err
 
@@ -425,8 +681,14 @@ def test_colmap_undistorting_gives_a_scene_of_pinholes_with_their_depth(
         inside = (columns < camera.width) & (rows < camera.height)
         found = inverse[rows[inside], columns[inside]] * depth[inside]
         assert np.median(np.abs(found - 1)) < 0.02
+    assert len(nerfstudio_reader(tmp_path, scale_factor=1)) == 6
+    # The same run again finds everything done.
     photograph = (tmp_path / "images" / NAMES[0]).read_bytes()
-    # A folder that has images may be the user's own: it is not touched.
+    seen.clear()
+    assert main([*words, "--method", "interpolate", "--out", str(tmp_path)]) == 0
+    assert not seen
+    # A folder that has images but no record may be the user's own: it is not touched.
+    (tmp_path / "colmap.json").unlink()
     assert main([*words, "--method", "interpolate", "--out", str(tmp_path)]) == 2
     assert (tmp_path / "images" / NAMES[0]).read_bytes() == photograph
 

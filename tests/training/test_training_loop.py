@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from scalefield.training.loop import Clock, ahead
+from scalefield.training.loop import Clock, Schedule, ahead, cosine_rate
 
 
 def test_what_is_made_ahead_comes_in_order() -> None:
@@ -50,3 +50,21 @@ def test_clock_tells_waiting_from_working(monkeypatch: pytest.MonkeyPatch) -> No
             seconds += 1
     assert clock.share == 0.25
     assert clock.waited == 6  # only two steps of forty are measured
+
+
+def test_a_schedule_counts_steps_or_time_and_ends_with_a_rate_of_zero(monkeypatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("scalefield.training.loop.time.monotonic", lambda: now[0])
+    by_steps, by_time = Schedule(100), Schedule(100, time_limit_s=50.0)
+    assert by_steps.progress(50) == by_time.progress(50) == 0.5
+    now[0] += 40
+    assert by_steps.progress(50) == 0.5
+    assert by_time.progress(50) == pytest.approx(0.8)
+    assert by_time.rate(5, 10) == pytest.approx(0.6)  # still warming up
+    now[0] += 10
+    assert by_time.progress(50) == 1
+    assert by_time.rate(50, 10) == pytest.approx(0)
+    again = Schedule(100, time_limit_s=50.0)
+    again.resume(25.0)
+    assert again.progress(0) == pytest.approx(0.5)
+    assert by_steps.rate(60, 10) == pytest.approx(cosine_rate(60, 100, 10))

@@ -127,7 +127,7 @@ class Evaluator:
         try:
             frame = self.source.dataset.load(name)
             start = time.perf_counter()
-            mde_output = self.source.mde(frame.image)
+            mde_output = self.source.output(frame)
             timings["mde"] = _milliseconds(start)
             record = self.evaluate(frame, mde_output, timings)
         except InputError as e:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 
 if TYPE_CHECKING:
+    from scalefield.export.splatting import SceneFolder
     from scalefield.geometry.colmap import ColmapFrame
 
 
@@ -22,16 +24,23 @@ AMBIGUOUS_ORIENTATION = (
     "rotated or the stored pixels; the stored ones are assumed, because COLMAP reads those"
 )
 AMBIGUOUS_CODE = "ambiguous_orientation"
+RECORD, TRANSFORMS = "colmap.json", "transforms.json"
+METRIC_CODES = ("far_anchors",)
+"""Warnings that hold for metres only; the unit of a COLMAP model is arbitrary."""
+INDEX_EVERY = 50
+"""Images after which colmap.json and depth_params.json are written again."""
 
 
 @dataclass(frozen=True)
 class ColmapCommand:
-    """Recover depth for every registered image of a COLMAP model, in the model's own scale.
+    """Recover depth for every registered image of a COLMAP model, in the unit of the model.
 
     The triangulated points are the anchors, weighted by how well their tracks determine them. OUT
     has the layout of a scene, so it may be the scene's own folder: depths/NAME.png and
-    sparse/0/depth_params.json for Gaussian splatting, depths_npy/NAME.npy for nerfstudio, and
-    colmap.json with a record of every frame, including those with too few points.
+    sparse/0/depth_params.json for Gaussian splatting, depths_npy/NAME.npy and transforms.json for
+    nerfstudio, and colmap.json with a record of every frame. A transforms.json that OUT has is
+    kept, and depth_file_path is added to its frames. Frames with too few points get files without
+    depth. A second run continues an interrupted one.
     """
 
     sparse: tyro.conf.Positional[Path]
@@ -56,104 +65,213 @@ class ColmapCommand:
     """Device of the estimator: cpu, cuda, cuda:1, …"""
     method: Annotated[str, tyro.conf.arg(metavar="NAME")] = METHOD_NAME
     """Method by name; `scalefield methods` lists the names."""
+    limit: int | None = None
+    """Recover at most this many images; a later run continues."""
 
     def run(self) -> int:
         """Recover frame by frame; returns 1 if an image could not be read."""
+        from scalefield.export.splatting import SceneFolder, reference_inverse
+        from scalefield.geometry.colmap import undistort as undistort_images
+        from scalefield.mde import load_mde
+        from scalefield.methods import make_method
+
+        # What can be refused is refused before the estimator is loaded or anything is written.
+        self.check()
+        model, rich, poor = self.frames(self.sparse)
+        continued, images = self.is_continued(), self.images
+        method = make_method(self.method)
+        mde = load_mde(self.mde, device=self.device)
+        if self.undistort:
+            if continued:
+                sparse, images = self.out / "sparse" / "0", self.out / "images"
+            else:
+                sparse, images = undistort_images(self.sparse, self.images, self.out)
+                self.write_record({}, poor, {})
+            model, rich, poor = self.frames(sparse)
+        scene = SceneFolder(self.out, reference_inverse(frame.anchors for frame in rich))
+        recover = _Recover(images, scene, mde, method)
+        done, failed = self.recover_all(recover, rich, poor)
+        empty = self.write_empty(scene, [*rich, *poor], done)
+        scene.write_params(done, empty)
+        self.write_record(done, poor, failed)
+        trouble = self.write_transforms(model, [*rich, *poor], images, scene, done)
+        for sentence in (*trouble, *_complaints(rich, poor, failed, done)):
+            print(f"scalefield: {sentence}", file=sys.stderr)
+        left = len(rich) - len(done) - len(failed)
+        print(
+            f"{len(done)} recovered, {len(poor)} with too few points, {len(failed)} failed"
+            f"{f', {left} left for a later run' if left else ''}; in {self.out}"
+        )
+        if not trouble:
+            print(
+                f"  nerfstudio: ns-train depth-nerfacto --data {self.out} nerfstudio-data "
+                "--depth-unit-scale-factor 1"
+            )
+        if self.undistort or not any(frame.distorted for frame in rich):
+            print(f"  gaussian-splatting: python train.py -s {self.out} -d depths")
+        return 1 if failed else 0
+
+    def recover_all(
+        self, recover: _Recover, rich: list[ColmapFrame], poor: list[ColmapFrame]
+    ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+        """The records of all complete frames by stem, and the messages of the failed ones by name.
+
+        Frames that an earlier run completed are not recovered again.
+        """
         from tqdm import tqdm
 
         from scalefield.geometry.colmap import stems
-        from scalefield.geometry.colmap import undistort as undistort_images
-        from scalefield.io import write_json
-        from scalefield.mde import load_mde
-        from scalefield.methods import make_method
-        from scalefield.runtime.provenance import provenance
 
-        self.check()
-        sparse, images = self.sparse, self.images
-        # What can be refused is refused before anything is undistorted.
-        mde, method = load_mde(self.mde, device=self.device), make_method(self.method)
-        rich, poor = self.frames(sparse)
-        if self.undistort:
-            sparse, images = undistort_images(sparse, images, self.out)
-            rich, poor = self.frames(sparse)
-        named = dict(stems(rich))
-        recover = _Recover(images, self.out / "depths_npy", mde, method)
-        done, failed = {}, {}
-        for stem, frame in tqdm(named.items(), disable=None, unit="image", leave=False):
-            try:
-                done[stem] = recover(stem, frame)
-            except InputError as e:
-                failed[frame.name] = str(e)
+        named = dict(stems([*rich, *poor]))
+        rich_names = {frame.name for frame in rich}
+        records = {stem: recover.scene.read(stem) for stem in named}
+        done = {stem: record for stem, record in records.items() if record is not None}
+        missing = {
+            stem: frame
+            for stem, frame in named.items()
+            if stem not in done and frame.name in rich_names
+        }
+        failed: dict[str, str] = {}
+        made = 0
+        with tqdm(
+            total=len(done) + len(missing),
+            initial=len(done),
+            disable=None,
+            unit="image",
+            leave=False,
+        ) as bar:
+            for stem, frame in missing.items():
+                if self.limit is not None and made >= self.limit:
+                    break
+                try:
+                    done[stem] = recover(stem, frame)
+                except InputError as e:
+                    failed[frame.name] = str(e)
+                    continue
+                made += 1
+                bar.update()
+                if made % INDEX_EVERY == 1:  # the first too: it marks the folder as this run's
+                    self.write_record(done, poor, failed)
+                    recover.scene.write_params(done, ())
         if not done:
             first = next(iter(failed.values()))
             raise InputError(f"no image of {self.sparse} could be recovered; the first: {first}")
-        for stem, clipped in self.write_inverse(done).items():
-            done[stem]["clipped_pixels"] = clipped
-        write_json(
-            self.out / "colmap.json",
-            {"frames": done, "poor": poor, "failed": failed, "provenance": provenance()},
-        )
-        for sentence in _complaints(rich, poor, failed, done):
-            print(f"scalefield: {sentence}", file=sys.stderr)
-        print(
-            f"{len(done)} recovered, {len(poor)} with too few points, {len(failed)} failed; "
-            f"in {self.out}"
-        )
-        return 1 if failed else 0
+        return {stem: done[stem] for stem in named if stem in done}, failed
 
     def check(self) -> None:
         """Refuse flags out of range."""
-        for flag, least in (("min-points", self.min_points), ("min-track", self.min_track)):
-            if least < 1:
-                raise InputError(f"--{flag} must be 1 or more, found {least}")
+        counts = {"min-points": self.min_points, "min-track": self.min_track, "limit": self.limit}
+        for flag, count in counts.items():
+            if count is not None and count < 1:
+                raise InputError(f"--{flag} must be 1 or more, found {count}")
         if not self.max_error_px > 0:
             raise InputError(f"--max-error-px must be above zero, found {self.max_error_px:g}")
 
-    def write_inverse(self, done: dict[str, dict[str, Any]]) -> dict[str, int]:
-        """Write inverse depth for splatting trainers; returns the number of clipped pixels of each
-        image.
+    def config(self) -> dict[str, Any]:
+        """The values that must be equal for a run to continue another."""
+        values = asdict(self)
+        for name in ("out", "device", "limit"):
+            del values[name]
+        return values | {"sparse": str(self.sparse.resolve()), "images": str(self.images.resolve())}
 
-        One scale is used for all images, so it is known only when all are recovered.
-        """
-        import numpy as np
+    def is_continued(self) -> bool:
+        """Whether the folder has the results of this configuration; others are refused."""
+        from scalefield.io.run_folder import config_differences
 
-        from scalefield.export.splatting import write_inverse_depth
+        differing = config_differences(self.out / RECORD, self.config(), key="config")
+        if differing:
+            raise InputError(
+                f"{self.out} has depth of another configuration ({', '.join(differing)} differ); "
+                "give another folder"
+            )
+        return differing is not None
+
+    def write_record(
+        self,
+        done: Mapping[str, dict[str, Any]],
+        poor: list[ColmapFrame],
+        failed: Mapping[str, str],
+    ) -> None:
+        """Write colmap.json."""
+        from scalefield.io import write_json
+        from scalefield.io.run_folder import as_json
+        from scalefield.runtime.provenance import provenance
+
+        record = {
+            "unit": "unit of the COLMAP model",
+            "frames": dict(done),
+            "poor": {frame.name: len(frame.anchors) for frame in poor},
+            "failed": dict(failed),
+            "config": as_json(self.config()),
+            "provenance": provenance(),
+        }
+        write_json(self.out / RECORD, record)
+
+    def write_empty(
+        self, scene: SceneFolder, frames: list[ColmapFrame], done: Mapping[str, Any]
+    ) -> list[str]:
+        """Write files without depth for the frames that are not done; returns their stems."""
+        from scalefield.geometry.colmap import stems
+
+        empty = {stem: frame for stem, frame in stems(frames) if stem not in done}
+        for stem, frame in empty.items():
+            scene.write_empty(stem, frame.shape)
+        return list(empty)
+
+    def write_transforms(
+        self,
+        model: Any,
+        frames: list[ColmapFrame],
+        images: Path,
+        scene: SceneFolder,
+        done: Mapping[str, dict[str, Any]],
+    ) -> list[str]:
+        """Write transforms.json, or return a sentence that says why it cannot be written."""
+        from scalefield.export.nerfstudio import add_depth, is_ours, make_transforms
+        from scalefield.geometry.colmap import stems
         from scalefield.io import write_json
 
-        scale = max(1 / record["nearest"] for record in done.values())
-        clipped = {}
-        for stem in done:
-            depth = np.load(self.out / "depths_npy" / f"{stem}.npy", allow_pickle=False)
-            target = self.out / "depths" / f"{stem}.png"
-            clipped[stem] = write_inverse_depth(target, depth, scale)
-        params = {stem: {"scale": scale, "offset": 0.0} for stem in done}
-        write_json(self.out / "sparse" / "0" / "depth_params.json", params)
-        return clipped
+        named = dict(stems(frames))
+        files = {frame.name: images / frame.name for frame in named.values()}
+        depth = {frame.name: scene.file(stem, ".npy") for stem, frame in named.items()}
+        path = self.out / TRANSFORMS
+        try:
+            if not is_ours(path):
+                write_json(path, add_depth(path, model, files, depth))
+                return []
+            shapes = {
+                frame.name: _image_shape(frame, images, done.get(stem))
+                for stem, frame in named.items()
+            }
+            content = make_transforms(model, files, depth, shapes, self.out)
+        except InputError as e:
+            return [f"no transforms.json for nerfstudio: {e}"]
+        write_json(path, content)
+        return []
 
-    def frames(self, sparse: Path) -> tuple[list[ColmapFrame], dict[str, int]]:
-        """The frames with enough points, and the names of the others with their numbers of
-        points."""
+    def frames(self, sparse: Path) -> tuple[Any, list[ColmapFrame], list[ColmapFrame]]:
+        """The model, its frames with enough points, and the others."""
         from scalefield.geometry.colmap import model_frames, read_model, split_poor
 
         model = read_model(sparse)
         found = model_frames(model, min_track=self.min_track, max_error_px=self.max_error_px)
         rich, poor = split_poor(found, self.min_points)
         if not rich:
-            most = max(poor.values())
+            most = max(len(frame.anchors) for frame in poor)
             raise InputError(
                 f"{self.sparse}: no image has {self.min_points} usable points, the best {most}; "
                 "lower --min-points or --min-track, or raise --max-error-px"
             )
-        return rich, poor
+        return model, rich, poor
 
 
 def _complaints(
     rich: list[ColmapFrame],
-    poor: dict[str, int],
+    poor: list[ColmapFrame],
     failed: dict[str, str],
     done: dict[str, dict[str, Any]],
 ) -> Iterator[str]:
-    yield from (f"{name} has too few points: {count} usable points" for name, count in poor.items())
+    yield from (f"{f.name} has too few points: {len(f.anchors)} usable points" for f in poor)
     yield from failed.values()
     ambiguous = sum(
         warning["code"] == AMBIGUOUS_CODE
@@ -169,12 +287,43 @@ def _complaints(
         )
 
 
+def _image_shape(
+    frame: ColmapFrame, images: Path, record: Mapping[str, Any] | None
+) -> tuple[int, int]:
+    """Height and width of a frame's image in the orientation of the model."""
+    from PIL import Image
+
+    if record is not None:
+        height, width = record["shape"]
+        return height, width
+    try:
+        with Image.open(images / frame.name) as image:
+            stored = image.height, image.width
+    except (OSError, ValueError):
+        return frame.shape
+    return stored if frame.fits(stored) else frame.shape
+
+
+def model_units(text: str) -> str:
+    """A report's sentence with its lengths in units of the model instead of metres."""
+    return re.sub(r"(\d) m\b", r"\1 units", text)
+
+
+def _texts(items: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """Fallbacks or warnings as JSON values, with lengths in units of the model."""
+    return [
+        {**asdict(item), "text": model_units(item.text)}
+        for item in items
+        if item.code not in METRIC_CODES
+    ]
+
+
 @dataclass(frozen=True)
 class _Recover:
     """Recovers one frame, writes its depth and returns its record."""
 
     images: Path
-    folder: Path
+    scene: SceneFolder
     mde: Any
     method: Any
 
@@ -182,28 +331,26 @@ class _Recover:
         import numpy as np
 
         from scalefield.api import recover_from
-        from scalefield.export.splatting import write_npy_depth
         from scalefield.geometry.exif import Orientation
         from scalefield.io import read_image
         from scalefield.report import Warning
 
         path = self.images / frame.name
-        image = read_image(path)  # upright, as estimators know the world
+        image = read_image(path)  # upright, as estimators expect it
         shape = image.shape[:2]
         turn, certain = frame.orientation(shape, Orientation.of(path))
         anchors = turn.upright(frame.anchors_in(turn.shape(shape)), shape)
         recovery = recover_from(self.mde(image), anchors, self.method).numpy()
-        write_npy_depth(self.folder / f"{stem}.npy", turn.stored(recovery.depth_m))
-        report = recovery.report
+        report, depth = recovery.report, turn.stored(recovery.depth_m)
         warnings = report.warnings
         if not certain:
             warnings = (*warnings, Warning(AMBIGUOUS_CODE, AMBIGUOUS_ORIENTATION))
-        return {
+        record = {
+            "shape": list(depth.shape),
             "anchors": report.anchors_used,
             "median_residual": float(np.expm1(np.median(np.abs(report.residuals_log)))),
-            # Not the minimum: a single absurd pixel must not take all the 16 bits.
-            "nearest": float(np.nanpercentile(recovery.depth_m, 0.1)),
             "hole_pixels": report.hole_pixels,
-            "fallbacks": [asdict(fallback) for fallback in report.fallbacks],
-            "warnings": [asdict(warning) for warning in warnings],
+            "fallbacks": _texts(report.fallbacks),
+            "warnings": _texts(warnings),
         }
+        return self.scene.write(stem, depth, record)

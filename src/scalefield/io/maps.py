@@ -44,8 +44,9 @@ def read_depth_png(path: str | Path, units_per_metre: float | None = None) -> np
     return np.where(values > 0, values / units_per_metre, np.nan)
 
 
-def read_png16(path: Path) -> tuple[np.ndarray, dict[str, str]]:
-    """The raw values and text tags of a one-channel 16-bit PNG; 8-bit files are refused."""
+def read_png16(path: Path, *, accept_8_bits: bool = False) -> tuple[np.ndarray, dict[str, str]]:
+    """The raw values and text tags of a one-channel 16-bit PNG; 8-bit files are refused unless they
+    are accepted."""
     data = read_bytes(path)
     try:
         with open_image(data) as image:
@@ -53,7 +54,7 @@ def read_png16(path: Path) -> tuple[np.ndarray, dict[str, str]]:
             values = np.asarray(image)
     except IMAGE_ERRORS as e:
         raise FileError(path, f"not a readable PNG ({one_line(e)})") from None
-    if not mode.startswith("I"):
+    if not mode.startswith("I") and not (accept_8_bits and mode == "L"):
         raise FileError(
             path,
             f"depth must be a one-channel 16-bit PNG, found mode {mode} with 8 bits "
@@ -79,12 +80,15 @@ def write_depth_png(path: str | Path, depth_m: np.ndarray, units_per_metre: floa
     return int(np.count_nonzero(overflow))
 
 
-def read_map(path: Path, *, key: str | None = None, scale: float = 1.0) -> np.ndarray:
+def read_map(
+    path: Path, *, key: str | None = None, scale: float = 1.0, zero_is_far: bool = False
+) -> np.ndarray:
     """A depth or disparity map of shape (h, w) times `scale`, in float32, or float64 if it was.
 
-    `key` names the array of an NPZ or the channel of an EXR with several. Zeros of a 16-bit PNG
-    mean unknown and become NaN. Files do not record whether they hold depth or disparity: the
-    caller must know.
+    `key` names the array of an NPZ or the channel of an EXR with several. Zeros of a PNG mean
+    unknown and become NaN, unless `zero_is_far`: in a normalised disparity map they are the
+    farthest pixels, and 8 bits are accepted. Files do not record whether they hold depth or
+    disparity: the caller must know.
     """
     path = Path(path)
     if not (np.isfinite(scale) and scale > 0):
@@ -97,11 +101,11 @@ def read_map(path: Path, *, key: str | None = None, scale: float = 1.0) -> np.nd
         case ".pfm":
             values = _only(path, {"": _read_pfm(path)}, key)
         case ".png":
-            units = _only(path, {"": read_png16(path)[0]}, key)
-            values = np.where(units > 0, units, np.nan).astype(np.float32)
+            units = _only(path, {"": read_png16(path, accept_8_bits=zero_is_far)[0]}, key)
+            values = np.where((units > 0) | zero_is_far, units, np.nan).astype(np.float32)
         case suffix:
             raise FileError(path, f"a map is read from {', '.join(MAP_SUFFIXES)}, not {suffix!r}")
-    if values.dtype.itemsize == 1 and values.dtype.kind in "iu":
+    if values.dtype.itemsize == 1 and values.dtype.kind in "iu" and not zero_is_far:
         raise FileError(path, "8-bit depth is usually a picture of depth; give the map itself")
     if values.dtype.kind not in "fiu":
         raise FileError(path, f"a map must hold real numbers, found {values.dtype}")

@@ -31,14 +31,13 @@ def figures(
     height, width = recovery.depth_m.shape
     box = (np.ptp(anchors.u) + 1) * (np.ptp(anchors.v) + 1) / (height * width)
     error = None if held_out is None else float(np.expm1(np.median(np.abs(held_out))))
-    std_log = recovery.std_log
     return Figures(
         anchors=report.anchors_used,
         unused=len(report.rejected) / len(anchors),
         held_out_error=error,
         in_range=float(np.mean((depth_m >= near) & (depth_m <= far))),
         coverage=min(1.0, float(box)),
-        std_log=None if std_log is None else float(np.nanmedian(std_log)),
+        std_log=recovery.typical_std_log(),
         hole_pixels=report.hole_pixels,
         limited_pixels=report.limited_pixels,
         fallbacks=report.fallbacks,

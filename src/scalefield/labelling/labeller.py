@@ -148,6 +148,9 @@ class Labeller:
         maps = {"depth_m": recovery.depth_m}
         if recovery.std_log is not None:
             maps["std_log"] = recovery.std_log.astype(np.float16)
+        if recovery.support is not None and self.rules.min_support > 0:
+            supported = recovery.support >= self.rules.min_support
+            maps = {name: np.where(supported, m, np.nan) for name, m in maps.items()}
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **maps)  # type: ignore[arg-type]
         record = {

@@ -19,7 +19,7 @@ from torch import Tensor
 from scalefield.errors import InputError, Notice, one_line
 from scalefield.io import write_atomic
 from scalefield.mde import MDE
-from scalefield.mde.output import Kind, MDEOutput
+from scalefield.mde.output import Kind, MDEOutput, affine_by_default
 
 FORMAT = 1
 """Part of every key: files of another layout are never read."""
@@ -122,6 +122,7 @@ class MDECache:
             tensors["features"] = (half if fits else output.features.float()).cpu().contiguous()
         metadata: dict[str, Any] = {
             "kind": output.kind,
+            "affine": output.affine,
             "model": output.model,
             "revision": output.revision,
             "options": output.options,
@@ -142,6 +143,7 @@ def _unpack(tensors: dict[str, Tensor], metadata: dict[str, Any], image: np.ndar
     return MDEOutput(
         prediction=tensors["prediction"],
         kind=metadata["kind"],
+        affine=metadata.get("affine", affine_by_default(metadata["kind"])),
         features=None if features is None else features.float(),
         confidence=tensors.get("confidence"),
         image=torch.tensor(image),

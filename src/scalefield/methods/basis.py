@@ -21,6 +21,8 @@ from scalefield.basis.grids import sample, upsample
 from scalefield.basis.pretrained import load_generator
 from scalefield.basis.ridge import Ridge, solve
 from scalefield.basis.targets import anchor_weights, targets
+from scalefield.field.inference import estimate_shift
+from scalefield.field.model import load_field
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Method, Recovery, Solver
 from scalefield.runtime.devices import full_precision
@@ -48,6 +50,9 @@ class Basis(Method):
     is last."""
     ridge: Ridge | None = None
     """Settings of the solve; None for those that the generator was trained with."""
+    estimate_shift: bool = True
+    """Use an affine-invariant map at the shift that `field` estimates from the anchors. False is
+    the paper: D_MDE = 1 / disparity, with the shift that the map happens to have."""
 
     def __post_init__(self) -> None:
         require_choice("k", self.k, get_args(NumBasisMaps))
@@ -59,8 +64,22 @@ class Basis(Method):
     def solver(self, mde_output: MDEOutput) -> Solver:
         """The method for one image; the generator runs once."""
         generator = self.load(mde_output.prediction.device)
-        maps = basis_maps(generator, mde_output)
-        return partial(self.fit, mde_output, generator, maps)
+        if not (mde_output.affine and self.estimate_shift):
+            return partial(self.fit, mde_output, generator, basis_maps(generator, mde_output))
+        model = load_field("field")
+        image = model.image_inputs(mde_output)
+        maps = basis_maps(generator, image.as_output(mde_output))
+
+        def solve_with_shift(anchors: Anchors) -> Recovery[Tensor]:
+            shift = estimate_shift(model, image, anchors)
+            shifted = image.with_shift(shift)
+            recovery = self.fit(shifted.as_output(mde_output), generator, maps, anchors)
+            report = dataclasses.replace(
+                recovery.report, kind=mde_output.kind, shift=image.shift_interval(shift)
+            )
+            return dataclasses.replace(recovery, report=report)
+
+        return solve_with_shift
 
     def fit(
         self, mde_output: MDEOutput, generator: Generator, maps: BasisMaps, anchors: Anchors

@@ -90,12 +90,16 @@ class Field(Method):
         """Maps of the image's size from a fitted field."""
         fitted = result.fit
         recovery = Recovery.from_log_scale(
-            mde_output,
+            fitted.image.as_output(mde_output),
             anchors,
             fitted.mean(),
+            kind=mde_output.kind,
+            shift=fitted.image.shift_interval(result.shift),
             rejected=result.rejected,
             warnings=result.warnings,
-            std_log=fitted.std().mul_(result.std_scale),
+            leave_one_out_log=result.leave_one_out_log(),
+            std_log=result.std(),
+            support=fitted.support(),
         )
         return dataclasses.replace(
             recovery,

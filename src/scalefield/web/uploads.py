@@ -13,13 +13,12 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
-from scalefield.errors import FileError, InputError, MissingExtra, one_line
+from scalefield.errors import FileError, InputError, one_line
 from scalefield.io import IMAGE_ERRORS, MAP_SUFFIXES, NUMPY_ERRORS, read_map, rgb
 from scalefield.io.exr import exr_parts
+from scalefield.io.images import is_heic, register_heic
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
-HEIC_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
-"""Brands of the first box of a HEIC or HEIF file, as iPhones write it."""
 FOCAL_35MM_TAG, EXIF_IFD = 41989, 0x8769
 DIAGONAL_35MM = math.hypot(36, 24)
 
@@ -54,7 +53,7 @@ class Photo:
 def read_photo(data: bytes, limits: Limits) -> Photo:
     """Decode an image of at most `limits.pixels`; InputError for anything else."""
     formats: tuple[str, ...] = IMAGE_FORMATS
-    if data[4:8] == b"ftyp" and data[8:12] in HEIC_BRANDS:
+    if is_heic(data):
         register_heic()
         formats = ("HEIF",)
     try:
@@ -74,19 +73,6 @@ def read_photo(data: bytes, limits: Limits) -> Photo:
         raise InputError(f"the image cannot be decoded ({one_line(e)})") from None
 
 
-def register_heic() -> None:
-    """Enable HEIC in Pillow; InputError with instructions if pillow-heif is missing."""
-    try:
-        import pillow_heif
-    except ImportError:
-        install = MissingExtra("pillow-heif", "heic", "reading HEIC")
-        raise InputError(
-            f"this is a HEIC photo; {install}; or choose JPEG on the phone "
-            "(Settings, Camera, Formats, Most Compatible)"
-        ) from None
-    pillow_heif.register_heif_opener(thumbnails=False)
-
-
 def fov_from_exif(focal_35mm: object, size: tuple[int, int]) -> float | None:
     """Horizontal field of view in degrees; the 35 mm equivalent is for the diagonal."""
     if not isinstance(focal_35mm, int) or not 4 <= focal_35mm <= 1000:
@@ -104,8 +90,18 @@ class SeveralArrays(InputError):
         self.names = names
 
 
-def read_depth(data: bytes, suffix: str, limits: Limits, key: str | None = None) -> np.ndarray:
-    """A depth or disparity map in one of `MAP_SUFFIXES`, from bytes; `key` names one of several."""
+def read_depth(
+    data: bytes,
+    suffix: str,
+    limits: Limits,
+    key: str | None = None,
+    *,
+    disparity: bool = False,
+) -> np.ndarray:
+    """A depth or disparity map in one of `MAP_SUFFIXES`, from bytes; `key` names one of several.
+
+    Disparity has an unknown shift here: its zeros are the farthest pixels.
+    """
     if suffix not in MAP_SUFFIXES:
         raise InputError(f"a depth map is read from {', '.join(MAP_SUFFIXES)}, not {suffix!r}")
     # The readers take paths. The client's file name is not used.
@@ -117,7 +113,7 @@ def read_depth(data: bytes, suffix: str, limits: Limits, key: str | None = None)
             names = array_names(path, data)
             if key is None and len(names) > 1:
                 raise SeveralArrays(names)
-            return read_map(path, key=key if names else None)
+            return read_map(path, key=key if names else None, zero_is_far=disparity)
         except FileError as e:
             raise e.renamed("the depth file") from None
 

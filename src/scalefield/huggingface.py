@@ -1,0 +1,87 @@
+"""Metric depth from the output of a depth-estimation pipeline of the transformers library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+
+from scalefield.anchors import Anchors
+from scalefield.api import recover
+from scalefield.defaults import METHOD_NAME
+from scalefield.errors import InputError
+from scalefield.mde import Kind
+from scalefield.mde.transformers_mde import model_kind
+from scalefield.methods import MethodLike
+from scalefield.recovery import Recovery
+
+
+def recover_from_pipeline(
+    output: Any,
+    anchors: Anchors | None = None,
+    *,
+    model: Any = None,
+    kind: Kind | None = None,
+    image: str | Path | Image.Image | np.ndarray | None = None,
+    method: str | MethodLike = METHOD_NAME,
+    **options: Any,
+) -> Recovery[np.ndarray]:
+    """Metric depth from what a depth-estimation pipeline returned for one image.
+
+    The map is `output["predicted_depth"]`, resized to the image if the pipeline has not done so.
+    Whether it is depth or disparity follows from the architecture of `model`, or is given as
+    `kind`. The image itself is optional; methods that use colours are more accurate with it.
+    `method` and further options are those of `recover`.
+
+        pipe = transformers.pipeline("depth-estimation", "Intel/dpt-large")
+        r = sf.recover_from_pipeline(pipe(photo), anchors, model=pipe.model, image=photo)
+    """
+    prediction = predicted_depth(output)
+    kind = kind or (None if model is None else pipeline_kind(model.config))
+    if kind is None:
+        wanted = 'kind="depth" or kind="disparity"'
+        if model is None:
+            raise InputError(f"is the map depth or disparity? give model=pipe.model, or {wanted}")
+        name = model.config.model_type
+        raise InputError(f"whether a {name} model gives depth or disparity is not known: {wanted}")
+    found: Any = recover(
+        image, anchors, mde_depth=prediction.numpy(), kind=kind, method=method, **options
+    )
+    return found
+
+
+def predicted_depth(output: Any) -> Float[Tensor, "h w"]:
+    """The predicted map of a pipeline's output, of the size of its image, on the CPU."""
+    if isinstance(output, list):
+        raise InputError(f"the pipeline returned {len(output)} results; give them one by one")
+    values = output.get("predicted_depth") if isinstance(output, Mapping) else None
+    if not isinstance(values, Tensor):
+        keys = sorted(output) if isinstance(output, Mapping) else type(output).__name__
+        raise InputError(
+            'wanted the output of pipeline("depth-estimation"), a dict whose predicted_depth is a '
+            f"tensor; found {keys}"
+        )
+    values = values.detach().cpu().float().squeeze()
+    if values.ndim != 2:
+        raise InputError(f"predicted_depth must be one map, found shape {tuple(values.shape)}")
+    picture = output.get("depth")
+    if not isinstance(picture, Image.Image) or picture.size == tuple(values.shape[::-1]):
+        return values
+    # Older versions resize only the picture of the depth, not the map.
+    shape = picture.height, picture.width
+    resized = torch.nn.functional.interpolate(
+        values[None, None], shape, mode="bilinear", align_corners=False
+    )
+    return resized[0, 0]
+
+
+def pipeline_kind(config: Any) -> Kind | None:
+    """What a pipeline's map is: depth or disparity; None where that is not known."""
+    # The pipeline inverts the inverse depth of Depth Pro.
+    return "depth" if config.model_type == "depth_pro" else model_kind(config)

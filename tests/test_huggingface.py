@@ -1,0 +1,92 @@
+"""`recover_from_pipeline` on real pipelines of transformers with random weights."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import scalefield as sf
+from scalefield.errors import InputError
+from scalefield.huggingface import predicted_depth
+
+transformers = pytest.importorskip("transformers")
+
+SHAPE = (60, 80)
+
+
+def dinov2() -> object:
+    return transformers.Dinov2Config(
+        hidden_size=16,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        image_size=42,
+        patch_size=14,
+        out_indices=[1, 2, 3, 4],
+        reshape_hidden_states=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def photo() -> Image.Image:
+    ramp = np.linspace(0, 255, SHAPE[0] * SHAPE[1] * 3).reshape(*SHAPE, 3)
+    return Image.fromarray(ramp.astype(np.uint8))
+
+
+@pytest.fixture(scope="module", params=["relative", "metric"])
+def pipe(request):
+    """Depth Anything with few, random weights; relative gives disparity, metric gives depth."""
+    torch.manual_seed(0)
+    config = transformers.DepthAnythingConfig(
+        backbone_config=dinov2(),
+        reassemble_hidden_size=16,
+        head_hidden_size=8,
+        neck_hidden_sizes=[8, 8, 16, 16],
+        fusion_hidden_size=8,
+        depth_estimation_type=request.param,
+        max_depth=10,
+    )
+    size = {"height": 42, "width": 42}
+    processors = (
+        getattr(transformers, name, None) for name in ("DPTImageProcessorPil", "DPTImageProcessor")
+    )
+    processor = next(p for p in processors if p is not None)
+    return transformers.pipeline(
+        "depth-estimation",
+        model=transformers.DepthAnythingForDepthEstimation(config).eval(),
+        image_processor=processor(size=size, keep_aspect_ratio=True, ensure_multiple_of=14),
+    )
+
+
+def test_recover_from_pipeline_equals_recover_on_the_predicted_map(pipe, photo):
+    output = pipe(photo)
+    anchors = sf.Anchors([10, 40, 70, 30], [50, 20, 40, 10], [2.0, 3.5, 2.5, 4.0])
+    found = sf.recover_from_pipeline(output, anchors, model=pipe.model, image=photo)
+    kind = "depth" if pipe.model.config.depth_estimation_type == "metric" else "disparity"
+    relative = output["predicted_depth"].numpy()
+    expected = sf.recover(photo, anchors, mde_depth=relative, kind=kind)
+    assert found.depth_m.shape == SHAPE
+    assert isinstance(found.depth_m, np.ndarray)
+    np.testing.assert_array_equal(found.depth_m, expected.depth_m)
+    assert found.report.kind == kind
+    without_image = sf.recover_from_pipeline(output, anchors, kind=kind, method="median")
+    assert without_image.report.method == "median"
+
+
+def test_recover_from_pipeline_needs_the_kind_and_one_result(pipe, photo):
+    output = pipe(photo)
+    anchors = sf.Anchors([10], [50], [2.0])
+    with pytest.raises(InputError, match=r"give model=pipe\.model"):
+        sf.recover_from_pipeline(output, anchors)
+    with pytest.raises(InputError, match="2 results; give them one by one"):
+        sf.recover_from_pipeline(pipe([photo, photo]), anchors, model=pipe.model)
+    with pytest.raises(InputError, match=r"found \['depth'\]"):
+        sf.recover_from_pipeline({"depth": output["depth"]}, anchors, kind="depth")
+
+
+def test_predicted_depth_of_older_versions_is_resized_to_the_picture():
+    coarse = torch.linspace(1, 2, 12).reshape(1, 3, 4)
+    found = predicted_depth({"predicted_depth": coarse, "depth": Image.new("L", (80, 60))})
+    assert found.shape == SHAPE
+    assert float(found.mean()) == pytest.approx(1.5)
+    with pytest.raises(InputError, match=r"one map, found shape \(2, 3, 4\)"):
+        predicted_depth({"predicted_depth": torch.ones(2, 3, 4)})
