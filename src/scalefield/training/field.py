@@ -35,6 +35,7 @@ from scalefield.training.field_validation import (
 from scalefield.training.loop import (
     Clock,
     Ema,
+    OptimiserConfig,
     RunFolder,
     Schedule,
     load_checkpoint,
@@ -60,7 +61,7 @@ noise: anchors drawn from the true depth have none, and those of a user are good
 
 
 @dataclass(frozen=True)
-class FieldTraining:
+class FieldTraining(OptimiserConfig):
     """Hyper-parameters, chosen on val."""
 
     net: FieldNetConfig = field(default_factory=FieldNetConfig)
@@ -72,13 +73,8 @@ class FieldTraining:
     """Steps of the optimiser; fewer where `time_limit_s` ends the run."""
     time_limit_s: float | None = None
     """Seconds after which training ends, with the learning rate following the time; None: never."""
-    batch: int = 16
-    rate: float = 1e-3
     kernel_rate: float = 1e-2
     """Learning rate of the kernel's numbers, which are logarithms."""
-    weight_decay: float = 0.05
-    warmup: int = 50
-    ema: float = 0.998
     pixels: int = 1024
     """Known pixels an image that the losses look at in a step."""
     beta: float = 0.1
@@ -98,7 +94,6 @@ class FieldTraining:
     featureless: float = 0.3
     """The same for F."""
     validate: tuple[str | int, ...] = (1, "low", "medium", "high")
-    seed: int = 0
 
 
 class LearnedKernel(nn.Module):

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -34,6 +35,25 @@ from scalefield.runtime.provenance import provenance
 
 Job = TypeVar("Job")
 Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimiserConfig:
+    """Options of the optimiser that all recipes share: AdamW, a learning rate with warm-up and
+    cosine decay, and a moving average of the weights. Recipes inherit it and set their defaults."""
+
+    batch: int = 16
+    """Frames of a step, over all processes."""
+    rate: float = 1e-3
+    """Learning rate of AdamW after the warm-up; it falls to zero along a cosine."""
+    weight_decay: float = 0.05
+    """Weight decay of AdamW."""
+    warmup: int = 50
+    """Steps in which the rate rises from zero."""
+    ema: float = 0.998
+    """Decay of the moving average of the weights that is validated and saved; 0 for none."""
+    seed: int = 0
+    """Seed of the initial weights and of everything that is drawn in training."""
 
 
 def step_generator(seed: int, step: int, device: str | torch.device = "cpu") -> torch.Generator:
