@@ -96,7 +96,7 @@ def zipped(data: bytes) -> bytes:
     buffer = io.BytesIO()
     deflate = zipfile.ZIP_DEFLATED if len(data) % 2 else zipfile.ZIP_STORED
     with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w", deflate) as archive:
-        warnings.simplefilter("ignore")  # two members of one name are part of the game
+        warnings.simplefilter("ignore")  # two members of one name are a case to test
         for name, content in zip(parts[::2], parts[1::2], strict=False):
             archive.writestr(zipfile.ZipInfo(name.decode("latin1").replace("\0", "")), content)
     return buffer.getvalue()
@@ -243,7 +243,7 @@ def check_cache(path: Path) -> None:
 
 
 def flat_mde() -> Estimator:
-    """An estimator that costs nothing."""
+    """A trivial estimator."""
     preprocess = Preprocess((8, 8), "stretch")
     return Estimator("flat", "r1", "depth", preprocess, lambda x: Raw(x.mean(1) + 9, x))
 
@@ -254,15 +254,15 @@ def cache_entry(record: bytes) -> bytes:
 
     tensors = {"prediction": torch.from_numpy(depth()), "features": torch.zeros(3, 2, 2).half()}
     try:
-        said = json.loads(record)
+        fields = json.loads(record)
         # The record may also say that tensors are missing, or have another shape.
-        for name, change in (said.pop("tensors", None) or {}).items():
+        for name, change in (fields.pop("tensors", None) or {}).items():
             if change is None:
                 tensors.pop(name, None)
             else:
                 tensors[name] = torch.zeros([int(n) % 9 for n in change])
-        said["checksum"] = checksum(tensors, said)
-        record = json.dumps(said).encode()
+        fields["checksum"] = checksum(tensors, fields)
+        record = json.dumps(fields).encode()
         return save(tensors, metadata={"record": record.decode()})
     except (ValueError, TypeError, AttributeError, RuntimeError, OverflowError):
         return save(tensors, metadata={"record": record.decode("latin1")})
@@ -606,10 +606,10 @@ def check_sidecar(path: Path) -> None:
 
 def cache_seeds(folder: Path) -> list[bytes]:
     """The record inside a cache file."""
-    said = {"kind": "depth", "model": "flat", "revision": "r1", "options": {"size": [8, 8]}}
+    fields = {"kind": "depth", "model": "flat", "revision": "r1", "options": {"size": [8, 8]}}
     return [
-        json.dumps({**said, "tensors": {}}).encode(),
-        json.dumps({**said, "tensors": {"prediction": [6, 8], "features": None}}).encode(),
+        json.dumps({**fields, "tensors": {}}).encode(),
+        json.dumps({**fields, "tensors": {"prediction": [6, 8], "features": None}}).encode(),
     ]
 
 
