@@ -13,7 +13,9 @@ import numpy as np
 
 import scalefield as sf
 from scalefield import samples
-from scalefield.mde import load_mde
+from scalefield.api import recover_from
+from scalefield.mde import MDEOutput, load_mde
+from scalefield.methods import make_method
 
 DOCS = Path(__file__).parent.parent / "docs" / "gallery"
 METHODS = ("median", "global", "lwlr", "basis", "field")
@@ -38,7 +40,7 @@ def error_percent(room: samples.Sample, recovery: Any) -> np.ndarray:
     return 100 * (recovery.depth_m / room.depth_m - 1)
 
 
-def draw_methods(path: Path, room: samples.Sample, output: Any, count: int = 30) -> None:
+def draw_methods(path: Path, room: samples.Sample, output: MDEOutput, count: int = 30) -> None:
     """Errors of several methods with the same anchors."""
     import matplotlib.pyplot as plt
 
@@ -49,21 +51,21 @@ def draw_methods(path: Path, room: samples.Sample, output: Any, count: int = 30)
     places[0].plot(anchors.u, anchors.v, "r+")
     places[0].set_title(f"{count} anchors")
     for place, method in zip(places[1:], METHODS, strict=True):
-        error = error_percent(room, sf.recover(room.image, anchors, mde=output, method=method))
+        error = error_percent(room, recover_from(output, anchors, make_method(method)).numpy())
         shown = place.imshow(error, cmap="RdBu", vmin=-ERROR_LIMIT, vmax=ERROR_LIMIT)
         place.set_title(f"{method}: mean error {np.nanmean(np.abs(error)):.1f} %")
     figure.colorbar(shown, ax=axes, label="error of depth in %", shrink=0.7)
     save(figure, axes, path)
 
 
-def draw_counts(path: Path, room: samples.Sample, output: Any) -> None:
+def draw_counts(path: Path, room: samples.Sample, output: MDEOutput) -> None:
     """Error and standard deviation of `field` with more and more anchors."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(2, len(COUNTS), figsize=(14, 5.6), layout="constrained")
     for (above, below), count in zip(axes.T, COUNTS, strict=True):
         anchors = anchors_of(room, count)
-        recovery = sf.recover(room.image, anchors, mde=output)
+        recovery = recover_from(output, anchors, make_method("field")).numpy()
         error = error_percent(room, recovery)
         errors = above.imshow(error, cmap="RdBu", vmin=-ERROR_LIMIT, vmax=ERROR_LIMIT)
         above.plot(anchors.u, anchors.v, "k+", markersize=4)
@@ -92,8 +94,8 @@ def main(folder: Path) -> None:
     mpl.use("Agg")
     room = samples.load()
     output = load_mde("lite")(room.image)
-    draw_methods(folder / "methods.jpg", room, lambda image: output)
-    draw_counts(folder / "anchors.jpg", room, lambda image: output)
+    draw_methods(folder / "methods.jpg", room, output)
+    draw_counts(folder / "anchors.jpg", room, output)
 
 
 if __name__ == "__main__":
