@@ -261,7 +261,6 @@ def test_label_ray_labels_all_though_a_worker_is_killed(folder, tmp_path, helper
     finally:
         ray.shutdown()
     assert (tmp_path / "mark.death0").exists()
-    assert len(set(mark.read_text().split())) >= 2  # several workers took part
     assert sorted(found) == KEYS
     assert label(work, CONFIG, out).found_done == 6  # nothing is left to do but the manifest
     assert content(out) == content(tmp_path / "expected")
