@@ -75,7 +75,7 @@ lowest: .venv/.core  ## which they were: results/lowest
 	$(PIP) --group release
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .lowest
 	$(BIN)/uv pip install --quiet --python .lowest --resolution lowest-direct \
-	  --editable ".[mde,onnx,exr,region,plot,colmap,web,heic]" --group dev
+	  --editable ".[mde,onnx,exr,region,plot,colmap,web,heic,video]" --group dev
 	mkdir -p results/lowest
 	$(BIN)/uv pip freeze --python .lowest --exclude-editable > results/lowest/versions.txt
 	.lowest/bin/python -m pytest -n $(WORKERS) --ignore=tests/export/test_onnx_export.py \
@@ -96,7 +96,7 @@ weights-sums: .venv/.core  ## the hashes of shipped weights, after they were rep
 	touch $@
 
 .venv/.dev: .venv/.core
-	$(PIP) --editable ".[mde,onnx,exr,region,plot,colmap,export,ray,rerun,tensorboard,web,heic]" --group dev --group docs
+	$(PIP) --editable ".[mde,onnx,exr,region,plot,colmap,export,ray,rerun,tensorboard,web,heic,video]" --group dev --group docs
 	touch $@
 
 clean:

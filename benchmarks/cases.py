@@ -172,7 +172,7 @@ def solve_steps(world: World, n: int) -> dict[str, Work]:
 
         work[f"ridge solve, K = {k}"] = lambda M=M, y=y, omega=omega: solve(M, y, omega)
         work[f"dense field, K = {k}"] = apply
-        fit = partial(Basis(k=k).fit, output, anchors, generator, maps)
+        fit = partial(Basis(k=k).fit, output, generator, maps, anchors)
         work[f"basis: solve and apply, K = {k}"] = fit
     return work
 
@@ -184,8 +184,8 @@ def field_steps(world: World, n: int) -> dict[str, Work]:
     robust, trusting = Field(), Field(robust=False)
     return {
         "field: a new image": new(output, partial(robust, anchors=anchors)),
-        "field: an added anchor": adding(robust, world, n),
-        "field: an added anchor, not robust": adding(trusting, world, n),
+        "field: an added anchor": prepared(lambda: adding(robust, world, n)),
+        "field: an added anchor, not robust": prepared(lambda: adding(trusting, world, n)),
         "field: its dense part, anchors known": prepared(lambda: dense_part("mean", world, n)),
         "field: its uncertainty, anchors known": prepared(lambda: dense_part("std", world, n)),
     }
@@ -194,12 +194,12 @@ def field_steps(world: World, n: int) -> dict[str, Work]:
 def adding(method: Field, world: World, n: int) -> Work:
     """The same anchors every time, but for the last: that is at a pixel where none was before."""
     anchors, (height, width) = world.anchors(n), world.output.shape
-    places = itertools.count()
+    places, solver = itertools.count(), method.solver(world.output)
 
     def work() -> object:
         v, u = divmod(next(places) % (height * width), width)
         u, v = (np.append(known[:-1], new) for known, new in ((anchors.u, u), (anchors.v, v)))
-        return method(world.output, Anchors(u, v, anchors.depth_m))
+        return solver(Anchors(u, v, anchors.depth_m))
 
     return work
 

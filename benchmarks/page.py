@@ -2,8 +2,9 @@
 
     python benchmarks/page.py --out results/page
 
-Writes page.json with every time, the machine and the versions. Needs playwright and a chromium on
-the PATH; an idle machine, because the browser, the server and this program share it.
+Writes page.json with every time, the configuration, the commit, the versions and the machine. Needs
+playwright and a chromium on the PATH, and an idle machine: the browser, the server and this program
+share its cores. `load_average` in the file is that at the start.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import argparse
 import io
 import os
 import platform
+import shlex
 import shutil
 import socket
 import statistics
+import sys
 import tempfile
 import threading
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +29,9 @@ import uvicorn
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-import scalefield
 from scalefield import samples
 from scalefield.io import write_json
+from scalefield.runtime.provenance import provenance
 from scalefield.web.app import create_app
 from scalefield.web.protocol import GuardedProtocol
 
@@ -68,6 +71,8 @@ class PageBenchmark:
     """Edits for each photo and number of anchors."""
     pasted: int = 5000
     """Anchors of the pasted table whose blocking time is measured."""
+    seed: int = 0
+    """Seed of the anchors' pixels."""
 
 
 def photo_bytes(width: int, height: int) -> bytes:
@@ -78,9 +83,9 @@ def photo_bytes(width: int, height: int) -> bytes:
     return buffer.getvalue()
 
 
-def table(count: int, width: int, height: int) -> str:
+def table(count: int, width: int, height: int, seed: int) -> str:
     """Anchors of the sample room's true depth, as CSV."""
-    rng = np.random.default_rng((0, count, width))
+    rng = np.random.default_rng((seed, count, width))
     truth = samples.load("room").depth_m
     u, v = rng.integers(0, width, count), rng.integers(0, height, count)
     depth = truth[v * truth.shape[0] // height, u * truth.shape[1] // width]
@@ -100,11 +105,11 @@ def measure_photo(page: Any, config: PageBenchmark, width: int, height: int) -> 
         ready = page.evaluate("performance.now()") - start
     edits = {}
     for count in config.anchors:
-        page.evaluate(PASTE, table(count, width, height))
+        page.evaluate(PASTE, table(count, width, height, config.seed))
         page.wait_for_selector(f"body[data-solved^='field {count} ']")
         times = [page.evaluate(EDIT, f"{2 + i / 100:.2f}") for i in range(config.edits + 1)][1:]
         edits[str(count)] = {"median_ms": statistics.median(times), "all_ms": times}
-    blocked = page.evaluate(PASTE, table(config.pasted, width, height))
+    blocked = page.evaluate(PASTE, table(config.pasted, width, height, config.seed))
     page.click("#new-photo")
     return {"ready_ms": ready, "edit_to_painted": edits, "paste_blocks_ms": blocked}
 
@@ -114,8 +119,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("results/page"))
     parser.add_argument("--edits", type=int, default=PageBenchmark.edits)
+    parser.add_argument("--seed", type=int, default=PageBenchmark.seed)
     arguments = parser.parse_args()
-    config = PageBenchmark(edits=arguments.edits)
+    config = PageBenchmark(edits=arguments.edits, seed=arguments.seed)
+    load_average = os.getloadavg()
     listening = socket.create_server(("127.0.0.1", 0))
     served = uvicorn.Config(create_app(), http=GuardedProtocol, log_level="error")
     server = uvicorn.Server(served)
@@ -130,16 +137,19 @@ def main() -> None:
         version = browser.version
         browser.close()
     server.should_exit = True
-    about = {
-        "command": "python benchmarks/page.py",
-        "scalefield": scalefield.__version__,
-        "chromium": version,
-        "cores": os.cpu_count(),
-        "load_average": os.getloadavg(),
-        "machine": platform.platform(),
-        "edits": config.edits,
+    record = {
+        "command": shlex.join(["python", *sys.argv]),
+        "provenance": provenance(),
+        "config": asdict(config),
+        "machine": {
+            "chromium": version,
+            "platform": platform.platform(),
+            "cores": os.cpu_count(),
+            "load_average": load_average,
+        },
+        "photos": results,
     }
-    write_json(arguments.out / "page.json", {**about, "photos": results})
+    write_json(arguments.out / "page.json", record)
     for name, times in results.items():
         edits = ", ".join(f"{n}: {e['median_ms']:.0f}" for n, e in times["edit_to_painted"].items())
         blocked = f"paste of {config.pasted} blocks {times['paste_blocks_ms']:.0f} ms"

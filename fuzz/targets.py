@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,13 @@ from scalefield.geometry.camera import read_rigid
 from scalefield.geometry.colmap import model_frames, read_model
 from scalefield.geometry.point_clouds import read_points
 from scalefield.io import UNITS_TAG, read_image, read_labels, read_map
+from scalefield.io.videos import read_frames
 from scalefield.labelling.labeller import LabelConfig, read_records
 from scalefield.labelling.rules import Rules
 from scalefield.labelling.run import Summary
 from scalefield.labelling.run import claim as claim_labels
 from scalefield.labelling.samples import Job, Piece, Sample, find_jobs
-from scalefield.mde.cache import MDECache, _checksum
+from scalefield.mde.cache import MDECache, checksum
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.hub import Weights
 from scalefield.mde.lite import LiteNet, load_lite
@@ -269,7 +271,7 @@ def cache_entry(record: bytes) -> bytes:
                 tensors.pop(name, None)
             else:
                 tensors[name] = torch.zeros([int(n) % 9 for n in change])
-        said["checksum"] = _checksum(tensors, said)
+        said["checksum"] = checksum(tensors, said)
         record = json.dumps(said).encode()
         return save(tensors, metadata={"record": record.decode()})
     except (ValueError, TypeError, AttributeError, RuntimeError, OverflowError):
@@ -425,6 +427,28 @@ def folder_dataset(folder: Path) -> list[bytes]:
     return [json.dumps(meta).encode()]
 
 
+def predictions(folder: Path, which: str = "meta.json") -> list[bytes]:
+    """One frame with a stored prediction, of which one file is damaged."""
+    frame = folder / "a"
+    frame.mkdir()
+    (frame / "rgb.png").write_bytes(encoded("PNG"))
+    truth = members(**{"gt.npy": npy(depth())})
+    (frame / "gt.npz").write_bytes(zipped(truth))
+    (frame / "pred.npz").write_bytes(zipped(members(**{"pred.npy": npy(1 / depth())})))
+    meta = {
+        "kind": "disparity",
+        "affine": True,
+        "group": "g",
+        "scene": "s",
+        "model": "m",
+        "metric": True,
+        "units_per_metre": 1.0,
+        "depth_range_m": [0.1, 10],
+    }
+    (frame / "meta.json").write_text(json.dumps(meta))
+    return [truth] if which == "gt.npz" else [json.dumps(meta).encode()]
+
+
 def sunrgbd(folder: Path, which: str) -> list[bytes]:
     """One frame of SUN RGB-D in its layout."""
     from scipy.io import savemat
@@ -470,6 +494,38 @@ def exrs(folder: Path) -> list[bytes]:
 
     kinds = (OpenEXR.NO_COMPRESSION, OpenEXR.ZIP_COMPRESSION, OpenEXR.PIZ_COMPRESSION)
     return [exr(compression=kind) for kind in kinds]
+
+
+def heics(folder: Path) -> list[bytes]:
+    """A photograph as phones write it."""
+    import pillow_heif
+
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 24, 3), np.uint8)
+    buffer = io.BytesIO()
+    pillow_heif.from_pillow(Image.fromarray(pixels)).save(buffer, quality=50)
+    return [buffer.getvalue()]
+
+
+def videos(folder: Path) -> list[bytes]:
+    """Three frames."""
+    import av
+
+    path = folder / "seed.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.height, stream.width, stream.pix_fmt = 16, 32, "yuv420p"
+        for i in range(3):
+            pixels = np.full((16, 32, 3), 60 * i, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode())
+    return [path.read_bytes()]
+
+
+def check_video(path: Path) -> None:
+    """A few frames of uint8 RGB."""
+    for frame in islice(read_frames(path), 5):
+        assert frame.image.dtype == np.uint8
+        assert frame.image.shape[2] == 3
 
 
 def generator(folder: Path, which: str) -> list[bytes]:
@@ -708,6 +764,8 @@ TARGETS: tuple[Target, ...] = (
     Target("labels.png", fixed(LABELS_PNG), check_labels, wrap=with_crcs),
     Target("labels.npy", fixed(npy(np.ones(SHAPE, np.int32))), check_labels),
     Target("image.png", fixed(*IMAGES), check_image, wrap=with_crcs),
+    Target("image.heic", heics, check_image, share=0.3),
+    Target("video.mp4", videos, check_video, share=0.3),
     Target("points.ply", fixed(PLY_TEXT, PLY_BINARY), check_points),
     Target("points.pcd", fixed(PCD_TEXT, PCD_BINARY, PCD_PACKED), check_points),
     Target("points.bin", fixed(bytes(POINTS.astype("<f4").tobytes() + bytes(16))), check_points),
@@ -728,6 +786,11 @@ TARGETS: tuple[Target, ...] = (
     Target("train.txt", fixed(b"a/b/1\na/b/2\n\na/c/3\n"), read_list),
     Target("folder meta.json", folder_dataset,
            partial(check_frame, "a", "folder", lambda p: p.parent), file="meta.json"),
+    Target("predictions meta.json", predictions,
+           partial(check_frame, "a", "predictions", lambda p: p.parent.parent), file="a/meta.json"),
+    Target("predictions gt.npz", lambda f: predictions(f, "gt.npz"),
+           partial(check_frame, "a", "predictions", lambda p: p.parent.parent), file="a/gt.npz",
+           wrap=zipped),
     Target("sunrgbd intrinsics.txt", lambda f: sunrgbd(f, "intrinsics.txt"),
            partial(check_frame, ".", "sunrgbd", lambda p: p.parent), file="intrinsics.txt"),
     Target("sunrgbd seg.mat", lambda f: sunrgbd(f, "seg.mat"),

@@ -29,6 +29,7 @@ from scalefield.anchor_sampling import REGIMES
 from scalefield.basis.generator import Generator
 from scalefield.benchmark.run import Evaluation, Evaluator
 from scalefield.datasets import Dataset, Folder, Frame, Kitti, SunRgbd, UrbanSyn
+from scalefield.datasets.source import FrameSource
 from scalefield.datasets.splits import thin
 from scalefield.io import write_json
 from scalefield.io.weights import WEIGHTS
@@ -39,9 +40,17 @@ from scalefield.mde.estimator import Estimator
 from scalefield.mde.transformers_mde import PREPROCESS as DPT_PREPROCESS
 from scalefield.mde.transformers_mde import TransformersNetwork
 from scalefield.reproduction.matrix import aligner_rows, universal_rows
-from scalefield.reproduction.plan import step_seconds
 from scalefield.runtime.provenance import provenance
-from scalefield.training.basis import StepBatches, default_preset, paper_preset, stream, validation
+from scalefield.training.basis import (
+    BasisTraining,
+    StepBatches,
+    build,
+    default_preset,
+    learn,
+    paper_preset,
+    stream,
+    validation,
+)
 from scalefield.training.data import frame_table, training_frame
 from scalefield.training.loop import pick_device
 from scalefield.training.prepared import (
@@ -192,23 +201,30 @@ def measure_stream(frames: PreparedFrames, workers: int, device: str) -> dict[st
     }
 
 
-def measure_training(folder: Path, workers: int, device: str) -> dict[str, object]:
-    """The largest frames there are, streamed, and steps of training on them."""
+def write_copies(folder: Path, channels: int, count: int = 24) -> PreparedFrames:
+    """Prepared frames of the largest size there is, SUN RGB-D's Kinect 2, all of one content."""
     rng = torch.Generator().manual_seed(0)
-    shape = (530, 730)  # SUN RGB-D's Kinect 2, on which MiDaS gives F of 256 channels at 192×256
+    shape = (530, 730)
     image = np.zeros((*shape, 3), np.uint8)
     depth_m = np.linspace(1, 9, shape[0] * shape[1], dtype=np.float32).reshape(shape)
     frame = Frame("synthetic", "room", "room", image, depth_m, (0.1, 10.0))
     output = MDEOutput(
-        torch.rand(shape, generator=rng) + 1, "depth", torch.randn(256, 192, 256, generator=rng)
+        torch.rand(shape, generator=rng) + 1,
+        "depth",
+        torch.randn(channels, 192, 256, generator=rng),
     )
     prepared = training_frame(frame_table(frame, Preparation().regimes), output)
-    names = [f"copy{i:02d}" for i in range(24)]
+    names = [f"copy{i:02d}" for i in range(count)]
     for name in names:
         file = frame_file(folder, name)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(pack_frame(dataclasses.replace(prepared, name=name), "", "uint8"))
-    frames = open_prepared(folder, names)
+    return open_prepared(folder, names)
+
+
+def measure_training(folder: Path, workers: int, device: str) -> dict[str, object]:
+    """The largest frames there are, streamed, and steps of training on them."""
+    frames = write_copies(folder / "midas-hybrid", 256)
     config = paper_preset(8, "low")
     batches = StepBatches(frames, config, first=0, last=4)
     torch.set_num_threads(1)
@@ -231,12 +247,71 @@ def measure_training(folder: Path, workers: int, device: str) -> dict[str, objec
     if on.type != "cuda":  # wall-clock figures are of use where steps are fast
         return found
     found["streaming"] = measure_stream(frames, workers, device)
-    found["seconds of a step, data at hand"] = {
-        f"K = {k}": round(step_seconds(paper_preset(k, "medium"), 256, shape, device, 20), 4)
-        for k in (8, 30, 50)
+    sets = {"da3-base": write_copies(folder / "da3-base", 128), "midas-hybrid": frames}
+    found["training"] = {
+        f"{name}, K = {k}": measure_steps(some, paper_preset(k, "medium"), workers, on)
+        for name, some in sets.items()
+        for k in (8, 50)
     }
-    found["gpu_memory_gb"] = round(torch.cuda.max_memory_allocated(on) / 1e9, 2)
     return found
+
+
+def measure_steps(
+    frames: PreparedFrames,
+    config: BasisTraining,
+    workers: int,
+    on: torch.device,
+    *,
+    steps: int = 60,
+    warm: int = 20,
+) -> dict[str, float]:
+    """Training as `train_basis` does it, frames streamed from disk: time of a step, what part of it
+    is waiting for data, how long the GPU computes, and the memory that it needs."""
+    many = PreparedFrames(frames.entries * (-(-config.batch * 2 * steps // len(frames))))
+    generator = build(config, frames, None).to(on).train()
+    optimiser = torch.optim.AdamW(generator.parameters(), lr=config.rate)
+    ready = stream(StepBatches(many, config, first=0, last=2 * steps), on, workers)
+    torch.cuda.reset_peak_memory_stats(on)
+
+    def run(first: int, last: int) -> tuple[float, float]:
+        """Seconds of these steps, and those spent waiting for batches."""
+        torch.cuda.synchronize(on)
+        began, waited = time.perf_counter(), 0.0
+        for step in range(first, last):
+            asked = time.perf_counter()
+            batch = next(ready)
+            waited += time.perf_counter() - asked
+            learn(generator, optimiser, batch, config, step, rate=1.0, share=1.0)
+        torch.cuda.synchronize(on)
+        return time.perf_counter() - began, waited
+
+    run(0, warm)
+    seconds, waited = run(warm, steps)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        profiled, _ = run(steps, steps + warm)
+    count = steps - warm
+    return {
+        "ms_a_step": round(1000 * seconds / count, 2),
+        "waiting_for_data": round(waited / seconds, 4),
+        "gpu_ms_a_step": round(1000 * gpu_seconds(profiler) / warm, 2),
+        "gpu_busy_while_profiled": round(gpu_seconds(profiler) / profiled, 4),
+        "peak_gpu_gb": round(torch.cuda.max_memory_allocated(on) / 1e9, 2),
+        "reserved_gpu_gb": round(torch.cuda.max_memory_reserved(on) / 1e9, 2),
+    }
+
+
+def gpu_seconds(profiler: torch.profiler.profile) -> float:
+    """Seconds in which at least one kernel or copy ran on the GPU."""
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in profiler.events() or ()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    )
+    busy, reached = 0.0, -np.inf
+    for start, end in spans:
+        busy += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return busy / 1e6
 
 
 def measure_quantisation(places: Path, folder: Path, limit: int | None) -> dict[str, object]:
@@ -283,12 +358,12 @@ def measure_recovery(places: Path, frames: int = 3) -> dict[str, object]:
         "places", "folder", "test", "lite", rows, tuple(REGIMES), True, 0, RANGES_M
     )
     dataset = Folder(places, RANGES_M)
-    evaluator = Evaluator(dataset, evaluation, Path(), "lite")
+    evaluator = Evaluator(FrameSource(dataset, "lite"), evaluation, Path())
     torch.set_num_threads(1)
     seconds, cells, megapixels = 0.0, 0, 0.0
     for i, name in enumerate(thin(dataset.names("test"), frames + 1)):
         frame = dataset.load(name)
-        output = evaluator.mde(frame.image)
+        output = evaluator.source.mde(frame.image)
         began = time.process_time()
         record = evaluator.evaluate(frame, output, {})
         if i == 0:  # weights are read, kernels chosen
@@ -337,7 +412,7 @@ def main() -> None:
         mdes = networks()
         measured = {name: measure_dataset(name, data, mdes) for name, data in readers.items()}
         results["a frame"] = measured
-        results["train and val at full scale"] = arithmetic(measured)  # type: ignore[arg-type]
+        results["train and val at full scale"] = arithmetic(measured)
         print(json.dumps(results["train and val at full scale"], indent=1), flush=True)
         if args.places:
             results["8-bit features"] = measure_quantisation(args.places, home / "q", args.limit)

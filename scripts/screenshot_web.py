@@ -30,8 +30,8 @@ FLAGS = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-
 
 
 @dataclass(frozen=True)
-class Walk:
-    """A walk through the page on one device."""
+class Screens:
+    """The screens of the page on one device, one after the other."""
 
     page: Any
     phone: bool
@@ -51,17 +51,17 @@ class Walk:
         self.page.wait_for_timeout(300)
 
     def sheet(self, name: str) -> None:
-        """Open or close a part of the sheet that the controls are on a phone."""
+        """On a phone, open or close one tab of the bottom sheet."""
         if self.phone:
             self.page.click(f"#sheet-tab-{name}")
 
     def scenes(self) -> Iterator[str]:
-        """Stop at every sight."""
-        for part in (self.anchors, self.views, self.tools, self.verdicts):
+        """Bring the page to each state and yield its name."""
+        for part in (self.anchors, self.views, self.tools, self.checks):
             yield from part()
 
     def anchors(self) -> Iterator[str]:
-        """The start, the first distance, the list."""
+        """The start, the first distance, the list of anchors."""
         page = self.page
         page.wait_for_selector("body[data-ready]")
         yield "start"
@@ -120,7 +120,7 @@ class Walk:
         self.sheet("method")
         page.select_option("#compare", "")
 
-    def verdicts(self) -> Iterator[str]:
+    def checks(self) -> Iterator[str]:
         """A wrong anchor, and where to measure next."""
         page = self.page
         page.click("[data-view=photo]")
@@ -151,7 +151,7 @@ def sheet(pictures: list[Image.Image], columns: int, width: int) -> Image.Image:
 
 
 def save(image: Image.Image, path: Path, most_bytes: int = 190_000) -> None:
-    """As good a JPEG as fits."""
+    """Write a JPEG with the best quality that fits."""
     for quality in range(88, 20, -4):
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", quality=quality, optimize=True)
@@ -161,10 +161,12 @@ def save(image: Image.Image, path: Path, most_bytes: int = 190_000) -> None:
 
 
 def main() -> None:
-    """Serve, look, save."""
+    """Serve the page, take the screenshots, write the sheets."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/web"))
-    out = parser.parse_args().out
+    parser.add_argument("--each", type=Path, help="folder for every screenshot by itself")
+    flags = parser.parse_args()
+    out, each = flags.out, flags.each
     out.mkdir(parents=True, exist_ok=True)
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(create_app(), log_level="error"))
@@ -182,11 +184,16 @@ def main() -> None:
                     device_scale_factor=2 if device == "phone" else 1,
                 )
                 page = context.new_page()
+                page.set_default_timeout(300_000)  # also on a busy machine
                 page.goto(address)
                 pictures = {
                     name: Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-                    for name in Walk(page, device == "phone").scenes()
+                    for name in Screens(page, device == "phone").scenes()
                 }
+                if each is not None:
+                    each.mkdir(parents=True, exist_ok=True)
+                    for name, picture in pictures.items():
+                        picture.save(each / f"{device}-{scheme}-{name}.png")
                 context.close()
                 all_views = sheet(list(pictures.values()), COLUMNS[device], SHEET_WIDTH[device])
                 save(all_views, out / f"{device}-{scheme}.jpg")

@@ -84,8 +84,12 @@ def test_an_eight_bit_png_is_a_picture_not_depth(tmp_path):
 @pytest.mark.parametrize(
     ("anchors", "shape", "sentence"),
     [
-        (Anchors([0], [0], [70.0]), (2, 2), r"1 to 65535 units of 1/1000 m; not so: #0 \(70\)"),
-        (Anchors([0], [0], [1e-4]), (2, 2), r"not so: #0 \(0.0001\)"),
+        (
+            Anchors([0], [0], [70.0]),
+            (2, 2),
+            r"1 to 65535 units of 1/1000 m; not so: anchors\[0\] \(70\)",
+        ),
+        (Anchors([0], [0], [1e-4]), (2, 2), r"not so: anchors\[0\] \(0.0001\)"),
         (Anchors([0, 0.2], [0, 0], [1.0, 2.0]), (2, 2), "one anchor a pixel"),
         (Anchors([0], [0], [1.0], [0.1]), (2, 2), "no room for sigma_m"),
         (Anchors([0], [0], [1.0]), None, "needs shape="),
@@ -165,7 +169,7 @@ def test_pixels_are_inside_or_named(anchors, height, width):
         wanted = f"{np.count_nonzero(~inside)} of {len(anchors)} anchors lie outside"
         with pytest.raises(InputError, match=wanted) as caught:
             anchors.pixels((height, width))
-        assert f"#{first} at u={anchors.u[first]:g}" in str(caught.value)
+        assert f"anchors[{first}] at u={anchors.u[first]:g}" in str(caught.value)
 
 
 def test_half_pixels_belong_to_the_pixel_they_open():
@@ -191,13 +195,13 @@ def test_columns_are_copied_and_frozen():
         (([[1]], [1], [1]), r"u must be one-dimensional, found \(1, 1\)"),
         ((["far"], [1], [1]), "u must be numbers"),
         ((None, [1], [1]), r"u must be one-dimensional, found \(\)"),
-        (([None], [1], [1]), "finite pixel position; not so: #0"),
+        (([None], [1], [1]), r"finite pixel position; not so: anchors\[0\]"),
         (([10**400], [1], [1]), "u must be numbers: int too large"),
         ((np.array(["2020"], "M8[Y]"), [1], [1]), "u must be numbers: found datetime64"),
         ((torch.ones(1) * 1j, [1], [1]), "u must be numbers: found complex64"),
         ((torch.ones(1, device="meta"), [1], [1]), "u must be numbers: "),
-        (([1, 2], [1, 2], np.ma.masked_array([3, 4], [0, 1])), r"not so: #1 \(nan\)"),
-        (([1] * 7, [1] * 7, [0] * 7), "#4.* and 2 more"),
+        (([1, 2], [1, 2], np.ma.masked_array([3, 4], [0, 1])), r"not so: anchors\[1\] \(nan\)"),
+        (([1] * 7, [1] * 7, [0] * 7), r"anchors\[4\].* and 2 more"),
     ],
 )
 def test_bad_columns_get_a_sentence(arguments, sentence):
@@ -238,3 +242,76 @@ def test_sigma_log_is_the_relative_deviation_or_the_default() -> None:
     np.testing.assert_allclose(anchors.sigma_log(0.3), [0.05, 0.025])
     np.testing.assert_allclose(anchors.sigma_log(0.3, floor=0.12), [0.13, np.hypot(0.025, 0.12)])
     assert Anchors([0], [0], [2.0]).sigma_log(0.3).tolist() == [0.3]
+
+
+ROWS = [(1, 2, 3.0), (4, 5, 6.5)]
+
+
+def test_describe_names_line_position_and_value(tmp_path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("# by tape\nu,v,depth_m\n\n10,20,1.52\n30,40,2.5\n")
+    anchors = Anchors.read(path)
+    assert anchors.describe([0]) == "line 4, u=10 v=20 (1.52 m)"
+    assert anchors[[1]].describe(0) == "line 5, u=30 v=40 (2.5 m)"
+    assert anchors.moved([1, 2], [3, 4]).describe(1) == "line 5, u=2 v=4 (2.5 m)"
+    many = Anchors(range(9), range(9), [1.0] * 9, unit="model units")
+    assert many.describe([8]) == "u=8 v=8 (1 model units)"
+    assert many.describe(range(8)).endswith("u=4 v=4 (1 model units) and 3 more")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ROWS,
+        np.array(ROWS),
+        np.asfortranarray(np.array(ROWS, np.float32)),
+        torch.tensor(ROWS),
+        {"u": [1, 4], "v": [2, 5], "depth_m": [3.0, 6.5]},
+        {"x": [1, 4], "y": [2, 5], "Depth (cm)": [300, 650], "note": ["a", "b"]},
+        Anchors([1, 4], [2, 5], [3, 6.5]),
+    ],
+)
+def test_anchors_of_rows_and_columns(values) -> None:
+    assert_same(Anchors.of(values), Anchors([1, 4], [2, 5], [3, 6.5]))
+
+
+def test_anchors_of_a_pandas_frame() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {"label": ["a", "b"], "v": [2, 5], "u": [1, 4], "depth_mm": [3000, 6500]}
+    )
+    assert_same(Anchors.of(frame[frame.u > 0]), Anchors([1, 4], [2, 5], [3, 6.5]))
+    assert_same(Anchors.of(frame[frame.u > 1]), Anchors([4], [5], [6.5]))
+
+
+def test_anchors_of_nothing_and_of_a_file(tmp_path) -> None:
+    assert len(Anchors.of(None)) == len(Anchors.of([])) == 0
+    Anchors.of([(1, 2, 3.0, 0.1)]).write(tmp_path / "a.csv")
+    assert Anchors.of(str(tmp_path / "a.csv")).sigma_m.tolist() == [0.1]
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (np.ones((3, 10)), r"\(n, 3\), rows of u, v, depth_m.* found \(3, 10\); is it transposed"),
+        (np.ones((60, 80)), r"found \(60, 80\); Anchors.from_map reads a map"),
+        (np.ones((2, 3, 3)), r"found \(2, 3, 3\)$"),
+        ((1, 2, 3.0), r"found \(3,\)"),
+        ([(1, 2, "near")], "anchors must be numbers"),
+        (7, "wanted Anchors, rows of u, v, depth_m, .* found int"),
+        ({"u": [1], "v": [2]}, "which lacks depth_m; found u, v"),
+        ({"u": [1], "v": [2], "depth_furlongs": [1]}, "unit that is not known"),
+        ({"u": [1], "v": [2], "depth_m": [-1.0]}, r"not so: anchors\[0\] \(-1\)"),
+        ("missing.csv", "missing.csv: no such file"),
+    ],
+)
+def test_anchors_of_refuses_with_a_sentence(values, sentence) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Anchors.of(values)
+
+
+def test_anchors_repr_is_short() -> None:
+    assert repr(Anchors(range(1000), range(1000), np.linspace(1, 5, 1000))) == (
+        "Anchors(1000: 1 … 5 m)"
+    )
+    assert repr(Anchors([], [], [])) == "Anchors(0)"

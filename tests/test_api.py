@@ -2,6 +2,7 @@
 
 import doctest
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from scipy.stats import spearmanr
 
 import scalefield as sf
 from scalefield import Anchors, InputError, MDEOutput, api, recover
+from scalefield.inputs import load_image
 from scalefield.methods.median import Median
 from scalefield.report import Rejection
 
@@ -152,12 +154,19 @@ def test_recover_bad_maps_get_a_sentence(values, kind, sentence):
 @pytest.mark.parametrize(
     ("image", "sentence"),
     [
-        (IMAGE[..., 0], r"uint8 of shape \(height, width, 3\), found uint8 of shape \(6, 8\)"),
-        (IMAGE / 255, "found float64"),
-        (np.zeros((6, 8, 4), np.uint8), r"found uint8 of shape \(6, 8, 4\)"),
+        (IMAGE[None], r"\(3, height, width\) or .*found uint8 of shape \(1, 6, 8, 3\)"),
+        (np.zeros((6, 8, 5), np.uint8), r"found uint8 of shape \(6, 8, 5\)"),
+        (np.full((6, 8, 3), 200.0), r"floats must have values of 0 … 1, found 200.*divide by 255"),
+        (np.full((6, 8, 3), -1.0), "found -1 … -1; is it normalised"),
+        (np.full((6, 8, 3), np.nan), "floats must have values of 0 … 1"),
+        (np.zeros((6, 8, 3), np.int64), "uint8, uint16 or floats of 0 … 1, found int64"),
+        (np.full((6, 8), 4095, np.uint16), "grey image of 16 bits .* up to 4095; is it a depth"),
         (np.zeros((0, 8, 3), np.uint8), "found uint8"),
         (Image.new("RGB", (0, 5)), "found uint8"),
-        (Image.new("I;16", (8, 6)), "8 bits a channel, found mode I;16"),
+        (
+            Image.new("I;16", (8, 6)),
+            "grey image of 16 bits must use .* values up to 0; is it a depth map",
+        ),
         ("missing.jpg", "^missing.jpg: no such file"),
         (None, "no input: give an image"),
     ],
@@ -171,8 +180,8 @@ def test_recover_bad_images_get_a_sentence(image, sentence):
     ("anchors", "sentence"),
     [
         (Anchors([], [], []), "no anchors: at least one"),
-        (Anchors([8], [0], [1.0]), r"1 of 1 anchors lie outside.*8×6.*#0 at u=8, v=0"),
-        (Anchors([0, 0], [0, -1], [1.0, 1.0]), r"#1 at u=0, v=-1"),
+        (Anchors([8], [0], [1.0]), r"1 of 1 anchors lie outside.*8×6.*anchors\[0\] at u=8, v=0"),
+        (Anchors([0, 0], [0, -1], [1.0, 1.0]), r"anchors\[1\] at u=0, v=-1"),
     ],
 )
 def test_bad_anchors_get_a_sentence(anchors, sentence):
@@ -208,7 +217,8 @@ def test_recover_bad_choices_get_a_sentence(arguments, sentence):
 def test_recover_wrong_types_get_a_sentence_where_nobody_checks_annotations(said_of):
     estimator = "an MDE must be a name or return an MDEOutput for an image"
     calls = {
-        "anchors=[(1, 2, 3)]": "anchors must be an Anchors (Anchors.read reads files), found list",
+        "anchors=7": "anchors: wanted Anchors, rows of u, v, depth_m, named columns or a file "
+        "(Anchors.of), found int",
         "method=None": "a method is a name or a function, found None",
         "mde=None": f"{estimator}, found NoneType",
         "mde=lambda image: 3": f"{estimator}, found int",
@@ -294,7 +304,7 @@ def test_recover_disparity_below_zero_is_doubted():
     """Depth cannot be told from it: all such pixels are equally far, and no number overflows."""
     disparity = 1 / RELATIVE
     shifted = disparity - np.quantile(disparity, 0.25)
-    bring = {"kind": "disparity", "method": "median"}
+    bring = {"kind": "disparity", "affine": False, "method": "median"}
     (warning,) = recover(None, ANCHORS, mde_depth=shifted, **bring).report.warnings
     assert warning.code == "negative_disparity"
     assert re.match("2[0-9] % of the disparity map is not above zero", warning.text)
@@ -305,9 +315,9 @@ def test_recover_disparity_below_zero_is_doubted():
 @pytest.mark.parametrize("method", ["field", "median"])
 @pytest.mark.parametrize("factor", [0, -1e-15, -1, -1e15])
 def test_recover_disparity_that_is_nowhere_above_zero_is_a_plane(factor, method):
-    values = factor / RELATIVE
-    r = recover(None, ANCHORS, mde_depth=values, kind="disparity", method=method)
-    plane = recover(None, ANCHORS, mde_depth=np.ones((6, 8)), kind="disparity", method=method)
+    bring = {"kind": "disparity", "affine": False, "method": method}
+    r = recover(None, ANCHORS, mde_depth=factor / RELATIVE, **bring)
+    plane = recover(None, ANCHORS, mde_depth=np.ones((6, 8)), **bring)
     np.testing.assert_allclose(r.depth_m, plane.depth_m, rtol=1e-5)
     assert r.report.warnings[0].text.startswith("100 % of the disparity map is not above zero")
 
@@ -333,3 +343,66 @@ def test_recover_public_names_load_lazily_and_wrong_ones_fail():
     assert all(hasattr(sf, name) for name in sf.__all__)
     with pytest.raises(AttributeError, match="no attribute 'recovr'"):
         sf.recovr
+
+
+COLOURED = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
+GREY = COLOURED[..., :1]
+
+
+@pytest.mark.parametrize(
+    ("image", "pixels"),
+    [
+        (COLOURED / 255, COLOURED),
+        ((COLOURED / 255).astype(np.float32).transpose(2, 0, 1), COLOURED),
+        (torch.from_numpy(COLOURED).permute(2, 0, 1), COLOURED),
+        (torch.from_numpy(COLOURED).permute(2, 0, 1) / 255, COLOURED),
+        (COLOURED.astype(np.uint16) * 257, COLOURED),
+        (np.dstack([COLOURED, COLOURED[..., :1]]), COLOURED),
+        (GREY[..., 0], GREY),
+        (GREY, GREY),
+        (torch.from_numpy(GREY).permute(2, 0, 1) / 255, GREY),
+        (GREY[..., 0].astype(np.uint16) * 257, GREY),
+        (Image.fromarray(GREY[..., 0]), GREY),
+        (Image.fromarray(GREY[..., 0].astype(np.uint16) * 257), GREY),
+        (Image.fromarray((GREY[..., 0] / 255).astype(np.float32)), GREY),
+    ],
+)
+def test_load_image_accepts_grey_16_bit_float_and_channels_first(image, pixels):
+    loaded = load_image(image)
+    assert loaded.dtype == np.uint8
+    assert loaded.flags.c_contiguous
+    np.testing.assert_array_equal(loaded, np.broadcast_to(pixels, (6, 8, 3)))
+
+
+def test_read_image_reads_heic(tmp_path):
+    pillow_heif = pytest.importorskip("pillow_heif")
+    flat = np.full((64, 96, 3), (200, 120, 40), np.uint8)
+    pillow_heif.from_pillow(Image.fromarray(flat)).save(tmp_path / "photo.heic", quality=95)
+    loaded = load_image(tmp_path / "photo.heic")
+    assert loaded.shape == flat.shape
+    assert np.abs(loaded.astype(int) - flat).max() < 12
+
+
+def test_read_image_names_the_extra_that_heic_needs(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    (tmp_path / "photo.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
+    with pytest.raises(InputError, match=r"HEIC photo; .*pip install 'scalefield\[heic\]'"):
+        load_image(tmp_path / "photo.heic")
+
+
+@pytest.mark.parametrize(
+    ("factor", "unit"), [(1000.0, "millimetres"), (100.0, "centimetres"), (1.0, None)]
+)
+def test_recover_asks_whether_far_anchors_are_in_another_unit(factor, unit):
+    anchors = Anchors([1, 4, 6], [1, 2, 3], np.array([1.52, 2.1, 2.86]) * factor)
+    report = recover(None, anchors, mde_depth=RELATIVE, kind="depth", method="median").report
+    asked = [w.text for w in report.warnings if w.code == "far_anchors"]
+    assert bool(asked) == (unit is not None)
+    assert unit is None or asked[0].endswith(f"are they {unit}?")
+
+
+def test_recover_takes_rows_as_anchors():
+    rows = [(1, 1, 2.0), (5, 3, 4.0)]
+    kept = {"mde_depth": RELATIVE, "kind": "depth", "method": "median"}
+    expected = recover(None, Anchors.of(rows), **kept).depth_m
+    np.testing.assert_array_equal(recover(None, rows, **kept).depth_m, expected)

@@ -71,7 +71,8 @@ def test_cli_recover_writes_all_four_files_and_says_so(folder, capsys):
     assert "torch" in record["provenance"]["versions"]
 
     printed = capsys.readouterr()
-    assert "4 of 4 anchors used, median residual 0.0 %" in printed.out
+    assert "4 of 4 anchors used\n" in printed.out
+    assert "at the anchors that were fitted: median residual 0.0 %" in printed.out
     assert "depth 2.00 … 6.00 m" in printed.out
     assert f"{Path('results/here')}: depth.png, depth.npz, preview.png" in printed.out
     assert printed.err == ""  # progress is for terminals
@@ -140,7 +141,7 @@ def test_cli_warnings_rejections_and_holes_are_printed(folder, capsys):
     assert recover(*OWN) == 0
     printed = capsys.readouterr().out
     assert "4 of 5 anchors used" in printed
-    assert "anchor #4 not used: no relative depth here" in printed
+    assert "line 6, u=1 v=1 (5 m) not used: no relative depth here" in printed
     assert "1 pixels have no relative depth and stay NaN" in printed
     assert "warning: the map was declared depth" in printed
     assert "is it disparity?" in printed
@@ -169,7 +170,7 @@ def bad_anchors(text: str) -> dict[str, str]:
     ("contents", "more", "sentence"),
     [
         (bad_anchors(""), OWN, "no anchors: at least one pixel of known metric depth"),
-        (bad_anchors("1,1,2\n8,0,1"), OWN, "1 of 2 anchors lie outside.*#1 at u=8, v=0"),
+        (bad_anchors("1,1,2\n8,0,1"), OWN, "1 of 2 anchors lie outside.*line 3 at u=8, v=0"),
         (bad_anchors("1,1,nan"), OWN, "line 2: depth_m is not a length: 'nan'"),
         (bad_anchors("1,1,0"), OWN, "line 2: depth_m: a length above zero is wanted"),
         (bad_anchors("1,1,-4"), OWN, "line 2: depth_m: a length above zero is wanted"),
@@ -190,7 +191,7 @@ def bad_anchors(text: str) -> dict[str, str]:
         ({}, (*OWN, "--option", "magic"), "--option must be name=value, found 'magic'"),
         ({}, (*OWN, "--option", "k=8", "--option", "k=30"), "--option k is given twice, 8 and 30"),
         ({}, (*OWN, "--anchor-units", "1000"), "--anchor-units is for a .png; depth_m of .*csv"),
-        (bad_anchors("5,7,2"), OWN, r"#0 at u=5, v=7; u and v swapped, all would lie inside"),
+        (bad_anchors("5,7,2"), OWN, r"line 2 at u=5, v=7; u and v swapped, all would lie inside"),
         ({}, ("--depth", "none.npz", "--kind", "depth"), "none.npz: holds no array"),
         ({}, (*OWN, "--labels", "nothing.png"), "nothing.png: no such file"),
         ({}, (*OWN, "--png-units", "0"), "--png-units must be 0.001 … 1e9, found 0"),
@@ -232,7 +233,7 @@ def test_anchors_of_a_turned_photograph_are_those_of_the_upright_one(folder, cap
     words = ["turned.jpg", "--anchors", "anchors.csv", "--method", "median", *OWN]
     assert main(["recover", *words]) == 2
     said = capsys.readouterr().err
-    assert "#1 at u=7, v=2" in said
+    assert "line 3 at u=7, v=2" in said
     assert "EXIF rotates the photograph, and u and v refer to the upright picture" in said
     Path("anchors.csv").write_text("u,v,depth_m\n1,1,2\n2,7,3\n")
     upright = "turned.jpg: EXIF rotates the photograph; u, v, maps and intrinsics are those of"
@@ -269,6 +270,13 @@ def test_methods_lists_every_method_on_one_line(capsys):
 def test_cli_version_is_told(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"scalefield {scalefield.__version__}\n"
+
+
+def test_methods_shows_no_text_for_an_option_that_is_a_dataclass(capsys):
+    assert main(["methods", "field"]) == 0
+    out = capsys.readouterr().out
+    assert "--option robust=True" in out
+    assert "inference (in Python only): InferenceConfig()" in out
 
 
 def test_methods_tells_the_options_of_one(capsys):
@@ -421,3 +429,37 @@ print([name for name in ("torch", "numpy", "scipy") if name in sys.modules])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "--anchors" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_cli_top_help_names_version_and_completion_and_is_short(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    printed = capsys.readouterr().out
+    assert "scalefield --version" in printed
+    assert "scalefield --completion bash" in printed
+    assert printed.count("\n") < 60
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_cli_completion_prints_a_script(shell, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--completion", shell])
+    assert caught.value.code in (0, None)
+    assert "recover" in capsys.readouterr().out
+
+
+def test_cli_unknown_command_suggests_the_nearest(capsys):
+    assert main(["reciver", "a.jpg"]) == 2
+    assert capsys.readouterr().err == "scalefield: no command 'reciver'; did you mean recover?\n"
+    assert main(["xyzzy"]) == 2
+    assert "no command 'xyzzy'; there are recover, suggest" in capsys.readouterr().err
+
+
+def test_cli_prints_a_warning_once(capsys, monkeypatch):
+    def run(self) -> None:
+        warnings.warn("licence", Notice, stacklevel=1)
+        warnings.warn("licence", Notice, stacklevel=1)  # which Python counts as another one
+
+    monkeypatch.setattr("scalefield.commands.methods.MethodsCommand.run", run)
+    assert main(["methods"]) == 0
+    assert capsys.readouterr().err == "scalefield: licence\n"

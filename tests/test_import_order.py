@@ -32,6 +32,9 @@ SAME_ROW = {("inputs", "api"), ("anchors", "anchor_sampling"), ("anchors", "reco
 }  # fmt: skip
 """Imports within a row, from the second to the first."""
 
+CONVENIENCES = {("recovery", "export"), ("recovery", "geometry")}
+"""Imports against the order: methods of `Recovery` that call `export` when they are called."""
+
 RANK = {name: rank for rank, row in enumerate(ORDER) for name in row}
 
 
@@ -74,7 +77,7 @@ def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
 def upward(name: str, target: str) -> bool:
     """Whether an import of `target` by the module `name` goes against the order."""
     here, there = unit(name), unit(target)
-    if here == there:
+    if here == there or (here, there) in CONVENIENCES:
         return False
     if RANK[here] == RANK[there]:
         return (there, here) not in SAME_ROW

@@ -14,11 +14,11 @@ from scalefield.defaults import VERSION
 
 if TYPE_CHECKING:
     from scalefield.anchors import Anchors as Anchors
+    from scalefield.api import Stream as Stream
     from scalefield.api import recover as recover
     from scalefield.api import suggest as suggest
     from scalefield.basis.realtime import Live as Live
     from scalefield.errors import InputError as InputError
-    from scalefield.field.kalman import Stream as Stream
     from scalefield.field.realtime import LiveField as LiveField
     from scalefield.geometry.camera import Camera as Camera
     from scalefield.huggingface import recover_from_pipeline as recover_from_pipeline
@@ -40,7 +40,7 @@ _HOME = {
     "Camera": "geometry.camera",
     "Live": "basis.realtime",
     "LiveField": "field.realtime",
-    "Stream": "field.kalman",
+    "Stream": "api",
     "recover": "api",
     "recover_from_pipeline": "huggingface",
     "suggest": "api",

@@ -3,37 +3,66 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from scalefield.errors import InputError, one_line
+from scalefield.errors import FileError, InputError, one_line
 from scalefield.io import read_bytes, read_depth_png, read_npz, write_atomic, write_depth_png
-from scalefield.io.anchor_tables import TableError, decode_text, parse_anchor_table
+from scalefield.io.anchor_tables import (
+    TableError,
+    decode_text,
+    parse_anchor_table,
+    table_columns,
+)
+from scalefield.io.lengths import METRES_PER_UNIT
 
 METRES = (1e-12, 1e12)
 """What a depth or its deviation may be: recovered depth, a thousand times beyond it, and ratios
 of such depths are still numbers in float32."""
 
+AnchorsLike: TypeAlias = Any
+"""What `Anchors.of` takes: Anchors, rows, named columns, a file, or None."""
 
-@dataclass(frozen=True, eq=False, init=False)
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class Anchors:
     """N pixels with their metric depth: z along the optical axis, in metres.
 
     `u` counts pixels to the right and `v` downwards, with pixel centres at integers, so the
     top-left pixel is (0, 0) and covers −0.5 … 0.5. An anchor measures the pixel that it falls in.
-    `sigma_m` is the standard deviation of each measurement, where it is known.
+    `sigma_m` is the standard deviation of each measurement, where it is known. `lines` and `unit`
+    are used in messages only.
+
+    >>> Anchors.of([(320, 400, 1.52), (120, 400, 1.63)])
+    Anchors(2: 1.52 … 1.63 m)
     """
 
     u: Float64[np.ndarray, " n"]
     v: Float64[np.ndarray, " n"]
     depth_m: Float64[np.ndarray, " n"]
     sigma_m: Float64[np.ndarray, " n"] | None = None
+    lines: Int64[np.ndarray, " n"] | None = None
+    """Line of each anchor in the file that it was read from, counted from 1."""
+    unit: str = "m"
+    """The unit in messages; another one for a COLMAP model, whose scale is arbitrary."""
 
-    def __init__(self, u: Any, v: Any, depth_m: Any, sigma_m: Any = None) -> None:
+    def __init__(
+        self,
+        u: Any,
+        v: Any,
+        depth_m: Any,
+        sigma_m: Any = None,
+        *,
+        lines: Any = None,
+        unit: str = "m",
+    ) -> None:
+        object.__setattr__(self, "lines", None if lines is None else np.array(lines, np.int64))
+        object.__setattr__(self, "unit", unit)
         columns = {"u": u, "v": v, "depth_m": depth_m, "sigma_m": sigma_m}
         for name, values in columns.items():
             absent = values is None and name == "sigma_m"
@@ -42,13 +71,14 @@ class Anchors:
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{name} has {n}" for name, n in lengths.items())
             raise InputError(f"anchor columns must have equal lengths, but {found}")
-        _require(np.isfinite(self.u) & np.isfinite(self.v), "a finite pixel position")
+        self._require(np.isfinite(self.u) & np.isfinite(self.v), "a finite pixel position")
         for name, values in (("depth_m", self.depth_m), ("sigma_m", self.sigma_m)):
             if values is not None:
                 positive = np.isfinite(values) & (values > 0)
-                _require(positive, f"a finite {name} above zero", values)
+                self._require(positive, f"a finite {name} above zero", values)
                 within = (values >= METRES[0]) & (values <= METRES[1])
-                _require(within, f"a {name} between {METRES[0]:g} and {METRES[1]:g} m", values)
+                limits = f"between {METRES[0]:g} and {METRES[1]:g} m"
+                self._require(within, f"a {name} {limits}", values)
 
     def __len__(self) -> int:
         return len(self.u)
@@ -57,7 +87,43 @@ class Anchors:
         """The anchors selected by a mask, a slice or an index array."""
         sigma_m = None if self.sigma_m is None else np.atleast_1d(self.sigma_m[which])
         u, v, depth_m = (np.atleast_1d(c[which]) for c in (self.u, self.v, self.depth_m))
-        return Anchors(u, v, depth_m, sigma_m)
+        lines = None if self.lines is None else np.atleast_1d(self.lines[which])
+        return Anchors(u, v, depth_m, sigma_m, lines=lines, unit=self.unit)
+
+    def moved(self, u: Any, v: Any) -> Anchors:
+        """The same anchors at other pixels, for example of a resized image."""
+        return Anchors(u, v, self.depth_m, self.sigma_m, lines=self.lines, unit=self.unit)
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return "Anchors(0)"
+        nearest, farthest = self.depth_m.min(), self.depth_m.max()
+        return f"Anchors({len(self)}: {nearest:.3g} … {farthest:.3g} {self.unit})"
+
+    def describe(self, index: Any, most: int = 5) -> str:
+        """The anchors of an index by line (if read from a table), position and depth; the first
+        `most`, and how many more there are."""
+        index = np.atleast_1d(index)
+        named = ", ".join(
+            f"{'' if self.lines is None else f'line {self.lines[i]}, '}"
+            f"u={self.u[i]:g} v={self.v[i]:g} ({self.depth_m[i]:.3g} {self.unit})"
+            for i in index[:most].tolist()
+        )
+        return named + (f" and {len(index) - most} more" if len(index) > most else "")
+
+    def _require(self, good: np.ndarray, wanted: str, values: np.ndarray | None = None) -> None:
+        if good.all():
+            return
+        bad = np.flatnonzero(~good).tolist()
+        named = ", ".join(
+            self._numbered(i) + ("" if values is None else f" ({values[i]:g})") for i in bad[:5]
+        )
+        more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+        raise InputError(f"every anchor needs {wanted}; not so: {named}{more}")
+
+    def _numbered(self, index: int) -> str:
+        """How the user counts an anchor: by the line of the file, or by the index in Python."""
+        return f"anchors[{index}]" if self.lines is None else f"line {self.lines[index]}"
 
     def sigma_log(self, default: float, *, floor: float = 0.0) -> Float64[np.ndarray, " n"]:
         """Standard deviation of log-depth, σ_m / depth_m to first order, of each anchor.
@@ -70,25 +136,38 @@ class Anchors:
 
     def pixels(self, shape: tuple[int, int]) -> tuple[Int64[np.ndarray, " n"], ...]:
         """Row and column of the pixel that each anchor falls in; all must lie in the image."""
-        rows, columns = np.floor(self.v + 0.5), np.floor(self.u + 0.5)
-        height, width = shape
-        inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-        if not inside.all():
-            outside = ", ".join(
-                f"#{i} at u={self.u[i]:g}, v={self.v[i]:g}" for i in np.flatnonzero(~inside)[:5]
-            )
-            swapped = (columns >= 0) & (columns < height) & (rows >= 0) & (rows < width)
-            hint = "; u and v swapped, all would lie inside" if swapped.all() else ""
+        return pixel_indices(self.u, self.v, shape, name=self._numbered)
+
+    @classmethod
+    def of(cls, values: Any) -> Anchors:
+        """Anchors from what holds them.
+
+        Rows (u, v, depth_m[, sigma_m]) are a list of tuples or an array of shape (n, 3) or (n, 4).
+        Named columns are a dict or a pandas frame, with the names and units of a CSV's header, for
+        example depth_cm. A path is read. None becomes no anchors.
+        """
+        if isinstance(values, Anchors):
+            return values
+        if values is None:
+            return cls([], [], [])
+        if isinstance(values, (str, Path)):
+            return cls.read(values)
+        if hasattr(values, "columns") and hasattr(values, "to_numpy"):  # a pandas frame
+            values = {name: values[name].to_numpy() for name in values.columns}
+        if isinstance(values, Mapping):
+            return _from_columns(values)
+        if not hasattr(values, "__len__"):
+            found = type(values).__name__
             raise InputError(
-                f"{np.count_nonzero(~inside)} of {len(self)} anchors lie outside the image of "
-                f"{width}×{height} pixels (u 0…{width - 1}, v 0…{height - 1}): {outside}{hint}"
+                "wanted Anchors, rows of u, v, depth_m, named columns or a file (Anchors.of), "
+                f"found {found}"
             )
-        return rows.astype(np.int64), columns.astype(np.int64)
+        return _from_rows(values)
 
     @classmethod
     def from_map(cls, depth_m: np.ndarray, mask: np.ndarray | None = None) -> Anchors:
         """The finite, positive pixels of a (sparse) metric depth map, in row order."""
-        depth_m = _numbers("a map of depth", depth_m)
+        depth_m = as_numbers("a map of depth", depth_m)
         mask = np.ones(depth_m.shape, bool) if mask is None else np.asarray(mask)
         if depth_m.ndim != 2 or mask.shape != depth_m.shape or mask.dtype != bool:
             raise InputError(
@@ -116,13 +195,13 @@ class Anchors:
             case ".csv":
                 columns = _parse_csv(path)
             case suffix:
-                raise InputError(
-                    f"{path}: anchors are read from .csv, .npz or 16-bit .png, not {suffix!r}"
+                raise FileError(
+                    path, f"anchors are read from .csv, .npz or 16-bit .png, not {suffix!r}"
                 )
         try:
             return cls(**columns)
         except InputError as e:
-            raise InputError(f"{path}: {e}") from None
+            raise FileError(path, str(e)) from None
 
     def write(
         self,
@@ -154,20 +233,18 @@ class Anchors:
                     path, self._as_map(path, shape, png_units_per_metre), png_units_per_metre
                 )
             case suffix:
-                raise InputError(
-                    f"{path}: anchors are written as .csv, .npz or .png, not {suffix!r}"
-                )
+                raise FileError(path, f"anchors are written as .csv, .npz or .png, not {suffix!r}")
 
     def _as_map(self, path: Path, shape: tuple[int, int] | None, units: float) -> np.ndarray:
         if shape is None:
-            raise InputError(f"{path}: a sparse PNG needs shape=(height, width)")
+            raise FileError(path, "a sparse PNG needs shape=(height, width)")
         if self.sigma_m is not None:
-            raise InputError(f"{path}: a PNG has no room for sigma_m; write .csv or .npz")
+            raise FileError(path, "a PNG has no room for sigma_m; write .csv or .npz")
         pixels = self.pixels(shape)
         if len(np.unique(np.stack(pixels), axis=1).T) < len(self):
-            raise InputError(f"{path}: a PNG holds one anchor a pixel, and some pixels have more")
+            raise FileError(path, "a PNG holds one anchor a pixel, and some pixels have more")
         whole = np.round(self.depth_m * units)
-        _require(
+        self._require(
             (whole >= 1) & (whole <= 65535), f"1 to 65535 units of 1/{units:g} m", self.depth_m
         )
         depth_m = np.zeros(shape)
@@ -175,22 +252,81 @@ class Anchors:
         return depth_m
 
 
-def require_anchors(name: str, given: object) -> None:
-    """Refuse a value that is not an Anchors."""
-    if not isinstance(given, Anchors):
-        found = type(given).__name__
-        raise InputError(f"{name} must be an Anchors (Anchors.read reads files), found {found}")
+def require_anchors(name: str, given: object) -> Anchors:
+    """The value as `Anchors`; refuses what `Anchors.of` does not take, with the argument's name."""
+    try:
+        return Anchors.of(given)
+    except InputError as e:
+        raise InputError(f"{name}: {e}") from None
+
+
+def _from_columns(columns: Mapping[Any, Any]) -> Anchors:
+    """Anchors of named columns, whose names are those of a table's header."""
+    given = {str(title): values for title, values in columns.items()}
+    found: dict[str, Any] = {}
+    for column in table_columns(list(given)):
+        values = as_numbers(f"anchor column {column.title}", given[column.title])
+        if column.name in ("depth_m", "sigma_m"):
+            numerator, denominator = METRES_PER_UNIT[column.unit]
+            values = values * numerator / denominator
+        found[column.name] = values
+    return Anchors(**found)
+
+
+def _from_rows(rows: Any) -> Anchors:
+    """Anchors of an array-like of rows u, v, depth_m[, sigma_m]."""
+    table = as_numbers("anchors", rows)
+    if table.size == 0:
+        return Anchors([], [], [])
+    if table.ndim == 2 and table.shape[1] in (3, 4):
+        return Anchors(*table.T)
+    hint = ""
+    if table.ndim == 2:
+        transposed = table.shape[0] in (3, 4)
+        hint = "; is it transposed?" if transposed else "; Anchors.from_map reads a map of depth"
+    raise InputError(
+        "an array of anchors must have the shape (n, 3), rows of u, v, depth_m, or (n, 4) with "
+        f"sigma_m, found {table.shape}{hint}"
+    )
+
+
+def pixel_indices(
+    u: Float64[np.ndarray, " n"],
+    v: Float64[np.ndarray, " n"],
+    shape: tuple[int, int],
+    *,
+    noun: str = "anchors",
+    name: Callable[[int], str] = "#{}".format,
+) -> tuple[Int64[np.ndarray, " n"], ...]:
+    """Row and column of the pixels at (u, v); InputError if one is outside.
+
+    `noun` and `name` are what its message calls all of them and the one of an index.
+    """
+    rows, columns = np.floor(v + 0.5), np.floor(u + 0.5)
+    height, width = shape
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    if not inside.all():
+        outside = ", ".join(
+            f"{name(i)} at u={u[i]:g}, v={v[i]:g}" for i in np.flatnonzero(~inside)[:5].tolist()
+        )
+        swapped = (columns >= 0) & (columns < height) & (rows >= 0) & (rows < width)
+        hint = "; u and v swapped, all would lie inside" if swapped.all() else ""
+        raise InputError(
+            f"{np.count_nonzero(~inside)} of {len(u)} {noun} lie outside the image of "
+            f"{width}×{height} pixels (u 0…{width - 1}, v 0…{height - 1}): {outside}{hint}"
+        )
+    return rows.astype(np.int64), columns.astype(np.int64)
 
 
 def _column(name: str, values: Any) -> np.ndarray:
-    column = _numbers(f"anchor column {name}", values)
+    column = as_numbers(f"anchor column {name}", values)
     if column.ndim != 1:
         raise InputError(f"anchor column {name} must be one-dimensional, found {column.shape}")
     column.flags.writeable = False
     return column
 
 
-def _numbers(what: str, values: Any) -> np.ndarray:
+def as_numbers(what: str, values: Any) -> np.ndarray:
     """A float64 array of its own; what a mask hides is NaN."""
     try:
         if hasattr(values, "detach"):  # a torch tensor, on any device and of any type
@@ -204,27 +340,24 @@ def _numbers(what: str, values: Any) -> np.ndarray:
         raise InputError(f"{what} must be numbers: {one_line(e)}") from None
 
 
-def _require(good: np.ndarray, wanted: str, values: np.ndarray | None = None) -> None:
-    if good.all():
-        return
-    bad = np.flatnonzero(~good)
-    named = ", ".join(f"#{i}" + ("" if values is None else f" ({values[i]:g})") for i in bad[:5])
-    more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-    raise InputError(f"every anchor needs {wanted}; not so: {named}{more}")
-
-
 def _parse_csv(path: Path) -> dict[str, Any]:
     try:
         table = parse_anchor_table(decode_text(read_bytes(path)))
     except TableError as e:
-        raise InputError(f"{path}: {e}") from None
-    columns: dict[str, Any] = {"u": table.u, "v": table.v, "depth_m": table.depth_m}
+        raise FileError(path, str(e)) from None
+    columns: dict[str, Any] = {
+        "u": table.u,
+        "v": table.v,
+        "depth_m": table.depth_m,
+        "lines": table.lines,
+    }
     if table.sigma_m is None:
         return columns
     empty = [i for i, sigma in zip(table.lines, table.sigma_m, strict=True) if sigma is None]
     if empty:
-        raise InputError(
-            f"{path}, line {empty[0]}: sigma_m is empty here and given in other lines; "
-            "give it in every line or in none"
+        raise FileError(
+            path,
+            "sigma_m is empty here and given in other lines; give it in every line or in none",
+            line=empty[0],
         )
     return {**columns, "sigma_m": table.sigma_m}

@@ -1,9 +1,11 @@
-"""The public functions: `recover` metric depth, and `suggest` the pixels to measure next."""
+"""The public interface: `recover` metric depth, `suggest` pixels to measure, `Stream` a video."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,40 +14,55 @@ from jaxtyping import Bool, Float
 from PIL import Image
 from torch import Tensor
 
-from scalefield.anchors import Anchors, require_anchors
+from scalefield.anchors import Anchors, AnchorsLike, require_anchors
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
+from scalefield.field.kalman import Stream as FieldStream
 from scalefield.field.placement import Suggestion, suggest_from
-from scalefield.inputs import relative_depth
-from scalefield.mde import MDE, Kind, MDEOutput
+from scalefield.inputs import estimate, load_image, relative_depth
+from scalefield.mde import MDE, Kind, MDEOutput, load_mde
 from scalefield.methods import MethodLike, as_method, make_method, method_name
-from scalefield.recovery import FunctionMethod, Recovery
-from scalefield.report import Rejection, Warning
+from scalefield.recovery import FunctionMethod, Recovery, Solver
+from scalefield.report import Rejection, Report, Warning
 from scalefield.validation import plain_options
 
-FAR_M = 500.0
-"""A median anchor depth above this is rare in photographs and usual in files in millimetres."""
+FAR_M = {"millimetres": 500.0, "centimetres": 100.0}
+"""A median anchor depth above this is rare in photographs and usual in files of that unit."""
+CONTRADICTION_LOG = 0.1
+"""Least difference in log-depth of two anchors on one pixel that is called a contradiction."""
+FEW_VALUES = 256
+"""Different values of a map up to which its steps are mentioned."""
+MAX_COUNTED = 1 << 18
+"""Pixels among which different values are counted."""
 MAX_NEGATIVE_SHARE = 0.01
 """Share of negative disparities above which a warning is given; some models have a few."""
 
 
 def recover(
     image: str | Path | Image.Image | np.ndarray | Tensor | None,
-    anchors: Anchors | None = None,
+    anchors: AnchorsLike = None,
     *,
     mde: str | MDE = MDE_NAME,
     mde_depth: np.ndarray | Tensor | None = None,
     kind: Kind | None = None,
+    affine: bool | None = None,
     method: str | MethodLike = METHOD_NAME,
     resize: bool = False,
     **options: Any,
 ) -> Recovery[Tensor] | Recovery[np.ndarray]:
     """Metric depth of an image from a few anchors.
 
+    The image is a file, a PIL image, or an array or tensor of shape (h, w, 3), (3, h, w) or (h, w):
+    integers of 8 or 16 bits, or floats of 0 … 1. The anchors are `Anchors`, rows of (u, v,
+    depth_m), a dict or a pandas frame of named columns, or a file (see `Anchors.of`).
+
     The relative depth comes from the estimator `mde`, or from your own map `mde_depth` with its
     `kind`: "depth" grows with distance, "disparity" falls with it. An `mde` knows its kind, except
-    for some model files. `resize` allows a map of another size than the image. Further `options`
-    go to the method. Without anchors, `field` returns the depth that its model expects.
+    for some model files. `affine` says whether the shift of the map is unknown as well as its
+    scale, as it is for MiDaS and Depth Anything; by default that of an `mde` is known from its
+    model card, and that of your own disparity map is unknown. `resize` allows a map of another size
+    than the image. Further `options` go to the method. Without anchors, `field` returns the depth
+    that its model expects.
 
     Maps are torch tensors if `image` or `mde_depth` is one, and numpy arrays otherwise.
 
@@ -56,25 +73,29 @@ def recover(
     >>> float(r.depth_m[2, 3])
     10.0
     """
-    mde_output = relative_depth(image, mde, mde_depth, kind, resize=resize)
-    given = Anchors([], [], []) if anchors is None else anchors
-    require_anchors("anchors", given)
+    mde_output = relative_depth(image, mde, mde_depth, kind, affine=affine, resize=resize)
+    given = require_anchors("anchors", anchors)
     result = recover_from(mde_output, given, make_method(method, **options))
+    if image is not None:
+        seen = mde_output.image
+        pixels = load_image(image) if seen is None else seen.cpu().numpy()
+        result = dataclasses.replace(result, image=pixels)
     as_torch = isinstance(mde_depth, Tensor) or isinstance(image, Tensor)
     return result if as_torch else result.numpy()
 
 
 def suggest(
     image: Any,
-    anchors: Anchors | None = None,
+    anchors: AnchorsLike = None,
     n: int = 3,
     *,
     mde: str | MDE = MDE_NAME,
     mde_depth: np.ndarray | Tensor | None = None,
     kind: Kind | None = None,
+    affine: bool | None = None,
     resize: bool = False,
     reachable: Bool[np.ndarray, "h w"] | None = None,
-    among: Anchors | None = None,
+    among: AnchorsLike = None,
     model: str | Path = "field",
 ) -> list[Suggestion]:
     """The `n` pixels to measure next, best first, given the anchors that exist already.
@@ -84,17 +105,60 @@ def suggest(
     measurement. (The sum of the variances itself would select the corners, where little is known
     and little is visible.) The variance depends on the positions of measurements only, not on
     their values. `reachable` marks the pixels that can be measured. With `among`, the best `n` of
-    these anchors are selected instead. `mde`, `mde_depth`, `kind` and `resize` are those of
-    `recover`.
+    these anchors are selected instead. `mde`, `mde_depth`, `kind`, `affine` and `resize` are
+    those of `recover`.
     """
-    output = relative_depth(image, mde, mde_depth, kind, resize=resize)
+    output = relative_depth(image, mde, mde_depth, kind, affine=affine, resize=resize)
     return suggest_from(output, anchors, n, reachable=reachable, among=among, model=model)
 
 
-def recover_from(mde_output: MDEOutput, anchors: Anchors, method: MethodLike) -> Recovery[Tensor]:
+@dataclass
+class Stream(FieldStream):
+    """`field` over the successive frames of one camera, from images or from an MDE's outputs.
+
+    A Kalman filter carries the global scale and the weights of the linear modes and of the mean
+    function from frame to frame (`field.kalman.Stream`); a frame may have no anchors. Maps are
+    torch tensors for a tensor or an `MDEOutput`, and numpy arrays for any other image.
+
+        stream = sf.Stream()
+        for image, anchors in frames:
+            recovery = stream(image, anchors)
+    """
+
+    mde: str | MDE = MDE_NAME
+    """The estimator of frames that are images; its unit must be steady, as that of `lite` is."""
+
+    def __call__(self, frame: Any, anchors: AnchorsLike = None) -> Recovery:
+        """The recovery of the next frame: an image as in `recover`, or an `MDEOutput`."""
+        given = require_anchors("anchors", anchors)
+        image = None if isinstance(frame, MDEOutput) else load_image(frame)
+        device = str(frame.device) if isinstance(frame, Tensor) else "cpu"
+        if image is not None and isinstance(self.mde, str):
+            self.mde = load_mde(self.mde, device=device)  # once for all frames
+        mde_output = frame if image is None else estimate(image, self.mde)
+        recovery = super().__call__(mde_output, given)
+        report = dataclasses.replace(
+            recovery.report,
+            method="stream",
+            anchors_given=len(given),
+            warnings=(*_warnings(mde_output, given), *recovery.report.warnings),
+        )
+        result = dataclasses.replace(recovery, report=report, anchors=given, image=image)
+        return result if isinstance(frame, (Tensor, MDEOutput)) else result.numpy()
+
+
+def recover_from(
+    mde_output: MDEOutput,
+    anchors: Anchors,
+    method: MethodLike,
+    *,
+    solver: Solver | None = None,
+) -> Recovery[Tensor]:
     """`recover` for an existing MDEOutput: check the anchors, run the method, complete the report.
 
-    Anchors on pixels without a relative depth are rejected before the method runs.
+    Anchors on pixels without a relative depth are rejected before the method runs. For several
+    sets of anchors on one image pass `solver=method.solver(mde_output)`, so that what depends on
+    the image only is computed once.
     """
     method = as_method(method)
     if len(anchors) < method.least_anchors:
@@ -107,7 +171,7 @@ def recover_from(mde_output: MDEOutput, anchors: Anchors, method: MethodLike) ->
             "(the map there is not finite, or not above zero)"
         )
     kept = anchors if usable.all() else anchors[usable]
-    recovery = method(mde_output, kept)
+    recovery = method(mde_output, kept) if solver is None else solver(kept)
     if not isinstance(recovery, Recovery):
         found = type(recovery).__name__
         raise InputError(f"method {method_name(method)} must return a Recovery, found {found}")
@@ -125,9 +189,13 @@ def recover_from(mde_output: MDEOutput, anchors: Anchors, method: MethodLike) ->
                 for r in recovery.report.rejected
             ),
         ),
-        warnings=(*_warnings(mde_output, kept), *recovery.report.warnings),
+        warnings=(
+            *_warnings(mde_output, kept),
+            *_few_steps(mde_output, recovery.report),
+            *recovery.report.warnings,
+        ),
     )
-    return dataclasses.replace(recovery, report=report)
+    return dataclasses.replace(recovery, report=report, anchors=anchors)
 
 
 def no_relative_depth(indices: np.ndarray) -> tuple[Rejection, ...]:
@@ -138,23 +206,28 @@ def no_relative_depth(indices: np.ndarray) -> tuple[Rejection, ...]:
 
 def _warnings(mde_output: MDEOutput, anchors: Anchors) -> Iterator[Warning]:
     """Warnings where the map or the anchors are probably not what they were declared to be."""
-    if len(anchors) and (typical_m := float(np.median(anchors.depth_m))) > FAR_M:
+    typical_m = float(np.median(anchors.depth_m)) if len(anchors) else 0.0
+    unit = next((unit for unit, far_m in FAR_M.items() if typical_m > far_m), None)
+    if unit is not None and anchors.unit == "m":
         yield Warning(
             "far_anchors",
             f"half of the anchors are {typical_m:.0f} m away or more; depth_m is in metres, are "
-            "they millimetres?",
+            f"they {unit}?",
         )
-    if mde_output.lost_share > MAX_NEGATIVE_SHARE:
+    if not mde_output.affine and mde_output.lost_share > MAX_NEGATIVE_SHARE:
         yield Warning(
             "negative_disparity",
             f"{100 * mde_output.lost_share:.0f} % of the disparity map is not above zero and "
             "counts as equally far; does it need a shift that makes infinity zero?",
         )
-    rows, columns = anchors.pixels(mde_output.shape)
-    mde_depth = mde_output.mde_depth[rows, columns].cpu().numpy()
-    if len(np.unique(mde_depth)) < 4 or len(np.unique(anchors.depth_m)) < 4:
+    yield from _contradictions(mde_output, anchors)
+    pixels = anchors.pixels(mde_output.shape)
+    # Of a map with an unknown shift, negative disparities differ too.
+    nearness = mde_output.affine and mde_output.kind == "disparity"
+    relative = (-mde_output.disparity if nearness else mde_output.mde_depth)[pixels].cpu().numpy()
+    if len(np.unique(relative)) < 4 or len(np.unique(anchors.depth_m)) < 4:
         return
-    correlation = rank_correlation(mde_depth, anchors.depth_m)
+    correlation = rank_correlation(relative, anchors.depth_m)
     if correlation < 0:
         other = "disparity" if mde_output.kind == "depth" else "depth"
         yield Warning(
@@ -163,6 +236,46 @@ def _warnings(mde_output: MDEOutput, anchors: Anchors) -> Iterator[Warning]:
             f"implies falls as measured depth grows (rank correlation {correlation:+.2f}); is it "
             f"{other}?",
         )
+
+
+def _contradictions(mde_output: MDEOutput, anchors: Anchors) -> Iterator[Warning]:
+    """A warning that names the two anchors of one pixel that differ most, if they contradict."""
+    if not len(anchors):
+        return
+    rows, columns = anchors.pixels(mde_output.shape)
+    log_depth, sigma = np.log(anchors.depth_m), anchors.sigma_log(0.0)
+    order = np.lexsort((log_depth, columns, rows))
+    pixel = (rows * mde_output.shape[1] + columns)[order]
+    starts = np.flatnonzero(np.r_[True, pixel[1:] != pixel[:-1]])
+    ends = np.r_[starts[1:], len(pixel)] - 1
+    low, high = order[starts], order[ends]
+    difference = log_depth[high] - log_depth[low]
+    limit = np.maximum(CONTRADICTION_LOG, 4 * np.hypot(sigma[low], sigma[high]))
+    if not (difference > limit).any():
+        return
+    worst = int(np.argmax(difference - limit))
+    pair = np.sort([low[worst], high[worst]])
+    yield Warning(
+        "contradicting_anchors",
+        f"two anchors lie on one pixel and contradict each other: {anchors.describe(pair)}",
+    )
+
+
+def _few_steps(mde_output: MDEOutput, report: Report) -> Iterator[Warning]:
+    """A warning about the steps of a map with as few values as an 8-bit image."""
+    if mde_output.model != "array" or report.shift is None:
+        return
+    values = mde_output.prediction[mde_output.valid]
+    values = values[:: 1 + values.numel() // MAX_COUNTED].unique()
+    if not 1 < len(values) <= FEW_VALUES:
+        return
+    low, second = float(values[0]), float(values[1])
+    step = abs(math.log((second + report.shift.value) / max(low + report.shift.value, 1e-12)))
+    yield Warning(
+        "few_steps",
+        f"the {mde_output.kind} map has only {len(values)} different values, as an 8-bit image: "
+        f"depth comes in steps of up to {100 * math.expm1(step):.0f} %; give the float map",
+    )
 
 
 def rank_correlation(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
 import signal
@@ -9,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Annotated, Any, Protocol, Union, runtime_checkable
 
 import tyro
 
@@ -34,6 +35,7 @@ from scalefield.errors import InputError, MissingExtra, one_line
 from scalefield.runtime.signals import graceful_shutdown
 
 
+@runtime_checkable
 class Command(Protocol):
     """A command of the command line. Its module imports nothing heavy, so that --help is fast."""
 
@@ -63,11 +65,18 @@ COMMANDS: dict[str, Callable[..., Command]] = {
 }
 
 
+HELP = """scalefield COMMAND --help describes a command and its flags.
+
+scalefield --version prints the version.
+
+scalefield --completion bash (or zsh, tcsh) prints a completion script; see docs/usage.md."""
+
+
 def main(args: list[str] | None = None) -> int:
     """Run the command line; bad input is one sentence on stderr and exit code 2."""
     _keep_streams()
     with warnings.catch_warnings():
-        warnings.showwarning = _print_warning  # the message without a line of source
+        warnings.showwarning = _WarningPrinter()  # the message without a line of source
         try:
             with graceful_shutdown():
                 return _run(args)
@@ -88,19 +97,50 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _run(args: list[str] | None) -> int:
+    args = list(sys.argv[1:] if args is None else args)
     try:
-        if (sys.argv[1:] if args is None else args) == ["--version"]:
+        if args == ["--version"]:
             print(f"scalefield {scalefield.__version__}")
             return 0
-        command: Command = tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            prog="scalefield",
-            description=scalefield.__doc__.splitlines()[0],
-            args=args,
-        )
-        return command.run() or 0
+        if args[:1] == ["--completion"]:
+            args = ["--tyro-print-completion", *args[1:]]
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            raise InputError(_unknown(args[0]))
+        return _parse(args).run() or 0
     finally:
         sys.stdout.flush()  # here, where an error can still be reported
+
+
+def _parse(args: list[str]) -> Command:
+    """The command that the arguments describe."""
+    title = scalefield.__doc__.splitlines()[0]
+    if args[:1] not in ([], ["-h"], ["--help"]):
+        return tyro.extras.subcommand_cli_from_dict(
+            COMMANDS, prog="scalefield", description=title, args=args
+        )
+    # The list of commands has the first line of each; `scalefield COMMAND --help` has the rest.
+    listed = [
+        Annotated[make, tyro.conf.subcommand(name, description=_first_sentence(make))]
+        for name, make in COMMANDS.items()
+    ]
+    union: Any = Union[*listed]
+    return tyro.cli(
+        union,
+        prog="scalefield",
+        description=f"{title}\n\n{HELP}",
+        args=args,
+    )
+
+
+def _first_sentence(make: object) -> str:
+    return " ".join((make.__doc__ or "").partition("\n\n")[0].split())
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    if near:
+        return f"no command {one_line(name, 40)!r}; did you mean {near[0]}?"
+    return f"no command {one_line(name, 40)!r}; there are {', '.join(COMMANDS)}"
 
 
 def _lacks_memory(error: Exception) -> bool:
@@ -129,13 +169,19 @@ def _end(message: object, code: int) -> int:
     return code
 
 
-def _print_warning(
-    message: Warning | str, category: type[Warning], *_: object, **__: object
-) -> None:
-    if category.__module__.startswith(
-        "scalefield"
-    ):  # warnings of other libraries are for programmers
-        print(f"scalefield: {message}", file=sys.stderr)
+class _WarningPrinter:
+    """Prints each warning of this package once, as a sentence."""
+
+    def __init__(self) -> None:
+        self.printed: set[str] = set()
+
+    def __call__(
+        self, message: Warning | str, category: type[Warning], *_: object, **__: object
+    ) -> None:
+        # Warnings of other libraries are for programmers.
+        if category.__module__.startswith("scalefield") and str(message) not in self.printed:
+            self.printed.add(str(message))
+            print(f"scalefield: {message}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,31 @@
 """The exceptions and warnings that users meet."""
 
+from __future__ import annotations
+
 
 class InputError(ValueError):
     """Bad input. The command line prints its message and exits with code 2."""
+
+
+class FileError(InputError):
+    """A file that cannot be used. The message is "path: problem" or "path, line 3: problem"."""
+
+    def __init__(self, path: object, problem: str, *, line: int | None = None) -> None:
+        self.path, self.problem, self.line = path, problem, line
+        position = "" if line is None else f", line {line}"
+        super().__init__(f"{path}{position}: {problem}")
+
+    def renamed(self, name: object) -> FileError:
+        """The same problem under the name by which the user knows the file."""
+        return FileError(name, self.problem, line=self.line)
+
+    def __reduce__(self) -> tuple:
+        """Pickling support: by default Python would rebuild the error from its message."""
+        return _file_error, (str(self.path), self.problem, self.line)
+
+
+def _file_error(path: str, problem: str, line: int | None) -> FileError:
+    return FileError(path, problem, line=line)
 
 
 def one_line(error: object, most: int = 200) -> str:

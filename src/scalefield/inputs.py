@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,9 @@ from torch import Tensor
 
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError, one_line
-from scalefield.io import read_image, rgb
+from scalefield.io import read_image, rgb, rgb_pixels
 from scalefield.mde import MDE, Kind, MDEOutput, load_mde
-
-MEDIAN_LIMITS = (1e-20, 1e20)
-"""Limits of the median of a user's map, so that metres divided by it are finite in float32."""
+from scalefield.mde.output import affine_by_default
 
 
 def relative_depth(
@@ -26,6 +25,7 @@ def relative_depth(
     mde_depth: np.ndarray | Tensor | None,
     kind: Kind | None,
     *,
+    affine: bool | None = None,
     resize: bool,
 ) -> MDEOutput:
     """The MDE's output for an image, or the user's own map; arguments as in `recover`."""
@@ -35,17 +35,22 @@ def relative_depth(
             raise InputError(
                 "mde_depth is your own depth map and mde computes one; give only one of them"
             )
-        return from_array(mde_depth, kind, pixels, resize=resize)
+        return from_array(mde_depth, kind, pixels, affine=affine, resize=resize)
     if resize:
         raise InputError("resize applies only to mde_depth, which is not given")
     if pixels is None:
         raise InputError("no input: give an image, or mde_depth with its kind")
     device = str(image.device) if isinstance(image, Tensor) else "cpu"
-    return estimate(pixels, mde, kind, device)
+    return estimate(pixels, mde, kind, device, affine=affine)
 
 
 def estimate(
-    image: np.ndarray, mde: str | MDE, kind: Kind | None = None, device: str = "cpu"
+    image: np.ndarray,
+    mde: str | MDE,
+    kind: Kind | None = None,
+    device: str = "cpu",
+    *,
+    affine: bool | None = None,
 ) -> MDEOutput:
     """The output of an MDE, given as an object or by name, for a uint8 RGB image."""
     estimator = load_mde(mde, device=device, kind=kind) if isinstance(mde, str) else mde
@@ -57,7 +62,7 @@ def estimate(
         )
     if kind not in (None, mde_output.kind):
         raise InputError(f"{mde_output.model} gives {mde_output.kind}, but kind={kind} was given")
-    return mde_output
+    return mde_output if affine is None else dataclasses.replace(mde_output, affine=affine)
 
 
 def load_image(image: str | Path | Image.Image | np.ndarray | Tensor) -> np.ndarray:
@@ -65,15 +70,11 @@ def load_image(image: str | Path | Image.Image | np.ndarray | Tensor) -> np.ndar
     if isinstance(image, (str, Path)):
         return read_image(image)
     if isinstance(image, Image.Image):
-        pixels = np.asarray(rgb(image))
-    else:
-        pixels = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
-        raise InputError(
-            f"an image array must be uint8 of shape (height, width, 3), found {pixels.dtype} "
-            f"of shape {pixels.shape}"
-        )
-    return np.ascontiguousarray(pixels)  # torch refuses negative strides, as of BGR[..., ::-1]
+        return rgb_pixels(np.asarray(rgb(image)))
+    if isinstance(image, Tensor):
+        image = image.detach().cpu()
+        image = (image.float() if image.dtype == torch.bfloat16 else image).numpy()
+    return rgb_pixels(np.asarray(image))
 
 
 def from_array(
@@ -81,9 +82,13 @@ def from_array(
     kind: Kind | None,
     image: np.ndarray | None = None,
     *,
+    affine: bool | None = None,
     resize: bool = False,
 ) -> MDEOutput:
-    """A user's own depth or disparity map as an `MDEOutput`."""
+    """A user's own depth or disparity map as an `MDEOutput`.
+
+    `affine`: whether a shift of the map is unknown too; by default that of disparity is.
+    """
     if kind not in ("depth", "disparity"):
         raise InputError(
             'kind is required with your own map: "depth" (grows with distance) or '
@@ -97,7 +102,7 @@ def from_array(
         raise InputError(
             f"a depth map must have shape (height, width), found {tuple(values.shape)}"
         )
-    if values.dtype.itemsize == 1:
+    if values.dtype.itemsize == 1 and kind == "depth":
         raise InputError(
             "8-bit depth has too few steps and is usually a picture of depth; "
             "give the float or 16-bit map itself"
@@ -108,15 +113,9 @@ def from_array(
     if image is not None:
         pixels = torch.tensor(image, device=prediction.device)
         prediction = _fitted(prediction, image.shape[:2], resize=resize)
-    output = MDEOutput(prediction, kind, image=pixels)
-    if not bool(output.valid.any()):
-        raise InputError("the depth map has no usable value: all are NaN, infinite, or not above 0")
-    typical = float(output.prediction[output.valid].abs().median())
-    if typical and not MEDIAN_LIMITS[0] <= typical <= MEDIAN_LIMITS[1]:
-        raise InputError(
-            f"the depth map has a median of {typical:g}, wanted is {MEDIAN_LIMITS[0]:g} to "
-            f"{MEDIAN_LIMITS[1]:g}; multiply the map by a constant, its unit does not matter"
-        )
+    affine = affine_by_default(kind) if affine is None else affine
+    output = MDEOutput(prediction, kind, affine=affine, image=pixels)
+    output.require_usable()
     return output
 
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from functools import partial
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Protocol,
+    TypeVar,
+    runtime_checkable,
+)
 
 import numpy as np
 import torch
@@ -13,8 +24,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.mde.output import MDEOutput, Space
+from scalefield.mde.output import Kind, MDEOutput, Space
 from scalefield.report import Rejection, Report
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from scalefield.export.cloud import PointCloud
+    from scalefield.geometry.camera import Camera
 
 MapT = TypeVar("MapT", Tensor, np.ndarray)
 """Type of the maps: torch tensors inside the package, numpy arrays for numpy users."""
@@ -25,22 +42,29 @@ Form = Literal["depth", "disparity", "log_scale"]
 BAND_PIXELS = 1 << 17
 """Pixels that are finished at a time on a CPU, so that intermediate maps stay in its cache."""
 
+MIN_SUPPORT = 0.2
+"""Support below which depth at a pixel is an extrapolation."""
+
 DEPTH_LIMITS = (1e-3, 1e3)
 """Recovered depth stays within these multiples of the nearest and the farthest anchor."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Recovery(Generic[MapT]):
     """Dense metric depth: depth_m = D_MDE · exp(log_scale), float32, of the image's size."""
 
     depth_m: MapT
     """Depth in metres, along the optical axis."""
     log_scale: MapT
-    """Logarithm of depth_m / D_MDE."""
+    """Logarithm of depth_m / D_MDE. For an affine-invariant map, `field` and `basis` take D_MDE at
+    the shift that they found."""
     report: Report
     """Inputs, rejected anchors, fallbacks, warnings and residuals."""
     std_log: MapT | None = None
     """Standard deviation of log_scale, equal to that of log-depth; None if the method has none."""
+    support: MapT | None = None
+    """Share of the prior variance of the local field that the anchors near a pixel remove (`field`
+    only): 0 where depth is extrapolated, near 1 beside an anchor of similar depth."""
     weights: MapT | None = None
     """w, one weight for each basis map (`basis` and `field` only)."""
     basis_maps: MapT | None = None
@@ -48,6 +72,89 @@ class Recovery(Generic[MapT]):
     upsampled, plus the anchors' median. In `field` they are the linear modes of the kernel."""
     gating: MapT | None = None
     """G, K maps that sum to one at every cell (`basis` only)."""
+    anchors: Anchors | None = None
+    """The anchors that the user gave; None inside methods."""
+    image: np.ndarray | None = None
+    """The photograph as uint8 RGB, where there is one; None inside methods."""
+
+    def __repr__(self) -> str:
+        report, depth_m = self.report, self.depth_m
+        values = depth_m.detach().cpu().numpy() if isinstance(depth_m, Tensor) else depth_m
+        parts = ["×".join(map(str, reversed(values.shape))) + " px"]
+        if np.isfinite(values).any():
+            parts.append(f"{np.nanmin(values):.2f} … {np.nanmax(values):.2f} m")
+        parts.append(f"{report.method or 'recovered'} on {report.model or 'a map'}")
+        parts.append(f"{report.anchors_used} of {report.anchors_given} anchors")
+        for name in ("fallback", "warning"):
+            if count := len(getattr(report, f"{name}s")):
+                parts.append(f"{count} {name}{'s' * (count > 1)}")
+        return f"Recovery({', '.join(parts)})"
+
+    def typical_std_log(self) -> float | None:
+        """Median of std_log over the pixels that the anchors support, over all if there are none;
+        None if the method has no std_log."""
+        if self.std_log is None:
+            return None
+        maps = self.numpy()
+        std_log, support = maps.std_log, maps.support
+        assert std_log is not None
+        supported = std_log[support >= MIN_SUPPORT] if support is not None else std_log
+        return float(np.nanmedian(supported if np.isfinite(supported).any() else std_log))
+
+    def _repr_html_(self) -> str:
+        """The preview and the summary, as a notebook shows them."""
+        from scalefield.export.result_folder import html
+
+        return html(self)
+
+    def preview(self) -> Image.Image:
+        """A picture with the photograph, the anchors and the maps; see `export.preview`."""
+        from scalefield.export.result_folder import preview
+
+        return preview(self)
+
+    def save(
+        self,
+        folder: str | Path,
+        *,
+        formats: Sequence[str] = (),
+        camera: Camera | None = None,
+        fov_deg: float | None = None,
+        max_points: int | None = None,
+        png_units: float = 1000.0,
+    ) -> Path:
+        """Write the files of `scalefield recover` to a folder, all or none, and return the folder.
+
+        They are depth.png, depth.npz, preview.png and recovery.json. `formats` adds others, for
+        example "ply" or "glb", most of which need the camera or its horizontal field of view.
+        """
+        from scalefield.export.result_folder import save
+
+        return save(
+            self,
+            Path(folder),
+            formats=formats,
+            camera=camera,
+            fov_deg=fov_deg,
+            max_points=max_points,
+            png_units=png_units,
+        )
+
+    def to_point_cloud(
+        self,
+        camera: Camera | None = None,
+        *,
+        fov_deg: float | None = None,
+        max_points: int | None = None,
+    ) -> PointCloud:
+        """Coloured points in the camera's frame (x right, y down, z forward), in metres.
+
+        Give the camera or its horizontal field of view. With `max_points`, the pixels are thinned
+        evenly. `PointCloud.write` writes .ply and .glb.
+        """
+        from scalefield.export.result_folder import point_cloud
+
+        return point_cloud(self, camera, fov_deg, max_points)
 
     @staticmethod
     def from_depth(
@@ -89,6 +196,8 @@ class Recovery(Generic[MapT]):
         *,
         rejected: tuple[Rejection, ...] = (),
         std_log: Tensor | None = None,
+        support: Tensor | None = None,
+        kind: Kind | None = None,
         **report: Any,
     ) -> Recovery[Tensor]:
         given, shape = len(anchors), mde_output.shape
@@ -109,14 +218,17 @@ class Recovery(Generic[MapT]):
             std_log = std_log.float().expand(shape).contiguous()
             if hole_pixels:
                 std_log = torch.where(mde_output.valid, std_log, torch.nan)
+        if support is not None and hole_pixels:
+            support = torch.where(mde_output.valid, support, torch.nan)
         residuals = np.log(predicted.detach().double().cpu().numpy()) - np.log(anchors.depth_m)
         return Recovery(
             depth_m=depth_m,
             log_scale=log_scale,
             std_log=std_log,
+            support=support,
             report=Report(
                 model=mde_output.model,
-                kind=mde_output.kind,
+                kind=kind or mde_output.kind,
                 anchors_given=given,
                 anchors_used=len(anchors),
                 rejected=rejected,
@@ -134,12 +246,17 @@ class Recovery(Generic[MapT]):
             return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
 
         maps = {name: convert(values) for name, values in self.maps().items()}
-        return Recovery(report=self.report, **maps)
+        return Recovery(report=self.report, anchors=self.anchors, image=self.image, **maps)
 
     def maps(self) -> dict[str, MapT]:
         """Every map that this recovery has, by the name of its field."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {n: m for n, m in fields.items() if n != "report" and m is not None}
+        others = ("report", "anchors", "image")
+        return {n: m for n, m in fields.items() if n not in others and m is not None}
+
+
+Solver = Callable[[Anchors], Recovery[Tensor]]
+"""Recovers depth of one image from anchors."""
 
 
 @runtime_checkable
@@ -156,6 +273,14 @@ class Method(Protocol):
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover depth. Every anchor lies on a pixel with a relative depth."""
         ...
+
+    def solver(self, mde_output: MDEOutput) -> Solver:
+        """This method for one image, as a function of the anchors.
+
+        What depends on the image only, for example the run of a network, is computed once. Use it
+        for several sets of anchors on one image.
+        """
+        return partial(self, mde_output)
 
     def prepare(self) -> None:
         """Load what the method needs, for example weights, so that errors come before long work."""

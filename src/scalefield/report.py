@@ -46,6 +46,18 @@ class Fallback:
 
 
 @dataclass(frozen=True)
+class ShiftInterval:
+    """The shift b of an affine-invariant map d: depth or disparity is proportional to d + b."""
+
+    value: float
+    """b in the units of the map."""
+    low: float
+    """Lower end of the 90 % interval."""
+    high: float
+    """Upper end of the 90 % interval."""
+
+
+@dataclass(frozen=True)
 class Report:
     """Inputs, rejected anchors, fallbacks, warnings and residuals of one recovery."""
 
@@ -57,6 +69,8 @@ class Report:
     """Name of the MDE; "array" for a depth map that the user gave."""
     kind: str = ""
     """Whether the MDE's map was depth or disparity."""
+    shift: ShiftInterval | None = None
+    """Shift that was found for an affine-invariant map; None for other maps and methods."""
     anchors_given: int = 0
     """Number of anchors that the user gave."""
     anchors_used: int = 0
@@ -69,6 +83,9 @@ class Report:
     """What the user should check."""
     residuals_log: tuple[float, ...] = ()
     """log D̂ − log depth_m at each used anchor."""
+    leave_one_out_log: tuple[float, ...] = ()
+    """The same for the depth that the other anchors predict at each used anchor. Empty if the
+    method does not compute it, and with a single anchor."""
     limited_pixels: int = 0
     """Pixels whose prediction was not positive, or out of the allowed range, and was limited."""
     hole_pixels: int = 0
@@ -77,3 +94,14 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """The report as plain JSON values."""
         return dataclasses.asdict(self)
+
+    def as_short_dict(self, most: int) -> dict[str, Any]:
+        """`as_dict` with at most `most` entries in each list of anchors.
+
+        Longer lists end there, and "shortened" has their full lengths by name.
+        """
+        plain = self.as_dict()
+        lists = ("rejected", "residuals_log", "leave_one_out_log")
+        shortened = {name: len(plain[name]) for name in lists if len(plain[name]) > most}
+        plain |= {name: plain[name][:most] for name in shortened}
+        return {**plain, "shortened": shortened} if shortened else plain

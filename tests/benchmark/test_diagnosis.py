@@ -265,5 +265,9 @@ def test_advice_says_what_the_numbers_say() -> None:
     assert "100 % of that scatter is between scenes and not within them: carry it from" in said
     assert "Of what a scale leaves, 9 % follows depth" in said
     assert "91 % is a tilt or a bow over the image" in said
-    assert "100 % of it is the same in every image: look for a cause in the camera" in said
+    assert "100 % of it is the same in every image. " in said
+    assert "few images (4): about 25 % is the same in every image by chance" in said
+    more = " ".join(advice(summarise(images), few_images=4)).replace("\xa0", " ")
+    assert "100 % of it is the same in every image: look for a cause in the camera" in more
+    assert "few images" not in more
     assert "Worst frame: f" in said

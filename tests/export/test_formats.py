@@ -12,8 +12,9 @@ from scipy.spatial import cKDTree
 from scalefield import Anchors, io
 from scalefield.cli import main
 from scalefield.commands.recover import RecoverCommand
-from scalefield.errors import InputError
-from scalefield.export import FORMATS, IN_SPACE, View, write_formats
+from scalefield.errors import InputError, MissingExtra
+from scalefield.export import FORMATS, IN_SPACE, View, check_formats, write_formats
+from scalefield.export.cloud import PointCloud
 from scalefield.geometry.camera import Camera, unproject
 from scalefield.geometry.point_clouds import read_points
 
@@ -87,6 +88,7 @@ def test_formats_ply_carries_normals_and_uncertainty(tmp_path, view):
 
 def test_formats_exr_pfm_and_normals_read_back(tmp_path, view):
     names = write_formats(tmp_path, ("exr", "pfm", "normals"), view)
+    assert names == ["depth.exr", "depth.pfm", "normals.png", "normals.npy"]
     for name in names[:2]:
         np.testing.assert_array_equal(io.read_map(tmp_path / name), view.depth_m)
     with Image.open(tmp_path / "normals.png") as picture:
@@ -154,3 +156,40 @@ def test_recover_writes_formats_beside_its_own_files(tmp_path, view, monkeypatch
     np.testing.assert_allclose(
         io.read_map(tmp_path / "out" / "depth.pfm"), factor * view.depth_m, rtol=1e-5
     )
+
+
+def test_point_cloud_max_points_thins_evenly_and_keeps_positions(view):
+    full, thin = (view.cloud(most) for most in (None, 200))
+    assert len(thin.points_m) <= 200 < len(full.points_m)
+    depth_m = np.full(SHAPE, 2.0, np.float32)
+    every = PointCloud.of(depth_m, CAMERA, view.image, max_points=100)
+    expected = unproject(depth_m, CAMERA)[1::3, 1::3].reshape(-1, 3)
+    np.testing.assert_allclose(every.points_m, expected, atol=1e-5)
+    np.testing.assert_array_equal(every.colours, view.image[1::3, 1::3].reshape(-1, 3))
+    with pytest.raises(InputError, match="max_points must be 1 or more, found 0"):
+        PointCloud.of(depth_m, CAMERA, view.image, max_points=0)
+
+
+def test_formats_glb_is_small_unless_points_are_asked_for(tmp_path, view, monkeypatch):
+    monkeypatch.setattr("scalefield.export.GLB_POINTS", 100)
+    write_formats(tmp_path, ("ply", "glb"), view)
+    assert len(trimesh.load(tmp_path / "cloud.ply").vertices) > 500
+    (glb,) = trimesh.load(tmp_path / "cloud.glb").geometry.values()
+    assert len(glb.vertices) <= 100
+
+
+@pytest.mark.parametrize(("name", "package"), [("exr", "OpenEXR"), ("rrd", "rerun")])
+def test_check_formats_names_the_missing_extra_before_work(monkeypatch, name, package):
+    monkeypatch.setattr("importlib.util.find_spec", lambda found: None)
+    with pytest.raises(MissingExtra, match=rf"package '{package}'.*scalefield\["):
+        check_formats(("pfm", name))
+
+
+def test_cloud_write_chooses_by_suffix(tmp_path, view):
+    cloud = view.cloud()
+    for name in ("a.ply", "b.GLB"):
+        cloud.write(tmp_path / name)
+        assert trimesh.load(tmp_path / name) is not None
+    assert repr(cloud).startswith(f"PointCloud({len(cloud.points_m)} points, 1.20 … 3.00 m")
+    with pytest.raises(InputError, match=r".ply or .glb, not '.obj'"):
+        cloud.write(tmp_path / "c.obj")

@@ -15,7 +15,10 @@ from scalefield.export.preview import (
     PAPER,
     SMALL_TO_LARGE,
     Scale,
+    _Sheet,
     depth_scale,
+    deviation_colours,
+    deviation_scale,
     draw_preview,
     round_steps,
     write_preview,
@@ -107,7 +110,7 @@ def test_recover_any_size_gives_a_legible_sheet(shape, count):
     r = recover(image, anchors, mde_depth=depth, kind="depth", method="median")
     sheet = draw_preview(r, anchors, image)
     assert sheet.mode == "RGB"
-    assert 800 < sheet.width < 3000
+    assert 800 < sheet.width < 4200
     assert 300 < sheet.height < 3000
     assert sheet.getpixel((2, 2)) == PAPER
 
@@ -118,6 +121,7 @@ def test_recover_panels_show_what_they_say(tmp_path):
     depth[:8] = np.nan
     anchors = Anchors([32], [30], [3.0])
     r = recover(image, anchors, mde_depth=depth, kind="depth", method="median")
+    r = dataclasses.replace(r, std_log=None)
     sheet = np.asarray(draw_preview(r, anchors, image))
     top, bottom = sheet[: len(sheet) // 2], sheet[len(sheet) // 2 :]
     left, right = np.s_[:, : sheet.shape[1] // 2], np.s_[:, sheet.shape[1] // 2 :]
@@ -163,3 +167,48 @@ def test_recover_labels_stay_apart_and_inside():
     changed = (sheet != without).any(-1)
     white = np.all(sheet > 225, axis=-1) & changed
     assert white.sum() > 6 * 60 * 12  # six plates of light ground, none hidden behind another
+
+
+def test_preview_uncertainty_panel_darkens_with_std_log_and_has_notes():
+    image = np.full((48, 64, 3), (10, 200, 90), np.uint8)
+    depth = relative_depth(48, 64)
+    anchors = Anchors([32], [30], [3.0])
+    r = recover(image, anchors, mde_depth=depth, kind="depth", method="median")
+    std_log = np.broadcast_to(np.linspace(0.01, 0.5, 64, dtype=np.float32), (48, 64)).copy()
+    std_log[:6] = np.nan
+    r = dataclasses.replace(r, std_log=std_log)
+    sheet = np.asarray(draw_preview(r, anchors, image))
+    panel = sheet[: len(sheet) // 2, 2 * sheet.shape[1] // 3 :]
+    (_, left), (bottom, right) = (
+        edge(np.argwhere(np.all(panel == HOLE, axis=-1)), axis=0) for edge in (np.min, np.max)
+    )
+    assert right - left == 639
+    row = luminance(panel[bottom + 50, left : right + 1].astype(float))
+    assert np.all(np.diff(row[::20]) < 0)
+    noted = np.asarray(draw_preview(r, anchors, image, ["a note " * 30]))
+    changed = np.argwhere((noted != sheet).any(-1))
+    assert changed[:, 0].min() > len(sheet) // 2
+    assert changed[:, 1].min() > 2 * sheet.shape[1] // 3 - 40
+
+
+@pytest.mark.parametrize("high", [0.0, 0.3, 1.5, 500.0])
+def test_deviation_scale_has_ticks_for_any_deviation(high):
+    std_log = np.linspace(high / 2, high, 100).reshape(10, 10)
+    scale = deviation_scale(std_log)
+    assert len(scale.ticks(6)) >= 2
+    assert scale.label(scale.ticks(6)[-1]).endswith("x" if high > 1.1 else "%")
+    assert deviation_colours(std_log, scale).shape == (10, 10, 3)
+
+
+def test_preview_thins_the_dots_of_many_anchors_and_keeps_rejected_ones():
+    depth = relative_depth(480, 640)
+    v, u = np.divmod(np.arange(0, 480 * 640, 19), 640)
+    depth[v[7000], u[7000]] = np.nan
+    anchors = Anchors(u, v, 2 * np.nan_to_num(depth, nan=1.0)[v, u])
+    r = recover(None, anchors, mde_depth=depth, kind="depth", method="median")
+    dots = _Sheet((480, 640)).dots(anchors, r)
+    assert 300 < len(dots) < 1000
+    assert 7000 in dots
+    assert dots == sorted(set(dots))
+    few = anchors[:100]
+    assert _Sheet((480, 640)).dots(few, r) == list(range(100))

@@ -72,7 +72,7 @@ def test_ridge_regression_is_the_case_of_linear_modes_alone(n, seed):
     anchors, y, noise = problem(n, seed, noise=0.3)
     linear = Kernel(0.0, 2.0, (), 0.3)
     anchors, query = (
-        dataclasses.replace(p, mean=torch.zeros_like(p.mean))
+        dataclasses.replace(p, mean=torch.zeros_like(p.mean), shift=torch.zeros_like(p.shift))
         for p in (anchors, kernel_inputs(6, seed + 1))
     )
     gaussian = ExactPosterior.fit(linear, anchors, y, noise).mean(query)

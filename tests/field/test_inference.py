@@ -10,12 +10,12 @@ from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
 from scalefield.field.inference import (
     MIN_NOISE_STD,
-    calibrated_scale,
+    Calibration,
     empirical_bayes_scale,
     infer,
-    list_anchors,
     observe,
     sum_abs_z,
+    with_spread_of_repeated_pixels,
 )
 from scalefield.field.model import load_field
 
@@ -60,7 +60,9 @@ def test_leave_one_out_is_that_of_the_exact_posterior_in_the_order_given(model, 
     inputs, y, noise, _ = observe(model, image, anchors)
     exact = ExactPosterior.fit(model.kernel, inputs, y, noise).leave_one_out()
     np.testing.assert_allclose(residual, exact[0].numpy(), atol=1e-4)
-    np.testing.assert_allclose(std, exact[1].numpy() * float(result.std_scale), rtol=1e-3)
+    np.testing.assert_allclose(
+        std, exact[1].numpy() * float(result.calibration.at_anchors), rtol=1e-3
+    )
 
 
 def test_leave_one_out_of_outliers_is_their_distance_from_the_others(model, world):
@@ -81,7 +83,7 @@ def test_leave_one_out_of_outliers_is_their_distance_from_the_others(model, worl
         assert residual[i] == pytest.approx(wanted, abs=0.05)
         assert residual[i] == pytest.approx(np.log(factor), abs=0.3)
         own = float(predicted.variance + model.kernel.noise_std**2) ** 0.5
-        assert std[i] / float(result.std_scale) == pytest.approx(own, rel=0.2)
+        assert std[i] / float(result.calibration.at_anchors) == pytest.approx(own, rel=0.2)
 
 
 def test_the_scale_of_std_follows_the_residuals_of_the_image(model, world):
@@ -91,12 +93,12 @@ def test_the_scale_of_std_follows_the_residuals_of_the_image(model, world):
     scales = []
     for noise in (0.0, 0.1, 0.3):
         noisy = with_depth(anchors, anchors.depth_m * np.exp(noise * rng.normal(size=200)))
-        scales.append(float(infer(model, image, noisy, robust=False).std_scale))
+        scales.append(float(infer(model, image, noisy, robust=False).calibration.factor))
     assert scales == sorted(scales)
     assert scales[2] > 3 * scales[0]
 
 
-def test_calibrated_scale_is_the_formula(model, world):
+def test_calibration_factor_is_the_formula(model, world):
     image, truth = world
     for n in (1, 7, 50):
         fitted = infer(model, image, draw_anchors(truth, n), robust=False).fit
@@ -104,24 +106,57 @@ def test_calibrated_scale_is_the_formula(model, world):
         total = float(z.abs().sum()) * np.sqrt(np.pi / 2)
         wanted = (model.prior_count + total) / (model.prior_count + n - 1)
         wanted *= model.std_scale * n**-model.std_decay
-        assert float(calibrated_scale(model, fitted)) == pytest.approx(wanted, rel=1e-5)
+        found = float(Calibration.of(model, fitted).at_anchors)
+        assert found == pytest.approx(wanted, rel=1e-5)
     nothing = dataclasses.replace(
         fitted,
         observations=fitted.observations._replace(mask=torch.zeros(50, dtype=torch.bool)),
     )
-    assert float(calibrated_scale(model, nothing)) == pytest.approx(model.std_scale)
+    assert float(Calibration.of(model, nothing).at_anchors) == pytest.approx(model.std_scale)
+
+
+def test_calibration_shrinks_std_only_where_the_anchors_determine_the_field(model, world):
+    """Hundreds of perfect anchors in the left half say nothing about the right half."""
+    image, truth = world
+    width = truth.shape[1]
+    anchors = draw_anchors(truth, 900)
+    anchors = anchors[anchors.u < 0.4 * width]
+    result = infer(model, image, anchors)
+    assert float(result.calibration.factor) < 0.6
+    std, raw = result.std(), result.fit.std() * model.std_scale
+    left, right = slice(0, int(0.3 * width)), slice(int(0.8 * width), None)
+    assert float((std / raw)[:, left].median()) < 0.7
+    assert float((std / raw)[:, right].median()) > 0.9
+    support = result.fit.support()
+    assert 0 <= float(support.min()) <= float(support.max()) <= 1
+    assert float(support[:, left].median()) > 0.8
+    assert float(support[:, right].median()) < 0.5 * float(support[:, left].median())
+
+
+def test_calibration_enlarges_std_everywhere_if_the_estimator_errs_more(model, world):
+    image, truth = world
+    anchors = draw_anchors(truth, 60)
+    noisy = with_depth(anchors, anchors.depth_m * np.exp(np.random.default_rng(0).normal(size=60)))
+    result = infer(model, image, noisy, robust=False)
+    assert float(result.calibration.factor) > 1
+    wanted = result.fit.std() * result.calibration.at_anchors
+    torch.testing.assert_close(result.std(), wanted.float(), rtol=1e-4, atol=1e-6)
+
+
+def test_contradicting_readings_of_one_pixel_get_the_noise_of_their_spread(model, world):
+    image, _ = world
+    observed = observe(model, image, Anchors([9, 9, 30], [7, 7, 20], [1.6, 2.9, 1.6]))
+    found = with_spread_of_repeated_pixels(observed, image.unit_px).noise
+    deviation = np.log(2.9 / 1.6) / 2
+    assert found.tolist() == pytest.approx([deviation, deviation, float(observed.noise[2])])
+    std = infer(model, image, Anchors([9, 9, 30], [7, 7, 20], [1.6, 2.9, 1.6])).std()
+    assert float(std.max()) < 2
 
 
 def test_unit_normal_residuals_have_a_scale_of_one():
     z = torch.randn(20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     total = sum_abs_z(3 * z, torch.full_like(z, 3.0))
     assert float(empirical_bayes_scale(total, len(z), 10.0)) == pytest.approx(1, abs=0.02)
-
-
-def test_reported_anchors_are_listed_by_number_and_depth():
-    anchors = Anchors(np.arange(9), np.arange(9), np.arange(9) + 1.0)
-    assert list_anchors(anchors, np.array([2, 3])) == "#2 (3 m), #3 (4 m)"
-    assert list_anchors(anchors, np.arange(8)).endswith("#4 (5 m) and 3 more")
 
 
 def test_settings_of_inference_reach_the_outlier_search(model, world):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+import scalefield as sf
 from field.worlds import absrel, draw_anchors, room, with_depth
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
@@ -9,6 +10,7 @@ from scalefield.field.kalman import FilterState, Stream, prior_variance
 from scalefield.field.kernel import Kernel
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import ChannelLayout, FieldMaps
+from scalefield.mde import load_mde
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.field import Field
 
@@ -182,3 +184,26 @@ def test_arrays_given_to_a_stream_get_a_sentence(said_of):
     sentences = said_of(prepare, ["Stream()(depth)", "Stream()(depth, None)"])
     wanted = "a stream takes the output of an estimator, as mde(image) returns it, found ndarray"
     assert sentences == [wanted] * 2
+
+
+def test_public_stream_takes_images_and_rows_and_returns_numpy_for_numpy():
+    image = np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)
+    mde, rows = load_mde("lite"), [(10, 12, 2.0), (50, 20, 3.0)]
+    from_image, from_output = sf.Stream(mde=mde), sf.Stream()
+    for anchors in (rows, None):
+        one, other = from_image(image, anchors), from_output(mde(image), anchors)
+        assert isinstance(one.depth_m, np.ndarray)
+        assert isinstance(other.depth_m, torch.Tensor)
+        np.testing.assert_array_equal(one.depth_m, other.depth_m.numpy())
+        assert one.report.method == "stream"
+        np.testing.assert_array_equal(one.image, image)
+    assert isinstance(sf.Stream(mde=mde)(torch.from_numpy(image), rows).depth_m, torch.Tensor)
+
+
+def test_public_stream_refuses_with_a_sentence():
+    with pytest.raises(InputError, match="an image array must have the shape"):
+        sf.Stream()(np.zeros((2, 3, 4, 5), np.uint8))
+    with pytest.raises(InputError, match="anchors: wanted Anchors, rows of u, v, depth_m"):
+        sf.Stream()(np.zeros((8, 8, 3), np.uint8), 7)
+    with pytest.raises(InputError, match=r"1 of 1 anchors lie outside"):
+        sf.Stream(mde=load_mde("lite"))(np.zeros((32, 32, 3), np.uint8), [(99, 0, 1.0)])

@@ -18,7 +18,7 @@ def test_kernel_equals_the_formula_pair_by_pair():
         for j in range(4):
             value = 2.0**2 + 1.5**2 * float(a.modes[i] @ b.modes[j])
             value += 0.3**2 * float(a.log_depth[i] * b.log_depth[j])
-            value += 0.4**2 * float(a.mean[i] * b.mean[j])
+            value += 0.4**2 * float(a.mean[i] * b.mean[j]) + float(a.shift[i] * b.shift[j])
             for t, (amplitude, length, depth, family) in enumerate(
                 ((0.15, 0.5, 0.6, "rbf"), (0.2, 0.1, 0.3, "exponential"))
             ):

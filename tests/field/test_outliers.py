@@ -14,14 +14,15 @@ from scalefield.field.exact import ExactPosterior
 from scalefield.field.kernel import KernelInputs
 from scalefield.field.outliers import (
     BlockTargets,
+    Neighbours,
     SearchState,
+    best_of_segments,
     corroboration,
     detect_outliers,
-    evaluate,
-    gains,
     gather_blocks,
     log_prior,
     row_median,
+    search,
 )
 
 SMOOTH = dataclasses.replace(KERNEL, mode_std=0.2, slope_std=0.1, mean_weight_std=0.1)
@@ -75,13 +76,13 @@ def one_block(observations, kernel=KERNEL, config=None):
 
 @settings(max_examples=30)
 @given(n=st.integers(5, 12), seed=st.integers(0, 500), roughness=st.sampled_from([0.5, 1.0, 4.0]))
-def test_evidence_and_bayes_factors_equal_the_textbook_densities(n, seed, roughness):
-    config = OutlierConfig()
+def test_evidence_and_bayes_factors_of_search_equal_the_textbook_densities(n, seed, roughness):
+    config = OutlierConfig(roughness=(roughness,), min_anchors_smooth=0)
     observations, rng = field_of_the_kernel(n, seed)
     error = torch.from_numpy(rng.choice([0, 0, 0, 1.5, -1.5, 4.5], n))
     block = one_block(with_errors(observations, error))
-    outlier = torch.from_numpy(rng.random(n) < 0.3)
-    state = evaluate(block, outlier[None], roughness, KERNEL.constant_std**2, config)
+    state, _ = search(block, KERNEL.constant_std**2, config)
+    outlier = state.outlier[0]
     y = block.target[0].numpy()
     added = block.error[0, :, 0].numpy() * outlier.numpy()
     linear = KERNEL.linear_features(observations.inputs)[:, 1:]
@@ -121,34 +122,26 @@ def test_the_prior_of_a_set_of_outliers_is_beta_binomial(n, seed):
 
 @settings(max_examples=30)
 @given(n=st.integers(5, 40), seed=st.integers(0, 500))
-def test_flips_gain_evidence_and_no_two_neighbours_flip_at_once(n, seed):
-    config = OutlierConfig()
+def test_search_ends_where_no_further_outlier_gains_evidence(n, seed):
+    config = OutlierConfig(iterations=60)
     observations, rng = field_of_the_kernel(n, seed)
     error, _ = gross_errors(n, 0.3, rng)
     block = one_block(with_errors(observations, error))
-    outlier = torch.from_numpy(rng.random(n) < 0.2)[None]
-    state = evaluate(block, outlier, 1.0, KERNEL.constant_std**2, config)
-    flips = gains(block, state, config)[0]
-    count, total = int(outlier.sum()), torch.tensor([n])
-    prior = {
-        c: float(log_prior(torch.tensor([c]), total, config)) for c in range(max(0, count - 1), n)
-    }
-    gain = np.array(
-        [
-            prior[count - 1] - prior[count] - factor
-            if is_outlier
-            else (prior[count + 1] - prior[count] + factor)
-            if count + 1 <= config.max_share * n
-            else -np.inf
-            for factor, is_outlier in zip(
-                state.bayes_factor[0].tolist(), outlier[0].tolist(), strict=True
-            )
-        ]
-    )
-    near = block.neighbours[0].numpy()
-    for i in range(n):
-        others = gain[near[i][block.known[0, i].numpy()]]
-        assert bool(flips[i]) == bool(gain[i] > 0 and (gain[i] >= others).all())
+    state, clean = search(block, KERNEL.constant_std**2, config)
+    count, total = state.outlier.sum(dim=1), torch.tensor([n])
+    if int(count) + 1 <= config.max_share * n:
+        more = log_prior(count + 1, total, config) - log_prior(count, total, config)
+        assert float((more + state.bayes_factor[~state.outlier]).max()) <= 1e-6
+    assert int(count) <= config.max_share * n
+    if not state.outlier.any():
+        assert float(clean) == pytest.approx(float(state.evidence))
+
+
+def test_best_of_segments_takes_one_anchor_of_each_that_gains_nearly_most():
+    gain = torch.tensor([[5.0, 9.0, 1.0, 8.0, 3.0, -1.0, -2.0]])
+    index, chosen = best_of_segments(gain, OutlierConfig(segment_size=2, min_relative_gain=0.5))
+    assert index.tolist() == [[1, 3, 4, 6]]
+    assert chosen.tolist() == [[True, True, False, False]]
 
 
 @given(rows=st.integers(1, 4), n=st.integers(1, 9), seed=st.integers(0, 500))
@@ -241,7 +234,7 @@ def flat_world():
     position = torch.from_numpy(np.stack([u, v], axis=1) / 10.0)
     flat = torch.zeros(100, dtype=torch.float64)
     embedding = 0 * one[:, None].expand(-1, 2, -1)
-    return KernelInputs(position, flat, 0 * one, embedding, one.expand(-1, 2), flat), u, v
+    return KernelInputs(position, flat, 0 * one, embedding, one.expand(-1, 2), flat, flat), u, v
 
 
 def test_scattered_errors_are_rejected_and_a_missed_object_is_kept():
@@ -415,14 +408,15 @@ def test_apply_masks_the_rejected_and_takes_the_increased_noise():
     assert bool(given.mask.all())
 
 
-def test_gather_blocks_takes_the_nearest_anchors_of_the_block():
+def test_neighbours_are_the_nearest_anchors_of_the_block():
     observations, _ = field_of_the_kernel(20, 0)
     block = one_block(observations)
     assert isinstance(block, BlockTargets)
+    near = Neighbours.of(block.position, 10)
     apart = torch.cdist(observations.inputs.position, observations.inputs.position)
     apart.fill_diagonal_(torch.inf)
     wanted = apart.sort(dim=1).indices[:, :10]
-    assert torch.equal(block.neighbours[0].sort(dim=1).values, wanted.sort(dim=1).values)
-    assert bool(block.known.all())
-    few = one_block(field_of_the_kernel(3, 0)[0])
+    assert torch.equal(near.anchors[0].sort(dim=1).values, wanted.sort(dim=1).values)
+    assert bool(near.known.all())
+    few = Neighbours.of(one_block(field_of_the_kernel(3, 0)[0]).position, 10)
     assert few.known[0].sum(dim=1).tolist() == [2, 2, 2]

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 import scalefield as sf
+from scalefield import samples
 from scalefield.basis.grids import grid_shape
 from scalefield.errors import InputError
 from scalefield.field.exact import ExactPosterior
@@ -214,8 +215,9 @@ def test_anchors_on_holes_are_left_out_and_cannot_be_chosen():
 
 def test_wrong_types_get_a_sentence_where_nobody_checks_annotations(said_of):
     calls = {
-        "anchors=[(1, 2, 3)]": "anchors must be an Anchors (Anchors.read reads files), found list",
-        "among='a.csv'": "among must be an Anchors (Anchors.read reads files), found str",
+        "anchors=7": "anchors: wanted Anchors, rows of u, v, depth_m, named columns or a file "
+        "(Anchors.of), found int",
+        "among='a.csv'": "among: a.csv: no such file",
         "n=2.5": "at least one pixel must be asked for, found n=2.5",
         "n='3'": "at least one pixel must be asked for, found n='3'",
         "reachable=numpy.ones((6, 8))": "the mask of reachable pixels must be booleans of shape "
@@ -226,3 +228,11 @@ def test_wrong_types_get_a_sentence_where_nobody_checks_annotations(said_of):
     ]
     tried = [f"scalefield.suggest(None, **own, {wrong})" for wrong in calls]
     assert said_of(prepare, tried) == list(calls.values())
+
+
+def test_suggest_and_recover_agree_on_the_deviation_without_anchors():
+    image = samples.load().image
+    spot, *_ = sf.suggest(image, n=1)
+    expected = sf.recover(image).std_log[spot.v, spot.u]
+    assert spot.std_log == pytest.approx(expected, rel=0.05)
+    assert 0 < spot.removes < 1

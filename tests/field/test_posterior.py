@@ -162,7 +162,7 @@ def test_the_parts_sum_to_the_mean():
 def test_coefficients_are_those_of_the_linear_map():
     image = image_inputs(SHAPE)
     fitted = fit_pixels(image, 30)
-    constant, slope, mean_weight, modes = fitted.coefficients()
+    constant, slope, mean_weight, _, modes = fitted.coefficients()
     at = all_pixels(image)
     wanted = constant + slope * at.log_depth + mean_weight * at.mean + at.modes @ modes
     found = fitted.linear_map().flatten().double()

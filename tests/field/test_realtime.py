@@ -6,7 +6,8 @@ import torch
 
 from scalefield import Anchors, InputError, MDEOutput
 from scalefield.api import recover_from
-from scalefield.field.realtime import LIVE, LiveField
+from scalefield.field.config import InferenceConfig
+from scalefield.field.realtime import LiveField
 from scalefield.methods.field import Field
 
 SHAPE = (72, 96)
@@ -38,9 +39,9 @@ def test_live_field_equals_field(output, n, robust) -> None:
     anchors = measured(output, n)
     live = LiveField(SHAPE, max_anchors=n, robust=robust)
     depth_m, std_log = call(live, output, anchors)
-    wanted = recover_from(output, anchors, Field(robust=robust, inference=LIVE))
+    wanted = recover_from(output, anchors, Field(robust=robust))
     # Field sorts its anchors; of two that are equally far from a node either may be a neighbour.
-    ties = 1e-5 if n <= LIVE.neighbours else 5e-3
+    ties = 1e-5 if n <= InferenceConfig().neighbours else 5e-3
     difference = (depth_m.log() - wanted.depth_m.log()).abs()
     assert float(difference.median()) < 1e-5
     assert float(difference.max()) < ties
@@ -72,7 +73,7 @@ def test_live_field_sigma_m_sets_the_noise(output) -> None:
     without = call(live, output, anchors).depth_m.clone()
     depth_m, std_log = call(live, output, anchors, sigma_m=torch.tensor(sigma_m).float())
     noisy = Anchors(anchors.u, anchors.v, anchors.depth_m, sigma_m)
-    wanted = recover_from(output, noisy, Field(robust=False, inference=LIVE))
+    wanted = recover_from(output, noisy, Field(robust=False))
     assert torch.allclose(depth_m.log(), wanted.depth_m.log(), atol=1e-5)
     assert torch.allclose(std_log, wanted.std_log, rtol=1e-4)
     assert float((depth_m / without).log().abs().max()) > 1e-3

@@ -19,7 +19,7 @@ from PIL import Image
 from scalefield import Anchors, InputError, MDEOutput
 from scalefield.api import recover_from
 from scalefield.cli import main
-from scalefield.labelling.figures import held_out_errors
+from scalefield.labelling.figures import figures, held_out_errors
 from scalefield.labelling.labeller import LabelConfig
 from scalefield.labelling.ray_runner import LOCAL_CONFIG, run_ray
 from scalefield.labelling.rules import Figures, Reason, Rules
@@ -548,3 +548,16 @@ def test_label_image_is_listed_once(folder, capsys):
     (folder / "l.csv").write_text("\n".join(lines))
     with pytest.raises(InputError, match="line 3: p0 is in the list already"):
         find_jobs(folder / "l.csv")
+
+
+def test_rules_refuse_fallbacks_keeps_field_with_thousands_of_anchors():
+    """Local solves are the normal way of `field` with many anchors, not a fallback."""
+    v, u = np.mgrid[0:60, 0:80]
+    relative = (1 + u / 40 + v / 90).astype(np.float32)
+    rows = np.random.default_rng(0).permutation(60 * 80)[:2300]
+    anchors = Anchors(rows % 80, rows // 80, 2.5 * relative.reshape(-1)[rows])
+    mde_output = MDEOutput(torch.from_numpy(relative), "depth")
+    recovery = recover_from(mde_output, anchors, make_method("field")).numpy()
+    found = figures(recovery, anchors, np.zeros(10))
+    assert found.anchors > 2000
+    assert Rules(refuse_fallbacks=True).judge(found) == []

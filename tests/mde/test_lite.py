@@ -7,6 +7,7 @@ from scalefield.mde import load_mde
 from scalefield.mde.lite import (
     FEATURE_CHANNELS,
     PREPROCESS,
+    ConvexUpsampling,
     LiteNet,
     load_imagenet_encoder,
 )
@@ -47,3 +48,24 @@ def test_lite_published_encoder_weights_are_copied_in_order():
         assert bool((value == i).all())
     with pytest.raises(InputError, match="tensors wanted for EfficientNet-Lite2"):
         load_imagenet_encoder(net, {"a": torch.zeros(1)})
+
+
+def test_convex_upsampling_keeps_a_step_sharp_and_stays_within_its_neighbours():
+    torch.manual_seed(0)
+    layer = ConvexUpsampling(4).eval()
+    coarse = torch.zeros(1, 1, 6, 8)
+    coarse[..., 4:] = 1.0
+    fine = layer(coarse, torch.randn(1, 4, 6, 8), torch.randn(1, 3, 12, 16))
+    assert fine.shape == (1, 1, 12, 16)
+    assert bool(((fine >= 0) & (fine <= 1 + 1e-6)).all())
+    torch.testing.assert_close(fine[..., :6], torch.zeros(1, 1, 12, 6))
+    torch.testing.assert_close(fine[..., 10:], torch.ones(1, 1, 12, 6))
+
+
+def test_lite_net_at_full_resolution_has_float32_log_depth_of_the_image_s_size():
+    net = LiteNet(full_resolution=True).eval()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        log_depth, features = net(torch.zeros(1, 3, 64, 96))
+    assert log_depth.shape == (1, 1, 64, 96)
+    assert log_depth.dtype == torch.float32
+    assert features.shape == (1, FEATURE_CHANNELS, 16, 24)

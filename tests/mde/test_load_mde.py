@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from scalefield.errors import InputError
+from scalefield.io.weights import WEIGHTS
 from scalefield.mde import MODELS, NonCommercialWarning, load_mde
 from scalefield.mde.da3 import BASE, DA3, LARGE, PREPROCESS, SMALL
 from scalefield.mde.estimator import Estimator, Raw
@@ -58,9 +59,9 @@ def test_da3_by_name_by_hub_id_and_by_folder(by_hand, small_state, photograph):
 def test_estimator_lite_comes_from_the_package(monkeypatch):
     mde = Estimator("lite", "r", "depth", PREPROCESS, lambda pixels: Raw(pixels[:, 0]))
     asked = []
-    monkeypatch.setattr("scalefield.mde.lite.load_lite", lambda device: asked.append(device) or mde)
+    monkeypatch.setattr("scalefield.mde.lite.load_lite", lambda *given: asked.append(given) or mde)
     assert load_mde("lite", device="cpu:0") is mde
-    assert asked == ["cpu:0"]
+    assert asked == [(WEIGHTS / "lite", "cpu:0")]
 
 
 def test_load_mde_unknown_names_list_the_known_ones():

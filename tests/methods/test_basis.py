@@ -112,12 +112,19 @@ def test_features_are_used_where_their_generator_is_asked_for():
         with_features(foreign, anchors)
 
 
-def test_basis_maps_maps_are_made_once_for_an_output():
-    mde_output = stepped_ramp()
-    generator = load_generator("basis-depth-k8")
-    first = basis_maps(generator, mde_output)
-    assert basis_maps(generator, mde_output) is first
-    assert basis_maps(generator, stepped_ramp()) is not first
+def test_basis_solver_runs_the_generator_once_for_several_sets_of_anchors():
+    mde_output, method = stepped_ramp(), Basis(k=8)
+    runs = []
+    hook = method.load().register_forward_hook(lambda *_: runs.append(1))
+    try:
+        solve = method.solver(mde_output)
+        sets = [random_anchors(mde_output.shape, n) for n in (3, 10)]
+        found = [solve(anchors).depth_m for anchors in sets]
+        assert len(runs) == 1
+    finally:
+        hook.remove()
+    for depth_m, anchors in zip(found, sets, strict=True):
+        assert torch.equal(depth_m, method(mde_output, anchors).depth_m)
 
 
 def test_basis_paper_s_words_are_available():

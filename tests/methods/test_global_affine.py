@@ -48,7 +48,6 @@ def test_global_median_mad_matches_in_inverse_depth(relative, measure):
     rng = np.random.default_rng(0)
     anchors = measure(rng.uniform(1, 9, mde_output.shape), 15)
     method = Global(fit="median_mad")
-    assert method.space == "disparity"
     recovery = method(mde_output, anchors)
     x = mde_output.prediction.numpy()
     x_at, y = x[anchors.pixels(mde_output.shape)], 1 / anchors.depth_m

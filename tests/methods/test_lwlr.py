@@ -22,7 +22,7 @@ def slow_parameters(method, aligned, rows, columns, y, weight, b, v, u):
 
 
 def slow_lwlr(method, mde_output, anchors, b):
-    space = method.space
+    space = method.space or "depth"
     x = mde_output.in_space(space).double().numpy()
     rows, columns = anchors.pixels(mde_output.shape)
     y = anchors.depth_m if space == "depth" else 1 / anchors.depth_m

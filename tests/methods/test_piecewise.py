@@ -112,7 +112,6 @@ def test_piecewise_continuous_beats_one_line_and_joins_up(relative, measure, see
 def test_piecewise_continuous_ladder(relative):
     mde_output = ramp(relative)
     method = Piecewise(variant="continuous")
-    assert method.space == "disparity"
     few = method(mde_output, Anchors([0, 20, 39], [0, 1, 2], [1.0, 3.0, 5.0])).report
     assert [f.code for f in few.fallbacks] == ["one_line"]
     falling = method(mde_output, Anchors([0, 9, 20, 30, 39], [0] * 5, [9.0, 7, 5, 3, 1])).report

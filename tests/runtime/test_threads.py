@@ -4,7 +4,8 @@ import time
 import pytest
 import torch
 
-from scalefield.runtime.threads import map_threads
+from scalefield.runtime.devices import one_thread
+from scalefield.runtime.threads import idle_threads, map_threads
 
 
 @pytest.fixture(params=[1, 3])
@@ -50,3 +51,13 @@ def test_map_threads_within_map_threads(threads):
     inner = map_threads(lambda i: map_threads(pow, [(i, 2), (i, 3)]), [(2,), (3,)])
     assert inner == [[4, 8], [9, 27]]
     assert torch.get_num_threads() == threads
+
+
+def test_idle_threads_counts_those_that_one_thread_leaves(threads):
+    assert idle_threads() == 1
+    with one_thread():
+        assert idle_threads() == threads
+        assert torch.get_num_threads() == 1
+        found = map_threads(lambda _: threading.get_ident(), [(i,) for i in range(9)], threads)
+        assert len(set(found)) <= threads
+    assert idle_threads() == 1

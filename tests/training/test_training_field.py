@@ -1,4 +1,5 @@
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -6,9 +7,14 @@ import torch
 
 from scalefield.field.network import ChannelLayout, FieldNet, FieldNetConfig
 from scalefield.training.data import prepare
-from scalefield.training.distortion import Distortion
+from scalefield.training.distortion import Distortion, DistortionConfig, grid_positions
 from scalefield.training.field import START, FieldTraining, LearnedKernel, train_field
-from scalefield.training.field_batches import draw_anchors, draw_batch, make_banks
+from scalefield.training.field_batches import (
+    distorted_frame,
+    draw_anchors,
+    draw_batch,
+    make_banks,
+)
 from scalefield.training.field_validation import Outcome, calibrate, tune_on_validation
 from training.world import BiasedMDE, World
 
@@ -32,7 +38,7 @@ def test_field_learns_and_says_what_it_reached(frames, tmp_path):
     train_field(short, train, val, tmp_path / "short", device="cpu", show_progress=False)
     model = train_field(CONFIG, train, val, tmp_path / "long", device="cpu", show_progress=False)
     lines = [
-        __import__("json").loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[-1])
+        json.loads((tmp_path / name / "metrics.jsonl").read_text().splitlines()[-1])
         for name in ("short", "long")
     ]
     assert lines[1]["absrel low"] < 0.9 * lines[0]["absrel low"]
@@ -158,3 +164,53 @@ def test_a_shrinkage_of_zero_leaves_no_embedding_and_unit_amplitudes():
     assert not embedding.any()
     assert (amplitude == 1).all()
     assert full.maps[:, layout.modes :].std() > 0
+
+
+def test_distortions_of_a_grid_are_those_of_its_pixels():
+    """Segments, blurred edges, 8 bits and an error of the shift, at the centres of cells."""
+    torch.manual_seed(0)
+    grid = torch.randn(3, 1, 12, 16).cumsum(dim=-1) * 0.1
+    segments = torch.arange(3 * 12 * 16).reshape(3, 12, 16) // 24
+    config = DistortionConfig(blur=1.0, affine=1.0, quantised=1.0, segment_share=1.0)
+    strength = torch.ones(3)
+    rng = torch.Generator().manual_seed(1)
+    plain = Distortion.draw(3, rng, torch.device("cpu"), strength, config)
+    distort = plain.with_grid(grid, segments, rng, strength, config=config, anchors=3)
+    cells = grid_positions(grid)
+    whole = distort(grid.flatten(1), cells)
+    for i in (0, 100, 191):
+        one = distort(grid.flatten(1)[:, i : i + 1], cells[:, i : i + 1])
+        torch.testing.assert_close(one[:, 0], whole[:, i])
+    disparity = (-whole).exp() - distort.residual[:, None]
+    assert all(len(levels.mul(1e4).round().unique()) <= 256 for levels in disparity)
+    assert not torch.allclose(plain(grid.flatten(1), cells), whole, atol=1e-2)
+
+
+def test_the_error_of_the_shift_falls_with_the_number_of_anchors():
+    config = DistortionConfig()
+    stds = [config.residual_log_std(n) for n in (1, 3, 12, 104, 530)]
+    assert stds == sorted(stds, reverse=True)
+    assert stds[-1] < 0.1 * config.affine_log_std
+
+
+def test_distorted_frame_is_reproducible_and_keeps_truth_and_pixels(frames):
+    true = next(frame for frame in frames[0] if frame.true)
+    config = DistortionConfig(least_strength=0.5)
+    once, again, other = (
+        distorted_frame(true, seed=seed, config=config, anchors=12) for seed in (4, 4, 5)
+    )
+    np.testing.assert_array_equal(once.mde_log_depth, again.mde_log_depth)
+    assert torch.equal(once.log_depth, again.log_depth)
+    assert not np.allclose(once.mde_log_depth, other.mde_log_depth, atol=1e-3)
+    np.testing.assert_array_equal(once.true_log_depth, true.true_log_depth)
+    assert not once.true
+    assert float(once.log_depth.median()) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_field_with_a_time_limit_ends_and_says_where(frames, tmp_path):
+    train, val = map(make_banks, frames)
+    config = dataclasses.replace(CONFIG, steps=10_000, time_limit_s=0.5)
+    train_field(config, train, val, tmp_path, device="cpu", show_progress=False)
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert 0 < json.loads(line)["step"] < 10_000
+    assert json.loads((tmp_path / "clock.json").read_text())["elapsed_s"] >= 0.5

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from scalefield.training.loop import Clock, ahead
+from scalefield.training.loop import Clock, Schedule, ahead, cosine_rate
 
 
 def test_what_is_made_ahead_comes_in_order() -> None:
@@ -38,13 +38,33 @@ def test_a_batch_that_cannot_be_made_says_why_when_its_turn_comes() -> None:
         next(made)
 
 
-def test_the_clock_tells_waiting_from_working() -> None:
+def test_clock_tells_waiting_from_working(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = 0.0
+    monkeypatch.setattr("scalefield.training.loop.time.perf_counter", lambda: seconds)
     clock = Clock(torch.device("cpu"))
     assert clock.share == 0
     for step in range(2 * Clock.EVERY):
         with clock.waiting(step):
-            time.sleep(0.03 if step % Clock.EVERY == 0 else 0)
+            seconds += 3
         with clock.working(step):
-            time.sleep(0.01 if step % Clock.EVERY == 0 else 0)
-    assert 0.05 < clock.share < 0.5
-    assert clock.waited < 0.5  # only two steps of forty are measured
+            seconds += 1
+    assert clock.share == 0.25
+    assert clock.waited == 6  # only two steps of forty are measured
+
+
+def test_a_schedule_counts_steps_or_time_and_ends_with_a_rate_of_zero(monkeypatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("scalefield.training.loop.time.monotonic", lambda: now[0])
+    by_steps, by_time = Schedule(100), Schedule(100, time_limit_s=50.0)
+    assert by_steps.progress(50) == by_time.progress(50) == 0.5
+    now[0] += 40
+    assert by_steps.progress(50) == 0.5
+    assert by_time.progress(50) == pytest.approx(0.8)
+    assert by_time.rate(5, 10) == pytest.approx(0.6)  # still warming up
+    now[0] += 10
+    assert by_time.progress(50) == 1
+    assert by_time.rate(50, 10) == pytest.approx(0)
+    again = Schedule(100, time_limit_s=50.0)
+    again.resume(25.0)
+    assert again.progress(0) == pytest.approx(0.5)
+    assert by_steps.rate(60, 10) == pytest.approx(cosine_rate(60, 100, 10))

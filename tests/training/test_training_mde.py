@@ -123,3 +123,20 @@ def test_a_folder_that_says_nothing_is_refused(tmp_path):
         trained_on(tmp_path)
     with pytest.raises(InputError, match="not the weights of lite"):
         load_lite(tmp_path)
+
+
+def test_a_model_trained_at_full_resolution_is_loaded_as_such(tmp_path):
+    config = MDETraining(steps=2, batch=2, full_resolution=True, crops=((64, 96),))
+    train_mde(config, Photographs(), tmp_path, encoder=None, device="cpu")
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["full_resolution"]
+    mde = load_lite(tmp_path / "model")
+    assert mde.network.net.upsampling is not None
+    frame = Photographs().load("room/12")
+    assert mde(frame.image).mde_depth.shape == frame.mask.shape
+
+
+def test_a_time_limit_ends_training_before_the_steps_do(tmp_path):
+    config = MDETraining(steps=10_000, batch=2, crops=((64, 96),), time_limit_s=0.2)
+    train_mde(config, Photographs(), tmp_path, encoder=None, device="cpu")
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["step"] < 1000

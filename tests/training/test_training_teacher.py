@@ -9,7 +9,6 @@ from safetensors.torch import save_file
 from scalefield.errors import InputError
 from scalefield.mde.vit import PATCH, VitNet, VitSize
 from scalefield.training import mde as training_mde
-from scalefield.training import teacher as training_teacher
 from scalefield.training.data import CrossFit, prepare
 from scalefield.training.loop import RunFolder, save_checkpoint
 from scalefield.training.mde import (
@@ -25,18 +24,12 @@ from scalefield.training.teacher import TEACHER, backbone_from_onnx, load_backbo
 from training.test_training_mde import Photographs
 
 TINY = VitSize(width=32, depth=4, heads=2, grid=5, decoder=16)
-BRIEF = replace(TEACHER, steps=4, batch=2, folds=2, fold=0)
-STUDENT = MDETraining(steps=2, batch=2, folds=2, fold=0)
+BRIEF = replace(TEACHER, steps=4, batch=2, folds=2, fold=0, crops=((112, 140), (84, 168)))
+STUDENT = MDETraining(steps=2, batch=2, folds=2, fold=0, crops=((96, 128), (64, 160)))
 
 
 class Stopped(Exception):
     """Stands for the power cut."""
-
-
-@pytest.fixture(autouse=True)
-def _small_crops(monkeypatch):
-    monkeypatch.setattr(training_teacher, "CROPS", ((112, 140), (84, 168)))
-    monkeypatch.setattr(training_mde, "CROPS", ((96, 128), (64, 160)))
 
 
 @pytest.fixture

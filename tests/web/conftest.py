@@ -21,7 +21,7 @@ BASE = "http://127.0.0.1:8008"
 
 
 def wait_until_ready(client: TestClient, session: dict) -> dict:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while session["state"] not in ("ready", "failed"):
         assert time.monotonic() < end, session
         time.sleep(0.01)
@@ -95,7 +95,7 @@ def address() -> Iterator[str]:
     thread.start()
     yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     server.should_exit = True
-    thread.join(timeout=10)
+    thread.join(timeout=60)
 
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
@@ -118,7 +118,7 @@ def browser() -> Iterator:
     if CHROMIUM is None:
         pytest.skip("no chromium is installed")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=600_000)
         yield browser
         browser.close()
 
@@ -137,7 +137,7 @@ def open_page(browser, address: str) -> Iterator[Callable]:
             context = browser.new_context(viewport={"width": width, "height": height}, **options)
             contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(120_000)
+        page.set_default_timeout(600_000)
         page.on("pageerror", lambda e: complaints.append(str(e)))
         page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
         page.goto(address)

@@ -57,7 +57,7 @@ def test_a_closed_tab_can_be_continued(open_page, address: str) -> None:
     context = page.context
     page.close()
     again = context.new_page()
-    again.set_default_timeout(120_000)
+    again.set_default_timeout(600_000)
     again.goto(address)
     again.click("#recent-list .recent")
     assert_work_is_there(again)
@@ -137,7 +137,7 @@ def test_two_tabs_do_not_disturb_each_other(open_page, address: str) -> None:
     # A duplicated tab has the same sessionStorage.
     storage = page.evaluate("JSON.stringify(sessionStorage)")
     copy = page.context.new_page()
-    copy.set_default_timeout(120_000)
+    copy.set_default_timeout(600_000)
     copy.add_init_script(f"if (!sessionStorage.length) Object.assign(sessionStorage, {storage})")
     copy.goto(address)
     assert_work_is_there(copy)

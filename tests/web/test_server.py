@@ -27,7 +27,7 @@ def resident_bytes() -> int:
 
 @pytest.fixture(scope="module")
 def session(address: str, wait) -> dict:
-    with httpx.Client(base_url=address) as client:
+    with httpx.Client(base_url=address, timeout=600) as client:
         started = client.post("/api/samples/room").json()
         return {**wait(client, started), "anchors": started["anchors"]}
 
@@ -58,26 +58,37 @@ def test_two_hundred_edits_at_once(address: str, session: dict) -> None:
 def test_the_answer_to_an_edit_is_small(
     address: str, session: dict, method: str, most_bytes: int
 ) -> None:
-    with httpx.Client(base_url=address) as client:
+    with httpx.Client(base_url=address, timeout=600) as client:
         edit = {"anchors": session["anchors"], "method": method}
         answer = client.post(f"/api/sessions/{session['id']}/recover", json=edit)
         assert len(answer.content) < most_bytes
 
 
 def test_half_open_headers_are_given_up(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    monkeypatch.setattr(GuardedProtocol, "header_seconds", 0.2)
     place = urlsplit(address)
-    whole = f"GET /api HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode()
-    for beginning in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\n", whole + b"GET / HT"):
-        with socket.create_connection((place.hostname, place.port), timeout=30) as client:
+    monkeypatch.setattr(GuardedProtocol, "header_seconds", 0.2)
+    for beginning in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\n"):
+        with socket.create_connection((place.hostname, place.port), timeout=600) as client:
             client.sendall(beginning)
-            received = b"".join(iter(lambda: client.recv(65536), b""))  # until it is closed
-            assert received.startswith(b"HTTP/1.1 200") == beginning.startswith(whole)
+            assert client.recv(65536) == b""  # closed without an answer
+
+
+def test_half_open_headers_after_a_whole_request_are_given_up(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    place = urlsplit(address)
+    with socket.create_connection((place.hostname, place.port), timeout=600) as client:
+        client.sendall(f"GET /api HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode())
+        assert client.recv(65536).startswith(b"HTTP/1.1 200")
+        # Only now: a busy machine may take longer than this to receive the first request.
+        monkeypatch.setattr(GuardedProtocol, "header_seconds", 0.2)
+        client.sendall(b"GET / HT")
+        assert b"HTTP/1.1" not in b"".join(iter(lambda: client.recv(65536), b""))
 
 
 def test_what_is_not_http_is_refused_with_the_headers(address: str) -> None:
     place = urlsplit(address)
-    with socket.create_connection((place.hostname, place.port), timeout=30) as client:
+    with socket.create_connection((place.hostname, place.port), timeout=600) as client:
         client.sendall(b"nonsense\r\n\r\n")
         received = b"".join(iter(lambda: client.recv(65536), b""))
     assert received.startswith(b"HTTP/1.1 400")
@@ -90,7 +101,7 @@ def test_connections_beyond_the_limit_are_closed(
 ) -> None:
     monkeypatch.setattr(GuardedProtocol, "most_connections", 3)
     place = urlsplit(address)
-    held = [socket.create_connection((place.hostname, place.port), timeout=30) for _ in range(12)]
+    held = [socket.create_connection((place.hostname, place.port), timeout=600) for _ in range(12)]
     try:
         assert held[-1].recv(100) == b""
     finally:
@@ -117,15 +128,15 @@ def test_work_of_a_client_that_left_is_cancelled(
         patch.setattr("scalefield.web.server.apply_edit", endless)
 
         async def leave() -> None:
-            async with httpx.AsyncClient() as client:
-                task = asyncio.create_task(client.post(url, json=edit, timeout=60))
+            async with httpx.AsyncClient(timeout=600) as client:
+                task = asyncio.create_task(client.post(url, json=edit, timeout=600))
                 await asyncio.get_running_loop().run_in_executor(None, started.wait)
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
         asyncio.run(leave())
-        assert ended.wait(60)
-    assert httpx.post(url, json=edit, timeout=60).status_code == 200
+        assert ended.wait(600)
+    assert httpx.post(url, json=edit, timeout=600).status_code == 200
 
 
 def test_slow_and_broken_clients_block_nobody(address: str, session: dict) -> None:
@@ -139,7 +150,7 @@ def test_slow_and_broken_clients_block_nobody(address: str, session: dict) -> No
     ]
     lingering = []
     for i in range(40):
-        client = socket.create_connection((place.hostname, place.port), timeout=5)
+        client = socket.create_connection((place.hostname, place.port), timeout=600)
         client.sendall(beginnings[i % len(beginnings)])
         lingering.append(client)
     try:
@@ -155,7 +166,7 @@ def test_slow_and_broken_clients_block_nobody(address: str, session: dict) -> No
 
 
 def test_other_sites_get_nothing(address: str, session: dict) -> None:
-    with httpx.Client(base_url=address) as client:
+    with httpx.Client(base_url=address, timeout=600) as client:
         for headers in (
             {"host": "evil.example"},
             {"origin": "https://evil.example"},

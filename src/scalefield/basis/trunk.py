@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as nnf
@@ -10,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from scalefield.errors import InputError
+from scalefield.runtime.threads import idle_threads, map_threads
 
 
 class FeatureProjection(nn.Module):
@@ -86,11 +89,12 @@ class Trunk(nn.Module):
 
     def forward(self, cues: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h w"]:
         """Residual blocks at half the resolution, merged with the fine stem."""
-        fine = self.stem(cues)
-        coarse = self.blocks(self.down(fine))
+        stem, merge = cast(nn.Conv2d, self.stem[0]), cast(nn.Conv2d, self.merge[0])
+        fine = nnf.gelu(convolve(stem, cues))
+        coarse = self.blocks(convolve(self.down, fine))
         size = cues.shape[2:]
         coarse = nnf.interpolate(coarse, size=size, mode="bilinear", align_corners=False)
-        return self.merge(torch.cat([coarse, fine], dim=1))
+        return self.merge[1:](convolve(merge, torch.cat([coarse, fine], dim=1)))
 
 
 class ResidualBlock(nn.Module):
@@ -105,7 +109,9 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """The input plus its learned correction."""
-        return x + self.layers(x)
+        layers: tuple[Any, ...] = tuple(self.layers)
+        norm1, _, conv1, norm2, _, conv2 = layers
+        return x + convolve(conv2, convolve(conv1, x, norm1), norm2)
 
 
 def conv(inputs: int, outputs: int, stride: int = 1, dilation: int = 1) -> nn.Conv2d:
@@ -113,6 +119,40 @@ def conv(inputs: int, outputs: int, stride: int = 1, dilation: int = 1) -> nn.Co
     return nn.Conv2d(
         inputs, outputs, 3, stride, padding=dilation, dilation=dilation, padding_mode="replicate"
     )
+
+
+def convolve(
+    layer: nn.Conv2d, x: Float[Tensor, "b c h w"], norm: nn.GroupNorm | None = None
+) -> Float[Tensor, "b c2 h2 w2"]:
+    """layer(x), or layer(GELU(norm(x))), for a layer made by `conv`.
+
+    In a block of `one_thread` each idle thread computes a band of rows: torch's own threads would
+    wait for one another at every operation, and on a busy machine each wait is a time slice.
+    """
+    threads = 1 if x.is_cuda else idle_threads()
+    if threads == 1 or torch.is_grad_enabled():
+        return layer(x if norm is None else nnf.gelu(norm(x)))
+    (stride, _), (dilation, _) = layer.stride, layer.dilation
+    height, rows = x.shape[2], (x.shape[2] - 1) // stride + 1
+    if norm is not None:
+        var, mean = torch.var_mean(x.unflatten(1, (norm.num_groups, -1)), (2, 3, 4), correction=0)
+        size = x.shape[1] // norm.num_groups
+        scale = (var + norm.eps).rsqrt().repeat_interleave(size, dim=1) * norm.weight
+        shift = norm.bias - mean.repeat_interleave(size, dim=1) * scale
+        scale, shift = scale[..., None, None], shift[..., None, None]
+
+    def band(first: int, last: int) -> Float[Tensor, "b c2 rows w2"]:
+        top, bottom = first * stride - dilation, (last - 1) * stride + dilation + 1
+        part = x[:, :, max(top, 0) : min(bottom, height)]
+        if norm is not None:
+            part = nnf.gelu(torch.addcmul(shift, part, scale))
+        beyond = (dilation, dilation, max(-top, 0), max(bottom - height, 0))
+        part = nnf.pad(part, beyond, mode="replicate")
+        return nnf.conv2d(part, layer.weight, layer.bias, stride, 0, dilation)
+
+    ends = [rows * i // threads for i in range(threads + 1)]
+    bands = [(a, b) for a, b in itertools.pairwise(ends) if a < b]
+    return torch.cat(map_threads(band, bands, threads), dim=2)
 
 
 def norm(width: int) -> nn.GroupNorm:

@@ -72,7 +72,7 @@ def write_gallery(evaluator: Evaluator) -> list[Entry]:
     entries: list[Entry] = []
     for i, (name, shown) in enumerate(sorted(wanted.items())):
         frame = dataset.load(name)
-        mde_output = evaluator.source.mde(frame.image)
+        mde_output = evaluator.source.output(frame)
         anchors = dict(evaluator.anchor_sets(frame))[condition]
         factor = -(-frame.image.shape[1] // WIDTH)
         points = np.stack([anchors.u, anchors.v], axis=1) / factor

@@ -34,7 +34,7 @@ from scalefield.errors import InputError
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.run_folder import as_json, config_differences
 from scalefield.mde import MDEOutput
-from scalefield.recovery import Method, Recovery
+from scalefield.recovery import Method, Recovery, Solver
 from scalefield.runtime.provenance import commit
 from scalefield.runtime.workers import map_frames
 
@@ -127,7 +127,7 @@ class Evaluator:
         try:
             frame = self.source.dataset.load(name)
             start = time.perf_counter()
-            mde_output = self.source.mde(frame.image)
+            mde_output = self.source.output(frame)
             timings["mde"] = _milliseconds(start)
             record = self.evaluate(frame, mde_output, timings)
         except InputError as e:
@@ -146,19 +146,22 @@ class Evaluator:
             raise InputError(f"{frame.name}: no pixel has a true depth of {near:g} … {far:g} m")
         truth = Truth.of(frame.depth_m[scored])
         cells = []
+        methods = [(spec, with_labels(spec, method, frame)) for spec, method in self.methods]
+        solvers: dict[str, Solver] = {}
         for condition, anchors in self.anchor_sets(frame):
             distance = None if condition.startswith("drop") else _distance_bins(anchors, scored)
-            for spec, method in self.methods:
+            for spec, method in methods:
                 if not spec.applies(condition):
                     continue
                 cell = {"method": spec.label, "condition": condition, "anchors": len(anchors)}
-                prepared = with_labels(spec, method, frame)
-                if prepared is None:
+                if method is None:
                     cells.append(cell | {"skipped": "the frame has no labels"})
                     continue
                 start = time.perf_counter()
                 try:
-                    recovery = recover_from(mde_output, anchors, prepared)
+                    if spec.label not in solvers:
+                        solvers[spec.label] = method.solver(mde_output)
+                    recovery = recover_from(mde_output, anchors, method, solver=solvers[spec.label])
                     timings[f"{spec.label} / {condition}"] = _milliseconds(start)
                     cell |= _sums(recovery, scored, truth, frame.depth_range_m, distance)
                     cell |= _spectrum(recovery, mde_output, anchors)

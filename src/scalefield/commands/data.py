@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scalefield.datasets import Dataset
     from scalefield.datasets.source import FrameSource
 
-Layout = Literal["folder", "kitti", "urbansyn", "sunrgbd"]
+Layout = Literal["folder", "kitti", "urbansyn", "sunrgbd", "predictions"]
 Intrinsics = Annotated[
     tuple[float, float, float, float] | None, tyro.conf.arg(metavar="FX FY CX CY")
 ]
@@ -31,7 +31,8 @@ class DataOptions:
     root: Path
     """The dataset's folder."""
     mde: str
-    """Monocular depth estimator by name, or your own as module:object."""
+    """Monocular depth estimator by name, or your own as module:object; affine:NAME takes its
+    output as affine-invariant disparity; stored takes the predictions of --dataset predictions."""
     dataset: Layout = "folder"
     """The layout of that folder."""
     name: str | None = None
@@ -74,8 +75,13 @@ class DataOptions:
     @property
     def mde_name(self) -> str:
         """Name of the estimator in tables. For a file it is the stem: its folder may be private."""
-        path = Path(self.mde)
-        return path.stem if path.suffix in (".onnx", ".json") or path.is_dir() else self.mde
+        from scalefield.mde.affine import Normalisation
+
+        normalisation, name = Normalisation.split(self.mde)
+        path = Path(name)
+        if path.suffix not in (".onnx", ".json") and not path.is_dir():
+            return self.mde
+        return path.stem if normalisation is None else f"{normalisation.prefix}:{path.stem}"
 
 
 def check_depth_flags(

@@ -26,7 +26,10 @@ class DemoCommand:
 
         sample = samples.load()
         RecoverCommand(
-            image=sample.image_path, anchors=sample.anchors_path, method=self.method, out=self.out
+            image=(sample.image_path,),
+            anchors=sample.anchors_path,
+            method=self.method,
+            out=self.out,
         ).run()
         depth_m = read_npz(self.out / "depth.npz", required=("depth_m",))["depth_m"]
         error = metrics(sums(depth_m.ravel(), Truth.of(sample.depth_m.ravel())))

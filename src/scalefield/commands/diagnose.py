@@ -31,29 +31,29 @@ class DiagnoseCommand:
 
     def run(self) -> None:
         """Write the results and print a summary."""
-        from tqdm import tqdm
-
         from scalefield.benchmark.diagnosis import Diagnoser, ImageDiagnosis
         from scalefield.benchmark.diagnosis_summary import collect, write_images
         from scalefield.benchmark.report.advice import overview
         from scalefield.benchmark.report.diagnosis_figures import take_apart
         from scalefield.benchmark.report.diagnosis_page import ranked, write_page
         from scalefield.benchmark.score import readable
-        from scalefield.errors import InputError
+        from scalefield.errors import InputError, require_package
         from scalefield.io import write_atomic
+        from scalefield.runtime.progress import progress
         from scalefield.runtime.workers import map_frames
 
         data = self.data
         if data.workers < 1 or (data.limit is not None and data.limit < 1):
             raise InputError("--workers and --limit must be at least 1")
+        require_package("matplotlib", "plot", "drawing the figures of a diagnosis")
         source = data.source()
         names = source.names(*self.splits, limit=data.limit)
         diagnoser = Diagnoser(source)
         results: dict[str, ImageDiagnosis | str] = {}
-        for name, found in tqdm(
-            map_frames(diagnoser, names, data.workers), total=len(names), unit="frame", disable=None
-        ):
-            results[name] = found
+        with progress(len(names), unit="frame") as bar:
+            for name, found in map_frames(diagnoser, names, data.workers):
+                results[name] = found
+                bar.update()
         config = {
             "name": data.data_name,
             "dataset": data.dataset,

@@ -43,7 +43,6 @@ class EvaluateCommand:
         from scalefield.benchmark.report.text import overview
         from scalefield.benchmark.run import Evaluation, Evaluator, run
         from scalefield.benchmark.score import score_files
-        from scalefield.mde import open_mde
 
         data = self.data
         source = data.source()
@@ -60,7 +59,7 @@ class EvaluateCommand:
             cached=data.cache is not None,
         )
         shard = _parse_shard(self.shard)
-        open_mde(data.mde, data.device)  # a wrong name fails here, and weights are fetched once
+        source.check()  # a wrong name fails here, and weights are fetched once
         evaluator = Evaluator(source, evaluation, self.out)
         names = run(
             evaluator,

@@ -50,12 +50,11 @@ class LabelCommand:
 
     def run(self) -> int:
         """Label the images and print a summary."""
-        from tqdm import tqdm
-
         from scalefield.labelling.labeller import LabelConfig, Labeller
         from scalefield.labelling.ray_runner import import_ray
         from scalefield.labelling.run import MANIFEST, label
         from scalefield.labelling.samples import find_jobs
+        from scalefield.runtime.progress import progress
 
         if self.workers < 1 or self.batch < 1:
             raise InputError("--workers and --batch must be 1 or more")
@@ -75,7 +74,7 @@ class LabelCommand:
         )
         Labeller.of(config, out)  # a wrong name fails here, and weights are fetched once
         total = sum(len(job.samples) for job in jobs)
-        with tqdm(total=total, unit="image", disable=None, leave=False) as bar:
+        with progress(total, unit="image", leave=False) as bar:
             summary = label(
                 jobs,
                 config,

@@ -17,6 +17,7 @@ class MethodsCommand:
 
     def run(self) -> None:
         """Print the first line of every method, or the docstring and options of one."""
+        import dataclasses
         import inspect
 
         from docstring_parser import parse_from_object  # comes with tyro
@@ -27,11 +28,14 @@ class MethodsCommand:
             for name, method in METHODS.items():
                 print(f"{name:12} {(method.__doc__ or '').splitlines()[0]}")
             return
-        make_method(self.name)  # an unknown name is refused
+        made = make_method(self.name)  # an unknown name is refused
         method = METHODS[self.name]
         print(inspect.getdoc(method))
         documented = parse_from_object(method).params
         for option in documented:
-            default = inspect.signature(method).parameters[option.arg_name].default
-            print(f"\n--option {option.arg_name}={default}")
+            default = getattr(made, option.arg_name)
+            if dataclasses.is_dataclass(default):  # no text stands for it
+                print(f"\n{option.arg_name} (in Python only): {type(default).__name__}()")
+            else:
+                print(f"\n--option {option.arg_name}={default}")
             print("    " + " ".join((option.description or "").split()))

@@ -12,21 +12,21 @@ class ModelsCommand:
 
     def run(self) -> None:
         """Print the table; `here` means that no download is needed."""
+        from scalefield.io.weights import WEIGHTS
         from scalefield.mde import MODELS
         from scalefield.mde.hub import weights_here
-        from scalefield.mde.lite import LITE_WEIGHTS
 
         head = ("name", "size", "kind", "F", "code", "weights", "loaded from", "here")
         rows = [
             (
                 name,
                 f"{card.parameters_m} M",
-                card.kind,
+                f"affine {card.kind}" if card.affine else card.kind,
                 f"{card.feature_channels or '–'}",
                 card.code_licence,
                 card.weights_licence,
                 card.source or "this package",
-                "yes" if weights_here(card.source or str(LITE_WEIGHTS)) else "no",
+                "yes" if weights_here(card.source or str(WEIGHTS / name)) else "no",
             )
             for name, card in MODELS.items()
         ]

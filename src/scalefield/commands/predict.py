@@ -42,11 +42,10 @@ class PredictCommand:
 
     def run(self) -> int:
         """Fill the cache; returns 1 if an image could not be read."""
-        from tqdm import tqdm
-
         from scalefield.io import read_image
         from scalefield.mde import load_mde
         from scalefield.mde.cache import MDECache, default_cache
+        from scalefield.runtime.progress import progress as progress_bar
 
         if self.batch < 1:
             raise InputError(f"--batch must be 1 or more, found {self.batch}")
@@ -55,7 +54,7 @@ class PredictCommand:
         cache = MDECache(folder, load_mde(self.mde, device=self.device, kind=self.kind))
         waiting: dict[tuple[int, ...], list[np.ndarray]] = {}
         made = kept = bad = 0
-        with tqdm(total=len(paths), unit="image", desc=cache.name, disable=None) as progress:
+        with progress_bar(len(paths), unit="image", desc=cache.name) as progress:
             for path in paths:
                 try:
                     image = read_image(path)

@@ -11,7 +11,7 @@ import tyro
 
 from scalefield.commands.data import Intrinsics, check_depth_flags
 from scalefield.defaults import MDE_NAME, METHOD_NAME
-from scalefield.errors import InputError
+from scalefield.errors import InputError, require_package
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,18 +22,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecoverCommand:
-    """Recover metric depth for one image from a few pixels of known depth.
+    """Recover metric depth for an image from a few pixels of known depth.
 
-    Writes depth.png (16-bit, scale in its metadata), depth.npz (depth_m, log_scale and the other
-    maps of the method), preview.png and recovery.json (inputs, rejected anchors, fallbacks and
-    warnings).
+    Writes depth.png (16-bit, scale in its metadata), depth.npz (depth_m, log_scale, std_log and the
+    other maps of the method, residuals of the anchors), preview.png and recovery.json (inputs,
+    rejected anchors, fallbacks and warnings).
+
+    Several images, a folder, a glob in quotes or a video get one such folder for each image or
+    frame, and recoveries.jsonl with a line for each. The frames of a video are recovered as a
+    stream, in which the scale is carried from frame to frame. A bad image is named and skipped, and
+    the exit code is then 1.
     """
 
-    image: tyro.conf.Positional[Path]
-    """The photograph."""
+    image: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="IMAGE")]
+    """The photograph; or several, a folder, a glob or a video."""
     anchors: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Known depths: .csv (u,v,depth_m[,sigma_m]), .npz (the same names) or a sparse 16-bit .png.
-    Without anchors, `field` returns the depth that its model expects, with a large std_log."""
+    Without anchors, `field` returns the depth that its model expects, with a large std_log. For
+    several images, a folder of such files by the images' names; by default NAME.anchors.csv (.npz,
+    .png) beside each image. For a video, a folder of files by frame number (000012.csv), or one
+    file with the anchors of the first frame."""
     mde: Annotated[
         str | None,
         tyro.conf.arg(metavar="NAME", help=f"The depth estimator; {MDE_NAME} if none is named."),
@@ -47,6 +55,10 @@ class RecoverCommand:
     ] = None
     """Kind of --depth: depth grows with distance, disparity falls with it. An --mde knows its
     kind."""
+    affine: Annotated[Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no")] = None
+    """Whether the shift of the map is unknown as well as its scale, as for MiDaS and Depth
+    Anything. By default an --mde knows it, and the shift of a disparity map of your own is
+    unknown; say no for disparity with a known zero, as of a stereo camera."""
     depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Name of the array of an .npz, or of the channel of an .exr, given as --depth."""
     resize: bool = False
@@ -70,35 +82,60 @@ class RecoverCommand:
     """Intrinsics of the camera in pixels, with pixel centres at integers."""
     fov_deg: Annotated[float | None, tyro.conf.arg(metavar="DEGREES")] = None
     """Horizontal field of view, if the intrinsics are not known."""
+    max_points: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Points of a cloud at most; by default all pixels for ply and 500,000 for glb (12 MB)."""
+    stream: Literal["auto", "on", "off"] = "auto"
+    """Carry the scale from frame to frame, for successive frames of one camera (`field` only).
+    auto: on for a video, off for images."""
+    every: Annotated[int, tyro.conf.arg(metavar="N")] = 1
+    """Recover every N-th image or frame."""
+    limit: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Stop after N images or frames."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Output folder; by default a folder in the current one, named after the image."""
 
-    def run(self) -> None:
+    def run(self) -> int:
         """Recover, write all files and print a summary."""
         self.check()
-        folder = self.out or Path(f"{self.image.stem}_metric")
-        from tqdm import tqdm
+        from scalefield.commands.recover_many import find_source, recover_many
+
+        source = find_source(self.image)
+        if source.single is None:
+            return recover_many(self, source)
+        if self.stream == "on" or self.every != 1 or self.limit is not None:
+            raise InputError("--stream on, --every and --limit are for several images or a video")
+        self.recover_one(source.single)
+        return 0
+
+    def recover_one(self, path: Path) -> None:
+        """Recover one image, write all files and print a summary."""
+        folder = self.out or Path(f"{path.stem}_metric")
+        from scalefield.runtime.progress import progress as progress_bar
 
         # Importing torch takes a moment and an estimator may take minutes: show the progress.
         form = "{desc} {bar:20} {elapsed}"
-        with tqdm(total=4, disable=None, leave=False, bar_format=form, desc="reading") as progress:
+        with progress_bar(4, desc="reading", leave=False, bar_format=form) as progress:
             from scalefield.api import recover_from
-            from scalefield.export import FORMATS
+            from scalefield.export import format_files
             from scalefield.export.result_folder import OUTPUTS, summary, write_outputs
             from scalefield.geometry.camera import find_camera
             from scalefield.geometry.exif import say_if_turned
             from scalefield.io import read_image, spare_inputs
             from scalefield.methods import make_method
 
-            inputs = {"image": self.image, "anchors": self.anchors, "depth": self.depth}
-            names = (*OUTPUTS, *(FORMATS[name][0] for name in self.formats))
+            inputs = {"image": path, "anchors": self.anchors, "depth": self.depth}
+            names = (*OUTPUTS, *format_files(self.formats))
             spare_inputs([folder / name for name in names], [*inputs.values(), self.labels])
+            require_files(inputs.values())
             anchors = self.read_anchors()
-            image = read_image(self.image)
-            self.place(anchors, image)
-            say_if_turned(self.image)
+            image = read_image(path)
+            place(anchors, image, path)
+            say_if_turned(path)
             camera = find_camera(self.intrinsics, self.fov_deg, image.shape[:2])
             method = make_method(self.method, **self.options())
+            method.prepare()
+            if method.wants_labels:
+                require_package("skimage", "region", f"method {self.method} without --labels")
             _next(progress, "estimating relative depth")
             mde_output = self.relative_depth(image)
             _next(progress, "recovering")
@@ -113,23 +150,29 @@ class RecoverCommand:
                 png_units=self.png_units,
                 formats=self.formats,
                 camera=camera,
+                max_points=self.max_points,
             )
             progress.update()
-        print(summary(recovery))
+        print(summary(recovery, anchors))
         if overflow:
-            reach_m = 65535 / self.png_units
-            print(
-                f"  depth.png ends at {reach_m:.1f} m: {overflow} farther pixels are 0 in it "
-                "(depth.npz has them); smaller --png-units reach farther"
-            )
+            print(f"  {self.overflow_text(overflow)}")
         print(f"  {folder}: {', '.join(names)}")
+
+    def overflow_text(self, pixels: int) -> str:
+        """The sentence about pixels that are too far for depth.png."""
+        return (
+            f"depth.png ends at {65535 / self.png_units:.1f} m: {pixels} farther pixels are 0 in "
+            "it (depth.npz has them); smaller --png-units reach farther"
+        )
 
     def check(self) -> None:
         """Refuse contradictory flags before anything is loaded."""
         check_depth_flags(self.depth, self.mde, self.depth_key, resize=self.resize)
         if self.depth is not None and self.kind is None:
             raise InputError("--depth needs --kind depth (grows with distance) or --kind disparity")
-        if self.anchor_units is not None and not str(self.anchors).lower().endswith(".png"):
+        one_file = self.anchors is None or not self.anchors.is_dir()
+        png = str(self.anchors).lower().endswith(".png")
+        if self.anchor_units is not None and one_file and not png:
             raise InputError(
                 f"--anchor-units is for a .png; depth_m of --anchors {self.anchors} is in metres"
             )
@@ -140,8 +183,22 @@ class RecoverCommand:
 
             for name in sorted(set(self.formats) & set(IN_SPACE)):
                 raise InputError(f"--formats {name} needs the camera: --intrinsics or --fov-deg")
+        if self.formats:
+            from scalefield.export import check_formats
+
+            check_formats(self.formats)  # before minutes of work
+        for flag, count in {"--max-points": self.max_points, "--limit": self.limit}.items():
+            if count is not None and count < 1:
+                raise InputError(f"{flag} must be 1 or more, found {count}")
+        if self.every < 1:
+            raise InputError(f"--every must be 1 or more, found {self.every}")
         if not 1e-3 <= self.png_units <= 1e9:
             raise InputError(f"--png-units must be 0.001 … 1e9, found {self.png_units:g}")
+
+    @property
+    def mde_name(self) -> str:
+        """The name of the estimator."""
+        return MDE_NAME if self.mde is None else self.mde
 
     def read_anchors(self) -> Anchors:
         """The anchors of the file; empty if none is given."""
@@ -156,23 +213,12 @@ class RecoverCommand:
         from scalefield.inputs import estimate, from_array
         from scalefield.io import read_map
 
+        affine = None if self.affine is None else self.affine == "yes"
         if self.depth is None:
-            name = MDE_NAME if self.mde is None else self.mde
-            return estimate(image, name, self.kind, self.device)
-        values = read_map(self.depth, key=self.depth_key)
-        return from_array(values, self.kind, image, resize=self.resize)
-
-    def place(self, anchors: Anchors, image: np.ndarray) -> None:
-        """Refuse anchors outside the image before the estimator runs."""
-        from scalefield.io import exif_orientation
-
-        try:
-            anchors.pixels(image.shape[:2])
-        except InputError as e:
-            if exif_orientation(self.image) == 1:
-                raise
-            turned = "EXIF rotates the photograph, and u and v refer to the upright picture"
-            raise InputError(f"{e}; {turned}") from None
+            return estimate(image, self.mde_name, self.kind, self.device, affine=affine)
+        zero_is_far = self.kind == "disparity" and affine is not False
+        values = read_map(self.depth, key=self.depth_key, zero_is_far=zero_is_far)
+        return from_array(values, self.kind, image, affine=affine, resize=self.resize)
 
     def options(self) -> dict[str, Any]:
         """The method's options as Python values."""
@@ -182,6 +228,26 @@ class RecoverCommand:
 
             options["labels"] = read_labels(self.labels)
         return options
+
+
+def place(anchors: Anchors, image: np.ndarray, path: Path) -> None:
+    """Refuse anchors outside the image of a file before the estimator runs."""
+    from scalefield.io import exif_orientation
+
+    try:
+        anchors.pixels(image.shape[:2])
+    except InputError as e:
+        if exif_orientation(path) == 1:
+            raise
+        turned = "EXIF rotates the photograph, and u and v refer to the upright picture"
+        raise InputError(f"{e}; {turned}") from None
+
+
+def require_files(paths: Iterable[Path | None]) -> None:
+    """Refuse files that do not exist, all of them in one sentence."""
+    missing = [str(path) for path in paths if path is not None and not path.exists()]
+    if missing:
+        raise InputError(f"{', '.join(missing)}: no such file{'s' * (len(missing) > 1)}")
 
 
 def _next(progress: Any, step: str) -> None:

@@ -52,6 +52,8 @@ class ReproduceCommand:
     """Numbers of basis maps."""
     seeds: tuple[int, ...] = (0,)
     """Of the training; several give several rows and their spread."""
+    ablation: bool = True
+    """Train and evaluate the F = 0 twins as well."""
     recipe: Annotated[RecipeOptions, tyro.conf.arg(name="")] = field(default_factory=RecipeOptions)
     fine_tune_epochs: int = 5
     """Epochs of fine-tuning for another regime."""
@@ -83,6 +85,8 @@ class ReproduceCommand:
     """Processes that read frames and evaluate."""
     jobs: int = 1
     """Generators that are trained at the same time on the device."""
+    frames_on_device: bool = False
+    """Hold all prepared training frames in the device's memory, once for each of the jobs."""
     mde_batch: int = 8
     """Images of one size that the MDE predicts at once."""
     device: str = "auto"
@@ -153,6 +157,7 @@ class ReproduceCommand:
             estimators=estimators,
             seeds=self.seeds,
             ks=self.k,
+            ablation=self.ablation,
             changes=changes,
             epochs=(epochs, self.fine_tune_epochs),
             preparation=Preparation(pixels=self.kept_pixels, features=self.kept_features),
@@ -165,6 +170,7 @@ class ReproduceCommand:
             device=self.device,
             workers=self.workers,
             jobs=self.jobs,
+            frames_on_device=self.frames_on_device,
             mde_batch=self.mde_batch,
             in_sample=self.in_sample,
             cache=self.cache,

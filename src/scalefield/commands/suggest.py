@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from scalefield.anchors import Anchors
 
 
+File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+
+
 @dataclass(frozen=True)
 class SuggestCommand:
     """Print the pixels to measure next, or the anchors to keep."""
 
     image: Annotated[Path, tyro.conf.Positional]
     """The photograph."""
-    anchors: Path | None = None
+    anchors: File = None
     """Existing anchors: .csv, .npz or a sparse 16-bit .png."""
     n: int = 3
     """Number of pixels."""
@@ -30,43 +33,60 @@ class SuggestCommand:
         str | None,
         tyro.conf.arg(metavar="NAME", help=f"The depth estimator; {MDE_NAME} if none is named."),
     ] = None
-    depth: Path | None = None
+    depth: File = None
     """Your own relative depth map instead of an MDE."""
-    kind: Literal["depth", "disparity"] | None = None
+    kind: Annotated[
+        Literal["depth", "disparity"] | None, tyro.conf.arg(metavar="depth|disparity")
+    ] = None
     """Kind of --depth: depth grows with distance, disparity falls with it."""
+    affine: Annotated[Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no")] = None
+    """Whether the shift of the map is unknown as well as its scale, as for MiDaS and Depth
+    Anything. By default an --mde knows it, and the shift of a disparity map of your own is
+    unknown; say no for disparity with a known zero, as of a stereo camera."""
     depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Name of the array of an .npz, or of the channel of an .exr, given as --depth."""
     resize: bool = False
     """Allow resizing a --depth of another size to the image."""
     anchor_units: Annotated[float | None, tyro.conf.arg(metavar="PER_METRE")] = None
     """Units per metre of anchors in a .png: 1000 for millimetres, 256 for KITTI, 5000 for TUM."""
-    reachable: Path | None = None
+    reachable: File = None
     """Image that is white where a measurement is possible."""
-    among: Path | None = None
-    """Select among these anchors instead, and print the best ones by number."""
+    among: File = None
+    """Select among these anchors instead, and print the best ones by line of the .csv, or by number
+    counted from 0."""
 
     def run(self) -> None:
         """Print a line for each pixel, best first."""
         self.check()
         from scalefield.api import suggest
-        from scalefield.export.result_folder import format_std_log
+        from scalefield.export.preview import format_std_log
         from scalefield.geometry.exif import say_if_turned
         from scalefield.io import read_image, read_map
 
+        among = self.read(self.among)
+        affine = None if self.affine is None else self.affine == "yes"
+        zero_is_far = self.kind == "disparity" and affine is not False
+        depth = None
+        if self.depth is not None:
+            depth = read_map(self.depth, key=self.depth_key, zero_is_far=zero_is_far)
         spots = suggest(
             self.image,
             self.read(self.anchors),
             self.n,
             mde=MDE_NAME if self.mde is None else self.mde,
-            mde_depth=None if self.depth is None else read_map(self.depth, key=self.depth_key),
+            mde_depth=depth,
             kind=self.kind,
+            affine=affine,
             resize=self.resize,
             reachable=None if self.reachable is None else read_image(self.reachable)[..., 0] > 127,
-            among=self.read(self.among),
+            among=among,
         )
         say_if_turned(self.image)
         for spot in spots:
-            number = "" if spot.anchor is None else f"#{spot.anchor} "
+            number = ""
+            if among is not None and spot.anchor is not None:
+                lines = among.lines
+                number = f"#{spot.anchor} " if lines is None else f"line {lines[spot.anchor]}: "
             print(
                 f"{number}u={spot.u} v={spot.v}: now {format_std_log(spot.std_log)}; measuring it "
                 f"reduces the mean standard deviation by {100 * spot.removes:.0f} %"

@@ -290,6 +290,9 @@ class TrainMdeCommand:
     """Cross-fitting: split the scenes into so many folds …"""
     fold: int = 0
     """… and leave this one out."""
+    full_resolution: bool = False
+    """Predict at the resolution of the network's input instead of half of it. This needs frames
+    whose depth is exact at edges, such as rendered ones."""
     rooms: int = 0
     """Rendered rooms to train on beside the frames, in every fold; 600 for the shipped model."""
     seed: int = 0
@@ -309,13 +312,14 @@ class TrainMdeCommand:
         if not 0 <= self.fold < max(self.folds, 1):
             raise InputError(f"--fold must be 0 … folds − 1, found {self.fold} of {self.folds}")
         dataset = open_dataset(self.dataset, self.root, parse_ranges(self.range))
-        given = {"steps": self.steps, "batch": self.batch}
         config = MDETraining(
+            steps=MDETraining.steps if self.steps is None else self.steps,
+            batch=MDETraining.batch if self.batch is None else self.batch,
+            full_resolution=self.full_resolution,
             folds=self.folds,
             fold=self.fold,
             rooms=self.rooms,
             seed=self.seed,
-            **{name: value for name, value in given.items() if value is not None},
         )
         train_mde(
             config,

@@ -9,6 +9,7 @@ from pathlib import Path
 from scalefield.datasets.folder import Folder
 from scalefield.datasets.frame import Dataset, Frame
 from scalefield.datasets.kitti import Kitti
+from scalefield.datasets.predictions import Predictions
 from scalefield.datasets.sunrgbd import SunRgbd
 from scalefield.datasets.urbansyn import UrbanSyn
 from scalefield.errors import InputError
@@ -20,6 +21,7 @@ __all__ = [
     "Folder",
     "Frame",
     "Kitti",
+    "Predictions",
     "SunRgbd",
     "UrbanSyn",
     "open_dataset",
@@ -31,6 +33,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "urbansyn": UrbanSyn,
     "sunrgbd": SunRgbd,
     "folder": Folder,
+    "predictions": Predictions,
 }
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float32, Int, UInt8
 from scalefield.anchor_sampling import depth_mask
 from scalefield.errors import InputError, one_line
 from scalefield.io import IMAGE_ERRORS, open_image, read_bytes
+from scalefield.mde.output import MDEOutput
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,8 @@ class Frame:
     sky: Bool[np.ndarray, "_ _"] | None = None
     intrinsics: tuple[float, float, float, float] | None = None
     """fx, fy, cx, cy in pixels."""
+    mde_output: MDEOutput | None = None
+    """The prediction of an estimator, where the dataset has one for each image."""
 
     def __post_init__(self) -> None:
         sizes = {"depth map": self.depth_m, "label image": self.labels, "sky mask": self.sky}
@@ -57,6 +60,11 @@ class Frame:
             if array is not None:
                 digest.update(f"{array.dtype} {array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).data)
+        if self.mde_output is not None:
+            prediction = self.mde_output.prediction
+            about = (self.mde_output.kind, self.mde_output.affine, prediction.dtype)
+            digest.update(f"{about} {tuple(prediction.shape)}".encode())
+            digest.update(prediction.cpu().contiguous().numpy().data)
         return digest.hexdigest()
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from scalefield.datasets.frame import Dataset, Frame
 from scalefield.datasets.splits import thin
-from scalefield.mde import MDE, MDEOutput, open_mde
+from scalefield.errors import InputError
+from scalefield.mde import MDE, STORED, MDEOutput, open_mde
+from scalefield.mde.affine import Normalisation
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +20,8 @@ class FrameSource:
     dataset: Dataset
     """Reader of the frames."""
     estimator: MDE | str
-    """The estimator, or a name that `open_mde` accepts."""
+    """The estimator, or a name that `open_mde` accepts; "stored" takes the predictions that come
+    with the frames, "affine:stored" takes them as affine-invariant disparity."""
     device: str = "cpu"
     """Device of an estimator given by name."""
     cache: Path | None = None
@@ -37,4 +40,29 @@ class FrameSource:
     def load(self, name: str) -> tuple[Frame, MDEOutput]:
         """A frame and the estimator's output for its image."""
         frame = self.dataset.load(name)
-        return frame, self.mde(frame.image)
+        return frame, self.output(frame)
+
+    def output(self, frame: Frame) -> MDEOutput:
+        """The estimator's output for a frame: computed, or the one that came with the frame."""
+        normalisation, stored = self._stored
+        if not stored:
+            return self.mde(frame.image)
+        if frame.mde_output is None:
+            raise InputError(
+                f"{frame.name}: the frame comes without a prediction, which the estimator "
+                f"{STORED!r} stands for; use --dataset predictions, or the name of an estimator"
+            )
+        return frame.mde_output if normalisation is None else normalisation(frame.mde_output)
+
+    def check(self) -> None:
+        """Raise InputError if the estimator cannot be opened; its weights are fetched."""
+        if not self._stored[1]:
+            open_mde(self.estimator, self.device)
+
+    @property
+    def _stored(self) -> tuple[Normalisation | None, bool]:
+        """The normalisation of stored predictions, and whether they are asked for."""
+        if not isinstance(self.estimator, str):
+            return None, False
+        normalisation, name = Normalisation.split(self.estimator)
+        return normalisation, name == STORED

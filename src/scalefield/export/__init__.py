@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError
+from scalefield.errors import InputError, require_package
 from scalefield.export.cloud import PointCloud, write_glb, write_ply
 from scalefield.export.normals import write_normals
 from scalefield.export.rerun import write_recording
@@ -29,14 +29,21 @@ class View:
     camera: Camera | None = None
     std_log: Float[np.ndarray, "h w"] | None = None
     """Standard deviation of log-depth, where the method knows it."""
+    max_points: int | None = None
+    """Points of a cloud at most; by default all for PLY and `GLB_POINTS` for GLB."""
 
     @classmethod
     def of(
-        cls, recovery: Recovery, anchors: Anchors, image: np.ndarray, camera: Camera | None = None
+        cls,
+        recovery: Recovery,
+        anchors: Anchors,
+        image: np.ndarray,
+        camera: Camera | None = None,
+        max_points: int | None = None,
     ) -> View:
         """A recovery's view."""
         maps = recovery.numpy()
-        return cls(maps.depth_m, image, anchors, camera, maps.std_log)
+        return cls(maps.depth_m, image, anchors, camera, maps.std_log, max_points)
 
     @property
     def seen_by(self) -> Camera:
@@ -45,30 +52,41 @@ class View:
             raise InputError("points and normals need the camera: its intrinsics or field of view")
         return self.camera
 
-    def cloud(self) -> PointCloud:
-        """The pixels as coloured points, without those that hang between two surfaces."""
-        return PointCloud.of(self.depth_m, self.seen_by, self.image, self.std_log)
+    def cloud(self, most: int | None = None) -> PointCloud:
+        """The pixels as coloured points, without those that hang between two surfaces; at most
+        `most` unless `max_points` is set."""
+        most = self.max_points or most
+        return PointCloud.of(self.depth_m, self.seen_by, self.image, self.std_log, max_points=most)
 
+
+GLB_POINTS = 500_000
+"""Points of a GLB, 24 bytes each, unless a number is given: a file that a phone opens."""
 
 Writer = Callable[[Path, View], None]
 
-FORMATS: dict[str, tuple[str, Writer]] = {
-    "ply": ("cloud.ply", lambda path, view: write_ply(path, view.cloud())),
-    "glb": ("cloud.glb", lambda path, view: write_glb(path, view.cloud())),
-    "exr": ("depth.exr", lambda path, view: write_map(path, view.depth_m)),
-    "pfm": ("depth.pfm", lambda path, view: write_map(path, view.depth_m)),
+FORMATS: dict[str, tuple[tuple[str, ...], Writer]] = {
+    "ply": (("cloud.ply",), lambda path, view: write_ply(path, view.cloud())),
+    "glb": (("cloud.glb",), lambda path, view: write_glb(path, view.cloud(GLB_POINTS))),
+    "exr": (("depth.exr",), lambda path, view: write_map(path, view.depth_m)),
+    "pfm": (("depth.pfm",), lambda path, view: write_map(path, view.depth_m)),
     "normals": (
-        "normals.png",
+        ("normals.png", "normals.npy"),
         lambda path, view: write_normals(path, normals(view.depth_m, view.seen_by)),
     ),
     "rrd": (
-        "recording.rrd",
+        ("recording.rrd",),
         lambda path, view: write_recording(
             path, view.depth_m, view.image, view.anchors, view.seen_by
         ),
     ),
 }
-"""File name and writer of each format."""
+"""File names of each format, and the writer, which is given the path of the first."""
+
+PACKAGES = {
+    "exr": ("OpenEXR", "exr", "writing OpenEXR files"),
+    "rrd": ("rerun", "rerun", "writing a rerun recording"),
+}
+"""Optional package, its extra and its purpose, of the formats that need one."""
 
 IN_SPACE = ("ply", "glb", "normals", "rrd")
 """Formats that need to know the camera."""
@@ -76,10 +94,23 @@ IN_SPACE = ("ply", "glb", "normals", "rrd")
 
 def write_formats(folder: Path, formats: Sequence[str], view: View) -> list[str]:
     """Write the view in each of the formats; returns the files' names."""
+    check_formats(formats)
+    for name in formats:
+        files, write = FORMATS[name]
+        write(folder / files[0], view)
+    return format_files(formats)
+
+
+def format_files(formats: Sequence[str]) -> list[str]:
+    """Names of the files that formats have."""
+    return [file for name in formats for file in FORMATS[name][0]]
+
+
+def check_formats(formats: Sequence[str]) -> None:
+    """Refuse unknown formats, and those whose optional package is not installed."""
     for name in formats:
         if name not in FORMATS:
             raise InputError(f"no format {name!r}; there are {', '.join(FORMATS)}")
-    for name in formats:
-        file, write = FORMATS[name]
-        write(folder / file, view)
-    return [FORMATS[name][0] for name in formats]
+        if name in PACKAGES:
+            package, extra, purpose = PACKAGES[name]
+            require_package(package, extra, purpose)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from scalefield.geometry.camera import Camera, depth_edges, normals, unproject
 from scalefield.io import write_atomic
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PointCloud:
     """Points in the camera's frame (x right, y down, z forward), in metres."""
 
@@ -32,8 +33,21 @@ class PointCloud:
         camera: Camera,
         image: UInt8[np.ndarray, "h w 3"],
         std_log: Float[np.ndarray, "h w"] | None = None,
+        *,
+        max_points: int | None = None,
     ) -> PointCloud:
-        """The pixels of known depth, without those at `geometry.depth_edges`."""
+        """The pixels of known depth, without those at `geometry.depth_edges`.
+
+        Of more than `max_points` pixels, every second, third, … in both directions is taken.
+        """
+        if max_points is not None:
+            if max_points < 1:
+                raise InputError(f"max_points must be 1 or more, found {max_points}")
+            step = math.ceil(math.sqrt(depth_m.size / max_points))
+            kept = slice(step // 2, None, step)
+            camera = camera.every_nth(step, step // 2)
+            depth_m, image = depth_m[kept, kept], image[kept, kept]
+            std_log = None if std_log is None else std_log[kept, kept]
         points, facing = unproject(depth_m, camera), normals(depth_m, camera)
         kept = np.isfinite(points).all(axis=-1) & ~depth_edges(depth_m)
         if not kept.any():
@@ -45,6 +59,20 @@ class PointCloud:
             facing.astype(np.float32),
             None if std_log is None else std_log[kept].astype(np.float32),
         )
+
+    def write(self, path: str | Path) -> None:
+        """Write `.ply` or `.glb`."""
+        match Path(path).suffix.lower():
+            case ".ply":
+                write_ply(path, self)
+            case ".glb":
+                write_glb(path, self)
+            case suffix:
+                raise InputError(f"{path}: points are written as .ply or .glb, not {suffix!r}")
+
+    def __repr__(self) -> str:
+        near, far = self.points_m[:, 2].min(), self.points_m[:, 2].max()
+        return f"PointCloud({len(self.points_m)} points, {near:.2f} … {far:.2f} m)"
 
 
 def write_ply(path: str | Path, cloud: PointCloud) -> None:

@@ -1,12 +1,13 @@
-"""One picture of a recovery: photograph with anchors, relative depth, metric depth, log-scale."""
+"""One picture of a recovery: photograph with anchors, metric depth, uncertainty, log-scale."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -20,6 +21,10 @@ PAPER, INK, SOFT_INK, HOLE = (250, 249, 246), (32, 35, 42), (105, 110, 120), (21
 PANEL_AREA = 640 * 480
 MAX_LABELS = 16
 """Largest number of anchors that get a label; more labels would hide the picture."""
+MAX_DOTS = 300
+"""Largest number of anchors that are all drawn; of more, one in each square of `DOT_CELL_PX`."""
+DOT_CELL_PX = 20
+"""Side of these squares, in pixels of the panel."""
 
 
 def colour_table(stops: Float[np.ndarray, "n 3"]) -> UInt8[np.ndarray, "256 3"]:
@@ -53,6 +58,13 @@ SMALL_TO_LARGE = colour_table(
     np.array([
         (0.36, 0.11, 255), (0.55, 0.12, 245), (0.76, 0.07, 235), (0.965, 0.003, 90),
         (0.78, 0.09, 55), (0.61, 0.15, 40), (0.40, 0.13, 28),
+    ])
+)  # fmt: skip
+# From paper to ink, in a hue that the other two tables do not have.
+CERTAIN_TO_UNCERTAIN = colour_table(
+    np.array([
+        (0.97, 0.02, 180), (0.88, 0.07, 180), (0.77, 0.10, 182), (0.65, 0.11, 188),
+        (0.53, 0.10, 198), (0.41, 0.08, 212), (0.29, 0.06, 235), (0.20, 0.04, 260),
     ])
 )  # fmt: skip
 
@@ -118,13 +130,34 @@ def depth_scale(values: np.ndarray, unit: str = "") -> Scale:
     return Scale(NEAR_TO_FAR, low, high, logarithmic=high > 8 * low, label=lambda v: f"{v:g}{unit}")
 
 
-def draw_preview(
-    recovery: Recovery, anchors: Anchors, image: UInt8[np.ndarray, "h w 3"] | None = None
-) -> Image.Image:
-    """Four panels on light paper: the photograph (when there is one), D_MDE, D̂ and ℓ.
+def deviation_scale(std_log: np.ndarray) -> Scale:
+    """A scale for standard deviations of log-depth, labelled in per cent or, where they are large,
+    as factors."""
+    known = std_log[np.isfinite(std_log)]
+    high = max(float(np.percentile(known, 99.5)) if known.size else 0.0, 0.01)
+    if high <= math.log(3):
+        per_cent = 100 * math.expm1(high)
+        return Scale(CERTAIN_TO_UNCERTAIN, 0.0, per_cent, label=lambda v: f"±{v:g} %")
+    return Scale(CERTAIN_TO_UNCERTAIN, 1.0, math.exp(min(high, 80)), True, label="{:g}x".format)
 
-    D_MDE has the colours of D̂ divided by the median scale, so what differs between the two
-    panels is what the log-scale field did. ℓ is drawn around its median, as a factor.
+
+def deviation_colours(std_log: np.ndarray, scale: Scale) -> UInt8[np.ndarray, "h w 3"]:
+    """The colours of standard deviations of log-depth on a `deviation_scale`."""
+    bounded = np.minimum(std_log, 80.0)  # e^80 is still a number in float32
+    return scale.colours(np.exp(bounded) if scale.logarithmic else 100 * np.expm1(bounded))
+
+
+def draw_preview(
+    recovery: Recovery,
+    anchors: Anchors,
+    image: UInt8[np.ndarray, "h w 3"] | None = None,
+    notes: Sequence[str] = (),
+) -> Image.Image:
+    """Panels on light paper: the photograph (when there is one), D̂, std_log, D_MDE, ℓ and notes.
+
+    Without std_log there are four panels and no notes. D_MDE has the colours of D̂ divided by the
+    median scale, so what differs between the two panels is what the log-scale field did. ℓ is drawn
+    around its median, as a factor.
     """
     maps = recovery.numpy()
     depth_m, log_scale = maps.depth_m.astype(np.float64), maps.log_scale.astype(np.float64)
@@ -140,17 +173,42 @@ def draw_preview(
     holes = f" · {report.hole_pixels} pixels without depth" if report.hole_pixels else ""
     grey = relative.colours(mde_depth).mean(-1, keepdims=True) / 2 + 115
     photograph = np.repeat(grey.astype(np.uint8), 3, axis=2) if image is None else image
-    panels = [
-        (photograph, f"{report.anchors_used} of {report.anchors_given} anchors", metres),
-        (relative.colours(mde_depth), f"relative depth · {report.model}", relative),
-        (metres.colours(depth_m), f"recovered depth · {report.method}{holes}", metres),
-        (
-            factor.colours(np.exp(log_scale - middle)),
-            f"log-scale field · factor around its median {math.exp(middle):.3g}x",
-            factor,
-        ),
-    ]
-    return _Sheet(depth_m.shape).draw(panels, anchors, recovery)
+    sheet = _Sheet(depth_m.shape)
+    dots = sheet.dots(anchors, recovery)
+    used = f"{report.anchors_used:,} of {report.anchors_given:,} anchors"
+    used = used if report.anchors_given else "no anchors"
+    drawn = f" · {len(dots):,} of them drawn" if len(dots) < len(anchors) else ""
+    marked = sheet.with_anchors(sheet.resized(photograph), anchors, dots, recovery, metres)
+    first = _Panel(marked, used + drawn, metres)
+    estimated = sheet.panel(
+        relative.colours(mde_depth), f"relative depth · {report.model}", relative
+    )
+    recovered = sheet.panel(
+        metres.colours(depth_m), f"recovered depth · {report.method}{holes}", metres
+    )
+    scaled = sheet.panel(
+        factor.colours(np.exp(log_scale - middle)),
+        f"log-scale field · factor around its median {math.exp(middle):.3g}x",
+        factor,
+    )
+    if maps.std_log is None:
+        return sheet.draw([[first, estimated], [recovered, scaled]])
+    std_log = maps.std_log.astype(np.float64)
+    spread = deviation_scale(std_log)
+    typical = format_std_log(maps.typical_std_log() or 0.0)
+    uncertain = sheet.panel(
+        deviation_colours(std_log, spread), f"standard deviation · median {typical}", spread
+    )
+    return sheet.draw([[first, recovered, uncertain], [estimated, scaled]], notes)
+
+
+def format_std_log(std_log: float) -> str:
+    """A standard deviation of log-depth as a percentage or a factor."""
+    if std_log < 0.01:
+        return f"±{100 * math.expm1(std_log):.1f} %"
+    if std_log < 1:
+        return f"±{100 * math.expm1(std_log):.0f} %"
+    return f"a factor of {math.exp(min(std_log, 700)):.2g}"  # a percentage would be misleading
 
 
 def write_preview(
@@ -158,11 +216,19 @@ def write_preview(
     recovery: Recovery,
     anchors: Anchors,
     image: UInt8[np.ndarray, "h w 3"] | None = None,
+    notes: Sequence[str] = (),
 ) -> None:
     """Write `draw_preview` as PNG."""
     buffer = io.BytesIO()
-    draw_preview(recovery, anchors, image).save(buffer, format="PNG")
+    draw_preview(recovery, anchors, image, notes).save(buffer, format="PNG")
     write_atomic(path, buffer.getvalue())
+
+
+@dataclass(frozen=True, eq=False)
+class _Panel:
+    picture: Image.Image
+    title: str
+    scale: Scale
 
 
 class _Sheet:
@@ -180,23 +246,47 @@ class _Sheet:
         self.margin, self.title = round(1.4 * self.text), 2 * self.text
         self.bar, self.gutter = self.text, round(4.6 * self.text)
 
-    def draw(self, panels: Sequence[tuple], anchors: Anchors, recovery: Recovery) -> Image.Image:
-        """Two rows of two panels, each with its title and colour bar."""
+    def resized(
+        self,
+        pixels: UInt8[np.ndarray, "h w 3"],
+        how: Image.Resampling = Image.Resampling.LANCZOS,
+    ) -> Image.Image:
+        """Pixels at the size of a panel."""
+        return Image.fromarray(pixels).resize((self.width, self.height), how)
+
+    def panel(self, pixels: UInt8[np.ndarray, "h w 3"], title: str, scale: Scale) -> _Panel:
+        """The panel of a map, whose pixels stay what they are."""
+        return _Panel(self.resized(pixels, Image.Resampling.BOX), title, scale)
+
+    def draw(self, rows: Sequence[Sequence[_Panel]], notes: Sequence[str] = ()) -> Image.Image:
+        """Rows of panels, each with its title and colour bar; notes after the last panel."""
         step_x = self.cell_width + self.bar + self.gutter
         step_y = self.title + self.cell_height + self.margin // 2
-        size = (2 * step_x + self.margin, 2 * step_y + self.margin)
+        size = (len(rows[0]) * step_x + self.margin, len(rows) * step_y + self.margin)
         sheet = Image.new("RGB", size, PAPER)
-        for i, (pixels, title, scale) in enumerate(panels):
-            x, y = self.margin + i % 2 * step_x, self.margin // 4 + i // 2 * step_y
-            # A photograph may be smoothed; a map's pixels stay what they are.
-            how = Image.Resampling.LANCZOS if i == 0 else Image.Resampling.BOX
-            picture = Image.fromarray(pixels).resize((self.width, self.height), how)
-            if i == 0:
-                picture = self.with_anchors(picture, anchors, recovery, scale)
-            ImageDraw.Draw(sheet).text((x, y + self.title / 2), title, INK, self.font, anchor="lm")
-            sheet.paste(picture, (x, y + self.title))
-            self.colour_bar(sheet, x + self.width + self.text // 2, y + self.title, scale)
+        for row, panels in enumerate(rows):
+            y = self.margin // 4 + row * step_y
+            for column, panel in enumerate(panels):
+                x, middle = self.margin + column * step_x, y + self.title / 2
+                draw = ImageDraw.Draw(sheet)
+                draw.text((x, middle), panel.title, INK, self.font, anchor="lm")
+                sheet.paste(panel.picture, (x, y + self.title))
+                self.colour_bar(sheet, x + self.width + self.text // 2, y + self.title, panel.scale)
+        if notes:
+            x = self.margin + len(rows[-1]) * step_x
+            self.write(sheet, x, self.margin // 4 + (len(rows) - 1) * step_y + self.title, notes)
         return sheet
+
+    def write(self, sheet: Image.Image, x: int, y: int, notes: Sequence[str]) -> None:
+        """Notes in the width of a cell, as many lines as it holds."""
+        draw, step = ImageDraw.Draw(sheet), round(1.5 * self.text)
+        width = self.cell_width + self.bar
+        lines = [line for note in notes for line in wrapped(note, draw, self.font, width)]
+        most = max(1, self.cell_height // step)
+        if len(lines) > most:
+            lines = [*lines[: most - 1], "…"]
+        for i, line in enumerate(lines):
+            draw.text((x, y + i * step), line, INK, self.font, anchor="la")
 
     def colour_bar(self, sheet: Image.Image, x: int, y: int, scale: Scale) -> None:
         """A vertical bar, small values at the bottom, with ticks at round numbers."""
@@ -212,8 +302,24 @@ class _Sheet:
             text_at = (end + self.text // 4, min(max(at, y + 6), y + height - 7))
             draw.text(text_at, scale.label(tick), INK, self.font, anchor="lm")
 
+    def dots(self, anchors: Anchors, recovery: Recovery) -> list[int]:
+        """The anchors to draw: all, or of many one in each square, rejected ones first."""
+        if len(anchors) <= MAX_DOTS:
+            return list(range(len(anchors)))
+        rejected = [r.anchor for r in recovery.report.rejected]
+        order = np.concatenate([rejected, np.setdiff1d(np.arange(len(anchors)), rejected)])
+        order = order.astype(np.int64)
+        cells = np.stack([anchors.u * self.zoom_u, anchors.v * self.zoom_v])[:, order]
+        _, first = np.unique(cells // DOT_CELL_PX, axis=1, return_index=True)
+        return np.sort(order[first]).tolist()
+
     def with_anchors(
-        self, picture: Image.Image, anchors: Anchors, recovery: Recovery, scale: Scale
+        self,
+        picture: Image.Image,
+        anchors: Anchors,
+        dots: Sequence[int],
+        recovery: Recovery,
+        scale: Scale,
     ) -> Image.Image:
         """Discs in the colour of their depth, a cross over the rejected, labels when few."""
         smooth = 4  # PIL draws without antialiasing; a larger layer, shrunk, has it
@@ -224,7 +330,7 @@ class _Sheet:
         y = (anchors.v + 0.5) * self.zoom_v
         rejected = {r.anchor for r in recovery.report.rejected}
         colours = scale.colours(anchors.depth_m)
-        for i in range(len(anchors)):
+        for i in dots:
             rings = [(radius + 1.8, INK), (radius + 0.9, (255, 255, 255))]
             for r, colour in (*rings, (radius - 0.6, tuple(colours[i].tolist()))):
                 box = [c * smooth for c in (x[i] - r, y[i] - r, x[i] + r, y[i] + r)]
@@ -273,6 +379,18 @@ class _Sheet:
             picture.alpha_composite(plate)
             middle = ((best[0] + best[2]) / 2, (best[1] + best[3]) / 2)
             draw.text(middle, text, INK, self.font, anchor="mm")
+
+
+def wrapped(text: str, draw: ImageDraw.ImageDraw, font: Any, width: int) -> Iterator[str]:
+    """The lines of a text that are at most `width` pixels wide; a longer word has its own line."""
+    line = ""
+    for word in text.split():
+        longer = f"{line} {word}".strip()
+        if line and draw.textlength(longer, font=font) > width:
+            yield line
+            longer = word
+        line = longer
+    yield line
 
 
 def _overlap(a: tuple, b: tuple) -> float:

@@ -1,91 +1,204 @@
-"""The output folder of `scalefield recover`, and its summary as text."""
+"""The output folder of `scalefield recover`, its summary, and the conveniences of `Recovery`."""
 
 from __future__ import annotations
 
-import math
+import base64
+import io
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
+from PIL import Image
 
 from scalefield.anchors import Anchors
+from scalefield.errors import InputError
 from scalefield.export import View, write_formats
-from scalefield.export.preview import write_preview
-from scalefield.geometry.camera import Camera
+from scalefield.export.cloud import PointCloud
+from scalefield.export.preview import draw_preview, format_std_log, write_preview
+from scalefield.geometry.camera import Camera, find_camera
 from scalefield.io import write_depth_png, write_folder, write_json, write_npz
-from scalefield.recovery import Recovery
+from scalefield.recovery import MIN_SUPPORT, Recovery
+from scalefield.report import Report
 from scalefield.runtime.provenance import provenance
 
 OUTPUTS = ("depth.png", "depth.npz", "preview.png", "recovery.json")
+LEAST_UNSUPPORTED = 0.05
+"""Share of unsupported pixels from which the summary mentions them."""
+MOST_LISTED = 100
+"""Anchors listed in recovery.json; depth.npz has the numbers of all."""
 
 
 def write_outputs(
     folder: Path,
     recovery: Recovery[np.ndarray],
     anchors: Anchors,
-    image: UInt8[np.ndarray, "h w 3"],
+    image: UInt8[np.ndarray, "h w 3"] | None,
     *,
     inputs: Mapping[str, Path | None],
     png_units: float,
     formats: Sequence[str] = (),
     camera: Camera | None = None,
+    max_points: int | None = None,
 ) -> int:
     """Write all `OUTPUTS` and the further `formats` (see `export.FORMATS`), or nothing.
 
     Returns the number of pixels that depth.png cannot hold.
     """
+    report = recovery.report
     with write_folder(folder) as staging:
         overflow = write_depth_png(staging / "depth.png", recovery.depth_m, png_units)
-        write_npz(staging / "depth.npz", **recovery.maps())
-        write_preview(staging / "preview.png", recovery, anchors, image)
+        write_npz(staging / "depth.npz", **recovery.maps(), **per_anchor(report))
+        notes = summary(recovery, anchors).splitlines()
+        write_preview(staging / "preview.png", recovery, anchors, image, notes)
         record = {
             **{name: None if path is None else str(path) for name, path in inputs.items()},
             "png_units_per_metre": png_units,
             "png_overflow_pixels": overflow,
-            "report": recovery.report.as_dict(),
+            "leave_one_out_error": median_error(report.leave_one_out_log),
+            "report": report.as_short_dict(MOST_LISTED),
             "provenance": provenance(),
         }
         write_json(staging / "recovery.json", record)
-        write_formats(staging, formats, View.of(recovery, anchors, image, camera))
+        if formats:
+            pixels = grey_image(recovery.depth_m.shape) if image is None else image
+            view = View.of(recovery, anchors, pixels, camera, max_points)
+            write_formats(staging, formats, view)
     return overflow
 
 
-def format_std_log(std_log: float) -> str:
-    """A standard deviation of log-depth as a percentage or a factor."""
-    if std_log < 1:
-        return f"±{100 * math.expm1(std_log):.0f} %"
-    return f"a factor of {math.exp(min(std_log, 700)):.2g}"  # a percentage would be misleading
+def per_anchor(report: Report) -> dict[str, np.ndarray]:
+    """The numbers of a report that belong to single anchors, for depth.npz."""
+    values: dict[str, np.ndarray] = {
+        "residuals_log": np.array(report.residuals_log, np.float32),
+        "leave_one_out_log": np.array(report.leave_one_out_log, np.float32),
+        "rejected_anchors": np.array([r.anchor for r in report.rejected], np.int64),
+    }
+    return {name: array for name, array in values.items() if len(array)}
 
 
-def summary(recovery: Recovery[np.ndarray]) -> str:
+def median_error(errors_log: Sequence[float]) -> float | None:
+    """The median of |errors| of log-depth as a relative error; None without any."""
+    return float(np.expm1(np.median(np.abs(errors_log)))) if len(errors_log) else None
+
+
+def grey_image(shape: tuple[int, ...]) -> UInt8[np.ndarray, "h w 3"]:
+    """The colours of points without a photograph."""
+    return np.full((*shape, 3), 190, np.uint8)
+
+
+def save(
+    recovery: Recovery,
+    folder: Path,
+    *,
+    formats: Sequence[str],
+    camera: Camera | None,
+    fov_deg: float | None,
+    max_points: int | None,
+    png_units: float,
+) -> Path:
+    """`Recovery.save`: the files of `scalefield recover` in a folder."""
+    maps = recovery.numpy()
+    write_outputs(
+        folder,
+        maps,
+        _anchors(maps),
+        maps.image,
+        inputs={},
+        png_units=png_units,
+        formats=formats,
+        camera=_camera(maps, camera, fov_deg),
+        max_points=max_points,
+    )
+    return folder
+
+
+def preview(recovery: Recovery) -> Image.Image:
+    """`Recovery.preview`: the picture of `draw_preview` with the summary."""
+    maps = recovery.numpy()
+    anchors = _anchors(maps)
+    return draw_preview(maps, anchors, maps.image, summary(maps, anchors).splitlines())
+
+
+def html(recovery: Recovery) -> str:
+    """`Recovery._repr_html_`: the preview as an inline JPEG."""
+    buffer = io.BytesIO()
+    preview(recovery).save(buffer, format="JPEG", quality=85)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    style = "max-width:100%;height:auto"
+    text = escape(repr(recovery))
+    return f'<img alt="{text}" style="{style}" src="data:image/jpeg;base64,{data}">'
+
+
+def point_cloud(
+    recovery: Recovery, camera: Camera | None, fov_deg: float | None, max_points: int | None
+) -> PointCloud:
+    """`Recovery.to_point_cloud`."""
+    maps = recovery.numpy()
+    pixels = grey_image(maps.depth_m.shape) if maps.image is None else maps.image
+    found = _camera(maps, camera, fov_deg)
+    return View.of(maps, _anchors(maps), pixels, found, max_points).cloud()
+
+
+def _anchors(recovery: Recovery) -> Anchors:
+    if recovery.anchors is not None:
+        return recovery.anchors
+    report = recovery.report
+    if report.rejected:  # a method's own result: the numbers of the rejected anchors need them
+        raise InputError("this recovery has no anchors; it must come from recover or recover_from")
+    return Anchors([], [], [])
+
+
+def _camera(recovery: Recovery, camera: Camera | None, fov_deg: float | None) -> Camera | None:
+    if camera is not None and fov_deg is not None:
+        raise InputError("camera and fov_deg are alternatives; give one of them")
+    height, width = recovery.depth_m.shape
+    return camera or find_camera(None, fov_deg, (height, width))
+
+
+def summary(recovery: Recovery[np.ndarray], anchors: Anchors) -> str:
     """A summary in a few lines: what was used, how well it fits, warnings."""
     report, depth_m = recovery.report, recovery.depth_m[np.isfinite(recovery.depth_m)]
     source = "your own map" if report.model == "array" else report.model
     low, middle, high = np.percentile(depth_m, (0, 50, 100))
     used = "no anchors"
-    if report.residuals_log:
-        error = 100 * np.expm1(np.median(np.abs(report.residuals_log)))
-        used = (
-            f"{report.anchors_used} of {report.anchors_given} anchors used, "
-            f"median residual {error:.1f} %"
-        )
+    if report.anchors_given:
+        used = f"{report.anchors_used} of {report.anchors_given} anchors used"
     lines = [
         f"{report.method} on {source}: {used}",
         f"  depth {low:.2f} … {high:.2f} m, median {middle:.2f} m",
     ]
-    if recovery.std_log is not None:
-        typical = format_std_log(float(np.nanmedian(recovery.std_log)))
-        lines.append(f"  standard deviation at a typical pixel: {typical}")
+    if (typical := recovery.typical_std_log()) is not None:
+        lines.append(f"  standard deviation at a typical pixel: {format_std_log(typical)}")
+    if recovery.support is not None:
+        unsupported = float(np.mean(recovery.support < MIN_SUPPORT))
+        if unsupported > LEAST_UNSUPPORTED:
+            lines.append(
+                f"  {100 * unsupported:.0f} % of the pixels have no anchor near them at a similar "
+                "depth: extrapolated there, and not counted above (support in depth.npz)"
+            )
+    if report.shift is not None:
+        value, low, high = report.shift.value, report.shift.low, report.shift.high
+        lines.append(
+            f"  shift of the {report.kind} map: {value:.3g} (90 % interval {low:.3g} … {high:.3g})"
+        )
+    left_out, fitted = map(median_error, (report.leave_one_out_log, report.residuals_log))
+    if left_out is not None:
+        error = f"{100 * left_out:.1f} %"
+        lines.append(f"  each anchor from the others: median error {error} (leave-one-out)")
+    elif fitted is not None and len(report.residuals_log) > 1:
+        error = f"{100 * fitted:.1f} %"
+        lines.append(f"  at the anchors that were fitted: median residual {error}")
     if report.hole_pixels:
         lines.append(f"  {report.hole_pixels} pixels have no relative depth and stay NaN")
     if report.limited_pixels:
         lines.append(
             f"  {report.limited_pixels} pixels were predicted outside the allowed range and limited"
         )
-    lines += [f"  anchor #{r.anchor} not used: {r.reason}" for r in report.rejected[:5]]
+    lines += [f"  {anchors.describe(r.anchor)} not used: {r.reason}" for r in report.rejected[:5]]
     if len(report.rejected) > 5:
-        lines.append(f"  … and {len(report.rejected) - 5} more, see recovery.json")
+        lines.append(f"  … and {len(report.rejected) - 5} more anchors not used, see recovery.json")
     lines += [f"  fallback: {text}" for text in report.fallbacks]
     lines += [f"  warning: {text}" for text in report.warnings]
     return "\n".join(lines)

@@ -21,15 +21,18 @@ class OutlierConfig:
     max_share: float = 0.45
     """Largest share of outliers in a block."""
     roughness: tuple[float, ...] = (2.0, 1.0, 0.5)
-    """Factors on the field's prior standard deviation that are compared, the largest first. A rough
-    field explains all but the largest errors, which then no longer hide the smaller ones."""
+    """Factors on the field's prior standard deviation that are compared."""
     min_anchors_smooth: int = 10
     """In blocks of fewer anchors the field is not taken to be smoother than learned: agreement of a
     few anchors would make outliers of the others."""
     roughness_log_std: float = 0.7
     """Prior standard deviation of the logarithm of that factor."""
-    iterations: int = 8
-    """Largest number of sweeps over the anchors for each roughness."""
+    iterations: int = 14
+    """Largest number of steps of the search."""
+    segment_size: int = 16
+    """In each step, at most one of so many successive anchors of a block becomes an outlier."""
+    min_relative_gain: float = 0.4
+    """Least gain of an anchor that becomes an outlier, relative to the highest in its block."""
     min_evidence: float = 2.0
     """Log Bayes factor for the presence of any outlier below which none is reported."""
     even_evidence: float = 6.0

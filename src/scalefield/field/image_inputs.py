@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,9 @@ from scalefield.anchors import Anchors
 from scalefield.basis.grids import sample
 from scalefield.field.kernel import KernelInputs
 from scalefield.field.network import FieldMaps
+from scalefield.field.shift import AffineMap, Shift
+from scalefield.mde.output import MDEOutput
+from scalefield.report import ShiftInterval
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +30,10 @@ class ImageInputs:
     maps: FieldMaps
     log_depth_median: Float[Tensor, ""]
     """Median of log D_MDE, which is subtracted from log-depth."""
+    affine: AffineMap | None = None
+    """The map whose shift is unknown; None for maps that are known up to a scale."""
+    shift: Float[Tensor, "h w"] | None = None
+    """Change of log D_MDE for one standard deviation of that shift."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -48,12 +56,40 @@ class ImageInputs:
         """log D_MDE minus its median, at full resolution."""
         return (self.mde_depth.log() - self.log_depth_median).float()
 
+    def with_shift(self, shift: Shift) -> ImageInputs:
+        """The same image at the mean of a shift, whose deviation becomes a part of the kernel."""
+        assert self.affine is not None
+        median = self.affine.median_log_depth(shift.mean)
+        return dataclasses.replace(
+            self,
+            mde_depth=self.affine.log_depth(shift.mean).exp(),
+            log_depth_median=self.log_depth_median.new_tensor(median),
+            shift=shift.std * self.affine.sensitivity(shift.mean),
+        )
+
+    def as_output(self, mde_output: MDEOutput) -> MDEOutput:
+        """The estimator's output as depth at the shift of this image."""
+        if self.affine is None:
+            return mde_output
+        depth = torch.where(mde_output.valid, self.mde_depth, torch.nan)
+        return dataclasses.replace(mde_output, prediction=depth, kind="depth", affine=False)
+
+    def shift_interval(self, shift: Shift | None) -> ShiftInterval | None:
+        """The shift in the units of the map, with its 90 % interval."""
+        if self.affine is None or shift is None:
+            return None
+        low, value, high = (
+            self.affine.offset(shift.mean + z * shift.std) for z in (-1.645, 0, 1.645)
+        )
+        return ShiftInterval(value, low, high)
+
     def pixels(self, rows: Int64[Tensor, " n"], columns: Int64[Tensor, " n"]) -> KernelInputs:
         """The kernel's inputs at pixels, in float64."""
         uv = torch.stack([columns, rows], dim=1).double()
         values = sample(self.maps.maps, uv[None], self.shape)[0].double()
         log_depth = self.mde_depth[rows, columns].double().log() - self.log_depth_median
-        return self.maps.layout.kernel_inputs(uv / self.unit_px, log_depth, values)
+        shift = None if self.shift is None else self.shift[rows, columns].double()
+        return self.maps.layout.kernel_inputs(uv / self.unit_px, log_depth, values, shift)
 
     def anchors(self, anchors: Anchors) -> KernelInputs:
         """The kernel's inputs at the anchors' pixels."""

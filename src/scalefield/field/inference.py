@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -14,12 +14,14 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.basis.grids import grid_shape, upsample
-from scalefield.field.blocks import Blocks, Observations
+from scalefield.field.blocks import Blocks, Observations, masked_median
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
+from scalefield.field.lattice import Lattice
 from scalefield.field.model import FieldModel
 from scalefield.field.outliers import OutlierResult, detect_outliers
-from scalefield.field.posterior import FieldFit, fit
+from scalefield.field.posterior import TINY, FieldFit, fit
+from scalefield.field.shift import Shift, shift_posterior
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Recovery
 from scalefield.report import Rejection, Warning
@@ -29,8 +31,57 @@ ScalePrior = Literal["none", "learned"]
 MIN_NOISE_STD = 1e-3
 """Least standard deviation of an anchor's log-depth: the pixel that it falls in and the relative
 depth there agree no better, however precise the measurement."""
+UNDETERMINED_SHARE = 0.8
+"""Share of the prior's standard deviation above which the shift counts as not determined."""
 PRIOR_STD_CELLS = 80
 """Cells along the longer side at which the prior standard deviation is computed."""
+
+
+class Calibration(NamedTuple):
+    """Factors that turn the posterior's standard deviation into that of the errors.
+
+    An estimator that errs half as much as in training has leave-one-out residuals half as large,
+    and then the standard deviation is halved too: but only at pixels that the anchors determine
+    about as well as they determine each other. Where more of the prior variance is left, the
+    learned factor holds, because no residual tells about such pixels.
+    """
+
+    learned: float
+    """The model's factor for all images."""
+    factor: Float[Tensor, ""]
+    """This image's factor, from leave-one-out residuals; near 1 with few anchors."""
+    remaining: Float[Tensor, ""]
+    """Median share of the prior variance that is left at an anchor given the others."""
+
+    @classmethod
+    def of(cls, model: FieldModel, fitted: FieldFit, *, scale_known: bool = False) -> Calibration:
+        """The factors for a fitted field."""
+        linear, (inputs, _, noise, mask) = fitted.linear, fitted.observations
+        n = mask.sum()
+        loo_std = torch.where(mask, linear.loo_std, 1.0)
+        total = sum_abs_z(linear.loo_residual, loo_std)
+        # A scale that is known beforehand counts as one more observation.
+        factor = empirical_bayes_scale(total, n + scale_known, model.prior_count)
+        factor = factor * n.clamp(min=1).double() ** -model.std_decay
+        prior = fitted.kernel.features(inputs).amplitude.square().sum(dim=0).clamp(min=TINY)
+        remaining = masked_median((loo_std**2 - noise**2).clamp(min=0) / prior, mask)
+        return cls(model.std_scale, torch.where(n > 0, factor, 1.0), remaining.clamp(min=TINY))
+
+    @property
+    def at_anchors(self) -> Float[Tensor, ""]:
+        """The factor at pixels that are determined as well as the anchors are by each other."""
+        return self.learned * self.factor
+
+    def std(
+        self, lattice: Lattice, variance: Float[Tensor, " m"], prior: Float[Tensor, " m"]
+    ) -> Float[Tensor, "h w"]:
+        """Calibrated standard deviation at every pixel, from the posterior variance and the prior
+        variance of the stationary part at the nodes of a lattice."""
+        remaining = (variance / prior.clamp(min=TINY)).clamp(min=TINY)
+        weight = (self.remaining / remaining).clamp(max=1).square()
+        log_factor = self.factor.log()
+        log_factor = torch.where(log_factor < 0, weight * log_factor, log_factor)
+        return lattice.interpolate(self.learned * variance.sqrt() * log_factor.exp())
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +89,8 @@ class FieldResult:
     """A fitted field, and what the search for outliers reports."""
 
     fit: FieldFit
-    std_scale: Float[Tensor, ""]
-    """Factor on the posterior's standard deviation that calibrates it for this image."""
+    calibration: Calibration
+    """Factors on the posterior's standard deviation."""
     order: Int64[np.ndarray, " n"]
     """Index in the given anchors of each observation."""
     noise: Float[Tensor, " n"]
@@ -48,6 +99,13 @@ class FieldResult:
     warnings: tuple[Warning, ...] = ()
     in_conflict: Bool[np.ndarray, " n"] | None = None
     """Observations that were rejected or given less weight; None if nothing was looked for."""
+    shift: Shift | None = None
+    """Posterior of the shift of an affine-invariant map."""
+
+    def std(self) -> Float[Tensor, "h w"]:
+        """Calibrated standard deviation of ℓ at every pixel."""
+        local = self.fit.local
+        return self.calibration.std(self.fit.lattice, local.variance, local.prior)
 
     def leave_one_out(self) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
         """Residual of each anchor's log-depth from what the others predict, and its calibrated
@@ -62,8 +120,16 @@ class FieldResult:
         # The distance of an outlier is measured by its own noise, not by the increased one.
         std = (std**2 - noise**2 + self.noise**2).clamp(min=1e-12).sqrt()
         ordered = np.empty((2, len(y)))
-        ordered[:, self.order] = torch.stack([residual, std * self.std_scale.to(std)]).cpu().numpy()
+        ordered[:, self.order] = (
+            torch.stack([residual, std * self.calibration.at_anchors.to(std)]).cpu().numpy()
+        )
         return ordered[0], ordered[1]
+
+    def leave_one_out_log(self) -> tuple[float, ...]:
+        """log D̂ − log depth at each used anchor, D̂ predicted by the others; empty for one."""
+        residual, _ = self.leave_one_out()
+        used = np.delete(residual, [r.anchor for r in self.rejected])
+        return tuple((-used).tolist()) if len(used) > 1 else ()
 
 
 def infer(
@@ -77,6 +143,10 @@ def infer(
 ) -> FieldResult:
     """Fit the field to anchors."""
     config = config or InferenceConfig()
+    shift = None
+    if image.affine is not None:
+        shift = estimate_shift(model, image, anchors, robust=robust, config=config)
+        image = image.with_shift(shift)
     # A canonical order: the result does not depend on that of the user, not even by rounding.
     order = np.lexsort((anchors.depth_m, anchors.u, anchors.v))
     observed = observe(model, image, anchors[order])
@@ -89,13 +159,58 @@ def infer(
         rejected, warnings = outlier_report(outliers, anchors, order)
         in_conflict = (outliers.rejected | outliers.downweighted).cpu().numpy()
         observed = outliers.apply(observed)
+    observed = with_spread_of_repeated_pixels(observed, image.unit_px)
     kernel, offset = model.kernel, None
     if scale_prior == "learned":
         kernel = dataclasses.replace(kernel, constant_std=model.scale_prior_std)
         offset = image.maps.expected_log_depth[0].double() - image.log_depth_median
     fitted = fit(kernel, image, observed, config, blocks=blocks, offset=offset)
-    scale = calibrated_scale(model, fitted, scale_known=scale_prior == "learned")
-    return FieldResult(fitted, scale, order, noise, rejected, warnings, in_conflict)
+    calibration = Calibration.of(model, fitted, scale_known=scale_prior == "learned")
+    if shift is not None:
+        warnings += shift_warnings(image, shift, model.shift_prior)
+    return FieldResult(fitted, calibration, order, noise, rejected, warnings, in_conflict, shift)
+
+
+def estimate_shift(
+    model: FieldModel,
+    image: ImageInputs,
+    anchors: Anchors,
+    *,
+    robust: bool = True,
+    prior: Shift | None = None,
+    config: InferenceConfig | None = None,
+) -> Shift:
+    """Posterior of the shift of an affine-invariant map, from at most `exact_block` anchors.
+
+    Outliers are looked for with the prior of the shift as a part of the kernel, so that an unknown
+    shift does not make outliers of good anchors.
+    """
+    assert image.affine is not None
+    config, prior = config or InferenceConfig(), prior or model.shift_prior
+    if len(anchors) == 0:
+        return prior
+    order = np.lexsort((anchors.depth_m, anchors.u, anchors.v))
+    spread = np.linspace(0, len(order) - 1, min(len(order), config.exact_block)).astype(np.int64)
+    anchors, image = anchors[order[spread]], image.with_shift(prior)
+    observed = observe(model, image, anchors)
+    if robust:
+        blocks = Blocks.split(observed, config)
+        observed = detect_outliers(model.kernel, observed, blocks, config.outliers).apply(observed)
+    rows, columns = (image.index(x) for x in anchors.pixels(image.shape))
+    assert image.affine is not None
+    return shift_posterior(model.kernel, image.affine, observed, (rows, columns), prior)
+
+
+def shift_warnings(image: ImageInputs, shift: Shift, prior: Shift) -> tuple[Warning, ...]:
+    """A warning if the anchors hardly determine the shift."""
+    if shift.std < UNDETERMINED_SHARE * prior.std:
+        return ()
+    text = (
+        "the anchors do not determine the shift of this affine-invariant map, because their "
+        "relative depths are too similar; depth unlike theirs rests on the shift of usual scenes: "
+        "measure a near and a far point"
+    )
+    return (Warning("shift_undetermined", text),)
 
 
 def observe(model: FieldModel, image: ImageInputs, anchors: Anchors) -> Observations:
@@ -114,6 +229,20 @@ def observe(model: FieldModel, image: ImageInputs, anchors: Anchors) -> Observat
     return Observations(inputs, y, torch.from_numpy(noise).to(image.device), mask)
 
 
+def with_spread_of_repeated_pixels(observed: Observations, unit_px: float) -> Observations:
+    """Observations of one pixel with a noise of at least their deviation from their mean: readings
+    that contradict each other by more than their noise are not that precise."""
+    inputs, y, noise, mask = observed
+    uv = (inputs.position * unit_px).round()
+    pixel, order = (uv[:, 1] * (1 << 20) + uv[:, 0]).sort()
+    # `unique` would do, but a CUDA graph knows no result of variable size.
+    changes = torch.cat([pixel.new_zeros(1), (pixel[1:] != pixel[:-1]).to(pixel)])
+    group = torch.empty_like(order).index_copy(0, order, changes.cumsum(dim=0).long())
+    counts, sums = (y.new_zeros(len(y)).index_add(0, group, x) for x in (mask.to(y), y * mask))
+    deviation = (y - (sums / counts.clamp(min=1))[group]).abs() * mask
+    return observed._replace(noise=torch.maximum(noise, deviation))
+
+
 def outlier_report(
     outliers: OutlierResult, anchors: Anchors, order: Int64[np.ndarray, " n"]
 ) -> tuple[tuple[Rejection, ...], tuple[Warning, ...]]:
@@ -122,40 +251,23 @@ def outlier_report(
     rejected, downweighted, corroborated = (np.sort(order[m.cpu().numpy()]) for m in marks)
     warnings: tuple[Warning, ...] = ()
     if len(downweighted):
-        listed = list_anchors(anchors, downweighted)
+        listed = anchors.describe(downweighted)
         text = f"used with less weight, because the others contradict them: {listed}"
         warnings += (Warning("outliers_downweighted", text),)
     if len(corroborated):
         text = (
             "used, because neighbours confirm them; the relative depth seems to be wrong there: "
-            + list_anchors(anchors, corroborated)
+            + anchors.describe(corroborated)
         )
         warnings += (Warning("outliers_corroborated", text),)
     reason = "contradicted by the others"
     return tuple(Rejection(int(i), "outlier", reason) for i in rejected), warnings
 
 
-def list_anchors(anchors: Anchors, index: Int64[np.ndarray, " m"]) -> str:
-    """The first anchors of an index by number and depth, and how many more there are."""
-    first = ", ".join(f"#{i} ({anchors.depth_m[i]:.3g} m)" for i in index[:5])
-    return first + (f" and {len(index) - 5} more" if len(index) > 5 else "")
-
-
-def calibrated_scale(
-    model: FieldModel, fitted: FieldFit, *, scale_known: bool = False
-) -> Float[Tensor, ""]:
-    """Factor on the posterior's standard deviation that calibrates it for this image.
-
-    An estimator that errs twice as much as in training has leave-one-out residuals twice as large;
-    with few anchors the factor stays near the learned one.
-    """
-    linear, mask = fitted.linear, fitted.observations.mask
-    n = mask.sum()
-    total = sum_abs_z(linear.loo_residual, torch.where(mask, linear.loo_std, 1.0))
-    # A scale that is known beforehand counts as one more observation.
-    factor = empirical_bayes_scale(total, n + scale_known, model.prior_count)
-    factor = factor * n.clamp(min=1).double() ** -model.std_decay
-    return model.std_scale * torch.where(n > 0, factor, 1.0).float()
+def calibrated_std(model: FieldModel, fitted: FieldFit) -> Float[Tensor, "h w"]:
+    """Calibrated standard deviation of ℓ at every pixel."""
+    calibration, local = Calibration.of(model, fitted), fitted.local
+    return calibration.std(fitted.lattice, local.variance, local.prior)
 
 
 def sum_abs_z(residual: Float[Tensor, " n"], std: Float[Tensor, " n"]) -> Float[Tensor, ""]:
@@ -187,6 +299,12 @@ def expected_recovery(
         f"by a factor of {factor:.2g} or more in one case of three; measure a point to do better",
     )
     recovery = Recovery.from_log_scale(
-        mde_output, Anchors([], [], []), log_scale, warnings=(warning,), std_log=std_log
+        image.as_output(mde_output),
+        Anchors([], [], []),
+        log_scale,
+        kind=mde_output.kind,
+        warnings=(warning,),
+        std_log=std_log,
+        shift=image.shift_interval(model.shift_prior),
     )
     return dataclasses.replace(recovery, basis_maps=maps.modes[0])

@@ -18,7 +18,8 @@ from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import (
-    calibrated_scale,
+    calibrated_std,
+    estimate_shift,
     expected_recovery,
     observe,
     outlier_report,
@@ -27,10 +28,14 @@ from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import FieldMaps
 from scalefield.field.outliers import detect_outliers
 from scalefield.field.posterior import fit
+from scalefield.field.shift import Shift
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Recovery
 from scalefield.report import Rejection, Warning
 from scalefield.validation import require
+
+SHIFT_DRIFT = 0.3
+"""Standard deviation of the change of the shift t from one frame to the next."""
 
 
 class FilterState(NamedTuple):
@@ -67,6 +72,8 @@ class Stream:
     """Settings of the inference."""
     state: FilterState | None = None
     """The state after the last frame; None before the first anchors."""
+    shift: Shift | None = None
+    """Shift of the last frame's affine-invariant map; None for other maps."""
 
     def __post_init__(self) -> None:
         require(0 <= self.drift < math.inf, "drift", "0 or more", self.drift)
@@ -84,6 +91,8 @@ class Stream:
         image = model.image_inputs(mde_output)
         rows, columns = given.pixels(mde_output.shape)
         valid = mde_output.valid.cpu().numpy()[rows, columns]
+        if image.affine is not None:
+            image = image.with_shift(self.estimate_shift(model, image, given[valid]))
         observed = observe(model, image, given[valid])
         rejected = tuple(
             Rejection(int(i), "no_relative_depth", "no relative depth here")
@@ -108,18 +117,32 @@ class Stream:
         )
         observed = observed._replace(inputs=observe(model, augmented, given[valid]).inputs)
         fitted = fit(kernel, augmented, observed, self.inference, offset=root.new_zeros(()))
-        # The modes come last among the linear parts, after the constant, the slope and the mean.
-        left = fitted.linear.covariance[3:, 3:]
+        # The modes come last among the linear parts, after constant, slope, mean and shift.
+        left = fitted.linear.covariance[4:, 4:]
         self.state = FilterState(mean + root @ fitted.coefficients().modes, root @ left @ root.mT)
         recovery = Recovery.from_log_scale(
-            mde_output,
+            image.as_output(mde_output),
             given,
             fitted.mean(),
+            kind=mde_output.kind,
+            shift=image.shift_interval(self.shift),
             rejected=rejected,
             warnings=warnings,
-            std_log=fitted.std().mul_(calibrated_scale(model, fitted)),
+            std_log=calibrated_std(model, fitted),
+            support=fitted.support(),
         )
         return dataclasses.replace(recovery, basis_maps=image.maps.modes[0])
+
+    def estimate_shift(self, model: FieldModel, image: ImageInputs, anchors: Anchors) -> Shift:
+        """Posterior of the shift of an affine-invariant map; that of the frame before, allowed to
+        drift, is its prior."""
+        prior = model.shift_prior
+        if self.shift is not None:
+            prior = Shift(self.shift.mean, min(math.hypot(self.shift.std, SHIFT_DRIFT), prior.std))
+        self.shift = estimate_shift(
+            model, image, anchors, robust=self.robust, prior=prior, config=self.inference
+        )
+        return self.shift
 
     def load(self) -> FieldModel:
         """The model itself."""

@@ -1,17 +1,19 @@
 """The covariance function of `field`: k(x, x') between the log-scales of two pixels.
 
     k(x, x') = constant² + mode² · E(x)ᵀE(x') + slope² · d(x) d(x') + mean_weight² · μ(x) μ(x')
-               + Σ_j amplitude_j² · a_j(x) a_j(x') · κ_j(‖z_j(x) − z_j(x')‖)
+               + s(x) s(x') + Σ_j amplitude_j² · a_j(x) a_j(x') · κ_j(‖z_j(x) − z_j(x')‖)
 
-The first line is linear in features of a pixel: the global scale, the modes E (the paper's basis
-maps, whose ridge regression is this term alone), a slope over the relative log-depth d, and the
-weight of the learned mean function μ. The stationary terms κ_j are RBF or exponential (Matérn-1/2)
-covariances over z_j: position and log-depth, each divided by its lengthscale, and a learned
-embedding φ_j. Pixels covary when they are close, at a similar depth, and alike in the embedding.
+The first terms are linear in features of a pixel: the global scale, the modes E (the paper's basis
+maps, whose ridge regression is this term alone), a slope over the relative log-depth d, the weight
+of the learned mean function μ, and the unknown shift of an affine-invariant map (`shift`). The
+stationary terms κ_j are RBF or exponential (Matérn-1/2) covariances over z_j: position and
+log-depth, each divided by its lengthscale, and a learned embedding φ_j. Pixels covary when they are
+close, at a similar depth, and alike in the embedding.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -40,6 +42,8 @@ class KernelInputs:
     """a_j > 0: local amplitude of each stationary term."""
     mean: Float[Tensor, "*b n"]
     """μ: the learned mean function, up to a constant."""
+    shift: Float[Tensor, "*b n"]
+    """s: change of log D_MDE for one standard deviation of the map's shift; 0 if it is known."""
 
     def __len__(self) -> int:
         return self.log_depth.shape[-1]
@@ -106,18 +110,30 @@ class Kernel:
             if not bool(getattr(self, name) >= 0):
                 raise InputError(f"{name} must not be negative, found {getattr(self, name)}")
 
+    def scaled(self, factor: float) -> Kernel:
+        """The kernel of a field with `factor` times the standard deviation, the global scale and
+        the shift apart."""
+        return dataclasses.replace(
+            self,
+            mode_std=factor * self.mode_std,
+            slope_std=factor * self.slope_std,
+            mean_weight_std=factor * self.mean_weight_std,
+            terms=tuple(
+                dataclasses.replace(term, amplitude=factor * term.amplitude) for term in self.terms
+            ),
+        )
+
     def __call__(self, a: KernelInputs, b: KernelInputs) -> Float[Tensor, "*b n m"]:
         """Covariance of every pair."""
         linear = self.linear_features(a) @ self.linear_features(b).mT
         return linear + self.stationary(self.features(a), self.features(b))
 
     def linear_features(self, inputs: KernelInputs) -> Float[Tensor, "*b n w"]:
-        """H of the linear part HHᵀ: the constant, the slope, the mean function, the modes."""
+        """H of the linear part HHᵀ: constant, slope, mean function, shift of the map, modes."""
         constant = torch.ones_like(inputs.log_depth) * self.constant_std
         slope, mean = self.slope_std * inputs.log_depth, self.mean_weight_std * inputs.mean
-        return torch.cat(
-            [torch.stack([constant, slope, mean], dim=-1), self.mode_std * inputs.modes], dim=-1
-        )
+        single = torch.stack([constant, slope, mean, inputs.shift], dim=-1)
+        return torch.cat([single, self.mode_std * inputs.modes], dim=-1)
 
     def features(self, inputs: KernelInputs) -> TermFeatures:
         """What the stationary terms are evaluated on."""

@@ -32,14 +32,23 @@ class Cholesky:
         half = torch.linalg.solve_triangular(self.factor, right, upper=False)
         return torch.linalg.solve_triangular(self.factor.mT, half, upper=True)
 
+    def inverse(self) -> Float[Tensor, "*b n n"]:
+        """A⁻¹."""
+        if not self.factor.is_cuda:
+            return torch.cholesky_inverse(self.factor)
+        half = self._inverse_factor()
+        return half.mT @ half
+
     def inverse_diagonal(self) -> Float[Tensor, "*b n"]:
         """Diagonal of A⁻¹."""
         if not self.factor.is_cuda:
-            return torch.cholesky_inverse(self.factor).diagonal(dim1=-2, dim2=-1)
-        # On a GPU `cholesky_inverse` solves twice; one solve and a sum of squares suffice.
+            return self.inverse().diagonal(dim1=-2, dim2=-1)
+        return self._inverse_factor().square().sum(dim=-2)
+
+    def _inverse_factor(self) -> Float[Tensor, "*b n n"]:
+        """L⁻¹. On a GPU `cholesky_inverse` solves twice; this solves once."""
         eye = torch.eye(self.factor.shape[-1], dtype=self.factor.dtype, device=self.factor.device)
-        half = torch.linalg.solve_triangular(self.factor, eye.expand_as(self.factor), upper=False)
-        return half.square().sum(dim=-2)
+        return torch.linalg.solve_triangular(self.factor, eye.expand_as(self.factor), upper=False)
 
     def half_log_det(self) -> Float[Tensor, "*b"]:
         """½ log det A."""

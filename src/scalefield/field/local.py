@@ -47,6 +47,30 @@ class LocalSystems(NamedTuple):
     """E[ℓ] at the pixel."""
     variance: Float[Tensor, " m"]
     """Var[ℓ] at the pixel."""
+    prior: Float[Tensor, " m"]
+    """Prior variance of the stationary part at the pixel."""
+    explained: Float[Tensor, " m"]
+    """How much of it the neighbours remove."""
+
+
+class AtPixel(NamedTuple):
+    """What the systems of m positions say about one pixel of each, whatever the residuals are."""
+
+    cross: Float[Tensor, "m k"]
+    """Covariance of the pixel and the neighbours."""
+    smoother: Float[Tensor, "m k"]
+    """As in `LocalSystems`."""
+    columns: Float[Tensor, "m w"]
+    """As in `LocalSystems`."""
+    prior: Float[Tensor, " m"]
+    """Prior variance of the stationary part."""
+    variance: Float[Tensor, " m"]
+    """Its posterior variance."""
+
+    def total_variance(self, covariance: Float[Tensor, "w w"]) -> Float[Tensor, " m"]:
+        """Var[ℓ], given Cov[θ]."""
+        spread = ((self.columns @ covariance) * self.columns).sum(dim=1)
+        return (self.variance + spread).clamp(min=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,25 +91,41 @@ class LocalSolver:
         at: KernelInputs,
     ) -> LocalSystems:
         """All systems at once; `at` are the inputs at one pixel for each of them."""
-        kernel, linear = self.kernel, self.linear
+        linear = self.linear
+        target = linear.residual[neighbours] * mask
+        (alpha,), at_pixel = self.solve(neighbours, mask, at, target[..., None])
+        H, columns = self.kernel.linear_features(at), at_pixel.columns
+        mean = linear.offset + at.mean + H @ linear.weights + (at_pixel.cross * alpha).sum(dim=1)
+        variance = at_pixel.total_variance(linear.covariance)
+        explained = at_pixel.prior - at_pixel.variance
+        return LocalSystems(
+            neighbours, mask, alpha, at_pixel.smoother, columns, mean, variance,
+            at_pixel.prior, explained,
+        )  # fmt: skip
+
+    def solve(
+        self,
+        neighbours: Int64[Tensor, "m k"],
+        mask: Bool[Tensor, "m k"],
+        at: KernelInputs,
+        right: Float[Tensor, "m k r"],
+    ) -> tuple[tuple[Float[Tensor, "m k"], ...], AtPixel]:
+        """C⁻¹ applied to each of r columns, and what does not depend on them."""
+        kernel = self.kernel
         local = self.features.gather(neighbours)
         local = local._replace(amplitude=local.amplitude * mask)
-        variance = torch.where(mask, self.noise[neighbours] ** 2, 1.0)
-        covariance = kernel.local_covariance(local) + torch.diag_embed(variance)
+        noise = torch.where(mask, self.noise[neighbours] ** 2, 1.0)
+        covariance = kernel.local_covariance(local) + torch.diag_embed(noise)
         pixel = kernel.features(at)
         pixel = TermFeatures(pixel.z[:, :, None].float(), pixel.amplitude[:, :, None].float())
         cross = kernel.local_covariance(pixel, local)[:, 0]
-        target = linear.residual[neighbours] * mask
-        solved = Cholesky.of(covariance).solve(torch.stack([target, cross], dim=-1))
-        alpha, smoother = solved.unbind(dim=-1)
+        solved = Cholesky.of(covariance).solve(torch.cat([right, cross[..., None]], dim=-1))
+        *solutions, smoother = solved.unbind(dim=-1)
         H = kernel.linear_features(at)
         columns = H - torch.einsum("mk,mkw->mw", smoother, self.H[neighbours])
-        mean = linear.offset + at.mean + H @ linear.weights + (cross * alpha).sum(dim=1)
         prior = pixel.amplitude[..., 0].square().sum(dim=0)
-        explained = (cross * smoother).sum(dim=1)
-        spread = ((columns @ linear.covariance) * columns).sum(dim=1)
-        total = (prior - explained + spread).clamp(min=0)
-        return LocalSystems(neighbours, mask, alpha, smoother, columns, mean, total)
+        variance = prior - (cross * smoother).sum(dim=1)
+        return tuple(solutions), AtPixel(cross, smoother, columns, prior, variance)
 
 
 class CellWeights(NamedTuple):
@@ -93,12 +133,12 @@ class CellWeights(NamedTuple):
 
     anchors: Int64[Tensor, "c u"]
     """Union of the four nodes' neighbours; padded with 0."""
-    alpha: Float[Tensor, "c 4 u"]
+    alpha: Float[Tensor, "c 4 u *r"]
     """Coefficients of these anchors at each node; 0 where the node does not use one."""
 
 
 def cell_weights(
-    neighbours: Int64[Tensor, "c 4 k"], alpha: Float[Tensor, "c 4 k"], size: int | None = None
+    neighbours: Int64[Tensor, "c 4 k"], alpha: Float[Tensor, "c 4 k *r"], size: int | None = None
 ) -> CellWeights:
     """Merge the neighbours of each cell's nodes; `size` bounds their number without a sync."""
     cells, _, k = neighbours.shape
@@ -112,10 +152,14 @@ def cell_weights(
     # Beyond `size` writes go to a last column that is dropped.
     slot = slot.clamp(max=size)
     union = index.new_zeros(cells, size + 1).scatter_(1, slot, index)[:, :size]
-    values = alpha.reshape(cells, 4 * k).gather(1, source).float()
-    flat = values.new_zeros(cells, 4 * (size + 1))
-    flat.scatter_add_(1, source // k * (size + 1) + slot, values)
-    return CellWeights(union, flat.reshape(cells, 4, size + 1)[..., :size])
+    columns = alpha.shape[3:]
+    spread = [1] * len(columns)
+    target = (source // k * (size + 1) + slot).reshape(cells, 4 * k, *spread)
+    source = source.reshape(cells, 4 * k, *spread).expand(-1, -1, *columns)
+    values = alpha.reshape(cells, 4 * k, *columns).gather(1, source).float()
+    flat = values.new_zeros(cells, 4 * (size + 1), *columns)
+    flat.scatter_add_(1, target.expand(-1, -1, *columns), values)
+    return CellWeights(union, flat.reshape(cells, 4, size + 1, *columns)[:, :, :size])
 
 
 def dense_terms(
@@ -261,20 +305,29 @@ def terms_at(
     weights: CellWeights,
     blending: Float[Tensor, "4 p"],
 ) -> Float[Tensor, "c j p"]:
-    """Σᵢ k_j(x, aᵢ) αᵢ of every term at the pixels of cells, α blended between the cells' nodes.
+    """Σᵢ k_j(x, aᵢ) αᵢ of every term at the pixels of cells, α blended between the cells' nodes."""
+    cells, terms, _, size = pixels.z.shape
+    correlation = correlations(kernel, pixels, anchors, weights.anchors)
+    alpha = weights.alpha[:, None] * anchors.amplitude[weights.anchors].mT[:, :, None]
+    at_nodes = torch.bmm(alpha.flatten(0, 1), correlation.flatten(0, 1))
+    blended = (at_nodes * blending).sum(dim=1).reshape(cells, terms, size)
+    return blended * pixels.amplitude
+
+
+def correlations(
+    kernel: Kernel, pixels: CellPixels, anchors: AnchorFeatures, index: Int64[Tensor, "c u"]
+) -> Float[Tensor, "c j u p"]:
+    """κ_j between the anchors of an index and the pixels of each cell.
 
     Distances are matrix products in float32, relative to the cell's middle pixel, which keeps their
     cancellation harmless.
     """
-    cells, terms, _, size = pixels.z.shape
-    z = anchors.z[weights.anchors].transpose(1, 2) - pixels.reference[:, :, None]
+    cells, terms = pixels.z.shape[:2]
+    z = anchors.z[index].transpose(1, 2) - pixels.reference[:, :, None]
     norm = -0.5 * z.square().sum(dim=-1, keepdim=True)
     y = torch.cat([z, torch.ones_like(norm), norm], dim=-1)
     exponent = torch.bmm(y.flatten(0, 1), pixels.z.flatten(0, 1)).unflatten(0, (cells, terms))
     for j, term in enumerate(kernel.terms):
         if term.family == "exponential":
             exponent[:, j].clamp_(max=0).mul_(-2).sqrt_().neg_()
-    alpha = weights.alpha[:, None] * anchors.amplitude[weights.anchors].mT[:, :, None]
-    at_nodes = torch.bmm(alpha.flatten(0, 1), exponent.exp_().flatten(0, 1))
-    blended = (at_nodes * blending).sum(dim=1).reshape(cells, terms, size)
-    return blended * pixels.amplitude
+    return exponent.exp_()

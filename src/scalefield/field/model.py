@@ -19,10 +19,11 @@ from scalefield.errors import InputError, one_line
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, StationaryTerm
 from scalefield.field.network import ChannelLayout, FieldMaps, FieldNet, FieldNetConfig
+from scalefield.field.shift import SHIFT_PRIOR, AffineMap, Shift
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.weights import WEIGHTS, verify_checksums
 from scalefield.mde.output import MDEOutput
-from scalefield.runtime.devices import full_precision
+from scalefield.runtime.devices import full_precision, one_thread
 from scalefield.validation import from_json
 
 
@@ -43,6 +44,8 @@ class FieldModel:
     weight as the learned one."""
     scale_prior_std: float = 0.5
     """Standard deviation of the expected log-depth of the image's median pixel."""
+    shift_prior: Shift = SHIFT_PRIOR
+    """Prior of the shift of an affine-invariant map (`scalefield.field.shift`)."""
     estimators: tuple[str, ...] | None = None
     """Names of the estimators in training. The mean function is set to zero for all others; None
     applies it to every estimator."""
@@ -86,6 +89,8 @@ class FieldModel:
         if isinstance(values.get("estimators"), list):
             values["estimators"] = tuple(values["estimators"])
         kernel["terms"] = tuple(from_json(StationaryTerm, term) for term in kernel["terms"])
+        if "shift_prior" in values:
+            values["shift_prior"] = Shift(*values["shift_prior"])
         config["layout"] = from_json(ChannelLayout, config["layout"])
         config["dilations"] = tuple(config["dilations"])
         with torch.device("meta"):  # a wrong size in the configuration costs no memory
@@ -94,25 +99,31 @@ class FieldModel:
 
     @torch.no_grad()
     def image_inputs(self, mde_output: MDEOutput) -> ImageInputs:
-        """The kernel's inputs over the image. The network runs once for each MDE output."""
-        if self.net not in mde_output.memo:
-            # The logarithm first: float64 maps may hold depths that float32 cannot.
-            log_depth, median = log_depth_and_level(mde_output.mde_depth[None])
-            log_depth = log_depth.float()
-            image, features = mde_output.image, mde_output.features
-            if image is not None:
-                image = grid_image(image.to(log_depth.device), log_depth.shape[2:])[None]
-            if features is not None:
-                features = features[None].float()
-            if isinstance(self.net, FieldNet):
-                self.net.to(log_depth.device)
-                features = features if self.net.config.feature_channels else None
-            with full_precision():
-                maps = self.net(log_depth, image, features)
-            if self.estimators is not None and mde_output.model not in self.estimators:
-                maps = maps.without_mean()
-            mde_output.memo[self.net] = (maps, median[0])
-        return ImageInputs(mde_output.mde_depth, *mde_output.memo[self.net])
+        """The kernel's inputs over the image, from one run of the network.
+
+        The network sees an affine-invariant map at the mean of the shift's prior.
+        """
+        affine = AffineMap.of(mde_output) if mde_output.affine else None
+        mde_depth = mde_output.mde_depth
+        if affine is not None:
+            mde_depth = affine.log_depth(self.shift_prior.mean).exp()
+        # The logarithm first: float64 maps may hold depths that float32 cannot.
+        log_depth, median = log_depth_and_level(mde_depth[None])
+        log_depth = log_depth.float()
+        image, features = mde_output.image, mde_output.features
+        if image is not None:
+            image = grid_image(image.to(log_depth.device), log_depth.shape[2:])[None]
+        if features is not None:
+            features = features[None].float()
+        if isinstance(self.net, FieldNet):
+            self.net.to(log_depth.device)
+            features = features if self.net.config.feature_channels else None
+        with full_precision(), one_thread():
+            maps = self.net(log_depth, image, features)
+        if self.estimators is not None and mde_output.model not in self.estimators:
+            maps = maps.without_mean()
+        inputs = ImageInputs(mde_depth, maps, median[0], affine)
+        return inputs if affine is None else inputs.with_shift(self.shift_prior)
 
 
 @lru_cache(maxsize=4)

@@ -51,11 +51,13 @@ class ChannelLayout:
         position: Float[Tensor, "*b n 2"],
         log_depth: Float[Tensor, "*b n"],
         values: Float[Tensor, "*b n c"],
+        shift: Float[Tensor, "*b n"] | None = None,
     ) -> KernelInputs:
         """The kernel's inputs at pixels from the values of the maps there."""
+        shift = torch.zeros_like(log_depth) if shift is None else shift
         modes, embedding, amplitude, mean = values.split(self.sizes, dim=-1)
         embedding = embedding.unflatten(-1, (self.terms, self.embedding_size))
-        return KernelInputs(position, log_depth, modes, embedding, amplitude, mean[..., 0])
+        return KernelInputs(position, log_depth, modes, embedding, amplitude, mean[..., 0], shift)
 
 
 class FieldMaps(NamedTuple):

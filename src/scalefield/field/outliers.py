@@ -2,16 +2,16 @@
 
 The targets of a block of n anchors are modelled as y ~ N(0, r²K + diag(σ² + δ²·outlier)), with a
 contaminated-normal error, a Beta-Binomial prior on the number of outliers, and a roughness r of the
-field that is compared over a few values. For a roughness, outliers are found by parallel greedy
-search: leave-one-out residuals give the log Bayes factor of flipping each anchor, and every anchor
-that gains most among its neighbours is flipped at once. An anchor in conflict with the field may
-also lie on an object that the estimator missed; its neighbours then agree with it in depth or
-scale, which an outlier's do not. What remains is expressed as a weight: an anchor that is probably
-an outlier has its noise increased until it moves the field accordingly.
+field that is compared over a few values. Outliers are found by greedy forward selection:
+leave-one-out residuals give the log Bayes factor of declaring each anchor an outlier, the anchors
+that gain most become outliers, and the precision matrix is updated. An anchor in conflict with the
+field may also lie on an object that the estimator missed; its neighbours then agree with it in
+depth or scale, which an outlier's do not. What remains is expressed as a weight: an anchor that is
+probably an outlier has its noise increased until it moves the field accordingly.
 
 References: Tukey, A survey of sampling from contaminated distributions, 1960; Rasmussen and
-Williams, Gaussian Processes for Machine Learning, 2006, section 5.4.2 (leave-one-out residuals);
-Besag, On the statistical analysis of dirty pictures, 1986 (iterated conditional modes).
+Williams, Gaussian Processes for Machine Learning, 2006, section 5.4.2 (leave-one-out residuals),
+section A.3 (update of an inverse).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
@@ -64,10 +65,9 @@ class BlockTargets(NamedTuple):
     """Variances of an outlier's error: the configured ones, or target² beyond gross_log_error."""
     covariance: Float[Tensor, "b s s"]
     """Covariance of the field without its constant."""
+    position: Float[Tensor, "b s 2"]
+    """As in `KernelInputs`; infinite for padding."""
     mask: Bool[Tensor, "b s"]
-    neighbours: Int64[Tensor, "b s k"]
-    known: Bool[Tensor, "b s k"]
-    """Whether there is such a neighbour."""
 
 
 class SearchState(NamedTuple):
@@ -98,6 +98,20 @@ def detect_outliers(
     def search_blocks(part: Blocks) -> Float[Tensor, "b s 4"]:
         block = gather_blocks(kernel, observations, part, settings)
         state, clean = search(block, float(kernel.constant_std) ** 2, settings, static)
+        if static:
+            return marks_of(block, state, clean)
+        found = block.target.new_zeros(*block.target.shape, 4)
+        some = state.outlier.any(dim=1)  # the others have nothing to report
+        block, state = (
+            BlockTargets(*(x[some] for x in block)),
+            SearchState(*(x[some] for x in state)),
+        )
+        found[some] = marks_of(block, state, clean[some])
+        return found
+
+    def marks_of(
+        block: BlockTargets, state: SearchState, clean: Float[Tensor, " b"]
+    ) -> Float[Tensor, "b s 4"]:
         weight, conflict, corroborated = relative_weights(block, state, clean, count, settings)
         # An anchor with variance v of its residual moves the field w times as far once that is v/w.
         added = state.variance / state.roughness[:, None] ** 2 * (1 / weight - 1) * block.mask
@@ -115,7 +129,7 @@ def detect_outliers(
 def gather_blocks(
     kernel: Kernel, observations: Observations, blocks: Blocks, config: OutlierConfig
 ) -> BlockTargets:
-    """The anchors of each block, and the nearest ones of each anchor within its block."""
+    """The anchors of each block."""
     inputs, y, noise, _ = observations
     index, mask = blocks.index, blocks.mask
     rows = inputs[index.flatten()]
@@ -127,20 +141,14 @@ def gather_blocks(
     beyond = (target.abs() > config.gross_log_error)[..., None]
     # Filled, not copied from the host, which a CUDA graph cannot do.
     stds = torch.stack([target.new_full((), std) for std in config.error_stds])
-    position = inputs.position[index].masked_fill(~mask[..., None], torch.inf)
-    apart = (position[:, :, None] - position[:, None]).square().sum(dim=-1)
-    apart = apart.nan_to_num(nan=torch.inf, posinf=torch.inf)
-    apart.diagonal(dim1=1, dim2=2).fill_(torch.inf)
-    near = apart.topk(min(config.neighbours, apart.shape[2]), largest=False)
     return BlockTargets(
         target,
         (y + inputs.log_depth)[index],
         torch.where(mask, noise[index] ** 2, PADDING_VARIANCE),
         torch.where(beyond, target[..., None] ** 2, stds**2),
         kernel.local_covariance(features) + H @ H.mT,
+        inputs.position[index].masked_fill(~mask[..., None], torch.inf),
         mask,
-        near.indices,
-        near.values.isfinite(),
     )
 
 
@@ -153,101 +161,113 @@ def row_median(values: Float[Tensor, "b s"], mask: Bool[Tensor, "b s"]) -> Float
 
 
 def search(
-    block: BlockTargets, constant: float, config: OutlierConfig, static: bool
+    block: BlockTargets, constant: float, config: OutlierConfig, static: bool = False
 ) -> tuple[SearchState, Float[Tensor, " b"]]:
-    """The best state over all values of roughness, and the best evidence without any outlier."""
-    roughest = config.roughness[0]
-    state = evaluate(block, torch.zeros_like(block.mask), roughest, constant, config)
-    clean = state.evidence
-    best = state = greedy(block, state, roughest, constant, config=config, static=static)
-    for roughness in config.roughness[1:]:
-        none = evaluate(block, torch.zeros_like(block.mask), roughness, constant, config)
-        supported = (block.mask.sum(dim=1) >= config.min_anchors_smooth) | (roughness >= 1)
-        clean = torch.where(supported, torch.maximum(clean, none.evidence), clean)
-        start = evaluate(block, state.outlier, roughness, constant, config)
-        state = greedy(block, start, roughness, constant, config=config, static=static)
-        better = (state.evidence > best.evidence) & supported
-        best = SearchState(
-            *(
-                torch.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-                for new, old in zip(state, best, strict=True)
-            )
-        )
-    return best, clean
+    """The outliers under the roughness of highest evidence, and the best evidence without any.
 
-
-def greedy(
-    block: BlockTargets,
-    state: SearchState,
-    roughness: float,
-    constant: float,
-    *,
-    config: OutlierConfig,
-    static: bool,
-) -> SearchState:
-    """Flip anchors, in every block and neighbourhood the one that gains most, until none gains."""
-    active, part = torch.arange(len(block.mask), device=block.mask.device), block
-    for _ in range(config.iterations):
-        if static:
-            outlier = state.outlier ^ gains(block, state, config)
-            state = evaluate(block, outlier, roughness, constant, config)
-            continue
-        flips = gains(part, SearchState(*(values[active] for values in state)), config)
-        changed = flips.any(dim=1)
-        if not bool(changed.any()):
-            break
-        active, part = active[changed], BlockTargets(*(values[changed] for values in part))
-        outlier = state.outlier[active] ^ flips[changed]
-        new = evaluate(part, outlier, roughness, constant, config)
-        state = SearchState(
-            *(old.index_copy(0, active, v) for old, v in zip(state, new, strict=True))
-        )
-    return state
-
-
-def evaluate(
-    block: BlockTargets,
-    outlier: Bool[Tensor, "b s"],
-    roughness: float,
-    constant: float,
-    config: OutlierConfig,
-) -> SearchState:
-    """Leave-one-out residuals and evidence, given which anchors are outliers."""
-    error = block.error[..., 0] * outlier
-    field = torch.mul(block.covariance, roughness**2).add_(constant)
-    field.diagonal(dim1=1, dim2=2).add_(block.variance + error)
-    cholesky = Cholesky.of(field)
-    alpha = cholesky.solve(block.target[..., None])[..., 0]
-    precision = cholesky.inverse_diagonal()
-    residual, variance = alpha / precision, (1 / precision - error).clamp(min=1e-10)
-    density = normal_log_density(residual[..., None], variance[..., None] + block.error)
-    density = density.logsumexp(dim=-1) - math.log(len(config.error_stds))
-    rough = residual.new_full((len(residual),), roughness)
-    return SearchState(
-        outlier,
-        rough,
-        -0.5 * (alpha * block.target).sum(dim=1)
-        - cholesky.half_log_det()
-        - 0.5 * (rough.log() / config.roughness_log_std) ** 2
-        + log_prior(outlier.sum(dim=1), block.mask.sum(dim=1), config),
-        residual,
-        variance,
-        density - normal_log_density(residual, variance),
+    All values of roughness are searched at once, as further blocks. An outlier adds its error
+    variance to the diagonal of the covariance C. With P = C⁻¹, that subtracts ZᵀZ from P, where Z
+    has one row for each outlier, so C is factorised only once.
+    """
+    values, b = config.roughness, len(block.mask)
+    target, variance, error, mask = (
+        x.repeat(len(values), *[1] * (x.ndim - 1))
+        for x in (block.target, block.variance, block.error, block.mask)
     )
+    roughness = torch.cat([target.new_full((b,), r) for r in values])
+    covariance = block.covariance.repeat(len(values), 1, 1) * roughness[:, None, None] ** 2
+    covariance.add_(constant).diagonal(dim1=1, dim2=2).add_(variance)
+    cholesky = Cholesky.of(covariance)
+    P = cholesky.inverse()
+    alpha, precision = (P @ target[..., None])[..., 0], P.diagonal(dim1=1, dim2=2)
+    evidence = -0.5 * (alpha * target).sum(dim=1) - cholesky.half_log_det()
+    evidence = evidence - 0.5 * (roughness.log() / config.roughness_log_std) ** 2
+    n = mask.sum(dim=1)
+    clean = evidence + log_prior(torch.zeros_like(n), n, config)
+    allowed = mask & (n >= config.min_anchors)[:, None]
+    precision, outlier = precision.clone(), torch.zeros_like(mask)
+    rows, active = P[:, :0], torch.arange(len(n), device=n.device)
+    for _ in range(config.iterations):
+        known = (alpha, precision, error, outlier)
+        factor = bayes_factors(*(x[active] for x in known))[-1]
+        index, chosen = new_outliers(factor, outlier[active], allowed[active], config)
+        if not static:  # go on with the blocks that change
+            changed = chosen.any(dim=1)
+            active, index, chosen, rows = (x[changed] for x in (active, index, chosen, rows))
+            if not len(active):
+                break
+        std = (error[active, :, 0].gather(1, index) * chosen).sqrt()
+        column = P[active[:, None], index]
+        column = column - rows.gather(2, index[:, None].expand(-1, rows.shape[1], -1)).mT @ rows
+        column = column * std[..., None]
+        inner = column.gather(2, index[:, None].expand(-1, index.shape[1], -1)) * std[:, None]
+        inner.diagonal(dim1=1, dim2=2).add_(1)
+        inner = torch.linalg.cholesky_ex(inner).L
+        right = torch.cat([column, (std * alpha[active].gather(1, index))[..., None]], dim=-1)
+        Z = torch.linalg.solve_triangular(inner, right, upper=False)
+        Z, change = Z[..., :-1], Z[..., -1:]
+        rows = torch.cat([rows, Z], dim=1)
+        alpha[active] -= (Z * change).sum(dim=1)
+        precision[active] -= Z.square().sum(dim=1)
+        evidence[active] += 0.5 * change.square().sum(dim=(1, 2))
+        evidence[active] -= inner.diagonal(dim1=1, dim2=2).log().sum(dim=1)
+        outlier[active] |= torch.zeros_like(outlier[active]).scatter(1, index, chosen)
+    count = outlier.sum(dim=1)
+    evidence = evidence + log_prior(count, n, config)
+    state = SearchState(
+        outlier, roughness, evidence, *bayes_factors(alpha, precision, error, outlier)
+    )
+    unsupported = (n < config.min_anchors_smooth) & (roughness < 1)
+    clean, evidence = (
+        x.masked_fill(unsupported, -torch.inf).reshape(-1, b) for x in (clean, evidence)
+    )
+    best = evidence.argmax(dim=0) * b + torch.arange(b, device=evidence.device)
+    return SearchState(*(x[best] for x in state)), clean.amax(dim=0)
 
 
-def gains(block: BlockTargets, state: SearchState, config: OutlierConfig) -> Bool[Tensor, "b s"]:
-    """Anchors whose flip gains evidence, and more than a flip of any of their neighbours."""
-    count, n = state.outlier.sum(dim=1), block.mask.sum(dim=1)
-    a, b = config.prior_counts
-    # Differences of `log_prior` for one outlier more and one fewer.
-    more = ((count + a) / (n - count - 1 + b)).log()
-    more = torch.where(count + 1 <= config.max_share * n, more, -torch.inf)
-    fewer = ((n - count + b) / (count - 1 + a)).log()
-    factor = state.bayes_factor
-    gain = torch.where(state.outlier, fewer[:, None] - factor, more[:, None] + factor)
-    gain = gain.masked_fill(~block.mask | (n < config.min_anchors)[:, None], -torch.inf)
-    return (gain > 0) & (gain[..., None] >= at_neighbours(gain, block, -torch.inf)).all(dim=2)
+def new_outliers(
+    factor: Float[Tensor, "b s"],
+    outlier: Bool[Tensor, "b s"],
+    allowed: Bool[Tensor, "b s"],
+    config: OutlierConfig,
+) -> tuple[Int64[Tensor, "b q"], Bool[Tensor, "b q"]]:
+    """Candidates of one step of the search, given the log Bayes factors, and which of them become
+    outliers."""
+    count, n = outlier.sum(dim=1, keepdim=True), allowed.sum(dim=1, keepdim=True)
+    more, less = config.prior_counts  # a difference of `log_prior`
+    gain = factor + ((count + more) / (n - count - 1 + less)).log()
+    index, chosen = best_of_segments(gain.masked_fill(~allowed | outlier, -torch.inf), config)
+    return index, chosen & (count + chosen.cumsum(dim=1) <= config.max_share * n)
+
+
+def best_of_segments(
+    gain: Float[Tensor, "b s"], config: OutlierConfig
+) -> tuple[Int64[Tensor, "b q"], Bool[Tensor, "b q"]]:
+    """The anchor of highest gain in each segment of successive anchors, and whether it is positive
+    and near the highest of the block: the smaller ones may be due to the larger ones."""
+    size = config.segment_size
+    padded = nnf.pad(gain, (0, -gain.shape[1] % size), value=-torch.inf)
+    best = padded.reshape(len(gain), -1, size).max(dim=2)
+    first = torch.arange(0, padded.shape[1], size, device=gain.device)
+    chosen = (best.values > 0) & (
+        best.values >= config.min_relative_gain * best.values.amax(dim=1, keepdim=True)
+    )
+    return (best.indices + first).clamp(max=gain.shape[1] - 1), chosen
+
+
+def bayes_factors(
+    alpha: Float[Tensor, "b s"],
+    precision: Float[Tensor, "b s"],
+    error: Float[Tensor, "b s e"],
+    outlier: Bool[Tensor, "b s"],
+) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b s"], Float[Tensor, "b s"]]:
+    """Leave-one-out residuals, their variances as inliers, and log p(residual | outlier) −
+    log p(residual | inlier)."""
+    residual = alpha / precision
+    variance = (1 / precision - error[..., 0] * outlier).clamp(min=1e-10)
+    density = normal_log_density(residual[..., None], variance[..., None] + error)
+    density = density.logsumexp(dim=-1) - math.log(error.shape[-1])
+    return residual, variance, density - normal_log_density(residual, variance)
 
 
 def relative_weights(
@@ -284,11 +304,11 @@ def corroboration(
     estimated from them. The denser the anchors, the more of them a missed object holds, and the
     more must agree.
     """
-    std = config.agreement_std
+    std, near = config.agreement_std, Neighbours.of(block.position, config.neighbours)
     agreement = (
         torch.stack(
             [
-                torch.exp(-0.5 * ((x[..., None] - at_neighbours(x, block, torch.inf)) / std) ** 2)
+                torch.exp(-0.5 * ((x[..., None] - near.gather(x, torch.inf)) / std) ** 2)
                 for x in (block.log_depth, block.target)
             ]
         ).mean(dim=0)
@@ -301,7 +321,7 @@ def corroboration(
     error_density = state.bayes_factor + normal_log_density(state.residual, state.variance)
     outlier = state.outlier.to(best.dtype)
     share = outlier.sum(dim=1, keepdim=True) / block.mask.sum(dim=1, keepdim=True).clamp(min=1)
-    clustered = at_neighbours(outlier, block, 0.0) - share[..., None] * block.known
+    clustered = near.gather(outlier, 0.0) - share[..., None] * near.known
     odds = (best + 1e-12).log() - error_density + config.corroboration_log_odds
     odds = odds + config.cluster_log_odds * clustered.sum(dim=2)
     mixture = torch.full_like(share, 0.5)
@@ -313,12 +333,26 @@ def corroboration(
     return probability
 
 
-def at_neighbours(
-    values: Float[Tensor, "b s"], block: BlockTargets, missing: float
-) -> Float[Tensor, "b s k"]:
-    """Values at each anchor's neighbours."""
-    spread = values[:, None].expand(-1, values.shape[1], -1)
-    return spread.gather(2, block.neighbours).masked_fill(~block.known, missing)
+class Neighbours(NamedTuple):
+    """The nearest anchors of each anchor within its block."""
+
+    anchors: Int64[Tensor, "b s k"]
+    known: Bool[Tensor, "b s k"]
+    """Whether there is such a neighbour."""
+
+    @classmethod
+    def of(cls, position: Float[Tensor, "b s 2"], count: int) -> Neighbours:
+        """The nearest `count`; anchors at infinity are none."""
+        apart = (position[:, :, None] - position[:, None]).square().sum(dim=-1)
+        apart = apart.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        apart.diagonal(dim1=1, dim2=2).fill_(torch.inf)
+        near = apart.topk(min(count, apart.shape[2]), largest=False)
+        return cls(near.indices, near.values.isfinite())
+
+    def gather(self, values: Float[Tensor, "b s"], missing: float) -> Float[Tensor, "b s k"]:
+        """Values at each anchor's neighbours."""
+        spread = values[:, None].expand(-1, values.shape[1], -1)
+        return spread.gather(2, self.anchors).masked_fill(~self.known, missing)
 
 
 def normal_log_density(x: Tensor, variance: Tensor) -> Tensor:

@@ -6,13 +6,16 @@ before it (Krause, Singh and Guestrin, Near-optimal sensor placements in Gaussia
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
 
-from scalefield.anchors import Anchors, require_anchors
+from scalefield.anchors import Anchors, AnchorsLike, require_anchors
 from scalefield.basis.grids import grid_shape
 from scalefield.errors import InputError
 from scalefield.field.blocks import Blocks
@@ -48,25 +51,25 @@ class Suggestion:
 
 def suggest_from(
     mde_output: MDEOutput,
-    anchors: Anchors | None,
+    anchors: AnchorsLike,
     n: int,
     *,
     reachable: Bool[np.ndarray, "h w"] | None = None,
-    among: Anchors | None = None,
+    among: AnchorsLike = None,
     model: str | Path = "field",
+    image: ImageInputs | None = None,
 ) -> list[Suggestion]:
-    """`suggest` for an existing MDEOutput."""
+    """`suggest` for an existing MDEOutput, and for the model's inputs over it if they exist."""
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
         raise InputError(f"at least one pixel must be asked for, found n={n!r}")
-    for name, given in (("anchors", anchors), ("among", among)):
-        if given is not None:
-            require_anchors(name, given)
+    anchors = require_anchors("anchors", anchors)
+    among = None if among is None else require_anchors("among", among)
     valid = mde_output.valid.cpu().numpy()
     possible = valid if reachable is None else valid & _mask(reachable, mde_output.shape)
-    if anchors is not None:
+    if len(anchors):
         anchors = anchors[valid[anchors.pixels(mde_output.shape)]]  # as `recover` leaves them out
     learned = load_field(model)
-    image, kernel = learned.image_inputs(mde_output), learned.kernel
+    image, kernel = image or learned.image_inputs(mde_output), learned.kernel
     cells, pixels = image.cells(grid_shape(*mde_output.shape, CELLS))
     seen, numbers, noise = cells, None, np.full(len(cells), float(kernel.noise_std))
     if among is not None:
@@ -84,7 +87,7 @@ def suggest_from(
             f"none of the {len(among)} anchors to choose among lies on a reachable pixel with a "
             "relative depth"
         )
-    if anchors is not None and len(anchors):
+    if len(anchors):
         kept = anchors[nearest_to_middles(anchors, mde_output.shape, MAX_ANCHORS)]
         observed = observe(learned, image, kept)
         config = InferenceConfig()
@@ -96,6 +99,17 @@ def suggest_from(
     else:
         covariance = kernel(seen, seen)
     order, removed, before = greedy(covariance.cpu().numpy(), len(cells), noise, n, allowed)
+    if not len(anchors):
+        # Before the first measurement the scale is known as well as the model expects it, which is
+        # what `recover` reports without anchors. A measurement then replaces the expectation.
+        expected = dataclasses.replace(
+            kernel, constant_std=learned.scale_prior_std / learned.std_scale
+        ).variance(seen)
+        before[0] = float(expected[len(seen) - len(noise) + order[0]].sqrt())
+        change = mean_log_variance(covariance.diagonal()[: len(cells)]) - mean_log_variance(
+            expected[: len(cells)]
+        )
+        removed[0] = max(0.0, 1 - (1 - removed[0]) * math.exp(0.5 * change))
     return [
         Suggestion(
             u=int(columns[i]),
@@ -106,6 +120,11 @@ def suggest_from(
         )
         for i, share, std in zip(order, removed, before, strict=True)
     ]
+
+
+def mean_log_variance(variance: Float64[Tensor, " p"]) -> float:
+    """Mean of log(variance + σ₀²), the logarithm of what `greedy` minimises."""
+    return float((variance.clamp(min=0) + STD_FLOOR**2).log().mean())
 
 
 def _mask(reachable: object, shape: tuple[int, int]) -> Bool[np.ndarray, "h w"]:

@@ -24,16 +24,19 @@ from scalefield.field.lattice import Lattice, nearest
 from scalefield.field.local import LocalSolver, LocalSystems, dense_terms
 from scalefield.runtime.threads import map_threads
 
+TINY = 1e-12
+"""Least prior variance, where a kernel has no stationary part."""
 CHUNK_NODES = 1024
 """Local systems that one thread solves at once."""
 
 
 class LinearCoefficients(NamedTuple):
-    """E[ℓ] without its stationary part: constant + slope · d + mean_weight · μ + modesᵀE."""
+    """E[ℓ] without its stationary part: constant + slope·d + mean_weight·μ + shift·s + modesᵀE."""
 
     constant: Float[Tensor, ""]
     slope: Float[Tensor, ""]
     mean_weight: Float[Tensor, ""]
+    shift: Float[Tensor, ""]
     modes: Float[Tensor, " k"]
 
 
@@ -61,6 +64,15 @@ class FieldFit:
         lattice = self.lattice
         return self.solve_near(lattice.node_uv, *lattice.node_pixels, row_length=lattice.nodes[1])
 
+    @cached_property
+    def solver(self) -> LocalSolver:
+        """Solves the systems of the anchors near given positions."""
+        inputs, _, noise, _ = self.observations
+        features = self.kernel.features(inputs)
+        features = TermFeatures(features.z.float(), features.amplitude.float())
+        H = self.kernel.linear_features(inputs)
+        return LocalSolver(self.kernel, features, H, noise, self.linear)
+
     def solve_near(
         self,
         uv: Float[Tensor, "m 2"],
@@ -72,15 +84,8 @@ class FieldFit:
 
         Positions may come in rows of `row_length`, of which a GPU makes use.
         """
-        inputs, _, noise, mask = self.observations
-        features = self.kernel.features(inputs)
-        solver = LocalSolver(
-            self.kernel,
-            TermFeatures(features.z.float(), features.amplitude.float()),
-            self.kernel.linear_features(inputs),
-            noise,
-            self.linear,
-        )
+        inputs, _, _, mask = self.observations
+        solver = self.solver
         position = inputs.position * self.image.unit_px
         near = nearest(uv, position, mask, self.config.neighbours, row_length)
         at = self.image.pixels(rows, columns)
@@ -97,6 +102,12 @@ class FieldFit:
     def std(self) -> Float[Tensor, "h w"]:
         """Standard deviation of ℓ: computed at the nodes and interpolated."""
         return self.lattice.interpolate(self.local.variance.sqrt())
+
+    def support(self) -> Float[Tensor, "h w"]:
+        """Share of the prior variance of the stationary part that the anchors near a pixel remove:
+        0 where the field is extrapolated, near 1 beside an anchor of similar depth."""
+        share = self.local.explained / self.local.prior.clamp(min=TINY)
+        return self.lattice.interpolate(share.clamp(0, 1))
 
     def predict(self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]) -> LocalSystems:
         """ℓ at single pixels, each from its own nearest anchors."""
@@ -115,26 +126,30 @@ class FieldFit:
             constant=self.linear.offset + kernel.constant_std * theta[0],
             slope=kernel.slope_std * theta[1],
             mean_weight=1 + kernel.mean_weight_std * theta[2],
-            modes=kernel.mode_std * theta[3:],
+            shift=theta[3],
+            modes=kernel.mode_std * theta[4:],
         )
 
     def linear_map(self) -> Float[Tensor, "h w"]:
         """Linear part of E[ℓ] at every pixel."""
-        constant, slope, mean_weight, modes = (c.float() for c in self.coefficients())
+        constant, slope, mean_weight, shift, modes = (c.float() for c in self.coefficients())
         maps = self.image.maps
         on_grid = torch.einsum("k,bkhw->bhw", modes, maps.modes)[:, None] + mean_weight * maps.mean
         smooth = upsample(on_grid + constant, self.image.shape)[0, 0]
-        return smooth + slope * self.image.log_depth
+        linear = smooth + slope * self.image.log_depth
+        return linear if self.image.shift is None else linear + shift * self.image.shift
 
     def parts(self) -> dict[str, Float[Tensor, "h w"]]:
         """Maps that sum to E[ℓ], by name."""
-        constant, slope, mean_weight, modes = (c.float() for c in self.coefficients())
+        constant, slope, mean_weight, shift, modes = (c.float() for c in self.coefficients())
         maps, shape = self.image.maps, self.image.shape
         parts = {
             "global": constant.expand(shape),
             "mean": mean_weight * upsample(maps.mean, shape)[0, 0],
             "slope": slope * self.image.log_depth,
         }
+        if self.image.shift is not None:
+            parts["shift"] = shift * self.image.shift
         for k, weight in enumerate(modes, start=1):
             parts[f"mode {k}"] = weight * upsample(maps.modes[:, k - 1 : k], shape)[0, 0]
         return parts | dict(zip(term_names(self.kernel), self._terms(separate=True), strict=True))

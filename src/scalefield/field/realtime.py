@@ -15,20 +15,17 @@ from scalefield.basis.cues import grid_image, log_depth_and_level
 from scalefield.basis.realtime import captured
 from scalefield.errors import InputError
 from scalefield.field.blocks import Blocks, Observations
-from scalefield.field.config import InferenceConfig, OutlierConfig
+from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.inference import calibrated_scale
+from scalefield.field.inference import calibrated_std, with_spread_of_repeated_pixels
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import FieldNet
 from scalefield.field.outliers import detect_outliers
 from scalefield.field.posterior import fit
-from scalefield.runtime.devices import check_device
+from scalefield.runtime.devices import check_device, one_thread
 
 MAX_UNION = 48
 """Anchors of a cell: the neighbours of its four nodes, of which few differ."""
-
-LIVE = InferenceConfig(outliers=OutlierConfig(roughness=(2.0, 0.5), iterations=4))
-"""Settings with fewer steps of the outlier search, whose number is fixed in a graph."""
 
 
 class LiveInputs(NamedTuple):
@@ -72,7 +69,7 @@ class LiveField:
         robust: bool = True,
         with_image: bool = True,
         estimator: str = "",
-        inference: InferenceConfig = LIVE,
+        inference: InferenceConfig | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
         """`with_image`: whether calls bring the image. `estimator`: name of the MDE, for which the
@@ -87,7 +84,8 @@ class LiveField:
         target = torch.device(check_device(str(device)))
         net = copy.deepcopy(model.net)  # the caller's stays where it is
         self.model = replace(model, net=net.to(target) if isinstance(net, FieldNet) else net)
-        self.robust, self.with_image, self.inference = robust, with_image, inference
+        self.robust, self.with_image = robust, with_image
+        self.inference = inference or InferenceConfig()
         self.mean_known = model.estimators is None or estimator in model.estimators
         noise = float(model.kernel.noise_std)
         self.inputs = LiveInputs(
@@ -108,7 +106,8 @@ class LiveField:
         (height, width), model = mde_depth.shape, self.model
         log_depth, median = log_depth_and_level(mde_depth[None])
         picture = grid_image(image, log_depth.shape[2:])[None] if self.with_image else None
-        maps = model.net(log_depth.float(), picture, None)
+        with one_thread():
+            maps = model.net(log_depth.float(), picture, None)
         maps = maps if self.mean_known else maps.without_mean()
         inputs = ImageInputs(mde_depth, maps, median[0])
         column, row = (pixels + 0.5).floor().unbind(dim=1)
@@ -124,8 +123,9 @@ class LiveField:
         if self.robust:
             found = detect_outliers(model.kernel, observed, blocks, config.outliers, static=True)
             observed = found.apply(observed)
+        observed = with_spread_of_repeated_pixels(observed, inputs.unit_px)
         fitted = fit(model.kernel, inputs, observed, config, blocks=blocks, max_union=MAX_UNION)
-        std_log = fitted.std() * calibrated_scale(model, fitted)
+        std_log = calibrated_std(model, fitted)
         result = LiveOutput(mde_depth * fitted.mean().exp(), std_log)
         return LiveOutput(*(x.masked_fill(~known.any(), torch.nan) for x in result))
 

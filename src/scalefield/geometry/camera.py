@@ -69,6 +69,11 @@ class Camera:
         focal_px = width / 2 / math.tan(math.radians(fov_deg) / 2)
         return cls(focal_px, focal_px, (width - 1) / 2, (height - 1) / 2)
 
+    def every_nth(self, step: int, first: int = 0) -> Camera:
+        """The camera of the image that has every `step`-th pixel, from the pixel `first` on."""
+        cx, cy = (self.cx - first) / step, (self.cy - first) / step
+        return Camera(self.fx / step, self.fy / step, cx, cy, self.distortion)
+
     def project(self, points: Float[np.ndarray, "n 3"]) -> tuple[_Numbers, _Numbers, _Numbers]:
         """u, v and depth z of points in the camera's frame.
 

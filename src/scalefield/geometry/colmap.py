@@ -30,6 +30,8 @@ POINT_FREEDOM = 3
 error: the number of coordinates that the point's observations determine."""
 SCALE_TOLERANCE = 0.02
 """Largest difference between the two scales of an image that is a smaller copy of the model's."""
+MODEL_UNIT = "model units"
+"""The unit of a model's depths in messages."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +74,7 @@ class ColmapFrame:
             raise InputError(f"{self.name} is {found} and the model's camera {wanted}")
         down, across = (found / own for found, own in zip(shape, self.shape, strict=True))
         u, v = (self.anchors.u + 0.5) * across - 0.5, (self.anchors.v + 0.5) * down - 0.5
-        return Anchors(u, v, self.anchors.depth_m, self.anchors.sigma_m)
+        return self.anchors.moved(u, v)
 
 
 def read_model(folder: str | Path) -> Any:
@@ -118,7 +120,7 @@ def model_frames(model: Any, *, min_track: int = 3, max_error_px: float = 2.0) -
         usable = (depth > 0) & (sigma < SIGMA_LIMIT * depth)
         usable &= (u >= -0.5) & (u < width - 0.5) & (v >= -0.5) & (v < height - 0.5)
         u, v, depth, sigma = u[usable], v[usable], depth[usable], sigma[usable]
-        anchors = Anchors(u, v, depth, np.hypot(sigma, SIGMA_FLOOR * depth))
+        anchors = Anchors(u, v, depth, np.hypot(sigma, SIGMA_FLOOR * depth), unit=MODEL_UNIT)
         frames.append(ColmapFrame(view.name, view.shape, anchors, view.distorted))
     return sorted(frames, key=lambda frame: frame.name)
 

@@ -50,7 +50,7 @@ class Orientation:
             u = _reversed(u, shape[1])
         if self.rows_reversed:
             v = _reversed(v, shape[0])
-        return Anchors(u, v, stored.depth_m, stored.sigma_m)
+        return stored.moved(u, v)
 
 
 def say_if_turned(path: Path) -> None:

@@ -62,8 +62,11 @@ class AnchorTable:
 
 
 @dataclass(frozen=True)
-class _Column:
+class Column:
+    """A column of a table with its place, its title and the unit of its lengths."""
+
     name: str
+    """u, v, depth_m or sigma_m."""
     index: int
     title: str
     unit: Unit = "m"
@@ -187,14 +190,19 @@ def _title(title: str) -> tuple[str, Unit | None, str]:
     return name, None, wrong
 
 
-def _columns(titles: list[str] | None, width: int) -> list[_Column]:
+def table_columns(titles: list[str]) -> list[Column]:
+    """The columns u, v, depth_m and sigma_m that the titles name, or a `TableError` about them."""
+    return _columns(titles, len(titles))
+
+
+def _columns(titles: list[str] | None, width: int) -> list[Column]:
     if titles is None:
         if width not in (3, 4):
             wanted = "u, v, depth_m[, sigma_m] in metres"
             raise TableError("columns", f"without a header wanted {wanted}, found {width} columns")
         names = ("u", "v", "depth_m", "sigma_m")[:width]
-        return [_Column(name, i, name) for i, name in enumerate(names)]
-    found: dict[str, _Column] = {}
+        return [Column(name, i, name) for i, name in enumerate(names)]
+    found: dict[str, Column] = {}
     units: dict[str, Unit | None] = {}
     header = one_line(", ".join(titles), 80)
     for i, title in enumerate(titles):
@@ -205,7 +213,7 @@ def _columns(titles: list[str] | None, width: int) -> list[_Column]:
             continue
         if name in found:
             raise TableError("header", f"two columns give {name}: {header}")
-        found[name] = _Column(name, i, title.strip(), unit or "m")
+        found[name] = Column(name, i, title.strip(), unit or "m")
         units[name] = unit
     missing = [name for name in ("u", "v", "depth_m") if name not in found]
     if missing:
@@ -240,9 +248,7 @@ def _check_decimal_comma(rows: list[tuple[int, list[_Cell]]], separator: str) ->
         raise TableError("ambiguous", f"line {number}: {u},{v} can have {readings}; add a header")
 
 
-def _decimal_mark(
-    rows: list[tuple[int, list[_Cell]]], columns: list[_Column]
-) -> DecimalMark | None:
+def _decimal_mark(rows: list[tuple[int, list[_Cell]]], columns: list[Column]) -> DecimalMark | None:
     """The decimal mark that the numbers of the file prove; a file may not prove both."""
     proof: dict[DecimalMark, str] = {}
     indices = [column.index for column in columns]
@@ -264,7 +270,7 @@ def _decimal_mark(
 
 
 def _value(
-    column: _Column, number: int, cells: list[_Cell], mark: DecimalMark | None, separator: str
+    column: Column, number: int, cells: list[_Cell], mark: DecimalMark | None, separator: str
 ) -> float | None:
     text = cells[column.index].text
     if column.name == "sigma_m" and not text:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scalefield.errors import InputError, one_line
+from scalefield.errors import FileError, InputError, one_line
 from scalefield.io.disk import read_bytes, write_atomic
 
 MOST_UNPACKED = 2**29
@@ -42,8 +42,8 @@ def read_npz(path: Path, required: tuple[str, ...], optional: tuple[str, ...] = 
     with npz_members(path) as members:
         missing = [name for name in required if name not in members]
         if missing:
-            raise InputError(
-                f"{path}: lacks the array {missing[0]!r}, has {one_line(sorted(members))}"
+            raise FileError(
+                path, f"lacks the array {missing[0]!r}, has {one_line(sorted(members))}"
             )
         return {name: members[name]() for name in (*required, *optional) if name in members}
 
@@ -100,4 +100,4 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
     except InputError:
         raise
     except NUMPY_ERRORS as e:
-        raise InputError(f"{path}: not a readable {kind} file ({one_line(e)})") from None
+        raise FileError(path, f"not a readable {kind} file ({one_line(e)})") from None

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scalefield.errors import InputError, one_line
+from scalefield.errors import FileError, InputError, one_line
 from scalefield.runtime.signals import defer_signals, on_worker_exit
 
 
@@ -20,15 +20,15 @@ def read_bytes(path: Path) -> bytes:
         device = path.is_char_device() or path.is_block_device()
         content = b"" if device else path.read_bytes()
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+        raise FileError(path, "no such file") from None
     except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror})") from None
+        raise FileError(path, f"cannot be read ({e.strerror})") from None
     except ValueError as e:  # no system has such a name
         raise InputError(
             f"{one_line(path)!r} cannot be the name of a file ({one_line(e)})"
         ) from None
     if device:
-        raise InputError(f"{path}: is a device; give a file")
+        raise FileError(path, "is a device; give a file")
     return content
 
 
@@ -37,7 +37,7 @@ def read_text(path: Path) -> str:
     try:
         return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{path}: not a UTF-8 text file") from None
+        raise FileError(path, "not a UTF-8 text file") from None
 
 
 def read_json(path: Path) -> Any:
@@ -45,9 +45,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(read_text(path))
     except (json.JSONDecodeError, RecursionError) as e:
-        raise InputError(f"{path}: not a JSON file ({one_line(e)})") from None
+        raise FileError(path, f"not a JSON file ({one_line(e)})") from None
     except ValueError as e:  # a whole number of thousands of digits
-        raise e if isinstance(e, InputError) else InputError(f"{path}: {one_line(e)}") from None
+        raise e if isinstance(e, InputError) else FileError(path, one_line(e)) from None
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -119,7 +119,7 @@ def _hidden(path: Path) -> str:
 def _unwritable(path: Path, error: OSError) -> InputError:
     in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
     why = "a file is in the place of a folder" if in_the_way else error.strerror
-    return InputError(f"{path}: cannot be written ({why})")
+    return FileError(path, f"cannot be written ({why})")
 
 
 def write_json(path: str | Path, value: Any) -> None:

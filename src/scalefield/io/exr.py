@@ -7,12 +7,13 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from scalefield.errors import InputError, MissingExtra, one_line
+from scalefield.errors import FileError, MissingExtra, one_line
 from scalefield.io.disk import read_bytes
 
 
@@ -26,8 +27,36 @@ def read_exr(path: Path) -> dict[str, np.ndarray]:
             with openexr.File(str(path), separate_channels=True) as file:
                 return {name: channel.pixels for name, channel in file.channels().items()}
         except (RuntimeError, ValueError, TypeError) as e:
-            why = one_line(output.getvalue() or e)
-            raise InputError(f"{path}: not a readable EXR file ({why})") from None
+            raise unreadable(path, output.getvalue() or e) from None
+
+
+@dataclass(frozen=True)
+class ExrPart:
+    """The size of one part of an EXR, and its channels."""
+
+    width: int
+    height: int
+    channels: tuple[str, ...]
+
+
+def exr_parts(path: Path) -> list[ExrPart]:
+    """Every part of an EXR, from its headers alone."""
+    parts = []
+    try:
+        with quiet_openexr(), import_openexr().File(str(path), header_only=True) as file:
+            for part in file.parts:
+                (left, top), (right, bottom) = part.header["dataWindow"]
+                channels = tuple(channel.name for channel in part.header["channels"])
+                parts.append(ExrPart(int(right - left + 1), int(bottom - top + 1), channels))
+    except (RuntimeError, ValueError, TypeError, KeyError) as e:
+        raise unreadable(path, e) from None
+    return parts
+
+
+def unreadable(path: Path, problem: object) -> FileError:
+    """The error for a damaged file. OpenEXR's text may contain the path; the error names it."""
+    text = str(problem).replace(f"'{path}'", "the file").replace(str(path), "the file")
+    return FileError(path, f"not a readable EXR file ({one_line(text)})")
 
 
 def exr_bytes(values: np.ndarray) -> bytes:

@@ -11,15 +11,22 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from scalefield.errors import InputError, one_line
+from scalefield.errors import FileError, InputError, MissingExtra, one_line
 from scalefield.io.arrays import read_npy
 from scalefield.io.disk import read_bytes
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "JPEG2000")
 """Accepted formats. Pillow supports more, and starts other programs for some of them."""
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".heif")
 """Suffixes of photographs when a folder is searched."""
+
+HEIC_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
+"""Brands of the first box of a HEIC or HEIF file, as iPhones write it."""
+
+HALF_OF_16_BITS = 1 << 15
+"""A grey image of 16 bits whose largest value is below this is not taken for a photograph: depth
+maps and images of 12 bits end below it."""
 
 ORIENTATION = 0x0112
 """EXIF tag of the orientation: 1 is upright, 2 to 8 are rotated or mirrored."""
@@ -36,12 +43,58 @@ IMAGE_ERRORS = (
 
 
 def rgb(image: Image.Image) -> Image.Image:
-    """The image in 8-bit RGB; images of 16 bits, which may be depth maps, are refused."""
-    if image.mode.startswith(("I", "F")):
-        raise InputError(
-            f"an image must have 8 bits a channel, found mode {image.mode}; is it a depth map?"
-        )
+    """The image in 8-bit RGB; see `rgb_pixels` for what is refused."""
+    if image.mode.startswith(("I", "F")):  # grey of 16 or 32 bits
+        values = np.asarray(image)
+        if values.dtype.kind in "iu" and not ((values >= 0) & (values <= 65535)).all():
+            raise InputError(f"a grey image must have 8 or 16 bits, found mode {image.mode}")
+        values = values.astype(np.uint16) if values.dtype.kind in "iu" else values
+        return Image.fromarray(rgb_pixels(values))
     return image.convert("RGB")
+
+
+def rgb_pixels(values: np.ndarray) -> np.ndarray:
+    """An array of any accepted shape and type as uint8 RGB of shape (h, w, 3).
+
+    Shapes are (h, w), (h, w, c) and (c, h, w) with 1, 3 or 4 channels; the fourth, opacity, is
+    dropped. Values are uint8, uint16 or floats of 0 … 1. Grey images of 16 bits, which may be
+    depth maps, must use more than half of the range.
+    """
+    shape, pixels = values.shape, values
+    if pixels.ndim == 3 and shape[2] not in (1, 3, 4) and shape[0] in (1, 3, 4):
+        pixels = np.moveaxis(pixels, 0, 2)
+    if pixels.ndim == 2:
+        pixels = pixels[..., None]
+    if pixels.ndim != 3 or 0 in shape or pixels.shape[2] not in (1, 3, 4):
+        raise InputError(
+            "an image array must have the shape (height, width, 3), (3, height, width) or "
+            f"(height, width), found {values.dtype} of shape {shape}"
+        )
+    pixels = _eight_bits(pixels[..., : 1 if pixels.shape[2] == 1 else 3])
+    return np.ascontiguousarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
+
+
+def _eight_bits(pixels: np.ndarray) -> np.ndarray:
+    if pixels.dtype == np.uint8:
+        return pixels
+    if pixels.dtype not in (np.uint16, np.float16, np.float32, np.float64):
+        raise InputError(
+            f"an image array must be uint8, uint16 or floats of 0 … 1, found {pixels.dtype}"
+        )
+    low, high = float(pixels.min()), float(pixels.max())
+    if pixels.dtype == np.uint16:
+        if pixels.shape[2] == 1 and high < HALF_OF_16_BITS:
+            raise InputError(
+                f"a grey image of 16 bits must use the range 0 … 65535, found values up to "
+                f"{high:g}; is it a depth map, or an image of fewer bits to be scaled?"
+            )
+        return np.round(pixels / 257).astype(np.uint8)
+    if not (low >= 0 and high <= 1):  # NaN fails too
+        hint = "; divide by 255?" if low >= 0 and 1 < high <= 255 else "; is it normalised?"
+        raise InputError(
+            f"an image of floats must have values of 0 … 1, found {low:.3g} … {high:.3g}{hint}"
+        )
+    return np.round(255 * pixels.astype(np.float64)).astype(np.uint8)
 
 
 def open_image(data: bytes) -> Image.Image:
@@ -50,10 +103,13 @@ def open_image(data: bytes) -> Image.Image:
     A file too small for the pixels that it declares is refused: Pillow would allocate them all, a
     gigabyte for a few hundred bytes.
     """
+    heic = is_heic(data)
+    if heic:
+        register_heic()
     try:
-        image = Image.open(io.BytesIO(data), formats=IMAGE_FORMATS)
+        image = Image.open(io.BytesIO(data), formats=("HEIF",) if heic else IMAGE_FORMATS)
     except Image.UnidentifiedImageError:
-        known = ", ".join(IMAGE_FORMATS)
+        known = ", ".join((*IMAGE_FORMATS, "HEIC"))
         raise ValueError(f"{len(data)} bytes that are none of {known}") from None
     bits = {"I": 16, "I;16": 16, "I;16B": 16, "LA": 16, "RGB": 24, "RGBA": 32}.get(image.mode, 1)
     packed = PACKED.get(image.format or "", math.inf)
@@ -61,6 +117,24 @@ def open_image(data: bytes) -> Image.Image:
         found = f"{image.width}×{image.height}"
         raise ValueError(f"{found} pixels are promised, and {len(data)} bytes cannot hold them")
     return image
+
+
+def is_heic(data: bytes) -> bool:
+    """Whether bytes start as a HEIC or HEIF file."""
+    return data[4:8] == b"ftyp" and data[8:12] in HEIC_BRANDS
+
+
+def register_heic() -> None:
+    """Let Pillow read HEIC; raises `InputError` with the remedy if the extra is missing."""
+    try:
+        import pillow_heif
+    except ImportError:
+        install = MissingExtra("pillow-heif", "heic", "reading HEIC")
+        raise InputError(
+            f"this is a HEIC photo; {install}; or choose JPEG on the phone "
+            "(Settings, Camera, Formats, Most Compatible)"
+        ) from None
+    pillow_heif.register_heif_opener(thumbnails=False)
 
 
 def read_image(path: str | Path) -> np.ndarray:
@@ -74,9 +148,9 @@ def read_image(path: str | Path) -> np.ndarray:
             upright = ImageOps.exif_transpose(image)
             return np.asarray(rgb(upright))
     except InputError as e:
-        raise InputError(f"{path}: {e}") from None
+        raise FileError(path, str(e)) from None
     except IMAGE_ERRORS as e:
-        raise InputError(f"{path}: not a readable image ({one_line(e)})") from None
+        raise FileError(path, f"not a readable image ({one_line(e)})") from None
 
 
 def exif_orientation(path: Path) -> int:
@@ -98,10 +172,11 @@ def read_labels(path: str | Path) -> np.ndarray:
             with open_image(data) as image:
                 labels = np.asarray(image)  # a palette's indices are the labels, not its colours
         except IMAGE_ERRORS as e:
-            raise InputError(f"{path}: not a readable image ({one_line(e)})") from None
+            raise FileError(path, f"not a readable image ({one_line(e)})") from None
     if labels.ndim != 2 or 0 in labels.shape or labels.dtype.kind not in "iub":
-        raise InputError(
-            f"{path}: labels must be integers of shape (height, width), found {labels.dtype} of "
-            f"shape {labels.shape}"
+        raise FileError(
+            path,
+            f"labels must be integers of shape (height, width), found {labels.dtype} of "
+            f"shape {labels.shape}",
         )
     return labels.astype(np.int64)

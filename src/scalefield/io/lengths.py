@@ -32,7 +32,12 @@ UNIT_WORDS: dict[str, Unit] = {
 }
 
 # Metres as a ratio of whole numbers: 240 cm is then the number 2.4, and 8 ft 3 in 2.5146.
-_RATIO = {"km": (1000, 1), "m": (1, 1), "dm": (1, 10), "cm": (1, 100), "mm": (1, 1000)} | {
+METRES_PER_UNIT: dict[Unit, tuple[int, int]] = {
+    "km": (1000, 1),
+    "m": (1, 1),
+    "dm": (1, 10),
+    "cm": (1, 100),
+    "mm": (1, 1000),
     "yd": (9144, 10_000),
     "ft": (3048, 10_000),
     "in": (254, 10_000),
@@ -265,7 +270,7 @@ def _metres(numbers: list[float], units: list[Unit], shown: str) -> float:
         if number >= order[larger] // order[minor]:
             raise LengthError("compound", f"{number:g} {minor} after {larger}: found “{shown}”")
     total = sum(n * (order[u] // order[smallest]) for n, u in zip(numbers, units, strict=True))
-    numerator, denominator = _RATIO[smallest]
+    numerator, denominator = METRES_PER_UNIT[smallest]
     return total * numerator / denominator
 
 

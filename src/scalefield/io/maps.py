@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from PIL import Image, PngImagePlugin
 
-from scalefield.errors import InputError, one_line
+from scalefield.errors import FileError, one_line
 from scalefield.io.arrays import npz_members, read_npy
 from scalefield.io.disk import read_bytes, write_atomic
 from scalefield.io.exr import exr_bytes, read_exr
@@ -34,28 +34,31 @@ def read_depth_png(path: str | Path, units_per_metre: float | None = None) -> np
         try:
             units_per_metre = float(tags.get(UNITS_TAG, ""))
         except ValueError:
-            raise InputError(
-                f"{path}: a PNG does not record its units; give the units per metre "
-                "(1000 for millimetres, 256 for KITTI, 5000 for TUM)"
+            raise FileError(
+                path,
+                "a PNG does not record its units; give the units per metre "
+                "(1000 for millimetres, 256 for KITTI, 5000 for TUM)",
             ) from None
     if not (np.isfinite(units_per_metre) and units_per_metre > 0):
-        raise InputError(f"{path}: units per metre must be above zero, found {units_per_metre:g}")
+        raise FileError(path, f"units per metre must be above zero, found {units_per_metre:g}")
     return np.where(values > 0, values / units_per_metre, np.nan)
 
 
-def read_png16(path: Path) -> tuple[np.ndarray, dict[str, str]]:
-    """The raw values and text tags of a one-channel 16-bit PNG; 8-bit files are refused."""
+def read_png16(path: Path, *, accept_8_bits: bool = False) -> tuple[np.ndarray, dict[str, str]]:
+    """The raw values and text tags of a one-channel 16-bit PNG; 8-bit files are refused unless they
+    are accepted."""
     data = read_bytes(path)
     try:
         with open_image(data) as image:
             mode, tags = image.mode, dict(getattr(image, "text", {}))
             values = np.asarray(image)
     except IMAGE_ERRORS as e:
-        raise InputError(f"{path}: not a readable PNG ({one_line(e)})") from None
-    if not mode.startswith("I"):
-        raise InputError(
-            f"{path}: depth must be a one-channel 16-bit PNG, found mode {mode} with 8 bits "
-            "a channel, which is usually a picture of depth and not depth"
+        raise FileError(path, f"not a readable PNG ({one_line(e)})") from None
+    if not mode.startswith("I") and not (accept_8_bits and mode == "L"):
+        raise FileError(
+            path,
+            f"depth must be a one-channel 16-bit PNG, found mode {mode} with 8 bits "
+            "a channel, which is usually a picture of depth and not depth",
         )
     return values.astype(np.float64), tags
 
@@ -77,16 +80,19 @@ def write_depth_png(path: str | Path, depth_m: np.ndarray, units_per_metre: floa
     return int(np.count_nonzero(overflow))
 
 
-def read_map(path: Path, *, key: str | None = None, scale: float = 1.0) -> np.ndarray:
+def read_map(
+    path: Path, *, key: str | None = None, scale: float = 1.0, zero_is_far: bool = False
+) -> np.ndarray:
     """A depth or disparity map of shape (h, w) times `scale`, in float32, or float64 if it was.
 
-    `key` names the array of an NPZ or the channel of an EXR with several. Zeros of a 16-bit PNG
-    mean unknown and become NaN. Files do not record whether they hold depth or disparity: the
-    caller must know.
+    `key` names the array of an NPZ or the channel of an EXR with several. Zeros of a PNG mean
+    unknown and become NaN, unless `zero_is_far`: in a normalised disparity map they are the
+    farthest pixels, and 8 bits are accepted. Files do not record whether they hold depth or
+    disparity: the caller must know.
     """
     path = Path(path)
     if not (np.isfinite(scale) and scale > 0):
-        raise InputError(f"{path}: the scale must be a number above zero, found {scale:g}")
+        raise FileError(path, f"the scale must be a number above zero, found {scale:g}")
     match path.suffix.lower():
         case ".npy" | ".npz":
             values = _read_numpy(path, key)
@@ -95,20 +101,18 @@ def read_map(path: Path, *, key: str | None = None, scale: float = 1.0) -> np.nd
         case ".pfm":
             values = _only(path, {"": _read_pfm(path)}, key)
         case ".png":
-            units = _only(path, {"": read_png16(path)[0]}, key)
-            values = np.where(units > 0, units, np.nan).astype(np.float32)
+            units = _only(path, {"": read_png16(path, accept_8_bits=zero_is_far)[0]}, key)
+            values = np.where((units > 0) | zero_is_far, units, np.nan).astype(np.float32)
         case suffix:
-            raise InputError(
-                f"{path}: a map is read from {', '.join(MAP_SUFFIXES)}, not {suffix!r}"
-            )
-    if values.dtype.itemsize == 1 and values.dtype.kind in "iu":
-        raise InputError(f"{path}: 8-bit depth is usually a picture of depth; give the map itself")
+            raise FileError(path, f"a map is read from {', '.join(MAP_SUFFIXES)}, not {suffix!r}")
+    if values.dtype.itemsize == 1 and values.dtype.kind in "iu" and not zero_is_far:
+        raise FileError(path, "8-bit depth is usually a picture of depth; give the map itself")
     if values.dtype.kind not in "fiu":
-        raise InputError(f"{path}: a map must hold real numbers, found {values.dtype}")
+        raise FileError(path, f"a map must hold real numbers, found {values.dtype}")
     if values.ndim == 3 and 1 in (values.shape[0], values.shape[2]):  # (1, h, w) or (h, w, 1)
         values = values[0] if values.shape[0] == 1 else values[:, :, 0]
     if values.ndim != 2 or 0 in values.shape:
-        raise InputError(f"{path}: a map must have shape (height, width), found {values.shape}")
+        raise FileError(path, f"a map must have shape (height, width), found {values.shape}")
     # What float32 holds exactly stays small; 32-bit integers and doubles keep their digits.
     wide = (values.dtype.kind in "iu" and values.dtype.itemsize > 2) or values.dtype.itemsize > 4
     return np.multiply(values, scale, dtype=np.float64 if wide else np.float32)
@@ -118,7 +122,7 @@ def write_map(path: str | Path, values: np.ndarray) -> None:
     """Write a map as it is: `.npy` keeps its type, `.pfm` and `.exr` (channel Z) are float32."""
     path = Path(path)
     if values.ndim != 2 or 0 in values.shape:
-        raise InputError(f"{path}: a map must have shape (height, width), found {values.shape}")
+        raise FileError(path, f"a map must have shape (height, width), found {values.shape}")
     buffer = io.BytesIO()
     match path.suffix.lower():
         case ".npy":
@@ -129,7 +133,7 @@ def write_map(path: str | Path, values: np.ndarray) -> None:
         case ".exr":
             buffer.write(exr_bytes(values))
         case suffix:
-            raise InputError(f"{path}: a map is written as .npy, .pfm or .exr, not {suffix!r}")
+            raise FileError(path, f"a map is written as .npy, .pfm or .exr, not {suffix!r}")
     write_atomic(path, buffer.getvalue())
 
 
@@ -139,11 +143,11 @@ def _only(path: Path, arrays: dict[str, T], key: str | None) -> T:
     if key is None and len(arrays) == 1:
         return next(iter(arrays.values()))
     if not arrays:
-        raise InputError(f"{path}: holds no array")
+        raise FileError(path, "holds no array")
     if key is None:
-        raise InputError(f"{path}: holds {len(arrays)} arrays; choose one of them: {named}")
+        raise FileError(path, f"holds {len(arrays)} arrays; choose one of them: {named}")
     if key not in arrays:
-        raise InputError(f"{path}: has nothing called {key!r}" + (f", only {named}" * bool(named)))
+        raise FileError(path, f"has nothing called {key!r}" + (f", only {named}" * bool(named)))
     return arrays[key]
 
 
@@ -166,13 +170,14 @@ def _read_pfm(path: Path) -> np.ndarray:
         if not (math.isfinite(byte_order) and byte_order):
             raise ValueError
     except (IndexError, ValueError):
-        raise InputError(f"{path}: not a readable PFM file (no header of three lines)") from None
+        raise FileError(path, "not a readable PFM file (no header of three lines)") from None
     if header[0].strip() != b"Pf":
-        raise InputError(f"{path}: wanted a one-channel PFM (Pf), found {header[0][:8]!r}")
+        raise FileError(path, f"wanted a one-channel PFM (Pf), found {header[0][:8]!r}")
     if width < 1 or height < 1 or len(body) != 4 * width * height:
-        raise InputError(
-            f"{path}: a PFM of {width}×{height} has {4 * width * height} bytes of pixels, "
-            f"found {len(body)}"
+        raise FileError(
+            path,
+            f"a PFM of {width}×{height} has {4 * width * height} bytes of pixels, "
+            f"found {len(body)}",
         )
     pixels = np.frombuffer(body, "<f4" if byte_order < 0 else ">f4").reshape(height, width)
     return pixels[::-1].astype(np.float32)

@@ -12,7 +12,7 @@ from scalefield.api import recover_from
 from scalefield.labelling.rules import Figures
 from scalefield.mde.output import MDEOutput
 from scalefield.methods import Method
-from scalefield.recovery import Recovery
+from scalefield.recovery import Recovery, Solver
 from scalefield.seeding import seeded_rng
 
 ENOUGH = 40
@@ -31,14 +31,13 @@ def figures(
     height, width = recovery.depth_m.shape
     box = (np.ptp(anchors.u) + 1) * (np.ptp(anchors.v) + 1) / (height * width)
     error = None if held_out is None else float(np.expm1(np.median(np.abs(held_out))))
-    std_log = recovery.std_log
     return Figures(
         anchors=report.anchors_used,
         unused=len(report.rejected) / len(anchors),
         held_out_error=error,
         in_range=float(np.mean((depth_m >= near) & (depth_m <= far))),
         coverage=min(1.0, float(box)),
-        std_log=None if std_log is None else float(np.nanmedian(std_log)),
+        std_log=recovery.typical_std_log(),
         hole_pixels=report.hole_pixels,
         limited_pixels=report.limited_pixels,
         fallbacks=report.fallbacks,
@@ -47,7 +46,13 @@ def figures(
 
 
 def held_out_errors(
-    mde_output: MDEOutput, anchors: Anchors, method: Method, folds: int, name: str
+    mde_output: MDEOutput,
+    anchors: Anchors,
+    method: Method,
+    folds: int,
+    name: str,
+    *,
+    solver: Solver | None = None,
 ) -> Float64[np.ndarray, " n"] | None:
     """log D̂ − log depth at held-out anchors, from fits without them; None for one anchor.
 
@@ -66,7 +71,7 @@ def held_out_errors(
         if np.count_nonzero(part < fold) >= ENOUGH:
             break
         out = part == fold
-        depth_m = recover_from(mde_output, anchors[~out], method).numpy().depth_m
+        depth_m = recover_from(mde_output, anchors[~out], method, solver=solver).numpy().depth_m
         errors[out] = np.log(depth_m[rows[out], columns[out]]) - np.log(anchors.depth_m[out])
     known = errors[np.isfinite(errors)]  # NaN: never held out, or on a hole of the map
     return known if len(known) else None

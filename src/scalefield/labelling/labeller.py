@@ -138,13 +138,19 @@ class Labeller:
         anchors = sample.read_anchors()
         if not len(anchors):  # `field` works without anchors, but then nothing tests its label
             raise InputError("no anchors: at least one pixel of known metric depth is needed")
-        recovery = recover_from(mde_output, anchors, self.method).numpy()
-        held_out = held_out_errors(mde_output, anchors, self.method, self.rules.folds, sample.key)
+        solver = self.method.solver(mde_output)  # for the label and the fits of the folds
+        recovery = recover_from(mde_output, anchors, self.method, solver=solver).numpy()
+        held_out = held_out_errors(
+            mde_output, anchors, self.method, self.rules.folds, sample.key, solver=solver
+        )
         found = figures(recovery, anchors, held_out)
         reasons = self.rules.judge(found)
         maps = {"depth_m": recovery.depth_m}
         if recovery.std_log is not None:
             maps["std_log"] = recovery.std_log.astype(np.float16)
+        if recovery.support is not None and self.rules.min_support > 0:
+            supported = recovery.support >= self.rules.min_support
+            maps = {name: np.where(supported, m, np.nan) for name, m in maps.items()}
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **maps)  # type: ignore[arg-type]
         record = {

@@ -79,7 +79,10 @@ class Rules:
     min_coverage: float = 0.1
     """Share of the image inside the anchors' bounding box."""
     max_std_log: float = 0.2
-    """Median standard deviation of log-depth, for methods that have one."""
+    """Median standard deviation of log-depth over supported pixels, for methods that have one."""
+    min_support: float = 0.0
+    """Pixels with less support become NaN in the label, for methods that have support: 0.2 leaves
+    out what is extrapolated, such as sky. Not a reason to reject a label."""
     refuse_fallbacks: bool = False
     """Reject labels for which the method used a fallback."""
     refuse_warnings: bool = False
@@ -90,7 +93,7 @@ class Rules:
     def check(self) -> None:
         """Refuse limits that every label or no label would break; the message names the flag."""
         whole = {"min_anchors": 1, "folds": 2}
-        most = {"min_in_range": 1.0, "min_coverage": 1.0, "max_unused": 1.0}
+        most = {"min_in_range": 1.0, "min_coverage": 1.0, "max_unused": 1.0, "min_support": 1.0}
         for name, value in dataclasses.asdict(self).items():
             flag, highest = f"--{name.replace('_', '-')}", most.get(name, MOST)
             if name in whole and value < whole[name]:

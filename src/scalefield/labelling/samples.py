@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError, one_line
+from scalefield.errors import FileError, InputError, one_line
 from scalefield.io import IMAGE_SUFFIXES, files_below, read_image, read_text
 
 ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png")
@@ -36,7 +36,7 @@ class Piece:
 
     @contextmanager
     def as_file(self) -> Iterator[Path]:
-        """A path with the content of the piece; error messages name the piece instead."""
+        """A path with the content of the piece; errors name the piece."""
         if not self.name:
             yield self.path
             return
@@ -47,8 +47,8 @@ class Piece:
                 copy.write_bytes(tar.read(self.size))
             try:
                 yield copy
-            except InputError as e:
-                raise InputError(str(e).replace(str(copy), str(self))) from None
+            except FileError as e:
+                raise e.renamed(self) from None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from jaxtyping import UInt8
 
 from scalefield.errors import InputError
 from scalefield.io import read_json
+from scalefield.io.weights import WEIGHTS
 from scalefield.mde.output import Kind, MDEOutput
 from scalefield.runtime.devices import check_device
 from scalefield.validation import import_object
@@ -21,6 +22,7 @@ from scalefield.validation import import_object
 __all__ = [
     "MDE",
     "MODELS",
+    "STORED",
     "BatchMDE",
     "Kind",
     "MDEOutput",
@@ -79,11 +81,19 @@ class ModelCard:
     parameters_m: int
     """Parameters that are run, in millions."""
     kind: Kind
+    """Whether the model gives depth or disparity."""
     feature_channels: int | None
     """Channels of F; None where the model gives no F."""
     weights_licence: str
-    loader: Literal["lite", "da3", "transformers"] = "transformers"
+    loader: Literal["lite", "vit", "da3", "transformers"] = "transformers"
     code_licence: str = "Apache-2.0"
+    known_shift: bool = False
+    """Whether its disparity has a known zero. Depth always has one here."""
+
+    @property
+    def affine(self) -> bool:
+        """Whether the shift of its output is unknown, as in `MDEOutput`."""
+        return self.kind == "disparity" and not self.known_shift
 
 
 MODELS: dict[str, ModelCard] = {
@@ -110,12 +120,17 @@ MODELS: dict[str, ModelCard] = {
     "dav2-large": ModelCard(
         "depth-anything/Depth-Anything-V2-Large-hf", 335, "disparity", 256, "CC BY-NC 4.0"
     ),
-    "depth-pro": ModelCard("apple/DepthPro-hf", 952, "disparity", None, "Apple AMLR (research)"),
+    "depth-pro": ModelCard(
+        "apple/DepthPro-hf", 952, "disparity", None, "Apple AMLR (research)", known_shift=True
+    ),
     "zoedepth": ModelCard("Intel/zoedepth-nyu-kitti", 346, "depth", 256, "MIT"),
     "glpn-nyu": ModelCard("vinvino02/glpn-nyu", 61, "depth", None, "Apache-2.0"),
     "glpn-kitti": ModelCard("vinvino02/glpn-kitti", 61, "depth", None, "Apache-2.0"),
 }
 
+
+STORED = "stored"
+"""Name in place of an estimator's for predictions that come with the frames of a dataset."""
 
 ALIASES = {"midas-dpt-hybrid": "midas-hybrid", "midas-dpt-large": "midas-large"}
 """Other names of the same models."""
@@ -127,19 +142,30 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
     A name of `MODELS` or a hub id `owner/name`, each with `@revision` if it is to be pinned; a
     folder with model.safetensors; a release file of MiDaS or Depth Anything (.pt, .pth); an ONNX
     file or its description (see `onnx_mde`). `kind` is for models whose architecture does not
-    tell whether they give depth or disparity.
+    tell whether they give depth or disparity. `affine:NAME` is the estimator NAME whose output is
+    normalised to affine-invariant disparity, `affine8:NAME` the same in 8 bits (see `affine`).
     """
+    from scalefield.mde.affine import AffineMDE, Normalisation
     from scalefield.mde.hub import find_weights, split_revision
 
     check_device(device)
+    normalisation, inner = Normalisation.split(name)
+    if normalisation is not None:
+        return AffineMDE(load_mde(inner, device=device, kind=kind), normalisation)
+    if name == STORED:
+        raise InputError(
+            f"{STORED!r} stands for predictions that come with the frames of a dataset; it is for "
+            "`scalefield evaluate` and `diagnose` with --dataset predictions"
+        )
     short, revision = split_revision(name)
     short = ALIASES.get(short, short)
     card = MODELS.get(short)
-    if card is not None and card.loader == "lite":
+    if card is not None and card.loader in ("lite", "vit"):
         from scalefield.mde.lite import load_lite
+        from scalefield.mde.vit import load_vit
 
         _warn_of_licence(name, card.weights_licence)
-        return load_lite(device=device)
+        return (load_lite if card.loader == "lite" else load_vit)(WEIGHTS / short, device)
     if Path(name).suffix in (".onnx", ".json"):
         from scalefield.mde.onnx_mde import load_onnx
 
@@ -177,6 +203,11 @@ def open_mde(source: MDE | str, device: str = "cpu", cache: Path | None = None) 
     """
     loaded = source
     if isinstance(loaded, str):
+        from scalefield.mde.affine import AffineMDE, Normalisation
+
+        normalisation, inner = Normalisation.split(loaded)
+        if normalisation is not None:  # what is kept is the output before it
+            return AffineMDE(open_mde(inner, device, cache), normalisation)
         by_path = ":" in loaded
         loaded = import_object(loaded) if by_path else load_mde(loaded, device=device)
     if cache is None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from scalefield.errors import InputError, Notice, one_line
 from scalefield.io import write_atomic
 from scalefield.mde import MDE
-from scalefield.mde.output import Kind, MDEOutput
+from scalefield.mde.output import Kind, MDEOutput, affine_by_default
 
 FORMAT = 1
 """Part of every key: files of another layout are never read."""
@@ -29,7 +29,7 @@ DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError
 
 
 def default_cache() -> Path:
-    """Where outputs are kept when nothing else is said."""
+    """Where outputs are kept by default."""
     return Path(os.environ.get("SCALEFIELD_CACHE", "~/.cache/scalefield/mde")).expanduser()
 
 
@@ -95,11 +95,11 @@ class MDECache:
             return None
         try:
             with safe_open(path, framework="pt") as file:
-                said = json.loads(file.metadata()["record"])
+                metadata = json.loads(file.metadata()["record"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if said.pop("checksum") != _checksum(tensors, said):
+            if metadata.pop("checksum") != checksum(tensors, metadata):
                 raise ValueError("its checksum differs")
-            output = _unpack(tensors, said, image)
+            output = _unpack(tensors, metadata, image)
             if output.shape != image.shape[:2] or output.kind not in get_args(Kind):
                 raise ValueError("it belongs to another image")
         except (*DAMAGE, SafetensorError) as e:
@@ -120,15 +120,16 @@ class MDECache:
             # float16 ends at 65504; features beyond it stay float32 and do not become infinite.
             fits = bool(torch.isfinite(half).all())
             tensors["features"] = (half if fits else output.features.float()).cpu().contiguous()
-        said: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "kind": output.kind,
+            "affine": output.affine,
             "model": output.model,
             "revision": output.revision,
             "options": output.options,
         }
-        record = json.dumps({**said, "checksum": _checksum(tensors, said)})
+        record = json.dumps({**metadata, "checksum": checksum(tensors, metadata)})
         write_atomic(self.path(image), save(tensors, metadata={"record": record}))
-        return _unpack(tensors, said, image)
+        return _unpack(tensors, metadata, image)
 
     def _compute(self, images: list[np.ndarray]) -> list[MDEOutput]:
         batch = getattr(self.mde, "batch", None)
@@ -137,23 +138,24 @@ class MDECache:
         return batch(images)
 
 
-def _unpack(tensors: dict[str, Tensor], said: dict[str, Any], image: np.ndarray) -> MDEOutput:
+def _unpack(tensors: dict[str, Tensor], metadata: dict[str, Any], image: np.ndarray) -> MDEOutput:
     features = tensors.get("features")
     return MDEOutput(
         prediction=tensors["prediction"],
-        kind=said["kind"],
+        kind=metadata["kind"],
+        affine=metadata.get("affine", affine_by_default(metadata["kind"])),
         features=None if features is None else features.float(),
         confidence=tensors.get("confidence"),
         image=torch.tensor(image),
-        model=said["model"],
-        revision=said["revision"],
-        options=said["options"],
+        model=metadata["model"],
+        revision=metadata["revision"],
+        options=metadata["options"],
     )
 
 
-def _checksum(tensors: dict[str, Tensor], said: dict[str, Any]) -> str:
-    """Of everything in the file, so that no flipped bit is taken for depth."""
-    digest = hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=16)
+def checksum(tensors: dict[str, Tensor], metadata: dict[str, Any]) -> str:
+    """Hash of all tensors and metadata, so that a flipped bit is detected."""
+    digest = hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=16)
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         digest.update(tensor.numpy().tobytes())

@@ -38,6 +38,8 @@ class Estimator:
     preprocess: Preprocess
     network: Network
     device: str = "cpu"
+    affine: bool = False
+    """Whether the shift of the prediction is unknown too, as in `MDEOutput`."""
 
     @property
     def options(self) -> dict[str, object]:
@@ -63,6 +65,7 @@ class Estimator:
             MDEOutput(
                 prediction=prediction[i],
                 kind=self.kind,
+                affine=self.affine,
                 features=None if raw.features is None else raw.features[i],
                 confidence=None if confidence is None else confidence[i],
                 image=torch.tensor(image, device=prediction.device),

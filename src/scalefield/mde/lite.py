@@ -6,9 +6,11 @@ download, but is far less accurate than a large model.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 
+import torch
 import torch.nn.functional as nnf
 from jaxtyping import Float
 from safetensors import SafetensorError
@@ -133,10 +135,47 @@ class Refine(nn.Module):
         return x + self.layers(x)
 
 
-class LiteNet(nn.Module):
-    """RGB in −1 … 1 at a multiple of 32; log-depth (up to a constant) at half of it, and F."""
+class ConvexUpsampling(nn.Module):
+    """Upsampling by two: each fine pixel is a convex combination of its 3×3 coarse neighbours.
 
-    def __init__(self, width: int = FEATURE_CHANNELS) -> None:
+    The weights are predicted from features and from the image at full resolution. A convex
+    combination keeps depth discontinuities sharp where bilinear interpolation blends both sides
+    (Teed & Deng, "RAFT", ECCV 2020).
+    """
+
+    def __init__(self, features: int, hidden: int = 32) -> None:
+        super().__init__()
+        self.features = unit(features, hidden, 3, act=False)
+        self.image = unit(12, hidden, 3, act=False)
+        self.weights = nn.Conv2d(hidden, 4 * 9, 1)
+
+    def forward(
+        self,
+        coarse: Float[Tensor, "b 1 h w"],
+        features: Float[Tensor, "b c h w"],
+        image: Float[Tensor, "b 3 h2 w2"],
+    ) -> Float[Tensor, "b 1 h2 w2"]:
+        """The map at twice the resolution of `coarse`."""
+        height, width = coarse.shape[2:]
+        hidden = self.features(features) + self.image(nnf.pixel_unshuffle(image, 2))
+        weights = self.weights(nnf.relu6(hidden)).unflatten(1, (9, 4)).softmax(dim=1)
+        padded = nnf.pad(coarse, (1, 1, 1, 1), mode="replicate")
+        neighbours = [
+            padded[:, :, row : row + height, column : column + width]
+            for row in range(3)
+            for column in range(3)
+        ]
+        fine = (weights * torch.stack(neighbours, dim=1)).sum(dim=1)
+        return nnf.pixel_shuffle(fine, 2)
+
+
+class LiteNet(nn.Module):
+    """RGB in −1 … 1 at a multiple of 32; log-depth (up to a constant), and F.
+
+    Log-depth has half the resolution of the image, or all of it with `full_resolution`.
+    """
+
+    def __init__(self, width: int = FEATURE_CHANNELS, *, full_resolution: bool = False) -> None:
         super().__init__()
         self.encoder = Encoder()
         channels = [STAGES[i][3] for i in TAPS]
@@ -148,11 +187,12 @@ class LiteNet(nn.Module):
         self.fine_reduce = unit(width, fine, act=False)
         self.fine_refine = Refine(fine)
         self.head = nn.Conv2d(fine, 1, 3, padding=1, padding_mode="replicate")
+        self.upsampling = ConvexUpsampling(fine) if full_resolution else None
 
     def forward(
         self, x: Float[Tensor, "b 3 h w"]
     ) -> tuple[Float[Tensor, "b 1 h2 w2"], Float[Tensor, "b c hf wf"]]:
-        """log D at stride 2, and F, the decoder's map before the depth head, at stride 4."""
+        """log D at stride 2 or 1, and F, the decoder's map before the depth head, at stride 4."""
         half, *maps = self.encoder(x)
         context = self.context(maps[-1].mean(dim=(2, 3)))[:, :, None, None]
         y = self.refine[-1](self.lateral[-1](maps[-1]) + context)
@@ -162,7 +202,18 @@ class LiteNet(nn.Module):
             y = refine(grow(y, skip) + lateral(skip))
         features = y
         y = self.fine_refine(grow(self.fine_reduce(y), half) + self.fine_lateral(half))
-        return self.head(y), features
+        with exact(x):
+            log_depth = self.head(y.float())
+            if self.upsampling is not None:
+                log_depth = self.upsampling(log_depth, y.float(), x.float())
+        return log_depth, features
+
+
+def exact(x: Tensor) -> AbstractContextManager[object]:
+    """Float32 for what follows, also under autocast: bfloat16 has steps of 1 % in log-depth."""
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.autocast(x.device.type, enabled=False)
+    return nullcontext()
 
 
 def grow(x: Float[Tensor, "b c h w"], like: Float[Tensor, "b c2 h2 w2"]) -> Tensor:
@@ -177,7 +228,7 @@ class LiteNetwork:
         self.net = net.eval().requires_grad_(False).to(device)
 
     def __call__(self, pixels: Float[Tensor, "b 3 h w"]) -> Raw:
-        """Depth at half the input's resolution, and F."""
+        """Depth at the network's resolution, and F."""
         log_depth, features = self.net(pixels)
         # Bounded, so that an odd image cannot overflow the exponential.
         return Raw(log_depth[:, 0].clamp(-10, 10).exp(), features)
@@ -185,18 +236,20 @@ class LiteNetwork:
 
 @lru_cache(maxsize=8)
 def load_lite(folder: str | Path = LITE_WEIGHTS, device: str = "cpu") -> Estimator:
-    """The shipped `lite`, or one trained by `scalefield train-mde`."""
+    """A shipped model of this architecture, or one trained by `scalefield train-mde`."""
     folder = verify_checksums(Path(folder))
     try:
         state = load_file(folder / "model.safetensors")
-        revision = str(read_json(folder / "config.json")["revision"])
-        net = LiteNet()
+        config = read_json(folder / "config.json")
+        revision = str(config["revision"])
+        net = LiteNet(full_resolution=bool(config.get("full_resolution", False)))
         # Stored in float16 without the batch counters, which inference never reads.
         counters = {k: v for k, v in net.state_dict().items() if not v.is_floating_point()}
         net.load_state_dict({name: tensor.float() for name, tensor in state.items()} | counters)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as e:
         raise InputError(f"{folder}: not the weights of lite ({one_line(e)})") from None
-    return Estimator("lite", revision, "depth", PREPROCESS, LiteNetwork(net, device), device)
+    name = folder.name if folder.parent == WEIGHTS else "lite"
+    return Estimator(name, revision, "depth", PREPROCESS, LiteNetwork(net, device), device)
 
 
 def load_imagenet_encoder(net: LiteNet, state: dict[str, Tensor]) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 from scalefield.errors import InputError, MissingExtra, one_line
 from scalefield.io import read_bytes, read_json
 from scalefield.mde.estimator import Estimator, Raw
-from scalefield.mde.output import Kind
+from scalefield.mde.output import Kind, affine_by_default
 from scalefield.mde.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 
 MOST_SIDE = 8192
@@ -57,6 +57,8 @@ class OnnxConfig:
     """Name of the output with the confidence."""
     name: str | None = None
     """Name for records; by default that of the file."""
+    affine: bool | None = None
+    """Whether the shift of the output is unknown too; by default that of disparity is."""
 
     @property
     def preprocess(self) -> Preprocess:
@@ -76,7 +78,10 @@ def load_onnx(path: Path, config: OnnxConfig | None = None, device: str = "cpu")
     # The nodes are not preprocessing, but another F is another output all the same.
     nodes = ",".join(filter(None, (config.output, config.features, config.confidence)))
     name = config.name or path.stem
-    return Estimator(name, f"{revision}:{nodes}", config.kind, config.preprocess, network, device)
+    affine = affine_by_default(config.kind) if config.affine is None else config.affine
+    return Estimator(
+        name, f"{revision}:{nodes}", config.kind, config.preprocess, network, device, affine
+    )
 
 
 def read_description(path: Path) -> tuple[Path, OnnxConfig]:
@@ -111,6 +116,7 @@ def parse_config(description: dict[str, Any], where: str) -> OnnxConfig:
             lambda v: type(v) is int and 0 < v <= MOST_SIDE,
             int,
         ),
+        "affine": ("true or false", lambda v: isinstance(v, bool), bool),
         "dynamic": ("true or false", lambda v: isinstance(v, bool), bool),
         "mean": three, "std": three,
         "output": text, "features": text, "confidence": text, "name": text,

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
+from scalefield.errors import InputError
+
 Kind = Literal["depth", "disparity"]
 Space = Kind
 
+
+def affine_by_default(kind: Kind) -> bool:
+    """Whether the shift of a map counts as unknown where nothing is declared: that of disparity
+    does, because most networks that predict disparity are trained up to a shift."""
+    return kind == "disparity"
+
+
+MEDIAN_LIMITS = (1e-20, 1e20)
+"""Limits of the median of a map from a file or a user, so that metres divided by it are finite in
+float32."""
 DISPARITY_FLOOR = 1e-3
 """Disparities below this fraction of the image's 99th percentile count as equally far."""
 
@@ -26,7 +38,7 @@ class MDEOutput:
     """
 
     prediction: Float[Tensor, "h w"]
-    """The model's prediction, up to scale (depth) or up to scale and shift (disparity)."""
+    """The model's prediction, up to a scale and, if `affine`, up to a shift."""
     kind: Kind
     """Whether `prediction` grows with distance (depth) or falls with it (disparity)."""
     features: Float[Tensor, "c hf wf"] | None = None
@@ -34,6 +46,9 @@ class MDEOutput:
     confidence: Float[Tensor, "h w"] | None = None
     image: UInt8[Tensor, "h w 3"] | None = None
     """The RGB image, for methods that use it."""
+    affine: bool = False
+    """Whether the shift of `prediction` is unknown too: affine-invariant disparity (MiDaS, Depth
+    Anything) or depth (Marigold, LeReS)."""
     model: str = "array"
     revision: str = ""
     options: dict[str, object] = field(default_factory=dict)
@@ -102,11 +117,31 @@ class MDEOutput:
             return self.prediction
         return torch.where(self.valid, self.prediction, self.prediction[self.valid].median())
 
-    @cached_property
-    def memo(self) -> dict[object, Any]:
-        """Cache of methods for values that depend on this output only."""
-        return {}
+    def space_of_fit(self, given: Space | None, published: Space) -> Space:
+        """The space in which an aligner fits scale and shift.
+
+        By default that is disparity for affine-invariant disparity, where one scale and one shift
+        are right, and the published one for other maps.
+        """
+        if given is not None:
+            return given
+        return "disparity" if self.affine and self.kind == "disparity" else published
 
     def in_space(self, space: Space) -> Float[Tensor, "h w"]:
         """The map an aligner fits: `mde_depth` or `disparity`."""
         return self.mde_depth if space == "depth" else self.disparity
+
+    def require_usable(self) -> None:
+        """Raise InputError if no value of the prediction is usable, or if they are too large or
+        too small for float32."""
+        if not bool(self.valid.any()):
+            raise InputError(
+                "the depth map has no usable value: all are NaN, infinite, or not above 0"
+            )
+        typical = float(self.prediction[self.valid].abs().median())
+        least, most = MEDIAN_LIMITS
+        if typical and not least <= typical <= most:
+            raise InputError(
+                f"the depth map has a median of {typical:g}, wanted is {least:g} to {most:g}; "
+                "multiply the map by a constant, its unit does not matter"
+            )

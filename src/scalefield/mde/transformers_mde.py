@@ -32,6 +32,9 @@ PREPROCESS = {
 NEVER_USED = "fusion_stage.layers.0.residual_layer1."
 """The coarsest level has nothing to add, so the published files lack these."""
 
+PLAIN_DISPARITY = ("depth_pro",)
+"""Architectures whose disparity has a known zero; that of the others has an unknown shift."""
+
 
 def load_transformers(
     name: str, folder: Path, revision: str, device: str = "cpu", kind: Kind | None = None
@@ -75,7 +78,9 @@ def wrap(
             'known here; say kind="depth" or kind="disparity"'
         )
     network = TransformersNetwork(model).requires_grad_(False).eval().to(device)
-    return Estimator(name, revision, kind, preprocess_of(name, model, folder), network, device)
+    preprocess = preprocess_of(name, model, folder)
+    affine = kind == "disparity" and model.config.model_type not in PLAIN_DISPARITY
+    return Estimator(name, revision, kind, preprocess, network, device, affine)
 
 
 def model_kind(config: Any) -> Kind | None:

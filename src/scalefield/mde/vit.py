@@ -1,6 +1,6 @@
-"""`vit-s`: the larger MDE that teaches `lite`. ViT-S/14 with DINOv2's layout, and a DPT decoder.
+"""A larger MDE than `lite`: ViT-S/14 with DINOv2's layout, and a DPT decoder.
 
-It is not shipped. recipes/train_teacher.py trains it, and `lite` is distilled from it.
+recipes/permissive.py trains it on rendered scenes, recipes/train_teacher.py as a teacher of `lite`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from scalefield.errors import InputError
+from scalefield.io.weights import WEIGHTS, verify_checksums
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.lite import PREPROCESS as LITE_PREPROCESS
+from scalefield.mde.lite import exact
 from scalefield.mde.preprocess import IMAGENET_MEAN, IMAGENET_STD
 
 PATCH = 14
@@ -36,6 +38,8 @@ class VitSize:
     grid: int = 37
     """Patches along a side of the square images that the positions were learned on."""
     decoder: int = 64
+    stride: int = 2
+    """Pixels of the input along a side of a pixel of log-depth."""
     drop_path: float = 0.1
     """Chance of leaving a branch out of a block in training."""
 
@@ -149,7 +153,12 @@ class Dpt(nn.Module):
 
     def predict(self, fused: Tensor, size: tuple[int, int]) -> Float[Tensor, "b 1 h w"]:
         """The map that the head makes of the fused one."""
-        return self.head(grow(self.reduce(fused), size))
+        *hidden, last = self.head
+        y = grow(self.reduce(fused), size)
+        for layer in hidden:
+            y = layer(y)
+        with exact(y):
+            return last(y.float())
 
     def fuse(self, maps: list[Tensor]) -> Float[Tensor, "b c h w"]:
         """F: the finest fused map, at stride 3.5."""
@@ -168,7 +177,7 @@ def grow(x: Float[Tensor, "b c h w"], size: tuple[int, int]) -> Float[Tensor, "b
 
 
 class VitNet(nn.Module):
-    """RGB in −1 … 1 at a multiple of 14; log-depth (up to a constant) at half of it."""
+    """RGB in −1 … 1 at a multiple of 14; log-depth (up to a constant) at `VitSize.stride`."""
 
     mean: Tensor
     std: Tensor
@@ -182,14 +191,14 @@ class VitNet(nn.Module):
             self.register_buffer(name, torch.tensor(values).view(3, 1, 1), persistent=False)
 
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1 h2 w2"]:
-        """log D at stride 2."""
+        """log D."""
         return self.log_depth_and_features(x)[0]
 
     def log_depth_and_features(self, x: Float[Tensor, "b 3 h w"]) -> tuple[Tensor, Tensor]:
-        """log D at stride 2, and F, the decoder's finest map, at stride 3.5."""
-        half = x.shape[2] // 2, x.shape[3] // 2
+        """log D, and F, the decoder's finest map, at stride 3.5."""
+        size = x.shape[2] // self.size.stride, x.shape[3] // self.size.stride
         fused = self.decoder.fuse(self.encoder(((x + 1) / 2 - self.mean) / self.std))
-        return self.decoder.predict(fused, half), fused
+        return self.decoder.predict(fused, size), fused
 
 
 class VitNetwork:
@@ -200,7 +209,7 @@ class VitNetwork:
 
     @torch.no_grad()
     def log_depth(self, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1 h2 w2"]:
-        """log D at stride 2, of RGB in −1 … 1 at a multiple of 14."""
+        """log D of RGB in −1 … 1 at a multiple of 14."""
         return self._run(pixels)[0]
 
     def _run(self, pixels: Float[Tensor, "b 3 h w"]) -> tuple[Tensor, Tensor]:
@@ -211,7 +220,7 @@ class VitNetwork:
 
     @torch.no_grad()
     def __call__(self, pixels: Float[Tensor, "b 3 h w"]) -> Raw:
-        """Depth at half the input's resolution, and F."""
+        """Depth at the network's resolution, and F."""
         log_depth, features = self._run(pixels)
         # Bounded, so that an odd image cannot overflow the exponential.
         return Raw(log_depth[:, 0].clamp(-10, 10).exp(), features)
@@ -219,9 +228,11 @@ class VitNetwork:
 
 @lru_cache(maxsize=8)
 def load_vit(folder: str | Path, device: str = "cpu") -> Estimator:
-    """A model trained by the recipe of the teacher."""
-    net, revision = read_vit(Path(folder))
-    return Estimator("vit-s", revision, "depth", PREPROCESS, VitNetwork(net, device), device)
+    """A shipped model of this architecture, or one trained by the recipe of the teacher."""
+    folder = verify_checksums(Path(folder))
+    net, revision = read_vit(folder)
+    name = folder.name if folder.parent == WEIGHTS else "vit-s"
+    return Estimator(name, revision, "depth", PREPROCESS, VitNetwork(net, device), device)
 
 
 def read_vit(folder: Path) -> tuple[VitNet, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -20,8 +21,10 @@ from scalefield.basis.grids import sample, upsample
 from scalefield.basis.pretrained import load_generator
 from scalefield.basis.ridge import Ridge, solve
 from scalefield.basis.targets import anchor_weights, targets
+from scalefield.field.inference import estimate_shift
+from scalefield.field.model import load_field
 from scalefield.mde.output import MDEOutput
-from scalefield.recovery import Method, Recovery
+from scalefield.recovery import Method, Recovery, Solver
 from scalefield.runtime.devices import full_precision
 from scalefield.validation import require_choice
 
@@ -47,17 +50,39 @@ class Basis(Method):
     is last."""
     ridge: Ridge | None = None
     """Settings of the solve; None for those that the generator was trained with."""
+    estimate_shift: bool = True
+    """Use an affine-invariant map at the shift that `field` estimates from the anchors. False is
+    the paper: D_MDE = 1 / disparity, with the shift that the map happens to have."""
 
     def __post_init__(self) -> None:
         require_choice("k", self.k, get_args(NumBasisMaps))
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""
+        return self.solver(mde_output)(anchors)
+
+    def solver(self, mde_output: MDEOutput) -> Solver:
+        """The method for one image; the generator runs once."""
         generator = self.load(mde_output.prediction.device)
-        return self.fit(mde_output, anchors, generator, basis_maps(generator, mde_output))
+        if not (mde_output.affine and self.estimate_shift):
+            return partial(self.fit, mde_output, generator, basis_maps(generator, mde_output))
+        model = load_field("field")
+        image = model.image_inputs(mde_output)
+        maps = basis_maps(generator, image.as_output(mde_output))
+
+        def solve_with_shift(anchors: Anchors) -> Recovery[Tensor]:
+            shift = estimate_shift(model, image, anchors)
+            shifted = image.with_shift(shift)
+            recovery = self.fit(shifted.as_output(mde_output), generator, maps, anchors)
+            report = dataclasses.replace(
+                recovery.report, kind=mde_output.kind, shift=image.shift_interval(shift)
+            )
+            return dataclasses.replace(recovery, report=report)
+
+        return solve_with_shift
 
     def fit(
-        self, mde_output: MDEOutput, anchors: Anchors, generator: Generator, maps: BasisMaps
+        self, mde_output: MDEOutput, generator: Generator, maps: BasisMaps, anchors: Anchors
     ) -> Recovery[Tensor]:
         """The solve for existing basis maps: the cost of an added anchor."""
         M = anchor_embeddings(maps, mde_output, anchors)
@@ -88,21 +113,19 @@ class Basis(Method):
         if isinstance(self.generator, Generator):
             return self.generator.to(device)
         name = f"basis-depth-k{self.k}" if self.generator == "auto" else self.generator
-        return load_generator(name, device)
+        return load_generator(name, torch.device(device))
 
 
 @torch.no_grad()
 def basis_maps(generator: Generator, mde_output: MDEOutput) -> BasisMaps:
-    """E and G of one image, with a batch dimension of one; cached in the MDE's output."""
-    if generator not in mde_output.memo:
-        # The logarithm first: float64 maps may hold depths that float32 cannot.
-        log_depth = grid_log_depth(mde_output.mde_depth[None], generator.config.cells).float()
-        features = None if mde_output.features is None else mde_output.features[None].float()
-        if not generator.config.feature_channels or generator.config.zero_features:
-            features = None
-        with full_precision():
-            mde_output.memo[generator] = generator(features, log_depth)
-    return mde_output.memo[generator]
+    """E and G of one image, with a batch dimension of one."""
+    # The logarithm first: float64 maps may hold depths that float32 cannot.
+    log_depth = grid_log_depth(mde_output.mde_depth[None], generator.config.cells).float()
+    features = None if mde_output.features is None else mde_output.features[None].float()
+    if not generator.config.feature_channels or generator.config.zero_features:
+        features = None
+    with full_precision():
+        return generator(features, log_depth)
 
 
 def anchor_embeddings(maps: BasisMaps, mde_output: MDEOutput, anchors: Anchors) -> Tensor:

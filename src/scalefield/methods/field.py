@@ -19,7 +19,7 @@ from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import FieldResult, ScalePrior, expected_recovery, infer
 from scalefield.field.model import FieldModel, load_field
 from scalefield.mde.output import MDEOutput
-from scalefield.recovery import Method, Recovery
+from scalefield.recovery import Method, Recovery, Solver
 from scalefield.validation import require_choice
 
 
@@ -52,10 +52,18 @@ class Field(Method):
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover metric depth; without anchors, the depth that is expected of such an image."""
+        return self.solver(mde_output)(anchors)
+
+    def solver(self, mde_output: MDEOutput) -> Solver:
+        """The method for one image; the network runs once."""
         image = self.load().image_inputs(mde_output)
-        if len(anchors) == 0:
-            return expected_recovery(self.load(), mde_output, image)
-        return self.recovery(self.fit(image, anchors), mde_output, anchors)
+
+        def solve(anchors: Anchors) -> Recovery[Tensor]:
+            if len(anchors) == 0:
+                return expected_recovery(self.load(), mde_output, image)
+            return self.recovery(self.fit(image, anchors), mde_output, anchors)
+
+        return solve
 
     def prepare(self) -> None:
         """Load the model, so that errors come before long work."""
@@ -82,12 +90,16 @@ class Field(Method):
         """Maps of the image's size from a fitted field."""
         fitted = result.fit
         recovery = Recovery.from_log_scale(
-            mde_output,
+            fitted.image.as_output(mde_output),
             anchors,
             fitted.mean(),
+            kind=mde_output.kind,
+            shift=fitted.image.shift_interval(result.shift),
             rejected=result.rejected,
             warnings=result.warnings,
-            std_log=fitted.std().mul_(result.std_scale),
+            leave_one_out_log=result.leave_one_out_log(),
+            std_log=result.std(),
+            support=fitted.support(),
         )
         return dataclasses.replace(
             recovery,

@@ -40,20 +40,21 @@ class Global(Method):
     """least_squares; ransac, whose threshold is the mean absolute deviation from the residuals'
     median; median_mad, which matches medians and mean absolute deviations and ignores sigma_m."""
     space: Space | None = None
-    """Space of the fit. None uses the customary one: disparity for median_mad, else depth."""
+    """Space of the fit. None: disparity for affine-invariant disparity; for other maps the
+    published one, which is disparity for median_mad and else depth."""
     seed: int = 0
     """Seed of RANSAC's pairs of anchors, if there are too many to try all."""
 
     def __post_init__(self) -> None:
         require_choice("fit", self.fit, get_args(Fit))
-        published = "disparity" if self.fit == "median_mad" else "depth"
-        object.__setattr__(self, "space", self.space or published)
-        require_choice("space", self.space, get_args(Space))
+        if self.space is not None:
+            require_choice("space", self.space, get_args(Space))
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""
-        assert self.space is not None
-        samples = Samples.at(mde_output, anchors, self.space)
+        published: Space = "disparity" if self.fit == "median_mad" else "depth"
+        space = mde_output.space_of_fit(self.space, published)
+        samples = Samples.at(mde_output, anchors, space)
         rejected: tuple[Rejection, ...] = ()
         if self.fit == "ransac":
             affine, inliers = fit_ransac(samples, self.seed)
@@ -69,11 +70,11 @@ class Global(Method):
         return Recovery.from_space(
             mde_output,
             anchors,
-            affine(mde_output.in_space(self.space).double()),
-            self.space,
+            affine(mde_output.in_space(space).double()),
+            space,
             rejected=rejected,
             std_log=curve_std(
-                mde_output, anchors, samples, self.space, curve=affine, design=affine.design
+                mde_output, anchors, samples, space, curve=affine, design=affine.design
             ),
             fallbacks=(affine.fallback,) if affine.fallback else (),
         )

@@ -64,8 +64,8 @@ class LWLR(Method):
     """λ₀, the total anchor weight at which a pixel is an equal blend of Global and its own fit."""
     drop_outliers: bool = False
     """Leave out anchors whose relative error under Global is 15 % or more (authors' script)."""
-    space: Space = "depth"
-    """Space of the fit."""
+    space: Space | None = None
+    """Space of the fit. None: disparity for affine-invariant disparity, depth for other maps."""
 
     def __post_init__(self) -> None:
         if isinstance(self.bandwidth, str):
@@ -77,11 +77,13 @@ class LWLR(Method):
             require(0 < value < math.inf, option, "finite and above zero", value)
         whole = isinstance(self.stride, int) and self.stride >= 1
         require(whole, "stride", "a whole number of pixels, at least 1", self.stride)
-        require_choice("space", self.space, get_args(Space))
+        if self.space is not None:
+            require_choice("space", self.space, get_args(Space))
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""
-        samples = Samples.at(mde_output, anchors, self.space)
+        space = mde_output.space_of_fit(self.space, "depth")
+        samples = Samples.at(mde_output, anchors, space)
         affine = fit_affine(samples)
         fallbacks = []
         if affine.fallback:
@@ -93,7 +95,7 @@ class LWLR(Method):
             kept = np.ones_like(kept)
             text = "no anchor left out: every one is 15 % off or more under Global"
             fallbacks.append(Fallback("all_outliers", text))
-        aligned = affine(mde_output.in_space(self.space).double())
+        aligned = affine(mde_output.in_space(space).double())
         used = samples[kept]
         local = Local.of(aligned, used, self.bandwidth_px(mde_output.shape[1], used))
         scale, shift = self.fields(mde_output.shape, local)
@@ -103,7 +105,7 @@ class LWLR(Method):
             mde_output,
             anchors,
             aligned.mul_(scale).add_(shift),
-            self.space,
+            space,
             std_log=std_log,
             fallbacks=tuple(fallbacks),
             rejected=tuple(

@@ -37,7 +37,8 @@ class Piecewise(Method):
     """bins: an independent least-squares line in each interval, as in the paper. continuous: two
     joined segments with one free breakpoint, as in the authors' code."""
     space: Space | None = None
-    """Space of the fit. None uses that of the sources: depth for bins, disparity for continuous."""
+    """Space of the fit. None: disparity for affine-invariant disparity; for other maps that of the
+    sources, which is depth for bins and disparity for continuous."""
     bins: int = 3
     """Number of intervals, 2 to 5, if `edges` is a rule."""
     edges: Edges | tuple[float, ...] = "quantile"
@@ -48,9 +49,8 @@ class Piecewise(Method):
 
     def __post_init__(self) -> None:
         require_choice("variant", self.variant, get_args(Variant))
-        published = "disparity" if self.variant == "continuous" else "depth"
-        object.__setattr__(self, "space", self.space or published)
-        require_choice("space", self.space, get_args(Space))
+        if self.space is not None:
+            require_choice("space", self.space, get_args(Space))
         require(self.bins in range(2, 6), "bins", "a whole number from 2 to 5", self.bins)
         if isinstance(self.edges, str):
             require_choice("edges", self.edges, get_args(Edges))
@@ -61,20 +61,21 @@ class Piecewise(Method):
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""
-        assert self.space is not None
-        samples = Samples.at(mde_output, anchors, self.space)
+        published: Space = "disparity" if self.variant == "continuous" else "depth"
+        space = mde_output.space_of_fit(self.space, published)
+        samples = Samples.at(mde_output, anchors, space)
         curve, fallbacks, design = (
             fit_bins(samples, self._edges(samples.x))
             if self.variant == "bins"
             else fit_continuous(samples, self.seed)
         )
-        prediction = curve(mde_output.in_space(self.space).double())
+        prediction = curve(mde_output.in_space(space).double())
         return Recovery.from_space(
             mde_output,
             anchors,
             prediction,
-            self.space,
-            std_log=curve_std(mde_output, anchors, samples, self.space, curve=curve, design=design),
+            space,
+            std_log=curve_std(mde_output, anchors, samples, space, curve=curve, design=design),
             fallbacks=tuple(fallbacks),
         )
 

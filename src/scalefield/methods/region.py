@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -38,7 +39,7 @@ from scalefield.alignment.uncertainty import (
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
 from scalefield.mde.output import MDEOutput, Space
-from scalefield.recovery import Method, Recovery
+from scalefield.recovery import Method, Recovery, Solver
 from scalefield.report import Fallback
 from scalefield.validation import require, require_choice
 
@@ -106,7 +107,20 @@ class Region(Method):
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""
-        regions = merge_small(components(self._labels(mde_output)), self.min_share)
+        return self.fit(mde_output, self.regions(mde_output), anchors)
+
+    def solver(self, mde_output: MDEOutput) -> Solver:
+        """The method for one image; its regions are made once."""
+        return partial(self.fit, mde_output, self.regions(mde_output))
+
+    def regions(self, mde_output: MDEOutput) -> Int64[np.ndarray, "h w"]:
+        """The image's regions, small ones merged."""
+        return merge_small(components(self._labels(mde_output)), self.min_share)
+
+    def fit(
+        self, mde_output: MDEOutput, regions: Int64[np.ndarray, "h w"], anchors: Anchors
+    ) -> Recovery[Tensor]:
+        """The fit to anchors for existing regions."""
         samples = Samples.at(mde_output, anchors, self.space)
         mde_map = mde_output.in_space(self.space)
         x = mde_map.cpu().numpy().reshape(-1)

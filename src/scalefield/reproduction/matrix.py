@@ -55,16 +55,21 @@ class GeneratorJob:
         return GeneratorJob(self.k, home, self.zero_features, self.seed)
 
 
-def paper_jobs(seeds: Iterable[int] = (0,), ks: Iterable[int] = (8, 30, 50)) -> list[GeneratorJob]:
-    """Every generator of the paper for one MDE, those to start from before those fine-tuned."""
+def paper_jobs(
+    seeds: Iterable[int] = (0,), ks: Iterable[int] = (8, 30, 50), *, ablation: bool = True
+) -> list[GeneratorJob]:
+    """Every generator of the paper for one MDE, seed by seed; of a seed, those to start from before
+    those that are fine-tuned. The F = 0 twins are left out without `ablation`."""
     jobs: list[GeneratorJob] = []
-    for seed in seeds:
+    order = {seed: place for place, seed in enumerate(seeds)}
+    for seed in order:
         for k in ks:
             wanted = [GeneratorJob(k, regime, False, seed) for regime in EVALUATED[k]]
-            wanted.append(GeneratorJob(k, ABLATION_REGIME, True, seed))
+            if ablation:
+                wanted.append(GeneratorJob(k, ABLATION_REGIME, True, seed))
             for job in wanted:
                 jobs += [j for j in (job.start, job) if j is not None and j not in jobs]
-    return sorted(jobs, key=lambda job: job.start is not None)
+    return sorted(jobs, key=lambda job: (order[job.seed], job.start is not None))
 
 
 def aligner_rows(dataset: str, *, disparity: bool = True, strict: bool = True) -> list[MethodSpec]:
@@ -79,9 +84,12 @@ def aligner_rows(dataset: str, *, disparity: bool = True, strict: bool = True) -
         "Global": {}, "Grid": {}, "LWLR": lwlr, "Piecewise": {},
         **({"Region": {}} if labelled else {}),
     }  # fmt: skip
-    rows = [MethodSpec(label, label.lower(), given) for label, given in options.items()]
+    rows = [
+        MethodSpec(label, label.lower(), {**given, "space": "depth"})
+        for label, given in options.items()
+    ]
     if labelled and strict:
-        rows.append(MethodSpec("Region, strict", "region", {"strict": True}))
+        rows.append(MethodSpec("Region, strict", "region", {"strict": True, "space": "depth"}))
     if disparity:
         rows += [
             MethodSpec(f"{label}, disparity", label.lower(), {**given, "space": "disparity"})
@@ -95,17 +103,26 @@ def basis_rows(
 ) -> list[MethodSpec]:
     """The paper's Basis rows, each regime by its own generator, and the F = 0 rows.
 
-    The drop-anchor test is done with K = 8 as trained for few anchors.
+    The drop-anchor test is done with K = 8 as trained for few anchors. The first seed's rows come
+    first, with F before those without, by K.
     """
     rows = []
-    for job, folder in generators.items():
+    order = {seed: place for place, seed in enumerate(dict.fromkeys(j.seed for j in generators))}
+    for job, folder in sorted(
+        generators.items(), key=lambda item: (order[item[0].seed], item[0].zero_features, item[0].k)
+    ):
         conditions = [job.regime] if job.regime in EVALUATED[job.k] else []
         if job.zero_features and job.regime != ABLATION_REGIME:
             continue
         if job.k == 8 and job.regime == "low" and not job.zero_features and job.seed in drop_seeds:
             conditions.append("drop")
         rows.append(
-            MethodSpec(job_label(job), "basis", {"generator": str(folder)}, tuple(conditions))
+            MethodSpec(
+                job_label(job),
+                "basis",
+                {"generator": str(folder), "estimate_shift": False},
+                tuple(conditions),
+            )
         )
     return rows
 
@@ -122,12 +139,14 @@ def universal_rows() -> list[MethodSpec]:
     """Rows of the generators that come with the package, labelled as what they are."""
     return [
         MethodSpec(
-            f"Basis K={k} (universal, F = 0)", "basis", {"generator": f"basis-depth-k{k}"},
+            f"Basis K={k} (universal, F = 0)",
+            "basis",
+            {"generator": f"basis-depth-k{k}", "estimate_shift": False},
             ("low", "medium", "high", "drop") if k == 8 else ("medium", "high"),
         )
         for k in HOME_REGIME
         if f"basis-depth-k{k}" in shipped("basis-")
-    ]  # fmt: skip
+    ]
 
 
 def find_generators(

@@ -198,7 +198,9 @@ def _recoveries(reproduction: Reproduction, dataset: str) -> int:
 
     conditions = (*REGIMES, *(f"drop-{n}" for n in DROP_SEQUENCE if reproduction.drop))
     generators: dict[GeneratorJob, Path] = {job: Path() for job in reproduction.job_list}
-    rows = [*aligner_rows(dataset, disparity=reproduction.disparity), *basis_rows(generators)]
+    rows = basis_rows(generators)
+    if reproduction.aligners:
+        rows += aligner_rows(dataset, disparity=reproduction.disparity)
     return sum(row.applies(c) for row in (*rows, *reproduction.extra_rows) for c in conditions)
 
 

@@ -22,6 +22,7 @@ from scalefield.datasets import DATASETS, Dataset
 from scalefield.datasets.splits import SPLITS, write_list
 from scalefield.errors import InputError, require_package
 from scalefield.io import read_json, write_json
+from scalefield.io.run_folder import config_differences
 from scalefield.mde import ALIASES
 from scalefield.reproduction.matrix import (
     UNIVERSAL,
@@ -76,6 +77,8 @@ class Reproduction:
     seeds: tuple[int, ...] = (0,)
     """Of the training; the anchors of the evaluation have the seed 0."""
     ks: tuple[int, ...] = (8, 30, 50)
+    ablation: bool = True
+    """Train and evaluate the F = 0 twins as well."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of `BasisTraining` that differ from the paper's preset."""
     epochs: tuple[int, int] = (25, 5)
@@ -87,6 +90,8 @@ class Reproduction:
     """Frames that are evaluated."""
     extra_rows: tuple[MethodSpec, ...] = ()
     """Rows beside the paper's."""
+    aligners: bool = True
+    """Evaluate the five aligners."""
     disparity: bool = True
     """Also evaluate the aligners in disparity."""
     drop: bool = True
@@ -98,6 +103,9 @@ class Reproduction:
     """Processes that read and evaluate."""
     jobs: int = 1
     """Generators that are trained at the same time on the device."""
+    frames_on_device: bool = False
+    """Every training process holds all prepared training frames in the device's memory, instead of
+    reading them from disk in each epoch: for a thousand frames rather than for ten thousand."""
     mde_batch: int = 8
     """Images that an MDE predicts at once."""
     in_sample: bool = False
@@ -110,6 +118,8 @@ class Reproduction:
     """Write the report, for which matplotlib is needed; else stop after the evaluation."""
     gallery: bool = True
     """Keep pictures of the worst, median and best images for the report."""
+    show_progress: bool = True
+    """Draw progress bars."""
     title: str = "Learning Image-Adaptive Scale Fields: the paper's tables"
 
     @property
@@ -120,7 +130,7 @@ class Reproduction:
     @cached_property
     def job_list(self) -> list[GeneratorJob]:
         """The generators of one MDE."""
-        return paper_jobs(self.seeds, self.ks)
+        return paper_jobs(self.seeds, self.ks, ablation=self.ablation)
 
     def check(self) -> None:
         """Whatever can be refused before work starts: empty splits, packages, weights, names."""
@@ -158,20 +168,18 @@ class Reproduction:
 
     def claim(self) -> None:
         """Record the frames that generators are trained on; a folder that has others is refused."""
-        wanted = {"datasets": sorted(self.datasets), "limit": self.limit}
-        record = self.out / "reproduction.json"
         if not self.trains:
             return
-        if not record.exists():
-            write_json(record, wanted)
-            return
-        found = read_json(record)
-        differing = [k for k in wanted if not isinstance(found, dict) or found.get(k) != wanted[k]]
+        wanted = {"datasets": sorted(self.datasets), "limit": self.limit}
+        record = self.out / "reproduction.json"
+        differing = config_differences(record, wanted)
         if differing:
             raise InputError(
                 f"{self.out} holds a reproduction with another {' and '.join(differing)}; choose "
                 "another --out, or delete it"
             )
+        if differing is None:
+            write_json(record, wanted)
 
     def write_splits(self) -> None:
         """The lists of frames, as text that a reader can diff."""
@@ -198,6 +206,7 @@ class Reproduction:
                     workers=self.workers,
                     batch=self.mde_batch,
                     limit=self.limit,
+                    show_progress=self.show_progress,
                 )
                 for name, dataset in self.datasets.items()
             ]
@@ -234,7 +243,9 @@ class Reproduction:
                 device=self.device,
                 workers=max(1, self.workers // self.jobs) if self.workers > 1 else 0,
                 source=f"the MDE {estimator.label}",
-                show_progress=self.jobs == 1,  # bars of several would overwrite each other
+                frames_on_device=self.frames_on_device,
+                # Bars of several would overwrite each other.
+                show_progress=self.show_progress and self.jobs == 1,
             )
 
         if self.jobs == 1:
@@ -244,7 +255,10 @@ class Reproduction:
         with worker_pool(min(self.jobs, len(pending)), _nothing) as pool:
             running: dict[Future[None], GeneratorJob] = {}
             while pending or running:
-                for job in [job for job in pending if self._ready(estimator, job)]:
+                # No more than there are processes, so that the first of the list that can start
+                # is the next to start: a seed is completed before another is begun.
+                ready = [job for job in pending if self._ready(estimator, job)]
+                for job in ready[: self.jobs - len(running)]:
                     pending.remove(job)
                     running[pool.submit(TrainingTask.run, task(job))] = job
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -309,7 +323,7 @@ class Reproduction:
             workers=self.workers,
             limit=self.limit,
             overwrite=self.overwrite,
-            progress=True,
+            progress=self.show_progress,
         )
         score_files(folder, names)
         if self.gallery:
@@ -318,7 +332,8 @@ class Reproduction:
 
     def rows(self, estimator: Estimator, dataset: str) -> Iterator[MethodSpec]:
         """The rows of the tables: aligners, generators, and what was asked for beside them."""
-        yield from aligner_rows(dataset, disparity=self.disparity)
+        if self.aligners:
+            yield from aligner_rows(dataset, disparity=self.disparity)
         if self.generators == UNIVERSAL:
             yield from universal_rows()
         else:
@@ -351,13 +366,15 @@ class TrainingTask:
     device: str
     workers: int
     source: str
+    frames_on_device: bool = False
     show_progress: bool = True
 
     def run(self) -> None:
         """Train to the end, and say so in the run's folder."""
+        on = pick_device(self.device)
         train_basis(
             self.config,
-            self.train,
+            self.train.on(on) if self.frames_on_device else self.train,
             self.val,
             self.out,
             device=self.device,

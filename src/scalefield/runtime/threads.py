@@ -16,11 +16,19 @@ import torch
 from scalefield.runtime.devices import one_thread
 
 
-def map_threads(function: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """`function(*item)` of every item, on as many threads as torch uses."""
-    items, threads = list(items), torch.get_num_threads()
+def map_threads(
+    function: Callable[..., Any], items: Iterable[tuple[Any, ...]], threads: int | None = None
+) -> list[Any]:
+    """`function(*item)` of every item, on as many threads as torch uses or as are given."""
+    items, threads = list(items), threads or torch.get_num_threads()
     with one_thread():
         if threads == 1 or len(items) < 2:
             return [function(*item) for item in items]
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             return list(pool.map(lambda item: function(*item), items))
+
+
+def idle_threads() -> int:
+    """The number of threads that torch would use if it were not in a block of `one_thread`; 1
+    outside of such blocks."""
+    return int(one_thread.before or 1) if one_thread.inside else 1

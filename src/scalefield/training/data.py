@@ -57,6 +57,8 @@ class TrainingFrame:
     """Leading rows of the tables: known pixels drawn at random. The others are anchors."""
     quantisation: Float[Tensor, "2 c"] | None = None
     """Step and least value of each channel of uint8 features; None for float16."""
+    segments: Shaped[Tensor, "hg wg"] | None = None
+    """Index of the segment (about: the object) that each cell of the grid belongs to."""
 
     @property
     def bucket(self) -> tuple[int, ...]:

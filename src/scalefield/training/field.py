@@ -17,6 +17,7 @@ from tqdm import tqdm
 from scalefield.field.kernel import Kernel, StationaryTerm
 from scalefield.field.model import FieldModel
 from scalefield.field.network import FieldNet, FieldNetConfig
+from scalefield.training.distortion import DistortionConfig
 from scalefield.training.field_batches import (
     Bank,
     FieldBatch,
@@ -35,7 +36,7 @@ from scalefield.training.loop import (
     Clock,
     Ema,
     RunFolder,
-    cosine_rate,
+    Schedule,
     load_checkpoint,
     pick_device,
     save_checkpoint,
@@ -68,6 +69,9 @@ class FieldTraining:
     anchor_jitter: float = 1.0
     """Shift of the anchor grid's candidates, as a share of a grid cell."""
     steps: int = 2000
+    """Steps of the optimiser; fewer where `time_limit_s` ends the run."""
+    time_limit_s: float | None = None
+    """Seconds after which training ends, with the learning rate following the time; None: never."""
     batch: int = 16
     rate: float = 1e-3
     kernel_rate: float = 1e-2
@@ -87,6 +91,8 @@ class FieldTraining:
     """Weight of the expected level's error, for images without anchors."""
     distorted: float = 0.5
     """Share of an MDE's frames that are distorted further; true depth always is."""
+    distortion: DistortionConfig = field(default_factory=DistortionConfig)
+    """The errors that are drawn."""
     imageless: float = 0.3
     """Share of frames whose image is withheld: it is optional."""
     featureless: float = 0.3
@@ -184,6 +190,7 @@ def train_field(
     estimators: Sequence[str] | None = None,
     validate_every: int = 1000,
     show_progress: bool = True,
+    report_every_s: float = 20.0,
 ) -> FieldModel:
     """Train, choose shrinkage and calibrate on val, and write `out`/model.
 
@@ -207,28 +214,30 @@ def train_field(
         weight_decay=config.weight_decay,
     )
     rates = [group["lr"] for group in optimiser.param_groups]
-    first = 0
+    first, schedule = 0, Schedule(config.steps, config.time_limit_s)
     if run.checkpoint.exists():
         first, _ = load_checkpoint(run.checkpoint, learned, ema, optimiser)
+        schedule.resume(run.elapsed_s)
     chance = torch.stack([bank.chance.sum() for bank in train])
     least, most = config.anchors
     clock = Clock(where)
     progress = tqdm(
         range(first, config.steps), initial=first, total=config.steps, desc=out.name,
-        disable=not show_progress,
+        disable=not show_progress, mininterval=report_every_s,
     )  # fmt: skip
     for step in progress:
         rng = step_generator(config.seed, step)
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
-            group["lr"] = rate * cosine_rate(step, config.steps, config.warmup)
+            group["lr"] = rate * schedule.rate(step, config.warmup)
         with clock.waiting(step):
             bank = train[int(torch.multinomial(chance, 1, generator=rng))]
+            fraction = float(torch.rand((), generator=rng))
+            n = round(math.exp(math.log(least) + fraction * math.log((most + 0.5) / least)))
             batch = draw_batch(
                 bank, config.batch, rng, imageless=config.imageless,
                 featureless=config.featureless, distorted=config.distorted,
+                distortion=config.distortion, anchors=n,
             )  # fmt: skip
-            fraction = float(torch.rand((), generator=rng))
-            n = round(math.exp(math.log(least) + fraction * math.log((most + 0.5) / least)))
             rows = draw_anchors(batch, n, config.anchor_jitter, rng)
             known = batch.mde_log_depth.shape[1]
             pixels = torch.randint(known, (config.batch, config.pixels), generator=rng).to(where)
@@ -239,12 +248,16 @@ def train_field(
             nn.utils.clip_grad_norm_(learned.parameters(), 1.0)
             optimiser.step()
             ema.update(learned, step)
-        if (step + 1) % validate_every == 0 or step + 1 == config.steps:
+        ended = schedule.progress(step + 1) >= 1
+        if (step + 1) % validate_every == 0 or ended:
             found = outcomes(best.net, best.kernel.plain(), val, config.validate)
             scores = summary(found)
-            run.log(step + 1, clock, **{k: float(v.detach()) for k, v in parts.items()}, **scores)
+            last = {k: float(v.detach()) for k, v in parts.items()}
+            run.log(step + 1, clock, elapsed_s=schedule.elapsed_s, **last, **scores)
             save_checkpoint(run.checkpoint, learned, ema, optimiser, step=step + 1, best=math.inf)
             progress.set_postfix({k: f"{v:.4f}" for k, v in scores.items()})
+        if ended:
+            break
     net, kernel = tune_on_validation(best.net, best.kernel.plain(), val, config.validate)
     numbers: dict[str, Any] = {**calibrate(outcomes(net, kernel, val, config.validate))}
     if estimators is not None:

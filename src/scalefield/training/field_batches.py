@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from scalefield.field.exact import ExactPosterior
 from scalefield.field.kernel import Kernel, KernelInputs
 from scalefield.field.network import FieldMaps, FieldNet
 from scalefield.training.data import PIXELS, TrainingFrame
-from scalefield.training.distortion import Distortion
+from scalefield.training.distortion import Distortion, DistortionConfig, grid_positions
 
 MOST_DRAWN = 1024
 """A frame's table begins with up to so many pixels that the protocol draws as anchors."""
@@ -45,6 +45,8 @@ class Bank:
     truth: Float[Tensor, " f"]
     """1 where D_MDE is the true depth and must be distorted."""
     groups: tuple[str, ...]
+    segments: Int64[Tensor, "f h w"]
+    """Index of the segment of each cell; zero where a frame has none."""
 
 
 def make_banks(frames: Sequence[TrainingFrame], balance: float = 0.5) -> list[Bank]:
@@ -85,7 +87,16 @@ def make_bank(frames: Sequence[TrainingFrame], chance: Float[Tensor, " f"]) -> B
         chance=chance,
         truth=torch.tensor([float(f.true) for f in frames], device=device),
         groups=tuple(f.group for f in frames),
+        segments=torch.stack([_segments(f) for f in frames]),
     )
+
+
+def _segments(frame: TrainingFrame) -> Int64[Tensor, "h w"]:
+    if frame.segments is None:
+        return torch.zeros(
+            frame.log_depth.shape[1:], dtype=torch.long, device=frame.log_depth.device
+        )
+    return frame.segments.long()
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,9 +131,14 @@ def draw_batch(
     imageless: float,
     featureless: float,
     distorted: float,
+    distortion: DistortionConfig | None = None,
+    anchors: int = 12,
 ) -> FieldBatch:
     """Frames drawn by their chance, mirrored and recoloured at random, shares of them without their
-    image, without their features, and distorted."""
+    image, without their features, and distorted.
+
+    `anchors` is the number of anchors that the batch is meant for.
+    """
     chosen = torch.multinomial(bank.chance, size, replacement=True, generator=rng)
     device = bank.log_depth.device
     chosen = chosen.to(device)
@@ -145,14 +161,17 @@ def draw_batch(
     positions = bank.positions[chosen] * turn[:, None]
     mde_log_depth = bank.mde_log_depth[chosen]
 
+    config = distortion or DistortionConfig()
     rare = flags(distorted).float() * torch.rand(size, generator=rng).to(device)
-    strength = torch.maximum(rare, 1.3 * bank.truth[chosen])
-    distort = Distortion.draw(size, rng, device, strength)
-    height, width = log_depth.shape[2:]
-    u = (2 * torch.arange(width, device=device) + 1) / width - 1
-    v = (2 * torch.arange(height, device=device) + 1) / height - 1
-    cells = torch.stack(torch.meshgrid(u, v, indexing="xy"), dim=-1).flatten(0, 1)
-    grid = distort(log_depth.flatten(1), cells.expand(size, -1, 2))
+    lowest, highest = config.least_strength, config.most_strength
+    log_uniform = lowest * (highest / lowest) ** torch.rand(size, generator=rng).to(device)
+    strength = torch.where(bank.truth[chosen] > 0, log_uniform, rare)
+    segments = bank.segments[chosen]
+    segments = torch.where(mirror[:, None, None], segments.flip(-1), segments)
+    distort = Distortion.draw(size, rng, device, strength, config).with_grid(
+        log_depth, segments, rng, strength, config=config, anchors=anchors
+    )
+    grid = distort(log_depth.flatten(1), grid_positions(log_depth))
     level = grid.median(dim=1, keepdim=True).values
     grid = (grid - level).clamp(-LOG_DEPTH_LIMIT, LOG_DEPTH_LIMIT)
     return FieldBatch(
@@ -216,3 +235,33 @@ def solve(
     y = batch.target(rows)
     noise = torch.full_like(y, float(kernel.noise_std))
     return ExactPosterior.fit(kernel, batch.points(maps, rows), y, noise)
+
+
+def distorted_frame(
+    frame: TrainingFrame, *, seed: int, config: DistortionConfig, anchors: int
+) -> TrainingFrame:
+    """The frame with one random error of its relative depth, by the seed.
+
+    `anchors` is the number of anchors that the frame is meant for. The strength is log-uniform
+    between those of `config`.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    log_depth = frame.log_depth.float().cpu()[None]
+    lowest, highest = config.least_strength, config.most_strength
+    strength = lowest * (highest / lowest) ** torch.rand(1, generator=rng)
+    distort = Distortion.draw(1, rng, log_depth.device, strength, config).with_grid(
+        log_depth, _segments(frame).cpu()[None], rng, strength, config=config, anchors=anchors
+    )
+    size = torch.tensor([frame.shape[1], frame.shape[0]]).float()
+    positions = (torch.from_numpy(frame.pixels) + 0.5) * 2 / size - 1
+    grid = distort(log_depth.flatten(1), grid_positions(log_depth))
+    level = grid.median()
+    centred = (grid - level).clamp(-LOG_DEPTH_LIMIT, LOG_DEPTH_LIMIT).reshape(log_depth[0].shape)
+    pixels = distort(torch.from_numpy(frame.mde_log_depth - frame.level)[None], positions[None])[0]
+    return replace(
+        frame,
+        log_depth=centred.to(frame.log_depth.device),
+        level=float(level),
+        mde_log_depth=pixels.numpy(),
+        true=False,
+    )

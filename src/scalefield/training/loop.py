@@ -27,7 +27,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from scalefield.errors import InputError, MissingExtra, one_line
-from scalefield.io import read_json, write_atomic, write_json
+from scalefield.io import write_atomic, write_json
+from scalefield.io.run_folder import as_json, config_differences
 from scalefield.runtime.devices import check_device
 from scalefield.runtime.provenance import provenance
 
@@ -47,6 +48,42 @@ def cosine_rate(step: int, steps: int, warmup: int) -> float:
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+
+class Schedule:
+    """Progress of a run that ends after a number of steps or a time, whichever comes first.
+
+    Learning rates follow the progress. A run with a time limit therefore ends with a rate of zero
+    on a fast and on a slow device, but only a run without one is reproducible to the bit.
+    """
+
+    def __init__(self, steps: int, time_limit_s: float | None = None) -> None:
+        self.steps, self.time_limit_s = steps, time_limit_s
+        self.began = time.monotonic()
+
+    def resume(self, elapsed_s: float) -> None:
+        """Count time that an earlier process spent on the same run."""
+        self.began -= elapsed_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self.began
+
+    def progress(self, step: int) -> float:
+        """Share of the run that is done before `step`, in 0 … 1."""
+        done = step / self.steps
+        if self.time_limit_s is not None:
+            done = max(done, self.elapsed_s / self.time_limit_s)
+        return min(done, 1.0)
+
+    def rate(self, step: int, warmup: int) -> float:
+        """`cosine_rate` at the present progress; the warm-up counts steps."""
+        if step < warmup:
+            return (step + 1) / warmup
+        if self.time_limit_s is None:
+            return cosine_rate(step, self.steps, warmup)
+        return 0.5 * (1 + math.cos(math.pi * self.progress(step)))
 
 
 class Ema:
@@ -168,6 +205,13 @@ class Clock:
         """Of the time, what went into steps: 1 where no step ever waited for its data."""
         return self.worked / (self.worked + self.waited) if self.worked else 0.0
 
+    def as_dict(self) -> dict[str, float]:
+        """The share, and on a GPU the largest memory that this process's tensors took, in GB."""
+        found = {"share_in_step": round(self.share, 4)}
+        if self.device.type == "cuda":
+            found["peak_gpu_gb"] = round(torch.cuda.max_memory_allocated(self.device) / 1e9, 3)
+        return found
+
 
 class RunFolder:
     """A training run on disk: run.json, metrics.jsonl, clock.json, checkpoint.safetensors."""
@@ -181,20 +225,15 @@ class RunFolder:
         """
         self.path, self.main = Path(folder), main
         self.writer = _summary_writer(self.path / "tensorboard") if tensorboard and main else None
-        self.config = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+        self.config = as_json(dataclasses.asdict(config))
         record = self.path / "run.json"
-        if record.exists():
-            said = read_json(record)
-            found = said.get("config") if isinstance(said, dict) else None
-            if not isinstance(found, dict):
-                raise InputError(f"{record}: not the record of a training run")
-            changed = sorted(k for k in self.config if found.get(k) != self.config[k])
-            if changed:
-                raise InputError(
-                    f"{self.path} holds a run with another {', '.join(changed)}; "
-                    "choose a new --out, or delete it"
-                )
-        elif main:
+        differing = config_differences(record, self.config, key="config")
+        if differing:
+            raise InputError(
+                f"{self.path} holds a run with another {', '.join(differing)}; "
+                "choose a new --out, or delete it"
+            )
+        if differing is None and main:
             write_json(record, {"config": self.config, "provenance": provenance()})
 
     @property
@@ -207,12 +246,20 @@ class RunFolder:
         path = self.path / "metrics.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def log(self, step: int, clock: Clock, **values: float) -> None:
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of training up to the newest state; 0 where they were not recorded."""
+        path = self.path / "clock.json"
+        recorded = read_json(path) if path.exists() else {}
+        return float(recorded.get("elapsed_s", 0.0)) if isinstance(recorded, dict) else 0.0
+
+    def log(self, step: int, clock: Clock, *, elapsed_s: float = 0.0, **values: float) -> None:
         """Append a line; lines of steps that are being done again are dropped first. Times have a
         file of their own, because equal runs have equal metrics."""
         if not self.main:
             return
-        write_json(self.path / "clock.json", {"step": step, "share_in_step": round(clock.share, 4)})
+        times = {**clock.as_dict(), "elapsed_s": round(elapsed_s, 1)}
+        write_json(self.path / "clock.json", {"step": step, **times})
         lines = [line for line in self.metrics() if line["step"] < step]
         lines.append({"step": step, **{k: round(float(v), 6) for k, v in values.items()}})
         text = "".join(json.dumps(line) + "\n" for line in lines)

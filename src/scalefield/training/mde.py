@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +21,17 @@ from tqdm import tqdm
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
 from scalefield.io import read_json, write_atomic, write_json
+from scalefield.io.weights import WEIGHTS
 from scalefield.mde import MDE
 from scalefield.mde import open_mde as open_any_mde
-from scalefield.mde.lite import LITE_WEIGHTS, PREPROCESS, LiteNet, load_imagenet_encoder
+from scalefield.mde.lite import PREPROCESS, LiteNet, load_imagenet_encoder
 from scalefield.mde.vit import PATCH, VitNetwork, read_vit
 from scalefield.seeding import seeded_rng
 from scalefield.training.loop import (
     Clock,
     Ema,
     RunFolder,
-    cosine_rate,
+    Schedule,
     load_checkpoint,
     pick_device,
     save_checkpoint,
@@ -38,16 +39,20 @@ from scalefield.training.loop import (
 )
 from scalefield.training.synthetic_rooms import Rooms
 
-CROPS = ((320, 416), (256, 512))
-"""Heights and widths of training crops; each batch has one of them."""
-
 
 @dataclass(frozen=True)
 class MDETraining:
     """Hyper-parameters of the recipe."""
 
     steps: int = 5000
+    """Steps of the optimiser; fewer where `time_limit_s` ends the run."""
+    time_limit_s: float | None = None
+    """Seconds after which training ends, with the learning rate following the time; None: never."""
     batch: int = 32
+    crops: tuple[tuple[int, int], ...] = ((320, 416), (256, 512))
+    """Heights and widths of training crops; each batch has one of them."""
+    full_resolution: bool = False
+    """Predict log-depth at the resolution of the input instead of half of it."""
     rate: float = 7e-4
     """Learning rate of the decoder."""
     encoder_rate: float = 2e-4
@@ -131,10 +136,15 @@ def load_frames(dataset: Dataset, config: MDETraining, device: torch.device) -> 
 
 
 def augment(
-    bank: FrameBank, chosen: Int64[Tensor, " b"], crop: tuple[int, int], rng: torch.Generator
+    bank: FrameBank,
+    chosen: Int64[Tensor, " b"],
+    crop: tuple[int, int],
+    rng: torch.Generator,
+    *,
+    stride: int = 2,
 ) -> tuple[Float[Tensor, "b 3 h w"], Float[Tensor, "b 1 h2 w2"]]:
     """Random windows (place, scale, aspect, roll, mirror) with colours in −1 … 1, and their
-    log-depth at half the size."""
+    log-depth at every `stride`-th pixel."""
     sizes = bank.sizes[chosen]
     draw = torch.rand(6, len(chosen), generator=rng)
     working = torch.tensor([PREPROCESS.target((int(h), int(w)))[0] for h, w in sizes.tolist()])
@@ -173,8 +183,8 @@ def augment(
         "border",
         align_corners=False,
     )
-    halved = [len(chosen), 1, crop[0] // 2, crop[1] // 2]
-    depth_at = nnf.affine_grid(theta, halved, align_corners=False)
+    depth_size = [len(chosen), 1, crop[0] // stride, crop[1] // stride]
+    depth_at = nnf.affine_grid(theta, depth_size, align_corners=False)
     inside = ((depth_at > -1) & (depth_at < limits)).all(dim=-1)[:, None]
     log_depth = nnf.grid_sample(
         bank.log_depth[chosen].float(), depth_at, "nearest", "border", align_corners=False
@@ -252,7 +262,7 @@ def per_image(values: Float[Tensor, "b 1 h w"], known: Bool[Tensor, "b 1 h w"]) 
 
 
 CropLoss = Callable[[Tensor, Tensor, torch.Generator], Tensor]
-"""From crops in −1 … 1, their log-depth at half the size and a step's generator: the loss."""
+"""From crops in −1 … 1, their log-depth and a step's generator: the loss."""
 
 
 def fit(
@@ -261,13 +271,14 @@ def fit(
     config: MDETraining,
     bank: FrameBank,
     *,
-    crops: Sequence[tuple[int, int]],
     run: RunFolder,
     save_every: int,
+    report_every_s: float = 20.0,
 ) -> nn.Module:
     """Minimise the loss of random crops with AdamW; the moving average of `net` comes out.
 
-    `net.encoder` is pretrained and has a rate of its own.
+    `net.encoder` is pretrained and has a rate of its own. The loss is shown every
+    `report_every_s` seconds.
     """
     ema = Ema(net, config.ema)
     pretrained = [p for name, p in net.named_parameters() if name.startswith("encoder.")]
@@ -278,21 +289,27 @@ def fit(
         weight_decay=config.weight_decay,
         fused=bank.images.is_cuda,
     )
-    start = 0
+    start, schedule = 0, Schedule(config.steps, config.time_limit_s)
     if run.checkpoint.exists():
         start, _ = load_checkpoint(run.checkpoint, net, ema, optimiser)
+        schedule.resume(run.elapsed_s)
 
     clock, counts = Clock(bank.images.device), Counter(bank.sources)
     chance = torch.tensor([counts[source] ** -config.balance for source in bank.sources])
-    progress = tqdm(range(start, config.steps), initial=start, total=config.steps, desc="train")
+    stride = 1 if config.full_resolution else 2
+    progress = tqdm(
+        range(start, config.steps), initial=start, total=config.steps, desc=run.path.name,
+        mininterval=report_every_s,
+    )  # fmt: skip
+    reported_s = 0.0
     for step in progress:
         rng = step_generator(config.seed, step)
-        crop = crops[int(torch.randint(len(crops), (), generator=rng))]
+        crop = config.crops[int(torch.randint(len(config.crops), (), generator=rng))]
         chosen = torch.multinomial(chance, config.batch, replacement=True, generator=rng)
         with clock.waiting(step):
-            images, truth = augment(bank, chosen, crop, rng)
+            images, truth = augment(bank, chosen, crop, rng, stride=stride)
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
-            group["lr"] = rate * cosine_rate(step, config.steps, config.warmup)
+            group["lr"] = rate * schedule.rate(step, config.warmup)
         with clock.working(step):
             net.train()
             loss = crop_loss(images, truth, rng)
@@ -301,9 +318,17 @@ def fit(
             torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             optimiser.step()
             ema.update(net, step)
-        if (step + 1) % save_every == 0 or step + 1 == config.steps:
-            run.log(step + 1, clock, loss=float(loss.detach()))
+        if schedule.elapsed_s - reported_s > report_every_s:
+            reported_s = schedule.elapsed_s
+            progress.set_postfix(
+                loss=f"{float(loss.detach()):.4f}", done=f"{schedule.progress(step + 1):.0%}"
+            )
+        ended = schedule.progress(step + 1) >= 1
+        if (step + 1) % save_every == 0 or ended:
+            run.log(step + 1, clock, elapsed_s=schedule.elapsed_s, loss=float(loss.detach()))
             save_checkpoint(run.checkpoint, net, ema, optimiser, step=step + 1, best=float("inf"))
+        if ended:
+            break
     return ema.model
 
 
@@ -327,7 +352,7 @@ def train_mde(
     scenes = sorted(set(bank.scenes))
     taught = None if teacher is None else open_teacher(teacher, scenes, where)
     torch.manual_seed(config.seed)
-    net = LiteNet()
+    net = LiteNet(full_resolution=config.full_resolution)
     if encoder is not None:
         load_imagenet_encoder(net, torch.load(encoder, weights_only=True, map_location="cpu"))
     net = net.to(where).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -343,8 +368,8 @@ def train_mde(
         answer = teach(taught, images, (truth.shape[2], truth.shape[3]))
         return loss + config.distil * relative_loss(log_depth.float(), answer, config)
 
-    average = fit(net, crop_loss, config, bank, crops=CROPS, run=run, save_every=save_every)
-    write_model(out / "model", average, config, scenes)
+    average = fit(net, crop_loss, config, bank, run=run, save_every=save_every)
+    write_model(out / "model", average, config, scenes, full_resolution=config.full_resolution)
 
 
 LogDepth = Callable[[Tensor], Tensor]
@@ -385,7 +410,8 @@ def write_model(
 
 def open_mde(name: str, device: str, cache: Path | None = None) -> tuple[MDE, frozenset[str]]:
     """An MDE by name, folder or import path, and the scenes it is known to have been trained on."""
-    folder = LITE_WEIGHTS if name == "lite" else Path(name)
+    shipped = WEIGHTS / name
+    folder = shipped if shipped.is_dir() else Path(name)
     config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
     seen = trained_on(folder) if "trained_on" in config else frozenset()
     return open_any_mde(name, device, cache), seen

@@ -34,6 +34,7 @@ from scalefield.datasets import Dataset as FrameDataset
 from scalefield.datasets.splits import thin
 from scalefield.errors import InputError, one_line
 from scalefield.io import read_json, write_atomic, write_json
+from scalefield.io.run_folder import config_differences
 from scalefield.mde import MDE, MDEOutput
 from scalefield.training.data import (
     PIXELS,
@@ -363,17 +364,14 @@ def claim_folder(
         "mde": describe_mde(mde),
         "preparation": dataclasses.asdict(preparation),
     }
-    wanted = json.loads(json.dumps(wanted))
     record = folder / "prepared.json"
-    if record.exists():
-        found = read_json(record)
-        differing = [k for k in wanted if not isinstance(found, dict) or found.get(k) != wanted[k]]
-        if differing:
-            raise InputError(
-                f"{folder} holds frames prepared with another {', '.join(differing)}; "
-                "choose another folder with --prepared, or delete it"
-            )
-    else:
+    differing = config_differences(record, wanted)
+    if differing:
+        raise InputError(
+            f"{folder} holds frames prepared with another {', '.join(differing)}; "
+            "choose another folder with --prepared, or delete it"
+        )
+    if differing is None:
         write_json(record, wanted)
 
 

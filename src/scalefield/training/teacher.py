@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -24,10 +24,11 @@ from scalefield.training.mde import (
     write_model,
 )
 
-TEACHER = MDETraining(steps=4000, batch=16, rate=5e-4, encoder_rate=2e-5, weight_decay=0.05)
-"""The recipe of `lite` with the rates of a pretrained transformer."""
-CROPS = ((308, 420), (252, 518))
-"""Heights and widths of training crops: those of `lite`, as multiples of 14."""
+TEACHER = MDETraining(
+    steps=4000, batch=16, rate=5e-4, encoder_rate=2e-5, weight_decay=0.05,
+    crops=((308, 420), (252, 518)),
+)  # fmt: skip
+"""The recipe of `lite` with the rates of a pretrained transformer, and crops of multiples of 14."""
 
 
 def train_teacher(
@@ -45,7 +46,7 @@ def train_teacher(
     run = RunFolder(out, config)
     bank = load_frames(dataset, config, where)
     torch.manual_seed(config.seed)
-    net = VitNet(size)
+    net = VitNet(replace(size or VitSize(), stride=1 if config.full_resolution else 2))
     if backbone is not None:
         load_backbone(net, backbone)
     net = net.to(where)
@@ -56,7 +57,7 @@ def train_teacher(
             log_depth = net(seen)
         return relative_loss(log_depth.float(), truth, config)
 
-    average = fit(net, crop_loss, config, bank, crops=CROPS, run=run, save_every=save_every)
+    average = fit(net, crop_loss, config, bank, run=run, save_every=save_every)
     scenes = sorted(set(bank.scenes))
     write_model(out / "model", average, config, scenes, size=asdict(net.size))
 
@@ -64,9 +65,16 @@ def train_teacher(
 def load_backbone(net: VitNet, file: Path) -> None:
     """Copy an encoder that `backbone_from_onnx` found into the network."""
     try:
-        state = {name: tensor.float() for name, tensor in load_file(file).items()}
-        net.encoder.load_state_dict(state)
-    except (OSError, SafetensorError, RuntimeError) as e:
+        net.encoder.load_state_dict(read_backbone(file))
+    except RuntimeError as e:
+        raise InputError(f"{file}: not the encoder of vit-s ({e})") from None
+
+
+def read_backbone(file: Path) -> dict[str, Tensor]:
+    """The state of the encoder that `backbone_from_onnx` found, as float32."""
+    try:
+        return {name: tensor.float() for name, tensor in load_file(file).items()}
+    except (OSError, SafetensorError) as e:
         raise InputError(f"{file}: not the encoder of vit-s ({e})") from None
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from scalefield.alignment.uncertainty import STEP
-from scalefield.anchors import Anchors
+from scalefield.anchors import Anchors, as_numbers, pixel_indices
 from scalefield.api import recover_from
 from scalefield.basis.ridge import solve
 from scalefield.basis.targets import anchor_weights, targets
@@ -76,13 +76,11 @@ def parse_points(
     if len(rows) > limits.anchors:
         raise InputError(f"{len(rows)} points, and this server takes at most {limits.anchors}")
     columns = numbers(rows, ("u", "v"), "point")
-    try:
-        return Anchors(**columns, depth_m=np.ones(len(rows))).pixels(shape)
-    except InputError as e:  # which knows anchors only
-        raise InputError(str(e).replace("anchor", "point")) from None
+    u, v = (as_numbers(f"point column {name}", columns[name]) for name in ("u", "v"))
+    return pixel_indices(u, v, shape, noun="points")
 
 
-def numbers(rows: list[Any], names: tuple[str, ...], what: str) -> dict[str, list[int | float]]:
+def numbers(rows: list[Any], names: tuple[str, ...], what: str) -> dict[str, Any]:
     """The columns of a list of JSON objects that have a number under each name, and no other."""
     for i, row in enumerate(rows):
         if not isinstance(row, dict):
@@ -105,14 +103,17 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
     """
     start = time.perf_counter()
     relative = session.relative
-    quick = QUICK_METHODS.get(edit.method)
+    # With an unknown shift the relative depth itself changes with the anchors.
+    quick = None if relative.output.affine else QUICK_METHODS.get(edit.method)
     method = quick(relative) if quick else make_method(edit.method)
     preview = not quick and edit.size == "display" and session.shape != relative.shown.shape
+    output, anchors = relative.output, edit.anchors
     if preview:
-        recovery = recover_from(*session.at_display_size(edit.anchors), method)
-    else:
-        recovery = recover_from(relative.output, edit.anchors, method)
+        output, anchors = session.at_display_size(anchors)
+    recovery = recover_from(output, anchors, method)
     log_scale: Any = recovery.log_scale
+    if output.affine:  # the page multiplies its own relative depth, which has no shift
+        log_scale = recovery.depth_m.log() - output.mde_depth.log()
     std_log = recovery.std_log
     if not quick:
         log_scale = log_scale if preview else session.shown(log_scale)
@@ -180,7 +181,9 @@ class SmallField(Method):
         self.result = result = Field().fit(self.relative.field, anchors)
         used = without(anchors, result.rejected)
         shown = replace(result.fit, image=self.relative.shown_field)
-        log_scale, std_log = shown.mean(), shown.std() * result.std_scale
+        edited = self.relative.field_editor.update(shown)
+        log_scale = edited.mean
+        std_log = result.calibration.std(shown.lattice, edited.variance, edited.prior)
         rows, columns = used.pixels(mde_output.shape)
         index = self.relative.field.index
         fitted = result.fit.predict(index(rows), index(columns)).mean
@@ -251,7 +254,9 @@ def suggestions(session: Session, anchors: Anchors) -> list[dict[str, Any]]:
     reachable = relative.measurable.numpy()[v[:, None], u]
     anchors.pixels((height, width))  # outside is an error, and nowhere to measure is none
     try:
-        found = suggest_from(relative.output, anchors, SUGGESTIONS, reachable=reachable)
+        found = suggest_from(
+            relative.output, anchors, SUGGESTIONS, reachable=reachable, image=relative.field
+        )
     except InputError:  # nothing is reachable, as in a map of one steep slope or of few pixels
         return []
     return [{k: v for k, v in asdict(spot).items() if v is not None} for spot in found]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -63,19 +62,7 @@ def point_cloud(session: Session, edit: Edit, options: CloudOptions) -> PointClo
         raise InputError("a point cloud needs fov_deg, the horizontal field of view")
     camera = Camera.from_fov(options.fov_deg, session.shape)
     depth_m = full_recovery(session, edit).depth_m
-    step = math.ceil(math.sqrt(depth_m.size / options.max_points))
-    if step > 1:
-        first = step // 2
-        camera = replace(
-            camera,
-            fx=camera.fx / step,
-            fy=camera.fy / step,
-            cx=(camera.cx - first) / step,
-            cy=(camera.cy - first) / step,
-        )
-        kept = slice(first, None, step)
-        return PointCloud.of(depth_m[kept, kept], camera, session.image[kept, kept])
-    return PointCloud.of(depth_m, camera, session.image)
+    return PointCloud.of(depth_m, camera, session.image, max_points=options.max_points)
 
 
 def depth_png(depth_m: Float32[np.ndarray, "h w"]) -> bytes:
@@ -102,9 +89,10 @@ def python_lines(session: Session, edit: Edit) -> str:
     arguments = [photo, "anchors", f"method={edit.method!r}"]
     if session.own_depth:
         lines += ["from pathlib import Path", "from scalefield.io import read_map"]
+        zero = ", zero_is_far=True" if session.relative.output.affine else ""
         key = "" if session.depth_key is None else f", key={session.depth_key!r}"
         arguments += [
-            f"mde_depth=read_map(Path({session.own_depth!r}){key})",
+            f"mde_depth=read_map(Path({session.own_depth!r}){key}{zero})",
             f"kind={session.relative.output.kind!r}",
             "resize=True",
         ]

@@ -242,7 +242,9 @@ class Server:
         key = query.get("key") or None
 
         def read(data: bytes) -> MDEOutput:
-            values = read_depth(data, PurePosixPath(name).suffix.lower(), self.limits, key)
+            suffix = PurePosixPath(name).suffix.lower()
+            disparity = kind == "disparity"
+            values = read_depth(data, suffix, self.limits, key, disparity=disparity)
             return from_array(values, kind, session.image, resize=resize == "true")
 
         async with self.bodies.read(request, self.limits.upload_bytes) as data:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from scalefield.basis.cues import geometric_cues, grid_log_depth
 from scalefield.basis.generator import BasisMaps, Generator
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
+from scalefield.field.editor import FieldEditor
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.mde import MDEOutput, load_mde
 from scalefield.methods.basis import Basis, basis_maps
@@ -47,6 +49,8 @@ class Relative:
     """Cells of the generator's grid where a measurement may be suggested."""
     revision: int
     """Counts the relative depths that the session has had."""
+    field_editor: FieldEditor = dataclasses.field(default_factory=FieldEditor)
+    """Maps of `field` at the displayed pixels, from edit to edit."""
 
     @classmethod
     def of(cls, output: MDEOutput, shown: MDEOutput, revision: int) -> Relative:
@@ -73,7 +77,7 @@ class Relative:
         held = [*self.basis[1], self.field.maps.maps, self.shown.prediction]
         held += [output.prediction, output.mde_depth, output.valid]
         held += [] if features is None else [features]
-        return sum({t.data_ptr(): t.nbytes for t in held}.values())
+        return sum({t.data_ptr(): t.nbytes for t in held}.values()) + self.field_editor.nbytes
 
 
 WAITING = "waiting for its turn"
@@ -113,8 +117,10 @@ class Session:
             self._report("working", "making basis maps", 0.75)
             shown = output
             if max(self.shape) > DISPLAY_SIDE:
-                depth = torch.from_numpy(self.shown(output.mde_depth))
-                shown = MDEOutput(depth, "depth")
+                relative = output.prediction if output.affine else output.mde_depth
+                kind = output.kind if output.affine else "depth"
+                values = torch.from_numpy(self.shown(relative))
+                shown = MDEOutput(values, kind, affine=output.affine)
             self.made = Relative.of(output, shown, self.revision + 1)
             self.own_depth, self.depth_key = name, key
             if output.image is not None:
@@ -177,7 +183,7 @@ class Session:
         image = torch.from_numpy(self.image[rows[:, None], columns])
         u = np.clip((anchors.u + 0.5) * (len(columns) / width) - 0.5, -0.5, len(columns) - 0.51)
         v = np.clip((anchors.v + 0.5) * (len(rows) / height) - 0.5, -0.5, len(rows) - 0.51)
-        return replace(output, image=image), Anchors(u, v, anchors.depth_m, anchors.sigma_m)
+        return replace(output, image=image), anchors.moved(u, v)
 
     def shown(self, values: Tensor) -> np.ndarray:
         """The displayed pixels of a map of the photograph's size."""

@@ -13,12 +13,12 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
-from scalefield.errors import InputError, MissingExtra, one_line
+from scalefield.errors import FileError, InputError, one_line
 from scalefield.io import IMAGE_ERRORS, MAP_SUFFIXES, NUMPY_ERRORS, read_map, rgb
+from scalefield.io.exr import exr_parts
+from scalefield.io.images import is_heic, register_heic
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
-HEIC_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
-"""Brands of the first box of a HEIC or HEIF file, as iPhones write it."""
 FOCAL_35MM_TAG, EXIF_IFD = 41989, 0x8769
 DIAGONAL_35MM = math.hypot(36, 24)
 
@@ -53,7 +53,7 @@ class Photo:
 def read_photo(data: bytes, limits: Limits) -> Photo:
     """Decode an image of at most `limits.pixels`; anything else is a sentence."""
     formats: tuple[str, ...] = IMAGE_FORMATS
-    if data[4:8] == b"ftyp" and data[8:12] in HEIC_BRANDS:
+    if is_heic(data):
         register_heic()
         formats = ("HEIF",)
     try:
@@ -73,19 +73,6 @@ def read_photo(data: bytes, limits: Limits) -> Photo:
         raise InputError(f"the image cannot be decoded ({one_line(e)})") from None
 
 
-def register_heic() -> None:
-    """Let Pillow read HEIC; `InputError` says what to do where it cannot."""
-    try:
-        import pillow_heif
-    except ImportError:
-        install = MissingExtra("pillow-heif", "heic", "reading HEIC")
-        raise InputError(
-            f"this is a HEIC photo; {install}; or choose JPEG on the phone "
-            "(Settings, Camera, Formats, Most Compatible)"
-        ) from None
-    pillow_heif.register_heif_opener(thumbnails=False)
-
-
 def fov_from_exif(focal_35mm: object, size: tuple[int, int]) -> float | None:
     """Horizontal field of view in degrees; the 35 mm equivalent is for the diagonal."""
     if not isinstance(focal_35mm, int) or not 4 <= focal_35mm <= 1000:
@@ -103,8 +90,18 @@ class SeveralArrays(InputError):
         self.names = names
 
 
-def read_depth(data: bytes, suffix: str, limits: Limits, key: str | None = None) -> np.ndarray:
-    """A depth or disparity map in one of `MAP_SUFFIXES`, from bytes; `key` names one of several."""
+def read_depth(
+    data: bytes,
+    suffix: str,
+    limits: Limits,
+    key: str | None = None,
+    *,
+    disparity: bool = False,
+) -> np.ndarray:
+    """A depth or disparity map in one of `MAP_SUFFIXES`, from bytes; `key` names one of several.
+
+    Disparity has an unknown shift here: its zeros are the farthest pixels.
+    """
     if suffix not in MAP_SUFFIXES:
         raise InputError(f"a depth map is read from {', '.join(MAP_SUFFIXES)}, not {suffix!r}")
     # The readers of the package take files. The name is ours; the client's never gets here.
@@ -116,11 +113,9 @@ def read_depth(data: bytes, suffix: str, limits: Limits, key: str | None = None)
             names = array_names(path, data)
             if key is None and len(names) > 1:
                 raise SeveralArrays(names)
-            return read_map(path, key=key if names else None)
-        except SeveralArrays:
-            raise
-        except InputError as e:
-            raise InputError(str(e).replace(str(path), "the depth file")) from None
+            return read_map(path, key=key if names else None, zero_is_far=disparity)
+        except FileError as e:
+            raise e.renamed("the depth file") from None
 
 
 def array_names(path: Path, data: bytes) -> list[str]:
@@ -162,31 +157,6 @@ def check_map_size(path: Path, data: bytes, limits: Limits) -> None:
         case ".exr":
             samples = sum(part.width * part.height * len(part.channels) for part in exr_parts(path))
             check_pixels("the depth file, all channels and parts together,", 1, samples, limits)
-
-
-@dataclass(frozen=True)
-class ExrPart:
-    """The size of one part of an EXR, and its channels."""
-
-    width: int
-    height: int
-    channels: tuple[str, ...]
-
-
-def exr_parts(path: Path) -> list[ExrPart]:
-    """Every part of an EXR, from its headers alone."""
-    from scalefield.io.exr import import_openexr, quiet_openexr
-
-    parts = []
-    try:
-        with quiet_openexr(), import_openexr().File(str(path), header_only=True) as file:
-            for part in file.parts:
-                (left, top), (right, bottom) = part.header["dataWindow"]
-                channels = tuple(channel.name for channel in part.header["channels"])
-                parts.append(ExrPart(int(right - left + 1), int(bottom - top + 1), channels))
-    except (RuntimeError, ValueError, TypeError, KeyError) as e:
-        raise InputError(f"the depth file is not a readable EXR file ({one_line(e)})") from None
-    return parts
 
 
 def check_pixels(what: str, width: int, height: int, limits: Limits) -> None:

@@ -29,9 +29,14 @@ def overview(diagnosis: dict[str, Any]) -> str:
     return "\n".join([*lines, "", *advice(diagnosis), *extremes(diagnosis)])
 
 
-def advice(summary: dict[str, Any]) -> list[str]:
-    """What the numbers mean for someone who has anchors, or a choice of MDE."""
+def advice(summary: dict[str, Any], *, few_images: int = 20) -> list[str]:
+    """What the numbers mean for someone who has anchors, or a choice of MDE.
+
+    Of fewer than `few_images` images no cause is concluded: of n images without anything in common,
+    1/n of an error is the same in all by chance.
+    """
     scale = summary["of_scale"]
+    enough = scale["images"] >= few_images
     of_all = summary["parts"][0]["share"]
     share = {row["part"]: row["share_without_scale"] for row in summary["parts"]}
     left = {row["part"]: percent(row["left_rms_log"]) for row in summary["parts"]}
@@ -52,15 +57,22 @@ def advice(summary: dict[str, Any]) -> list[str]:
         f"law, {_share(share['shift'])} a shift, {_share(share['curve'])} another curve): a few "
         f"anchors at different depths remove it, down to {left['curve']}. {_share(common)} of it "
         "is the same curve in every image"
-        + (", which could be corrected once and for all." if common > 0.3 else ".")
+        + (", which could be corrected once and for all." if common > 0.3 and enough else ".")
     )
     fixed = summary["of_position"]["common"]
     sentences.append(
         f"{_share(share['position'])} is a tilt or a bow over the image: a handful of anchors "
         f"spread over it remove it, down to {left['position']}. {_share(fixed)} of it is the same "
         "in every image"
-        + (": look for a cause in the camera or its mounting." if fixed > 0.3 else ".")
+        + (": look for a cause in the camera or its mounting." if fixed > 0.3 and enough else ".")
     )
+    if not enough:
+        count, chance = scale["images"], _share(1 / scale["images"])
+        sentences.append(
+            f"These are few images ({count}): about {chance} is the same in every image by chance, "
+            f"and the shares of another {count} may differ. Diagnose {few_images} or more before "
+            "you correct anything."
+        )
     regions = sum(share[part] for part in REGION_PARTS)
     counts = ", ".join(f"{REGION_CELLS[r]} leave {left[f'region_{r}']}" for r in REGIMES)
     sentences.append(

@@ -114,6 +114,11 @@ def curve_figure(summary: dict[str, Any]) -> Figure:
     axis.set_xticks(ticks, [f"{t:g} ×" for t in ticks])
     axis.minorticks_off()
     axis.set(xlabel="the MDE's depth, relative to its mean in the image", ylabel="too far [%]")
+    sizes = np.abs(np.concatenate([common, low, high]))
+    reach = max(2 * float(np.quantile(sizes, 0.8)), 1.0)
+    if sizes.max() > 2 * reach:  # a few outlying bins would flatten the rest
+        axis.set_ylim(-min(reach, 100.0), reach)
+        axis.set_title(f"values up to {sizes.max():.0f} % leave the frame", fontsize=8)
     axis.legend(fontsize=8)
     return figure
 

@@ -85,7 +85,7 @@ def main_table(
             if by_method := _under(regime, cells):
                 heads.append(((mde, short), by_method, images[mde]))
     columns, rows = _main_metrics(runs, heads, clamping)
-    counts = "; ".join(f"{mde}: {n} images" for mde, n in images.items())
+    counts = "; ".join(f"{mde}: {n} image{'s' * (n != 1)}" for mde, n in images.items())
     regimes = ", ".join(f"{REGIME_TITLES[r]} {low}–{high}" for r, (low, high) in REGIMES.items())
     caption = (
         f"Mean over images ({counts}), {_clamping_words(clamping)}. Anchors an image: {regimes}. "
@@ -147,7 +147,7 @@ def metric_table(run: Run, group: str, condition: str, clamping: str) -> Table:
     return Table(
         f"metrics-{_stem(run.dataset, run.mde, group, condition, clamping)}",
         f"{run.name}: all metrics, {condition} anchors, {where}, {clamping}",
-        f"Mean over {total} images, {_clamping_words(clamping)}.",
+        f"Mean over {total} image{'s' * (total != 1)}, {_clamping_words(clamping)}.",
         "Method",
         titles,
         rows,
@@ -166,7 +166,7 @@ def drop_table(runs: Sequence[Run]) -> Table | None:
     return Table(
         f"drop-{_stem(_together(runs), runs[0].mde)}",
         f"{_together(runs)}, {runs[0].mde}: drop-anchor test",
-        f"Mean over {total} images, clamped, by the number of anchors left.",
+        f"Mean over {total} image{'s' * (total != 1)}, clamped, by the number of anchors left.",
         "Method",
         columns,
         rows,

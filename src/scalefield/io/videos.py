@@ -1,0 +1,68 @@
+"""Frames of video files, decoded by PyAV (the extra `video`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+
+from scalefield.errors import InputError, MissingExtra, one_line
+
+VIDEO_SUFFIXES = (".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".mpg", ".mpeg")
+"""Suffixes of video files."""
+
+
+@dataclass(frozen=True, eq=False)
+class VideoFrame:
+    """One frame of a video."""
+
+    index: int
+    """Number of the frame, counted from 0."""
+    image: UInt8[np.ndarray, "h w 3"]
+    """The frame in RGB, upright as players show it."""
+
+
+def is_video(path: str | Path) -> bool:
+    """Whether a file is a video by its suffix."""
+    return Path(path).suffix.lower() in VIDEO_SUFFIXES
+
+
+def count_frames(path: Path) -> int | None:
+    """The number of frames that the file declares; None if it declares none."""
+    av = import_av()
+    try:
+        with av.open(str(path)) as container:
+            return container.streams.video[0].frames or None
+    except (av.FFmpegError, IndexError):
+        return None
+
+
+def read_frames(path: Path, *, every: int = 1) -> Iterator[VideoFrame]:
+    """Every `every`-th frame of the first video stream, turned as its metadata tell."""
+    av = import_av()
+    if not path.exists():
+        raise InputError(f"{path}: no such file")
+    try:
+        with av.open(str(path)) as container:
+            if not container.streams.video:
+                raise InputError(f"{path}: has no video stream")
+            for index, frame in enumerate(container.decode(container.streams.video[0])):
+                if index % every == 0:
+                    image = frame.to_ndarray(format="rgb24")
+                    turned = np.rot90(image, round(getattr(frame, "rotation", 0) / 90))
+                    yield VideoFrame(index, np.ascontiguousarray(turned))
+    except av.FFmpegError as e:
+        raise InputError(f"{path}: not a readable video ({one_line(e)})") from None
+
+
+def import_av() -> Any:
+    """PyAV, or the command that installs it."""
+    try:
+        import av
+    except ImportError:
+        raise MissingExtra("av", "video", "reading videos") from None
+    return av

@@ -1,0 +1,184 @@
+"""`scalefield recover` on folders, globs, several images and videos."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from scalefield import Anchors
+from scalefield.cli import main
+from scalefield.export.result_folder import OUTPUTS
+from scalefield.io.videos import count_frames, is_video, read_frames
+
+SHAPE = (48, 64)
+ROWS = "u,v,depth_m\n10,12,2.0\n50,20,3.0\n30,40,1.5\n"
+
+
+def picture(i: int) -> np.ndarray:
+    v, u = np.mgrid[: SHAPE[0], : SHAPE[1]]
+    channels = [4 * u, 5 * v, 60 + 2 * ((u + 3 * i) // 8 + v // 8) % 2 * 60]
+    return np.clip(np.stack(channels, axis=-1), 0, 255).astype(np.uint8)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """Two images with anchors beside them, one of them in a sub-folder, and one without."""
+    monkeypatch.chdir(tmp_path)
+    for i, name in enumerate(("a", "sub/b", "c")):
+        path = tmp_path / "photos" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture(i)).save(path)
+        if name != "c":
+            path.with_name(f"{path.stem}.anchors.csv").write_text(ROWS)
+    return tmp_path
+
+
+def records(out: str) -> dict[str, dict]:
+    lines = Path(out, "recoveries.jsonl").read_text().splitlines()
+    return {record.pop("key"): record for record in map(json.loads, lines)}
+
+
+def test_recover_folder_writes_a_folder_for_each_image(folder, capsys):
+    assert main(["recover", "photos"]) == 0
+    for key in ("a", "sub/b", "c"):
+        assert {p.name for p in Path("photos_metric", key).iterdir()} >= set(OUTPUTS)
+    found = records("photos_metric")
+    assert [found[key]["anchors_used"] for key in ("a", "sub/b", "c")] == [3, 3, 0]
+    assert found["c"]["warnings"] == ["no_anchors"]
+    printed = capsys.readouterr().out
+    assert "a: 3 of 3 anchors, median depth" in printed
+    assert "3 images recovered, 0 failed" in printed
+    assert main(["recover", "photos/a.png", "--anchors", "photos/a.anchors.csv"]) == 0
+    alone, among = (np.load(Path(f, "depth.npz")) for f in ("a_metric", "photos_metric/a"))
+    np.testing.assert_array_equal(alone["depth_m"], among["depth_m"])
+
+
+def test_recover_glob_and_list_use_a_folder_of_anchors(folder, capsys):
+    Path("measured").mkdir()
+    Path("measured/a.csv").write_text(ROWS)
+    for words in (["photos/*.png"], ["photos/a.png", "photos/c.png"]):
+        assert main(["recover", *words, "--anchors", "measured", "--out", "out"]) == 0
+        assert {key: r["anchors_used"] for key, r in records("out").items()} == {"a": 3, "c": 0}
+    assert main(["recover", "photos/*.png", "--limit", "1", "--out", "one"]) == 0
+    assert list(records("one")) == ["a"]
+
+
+def test_recover_folder_names_a_bad_image_and_goes_on(folder, capsys):
+    Path("photos/bad.jpg").write_text("text")
+    Path("photos/c.anchors.csv").write_text("u,v,depth_m\n99,1,2\n")
+    assert main(["recover", "photos"]) == 1
+    said = capsys.readouterr()
+    assert "scalefield: bad failed: photos/bad.jpg: not a readable image" in said.err
+    assert "c failed: 1 of 1 anchors lie outside" in said.err
+    assert "2 images recovered, 2 failed" in said.out
+    assert not Path("photos_metric/bad").exists()
+    assert "failed" in records("photos_metric")["bad"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["photos", "--out", "photos/out"], "photos/out is inside photos"),
+        (["photos", "--anchors", "photos/a.anchors.csv"], "one file of anchors and several images"),
+        (["photos", "--anchors", "missing"], "missing: no such file or folder"),
+        (["photos", "--anchors", "empty"], "no file of anchors in it is named as an image"),
+        (["photos", "--depth", "d.npy", "--kind", "depth"], "--depth is a map of one image"),
+        (["photos", "--stream", "on", "--method", "median"], "recovered by `field`, not by median"),
+        (["photos", "--every", "0"], "--every must be 1 or more, found 0"),
+        (["photos", "--limit", "0"], "--limit must be 1 or more, found 0"),
+        (["photos", "photos/a.png"], "photos: a folder or a video is given alone"),
+        (["photos/a.png", "other/a.png"], "would have the same output folder 'a'"),
+        (["*.webp"], "no file matches"),
+        (["empty"], "empty: no images in it"),
+        (["photos/a.png", "--stream", "on"], "are for several images or a video"),
+        ([], "no image is given"),
+        (["no.jpg", "--anchors", "no.csv"], "no.jpg, no.csv: no such files"),
+    ],
+)
+def test_recover_many_refuses_with_a_sentence(folder, capsys, words, sentence):
+    Path("empty").mkdir()
+    assert main(["recover", *words]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not list(Path().glob("*_metric"))
+
+
+@pytest.fixture
+def video(folder) -> Path:
+    av = pytest.importorskip("av")
+    path = folder / "drive.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.height, stream.width, stream.pix_fmt = *SHAPE, "yuv420p"
+        stream.bit_rate = 4_000_000
+        for i in range(5):
+            frame = av.VideoFrame.from_ndarray(picture(i), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+def test_read_frames_gives_upright_rgb_frames(video, tmp_path):
+    frames = list(read_frames(video, every=2))
+    assert [frame.index for frame in frames] == [0, 2, 4]
+    for frame in frames:
+        error = np.abs(frame.image.astype(int) - picture(frame.index))
+        assert error.mean() < 15  # the codec loses some
+    assert count_frames(video) == 5
+    assert is_video("A.MOV")
+    assert not is_video("a.jpg")
+
+
+def test_recover_video_is_a_stream_with_the_anchors_of_the_first_frame(video, capsys):
+    Path("first.csv").write_text(ROWS)
+    words = ["recover", "drive.mp4", "--anchors", "first.csv", "--every", "2"]
+    assert main([*words, "--limit", "2"]) == 0
+    found = records("drive_metric")
+    assert {key: r["anchors_used"] for key, r in found.items()} == {"000000": 3, "000002": 0}
+    assert "no_anchors" not in found["000002"]["warnings"]  # the scale is carried on
+    assert "2 frames recovered as a stream, 0 failed" in capsys.readouterr().out
+    scale = found["000002"]["median_depth_m"] / found["000000"]["median_depth_m"]
+    assert 0.5 < scale < 2
+
+
+def test_recover_video_with_a_folder_of_anchors_by_frame_number(video):
+    Path("measured").mkdir()
+    for name in ("0000", "2"):
+        Path("measured", f"{name}.csv").write_text(ROWS)
+    assert main(["recover", "drive.mp4", "--anchors", "measured", "--limit", "3"]) == 0
+    assert [r["anchors_used"] for r in records("drive_metric").values()] == [3, 0, 3]
+
+
+def test_recover_damaged_video_and_missing_extra_get_a_sentence(video, capsys, monkeypatch):
+    Path("bad.mp4").write_bytes(b"no video" * 20)
+    assert main(["recover", "bad.mp4"]) == 2
+    assert "bad.mp4: not a readable video" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "av", None)
+    assert main(["recover", "drive.mp4"]) == 2
+    assert "pip install 'scalefield[video]'" in capsys.readouterr().err
+
+
+def test_recover_missing_extra_of_a_format_is_found_before_any_work(folder, capsys, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["recover", "photos/a.png", "--formats", "exr"]) == 2
+    assert "pip install 'scalefield[exr]'" in capsys.readouterr().err
+
+
+def test_recover_max_points_limits_the_cloud(folder):
+    words = ["recover", "photos/a.png", "--anchors", "photos/a.anchors.csv", "--fov-deg", "60"]
+    assert main([*words, "--formats", "ply", "--max-points", "300"]) == 0
+    header = Path("a_metric/cloud.ply").read_bytes()[:400].decode(errors="replace")
+    count = int(header.partition("element vertex ")[2].split()[0])
+    assert 0 < count <= 300
+
+
+def test_recover_anchors_of_the_sub_folder_are_found_by_key(folder):
+    Anchors.read("photos/a.anchors.csv").write("measured/sub/b.npz")
+    assert main(["recover", "photos", "--anchors", "measured"]) == 0
+    assert {k: r["anchors_used"] for k, r in records("photos_metric").items()} == {
+        "a": 0,
+        "c": 0,
+        "sub/b": 3,
+    }

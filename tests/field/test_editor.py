@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+import torch
+
+from field.worlds import KERNEL, image_inputs, observe_pixels, random_pixels
+from scalefield.field.config import InferenceConfig
+from scalefield.field.editor import FieldEditor, same_anchors
+from scalefield.field.posterior import fit
+
+SHAPE = (96, 128)
+CONFIG = InferenceConfig(cell_px=(8, 8))
+
+
+def anchors_of(image, n, seed=0):
+    return observe_pixels(image, *random_pixels(SHAPE, n, seed=seed), seed=seed)
+
+
+def select(observed, keep):
+    inputs, y, noise, mask = observed
+    return type(observed)(inputs[keep], y[keep], noise[keep], mask[keep])
+
+
+def edits(image, n):
+    """Anchors as they are, with one more, one fewer, one moved, one of another depth, one rejected,
+    one with other noise, and many fewer."""
+    rng, every = np.random.default_rng(0), anchors_of(image, n + 1)
+    yield select(every, torch.arange(n))
+    yield every
+    i = int(rng.integers(n))
+    yield select(every, torch.arange(n + 1) != i)
+    moved = anchors_of(image, n + 1, seed=1)
+    swapped = torch.arange(n + 1) == i
+    parts = [select(every, ~swapped), select(moved, swapped)]
+    joined = parts[0].inputs.joined(parts[1].inputs)
+    yield type(every)(
+        joined, *(torch.cat(pair) for pair in zip(*(p[1:] for p in parts), strict=True))
+    )
+    yield every._replace(y=every.y + swapped)
+    yield every._replace(mask=every.mask & ~swapped)
+    yield every._replace(noise=every.noise * (1 + 9 * swapped))
+    yield select(every, torch.arange(n // 2))
+
+
+@pytest.mark.parametrize("n", [2, 12, 60, 400])
+def test_field_editor_gives_the_maps_of_a_new_fit_after_every_edit(n):
+    image, editor = image_inputs(SHAPE), FieldEditor(min_anchors=0)
+    for observed in edits(image, n):
+        fitted = fit(KERNEL, image, observed, CONFIG)
+        found = editor.update(fitted)
+        torch.testing.assert_close(found.mean, fitted.mean(), rtol=0, atol=1e-3)
+        std = fitted.lattice.interpolate(found.variance.sqrt())
+        torch.testing.assert_close(std, fitted.std(), rtol=0, atol=1e-4)
+
+
+def test_field_editor_solves_only_nodes_with_the_edited_anchor_among_their_neighbours():
+    image, editor = image_inputs(SHAPE), FieldEditor()
+    observed = anchors_of(image, 400)
+    solved = []
+    for last in (399, 400, 400, 399):
+        fitted = fit(KERNEL, image, select(observed, torch.arange(last)), CONFIG)
+        solved.append(editor.update(fitted).nodes_solved)
+    nodes = len(fitted.lattice.node_uv)
+    assert solved[0] == nodes
+    assert 0 < solved[1] < 0.1 * nodes
+    assert solved[2] == 0
+    assert 0 < solved[3] < 0.1 * nodes
+
+
+def test_same_anchors_finds_those_of_equal_position_depth_and_noise():
+    image = image_inputs(SHAPE)
+    before = anchors_of(image, 9)
+    now = select(before, torch.tensor([8, 2, 3, 5]))
+    now = now._replace(
+        y=now.y + torch.tensor([0.0, 1.0, 0.0, 0.0]),
+        noise=now.noise * torch.tensor([1.0, 1.0, 2.0, 1 + 1e-6]),
+    )
+    assert same_anchors(now, before).tolist() == [8, -1, -1, 5]
+
+
+def test_field_editor_keeps_nothing_of_few_anchors():
+    image, editor = image_inputs(SHAPE), FieldEditor(min_anchors=13)
+    fitted = fit(KERNEL, image, anchors_of(image, 12), CONFIG)
+    torch.testing.assert_close(editor.update(fitted).mean, fitted.mean())
+    assert editor.nbytes == 0
+    editor.update(fit(KERNEL, image, anchors_of(image, 13), CONFIG))
+    assert editor.nbytes > 0

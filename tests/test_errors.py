@@ -1,0 +1,22 @@
+import pickle
+from pathlib import Path
+
+from scalefield.errors import FileError, InputError, MissingExtra
+
+
+def test_file_error_names_the_file_the_line_and_the_problem():
+    error = FileError(Path("a.csv"), "sigma_m is empty", line=3)
+    assert isinstance(error, InputError)
+    assert str(error) == "a.csv, line 3: sigma_m is empty"
+    assert str(error.renamed("shard.tar:a.csv")) == "shard.tar:a.csv, line 3: sigma_m is empty"
+    assert str(FileError("a.csv", "no such file")) == "a.csv: no such file"
+
+
+def test_errors_survive_pickling_between_processes():
+    for error in (
+        FileError(Path("a.csv"), "sigma_m is empty", line=3),
+        MissingExtra("OpenEXR", "exr", "reading EXR"),
+    ):
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is type(error)
+        assert str(copy) == str(error)

@@ -1,0 +1,78 @@
+"""The recipes that carry rendered frames to another machine and train there."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from recipes import pack_frames, permissive
+
+from scalefield.datasets import Frame
+from scalefield.errors import InputError
+from scalefield.io import write_json
+from scalefield.mde import MDEOutput
+
+
+def write_frames(root, names):
+    rng = np.random.default_rng(0)
+    for kind in ("rgb", "depth"):
+        (root / "scenes/indoor" / kind).mkdir(parents=True, exist_ok=True)
+    for name in names:
+        noise = rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(root / f"scenes/indoor/rgb/{name}.jpg")
+        depth = rng.integers(500, 5000, (16, 16)).astype(np.uint16)
+        Image.fromarray(depth).save(root / f"scenes/indoor/depth/{name}.png")
+    (root / "train.txt").write_text("".join(f"scenes/indoor/{name}\n" for name in names))
+    (root / "val.txt").write_text("")
+    frames = [{"name": name} for name in names]
+    write_json(root / "scenes/indoor/meta.json", {"depth_scale_per_metre": 1000, "frames": frames})
+
+
+def test_pack_frames_splits_grows_and_unpacks_to_the_same_files(tmp_path):
+    root, parts, there = (tmp_path / name for name in ("root", "parts", "there"))
+    write_frames(root, [f"a{i}" for i in range(40)])
+    options = {"root": root, "out": parts, "part_mb": 0.26}
+    pack_frames.pack(SimpleNamespace(**options, last=False))
+    first = sorted(parts.glob("*.tar"))
+    assert len(first) >= 1
+    assert all(path.stat().st_size < 0.28e6 for path in first)
+    write_frames(root, [f"a{i}" for i in range(45)])
+    pack_frames.pack(SimpleNamespace(**options, last=True))
+    every = sorted(parts.glob("*.tar"))
+    assert every[: len(first)] == first
+    pack_frames.unpack(SimpleNamespace(parts=every, root=there))
+    assert (there / "train.txt").read_text() == (root / "train.txt").read_text()
+    kept = sorted(path.relative_to(there) for path in there.rglob("*.png"))
+    assert kept == sorted(path.relative_to(root) for path in root.rglob("*.png"))
+
+
+def test_segments_are_separated_by_depth_and_by_label():
+    depth_m = np.full((120, 160), 4.0, np.float32)
+    depth_m[:, 80:] = 2.0
+    labels = np.zeros((120, 160), np.int64)
+    labels[60:, :80] = 3
+    frame = Frame("scenes/indoor/x", "g", "s", np.zeros((120, 160, 3), np.uint8), depth_m,
+                  (0.1, 10.0), labels=labels)  # fmt: skip
+    segments = permissive.segments_of(frame, MDEOutput(torch.from_numpy(depth_m), "depth"))
+    assert segments.shape == (120, 160)
+    assert len(segments.unique()) == 3
+    assert len(segments[60:, :80].unique()) == len(segments[:, 80:].unique()) == 1
+
+
+def test_spread_takes_evenly_spaced_names():
+    assert permissive.spread(list("abcdef"), 3) == ["a", "c", "e"]
+    assert permissive.spread(["a"], 3) == ["a"]
+
+
+def test_joined_datasets_list_and_load_the_frames_of_all(tmp_path):
+    write_frames(tmp_path / "a", ["x", "y"])
+    rooms = permissive.Rooms(1, size=(12, 16))
+    ranges = {"*": (0.1, 12.0)}
+    joined = permissive.Joined((permissive.Folder(tmp_path / "a", ranges), rooms))
+    names = joined.names("train")
+    assert names == ["scenes/indoor/x", "scenes/indoor/y", *rooms.names("train")]
+    assert [joined.load(name).name for name in names] == names
+    assert joined.names("val") == []
+    with pytest.raises(InputError, match="no frame 'z'"):
+        joined.load("z")
