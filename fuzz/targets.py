@@ -30,6 +30,7 @@ from scalefield.datasets import open_dataset
 from scalefield.datasets.kitti import read_calibration
 from scalefield.datasets.splits import read_list
 from scalefield.errors import InputError
+from scalefield.export.nerfstudio import add_depth, make_transforms
 from scalefield.geometry.camera import read_rigid
 from scalefield.geometry.colmap import model_frames, read_model
 from scalefield.geometry.point_clouds import read_points
@@ -190,6 +191,15 @@ def check_colmap(path: Path) -> None:
     for frame in model_frames(read_model(path.parent), min_track=2):
         assert min(frame.shape) > 0
         assert np.isfinite(frame.anchors.depth_m).all()
+
+
+def check_transforms(path: Path) -> None:
+    """A depth file for every frame, and nothing else changed."""
+    model = read_model(path.parent)
+    names = [image.name for image in model.images.values()]
+    files = {name: path.parent / "images" / name for name in names}
+    found = add_depth(path, model, files, files)
+    assert all(isinstance(frame["depth_file_path"], str) for frame in found["frames"])
 
 
 def check_calibration(path: Path) -> None:
@@ -366,6 +376,20 @@ def colmap(name: str, folder: Path) -> list[bytes]:
         if other.endswith(suffix):
             (folder / other).write_bytes(content)
     return [files[name]]
+
+
+def transforms(folder: Path) -> list[bytes]:
+    """A model, and a transforms.json of its images as other programs make it."""
+    for name, content in colmap_files().items():
+        if name.endswith(".bin"):
+            (folder / name).write_bytes(content)
+    model = read_model(folder)
+    names = [image.name for image in model.images.values()]
+    files = {name: folder / "images" / name for name in names}
+    shapes = dict.fromkeys(names, (48, 64))
+    content = make_transforms(model, files, files, shapes, folder) | {"applied_scale": 1.0}
+    del content["made_by"]
+    return [json.dumps(content).encode()]
 
 
 def kitti(folder: Path, which: str) -> list[bytes]:
@@ -752,6 +776,7 @@ TARGETS: tuple[Target, ...] = (
         for name in ("cameras.txt", "images.txt", "points3D.txt", "rigs.txt", "frames.txt",
                      "cameras.bin", "images.bin", "points3D.bin", "rigs.bin", "frames.bin")
     ),
+    Target("colmap transforms.json", transforms, check_transforms, file="transforms.json"),
     Target("kitti calib_cam_to_cam.txt", lambda f: kitti(f, "calib_cam_to_cam.txt"),
            check_calibration, file="calib_cam_to_cam.txt"),
     Target("kitti calib_velo_to_cam.txt", lambda f: kitti(f, "calib_velo_to_cam.txt"),
