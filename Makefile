@@ -12,7 +12,7 @@ SOURCES := pyproject.toml constraints-cpu.txt
 
 SCENES ?= 400
 
-.PHONY: audit bench scenes demo fuzz soak lowest picture test test-all check format oracle clean weights-sums wheel
+.PHONY: audit bench scenes demo docs fuzz soak lowest picture test test-all check format oracle clean weights-sums wheel
 
 demo: .venv/.core  ## recover metric depth for the bundled sample
 	$(BIN)/scalefield demo --out $(OUT)
@@ -22,6 +22,9 @@ bench: .venv/.core  ## what each step costs: results/bench, and its tables in do
 	$(BIN)/python benchmarks/bench.py --out results/bench $(BENCH)
 	$(BIN)/python benchmarks/lidar.py --out results/lidar
 	$(BIN)/python scripts/speed_tables.py
+
+docs: .venv/.dev  ## the documentation as a site: out/site
+	$(BIN)/python -m mkdocs build --strict
 
 fuzz: .venv/.dev  ## damage every kind of file 100,000 times; results/fuzz
 	$(BIN)/python -m fuzz --cases 100000 --workers $(WORKERS) --out results/fuzz
@@ -93,7 +96,7 @@ weights-sums: .venv/.core  ## the hashes of shipped weights, after they were rep
 	touch $@
 
 .venv/.dev: .venv/.core
-	$(PIP) --editable ".[mde,onnx,exr,region,plot,colmap,export,ray,rerun,tensorboard,web,heic,video]" --group dev
+	$(PIP) --editable ".[mde,onnx,exr,region,plot,colmap,export,ray,rerun,tensorboard,web,heic,video]" --group dev --group docs
 	touch $@
 
 clean:

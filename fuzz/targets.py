@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from scalefield.geometry.camera import read_rigid
 from scalefield.geometry.colmap import model_frames, read_model
 from scalefield.geometry.point_clouds import read_points
 from scalefield.io import UNITS_TAG, read_image, read_labels, read_map
+from scalefield.io.videos import read_frames
 from scalefield.labelling.labeller import LabelConfig, read_records
 from scalefield.labelling.rules import Rules
 from scalefield.labelling.run import Summary
@@ -470,6 +472,38 @@ def exrs(folder: Path) -> list[bytes]:
     return [exr(compression=kind) for kind in kinds]
 
 
+def heics(folder: Path) -> list[bytes]:
+    """A photograph as phones write it."""
+    import pillow_heif
+
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 24, 3), np.uint8)
+    buffer = io.BytesIO()
+    pillow_heif.from_pillow(Image.fromarray(pixels)).save(buffer, quality=50)
+    return [buffer.getvalue()]
+
+
+def videos(folder: Path) -> list[bytes]:
+    """Three frames."""
+    import av
+
+    path = folder / "seed.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.height, stream.width, stream.pix_fmt = 16, 32, "yuv420p"
+        for i in range(3):
+            pixels = np.full((16, 32, 3), 60 * i, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode())
+    return [path.read_bytes()]
+
+
+def check_video(path: Path) -> None:
+    """A few frames of uint8 RGB."""
+    for frame in islice(read_frames(path), 5):
+        assert frame.image.dtype == np.uint8
+        assert frame.image.shape[2] == 3
+
+
 def generator(folder: Path, which: str) -> list[bytes]:
     """A tiny generator; its configuration or its weights are damaged."""
     torch.manual_seed(0)
@@ -706,6 +740,8 @@ TARGETS: tuple[Target, ...] = (
     Target("labels.png", fixed(LABELS_PNG), check_labels, wrap=with_crcs),
     Target("labels.npy", fixed(npy(np.ones(SHAPE, np.int32))), check_labels),
     Target("image.png", fixed(*IMAGES), check_image, wrap=with_crcs),
+    Target("image.heic", heics, check_image, share=0.3),
+    Target("video.mp4", videos, check_video, share=0.3),
     Target("points.ply", fixed(PLY_TEXT, PLY_BINARY), check_points),
     Target("points.pcd", fixed(PCD_TEXT, PCD_BINARY, PCD_PACKED), check_points),
     Target("points.bin", fixed(bytes(POINTS.astype("<f4").tobytes() + bytes(16))), check_points),

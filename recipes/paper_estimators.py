@@ -27,6 +27,8 @@ from scalefield.training.teacher import read_backbone
 VIT_INPUT = Preprocess((448, 602), "area", PATCH, IMAGENET_MEAN, IMAGENET_STD, "bilinear")
 """About as many pixels as the images that the positions of the ViT were learned on."""
 
+VIT_S = VitSize(drop_path=0.0)
+
 
 @dataclass(frozen=True, eq=False)
 class DepthWithFeatures:
@@ -36,6 +38,8 @@ class DepthWithFeatures:
     vit_file: Path
     preprocess: Preprocess = VIT_INPUT
     """Input of the ViT."""
+    size: VitSize = VIT_S
+    """Sizes of the ViT."""
     name: str = "fastdepth-vit"
 
     @cached_property
@@ -51,7 +55,7 @@ class DepthWithFeatures:
     @cached_property
     def vit(self) -> Vit:
         """The frozen encoder."""
-        vit = Vit(VitSize(drop_path=0.0))
+        vit = Vit(self.size)
         vit.load_state_dict(read_backbone(self.vit_file))
         return vit.eval().requires_grad_(False).to(self.device)
 

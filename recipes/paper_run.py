@@ -29,9 +29,12 @@ The tables are drawn from it with `scalefield report results/*`.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tarfile
@@ -271,13 +274,14 @@ KEPT = (
     "results/**/*.json", "results/**/*.txt", "results/**/*.csv", "splits/**/*.txt",
     "generators/*/*/run.json", "generators/*/*/metrics.jsonl", "generators/*/*/clock.json",
     "generators/*/*/finished.json", "prepared/*/left_out.json", "prepared/*/*/prepared.json",
-    "log.txt", "gpu.csv",
+    "log.txt", "gpu.csv", "training.json",
 )  # fmt: skip
 
 
 def pack(args: argparse.Namespace) -> None:
     """Write results.tar.xz, and the finished generators."""
     args.small.mkdir(parents=True, exist_ok=True)
+    (args.out / "training.json").write_text(json.dumps(summary(args.out), indent=1) + "\n")
     files = sorted({file for pattern in KEPT for file in args.out.glob(pattern) if file.is_file()})
     with tarfile.open(args.small / "results.tar.xz", "w:xz", preset=3) as tar:
         for file in files:
@@ -290,8 +294,43 @@ def pack(args: argparse.Namespace) -> None:
             print(f"{file.stat().st_size / 1e6:8.2f} MB  {file}")
 
 
+def summary(out: Path) -> dict[str, object]:
+    """Of each generator its chosen validation and what its training took; the load of the GPU."""
+    runs: dict[str, object] = {}
+    for file in sorted(out.glob("generators/*/*/metrics.jsonl")):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        best = min(lines, key=lambda line: line["val_loss"])
+        runs["/".join(file.parts[-3:-1])] = {
+            "finished": (file.parent / "finished.json").is_file(),
+            "steps": lines[-1]["step"],
+            "chosen_step": best["step"],
+            "val_absrel": best["val_absrel"],
+            **json.loads((file.parent / "clock.json").read_text()),
+        }
+    found: dict[str, object] = {"generators": runs}
+    samples = [
+        tuple(map(float, line.split(",")[1:]))
+        for line in ((out / "gpu.csv").read_text() if (out / "gpu.csv").is_file() else "").split(
+            "\n"
+        )
+        if line.count(",") == 2 and "N/A" not in line
+    ]
+    if samples:
+        busy = [utilisation for utilisation, _ in samples]
+        found["gpu, once a second, all processes"] = {
+            "seconds": len(samples),
+            "mean_utilisation_percent": round(sum(busy) / len(busy), 1),
+            "median_utilisation_percent": statistics.median(busy),
+            "most_memory_gb": round(max(memory for _, memory in samples) * 2**20 / 1e9, 1),
+        }
+    return found
+
+
 def pack_generators(out: str, small: str, most_mb: float = 15.0) -> None:
-    """Write the finished generators, in float16, into archives of at most so many megabytes."""
+    """Write finished generators, in float16, into archives of at most so many megabytes.
+
+    Of an estimator that is evaluated, the generators of seed 0 are enough.
+    """
     import torch
 
     from scalefield.basis.generator import Generator
@@ -300,6 +339,9 @@ def pack_generators(out: str, small: str, most_mb: float = 15.0) -> None:
         archives, size = [list[Path]()], 0
         for record in sorted(Path(out).glob("generators/*/*/finished.json")):
             name = record.parent.relative_to(Path(out) / "generators")
+            evaluated = Path(out) / "results" / f"{DATA_NAME}-{name.parts[0]}" / "results.json"
+            if evaluated.is_file() and re.search(r"-s\d+$", name.name):
+                continue
             half = Path(temporary) / name
             Generator.load(record.parent / "model").save(half, torch.float16)
             added = sum(file.stat().st_size + 1024 for file in half.iterdir())

@@ -78,16 +78,16 @@ class Recovery(Generic[MapT]):
     """The photograph as uint8 RGB, where there is one; None inside methods."""
 
     def __repr__(self) -> str:
-        report, size = self.report, "×".join(map(str, reversed(self.depth_m.shape)))
-        parts = [f"{size} px"]
-        depth_m = np.asarray(self.depth_m.detach().cpu() if torch.is_tensor(self.depth_m)
-                             else self.depth_m)  # fmt: skip
-        if np.isfinite(depth_m).any():
-            parts.append(f"{np.nanmin(depth_m):.2f} … {np.nanmax(depth_m):.2f} m")
+        report, depth_m = self.report, self.depth_m
+        values = depth_m.detach().cpu().numpy() if isinstance(depth_m, Tensor) else depth_m
+        parts = ["×".join(map(str, reversed(values.shape))) + " px"]
+        if np.isfinite(values).any():
+            parts.append(f"{np.nanmin(values):.2f} … {np.nanmax(values):.2f} m")
         parts.append(f"{report.method or 'recovered'} on {report.model or 'a map'}")
         parts.append(f"{report.anchors_used} of {report.anchors_given} anchors")
-        parts += [f"{n} {name}" for name in ("fallbacks", "warnings")
-                  if (n := len(getattr(report, name)))]  # fmt: skip
+        for name in ("fallback", "warning"):
+            if count := len(getattr(report, f"{name}s")):
+                parts.append(f"{count} {name}{'s' * (count > 1)}")
         return f"Recovery({', '.join(parts)})"
 
     def typical_std_log(self) -> float | None:

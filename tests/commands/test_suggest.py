@@ -46,13 +46,15 @@ def test_suggest_none_asked_for_is_refused(capsys):
     assert "at least one pixel" in capsys.readouterr().err
 
 
-def test_suggest_given_anchors_are_chosen_among_by_number(capsys):
+def test_suggest_given_anchors_are_chosen_among_by_line(capsys):
     room = samples.load()
     command = ["suggest", str(room.image_path), "--among", str(room.anchors_path), "--n", "2"]
     assert main(command) == 0
-    numbers = re.findall(r"^#(\d+) u=\d+ v=\d+: now", capsys.readouterr().out, re.MULTILINE)
-    assert len(set(numbers)) == 2
-    assert all(int(number) < len(room.anchors) for number in numbers)
+    printed = capsys.readouterr().out
+    found = re.findall(r"^line (\d+): u=(\d+) v=(\d+): now", printed, re.MULTILINE)
+    assert len(set(found)) == 2
+    lines = room.anchors_path.read_text().splitlines()
+    assert all(lines[int(line) - 1].startswith(f"{u},{v},") for line, u, v in found)
 
 
 def test_suggest_map_and_anchors_in_files_without_units_are_taken_as_told(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """The exported generator against torch, through the consumer that users are shown."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.basis.pretrained import load_generator
 from scalefield.cli import main
 from scalefield.export.onnx import OPSET, export_onnx
+from scalefield.field.model import load_field
+from scalefield.field.network import ChannelLayout
 from scalefield.methods.basis import Basis
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -122,6 +125,43 @@ def test_basis_consumer_runs_as_a_program_without_torch(exported, tmp_path):
     output = MDEOutput(torch.from_numpy(mde_depth).float(), "depth")
     ours = recover_from(output, anchors, Basis("basis-depth-k8")).numpy().depth_m
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), ours, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["field", "field-lite"])
+def test_export_field_onnx_equals_torch(tmp_path, name, consumer, capsys):
+    path = tmp_path / "field.onnx"
+    assert main(["export", name, "--out", str(path)]) == 0
+    assert "the kernel's inputs" in capsys.readouterr().out
+    model = load_field(name)
+    session = onnxruntime.InferenceSession(path)
+    said = session.get_modelmeta().custom_metadata_map
+    layout = ChannelLayout(**json.loads(said["scalefield:layout"]))
+    channels = int(said["scalefield:feature_channels"])
+    assert channels == model.net.config.feature_channels
+    assert json.loads(said["scalefield:model"])["std_scale"] == model.std_scale
+    assert len(json.loads(said["scalefield:kernel"])["terms"]) == layout.terms
+    for batch, shape, grid in ((1, (120, 160), (96, 128)), (3, (50, 160), (12, 39))):
+        torch.manual_seed(batch)
+        log_depth = torch.randn(batch, 1, *shape).cumsum(dim=3) / 10
+        image = torch.rand(batch, 3, *shape) * 2 - 1
+        image[0] = torch.nan  # no image
+        inputs = {"log_depth": log_depth, "image": image}
+        features = torch.randn(batch, channels, *grid) if channels else None
+        if features is not None:
+            average = grid[0] >= shape[0] and grid[1] >= shape[1]
+            inputs["features"] = features
+            for axis, (old, new) in zip(
+                ("rows", "columns"), zip(grid, shape, strict=True), strict=True
+            ):
+                inputs[axis] = torch.from_numpy(consumer["resampling"](old, new, average)).float()
+        maps, expected = session.run(
+            ["maps", "expected_log_depth"], {key: value.numpy() for key, value in inputs.items()}
+        )
+        with torch.no_grad():
+            wanted = model.net(log_depth, image, features)
+        assert maps.shape[1] == layout.total
+        np.testing.assert_allclose(maps, wanted.maps, atol=2e-4)
+        np.testing.assert_allclose(expected, wanted.expected_log_depth, atol=1e-4)
 
 
 def test_torch_compile_takes_the_generator_whole():

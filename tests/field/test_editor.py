@@ -43,7 +43,7 @@ def edits(image, n):
 
 @pytest.mark.parametrize("n", [2, 12, 60, 400])
 def test_field_editor_gives_the_maps_of_a_new_fit_after_every_edit(n):
-    image, editor = image_inputs(SHAPE), FieldEditor()
+    image, editor = image_inputs(SHAPE), FieldEditor(min_anchors=0)
     for observed in edits(image, n):
         fitted = fit(KERNEL, image, observed, CONFIG)
         found = editor.update(fitted)
@@ -75,3 +75,12 @@ def test_same_anchors_finds_those_of_equal_position_depth_and_noise():
         noise=now.noise * torch.tensor([1.0, 1.0, 2.0, 1 + 1e-6]),
     )
     assert same_anchors(now, before).tolist() == [8, -1, -1, 5]
+
+
+def test_field_editor_keeps_nothing_of_few_anchors():
+    image, editor = image_inputs(SHAPE), FieldEditor(min_anchors=13)
+    fitted = fit(KERNEL, image, anchors_of(image, 12), CONFIG)
+    torch.testing.assert_close(editor.update(fitted).mean, fitted.mean())
+    assert editor.nbytes == 0
+    editor.update(fit(KERNEL, image, anchors_of(image, 13), CONFIG))
+    assert editor.nbytes > 0

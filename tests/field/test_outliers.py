@@ -14,6 +14,7 @@ from scalefield.field.exact import ExactPosterior
 from scalefield.field.kernel import KernelInputs
 from scalefield.field.outliers import (
     BlockTargets,
+    Neighbours,
     SearchState,
     best_of_segments,
     corroboration,
@@ -407,14 +408,15 @@ def test_apply_masks_the_rejected_and_takes_the_increased_noise():
     assert bool(given.mask.all())
 
 
-def test_gather_blocks_takes_the_nearest_anchors_of_the_block():
+def test_neighbours_are_the_nearest_anchors_of_the_block():
     observations, _ = field_of_the_kernel(20, 0)
     block = one_block(observations)
     assert isinstance(block, BlockTargets)
+    near = Neighbours.of(block.position, 10)
     apart = torch.cdist(observations.inputs.position, observations.inputs.position)
     apart.fill_diagonal_(torch.inf)
     wanted = apart.sort(dim=1).indices[:, :10]
-    assert torch.equal(block.neighbours[0].sort(dim=1).values, wanted.sort(dim=1).values)
-    assert bool(block.known.all())
-    few = one_block(field_of_the_kernel(3, 0)[0])
+    assert torch.equal(near.anchors[0].sort(dim=1).values, wanted.sort(dim=1).values)
+    assert bool(near.known.all())
+    few = Neighbours.of(one_block(field_of_the_kernel(3, 0)[0]).position, 10)
     assert few.known[0].sum(dim=1).tolist() == [2, 2, 2]

@@ -32,3 +32,11 @@ def folder(tmp_path) -> Path:
         write_sample(source, f"p{i}", i)
     write_sample(source, "more/p5", 5)
     return source
+
+
+@pytest.fixture
+def many(tmp_path) -> Path:
+    """500 samples p0 … p499."""
+    for i in range(500):
+        write_sample(tmp_path / "many", f"p{i}", i)
+    return tmp_path / "many"

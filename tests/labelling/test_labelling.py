@@ -19,11 +19,12 @@ from PIL import Image
 from scalefield import Anchors, InputError, MDEOutput
 from scalefield.api import recover_from
 from scalefield.cli import main
-from scalefield.labelling.figures import held_out_errors
+from scalefield.labelling.figures import figures, held_out_errors
 from scalefield.labelling.labeller import LabelConfig
+from scalefield.labelling.ray_runner import run_ray
 from scalefield.labelling.rules import Figures, Reason, Rules
 from scalefield.labelling.run import label
-from scalefield.labelling.runners import DEAD, run_pool, run_ray
+from scalefield.labelling.runners import DEAD, run_pool
 from scalefield.labelling.samples import find_jobs
 from scalefield.methods import make_method
 from scalefield.report import Fallback, Warning
@@ -261,6 +262,47 @@ def test_label_ray_labels_all_though_a_worker_is_killed(folder, tmp_path, helper
     assert content(out) == content(tmp_path / "expected")
 
 
+@pytest.mark.slow
+def test_label_ray_finishes_500_images_though_a_worker_is_killed(many, tmp_path, helper):
+    """On a local cluster that the run starts itself; a thousand files, and no label twice."""
+    pytest.importorskip("ray")
+    out, mark = tmp_path / "out", tmp_path / "mark"
+    work = find_jobs(many)[0]
+    label([], CONFIG, out)
+    make, sentences = partial(helper.make_mortal, CONFIG, out, mark, 1), []
+    results = list(run_ray(work, make, 2, say=sentences.append))
+    assert (tmp_path / "mark.death0").exists()
+    assert sorted(job.name for job, _ in results) == sorted(f"p{i}" for i in range(500))
+    assert all("failed" not in records[0] for _, records in results)
+    assert sentences[0] == "no Ray cluster is running here; starting one on this machine"
+    assert "waiting for the first of 2 Ray actors to load the estimator" in sentences
+    assert any("died while it worked on p3; trying it again" in s for s in sentences)
+    summary = label(work, CONFIG, out)
+    assert (summary.found_done, summary.kept) == (500, 500)
+
+
+@pytest.mark.slow
+def test_label_ray_records_an_image_that_kills_every_worker_and_says_why_actors_do_not_start(
+    folder, tmp_path, helper
+):
+    ray = pytest.importorskip("ray")
+    work, out, mark = find_jobs(folder)[0], tmp_path / "out", tmp_path / "mark"
+    label([], CONFIG, out)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    try:
+        make = partial(helper.make_mortal, CONFIG, out, mark, 99)
+        results = {job.name: records for job, records in run_ray(work, make, 2)}
+        assert sorted(results) == KEYS
+        assert results["p3"] == [{"key": "p3", "failed": DEAD}]
+        assert len(list(tmp_path.glob("mark.death*"))) == 3  # the first time and two retries
+        assert ray.is_initialized()  # a connection of the caller is left open
+        broken = partial(helper.make_mortal, CONFIG, out)  # lacks two arguments
+        with pytest.raises(InputError, match=r"the Ray actors do not start: .*make_mortal"):
+            list(run_ray(work, broken, 1))
+    finally:
+        ray.shutdown()
+
+
 def test_held_out_errors_are_those_of_fits_that_have_not_seen_the_anchor():
     rng = np.random.default_rng(0)
     relative = np.linspace(1, 3, 600).reshape(20, 30)
@@ -472,3 +514,16 @@ def test_label_image_is_listed_once(folder, capsys):
     (folder / "l.csv").write_text("\n".join(lines))
     with pytest.raises(InputError, match="line 3: p0 is in the list already"):
         find_jobs(folder / "l.csv")
+
+
+def test_rules_refuse_fallbacks_keeps_field_with_thousands_of_anchors():
+    """Local solves are the normal way of `field` with many anchors, not a fallback."""
+    v, u = np.mgrid[0:60, 0:80]
+    relative = (1 + u / 40 + v / 90).astype(np.float32)
+    rows = np.random.default_rng(0).permutation(60 * 80)[:2300]
+    anchors = Anchors(rows % 80, rows // 80, 2.5 * relative.reshape(-1)[rows])
+    mde_output = MDEOutput(torch.from_numpy(relative), "depth")
+    recovery = recover_from(mde_output, anchors, make_method("field")).numpy()
+    found = figures(recovery, anchors, np.zeros(10))
+    assert found.anchors > 2000
+    assert Rules(refuse_fallbacks=True).judge(found) == []

@@ -237,12 +237,29 @@ def test_the_matrix_of_generators_is_the_papers():
     assert all(
         job.start is None or order.index(job.start.name) < order.index(job.name) for job in jobs
     )
-    assert len(paper_jobs((0, 1, 2))) == 3 * len(jobs)
     assert paper_jobs((2,))[0].name.endswith("-s2")
+
+
+def test_paper_jobs_complete_a_seed_before_the_next():
+    jobs = paper_jobs((1, 0, 2))
+    each = len(paper_jobs())
+    assert [job.seed for job in jobs] == [1] * each + [0] * each + [2] * each
+
+
+def test_paper_jobs_without_the_ablation_have_no_twins():
+    jobs = paper_jobs((0, 1), ablation=False)
+    assert not any(job.zero_features for job in jobs)
+    assert {job.name for job in jobs} == {
+        job.name for job in paper_jobs((0, 1)) if not job.zero_features
+    }
 
 
 def test_rows_have_one_generator_for_each_regime(tmp_path):
     rows = basis_rows({job: tmp_path / job.name for job in paper_jobs((0, 1))})
+    assert list(dict.fromkeys(row.label for row in rows))[:7] == [
+        *(f"Basis K={k}" for k in (8, 30, 50)), *(f"Basis K={k}, F = 0" for k in (8, 30, 50)),
+        "Basis K=8, seed 1",
+    ]  # fmt: skip
     used = {(r.label, c): r.options["generator"] for r in rows for c in r.conditions}
     assert used["Basis K=8", "drop"].endswith("k8-low")
     assert used["Basis K=8", "high"].endswith("k8-high")

@@ -40,6 +40,18 @@ def point(page, u: int, v: int) -> np.ndarray:
     return np.array([(u - 319.5) / focal, (v - 239.5) / focal, 1]) * hover(page, u, v)
 
 
+def test_a_measurement_asks_for_no_new_solve(open_page) -> None:
+    page = six_anchors(open_page)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.click("[data-tool=measure]")
+    measure(page, (240, 60), (60, 300))
+    assert len(measured(page)) == 1
+    page.click("#measure-list li button")
+    page.wait_for_selector("#measurements-empty:not([hidden])")
+    assert not [url for url in asked if "/recover" in url]
+
+
 def test_several_measurements_are_kept_with_their_ranges(open_page, tmp_path) -> None:
     page = six_anchors(open_page)
     corners = ((240, 60), (60, 300), (200, 420))

@@ -51,8 +51,8 @@ class LabelCommand:
     def run(self) -> int:
         """Label the images and print a summary."""
         from scalefield.labelling.labeller import LabelConfig, Labeller
+        from scalefield.labelling.ray_runner import import_ray
         from scalefield.labelling.run import MANIFEST, label
-        from scalefield.labelling.runners import import_ray
         from scalefield.labelling.samples import find_jobs
         from scalefield.runtime.progress import progress
 
@@ -82,6 +82,7 @@ class LabelCommand:
                 workers=self.workers,
                 cluster=self.cluster,
                 progress=bar.update,
+                say=lambda sentence: print(f"scalefield: {sentence}", file=sys.stderr, flush=True),
             )
         for key, reason in summary.failed.items():
             print(f"scalefield: {key} failed: {reason}", file=sys.stderr)

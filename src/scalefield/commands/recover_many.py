@@ -126,22 +126,26 @@ def recover_many(command: RecoverCommand, source: Source) -> int:
     items = islice(_items(source, command.every), command.limit)
     total = _count(source, command)
     unit = "image" if source.video is None else "frame"
-    with progress(total, unit=unit, leave=False) as bar:
-        for item in items:
-            try:
-                record = _recover(command, item, anchors_of(item), solve, out / item.key)
-                bar.write(f"{item.key}: {_one_line(record)}")
-            except InputError as e:
-                record = {"failed": str(e)}
-                bar.write(f"scalefield: {item.key} failed: {e}", file=sys.stderr)
-            records.append({"key": item.key, **record})
-            bar.update()
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    write_atomic(out / RECORDS, lines.encode())
+    try:
+        with progress(total, unit=unit, leave=False) as bar:
+            for item in items:
+                try:
+                    record = _recover(command, item, anchors_of(item), solve, out / item.key)
+                    bar.write(f"{item.key}: {_one_line(record)}")
+                except InputError as e:
+                    record = {"failed": str(e)}
+                    bar.write(f"scalefield: {item.key} failed: {e}", file=sys.stderr)
+                records.append({"key": item.key, **record})
+                bar.update()
+    finally:  # also of a video that ends in damage, and after an interruption
+        if records:
+            lines = "".join(json.dumps(record) + "\n" for record in records)
+            write_atomic(out / RECORDS, lines.encode())
     failed = sum("failed" in record for record in records)
-    how = " as a stream" if stream else ""
-    print(f"{len(records) - failed} {unit}s recovered{how}, {failed} failed; {out / RECORDS}")
-    return 1 if failed else 0
+    done, how = len(records) - failed, " as a stream" if stream else ""
+    counted = f"{done} {unit}{'s' * (done != 1)} recovered{how}, {failed} failed"
+    print(f"{counted}; {out / RECORDS}" if records else f"no {unit} was found")
+    return 1 if failed or not records else 0
 
 
 def _check(command: RecoverCommand, source: Source, out: Path, stream: bool) -> None:

@@ -52,7 +52,8 @@ class SuggestCommand:
     reachable: File = None
     """Image that is white where a measurement is possible."""
     among: File = None
-    """Select among these anchors instead, and print the best ones by number."""
+    """Select among these anchors instead, and print the best ones by line of the .csv, or by number
+    counted from 0."""
 
     def run(self) -> None:
         """Print a line for each pixel, best first."""
@@ -62,6 +63,7 @@ class SuggestCommand:
         from scalefield.geometry.exif import say_if_turned
         from scalefield.io import read_image, read_map
 
+        among = self.read(self.among)
         affine = None if self.affine is None else self.affine == "yes"
         zero_is_far = self.kind == "disparity" and affine is not False
         depth = None
@@ -77,11 +79,14 @@ class SuggestCommand:
             affine=affine,
             resize=self.resize,
             reachable=None if self.reachable is None else read_image(self.reachable)[..., 0] > 127,
-            among=self.read(self.among),
+            among=among,
         )
         say_if_turned(self.image)
         for spot in spots:
-            number = "" if spot.anchor is None else f"#{spot.anchor} "
+            number = ""
+            if among is not None and spot.anchor is not None:
+                lines = among.lines
+                number = f"#{spot.anchor} " if lines is None else f"line {lines[spot.anchor]}: "
             print(
                 f"{number}u={spot.u} v={spot.v}: now {format_std_log(spot.std_log)}; measuring it "
                 f"reduces the mean standard deviation by {100 * spot.removes:.0f} %"

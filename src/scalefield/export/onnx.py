@@ -1,16 +1,18 @@
-"""The generator as ONNX, for machines that have onnxruntime and numpy but no torch.
+"""The networks of `basis` and `field` as ONNX, for machines with onnxruntime but no torch.
 
-The graph contains the part with weights, from cues to basis maps, with free sizes. Resampling
-before it and the solve after it are a few lines of linear algebra and are not in the graph;
-`examples/onnx_consumer.py` has them in numpy.
+A graph contains the part with weights, from cues to maps, with free sizes. Resampling before it and
+the solve after it are linear algebra and are not in the graph; `examples/onnx_consumer.py` has them
+in numpy for `basis`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import json
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,10 +22,14 @@ from torch import Tensor, nn
 
 from scalefield.basis.cues import LOG_DEPTH_LIMIT, geometric_cues
 from scalefield.basis.generator import BasisMaps, Generator
-from scalefield.errors import MissingExtra
+from scalefield.errors import InputError, MissingExtra
+from scalefield.field.model import FieldModel
+from scalefield.field.network import FieldNet
 from scalefield.io import write_atomic
 
 OPSET = 18
+GRID = (24, 32)
+"""Height and width of the example that the exporter traces; the graph allows any size."""
 
 
 class DepthGraph(nn.Module):
@@ -68,12 +74,120 @@ class FeatureGraph(nn.Module):
         return self.generator.from_cues(torch.cat([reduced, geometric_cues(log_depth)], dim=1))
 
 
+class FieldGraph(nn.Module):
+    """A `FieldNet` without features: log_depth and image in, maps and expected_log_depth out."""
+
+    def __init__(self, net: FieldNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(
+        self, log_depth: Float[Tensor, "b 1 h w"], image: Float[Tensor, "b 3 h w"]
+    ) -> tuple[Tensor, Tensor]:
+        """As `FieldNet.forward`; an image of NaN is no image."""
+        maps = self.net(log_depth, image)
+        return maps.maps, maps.expected_log_depth
+
+
+class FieldFeatureGraph(nn.Module):
+    """A `FieldNet` with features, whose resizing to the grid is given as two matrices."""
+
+    def __init__(self, net: FieldNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(
+        self,
+        log_depth: Float[Tensor, "b 1 h w"],
+        image: Float[Tensor, "b 3 h w"],
+        features: Float[Tensor, "b c hf wf"],
+        rows: Float[Tensor, "h hf"],
+        columns: Float[Tensor, "w wf"],
+    ) -> tuple[Tensor, Tensor]:
+        """As `FieldNet.forward`, if the matrices represent `trunk.resize`."""
+        reduced = self.net.feature_projection.reduce(features)
+        reduced = torch.matmul(torch.matmul(rows, reduced), columns.mT)
+        maps = self.net.from_cues(log_depth, image, reduced)
+        return maps.maps, maps.expected_log_depth
+
+
+def export_field_onnx(model: FieldModel, path: str | Path) -> None:
+    """Write the network of a field model as ONNX, opset 18, with its kernel in the metadata.
+
+    Inputs: log_depth (b, 1, h, w), image (b, 3, h, w) in −1 … 1 or NaN for none; where the network
+    uses features also features (b, c, hf, wf), rows (h, hf) and columns (w, wf). Outputs: maps
+    (b, channels, h, w), divided into modes, embedding, amplitude and mean by the metadata, and
+    expected_log_depth (b).
+    """
+    net = model.net
+    if not isinstance(net, FieldNet):
+        raise InputError("only a model with a FieldNet can be exported")
+    config = net.config
+    graph: nn.Module = FieldFeatureGraph(net) if config.feature_channels else FieldGraph(net)
+    metadata = {
+        "network": "field",
+        "cells": config.cells,
+        "log_depth_limit": LOG_DEPTH_LIMIT,
+        "feature_channels": config.feature_channels,
+        "layout": json.dumps(dataclasses.asdict(config.layout)),
+        "kernel": json.dumps(dataclasses.asdict(model.kernel)),
+        "model": json.dumps(
+            {
+                f.name: getattr(model, f.name)
+                for f in dataclasses.fields(model)
+                if f.name not in ("kernel", "net")
+            }
+        ),
+    }
+    _export(
+        graph,
+        path,
+        maps={"image": torch.zeros(2, 3, *GRID)},
+        feature_channels=config.feature_channels,
+        outputs=["maps", "expected_log_depth"],
+        metadata=metadata,
+    )
+
+
 def export_onnx(generator: Generator, path: str | Path) -> None:
     """Write the generator as ONNX, opset 18, with all that a consumer needs in its metadata.
 
     Inputs: log_depth (b, 1, h, w); where the generator uses features also features (b, c, hf, wf),
     rows (h, hf) and columns (w, wf). Outputs: basis_maps and gating (b, k, h, w).
     """
+    config = generator.config
+    features = 0 if config.zero_features else config.feature_channels
+    graph: nn.Module = FeatureGraph(generator) if features else DepthGraph(generator)
+    metadata = {
+        "network": "basis",
+        "k": config.k,
+        "cells": config.cells,
+        "log_depth_limit": LOG_DEPTH_LIMIT,
+        "feature_channels": features,
+        "ridge": config.ridge.ridge,
+        "ridge_global": config.ridge.ridge_global,
+        "centre": config.ridge.centre,
+    }
+    _export(
+        graph,
+        path,
+        maps={},
+        feature_channels=features,
+        outputs=["basis_maps", "gating"],
+        metadata=metadata,
+    )
+
+
+def _export(
+    graph: nn.Module,
+    path: str | Path,
+    *,
+    maps: dict[str, Tensor],
+    feature_channels: int,
+    outputs: list[str],
+    metadata: Mapping[str, object],
+) -> None:
+    """Write a graph whose inputs are log_depth, further maps of its size, and features if any."""
     try:
         import onnx
         import onnxscript  # noqa: F401 - torch's exporter works through it
@@ -81,18 +195,14 @@ def export_onnx(generator: Generator, path: str | Path) -> None:
         raise MissingExtra(e.name or "onnxscript", "export", "exporting to ONNX") from None
     from torch.export import Dim
 
-    config = generator.config
     # Sizes that are equal in the example would be taken for equal always.
     b, h, w = Dim("b", min=1), Dim("h", min=2), Dim("w", min=2)
-    log_depth = torch.zeros(2, 1, 24, 32)
-    graph: nn.Module = DepthGraph(generator)
-    example: dict[str, Tensor] = {"log_depth": log_depth}
-    shapes: dict[str, dict] = {"log_depth": {0: b, 2: h, 3: w}}
-    if config.feature_channels and not config.zero_features:
+    example = {"log_depth": torch.zeros(2, 1, *GRID), **maps}
+    shapes: dict[str, dict] = {name: {0: b, 2: h, 3: w} for name in example}
+    if feature_channels:
         hf, wf = Dim("hf", min=2), Dim("wf", min=2)
-        graph = FeatureGraph(generator)
-        example["features"] = torch.zeros(2, config.feature_channels, 9, 11)
-        example |= {"rows": torch.zeros(24, 9), "columns": torch.zeros(32, 11)}
+        example["features"] = torch.zeros(2, feature_channels, 9, 11)
+        example |= {"rows": torch.zeros(GRID[0], 9), "columns": torch.zeros(GRID[1], 11)}
         shapes |= {"features": {0: b, 2: hf, 3: wf}, "rows": {0: h, 1: hf}}
         shapes |= {"columns": {0: w, 1: wf}}
     with _quiet():
@@ -101,22 +211,13 @@ def export_onnx(generator: Generator, path: str | Path) -> None:
             kwargs=example,
             dynamic_shapes=shapes,
             input_names=list(example),
-            output_names=["basis_maps", "gating"],
+            output_names=outputs,
             opset_version=OPSET,
             dynamo=True,
             verbose=False,
         )
     assert program is not None
     model = program.model_proto
-    metadata = {
-        "k": config.k,
-        "cells": config.cells,
-        "log_depth_limit": LOG_DEPTH_LIMIT,
-        "feature_channels": config.feature_channels if "features" in example else 0,
-        "ridge": config.ridge.ridge,
-        "ridge_global": config.ridge.ridge_global,
-        "centre": config.ridge.centre,
-    }
     for key, value in metadata.items():
         model.metadata_props.add(key=f"scalefield:{key}", value=str(value))
     onnx.checker.check_model(model)

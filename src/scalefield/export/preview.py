@@ -176,6 +176,7 @@ def draw_preview(
     sheet = _Sheet(depth_m.shape)
     dots = sheet.dots(anchors, recovery)
     used = f"{report.anchors_used:,} of {report.anchors_given:,} anchors"
+    used = used if report.anchors_given else "no anchors"
     drawn = f" · {len(dots):,} of them drawn" if len(dots) < len(anchors) else ""
     marked = sheet.with_anchors(sheet.resized(photograph), anchors, dots, recovery, metres)
     first = _Panel(marked, used + drawn, metres)
@@ -203,6 +204,8 @@ def draw_preview(
 
 def format_std_log(std_log: float) -> str:
     """A standard deviation of log-depth as a percentage or a factor."""
+    if std_log < 0.01:
+        return f"±{100 * math.expm1(std_log):.1f} %"
     if std_log < 1:
         return f"±{100 * math.expm1(std_log):.0f} %"
     return f"a factor of {math.exp(min(std_log, 700)):.2g}"  # a percentage would be misleading

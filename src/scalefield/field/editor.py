@@ -9,6 +9,7 @@ and the cells at their corners; for all others only θ and the offset change, wh
 from __future__ import annotations
 
 from dataclasses import dataclass
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -58,18 +59,33 @@ class EditorState:
 
 
 class FieldEditor:
-    """Evaluates successive fits over one image; see `update`. It is made for a processor."""
+    """Evaluates successive fits over one image on a processor; see `update`."""
 
-    def __init__(self) -> None:
+    def __init__(self, min_anchors: int = 64) -> None:
+        """With fewer than `min_anchors` anchors most nodes share most of their neighbours, and the
+        maps are computed from scratch."""
+        self.min_anchors, self.lock = min_anchors, Lock()
         self.state: EditorState | None = None
 
-    @torch.no_grad()
+    @property
+    def nbytes(self) -> int:
+        """Roughly what it holds in memory."""
+        state = self.state
+        return 0 if state is None else state.sums.nbytes + state.coefficients.nbytes
+
     def update(self, fit: FieldFit) -> EditedMaps:
         """The maps of a fit: those of `FieldFit`, computed where they differ from the last one.
 
         All fits of one editor must have one kernel and configuration; a fit over another image is
         computed as a whole, as every fit over an affine-invariant map is, whose shift changes.
         """
+        if len(fit.observations.y) < self.min_anchors or fit.image.device.type != "cpu":
+            local = fit.local
+            return EditedMaps(fit.mean(), local.variance, local.prior, len(fit.lattice.node_uv))
+        with self.lock, torch.no_grad():
+            return self._update(fit)
+
+    def _update(self, fit: FieldFit) -> EditedMaps:
         lattice, observed = fit.lattice, fit.observations
         position = observed.inputs.position * fit.image.unit_px
         neighbours, mask = nearest(lattice.node_uv, position, observed.mask, fit.config.neighbours)

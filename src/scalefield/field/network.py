@@ -133,10 +133,23 @@ class FieldNet(nn.Module):
         """
         if image is None:
             image = torch.full_like(log_depth, torch.nan).expand(-1, 3, -1, -1)
+        projected = None
+        if self.config.feature_channels:
+            projected = self.feature_projection(features, log_depth)
+        return self.from_cues(log_depth, image, projected)
+
+    def from_cues(
+        self,
+        log_depth: Float[Tensor, "b 1 h w"],
+        image: Float[Tensor, "b 3 h w"],
+        projected: Float[Tensor, "b f h w"] | None,
+    ) -> FieldMaps:
+        """As `forward`, with the features projected and on the grid; an image of NaN is no
+        image."""
         has_image = torch.isfinite(image[:, :1])
         cues = [geometric_cues(log_depth), image.nan_to_num(), has_image.to(log_depth.dtype)]
-        if self.config.feature_channels:
-            cues.append(self.feature_projection(features, log_depth))
+        if projected is not None:
+            cues.append(projected)
         shared = self.trunk(torch.cat(cues, dim=1))
         pooled = torch.cat([shared.mean(dim=(2, 3)), shared.amax(dim=(2, 3))], dim=1)
         context = self.context(pooled)

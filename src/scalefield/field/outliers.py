@@ -65,10 +65,9 @@ class BlockTargets(NamedTuple):
     """Variances of an outlier's error: the configured ones, or target² beyond gross_log_error."""
     covariance: Float[Tensor, "b s s"]
     """Covariance of the field without its constant."""
+    position: Float[Tensor, "b s 2"]
+    """As in `KernelInputs`; infinite for padding."""
     mask: Bool[Tensor, "b s"]
-    neighbours: Int64[Tensor, "b s k"]
-    known: Bool[Tensor, "b s k"]
-    """Whether there is such a neighbour."""
 
 
 class SearchState(NamedTuple):
@@ -99,6 +98,20 @@ def detect_outliers(
     def search_blocks(part: Blocks) -> Float[Tensor, "b s 4"]:
         block = gather_blocks(kernel, observations, part, settings)
         state, clean = search(block, float(kernel.constant_std) ** 2, settings, static)
+        if static:
+            return marks_of(block, state, clean)
+        found = block.target.new_zeros(*block.target.shape, 4)
+        some = state.outlier.any(dim=1)  # the others have nothing to report
+        block, state = (
+            BlockTargets(*(x[some] for x in block)),
+            SearchState(*(x[some] for x in state)),
+        )
+        found[some] = marks_of(block, state, clean[some])
+        return found
+
+    def marks_of(
+        block: BlockTargets, state: SearchState, clean: Float[Tensor, " b"]
+    ) -> Float[Tensor, "b s 4"]:
         weight, conflict, corroborated = relative_weights(block, state, clean, count, settings)
         # An anchor with variance v of its residual moves the field w times as far once that is v/w.
         added = state.variance / state.roughness[:, None] ** 2 * (1 / weight - 1) * block.mask
@@ -116,7 +129,7 @@ def detect_outliers(
 def gather_blocks(
     kernel: Kernel, observations: Observations, blocks: Blocks, config: OutlierConfig
 ) -> BlockTargets:
-    """The anchors of each block, and the nearest ones of each anchor within its block."""
+    """The anchors of each block."""
     inputs, y, noise, _ = observations
     index, mask = blocks.index, blocks.mask
     rows = inputs[index.flatten()]
@@ -128,20 +141,14 @@ def gather_blocks(
     beyond = (target.abs() > config.gross_log_error)[..., None]
     # Filled, not copied from the host, which a CUDA graph cannot do.
     stds = torch.stack([target.new_full((), std) for std in config.error_stds])
-    position = inputs.position[index].masked_fill(~mask[..., None], torch.inf)
-    apart = (position[:, :, None] - position[:, None]).square().sum(dim=-1)
-    apart = apart.nan_to_num(nan=torch.inf, posinf=torch.inf)
-    apart.diagonal(dim1=1, dim2=2).fill_(torch.inf)
-    near = apart.topk(min(config.neighbours, apart.shape[2]), largest=False)
     return BlockTargets(
         target,
         (y + inputs.log_depth)[index],
         torch.where(mask, noise[index] ** 2, PADDING_VARIANCE),
         torch.where(beyond, target[..., None] ** 2, stds**2),
         kernel.local_covariance(features) + H @ H.mT,
+        inputs.position[index].masked_fill(~mask[..., None], torch.inf),
         mask,
-        near.indices,
-        near.values.isfinite(),
     )
 
 
@@ -162,7 +169,7 @@ def search(
     variance to the diagonal of the covariance C. With P = C⁻¹, that subtracts ZᵀZ from P, where Z
     has one row for each outlier, so C is factorised only once.
     """
-    values, (b, s) = config.roughness, block.mask.shape
+    values, b = config.roughness, len(block.mask)
     target, variance, error, mask = (
         x.repeat(len(values), *[1] * (x.ndim - 1))
         for x in (block.target, block.variance, block.error, block.mask)
@@ -178,33 +185,34 @@ def search(
     n = mask.sum(dim=1)
     clean = evidence + log_prior(torch.zeros_like(n), n, config)
     allowed = mask & (n >= config.min_anchors)[:, None]
-    outlier, count, rows = torch.zeros_like(mask), torch.zeros_like(n), P[:, :0]
+    precision, outlier = precision.clone(), torch.zeros_like(mask)
+    rows, active = P[:, :0], torch.arange(len(n), device=n.device)
     for _ in range(config.iterations):
-        factor = bayes_factors(alpha, precision, error, outlier)[-1]
-        more, less = config.prior_counts  # a difference of `log_prior`
-        gain = factor + ((count + more) / (n - count - 1 + less)).log()[:, None]
-        gain = gain.masked_fill(~allowed | outlier, -torch.inf)
-        index, chosen = best_of_segments(gain, config)
-        chosen &= count[:, None] + chosen.cumsum(dim=1) <= config.max_share * n[:, None]
-        if not static and not bool(chosen.any()):
-            break
-        std = (error[..., 0].gather(1, index) * chosen).sqrt()
-        column = P.gather(1, index[..., None].expand(-1, -1, s))
+        known = (alpha, precision, error, outlier)
+        factor = bayes_factors(*(x[active] for x in known))[-1]
+        index, chosen = new_outliers(factor, outlier[active], allowed[active], config)
+        if not static:  # go on with the blocks that change
+            changed = chosen.any(dim=1)
+            active, index, chosen, rows = (x[changed] for x in (active, index, chosen, rows))
+            if not len(active):
+                break
+        std = (error[active, :, 0].gather(1, index) * chosen).sqrt()
+        column = P[active[:, None], index]
         column = column - rows.gather(2, index[:, None].expand(-1, rows.shape[1], -1)).mT @ rows
         column = column * std[..., None]
         inner = column.gather(2, index[:, None].expand(-1, index.shape[1], -1)) * std[:, None]
         inner.diagonal(dim1=1, dim2=2).add_(1)
         inner = torch.linalg.cholesky_ex(inner).L
-        right = torch.cat([column, (std * alpha.gather(1, index))[..., None]], dim=-1)
+        right = torch.cat([column, (std * alpha[active].gather(1, index))[..., None]], dim=-1)
         Z = torch.linalg.solve_triangular(inner, right, upper=False)
         Z, change = Z[..., :-1], Z[..., -1:]
-        alpha = alpha - (Z * change).sum(dim=1)
-        precision = precision - Z.square().sum(dim=1)
-        evidence = evidence + 0.5 * change.square().sum(dim=(1, 2))
-        evidence = evidence - inner.diagonal(dim1=1, dim2=2).log().sum(dim=1)
         rows = torch.cat([rows, Z], dim=1)
-        outlier = outlier | torch.zeros_like(outlier).scatter(1, index, chosen)
-        count = count + chosen.sum(dim=1)
+        alpha[active] -= (Z * change).sum(dim=1)
+        precision[active] -= Z.square().sum(dim=1)
+        evidence[active] += 0.5 * change.square().sum(dim=(1, 2))
+        evidence[active] -= inner.diagonal(dim1=1, dim2=2).log().sum(dim=1)
+        outlier[active] |= torch.zeros_like(outlier[active]).scatter(1, index, chosen)
+    count = outlier.sum(dim=1)
     evidence = evidence + log_prior(count, n, config)
     state = SearchState(
         outlier, roughness, evidence, *bayes_factors(alpha, precision, error, outlier)
@@ -215,6 +223,21 @@ def search(
     )
     best = evidence.argmax(dim=0) * b + torch.arange(b, device=evidence.device)
     return SearchState(*(x[best] for x in state)), clean.amax(dim=0)
+
+
+def new_outliers(
+    factor: Float[Tensor, "b s"],
+    outlier: Bool[Tensor, "b s"],
+    allowed: Bool[Tensor, "b s"],
+    config: OutlierConfig,
+) -> tuple[Int64[Tensor, "b q"], Bool[Tensor, "b q"]]:
+    """Candidates of one step of the search, given the log Bayes factors, and which of them become
+    outliers."""
+    count, n = outlier.sum(dim=1, keepdim=True), allowed.sum(dim=1, keepdim=True)
+    more, less = config.prior_counts  # a difference of `log_prior`
+    gain = factor + ((count + more) / (n - count - 1 + less)).log()
+    index, chosen = best_of_segments(gain.masked_fill(~allowed | outlier, -torch.inf), config)
+    return index, chosen & (count + chosen.cumsum(dim=1) <= config.max_share * n)
 
 
 def best_of_segments(
@@ -281,11 +304,11 @@ def corroboration(
     estimated from them. The denser the anchors, the more of them a missed object holds, and the
     more must agree.
     """
-    std = config.agreement_std
+    std, near = config.agreement_std, Neighbours.of(block.position, config.neighbours)
     agreement = (
         torch.stack(
             [
-                torch.exp(-0.5 * ((x[..., None] - at_neighbours(x, block, torch.inf)) / std) ** 2)
+                torch.exp(-0.5 * ((x[..., None] - near.gather(x, torch.inf)) / std) ** 2)
                 for x in (block.log_depth, block.target)
             ]
         ).mean(dim=0)
@@ -298,7 +321,7 @@ def corroboration(
     error_density = state.bayes_factor + normal_log_density(state.residual, state.variance)
     outlier = state.outlier.to(best.dtype)
     share = outlier.sum(dim=1, keepdim=True) / block.mask.sum(dim=1, keepdim=True).clamp(min=1)
-    clustered = at_neighbours(outlier, block, 0.0) - share[..., None] * block.known
+    clustered = near.gather(outlier, 0.0) - share[..., None] * near.known
     odds = (best + 1e-12).log() - error_density + config.corroboration_log_odds
     odds = odds + config.cluster_log_odds * clustered.sum(dim=2)
     mixture = torch.full_like(share, 0.5)
@@ -310,12 +333,26 @@ def corroboration(
     return probability
 
 
-def at_neighbours(
-    values: Float[Tensor, "b s"], block: BlockTargets, missing: float
-) -> Float[Tensor, "b s k"]:
-    """Values at each anchor's neighbours."""
-    spread = values[:, None].expand(-1, values.shape[1], -1)
-    return spread.gather(2, block.neighbours).masked_fill(~block.known, missing)
+class Neighbours(NamedTuple):
+    """The nearest anchors of each anchor within its block."""
+
+    anchors: Int64[Tensor, "b s k"]
+    known: Bool[Tensor, "b s k"]
+    """Whether there is such a neighbour."""
+
+    @classmethod
+    def of(cls, position: Float[Tensor, "b s 2"], count: int) -> Neighbours:
+        """The nearest `count`; anchors at infinity are none."""
+        apart = (position[:, :, None] - position[:, None]).square().sum(dim=-1)
+        apart = apart.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        apart.diagonal(dim1=1, dim2=2).fill_(torch.inf)
+        near = apart.topk(min(count, apart.shape[2]), largest=False)
+        return cls(near.indices, near.values.isfinite())
+
+    def gather(self, values: Float[Tensor, "b s"], missing: float) -> Float[Tensor, "b s k"]:
+        """Values at each anchor's neighbours."""
+        spread = values[:, None].expand(-1, values.shape[1], -1)
+        return spread.gather(2, self.anchors).masked_fill(~self.known, missing)
 
 
 def normal_log_density(x: Tensor, variance: Tensor) -> Tensor:

@@ -23,14 +23,13 @@ from scalefield.labelling.labeller import (
     read_records,
     written,
 )
-from scalefield.labelling.runners import DEAD, run_here, run_pool, run_ray
+from scalefield.labelling.ray_runner import Say, run_ray
+from scalefield.labelling.runners import DEAD, run_here, run_pool
 from scalefield.labelling.samples import Job, in_batches
 from scalefield.runtime.provenance import provenance
 
 CONFIG, MANIFEST = "label.json", "labels.jsonl"
 """Names of the configuration and of the manifest, which has one record per line."""
-RAY_BLOCKS = 10_000
-"""Largest number of blocks given to Ray, which keeps a record of each; images are joined to fit."""
 
 
 @dataclass
@@ -72,15 +71,20 @@ def label(
     workers: int = 1,
     cluster: Literal["local", "ray"] = "local",
     progress: Callable[[int], object] = lambda images: None,
+    say: Say = lambda sentence: None,
 ) -> Summary:
-    """Make the labels that are missing, then write the manifest; `progress` counts images."""
+    """Make the labels that are missing, then write the manifest.
+
+    `progress` is called with numbers of images that are done, `say` with sentences about what a
+    cluster does and what the run waits for.
+    """
     claim(out, config, jobs)
     summary, started = Summary(), time.monotonic()
     todo = [job for job in jobs if not is_done(out, job)]
     summary.found_done = sum(len(j.samples) for j in jobs) - sum(len(j.samples) for j in todo)
     progress(summary.found_done)
     make = partial(Labeller.of, config, out)
-    for _, records in _run(todo, config, make, workers, cluster):
+    for _, records in _run(todo, config, make, workers=workers, cluster=cluster, say=say):
         progress(len(records))
     summary.seconds = time.monotonic() - started
     lines = []
@@ -94,15 +98,20 @@ def label(
 
 
 def _run(
-    jobs: Sequence[Job], config: LabelConfig, make: partial[Labeller], workers: int, cluster: str
+    jobs: Sequence[Job],
+    config: LabelConfig,
+    make: partial[Labeller],
+    *,
+    workers: int,
+    cluster: str,
+    say: Say,
 ) -> Iterator[tuple[Job, list[Record]]]:
     if not jobs:
         return iter(())
-    if cluster == "ray":
-        jobs = in_batches(jobs, max(config.batch, -(-len(jobs) // RAY_BLOCKS)))
-        return run_ray(jobs, make, workers, gpus=float(config.device.startswith("cuda")))
     jobs = in_batches(jobs, config.batch)
     workers = min(workers, len(jobs))
+    if cluster == "ray":
+        return run_ray(jobs, make, workers, float(config.device.startswith("cuda")), say)
     return run_here(jobs, make) if workers == 1 else run_pool(jobs, make, workers)
 
 

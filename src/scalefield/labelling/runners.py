@@ -1,4 +1,4 @@
-"""Ways of mapping a labeller over jobs: in this process, in several processes, on a Ray cluster.
+"""Ways of mapping a labeller over jobs on one machine; `ray_runner` has the way for a cluster.
 
 Each worker uses one torch thread: convolutions split their sums among threads, and with one thread
 a label has the same bytes on every machine. More processes use the other cores.
@@ -6,15 +6,11 @@ a label has the same bytes on every machine. More processes use the other cores.
 
 from __future__ import annotations
 
-import json
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
 
-from scalefield.errors import MissingExtra
 from scalefield.labelling.labeller import Record, failed_records
 from scalefield.labelling.samples import Job
 from scalefield.runtime.devices import one_thread
@@ -24,8 +20,6 @@ Label = Callable[[Job], list[Record]]
 Make = Callable[[], Label]
 """Creates the labeller in the process that uses it; must be picklable."""
 
-RETRIES = 2
-"""How often Ray tries a job again after its worker died."""
 DEAD = "the process that worked on it died (out of memory?)"
 
 
@@ -74,60 +68,6 @@ def run_pool(jobs: Sequence[Job], make: Make, workers: int) -> Iterator[tuple[Jo
                     else:
                         suspects.extend(lost)
                     break
-
-
-def run_ray(
-    jobs: Sequence[Job], make: Make, workers: int, gpus: float = 0
-) -> Iterator[tuple[Job, list[Record]]]:
-    """Run jobs on a Ray cluster (the connected one, or a local one), as a map over a dataset.
-
-    Each of `workers` actors creates its labeller once, with `gpus` GPUs. Ray restarts a dead actor
-    and repeats its job, `RETRIES` times; a job without a result is left out. Samples and output
-    must be on a file system that all nodes share.
-    """
-    ray = import_ray()
-    ray.data.DataContext.get_current().max_errored_blocks = -1
-    items = [{"index": i} for i in range(len(jobs))]
-    # One block a job from the start: what fails is lost by the block, and to divide blocks later
-    # would need a free CPU when the actors have them all.
-    rows = ray.data.from_items(items, override_num_blocks=len(items))
-    with warnings.catch_warnings():
-        # Ray will rename the last two arguments in 2.64, beyond which the extra does not go.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        labelled = rows.map(
-            _Actor,
-            fn_constructor_args=(make, jobs),
-            compute=ray.data.ActorPoolStrategy(size=workers),
-            num_gpus=gpus or None,
-            max_restarts=-1,
-            max_task_retries=RETRIES,  # otherwise an image that kills its worker is tried for ever
-        )
-    for row in labelled.iter_rows():
-        yield jobs[row["index"]], json.loads(row["records"])
-
-
-def import_ray() -> Any:
-    """Ray, or the command that installs it."""
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtra("ray", "ray", "labelling on a cluster") from None
-    return ray
-
-
-class _Actor:
-    """An actor of Ray with its labeller."""
-
-    def __init__(self, make: Make, jobs: Sequence[Job]) -> None:
-        import torch
-
-        torch.set_num_threads(1)
-        self.label, self.jobs = make(), jobs
-
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        # As text, because Arrow wants the same types in every row.
-        records = json.dumps(self.label(self.jobs[row["index"]]))
-        return {"index": row["index"], "records": records}
 
 
 _labeller: Label

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 
 LINES_EVERY_S = 30.0
 """Least time between two lines where there is no terminal."""
@@ -65,7 +65,7 @@ class LineProgress:
         """Name the present step."""
         self.desc = desc
 
-    def write(self, text: str, file: TextIO | None = None) -> None:
+    def write(self, text: str, file: Any = None) -> None:
         """Write a line of text."""
         print(text, file=file or sys.stdout, flush=True)
 

@@ -10,7 +10,7 @@ from scalefield.web.edits import QUICK_METHODS
 METHOD_TEXTS: dict[str, tuple[str, str]] = {
     "field": (
         "Gaussian process",
-        "Follows the relative depth, bends to your measurements and gives a range for every value.",
+        "Corrects the relative depth smoothly towards your measurements; every value has a range.",
     ),
     "basis": (
         "Learned basis maps",

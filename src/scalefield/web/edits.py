@@ -181,7 +181,9 @@ class SmallField(Method):
         self.result = result = Field().fit(self.relative.field, anchors)
         used = without(anchors, result.rejected)
         shown = replace(result.fit, image=self.relative.shown_field)
-        log_scale, std_log = shown.mean(), replace(result, fit=shown).std()
+        edited = self.relative.field_editor.update(shown)
+        log_scale = edited.mean
+        std_log = result.calibration.std(shown.lattice, edited.variance, edited.prior)
         rows, columns = used.pixels(mde_output.shape)
         index = self.relative.field.index
         fitted = result.fit.predict(index(rows), index(columns)).mean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from scalefield.basis.cues import geometric_cues, grid_log_depth
 from scalefield.basis.generator import BasisMaps, Generator
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
+from scalefield.field.editor import FieldEditor
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.mde import MDEOutput, load_mde
 from scalefield.methods.basis import Basis, basis_maps
@@ -47,6 +49,8 @@ class Relative:
     """Cells of the generator's grid where a measurement may be suggested."""
     revision: int
     """Counts the relative depths that the session has had."""
+    field_editor: FieldEditor = dataclasses.field(default_factory=FieldEditor)
+    """Maps of `field` at the displayed pixels, from edit to edit."""
 
     @classmethod
     def of(cls, output: MDEOutput, shown: MDEOutput, revision: int) -> Relative:
@@ -73,7 +77,7 @@ class Relative:
         held = [*self.basis[1], self.field.maps.maps, self.shown.prediction]
         held += [output.prediction, output.mde_depth, output.valid]
         held += [] if features is None else [features]
-        return sum({t.data_ptr(): t.nbytes for t in held}.values())
+        return sum({t.data_ptr(): t.nbytes for t in held}.values()) + self.field_editor.nbytes
 
 
 WAITING = "waiting for its turn"

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
 
-import { LengthError, exactNumber, formatMeasured, formatNumber, parseLength } from "../../../src/scalefield/web/static/lengths.js";
+import { LengthError, exactNumber, formatMeasured, formatNumber, formatPercent, parseLength } from "../../../src/scalefield/web/static/lengths.js";
 import { TableError, checkInside, decodeText, parseAnchorTable, writeAnchorTable } from "../../../src/scalefield/web/static/table.js";
 
 const cases = JSON.parse(readFileSync(new URL("../../io/length_cases.json", import.meta.url), "utf8"));
@@ -81,4 +81,8 @@ test("writeAnchorTable is read back exactly", () => {
   const anchors = [{ u: 1.5, v: 2, depth_m: 0.1 + 0.2, sigma_m: null }, { u: 3, v: 4, depth_m: 1e-7, sigma_m: 0.01 }];
   const back = parseAnchorTable(writeAnchorTable(anchors));
   assert.deepEqual(back.map(({ line, ...a }) => a), anchors);
+});
+
+test("formatPercent shows a sign, and ± where the value rounds to zero", () => {
+  assert.deepEqual([0.001, -0.02, -0.0004, 0, Math.log(2)].map(formatPercent), ["+0.1 %", "−2.0 %", "±0.0 %", "±0.0 %", "+100 %"]);
 });

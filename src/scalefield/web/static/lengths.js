@@ -263,9 +263,9 @@ export function formatArea(squareMetres, unit) {
   return `${Number(value.toPrecision(3)).toLocaleString("en", { useGrouping: false, maximumFractionDigits: 6 })} ${unit}²`;
 }
 
-/** @param {number} log */
+/** A difference of logarithms as a percentage with its sign; ± where it rounds to zero. @param {number} log */
 export function formatPercent(log) {
   const percent = 100 * Math.expm1(log);
-  const digits = Math.abs(percent) < 9.95 ? 1 : 0;
-  return `${percent < 0 ? "−" : "+"}${Math.abs(percent).toFixed(digits)} %`;
+  const size = Math.abs(percent).toFixed(Math.abs(percent) < 9.95 ? 1 : 0);
+  return `${Number(size) === 0 ? "±" : percent < 0 ? "−" : "+"}${size} %`;
 }

@@ -92,10 +92,15 @@ export class Page {
   commit(work) {
     const { project } = this;
     if (!project) return;
+    const sameAnchors = project.work.anchors === work.anchors;
     project.work = work;
     this.workspace.history.commit(project.id, work);
     this.clearToast();
-    this.edited();
+    if (sameAnchors) {
+      // Measurements read the present map; nothing is solved again.
+      this.stage.redraw();
+      showPanel(this);
+    } else this.edited();
     this.workspace.save();
   }
 

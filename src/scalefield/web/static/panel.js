@@ -14,7 +14,8 @@ export function showPanel(page) {
   $("clear").disabled = !n;
   $("undo").disabled = !page.workspace.history.past.length;
   $("redo").disabled = !page.workspace.history.future.length;
-  $("sample-anchors").hidden = !loaded.sampleAnchors;
+  const given = loaded.sampleAnchors;
+  $("sample-anchors").hidden = !given || (n === given.length && given.every((/** @type {any} */ a, /** @type {number} */ i) => ["u", "v", "depth_m"].every((key) => a[key] === /** @type {any} */ (work.anchors[i])[key])));
   page.rows.draw(work.anchors, page.unit, (/** @type {number} */ i) => page.aboutAnchor(i));
   showAnchorNotes(page);
   showMethod(page);
@@ -82,7 +83,7 @@ function showMeasurements(page) {
   });
   if (rows.length !== list.children.length || rows.some((/** @type {any} */ r, /** @type {number} */ i) => list.children[i] !== r)) list.replaceChildren(...rows);
   const notes = [];
-  if (measurements.length) notes.push("Ranges hold with 90 %, however the errors of the points belong together.");
+  if (measurements.length) notes.push("Ranges hold with 90 % for any correlation between the errors of the points.");
   if (measurements.some((/** @type {any} */ m) => m.kind === "height")) notes.push("Heights take the camera as held level.");
   if (measurements.length && fov?.source === "assumed") notes.push(`The field of view is assumed (${fov.deg}°): lengths across the photo may be off.`);
   $("measure-note").hidden = !notes.length;

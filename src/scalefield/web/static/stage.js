@@ -310,7 +310,9 @@ export class Stage {
     }
     if (this.pointers.size > 2) return;
     const anchor = this.host.tool === "point" ? this.anchorAt(at, e.pointerType) : null;
-    this.press = { at, last: at, anchor, moved: false, pan: e.button === 1 || this.host.tool === "pan" };
+    // On the screen, because the stage itself may move when the row below it changes.
+    const screen = { x: e.clientX, y: e.clientY };
+    this.press = { at, screen, last: at, anchor, moved: false, pan: e.button === 1 || this.host.tool === "pan" };
     if (e.pointerType === "touch") {
       this.loupe = true;
       this.point(toPixel(this.view, at, this.photo));
@@ -340,7 +342,7 @@ export class Stage {
       return;
     }
     this.pointers.set(e.pointerId, at);
-    const far = Math.hypot(at.x - this.press.at.x, at.y - this.press.at.y);
+    const far = Math.hypot(e.clientX - this.press.screen.x, e.clientY - this.press.screen.y);
     if (!this.press.moved && far < (MOVED[/** @type {keyof typeof MOVED} */ (e.pointerType)] ?? 4)) return;
     this.press.moved = true;
     if (this.press.anchor && !this.press.pan) {

@@ -235,27 +235,28 @@ export class Views {
 
   showCaption() {
     const { result, session } = this.page.loaded, { pending } = this.page.tools;
+    const touch = matchMedia("(pointer: coarse)").matches, click = touch ? "Tap" : "Click";
     const captions = {
-      photo: result ? "Point anywhere to read its distance; click to set one." : "Click something whose distance you know.",
+      photo: !result ? `${click} something whose distance you know.` : touch ? "Tap anywhere to read its distance or to set one." : "Point anywhere to read its distance; click to set one.",
       depth: "Recovered depth: straight ahead of the camera, not along the slant.",
       uncertainty: "One standard deviation of the distance, as a share of it: pale is sure, dark is not.",
       field: `Metres per unit of relative depth, around its median${result ? ` of ${Math.exp(percentiles(result.logScale, [0.5])[0]).toPrecision(3)}` : ""}.`,
       mde: `Relative depth of ${session.relative_depth}: nearer and farther, in no unit.`,
       basis: result?.header.weights ? "What each basis map adds to the scale field: map × weight, as a factor, all on one scale." : "Basis maps of this photo. The methods Gaussian process and Learned basis maps give them weights.",
-      cloud: "Drag to turn, Shift-drag to move, scroll to come nearer.",
+      cloud: touch ? "Drag to turn; two fingers move it and zoom." : "Drag to turn, Shift-drag to move, scroll to zoom.",
     };
     let words = captions[/** @type {keyof typeof captions} */ (this.page.view)] ?? "";
     if (this.page.tool === "measure") {
       const n = pending?.points.length ?? 0;
       const hints = {
-        distance: n ? "Click the second point." : "Click two points to read the distance between them.",
-        height: n ? "Click the second point. Heights assume a level camera." : "Click the lower and the upper end. Heights assume a level camera.",
-        path: n ? "Click further points; double-click or Done ends the path." : "Click the points of a path.",
-        area: n ? "Click further corners; double-click or Done ends the area." : "Click the corners of an area.",
+        distance: n ? `${click} the second point.` : `${click} two points to read the distance between them.`,
+        height: `${click} ${n ? "the second point" : "the lower and the upper end"}. Heights assume a level camera.`,
+        path: n ? `${click} further points; Done ends the path.` : `${click} the points of a path.`,
+        area: n ? `${click} further corners; Done ends the area.` : `${click} the corners of an area.`,
       };
       words = hints[this.page.tools.measureKind];
     }
-    if (this.page.tool === "profile") words = "Click or slide to choose the row.";
+    if (this.page.tool === "profile") words = `${click} or slide to choose the row.`;
     setText($("caption"), words);
   }
 

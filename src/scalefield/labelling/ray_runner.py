@@ -1,0 +1,189 @@
+"""Labelling on a Ray cluster, by actors that each hold a labeller.
+
+Ray Core is used and not Ray Data: a dataset needs its own scheduler and an object for every image
+before the first label is made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from scalefield.errors import InputError, MissingExtra, one_line
+from scalefield.labelling.labeller import Record, failed_records
+from scalefield.labelling.runners import DEAD, Label, Make
+from scalefield.labelling.samples import Job
+
+RETRIES = 2
+"""How often a job is tried again after its worker died."""
+PATIENCE_S = 10.0
+"""Seconds without a result after which the run says what it waits for."""
+
+Say = Callable[[str], object]
+"""Takes a sentence about the state of the run."""
+
+
+def import_ray() -> Any:
+    """Ray, or the command that installs it."""
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtra("ray", "ray", "labelling on a cluster") from None
+    return ray
+
+
+def run_ray(
+    jobs: Sequence[Job],
+    make: Make,
+    workers: int,
+    gpus: float = 0.0,
+    say: Say = lambda sentence: None,
+) -> Iterator[tuple[Job, list[Record]]]:
+    """Run jobs in `workers` actors of a Ray cluster; results come in order of completion.
+
+    The cluster is the connected one, the one of RAY_ADDRESS or of this machine, or a new local one.
+    Each actor has one CPU and `gpus` GPUs, and creates its labeller once. A dead actor is replaced
+    and its job tried again, `RETRIES` times; then the job is recorded as failed. Samples and output
+    must be on a file system that all nodes share.
+    """
+    ray = import_ray()
+    workers = min(workers, len(jobs))
+    with connected(ray, workers, say):
+        pool = _ActorPool(ray, make, gpus, say)
+        try:
+            yield from pool.run(jobs, workers)
+        finally:
+            pool.stop()
+
+
+@contextmanager
+def connected(ray: Any, workers: int, say: Say) -> Iterator[None]:
+    """A block with a connection to a cluster, which is closed afterwards if it was made here."""
+    if ray.is_initialized():
+        yield
+        return
+    quiet = {"log_to_driver": False, "logging_level": "error"}
+    try:
+        ray.init(address="auto", **quiet)
+        say(f"connected to the Ray cluster with {_resources(ray.cluster_resources())}")
+    except ConnectionError:
+        if os.environ.get("RAY_ADDRESS"):
+            address = os.environ["RAY_ADDRESS"]
+            raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}") from None
+        say("no Ray cluster is running here; starting one on this machine")
+        # As many CPUs as actors: otherwise some of them would wait for ever.
+        count = max(workers, os.cpu_count() or 1)
+        ray.init(num_cpus=count, include_dashboard=False, **quiet)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+class _ActorPool:
+    """Actors with one job each, and the references that are waited for."""
+
+    def __init__(self, ray: Any, make: Make, gpus: float, say: Say) -> None:
+        self.ray, self.make, self.say = ray, make, say
+        self.remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(_Actor)
+        self.starting: dict[Any, Any] = {}
+        """Actors by the reference of their start."""
+        self.running: dict[Any, tuple[Any, Job]] = {}
+        """Actor and job by the reference of the result."""
+        self.idle: list[Any] = []
+        self.failed_starts = 0
+
+    def run(self, jobs: Sequence[Job], workers: int) -> Iterator[tuple[Job, list[Record]]]:
+        """Each job with its records."""
+        waiting, deaths = deque(jobs), Counter[str]()
+        for _ in range(workers):
+            self.start()
+        self.say(f"waiting for the first of {workers} Ray actors to load the estimator")
+        while waiting or self.running:
+            while waiting and self.idle:
+                actor, job = self.idle.pop(), waiting.popleft()
+                self.running[actor.label.remote(job)] = (actor, job)
+            done, _ = self.ray.wait([*self.starting, *self.running], timeout=PATIENCE_S)
+            if not done:
+                self.explain(len(waiting))
+            for reference in done:
+                if reference in self.starting:
+                    self.finish_start(reference)
+                    continue
+                actor, job = self.running.pop(reference)
+                try:
+                    yield job, self.ray.get(reference)
+                    self.idle.append(actor)
+                except self.ray.exceptions.RayActorError:
+                    deaths[job.name] += 1
+                    self.start()
+                    if deaths[job.name] > RETRIES:
+                        yield job, failed_records(job, DEAD)
+                    else:
+                        self.say(f"a Ray actor died while it worked on {job.name}; trying it again")
+                        waiting.append(job)
+
+    def start(self) -> None:
+        """Ask for one more actor."""
+        actor = self.remote.remote(self.make)
+        self.starting[actor.ready.remote()] = actor
+
+    def finish_start(self, reference: Any) -> None:
+        """Take an actor that is ready; one that died is replaced, a few times in all."""
+        actor = self.starting.pop(reference)
+        try:
+            self.ray.get(reference)
+        except self.ray.exceptions.RayActorError as e:
+            self.failed_starts += 1
+            if self.failed_starts > RETRIES:
+                last = str(e).strip().splitlines()[-1]
+                raise InputError(f"the Ray actors do not start: {one_line(last)}") from None
+            self.start()
+            return
+        self.idle.append(actor)
+
+    def explain(self, waiting: int) -> None:
+        """Say what the run waits for."""
+        if self.running:
+            names = ", ".join(job.name for _, job in list(self.running.values())[:3])
+            self.say(f"{len(self.running)} actors work on {names} …; {waiting} jobs wait")
+        else:
+            free = _resources(self.ray.available_resources())
+            self.say(
+                f"{len(self.starting)} Ray actors are not ready: they load the estimator, or wait "
+                f"for a free CPU (or GPU); free now: {free}"
+            )
+
+    def stop(self) -> None:
+        """End all actors."""
+        for actor in (*self.starting.values(), *self.idle, *(a for a, _ in self.running.values())):
+            self.ray.kill(actor)
+
+
+def _resources(amounts: dict[str, float]) -> str:
+    """Numbers of CPUs and GPUs in words."""
+    named = (f"{amounts.get(name, 0):g} {name}s" for name in ("CPU", "GPU"))
+    return " and ".join(named)
+
+
+class _Actor:
+    """A process of the cluster with its labeller."""
+
+    def __init__(self, make: Make) -> None:
+        import warnings
+
+        import torch
+
+        torch.set_num_threads(1)
+        warnings.simplefilter("ignore")  # the driver has given the same warnings
+        self.labeller: Label = make()
+
+    def ready(self) -> None:
+        """Return when the labeller is loaded."""
+
+    def label(self, job: Job) -> list[Record]:
+        """The records of a job."""
+        return self.labeller(job)

@@ -1,0 +1,110 @@
+"""The parts of recipes/paper_run.py and paper_estimators.py that need no frames and no GPU."""
+
+import json
+import tarfile
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from recipes.paper_estimators import VIT_INPUT, VIT_S, DepthWithFeatures
+from recipes.paper_run import pack_generators, summary
+from safetensors.torch import save_file
+
+from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.io import write_json
+from scalefield.mde import MDEOutput
+from scalefield.mde.vit import Vit
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """Depth that grows from left to right."""
+
+    name: str = "ramp"
+    revision: str = "1"
+
+    @property
+    def options(self):
+        return {}
+
+    def __call__(self, image):
+        height, width = image.shape[:2]
+        depth = torch.linspace(1, 2, width).expand(height, width)
+        return MDEOutput(depth, "depth", model=self.name, revision=self.revision)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """The depth of `Ramp` with the features of a small ViT of random weights."""
+    size = replace(VIT_S, width=24, depth=4, heads=2, grid=5)
+    torch.manual_seed(0)
+    vit = Vit(size).eval()
+    save_file(vit.state_dict(), tmp_path / "vit.safetensors")
+    made = DepthWithFeatures(tmp_path / "depth.onnx", tmp_path / "vit.safetensors", size=size)
+    made.__dict__["depth"] = Ramp()  # in place of the ONNX file
+    return made, vit
+
+
+def test_depth_with_features_takes_d_from_one_network_and_f_from_the_other(pair):
+    rng = np.random.default_rng(0)
+    mde, vit = pair
+    image = rng.integers(0, 256, (70, 112, 3), dtype=np.uint8)
+    output = mde(image)
+    torch.testing.assert_close(output.prediction, Ramp()(image).prediction)
+    with torch.no_grad():
+        wanted = vit(VIT_INPUT([image]))[-1][0]
+    torch.testing.assert_close(output.features, wanted)
+    assert output.features.shape == (24, 5, 8)
+    assert output.model == mde.name
+    assert output.revision == mde.revision
+    assert output.revision.startswith("1+sha256:")
+
+
+def test_depth_with_features_gives_the_same_alone_and_in_a_batch(pair):
+    rng = np.random.default_rng(0)
+    mde, _ = pair
+    images = [rng.integers(0, 256, (42, 56, 3), dtype=np.uint8) for _ in range(2)]
+    for alone, together in zip(map(mde, images), mde.batch(images), strict=True):
+        torch.testing.assert_close(alone.features, together.features)
+
+
+def test_pack_generators_bounds_the_archives_and_leaves_out_unfinished_ones(tmp_path):
+    names = ["a/k8-low", "a/k8-high", "b/k8-low", "b/k8-low-s1"]
+    write_json(tmp_path / "results" / "places-a" / "results.json", {})
+    generator = Generator(GeneratorConfig(k=2, width=8, dilations=(1,)))
+    for name in [*names, "a/k8-low-s1", "b/k8-high"]:
+        generator.save(tmp_path / "generators" / name / "model")
+    for name in [*names, "a/k8-low-s1"]:  # a is evaluated: its first seed is enough
+        write_json(tmp_path / "generators" / name / "finished.json", {"epochs": 1})
+    (tmp_path / "small").mkdir()
+    whole = (tmp_path / "generators/a/k8-low/model/model.safetensors").stat().st_size
+    pack_generators(str(tmp_path), str(tmp_path / "small"), most_mb=2.2 * whole / 1e6)
+    found = {}
+    for archive in sorted((tmp_path / "small").iterdir()):
+        with tarfile.open(archive) as tar:
+            tar.extractall(tmp_path / "back", filter="data")
+            found[archive.name] = {n.rpartition("/")[0] for n in tar.getnames() if "." in n}
+    assert sorted(name for members in found.values() for name in members) == sorted(names)
+    assert len(found) > 1
+    back = Generator.load(tmp_path / "back" / "a" / "k8-low")
+    assert back.config == generator.config
+
+
+def test_summary_has_the_chosen_checkpoint_and_the_load_of_the_gpu(tmp_path):
+    run = tmp_path / "generators" / "a" / "k8-low"
+    write_json(run / "clock.json", {"step": 4, "share_in_step": 0.9})
+    lines = [
+        {"step": step, "val_loss": loss, "val_absrel": loss / 2}
+        for step, loss in ((2, 0.2), (4, 0.3))
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "gpu.csv").write_text("now, 80, 1000\nthen, 100, 2000\nlater, [N/A], [N/A]\ncut, 1")
+    found = summary(tmp_path)
+    kept = found["generators"]["a/k8-low"]
+    assert kept["chosen_step"] == 2
+    assert kept["val_absrel"] == 0.1
+    assert not kept["finished"]
+    load = found["gpu, once a second, all processes"]
+    assert load["mean_utilisation_percent"] == 90
+    assert load["most_memory_gb"] == 2.1
