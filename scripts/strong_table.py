@@ -20,12 +20,12 @@ DOCS = ROOT / "docs" / "benchmark.md"
 RUNS = {
     "strong": "strong",
     "strong_affine": "strong-affine",
-    "places_affine_lite": "places-affine-lite",
-    "places_affine_lite_val": "places-affine-lite-val",
-    "places_affine_fastdepth": "places-affine-fastdepth",
-    "places_affine_fastdepth_val": "places-affine-fastdepth-val",
+    "places_affine_lite": "places-affine-lite/test",
+    "places_affine_lite_val": "places-affine-lite/val",
+    "places_affine_fastdepth": "places-affine-fastdepth/test",
+    "places_affine_fastdepth_val": "places-affine-fastdepth/val",
 }
-"""Folder below results/ of each marked table."""
+"""Folder below results/ of each marked table; seeds in subfolders are averaged."""
 CONDITIONS = {"drop-3": "3", "drop-5": "5", "low": "10–15", "medium": "100–120"}
 OURS = ("Field", "Basis")
 MARKS = re.compile(
@@ -53,18 +53,22 @@ class Comparison(NamedTuple):
         return self.field / self.best
 
 
-def comparisons(results: dict[str, Any]) -> list[Comparison]:
-    """Every family under every condition; an aligner counts in the better of its two spaces."""
-    cells = {(c["group"], c["condition"], c["method"]): c for c in results["cells"]}
-    methods = list(dict.fromkeys(c["method"] for c in results["cells"]))
+def comparisons(runs: Sequence[dict[str, Any]]) -> list[Comparison]:
+    """Every family under every condition, averaged over runs that differ in their seed.
+
+    An aligner counts in the better of its two spaces.
+    """
+    cells: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for cell in (cell for run in runs for cell in run["cells"] if "clamped" in cell):
+        cells.setdefault((cell["group"], cell["condition"], cell["method"]), []).append(cell)
     families = sorted({group for group, _, _ in cells} - {"all"})
     found = []
     for family in families or ["all"]:  # a run of one group has no other
         for condition in CONDITIONS:
             errors = {
-                method: cells[family, condition, method]["clamped"]["abs_rel"][0]
-                for method in methods
-                if "clamped" in cells.get((family, condition, method), {})
+                method: fmean(cell["clamped"]["abs_rel"][0] for cell in group)
+                for (name, number, method), group in cells.items()
+                if (name, number) == (family, condition)
             }
             aligners = {method: error for method, error in errors.items() if method not in OURS}
             if "Field" not in errors or not aligners:
@@ -73,14 +77,14 @@ def comparisons(results: dict[str, Any]) -> list[Comparison]:
             ours = cells[family, condition, "Field"]
             found.append(
                 Comparison(
-                    family,
-                    ours["images"],
-                    condition,
-                    errors["Field"],
-                    errors.get("Basis", float("nan")),
-                    errors[best],
-                    best,
-                    ours["coverage"]["coverage_90"][0],
+                    family=family,
+                    images=ours[0]["images"],
+                    condition=condition,
+                    field=errors["Field"],
+                    basis=errors.get("Basis", float("nan")),
+                    best=errors[best],
+                    aligner=best,
+                    coverage=fmean(cell["coverage"]["coverage_90"][0] for cell in ours),
                 )
             )
     return found
@@ -95,9 +99,9 @@ def mean_ratios(found: Sequence[Comparison]) -> dict[str, float]:
     }
 
 
-def table(results: dict[str, Any]) -> str:
+def table(runs: Sequence[dict[str, Any]]) -> str:
     """One row for each family and number of anchors, and the means of the ratios."""
-    found = comparisons(results)
+    found = comparisons(runs)
     lines = [
         "| family | images | anchors | `field` | `basis` | best aligner | | ratio | coverage |",
         "|---|---:|---:|---:|---:|---:|---|---:|---:|",
@@ -116,12 +120,16 @@ def _short(value: float) -> str:
     return f"{value:.3f}".removeprefix("0")
 
 
+def read_runs(folder: Path) -> list[dict[str, Any]]:
+    """The results of a folder, or those of its subfolders."""
+    return [json.loads(path.read_text()) for path in sorted(folder.rglob("results.json"))]
+
+
 def filled(text: str) -> str:
     """The page with every marked table written anew; the words around them stay."""
 
     def made(mark: re.Match[str]) -> str:
-        results = ROOT / "results" / RUNS[mark[2]] / "results.json"
-        return f"{mark[1]}{table(json.loads(results.read_text()))}\n{mark[3]}"
+        return f"{mark[1]}{table(read_runs(ROOT / 'results' / RUNS[mark[2]]))}\n{mark[3]}"
 
     return MARKS.sub(made, text)
 
@@ -133,7 +141,7 @@ def main(folders: Sequence[str]) -> None:
         DOCS.write_text(filled(DOCS.read_text()))
         chosen = [ROOT / "results" / name for name in RUNS.values()]
     for folder in chosen:
-        print(f"{folder.name}\n\n{table(json.loads((folder / 'results.json').read_text()))}\n")
+        print(f"{folder}\n\n{table(read_runs(folder))}\n")
 
 
 if __name__ == "__main__":

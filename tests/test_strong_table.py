@@ -1,0 +1,58 @@
+"""scripts/strong_table.py: `field` beside the best aligner, by family and number of anchors."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location(
+        "strong_table", ROOT / "scripts" / "strong_table.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def results(errors: dict[str, dict[str, float]]) -> dict:
+    """Cells under one condition, from errors by family and method."""
+    cells = []
+    for family, by_method in errors.items():
+        for method, error in by_method.items():
+            cell = {"group": family, "condition": "low", "method": method, "images": 4}
+            cell["clamped"] = {"abs_rel": [error, error, error]}
+            if method == "Field":
+                cell["coverage"] = {"coverage_90": [0.91, 0.9, 0.92]}
+            cells.append(cell)
+    return {"cells": cells}
+
+
+ERRORS = {
+    "all": {"Field": 0.3, "Basis": 0.3, "lwlr, depth": 0.3, "lwlr, disparity": 0.3},
+    "a": {"Field": 0.1, "Basis": 0.3, "lwlr, depth": 0.5, "lwlr, disparity": 0.2},
+    "b": {"Field": 0.3, "Basis": 0.1, "lwlr, depth": 0.4, "lwlr, disparity": 0.6},
+}
+
+
+def test_comparisons_take_the_best_aligner_of_each_family_in_its_better_space(script):
+    a, b = script.comparisons([results(ERRORS)])
+    assert (a.family, a.aligner, a.ratio) == ("a", "lwlr, disparity", pytest.approx(0.5))
+    assert (b.family, b.aligner, b.ratio) == ("b", "lwlr, depth", pytest.approx(0.75))
+    assert script.mean_ratios([a, b]) == {"low": pytest.approx(0.625)}
+
+
+def test_table_has_a_row_for_each_family_and_the_mean_of_ratios(script):
+    lines = script.table([results(ERRORS)]).splitlines()
+    assert lines[2] == "| a | 4 | 10–15 | .100 | .300 | .200 | lwlr, disparity | 0.50 | 91 % |"
+    assert lines[-1] == "Mean of the ratios over families: 10–15 anchors 0.62."
+
+
+def test_comparisons_average_over_seeds(script):
+    other = {"a": {"Field": 0.2, "lwlr, depth": 0.1, "lwlr, disparity": 0.2}}
+    a, _ = script.comparisons([results(ERRORS), results(other)])
+    assert (a.field, a.best) == pytest.approx((0.15, 0.2))
+    assert a.aligner == "lwlr, disparity"
