@@ -169,7 +169,7 @@ def infer(
     fitted = fit(kernel, image, observed, config, blocks=blocks, offset=offset)
     calibration = Calibration.of(model, fitted, scale_known=scale_prior == "learned")
     if shift is not None:
-        warnings += shift_warnings(image, shift, model.shift_prior)
+        warnings += shift_warnings(shift, model.shift_prior)
     return FieldResult(fitted, calibration, order, noise, rejected, warnings, in_conflict, shift)
 
 
@@ -187,7 +187,8 @@ def estimate_shift(
     Outliers are looked for with the prior of the shift as a part of the kernel, so that an unknown
     shift does not make outliers of good anchors.
     """
-    assert image.affine is not None
+    affine = image.affine
+    assert affine is not None
     config, prior = config or InferenceConfig(), prior or model.shift_prior
     if len(anchors) == 0:
         return prior
@@ -199,11 +200,10 @@ def estimate_shift(
         blocks = Blocks.split(observed, config)
         observed = detect_outliers(model.kernel, observed, blocks, config.outliers).apply(observed)
     rows, columns = (image.index(x) for x in anchors.pixels(image.shape))
-    assert image.affine is not None
-    return shift_posterior(model.kernel, image.affine, observed, (rows, columns), prior)
+    return shift_posterior(model.kernel, affine, observed, (rows, columns), prior)
 
 
-def shift_warnings(image: ImageInputs, shift: Shift, prior: Shift) -> tuple[Warning, ...]:
+def shift_warnings(shift: Shift, prior: Shift) -> tuple[Warning, ...]:
     """A warning if the anchors hardly determine the shift."""
     if shift.std < UNDETERMINED_SHARE * prior.std:
         return ()
