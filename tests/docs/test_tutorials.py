@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ def test_tutorial_runs_as_written(page, tmp_path, monkeypatch):
         pytest.importorskip(NEEDS[page.stem])
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)  # another test's module of that name
     namespace: dict = {"__name__": "tutorial"}
     blocks = BLOCK.findall(page.read_text())
     assert blocks

@@ -99,7 +99,10 @@ def test_measuring_beside_an_anchor_snaps_to_it_and_opens_no_card(open_page) -> 
     measure(page, (60, 300))
     with page.expect_download() as download:
         page.click("[data-file='measurements.csv']")
-    assert "300 155 / 60 300" in download.value.path().read_text()
+    points = download.value.path().read_text().strip().rsplit(",", 1)[1]
+    first, second = (tuple(map(int, point.split())) for point in points.split(" / "))
+    assert first == (300, 155)
+    assert max(abs(second[0] - 60), abs(second[1] - 300)) <= 1  # a pixel of the screen
 
 
 # A9

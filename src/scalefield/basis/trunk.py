@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -13,6 +12,9 @@ from torch import Tensor, nn
 
 from scalefield.errors import InputError
 from scalefield.runtime.threads import idle_threads, map_threads
+
+BAND_ROWS = 32
+"""Rows of a band of a convolution on a processor."""
 
 
 class FeatureProjection(nn.Module):
@@ -126,11 +128,11 @@ def convolve(
 ) -> Float[Tensor, "b c2 h2 w2"]:
     """layer(x), or layer(GELU(norm(x))), for a layer made by `conv`.
 
-    In a block of `one_thread` each idle thread computes a band of rows: torch's own threads would
-    wait for one another at every operation, and on a busy machine each wait is a time slice.
+    In a block of `one_thread` each idle thread computes bands of rows: torch's own threads would
+    wait for one another at every operation, and on a busy machine each wait is a time slice. The
+    bands do not depend on the number of threads, so neither does the result.
     """
-    threads = 1 if x.is_cuda else idle_threads()
-    if threads == 1 or torch.is_grad_enabled():
+    if x.is_cuda or torch.is_grad_enabled():
         return layer(x if norm is None else nnf.gelu(norm(x)))
     (stride, _), (dilation, _) = layer.stride, layer.dilation
     height, rows = x.shape[2], (x.shape[2] - 1) // stride + 1
@@ -150,9 +152,8 @@ def convolve(
         part = nnf.pad(part, beyond, mode="replicate")
         return nnf.conv2d(part, layer.weight, layer.bias, stride, 0, dilation)
 
-    ends = [rows * i // threads for i in range(threads + 1)]
-    bands = [(a, b) for a, b in itertools.pairwise(ends) if a < b]
-    return torch.cat(map_threads(band, bands, threads), dim=2)
+    bands = [(first, min(first + BAND_ROWS, rows)) for first in range(0, rows, BAND_ROWS)]
+    return torch.cat(map_threads(band, bands, idle_threads()), dim=2)
 
 
 def norm(width: int) -> nn.GroupNorm:

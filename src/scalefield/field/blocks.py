@@ -90,7 +90,7 @@ class Blocks:
         parts = [(Blocks(self.index[i : i + step], self.mask[i : i + step]),) for i in starts]
         return map_threads(function, parts)
 
-    def scatter(self, values: Float[Tensor, "b s *w"], n: int) -> Float[Tensor, n * w]:
+    def scatter(self, values: Float[Tensor, "b s *w"], n: int) -> Float[Tensor, " n *w"]:
         """Values of the blocks in the order of the n anchors; 0 for those in no block."""
         # Padding writes to a last row that is dropped: a CUDA graph cannot select by a mask.
         target = torch.where(self.mask, self.index, n).flatten()

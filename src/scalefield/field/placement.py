@@ -21,6 +21,7 @@ from scalefield.errors import InputError
 from scalefield.field.blocks import Blocks
 from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
+from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import MIN_NOISE_STD, observe
 from scalefield.field.model import load_field
 from scalefield.field.outliers import detect_outliers

@@ -28,7 +28,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from scalefield.errors import InputError, MissingExtra, one_line
-from scalefield.io import write_atomic, write_json
+from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.run_folder import as_json, config_differences
 from scalefield.runtime.devices import check_device
 from scalefield.runtime.provenance import provenance
