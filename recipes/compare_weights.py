@@ -87,7 +87,8 @@ def shape(args: argparse.Namespace) -> dict:
     for source in args.mde:
         mde, rows, seconds = load_mde(source), defaultdict(list), []
         for kind, dataset, split in sets:
-            for name in some_names(dataset, split, args.per_group):
+            each = args.per_rendered if kind == "rendered" else args.per_group
+            for name in some_names(dataset, split, each):
                 frame = dataset.load(name)
                 began = time.process_time()
                 depth = mde(frame.image).mde_depth.numpy()
@@ -245,7 +246,8 @@ def main() -> None:
     parser.add_argument("--strong", type=Path)
     parser.add_argument("--split", default="val")
     parser.add_argument("--splits", nargs="+", default=["val", "test"])
-    parser.add_argument("--per-group", type=int, default=4)
+    parser.add_argument("--per-group", type=int, default=4, help="frames of each place")
+    parser.add_argument("--per-rendered", type=int, default=12, help="frames of each rendered kind")
     parser.add_argument("--anchors", nargs="+", type=lambda s: int(s) if s.isdigit() else s)
     parser.add_argument("--draws", type=int, default=2)
     parser.add_argument("--affine", action="store_true", help="strong: maps of unknown shift")
@@ -254,8 +256,8 @@ def main() -> None:
     args.anchors = args.anchors or ([3, 5, 12, 104] if args.what == "strong" else [3, 12, 104])
     torch.set_num_threads(1)
     began = time.time()
-    found = commands[args.what](args)
     record = {"command": " ".join(sys.argv), "provenance": provenance()}
+    found = commands[args.what](args)
     write_json(args.out, {**record, "seconds": round(time.time() - began), **found})
     print(f"{time.time() - began:.0f} s")
 
