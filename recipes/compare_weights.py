@@ -28,6 +28,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -48,6 +49,7 @@ from scalefield.recovery import Method, Recovery
 from scalefield.runtime.provenance import provenance
 from scalefield.training.mde import aligned_absrel
 
+T = TypeVar("T")
 RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
 MOST_ABSREL = 2.0
 """Larger errors count as this, so that no single frame decides."""
@@ -58,11 +60,13 @@ def some_names(dataset: Folder, split: str, per_group: int) -> list[str]:
     groups: dict[str, list[str]] = defaultdict(list)
     for name in dataset.names(split):
         groups[name.rpartition("/")[0]].append(name)
-    chosen = []
-    for names in groups.values():
-        count = min(per_group, len(names))
-        chosen += [names[(2 * i + 1) * len(names) // (2 * count)] for i in range(count)]
-    return chosen
+    return [name for names in groups.values() for name in evenly(names, per_group)]
+
+
+def evenly(items: Sequence[T], most: int | None) -> list[T]:
+    """Up to `most` of the items, evenly spaced; all if it is None."""
+    count = len(items) if most is None else min(most, len(items))
+    return [items[(2 * i + 1) * len(items) // (2 * count)] for i in range(count)]
 
 
 def absrel(depth: np.ndarray, truth: np.ndarray) -> float:
@@ -187,7 +191,10 @@ def strong(args: argparse.Namespace) -> dict:
     """Models on saved outputs of strong estimators, beside classic aligners in both spaces."""
     chosen = methods(args.model) | {k: make_method(n, **o) for k, (n, o) in CLASSIC.items()}
     rows = defaultdict(list)
+    by_family: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(args.strong.glob("*/meta.json")):
+        by_family[path.parent.name.split("_")[0]].append(path)
+    for path in (p for paths in by_family.values() for p in evenly(paths, args.per_family)):
         folder, meta = path.parent, json.loads(path.read_text())
         prediction = np.load(folder / "pred.npz")["pred"].astype(np.float32)
         truth = np.load(folder / "gt.npz")["gt"].astype(np.float32)
@@ -212,6 +219,7 @@ def strong(args: argparse.Namespace) -> dict:
                     score = absrel(np.asarray(result.depth_m)[v[scored], u[scored]], rest)
                     share = covered(result, v[scored], u[scored], rest)
                     rows[label, str(n), family].append((score, share))
+        print(folder.name, file=sys.stderr, flush=True)
     means = {key: np.mean(values, axis=0) for key, values in rows.items()}
     table: dict = defaultdict(dict)
     families = sorted({family for _, _, family in rows})
@@ -250,6 +258,7 @@ def main() -> None:
     parser.add_argument("--per-rendered", type=int, default=12, help="frames of each rendered kind")
     parser.add_argument("--anchors", nargs="+", type=lambda s: int(s) if s.isdigit() else s)
     parser.add_argument("--draws", type=int, default=2)
+    parser.add_argument("--per-family", type=int, help="strong: images of each estimator")
     parser.add_argument("--affine", action="store_true", help="strong: maps of unknown shift")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -258,7 +267,7 @@ def main() -> None:
     began = time.time()
     record = {"command": " ".join(sys.argv), "provenance": provenance()}
     found = commands[args.what](args)
-    write_json(args.out, {**record, "seconds": round(time.time() - began), **found})
+    write_json(args.out, {**record, "processor_s": round(time.process_time()), **found})
     print(f"{time.time() - began:.0f} s")
 
 
