@@ -299,6 +299,7 @@ def make_frames(args: argparse.Namespace) -> None:
     # Others than `lite` was trained on.
     rooms = Rooms(2 if args.trial else args.rooms // 2, seed=args.seed + 1, device=DEVICE)
     folds = [args.out / f"lite-fold{fold}" / "model" for fold in range(FOLDS)]
+    folds = [folder for folder in folds if folder.is_dir()]  # none with --without fold0 fold1
     models = [(load_lite(folder, DEVICE), trained_on(folder)) for folder in folds]
     kept = {}
     for split, regimes, most in (

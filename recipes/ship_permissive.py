@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import textwrap
 from pathlib import Path
 
 import torch
@@ -90,6 +91,12 @@ def inputs_of(model: Path) -> str:
     return " and of ".join(INPUTS.get(name, name) for name in names)
 
 
+def wrapped(card: str) -> str:
+    """The card with paragraphs of up to 100 columns."""
+    paragraphs = [" ".join(paragraph.split()) for paragraph in card.split("\n\n")]
+    return "\n\n".join(textwrap.fill(p, 100) for p in paragraphs) + "\n"
+
+
 def research_name(name: str) -> str:
     """The name under which a model that was trained on photographed frames stays."""
     kind, _, rest = name.partition("-")
@@ -126,7 +133,7 @@ def ship(args: argparse.Namespace, source: str, name: str) -> None:
         if source == "field":
             values |= {"name": name, "inputs": inputs_of(run / "model")}
         template = {"lite": LITE, "small": SMALL, "field": FIELD}[source]
-        card = template.format(data=data, **values)
+        card = wrapped(template.format(data=data, **values))
     write_atomic(target / "README.md", card.encode())
     print(f"{target}: {sum(f.stat().st_size for f in target.iterdir()):,} bytes")
 
