@@ -41,6 +41,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Int64
+from safetensors import safe_open
+from safetensors.torch import save
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
@@ -286,7 +288,7 @@ def predict(mde: Estimator, frames: Sequence[Frame], batch: int = 16) -> list[MD
 
 
 def make_frames(args: argparse.Namespace) -> None:
-    """Frames for `field` and `basis`, in RUNS/frames.pt."""
+    """Frames for `field` and `basis`, in RUNS/frames-train.safetensors and frames-val."""
     done = args.out / "frames"
     if finished(done):
         return
@@ -297,6 +299,7 @@ def make_frames(args: argparse.Namespace) -> None:
     # Others than `lite` was trained on.
     rooms = Rooms(2 if args.trial else args.rooms // 2, seed=args.seed + 1, device=DEVICE)
     folds = [args.out / f"lite-fold{fold}" / "model" for fold in range(FOLDS)]
+    folds = [folder for folder in folds if folder.is_dir()]  # none with --without fold0 fold1
     models = [(load_lite(folder, DEVICE), trained_on(folder)) for folder in folds]
     kept = {}
     for split, regimes, most in (
@@ -331,7 +334,8 @@ def make_frames(args: argparse.Namespace) -> None:
         distorted_frame(f, seed=i, config=STRONG, anchors=20) if f.true else f
         for i, f in enumerate(kept["val"])
     ]
-    torch.save(kept, args.out / "frames.pt")
+    for split, frames in kept.items():
+        write_frames(args.out / f"frames-{split}.safetensors", frames)
     counts = {split: len(frames) for split, frames in kept.items()}
     finish(done, **counts, seconds=round(time.time() - began))
 
@@ -340,10 +344,52 @@ STRONG = DistortionConfig(least_strength=0.05, most_strength=0.4)
 """Errors of true depth in validation: those of large published estimators."""
 
 
+TABLES = ("pixels", "mde_log_depth", "true_log_depth")
+MAPS = ("log_depth", "image", "segments")
+
+
+def write_frames(file: Path, frames: Sequence[TrainingFrame]) -> None:
+    """Training frames without F in one safetensors file: maps and tables as tensors named
+    INDEX/FIELD and INDEX/anchors/REGIME, all else as JSON in its metadata."""
+    tensors: dict[str, Tensor] = {}
+    values = []
+    for i, frame in enumerate(frames):
+        if frame.features is not None:
+            raise InputError(f"{frame.name} has features; only frames without them are written")
+        tensors |= {f"{i}/{name}": torch.from_numpy(getattr(frame, name)) for name in TABLES}
+        maps = {name: getattr(frame, name) for name in MAPS}
+        tensors |= {f"{i}/{name}": x.cpu() for name, x in maps.items() if x is not None}
+        anchors = list(frame.anchors.items())
+        tensors |= {
+            f"{i}/anchors/{k}": torch.from_numpy(rows) for k, (_, rows) in enumerate(anchors)
+        }
+        kept = {name: getattr(frame, name) for name in ("name", "shape", "level", "group", "true")}
+        # Regimes are names or numbers, which keys of JSON would not tell apart.
+        values.append({**kept, "drawn": frame.drawn, "regimes": [name for name, _ in anchors]})
+    # Frames share maps and tables, which safetensors refuses: each is written for itself.
+    whole = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
+    write_atomic(file, save(whole, {"frames": json.dumps(values)}))
+
+
+def read_frames(file: Path) -> list[TrainingFrame]:
+    """The frames that `write_frames` wrote."""
+    with safe_open(file, "pt") as opened:
+        found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        values = json.loads(opened.metadata()["frames"])
+    frames = []
+    for i, kept in enumerate(values):
+        regimes = kept.pop("regimes")
+        anchors = {regime: found[f"{i}/anchors/{k}"].numpy() for k, regime in enumerate(regimes)}
+        tables = {name: found[f"{i}/{name}"].numpy() for name in TABLES}
+        maps = {name: found.get(f"{i}/{name}") for name in MAPS}
+        kept["shape"] = tuple(kept["shape"])
+        frames.append(TrainingFrame(**kept, **tables, **maps, anchors=anchors, features=None))
+    return frames
+
+
 def frames_on(device: str, args: argparse.Namespace) -> tuple[list, list]:
     """What `make_frames` kept, with the maps on a device."""
-    # Made by the stage before; it holds arrays of our own and nothing from elsewhere.
-    kept = torch.load(args.out / "frames.pt", weights_only=False)
+    kept = {s: read_frames(args.out / f"frames-{s}.safetensors") for s in ("train", "val")}
 
     def move(frame: TrainingFrame) -> TrainingFrame:
         return replace(
@@ -546,7 +592,9 @@ def main() -> None:
     parser.add_argument("--to", type=Path, help="collect: folder of the parts")
     parser.add_argument("--part-mb", type=float, default=15.0, help="collect: size of a part")
     args = parser.parse_args()
-    torch.backends.cudnn.benchmark = True  # crops have few sizes
+    # Off for `lite`: with it and channels_last in bfloat16, depthwise convolutions made each of the
+    # first steps take 16 to 90 s on an H200. `small` has none of them, and few sizes of crops.
+    torch.backends.cudnn.benchmark = args.stage == "small"
     torch.set_float32_matmul_precision("high")
     stages[args.stage](args)
 

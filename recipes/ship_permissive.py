@@ -1,10 +1,12 @@
 """Puts weights of recipes/permissive.py into the package, each with its model card.
 
-    python recipes/ship_permissive.py RUNS lite field basis-depth-k8 basis-depth-k30 basis-depth-k50
+    python recipes/ship_permissive.py RUNS lite field basis-depth-k8 --views N
+    python recipes/ship_permissive.py RUNS field=field-permissive --views N
 
-The names are those that the weights are shipped under. A model of the same name that was trained on
-photographed frames moves to NAME-research (`basis-depth-k8` to `basis-research-depth-k8`), or is
-deleted with `--drop-research`. Afterwards `MODELS` in scalefield.mde must list what is shipped.
+The names are those that the weights are shipped under; RUN=NAME ships a run under another name. A
+model of the same name that was trained on photographed frames moves to NAME-research
+(`basis-depth-k8` to `basis-research-depth-k8`), or is deleted with `--drop-research`. Afterwards
+`MODELS` in scalefield.mde must list what is shipped.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import textwrap
 from pathlib import Path
 
 import torch
@@ -50,29 +53,48 @@ find salient regions. The package does not state on which images.
 Made by `recipes/permissive.py small`: {steps} steps of {batch} crops, seed {seed}.
 """
 
-FIELD = """# field
+FIELD = """# {name}
 
 One model for any depth estimator and any number of anchors: a network of 0.47 M parameters that
 predicts linear modes, embeddings, amplitudes and a mean function from log-depth (and the image,
 where there is one), and the numbers of a Gaussian process's kernel over them.
 
-{data} Its inputs were the outputs of `lite` (cross-fitted: each scene was predicted by a network
-that had not seen it) and of FastDepth (MIT) on these frames, and true depth, with random errors
-from those of large published estimators to those of small networks; some as disparity in 8 bits, or
-with an error of the estimated shift. {steps} steps of {batch} frames with 1 to 530 anchors, seed
-{seed}.
+{data} Its inputs were the outputs of {inputs} on these frames, and true depth, with
+random errors from those of large published estimators to those of small networks; some as disparity
+in 8 bits, or with an error of the estimated shift. {steps} steps of {batch} frames with 1 to 530
+anchors, seed {seed}.
 
 Made by `recipes/permissive.py field`.
 """
 
 
+INPUTS = {
+    "lite": "`lite` (cross-fitted: each scene was predicted by a network that had not seen it)",
+    "fastdepth": "FastDepth (MIT, trained on NYU Depth v2 by its authors)",
+}
+"""Estimators whose outputs `field` was trained on, as its card describes them."""
+
+
 def data_of(args: argparse.Namespace) -> str:
-    """The paragraph on training data."""
-    scenes = trained_on(args.runs / "lite" / "model")
+    """The paragraph on training data; every run of one folder has the same scenes."""
+    models = (args.runs / name / "model" for name in ("lite", "small"))
+    scenes = trained_on(next((m for m in models if m.is_dir()), args.runs / "lite" / "model"))
     rendered = [scene for scene in scenes if scene.startswith("scenes/")]
     others = [s for s in scenes if not s.startswith(("scenes/", "rooms-"))]
     more = f", on {len(others)} rooms of an earlier version of that recipe" if others else ""
     return DATA.format(views=args.views, scenes=len(rendered), more=more)
+
+
+def inputs_of(model: Path) -> str:
+    """The estimators that a field model was trained on, in words."""
+    names = json.loads((model / "config.json").read_text())["estimators"]
+    return " and of ".join(INPUTS.get(name, name) for name in names)
+
+
+def wrapped(card: str) -> str:
+    """The card with paragraphs of up to 100 columns."""
+    paragraphs = [" ".join(paragraph.split()) for paragraph in card.split("\n\n")]
+    return "\n\n".join(textwrap.fill(p, 100) for p in paragraphs) + "\n"
 
 
 def research_name(name: str) -> str:
@@ -93,23 +115,25 @@ def put_aside(name: str, *, drop: bool) -> None:
         old.rename(new)
 
 
-def ship(args: argparse.Namespace, name: str) -> None:
-    """One model."""
+def ship(args: argparse.Namespace, source: str, name: str) -> None:
+    """The run `source` as the model `name`."""
     put_aside(name, drop=args.drop_research)
-    run = args.runs / (name if name in ("lite", "small") else f"{name}-s{args.seed}")
+    run = args.runs / (source if source in ("lite", "small") else f"{source}-s{args.seed}")
     config = json.loads((run / "run.json").read_text())["config"]
     target, data = WEIGHTS / name, data_of(args)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    if name.startswith("basis"):
+    if source.startswith("basis"):
         Generator.load(run / "model").save(target, torch.float16)
         best = min(lines, key=lambda line: line["val_loss"])
         card = basis_card(name, "any depth map", data, config, best["val_absrel"])
     else:
         for file in ("model.safetensors", "config.json"):
             write_atomic(target / file, (run / "model" / file).read_bytes())
-        numbers = {key: config[key] for key in ("batch", "seed")} | {"steps": lines[-1]["step"]}
-        template = {"lite": LITE, "small": SMALL, "field": FIELD}[name]
-        card = template.format(data=data, **numbers)
+        values = {key: config[key] for key in ("batch", "seed")} | {"steps": lines[-1]["step"]}
+        if source == "field":
+            values |= {"name": name, "inputs": inputs_of(run / "model")}
+        template = {"lite": LITE, "small": SMALL, "field": FIELD}[source]
+        card = wrapped(template.format(data=data, **values))
     write_atomic(target / "README.md", card.encode())
     print(f"{target}: {sum(f.stat().st_size for f in target.iterdir()):,} bytes")
 
@@ -120,13 +144,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", type=Path)
-    parser.add_argument("names", nargs="+")
+    parser.add_argument("names", nargs="+", help="NAME or RUN=NAME")
     parser.add_argument("--views", type=int, required=True, help="rendered views in training")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--drop-research", action="store_true")
     args = parser.parse_args()
-    for name in args.names:
-        ship(args, name)
+    for source, _, name in (given.partition("=") for given in args.names):
+        ship(args, source, name or source)
     write_sums()
 
 

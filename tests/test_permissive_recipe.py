@@ -1,5 +1,6 @@
 """The recipes that carry rendered frames to another machine and train there."""
 
+from dataclasses import fields
 from types import SimpleNamespace
 
 import numpy as np
@@ -76,3 +77,37 @@ def test_joined_datasets_list_and_load_the_frames_of_all(tmp_path):
     assert joined.names("val") == []
     with pytest.raises(InputError, match="no frame 'z'"):
         joined.load("z")
+
+
+def test_read_frames_gives_what_write_frames_was_given(tmp_path):
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(3, 9)).astype(np.float32)
+    frame = permissive.TrainingFrame(
+        name="scenes/indoor/x", shape=(6, 8), features=None, log_depth=torch.randn(1, 3, 4),
+        image=torch.randn(3, 3, 4).half(), level=0.5, group="scenes/indoor truth", true=True,
+        pixels=np.stack([table[0], table[1]], axis=1), mde_log_depth=table[1],
+        true_log_depth=table[2], anchors={1: np.array([4]), "low": np.arange(3)}, drawn=8,
+        segments=torch.arange(12).reshape(3, 4),
+    )  # fmt: skip
+    other = permissive.replace(frame, true=False, segments=None, anchors={})
+    permissive.write_frames(tmp_path / "frames.safetensors", [frame, other])
+    for before, after in zip(
+        (frame, other), permissive.read_frames(tmp_path / "frames.safetensors"), strict=True
+    ):
+        for field in fields(before):
+            a, b = getattr(before, field.name), getattr(after, field.name)
+            if field.name == "anchors":
+                assert list(a) == list(b)
+                assert all(np.array_equal(a[regime], b[regime]) for regime in a)
+            elif isinstance(a, torch.Tensor):
+                assert a.dtype == b.dtype
+                assert torch.equal(a, b)
+            elif isinstance(a, np.ndarray):
+                assert a.dtype == b.dtype
+                assert np.array_equal(a, b)
+            else:
+                assert a == b
+    with pytest.raises(InputError, match="has features"):
+        permissive.write_frames(
+            tmp_path / "x", [permissive.replace(frame, features=torch.ones(1, 2, 2))]
+        )

@@ -127,7 +127,7 @@ def test_basis_consumer_runs_as_a_program_without_torch(exported, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), ours, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["field", "field-lite"])
+@pytest.mark.parametrize("name", ["field", "field-lite", "field-permissive"])
 def test_export_field_onnx_equals_torch(tmp_path, name, consumer, capsys):
     path = tmp_path / "field.onnx"
     assert main(["export", name, "--out", str(path)]) == 0

@@ -16,6 +16,7 @@ from scalefield.field.config import InferenceConfig
 from scalefield.field.kernel import Kernel, StationaryTerm
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import ChannelLayout, FieldMaps, FieldNet, FieldNetConfig
+from scalefield.io.weights import WEIGHTS
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import Basis
 from scalefield.methods.field import Field
@@ -311,6 +312,18 @@ def test_the_shipped_model_needs_nothing_but_depth():
     assert 0.5 < model.std_scale < 3
 
 
+def test_field_permissive_is_loaded_by_name_and_recovers_a_room():
+    mde_output, depth_m = room()
+    anchors, permissive = draw_anchors(depth_m, 20), Field(model="field-permissive")
+    recovery = permissive(mde_output, anchors)
+    assert permissive.load().net.config.feature_channels == 0
+    assert not torch.equal(recovery.depth_m, Field()(mde_output, anchors).depth_m)
+    assert absrel(recovery, depth_m) < 0.1
+    card = " ".join((WEIGHTS / "field-permissive" / "README.md").read_text().split())
+    assert "No photographed frame was used in this training" in card
+    assert "Apache-2.0" in card
+
+
 def test_field_lite_uses_the_features_of_lite():
     mde_output, depth_m = room()
     anchors, twin = draw_anchors(depth_m, 20), Field(model="field-lite")
@@ -338,7 +351,9 @@ def test_the_mean_function_is_zero_for_estimators_that_were_not_in_training():
 
 
 def test_a_model_that_is_not_there_or_names_no_estimators_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"no field model 'nosuch'.*'field', 'field-lite'"):
+    with pytest.raises(
+        InputError, match=r"no field model 'nosuch'.*'field', 'field-lite', 'field-p"
+    ):
         load_field("nosuch")
     load_field("field").save(tmp_path)
     config = tmp_path / "config.json"

@@ -1,4 +1,5 @@
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import torch
 
 from scalefield.errors import InputError
 from scalefield.mde.lite import load_lite
+from scalefield.training import mde as mde_training
 from scalefield.training.loop import step_generator
 from scalefield.training.mde import (
     MDETraining,
@@ -140,3 +142,14 @@ def test_a_time_limit_ends_training_before_the_steps_do(tmp_path):
     train_mde(config, Photographs(), tmp_path, encoder=None, device="cpu")
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(line)["step"] < 1000
+
+
+def test_train_mde_prints_its_loss_where_progress_bars_are_disabled(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(mde_training, "tqdm", partial(mde_training.tqdm, disable=True))
+    # Every step is later than this.
+    monkeypatch.setattr(mde_training, "fit", partial(mde_training.fit, report_every_s=-1.0))
+    config = MDETraining(steps=2, batch=2, crops=((64, 96),))
+    train_mde(config, Photographs(), tmp_path / "lite", encoder=None, device="cpu")
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lite: ")]
+    assert [line.split(", loss ")[0] for line in lines] == ["lite: step 1", "lite: step 2"]
+    assert lines[1].endswith("done 100%")
