@@ -254,6 +254,26 @@ def test_run_basis_maps_leave_their_spectrum(world, evaluation_of, red, tmp_path
     assert row["g0_var"] >= 0
 
 
+def test_run_rows_of_one_label_use_the_model_of_their_condition(
+    world, evaluation_of, red, tmp_path
+) -> None:
+    for seed, regime in enumerate(("low", "medium")):
+        torch.manual_seed(seed)
+        generator = Generator(GeneratorConfig(k=4, feature_channels=3, cells=16))
+        generator.save(tmp_path / regime)
+    rows = [f"Ours @{r}: basis(generator='{tmp_path}/{r}')" for r in ("low", "medium")]
+    evaluation = evaluation_of(*rows, regimes=("low", "medium"), drop=False)
+    name = run(Evaluator(FrameSource(world, red), evaluation, tmp_path / "out"), limit=1)[0]
+    frame = world.load(name)
+    for cell in records(tmp_path / "out", [name])[name]["cells"]:
+        regime = cell["condition"]
+        anchors = sample_anchors(frame.depth_m, frame.mask, regime, seed=0, name=name)
+        method = make_method("basis", generator=str(tmp_path / regime))
+        depth_m = recover_from(red(frame.image), anchors, method).numpy().depth_m
+        expected = score(depth_m, frame.depth_m, frame.mask, frame.depth_range_m)
+        assert metrics(cell["clamped"]) == pytest.approx(expected, rel=1e-9, abs=1e-6)
+
+
 def test_a_missing_extra_leaves_a_worker_process() -> None:
     error = MissingExtra("skimage", "region", "superpixels")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)

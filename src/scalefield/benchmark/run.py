@@ -147,10 +147,11 @@ class Evaluator:
         truth = Truth.of(frame.depth_m[scored])
         cells = []
         methods = [(spec, with_labels(spec, method, frame)) for spec, method in self.methods]
-        solvers: dict[str, Solver] = {}
+        # By position: rows of one label may have another generator under each condition.
+        solvers: dict[int, Solver] = {}
         for condition, anchors in self.anchor_sets(frame):
             distance = None if condition.startswith("drop") else _distance_bins(anchors, scored)
-            for spec, method in methods:
+            for i, (spec, method) in enumerate(methods):
                 if not spec.applies(condition):
                     continue
                 cell = {"method": spec.label, "condition": condition, "anchors": len(anchors)}
@@ -159,9 +160,9 @@ class Evaluator:
                     continue
                 start = time.perf_counter()
                 try:
-                    if spec.label not in solvers:
-                        solvers[spec.label] = method.solver(mde_output)
-                    recovery = recover_from(mde_output, anchors, method, solver=solvers[spec.label])
+                    if i not in solvers:
+                        solvers[i] = method.solver(mde_output)
+                    recovery = recover_from(mde_output, anchors, method, solver=solvers[i])
                     timings[f"{spec.label} / {condition}"] = _milliseconds(start)
                     cell |= _sums(recovery, scored, truth, frame.depth_range_m, distance)
                     cell |= _spectrum(recovery, mde_output, anchors)
