@@ -21,6 +21,7 @@ bench: .venv/.core  ## what each step costs: results/bench, and its tables in do
 	$(PIP) --group bench
 	$(BIN)/python benchmarks/bench.py --out results/bench $(BENCH)
 	$(BIN)/python benchmarks/lidar.py --out results/lidar
+	$(BIN)/python benchmarks/plot_lidar.py results/lidar --out results/lidar/cost.png
 	$(BIN)/python scripts/speed_tables.py
 
 docs: .venv/.dev  ## the documentation as a site: out/site

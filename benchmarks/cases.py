@@ -38,7 +38,7 @@ SWEEP = (375, 1242)
 BATCHES = (1, 4, 16, 64)
 
 PUBLISHED = "lwlr every 32 pixels"
-BESIDE = (  # ours, and what it stands beside
+BESIDE = (  # our method, and the one it is compared with
     ("global", "depth-tools, global fit"),
     ("global, RANSAC", "scikit-learn, RANSAC"),
     ("basis: solve and apply, K = 50", "the formula at full resolution, K = 50"),
@@ -181,11 +181,11 @@ def field_steps(world: World, n: int) -> dict[str, Work]:
     """The default method: for a new image, for an added anchor with and without the outlier
     search, and its parts."""
     output, anchors = world.output, world.anchors(n)
-    robust, trusting = Field(), Field(robust=False)
+    robust, not_robust = Field(), Field(robust=False)
     return {
         "field: a new image": new(output, partial(robust, anchors=anchors)),
         "field: an added anchor": prepared(lambda: adding(robust, world, n)),
-        "field: an added anchor, not robust": prepared(lambda: adding(trusting, world, n)),
+        "field: an added anchor, not robust": prepared(lambda: adding(not_robust, world, n)),
         "field: its dense part, anchors known": prepared(lambda: dense_part("mean", world, n)),
         "field: its uncertainty, anchors known": prepared(lambda: dense_part("std", world, n)),
     }
@@ -257,7 +257,7 @@ def prepared(maker: Callable[[], Work]) -> Work:
 
 
 def new(output: MDEOutput, work: Callable[[MDEOutput], object]) -> Work:
-    """Work on an output that nobody has looked at yet."""
+    """Work on a fresh copy of an output, without cached maps."""
     return lambda: work(dataclasses.replace(output))
 
 

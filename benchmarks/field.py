@@ -87,19 +87,19 @@ def spoil(anchors: Anchors, frame: Frame, share: float) -> tuple[Anchors, np.nda
 
 
 def wrong_anchors(dataset: Folder, mde: MDE, every: int, split: str) -> dict[str, Any]:
-    """Medium regime, a share of the anchors spoiled, against the honest ones alone."""
+    """Medium regime, a share of the anchors spoiled, against the correct ones alone."""
     found: dict[str, list[float]] = defaultdict(list)
     for frame, output in frames(dataset, mde, every, split):
         anchors = sample_anchors(frame.depth_m, frame.mask, "medium", seed=0, name=frame.name)
         found["clean, robust"].append(absrel(Field(), output, anchors, frame))
-        found["clean, trusting"].append(absrel(Field(robust=False), output, anchors, frame))
+        found["clean, not robust"].append(absrel(Field(robust=False), output, anchors, frame))
         for share in (0.1, 0.3):
             given, wrong = spoil(anchors, frame, share)
-            honest = anchors[np.setdiff1d(np.arange(len(anchors)), wrong)]
+            correct = anchors[np.setdiff1d(np.arange(len(anchors)), wrong)]
             named = f"{share:.0%} wrong"
             found[f"{named}, robust"].append(absrel(Field(), output, given, frame))
-            found[f"{named}, trusting"].append(absrel(Field(robust=False), output, given, frame))
-            found[f"{named}, left out"].append(absrel(Field(robust=False), output, honest, frame))
+            found[f"{named}, not robust"].append(absrel(Field(robust=False), output, given, frame))
+            found[f"{named}, left out"].append(absrel(Field(robust=False), output, correct, frame))
     return {name: round(float(np.mean(values)), 5) for name, values in found.items()}
 
 
@@ -237,11 +237,11 @@ def markdown(results: dict[str, Any]) -> str:
     if wrong := results.get("wrong anchors"):
         lines += [
             "",
-            "| wrong anchors, medium | robust | trusting | wrong ones left out |",
+            "| wrong anchors, medium | robust | not robust | wrong ones left out |",
             "|---|---|---|---|",
         ]
         for share in ("clean", "10% wrong", "30% wrong"):
-            cells = [wrong.get(f"{share}, {kind}") for kind in ("robust", "trusting", "left out")]
+            cells = [wrong.get(f"{share}, {kind}") for kind in ("robust", "not robust", "left out")]
             lines.append(
                 f"| {share} | " + " | ".join("–" if c is None else f"{c:.4f}" for c in cells) + " |"
             )

@@ -3,14 +3,17 @@
     python benchmarks/lidar.py --out results/lidar                       # ratios on a processor
     python benchmarks/lidar.py --out results/lidar-cuda --device cuda    # milliseconds on a GPU
 
-On a processor every time is given as a ratio to the forward pass of DA3-BASE on the same image, and
+On a processor times are also given as ratios to the forward pass of DA3-BASE on the same image, and
 two threads are compared with one beside two busy processes. Network, outlier search, depth and
-standard deviation are all included. Writes results.json and README.md.
+standard deviation are all included. Writes results.json and README.md; `benchmarks/plot_lidar.py`
+draws the cost against anchors and pixels.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -22,13 +25,16 @@ from timing import Times, spread, turn_by_turn
 
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
+from scalefield.field.editor import BlockMemory, FieldEditor
 from scalefield.field.realtime import LiveField
 from scalefield.io import write_atomic, write_json
+from scalefield.methods import make_method
 from scalefield.methods.field import Field
 from scalefield.runtime.provenance import provenance
 from worlds import World, da3_base, da3_input
 
 ANCHORS = (12, 104, 520, 2000, 10_000, 20_000)
+SIZES = ((240, 320), (480, 640), (960, 1280), (1920, 2560))
 
 
 def recover_cases(world: World, counts: tuple[int, ...], method: Field) -> dict[str, Any]:
@@ -44,7 +50,8 @@ def recover_cases(world: World, counts: tuple[int, ...], method: Field) -> dict[
 
 
 def on_processor(repeats: int) -> dict[str, Any]:
-    """Ratios to DA3-BASE, by anchors and by pixels, and of two threads to one beside busy ones."""
+    """Ratios to DA3-BASE by anchors; milliseconds by anchors, by pixels and of an edit; two threads
+    against one beside busy processes; other methods against `field`."""
     shape, record = (480, 640), {}
     world, field = World.make(shape, "cpu"), Field()
     da3, image = da3_base("cpu"), da3_input(shape, "cpu")
@@ -53,15 +60,53 @@ def on_processor(repeats: int) -> dict[str, Any]:
     record["480×640, of DA3-BASE"] = {
         name: times.ratio(name, "DA3-BASE") for name in times.seconds if name != "DA3-BASE"
     }
-    sizes = {f"{h}×{w}": World.make((h, w), "cpu") for h, w in ((240, 320), shape, (960, 1280))}
-    by_size = turn_by_turn(
-        {name: recover_cases(w, (520,), field)["520"] for name, w in sizes.items()}, repeats
-    )
-    record["520 anchors, relative to 480×640"] = {
-        name: by_size.ratio(name, "480×640") for name in by_size.seconds
-    }
+    record["recover at 480×640, ms"] = milliseconds(times)
+    record["recover with 520 anchors, ms"] = by_size("cpu", field, repeats)
+    record["an edit at 480×640, ms"] = edits(world, repeats)
     record["two threads over one, beside two busy processes"] = contention(world, field, repeats)
+    record["of field at 12 megapixels, 104 anchors"] = aligners(
+        World.make((3000, 4000), "cpu"), 104, ("knn", "region")
+    )
+    record["of field at 480×640, 10,000 anchors"] = aligners(world, 10_000, ("interpolate", "knn"))
     return record
+
+
+def by_size(device: str, field: Field, repeats: int) -> dict[str, list[float]]:
+    """Milliseconds of recover with 520 anchors for images of several sizes."""
+    worlds = {f"{h}×{w}": World.make((h, w), device) for h, w in SIZES}
+    cases = {name: recover_cases(w, (520,), field)["520"] for name, w in worlds.items()}
+    return milliseconds(turn_by_turn(cases, repeats, device))
+
+
+def edits(world: World, repeats: int) -> dict[str, list[float]]:
+    """Milliseconds of one more or one fewer anchor: outlier search, solve, both maps."""
+    field = Field()
+    image = field.load().image_inputs(world.output)
+
+    def case(n: int) -> Any:
+        anchors, editor, step = world.anchors(n + 1), FieldEditor(), itertools.count()
+        memory = BlockMemory()
+
+        def work() -> None:
+            index = np.arange(n + next(step) % 2)
+            editor.update(field.fit(image, anchors[index], memory).fit)
+
+        return work
+
+    return milliseconds(turn_by_turn({str(n): case(n) for n in (300, 5000)}, repeats))
+
+
+def aligners(world: World, n: int, names: tuple[str, ...]) -> dict[str, list[float]]:
+    """Time of other methods over that of `field`, its network included."""
+    anchors = world.anchors(n)
+    methods = {name: make_method(name) for name in names}
+    cases = {
+        name: functools.partial(recover_from, world.output, anchors, method)
+        for name, method in methods.items()
+    }
+    cases["field"] = recover_cases(world, (n,), Field())[str(n)]
+    times = turn_by_turn(cases, 2)
+    return {name: times.ratio(name, "field") for name in names if name in times.seconds}
 
 
 def contention(world: World, field: Field, repeats: int) -> dict[str, list[float]]:
@@ -106,6 +151,7 @@ def on_gpu(repeats: int) -> dict[str, Any]:
                 world.output.mde_depth, p, d, image=image
             )
         record[label] = milliseconds(turn_by_turn(calls, repeats, "cuda"))
+    record["recover with 520 anchors, ms"] = by_size("cuda", Field(), repeats)
     large = World.make((1080, 1920), "cuda")
     anchors, method = large.anchors(20_000), Field()
     solver = method.solver(large.output)  # without the network's own memory

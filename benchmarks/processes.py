@@ -75,7 +75,7 @@ def print_peaks(device: str) -> None:
 
 
 def peak_of(method: object, output: MDEOutput, anchors: Anchors, device: str) -> float:
-    """Of one call on an output that nobody has looked at, whose own maps are there already."""
+    """Peak memory of one call on a fresh copy of an output."""
     fresh = dataclasses.replace(output)
     return added(lambda: method(fresh, anchors), device)  # type: ignore[operator]
 

@@ -225,19 +225,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="soak.py")
     parser.add_argument("--calls", type=int, default=3000, help="of each kind")
     parser.add_argument("--out", type=Path, help="folder for results.json")
-    said = parser.parse_args()
+    flags = parser.parse_args()
     if any(name not in os.environ for name in GIVE_BACK):
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | GIVE_BACK)
     torch.set_num_threads(1)
     fill_stores()
-    lives = {"recover": live(Watch(os.getpid()), said.calls, recover_once)}
+    lives = {"recover": live(Watch(os.getpid()), flags.calls, recover_once)}
     tell("recover", lives["recover"])
     for name, page in (("API in process", page_here), ("server", page_there)):
         with page() as (pid, client):
-            lives[name] = live(Watch(pid), said.calls, Visitor(client))
+            lives[name] = live(Watch(pid), flags.calls, Visitor(client))
         tell(name, lives[name])
-    if said.out:
-        write_json(said.out / "results.json", {"lives": lives, "provenance": provenance()})
+    if flags.out:
+        write_json(flags.out / "results.json", {"lives": lives, "provenance": provenance()})
     return 0 if all(life["good"] for life in lives.values()) else 1
 
 

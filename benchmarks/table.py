@@ -134,14 +134,14 @@ def roofline(record: dict) -> str:
     limits = entries.pop("ceilings", None)
     if limits is None:
         return ""
-    said = ", ".join(
+    rates = ", ".join(
         f"{name.removesuffix('_flops')} {value / 1e12:.0f} TFLOP/s"
         for name, value in limits.items()
         if name.endswith("flops")
     )
     head = (
         "## Roofline\n\nGenerator, solve and apply at 504×504 with F of 128 channels at 288×288, "
-        f"K = 8, N = 110. Measured in this run: {said}, copies {limits['copy_bytes'] / 1e12:.2f} "
+        f"K = 8, N = 110. Measured in this run: {rates}, copies {limits['copy_bytes'] / 1e12:.2f} "
         "TB/s. `layers`: each convolution at the slower of its arithmetic and its bytes, all else "
         "fused away; `whole`: arithmetic, or inputs and outputs alone."
     )
@@ -170,7 +170,7 @@ def targets(record: dict) -> str:
 
 
 def target_rows(record: dict) -> Iterable[tuple[str, str, bool]]:
-    """Each aim that this run can speak about."""
+    """Each aim that this run measures."""
     for e in record.get("ratios", []):
         if e["threads"] == 2 and e["name"].startswith(("generator, solve and apply", "live")):
             what = e["name"].replace("generator, solve and apply", "generator + solve + apply")

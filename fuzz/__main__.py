@@ -42,37 +42,37 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="folder for results.json")
     parser.add_argument("--failures", type=Path, default=Path("out/fuzz"))
     parser.add_argument("--replay", type=Path, help="run this one file through the target")
-    said = parser.parse_args()
+    flags = parser.parse_args()
     torch.set_num_threads(1)
-    targets = [t for t in TARGETS if not said.target or t.name in said.target]
+    targets = [t for t in TARGETS if not flags.target or t.name in flags.target]
     if not targets:
         parser.error(f"no such target; there are {', '.join(t.name for t in TARGETS)}")
-    if said.replay:
-        return replay(targets[0], said.replay)
+    if flags.replay:
+        return replay(targets[0], flags.replay)
 
     began = time.monotonic()
-    with ThreadPoolExecutor(said.workers) as pool:
-        counts = shares(said.cases, targets)
+    with ThreadPoolExecutor(flags.workers) as pool:
+        counts = shares(flags.cases, targets)
         jobs = [
-            pool.submit(run_guarded, t, n, said.seed, said.failures / t.name.replace(" ", "-"))
+            pool.submit(run_guarded, t, n, flags.seed, flags.failures / t.name.replace(" ", "-"))
             for t, n in zip(targets, counts, strict=True)
         ]
         tallies = {}
         for target, job in zip(targets, jobs, strict=True):
             tallies[target.name] = job.result()
-            tell(target.name, tallies[target.name], said.failures)
+            tell(target.name, tallies[target.name], flags.failures)
     failed = sum(t.failed for t in tallies.values())
     total = sum(t.cases for t in tallies.values())
     print(f"{total} cases in {time.monotonic() - began:.0f} s, {failed} failures")
-    if said.out:
+    if flags.out:
         record = {
             "cases": total,
             "failures": failed,
-            "seed": said.seed,
+            "seed": flags.seed,
             "provenance": provenance(),
             "targets": {name: dataclasses.asdict(t) for name, t in tallies.items()},
         }
-        write_json(said.out / "results.json", record)
+        write_json(flags.out / "results.json", record)
     return 1 if failed else 0
 
 
@@ -94,7 +94,7 @@ def replay(target: Target, file: Path) -> int:
         cases = Cases(target, 0, Path(folder))
         cases.path.write_bytes(file.read_bytes())
         judged = verdict(target, cases.path)
-    print(judged.found, judged.said)
+    print(judged.found, judged.message)
     return 0 if judged.found in ("accepted", "refused") else 1
 
 

@@ -31,12 +31,12 @@ from scalefield.errors import InputError, MissingExtra
 
 PACKAGE = str(Path(sys.modules["scalefield"].__file__ or "").parent)
 MOST_SECONDS = 20.0
-"""A case that takes longer hangs; the slowest honest one takes a tenth of it on a busy machine."""
+"""A case that takes longer hangs; the slowest valid one takes a tenth of it on a busy machine."""
 MOST_MEMORY = 2 << 30
 """Address space that a case may ask for beyond what the process had: files are a few kilobytes."""
 LONGEST_MESSAGE = 1000
 SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""Where cases lie: in memory, because a disk takes longer to write a file than we to read it."""
+"""Folder of the cases: in memory, because writing to a disk takes longer than reading the file."""
 WRAPPED = 0.7
 """Share of the cases whose checksums and lengths are mended after the damage."""
 
@@ -101,7 +101,7 @@ class Verdict:
     """What came of a case: "accepted", "refused", or what went wrong where."""
 
     found: str
-    said: str = ""
+    message: str = ""
 
 
 def verdict(target: Target, path: Path) -> Verdict:
@@ -111,10 +111,10 @@ def verdict(target: Target, path: Path) -> Verdict:
             warnings.simplefilter("ignore")
             target.read(path)
     except (InputError, MissingExtra) as e:
-        said = str(e)
-        if not said.strip() or "\n" in said or len(said) > LONGEST_MESSAGE:
-            return Verdict(f"no sentence from {_place(e)}", said[:300])
-        return Verdict("refused", said)
+        message = str(e)
+        if not message.strip() or "\n" in message or len(message) > LONGEST_MESSAGE:
+            return Verdict(f"no sentence from {_place(e)}", message[:300])
+        return Verdict("refused", message)
     except (Exception, SystemExit) as e:
         return Verdict(f"{type(e).__name__} from {_place(e)}", str(e)[:300])
     return Verdict("accepted")
@@ -202,7 +202,7 @@ def count(tally: Tally, judged: Verdict, data: bytes, save: Path | None) -> None
     if judged.found in tally.failures:
         return
     name = hashlib.sha256(data).hexdigest()[:16]
-    tally.failures[judged.found] = f"{name}: {judged.said}"
+    tally.failures[judged.found] = f"{name}: {judged.message}"
     if save is not None:
         save.mkdir(parents=True, exist_ok=True)
         (save / name).write_bytes(data)

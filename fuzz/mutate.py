@@ -48,7 +48,7 @@ def remove(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
 
 
 def repeat(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
-    """A piece stands there twice or more often."""
+    """Repeat a piece."""
     start = rng.randrange(len(data))
     piece = data[start : start + rng.randint(1, 64)]
     return data[:start] + piece * rng.randint(2, 20) + data[start:]

@@ -109,7 +109,7 @@ def check_call(data: bytes) -> None:
     assert np.count_nonzero(~known) == report.hole_pixels
     assert np.isfinite(recovery.log_scale[known]).all()
     assert np.isfinite(report.residuals_log).all()
-    assert report.anchors_used > 0 or report.anchors_given == 0  # `field` knows depth without
+    assert report.anchors_used > 0 or report.anchors_given == 0  # `field` also works without
     if recovery.std_log is not None:
         assert np.isfinite(recovery.std_log[known]).all()
         assert (recovery.std_log[known] >= 0).all()

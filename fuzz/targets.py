@@ -30,6 +30,7 @@ from scalefield.datasets import open_dataset
 from scalefield.datasets.kitti import read_calibration
 from scalefield.datasets.splits import read_list
 from scalefield.errors import InputError
+from scalefield.export.nerfstudio import add_depth, make_transforms
 from scalefield.geometry.camera import read_rigid
 from scalefield.geometry.colmap import model_frames, read_model
 from scalefield.geometry.point_clouds import read_points
@@ -96,7 +97,7 @@ def zipped(data: bytes) -> bytes:
     buffer = io.BytesIO()
     deflate = zipfile.ZIP_DEFLATED if len(data) % 2 else zipfile.ZIP_STORED
     with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w", deflate) as archive:
-        warnings.simplefilter("ignore")  # two members of one name are part of the game
+        warnings.simplefilter("ignore")  # two members of one name are a case to test
         for name, content in zip(parts[::2], parts[1::2], strict=False):
             archive.writestr(zipfile.ZipInfo(name.decode("latin1").replace("\0", "")), content)
     return buffer.getvalue()
@@ -192,6 +193,15 @@ def check_colmap(path: Path) -> None:
         assert np.isfinite(frame.anchors.depth_m).all()
 
 
+def check_transforms(path: Path) -> None:
+    """A depth file for every frame, and nothing else changed."""
+    model = read_model(path.parent)
+    names = [image.name for image in model.images.values()]
+    files = {name: path.parent / "images" / name for name in names}
+    found = add_depth(path, model, files, files)
+    assert all(isinstance(frame["depth_file_path"], str) for frame in found["frames"])
+
+
 def check_calibration(path: Path) -> None:
     """A finite way from scanner to pixel."""
     raw = path.name.startswith("calib_")
@@ -243,7 +253,7 @@ def check_cache(path: Path) -> None:
 
 
 def flat_mde() -> Estimator:
-    """An estimator that costs nothing."""
+    """A trivial estimator."""
     preprocess = Preprocess((8, 8), "stretch")
     return Estimator("flat", "r1", "depth", preprocess, lambda x: Raw(x.mean(1) + 9, x))
 
@@ -254,15 +264,15 @@ def cache_entry(record: bytes) -> bytes:
 
     tensors = {"prediction": torch.from_numpy(depth()), "features": torch.zeros(3, 2, 2).half()}
     try:
-        said = json.loads(record)
+        fields = json.loads(record)
         # The record may also say that tensors are missing, or have another shape.
-        for name, change in (said.pop("tensors", None) or {}).items():
+        for name, change in (fields.pop("tensors", None) or {}).items():
             if change is None:
                 tensors.pop(name, None)
             else:
                 tensors[name] = torch.zeros([int(n) % 9 for n in change])
-        said["checksum"] = checksum(tensors, said)
-        record = json.dumps(said).encode()
+        fields["checksum"] = checksum(tensors, fields)
+        record = json.dumps(fields).encode()
         return save(tensors, metadata={"record": record.decode()})
     except (ValueError, TypeError, AttributeError, RuntimeError, OverflowError):
         return save(tensors, metadata={"record": record.decode("latin1")})
@@ -366,6 +376,20 @@ def colmap(name: str, folder: Path) -> list[bytes]:
         if other.endswith(suffix):
             (folder / other).write_bytes(content)
     return [files[name]]
+
+
+def transforms(folder: Path) -> list[bytes]:
+    """A model, and a transforms.json of its images as other programs make it."""
+    for name, content in colmap_files().items():
+        if name.endswith(".bin"):
+            (folder / name).write_bytes(content)
+    model = read_model(folder)
+    names = [image.name for image in model.images.values()]
+    files = {name: folder / "images" / name for name in names}
+    shapes = dict.fromkeys(names, (48, 64))
+    content = make_transforms(model, files, files, shapes, folder) | {"applied_scale": 1.0}
+    del content["made_by"]
+    return [json.dumps(content).encode()]
 
 
 def kitti(folder: Path, which: str) -> list[bytes]:
@@ -606,10 +630,10 @@ def check_sidecar(path: Path) -> None:
 
 def cache_seeds(folder: Path) -> list[bytes]:
     """The record inside a cache file."""
-    said = {"kind": "depth", "model": "flat", "revision": "r1", "options": {"size": [8, 8]}}
+    fields = {"kind": "depth", "model": "flat", "revision": "r1", "options": {"size": [8, 8]}}
     return [
-        json.dumps({**said, "tensors": {}}).encode(),
-        json.dumps({**said, "tensors": {"prediction": [6, 8], "features": None}}).encode(),
+        json.dumps({**fields, "tensors": {}}).encode(),
+        json.dumps({**fields, "tensors": {"prediction": [6, 8], "features": None}}).encode(),
     ]
 
 
@@ -752,6 +776,7 @@ TARGETS: tuple[Target, ...] = (
         for name in ("cameras.txt", "images.txt", "points3D.txt", "rigs.txt", "frames.txt",
                      "cameras.bin", "images.bin", "points3D.bin", "rigs.bin", "frames.bin")
     ),
+    Target("colmap transforms.json", transforms, check_transforms, file="transforms.json"),
     Target("kitti calib_cam_to_cam.txt", lambda f: kitti(f, "calib_cam_to_cam.txt"),
            check_calibration, file="calib_cam_to_cam.txt"),
     Target("kitti calib_velo_to_cam.txt", lambda f: kitti(f, "calib_velo_to_cam.txt"),

@@ -33,7 +33,7 @@ def installed() -> str:
 
 
 def main() -> int:
-    """Exit code 1 if something is vulnerable, or if nobody could tell."""
+    """Exit code 1 if something is vulnerable, or if the check failed."""
     if why := reachable():
         print(
             f"audit: nothing was looked up, because the database of known vulnerabilities "

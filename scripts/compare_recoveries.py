@@ -6,18 +6,27 @@ Each tree is a checkout whose package lies in src/. The same inputs are recovere
 process of its own. Depth and std_log must agree to a relative 1e-6, holes exactly. Images are
 generated; with `--data`, a dataset in the folder layout (docs/data.md), half of them are its frames
 with their true depth, degraded to a relative map.
+
+Reports are compared as JSON text. Sentences and their codes are left out, because trees may word
+them differently: of a rejection its anchor is compared, of fallbacks and warnings their number, of
+options those that both trees have. With `--labels METHOD ...` both trees also label a folder of
+generated photographs by `scalefield label`. The label files (.npz) must be equal byte for byte, and
+the records after the same treatment.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from PIL import Image
 
 TOLERANCE = 1e-6
 COUNTS = (1, 2, 3, 5, 12, 100, 1000, 6000)
@@ -30,6 +39,10 @@ VARIANTS = (
     ("log_kernel", {}),
 )  # fmt: skip
 """Methods with the options that choose another algorithm."""
+
+
+RENAMED = {"spread": "coverage"}
+"""Keys of reports and records of older trees, and their present names."""
 
 
 def generated(index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -89,6 +102,7 @@ def recover_all(folder: Path, skip: set[str]) -> None:
     except ImportError:  # trees before the packages
         from scalefield.recovery import recover_from
     torch.set_num_threads(1)
+    reports: dict[str, Any] = {}
     for path in sorted(folder.glob("input-*.npz")):
         with np.load(path) as file:
             given = dict(file)
@@ -106,10 +120,81 @@ def recover_all(folder: Path, skip: set[str]) -> None:
             elif name == "region":
                 options = {**options, "labels": np.zeros(output.shape, int)}  # noqa: PLW2901
             recovery = recover_from(output, anchors, METHODS[name](**options)).numpy()
+            reports[f"{path.stem} {i}-{name}"] = recovery.report.as_dict()
             maps[f"{i}-{name}-depth_m"] = recovery.depth_m
             if recovery.std_log is not None:
                 maps[f"{i}-{name}-std_log"] = recovery.std_log
         np.savez(path.with_name(path.name.replace("input", "output")), **maps)
+    (folder / "reports.json").write_text(json.dumps(reports, default=str))
+
+
+def without_sentences(value: Any) -> Any:
+    """A report or label record without its sentences and codes; their number stays."""
+    if not isinstance(value, dict):
+        return value
+    plain = {}
+    for key, item in value.items():
+        if key in ("fallbacks", "warnings", "reasons"):
+            plain[key] = len(item)
+        elif key == "rejected":
+            plain[key] = [rejection["anchor"] for rejection in item]
+        else:
+            plain[RENAMED.get(key, key)] = without_sentences(item)
+    return plain
+
+
+def report_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Names and keys of the reports or records whose JSON text differs."""
+    found = [f"{name}: only in one tree" for name in sorted(old.keys() ^ new.keys())]
+    for name in sorted(old.keys() & new.keys()):
+        before, after = (without_sentences(tree[name]) for tree in (old, new))
+        if "options" in before and "options" in after:
+            shared = before["options"].keys() & after["options"].keys()
+            for report in (before, after):
+                report["options"] = {key: report["options"][key] for key in sorted(shared)}
+        for key in sorted(before.keys() | after.keys()):
+            a, b = (json.dumps(report.get(key), sort_keys=True) for report in (before, after))
+            if a != b:
+                found.append(f"{name}, {key}: {a[:60]} and {b[:60]}")
+    return found
+
+
+def write_photographs(folder: Path, count: int) -> None:
+    """Photographs with anchors, as `scalefield label` reads them; some anchors are wrong."""
+    folder.mkdir()
+    for i in range(count):
+        truth = generated(i)[1]
+        rng = np.random.default_rng(2000 + i)
+        shade = 255 * (truth - truth.min()) / np.ptp(truth)
+        Image.fromarray(np.stack([shade, 255 - shade, shade / 2], axis=-1).astype(np.uint8)).save(
+            folder / f"photo{i}.png"
+        )
+        v, u = np.divmod(rng.choice(truth.size, 30 if i else 4, replace=False), truth.shape[1])
+        depth_m = truth[v, u] * np.where(rng.random(len(u)) < 0.1, 3.0, 1.0)
+        rows = [f"{a},{b},{d!r}" for a, b, d in zip(u, v, depth_m.tolist(), strict=True)]
+        (folder / f"photo{i}.anchors.csv").write_text("\n".join(["u,v,depth_m", *rows]) + "\n")
+
+
+def label_differences(trees: list[Path], method: str, scratch: Path) -> tuple[int, list[str]]:
+    """Number of compared label files, and the differences between those of two trees."""
+    outputs = []
+    for name, tree in zip(("old", "new"), trees, strict=True):
+        out = scratch / f"labels-{method}-{name}"
+        command = [sys.executable, "-m", "scalefield.cli", "label", str(scratch / "photographs")]
+        command += ["--out", str(out), "--method", method, "--workers", "1"]
+        environment = {**os.environ, "PYTHONPATH": str(tree.resolve() / "src")}
+        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+        outputs.append(out)
+    files = [{p.relative_to(out): p for p in out.rglob("photo*") if p.is_file()} for out in outputs]
+    found = [f"{method} {name}: only in one tree" for name in sorted(files[0].keys() ^ files[1])]
+    for name in sorted(files[0].keys() & files[1].keys()):
+        before, after = (tree[name].read_bytes() for tree in files)
+        if name.suffix == ".json":
+            records = [{f"{method} {name}": json.loads(text)} for text in (before, after)]
+            found += report_differences(*records)
+        elif before != after:
+            found.append(f"{method} {name}: other bytes")
+    return len(files[0]), found
 
 
 def differences(old: Path, new: Path) -> tuple[int, float, str]:
@@ -133,12 +218,13 @@ def differences(old: Path, new: Path) -> tuple[int, float, str]:
 
 
 def main() -> int:
-    """Compare; 1 if some map differs by more than the tolerance."""
+    """Compare; 1 if a map differs by more than the tolerance, or a report or label differs."""
     parser = argparse.ArgumentParser(description="Compare recoveries of two source trees.")
     parser.add_argument("trees", nargs="*", type=Path)
     parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--skip", nargs="*", default=[])
+    parser.add_argument("--labels", nargs="*", default=[], metavar="METHOD")
     parser.add_argument("--recover", type=Path, help=argparse.SUPPRESS)  # the child's job
     flags = parser.parse_args()
     if flags.recover:
@@ -156,8 +242,19 @@ def main() -> int:
             environment = {**os.environ, "PYTHONPATH": str(tree.resolve() / "src")}
             subprocess.run(command, env=environment, check=True)
         count, largest, place = differences(*folders)
-    print(f"{count} maps compared, largest relative difference {largest:.2g} ({place})")
-    return int(largest > TOLERANCE)
+        reports = [json.loads((folder / "reports.json").read_text()) for folder in folders]
+        found = report_differences(*reports)
+        print(f"{count} maps compared, largest relative difference {largest:.2g} ({place})")
+        print(f"{len(reports[0])} reports compared, {len(found)} differences")
+        if flags.labels:
+            write_photographs(Path(scratch, "photographs"), 4)
+        for method in flags.labels:
+            files, differing = label_differences(flags.trees, method, Path(scratch))
+            print(f"labels by {method}: {files} files compared, {len(differing)} differences")
+            found += differing
+    for line in found[:40]:
+        print(line)
+    return int(largest > TOLERANCE or bool(found))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def text(results: dict[str, Any], recovery: dict[str, Any], training: dict[str, 
         "",
         f"A worker makes a batch of {batch['frames']} of the largest frames there are (MiDaS on "
         f"SUN RGB-D, {batch['megabytes']:.0f} MB) in {batch['core_s']:.2f} core-seconds, so a step "
-        f"of 50 ms wants {batch['core_s'] / 0.05:.0f} workers. A process that makes them held "
+        f"of 50 ms needs {batch['core_s'] / 0.05:.0f} workers. A process that makes them held "
         f"{batch['peak_gb']:.1f} GB at most. No frame stays on the GPU; what a step itself takes "
         "there, and what share of the time is spent waiting (clock.json of every run), has to be "
         "measured on one.",
@@ -67,7 +67,7 @@ def text(results: dict[str, Any], recovery: dict[str, Any], training: dict[str, 
 
 
 def main() -> None:
-    """Replace what stands between the marks."""
+    """Replace the text between the marks."""
     folder = ROOT / "results" / "pipeline"
     results, recovery, training = (
         json.loads((folder / f"{name}.json").read_text())

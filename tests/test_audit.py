@@ -17,7 +17,7 @@ def test_audit_what_could_not_be_looked_up_is_no_pass(tmp_path, monkeypatch, cap
     assert audit.reachable(page.as_uri()) == ""
     monkeypatch.setattr(audit, "reachable", lambda: "no route to host")
     assert audit.main() == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "nothing was looked up" in said
-    assert "no route to host" in said
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert "nothing was looked up" in printed
+    assert "no route to host" in printed

@@ -134,5 +134,5 @@ def test_run_guarded_counts_death_hangs_and_memory_errors_as_failures(tmp_path, 
     tally = run_guarded(planted(read, b"seed"), len(deeds), 0, tmp_path / "found", hangs)
     assert len(began.read_bytes()) == tally.cases == len(deeds)
     assert tally.failed == 4
-    for said in ("the process died (-11)", "hang", "MemoryError from test_fuzz.py"):
-        assert any(what.startswith(said) for what in tally.failures), said
+    for beginning in ("the process died (-11)", "hang", "MemoryError from test_fuzz.py"):
+        assert any(what.startswith(beginning) for what in tally.failures), beginning

@@ -57,8 +57,8 @@ def recover(
     depth_m), a dict or a pandas frame of named columns, or a file (see `Anchors.of`).
 
     The relative depth comes from the estimator `mde`, or from your own map `mde_depth` with its
-    `kind`: "depth" grows with distance, "disparity" falls with it. An `mde` knows its kind, except
-    for some model files. `affine` says whether the shift of the map is unknown as well as its
+    `kind`: "depth" grows with distance, "disparity" falls with it. The kind of an `mde` is known
+    except for some model files. `affine`: whether the shift of the map is unknown as well as its
     scale, as it is for MiDaS and Depth Anything; by default that of an `mde` is known from its
     model card, and that of your own disparity map is unknown. `resize` allows a map of another size
     than the image. Further `options` go to the method. Without anchors, `field` returns the depth

@@ -69,7 +69,7 @@ HELP = """scalefield COMMAND --help describes a command and its flags.
 
 scalefield --version prints the version.
 
-scalefield --completion bash (or zsh, tcsh) prints a completion script; see docs/usage.md."""
+scalefield --completion bash (or zsh) prints a completion script; see docs/usage.md."""
 
 
 def main(args: list[str] | None = None) -> int:
@@ -103,6 +103,9 @@ def _run(args: list[str] | None) -> int:
             print(f"scalefield {scalefield.__version__}")
             return 0
         if args[:1] == ["--completion"]:
+            if args[1:] not in (["bash"], ["zsh"]):
+                found = " ".join(args[1:]) or "nothing"
+                raise InputError(f"--completion must be bash or zsh, found {one_line(found, 40)}")
             args = ["--tyro-print-completion", *args[1:]]
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             raise InputError(_unknown(args[0]))

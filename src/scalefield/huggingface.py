@@ -12,7 +12,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from scalefield.anchors import Anchors
+from scalefield.anchors import AnchorsLike
 from scalefield.api import recover
 from scalefield.defaults import METHOD_NAME
 from scalefield.errors import InputError
@@ -24,7 +24,7 @@ from scalefield.recovery import Recovery
 
 def recover_from_pipeline(
     output: Any,
-    anchors: Anchors | None = None,
+    anchors: AnchorsLike = None,
     *,
     model: Any = None,
     kind: Kind | None = None,
@@ -37,7 +37,7 @@ def recover_from_pipeline(
     The map is `output["predicted_depth"]`, resized to the image if the pipeline has not done so.
     Whether it is depth or disparity follows from the architecture of `model`, or is given as
     `kind`. The image itself is optional; methods that use colours are more accurate with it.
-    `method` and further options are those of `recover`.
+    `anchors`, `method` and further options are those of `recover`.
 
         pipe = transformers.pipeline("depth-estimation", "Intel/dpt-large")
         r = sf.recover_from_pipeline(pipe(photo), anchors, model=pipe.model, image=photo)

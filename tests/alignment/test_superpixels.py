@@ -124,6 +124,20 @@ def test_superpixels_hold_two_copies_of_what_they_look_at_and_no_third():
     assert peak < 2.8 * mde_output.prediction.numel() * 4 * 8  # distances and labels are the rest
 
 
+@pytest.mark.parametrize("shape", [(30, 40), (31, 41)])
+def test_superpixel_labels_of_a_large_image_are_those_of_every_second_pixel(shape):
+    pytest.importorskip("skimage")
+    rng = np.random.default_rng(0)
+    image = torch.from_numpy(rng.integers(0, 255, (*shape, 3), dtype=np.uint8))
+    depth = torch.from_numpy(rng.uniform(1, 3, shape))
+    whole = MDEOutput(depth, "depth", image=image)
+    half = MDEOutput(depth[::2, ::2], "depth", image=image[::2, ::2])
+    found = superpixel_labels(whole, 20, 0.1, max_pixels=320)
+    assert found.shape == shape
+    np.testing.assert_array_equal(found[::2, ::2], superpixel_labels(half, 20, 0.1))
+    np.testing.assert_array_equal(found[1::2], found[: 2 * (shape[0] // 2) : 2])
+
+
 def test_superpixel_labels_without_scikit_image_the_command_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
     mde_output = MDEOutput(torch.ones(4, 4), "depth")

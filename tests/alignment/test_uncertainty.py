@@ -180,10 +180,10 @@ def test_uncertainty_std_log_is_the_noise_and_what_it_does_to_the_fit(name, monk
         found = method(*world(noise=noise, seed=seed))
         logs.append(np.log(found.depth_m.numpy()))
         squares.append(np.square(found.std_log.numpy()))
-    expected, said = noise**2 + np.var(logs, axis=0), np.mean(squares, axis=0)
-    assert np.median(said / expected) == pytest.approx(1, abs=0.12)
+    expected, printed = noise**2 + np.var(logs, axis=0), np.mean(squares, axis=0)
+    assert np.median(printed / expected) == pytest.approx(1, abs=0.12)
     if name != "knn":  # lines through five anchors may be nearly vertical, which is not first order
-        assert said.mean() == pytest.approx(expected.mean(), rel=0.12)
+        assert printed.mean() == pytest.approx(expected.mean(), rel=0.12)
 
 
 @pytest.mark.parametrize("name", SURE)

@@ -78,7 +78,7 @@ def test_the_card_states_data_licence_and_figures(hub, tmp_path):
 
 @pytest.mark.parametrize("missing", ["summary", "data", "licence", "figures"])
 def test_a_card_that_is_silent_is_refused(missing):
-    said = {name: getattr(CARD, name) for name in ("summary", "data", "licence", "figures")}
-    said[missing] = type(said[missing])()
+    printed = {name: getattr(CARD, name) for name in ("summary", "data", "licence", "figures")}
+    printed[missing] = type(printed[missing])()
     with pytest.raises(InputError, match=f"a model card must state its {missing}"):
-        Card(**said)
+        Card(**printed)

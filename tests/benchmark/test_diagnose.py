@@ -38,9 +38,9 @@ def test_diagnose_dataset_becomes_a_page_and_numbers(flags, world, tmp_path, cap
     (world.root / "home" / "room" / "depth" / "f1.png").unlink()
     assert main([*flags, "--workers", "1", "--cache", str(tmp_path / "cache")]) == 2  # no revision
     assert main([*flags, "--workers", "1"]) == 0
-    said = capsys.readouterr().out
-    assert "5 of 6 frames" in said
-    assert "no result for home/room/f1" in said
+    printed = capsys.readouterr().out
+    assert "5 of 6 frames" in printed
+    assert "no result for home/room/f1" in printed
     out = tmp_path / "out"
     found = json.loads((out / "diagnosis.json").read_text())
     assert found["config"]["mde"] == "red_eye:red"

@@ -299,8 +299,8 @@ def test_page_sorts_and_switches_in_a_browser(results, tmp_path) -> None:
     profile = f"--user-data-dir={tmp_path / 'profile'}"
     command = [browser, *flags, profile, f"file://{tmp_path}/page.html"]
     dumped = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    said = json.loads(unescape(re.search(r"<title>(.*?)</title>", dumped)[1]))
-    before, shown, ascending, descending, switched = said
+    printed = json.loads(unescape(re.search(r"<title>(.*?)</title>", dumped)[1]))
+    before, shown, ascending, descending, switched = printed
     values = {label: cells[0].value for label, cells in table.rows}
     assert before == list(values)
     assert ascending == sorted(values, key=values.get)

@@ -176,12 +176,12 @@ def test_anchors_command_one_map_of_several_is_taken_by_name(depth_m, capsys):
     np.testing.assert_allclose(as_map(), depth_m + 1)
     assert run("--depth", "maps.npz") == 2
     assert "holds 2 arrays; choose one of them: far, near" in capsys.readouterr().err
-    for words, said in (
+    for words, printed in (
         (("--points", "cloud.npy"), "--depth-key applies only to --depth FILE"),
         (("--depth", "frame.png"), "--depth-key is for .npz and .exr; frame.png holds one map"),
     ):
         assert run(*words, "--depth-key", "far") == 2
-        assert said in capsys.readouterr().err
+        assert printed in capsys.readouterr().err
 
 
 def test_anchors_command_what_may_not_fit_the_photograph_is_said(depth_m, capsys):
@@ -193,14 +193,14 @@ def test_anchors_command_what_may_not_fit_the_photograph_is_said(depth_m, capsys
     assert "maps and intrinsics are those of the upright picture" in capsys.readouterr().err
     Path("cloud.bin").write_bytes(np.load("cloud.npy").astype("<f4").tobytes())
     assert run("--points", "cloud.bin", *INTRINSICS) == 0
-    said = capsys.readouterr().err
-    assert re.search(r"fourth of 4 numbers is negative in \d+ % of the points", said)
+    printed = capsys.readouterr().err
+    assert re.search(r"fourth of 4 numbers is negative in \d+ % of the points", printed)
     assert run("--points", "cloud.bin", *INTRINSICS, "--bin-columns", "3") == 0
     assert "negative" not in capsys.readouterr().err
     larger = ("--intrinsics", "60", "60", "32", "24")
     assert run("--points", "cloud.npy", *larger, "--keep-hidden") == 0
-    said = capsys.readouterr().err
-    assert "centre (32, 24) lies outside the image of 32×24 pixels; are they those of" in said
+    printed = capsys.readouterr().err
+    assert "centre (32, 24) lies outside the image of 32×24 pixels; are they those of" in printed
 
 
 def test_anchors_command_names_without_an_ending_are_named(depth_m, capsys):

@@ -28,8 +28,8 @@ def mde(tmp_path):
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, tmp_path / "halve.onnx")
-    said = {"kind": "depth", "size": [32, 32], "multiple": 2, "dynamic": True}
-    (tmp_path / "halve.json").write_text(json.dumps(said))
+    printed = {"kind": "depth", "size": [32, 32], "multiple": 2, "dynamic": True}
+    (tmp_path / "halve.json").write_text(json.dumps(printed))
     return str(tmp_path / "halve.onnx")
 
 

@@ -165,7 +165,7 @@ def test_field_is_trained_from_the_command_line(tmp_path, capsys):
     ("flags", "said"),
     [
         ([], "either as --data NAME=FOLDER … or as --root FOLDER"),
-        (["--data", "kitti"], "--data wants NAME=FOLDER, found 'kitti'"),
+        (["--data", "kitti"], "--data must be NAME=FOLDER, found 'kitti'"),
         (["--data", "a={0}", "a={0}"], "--data a is given twice"),
         (["--data", "a={0}", "--workers", "-1"], "--workers must be 0 or more"),
     ],

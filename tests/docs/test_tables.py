@@ -72,3 +72,14 @@ def test_choose_table_is_made_from_the_committed_records():
     page = script.DOCS.read_text()
     assert script.filled(page) == page
     assert "| `field` | ." in page
+
+
+@pytest.mark.slow
+def test_draw_gallery_makes_the_pictures_of_the_page(tmp_path):
+    pytest.importorskip("matplotlib")
+    load(ROOT / "scripts" / "draw_gallery.py").main(tmp_path)
+    page = (ROOT / "docs" / "gallery.md").read_text()
+    for picture in tmp_path.glob("*.jpg"):
+        assert f"gallery/{picture.name}" in page
+        assert (ROOT / "docs" / "gallery" / picture.name).is_file()
+    assert len(list(tmp_path.glob("*.jpg"))) == 2

@@ -1,13 +1,14 @@
 """The part of the ROS 2 node that needs no ROS, on objects with the attributes of messages."""
 
-import ast
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 
-from example_modules import EXAMPLES, load_example
+from example_modules import load_example
 from scalefield import InputError, MDEOutput
 
 ros = load_example("ros2/conversions.py")
@@ -142,14 +143,96 @@ def test_frame_recovery_from_points_and_depth_and_image_fields():
     np.testing.assert_array_equal(ros.depth_array(fields).astype(np.float32), depth_m)
 
 
-def test_ros2_depth_node_uses_only_functions_that_exist():
-    """The node itself needs ROS; its imports from the tested module are checked by name."""
-    tree = ast.parse((EXAMPLES / "ros2" / "depth_node.py").read_text())
-    names = [
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "conversions"
-        for alias in node.names
-    ]
-    assert len(names) == 7
-    assert all(hasattr(ros, name) for name in names)
+class FakeNode:
+    """rclpy's Node as far as the example uses it; keeps what is published and logged."""
+
+    parameters: ClassVar[dict] = {}
+
+    def __init__(self, name: str) -> None:
+        self.published: dict[str, list] = {}
+        self.logged: list[str] = []
+
+    def declare_parameter(self, name: str, default: object) -> SimpleNamespace:
+        return SimpleNamespace(value=self.parameters.get(name, default))
+
+    def create_publisher(self, kind: object, topic: str, depth: int) -> SimpleNamespace:
+        return SimpleNamespace(publish=self.published.setdefault(topic, []).append)
+
+    def create_subscription(self, kind: object, topic: str, callback: object, qos: object) -> None:
+        assert topic == "camera_info"
+
+    def get_logger(self) -> SimpleNamespace:
+        return SimpleNamespace(warning=lambda text, throttle_duration_sec: self.logged.append(text))
+
+
+class FakeBuffer:
+    """tf2's buffer, which knows one pose."""
+
+    def lookup_transform(self, target: str, source: str, stamp: object) -> SimpleNamespace:
+        if source != "lidar":
+            raise LookupError(f"no transform from {source} to {target}")
+        still = SimpleNamespace(x=0, y=0, z=0)
+        turn = SimpleNamespace(x=0, y=0, z=0, w=1)
+        return SimpleNamespace(transform=SimpleNamespace(rotation=turn, translation=still))
+
+
+@pytest.fixture
+def node_module(monkeypatch):
+    """examples/ros2/depth_node.py with stand-ins for ROS and for the estimator."""
+    synchronizer = SimpleNamespace(registerCallback=lambda callback: None)
+    modules = {
+        "rclpy": {},
+        "rclpy.node": {"Node": FakeNode},
+        "rclpy.qos": {"qos_profile_sensor_data": "sensor data"},
+        "message_filters": {
+            "Subscriber": lambda node, kind, topic, qos_profile: topic,
+            "ApproximateTimeSynchronizer": lambda topics, queue_size, slop: synchronizer,
+        },
+        "tf2_ros": {
+            "Buffer": FakeBuffer,
+            "TransformListener": lambda buffer, node: None,
+            "TransformException": LookupError,
+        },
+        "sensor_msgs": {},
+        "sensor_msgs.msg": dict.fromkeys(("CameraInfo", "Image", "PointCloud2"), SimpleNamespace),
+        "conversions": vars(ros),
+    }
+    for name, members in modules.items():
+        module = ModuleType(name)
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+    flat = MDEOutput(torch.ones(48, 64), "depth", model="flat")
+    monkeypatch.setattr("scalefield.mde.load_mde", lambda name, device: lambda image: flat)
+    return load_example("ros2/depth_node.py")
+
+
+def test_ros2_depth_node_publishes_depth_and_uncertainty_with_the_header_of_the_image(
+    node_module, monkeypatch
+):
+    header = SimpleNamespace(frame_id="camera", stamp=0)
+    image = image_message(np.zeros((48, 64, 3), np.uint8), "rgb8")
+    image.header = header
+    x, y = np.meshgrid([-1.5, -0.5, 0.5, 1.5], [-1.0, 1.0])
+    cloud = cloud_message(np.stack([x.ravel(), y.ravel(), np.full(8, 4.0)], axis=1))
+    cloud.header = SimpleNamespace(frame_id="lidar", stamp=0)
+    node = node_module.DepthNode()
+    node.on_points(image, cloud)
+    assert node.logged == ["no camera_info yet"]
+    k = [60.0, 0, 31.5, 0, 60, 23.5, 0, 0, 1]
+    node.on_camera(SimpleNamespace(k=k, d=[], distortion_model=""))
+    node.on_points(image, cloud)
+    (depth,), (uncertainty,) = node.published["depth"], node.published["uncertainty"]
+    assert depth.header is uncertainty.header is header
+    np.testing.assert_allclose(ros.depth_array(depth), 4, rtol=0.02)
+    assert np.all(ros.depth_array(uncertainty) < 4)
+    cloud.header.frame_id = "elsewhere"
+    node.on_points(image, cloud)
+    assert node.logged[-1] == "no transform from elsewhere to camera"
+    monkeypatch.setattr(FakeNode, "parameters", {"source": "depth"})
+    node = node_module.DepthNode()
+    sparse = np.zeros((48, 64), np.uint16)
+    sparse[10, 10] = sparse[40, 50] = 4000
+    node.on_depth(image, image_message(sparse, "16UC1"))
+    np.testing.assert_allclose(ros.depth_array(node.published["depth"][0]), 4, rtol=0.05)
+    node.on_depth(image, image_message(sparse, "8UC1"))
+    assert "encoding 8UC1" in node.logged[-1]

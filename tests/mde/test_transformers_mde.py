@@ -243,8 +243,8 @@ def test_unknown_architectures_want_their_kind_said(tmp_path):
         wrap("x", model, "r")
     with pytest.raises(InputError, match=r"no preprocessor_config.json"):
         wrap("x", model, "r", kind="depth", folder=tmp_path)
-    said = {"size": {"height": 42, "width": 56}, "image_mean": [0.1] * 3, "image_std": [0.2] * 3}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    printed = {"size": {"height": 42, "width": 56}, "image_mean": [0.1] * 3, "image_std": [0.2] * 3}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(printed))
     mde = wrap("x", model, "r", kind="depth", folder=tmp_path)
     assert mde.preprocess == Preprocess((42, 56), "stretch", 1, (0.1,) * 3, (0.2,) * 3)
     for text in ("{}", "[]", "{"):
@@ -254,11 +254,11 @@ def test_unknown_architectures_want_their_kind_said(tmp_path):
 
 
 def test_descriptions_of_the_input():
-    said = {
+    printed = {
         "size": {"height": 512, "width": 512}, "keep_aspect_ratio": True, "ensure_multiple_of": 32,
         "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
     }  # fmt: skip
-    assert read_preprocess(said) == Preprocess((512, 512), "least", 32, (0.5,) * 3, (0.5,) * 3)
+    assert read_preprocess(printed) == Preprocess((512, 512), "least", 32, (0.5,) * 3, (0.5,) * 3)
     raw = {
         "do_resize": False, "size_divisor": 14, "do_rescale": False,
         "image_mean": [127.5] * 3, "image_std": [51.0] * 3,

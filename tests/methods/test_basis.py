@@ -142,3 +142,18 @@ def test_an_unknown_generator_is_named():
 def test_basis_number_of_maps_that_does_not_ship_is_refused_at_once(as_users_run_it):
     with pytest.raises(InputError, match="k must be one of 8, 30, 50, found 7"):
         Basis(k=7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("ridge", "tolerance"), [(LITERAL, 2e-3), (None, 0.1)])
+def test_basis_leave_one_out_is_the_prediction_without_the_anchor(ridge, tolerance):
+    mde_output = stepped_ramp()
+    anchors = random_anchors(mde_output.shape, 12)
+    method = Basis(ridge=ridge)
+    found = np.array(method(mde_output, anchors).report.leave_one_out_log)
+    refitted = np.empty(12)
+    rows, columns = anchors.pixels(mde_output.shape)
+    for i in range(12):
+        others = method(mde_output, anchors[np.arange(12) != i]).depth_m.numpy()
+        refitted[i] = np.log(others[rows[i], columns[i]] / anchors.depth_m[i])
+    np.testing.assert_allclose(found, refitted, atol=tolerance)
+    assert method(mde_output, anchors[:1]).report.leave_one_out_log == ()

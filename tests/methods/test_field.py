@@ -122,8 +122,8 @@ def test_outliers_are_rejected_and_do_little_harm(n):
     assert len(rejected & set(wrong.tolist())) >= 0.75 * len(wrong)
     assert len(rejected - set(wrong.tolist())) <= 0.03 * n
     assert spoiled.report.anchors_used == n - len(rejected)
-    trusting = Field(robust=False)(mde_output, with_depth(anchors, depth_m))
-    assert absrel(trusting, truth) > 4 * absrel(spoiled, truth)
+    not_robust = Field(robust=False)(mde_output, with_depth(anchors, depth_m))
+    assert absrel(not_robust, truth) > 4 * absrel(spoiled, truth)
 
 
 def test_one_anchor_is_used_downweighted_and_rejected_as_its_error_grows():

@@ -99,7 +99,7 @@ class Ended:
     """How a child came to its end, and what it said on stderr."""
 
     code: int
-    said: str
+    printed: str
 
 
 @pytest.fixture(scope="session")
@@ -125,9 +125,9 @@ def in_child() -> Callable[..., Ended]:
             os._exit(code)
         os.close(writing)
         with os.fdopen(reading, "rb") as errors:
-            said = errors.read().decode(errors="replace")
+            printed = errors.read().decode(errors="replace")
         _, status = os.waitpid(child, 0)
-        return Ended(os.waitstatus_to_exitcode(status), said)
+        return Ended(os.waitstatus_to_exitcode(status), printed)
 
     return run
 

@@ -20,12 +20,12 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 
 def check_sentence(ended, words: str) -> None:
-    assert ended.code == 2, ended.said
-    said = [line for line in ended.said.splitlines() if "cannot be" in line]
-    assert len(said) == 1, ended.said
-    assert "scalefield: " in said[0]  # a progress bar may stand before it
-    assert words in said[0]
-    assert "Traceback" not in ended.said
+    assert ended.code == 2, ended.printed
+    printed = [line for line in ended.printed.splitlines() if "cannot be" in line]
+    assert len(printed) == 1, ended.printed
+    assert "scalefield: " in printed[0]  # a progress bar may stand before it
+    assert words in printed[0]
+    assert "Traceback" not in ended.printed
 
 
 def limit_files(size: int):

@@ -48,15 +48,15 @@ def test_interruption_killed_at_any_moment_and_run_again(
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
     watch = killer(undisturbed)
     ended = in_child(lambda: world.run(command, undisturbed / "out"), watch)
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.printed
     wanted = content(undisturbed)
     assert watch.changes > len(wanted) > 0
     for moment in range(0, watch.changes, max(1, watch.changes // MOMENTS[command])):
         ended = in_child(lambda: world.run(command, disturbed / "out"), killer(disturbed, moment))
-        assert ended.code == -signal.SIGKILL, ended.said
+        assert ended.code == -signal.SIGKILL, ended.printed
         for name, data in content(disturbed).items():
             check_whole(name, data)
         ended = in_child(lambda: world.run(command, disturbed / "out"))
-        assert ended.code == 0, ended.said
+        assert ended.code == 0, ended.printed
         assert content(disturbed) == wanted, f"killed before change {moment} of {watch.changes}"
         shutil.rmtree(disturbed, ignore_errors=True)

@@ -31,11 +31,16 @@ def test_line_progress_writes_a_line_at_most_every_interval(capsys):
 
 def test_line_progress_does_not_count_what_was_done_before_in_the_rate():
     clock = Clock()
-    bar = LineProgress(100, unit="image", clock=clock)
-    bar.update(90)
+    bar = LineProgress(100, unit="image", initial=90, clock=clock)
     clock.now = 10.0
     bar.update()
     assert bar.line(10.0) == "91 of 100 images, 10 s, about 90 s left"
+    clock.now = 0.0
+    counted = LineProgress(100, unit="image", clock=clock)
+    counted.update(90)
+    clock.now = 10.0
+    counted.update()
+    assert counted.line(10.0) == bar.line(10.0)
 
 
 def test_line_progress_without_a_total_and_with_named_steps():

@@ -133,8 +133,8 @@ def test_training_reads_prepared_frames_of_several_datasets(both, tmp_path):
 def test_a_frame_that_cannot_be_read_is_left_out_counted_and_named(both, tmp_path, capsys):
     train, val = both(Holed())
     assert (len(train), len(val)) == (11, 3)
-    said = capsys.readouterr().err
-    assert "1 of 12 frames could not be prepared and are left out: room/03" in said
+    printed = capsys.readouterr().err
+    assert "1 of 12 frames could not be prepared and are left out: room/03" in printed
     assert left_out(tmp_path / "train") == {"room/03": "room/03: no such file"}
 
 

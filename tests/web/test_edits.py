@@ -114,9 +114,9 @@ def test_others_are_the_predictions_of_the_remaining_anchors(room, client) -> No
         v, u = int(anchors.v[i]), int(anchors.u[i])
         # Nearly: a left-out anchor also leaves the median that the field starts from.
         assert told[i]["depth_m"] == pytest.approx(float(recovered.depth_m[v, u]), rel=0.02)
-        said = np.log(anchors.depth_m[i] / recovered.depth_m[v, u]) / recovered.std_log[v, u]
+        printed = np.log(anchors.depth_m[i] / recovered.depth_m[v, u]) / recovered.std_log[v, u]
         # The image's own spread is learned with the anchor here and without it there.
-        assert 0.4 < told[i]["sigmas"] / said < 2.5
+        assert 0.4 < told[i]["sigmas"] / printed < 2.5
 
 
 def test_an_outlier_of_six_anchors_is_a_suspect_and_farthest_from_the_others(room, client) -> None:

@@ -89,7 +89,7 @@ def test_size_is_refused_before_decoding() -> None:
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not an image"),
         (b"GIF89a" + bytes(40), "not an image"),
         (encoded(picture(80, 60))[:200], "cannot be decoded"),
-        (encoded(np.zeros((20, 30), np.uint16)), "8 bits a channel"),
+        (encoded(np.zeros((20, 30), np.uint16)), "grey image of 16 bits must use"),
     ],
 )
 def test_what_is_no_photo_gets_a_sentence(data: bytes, words: str) -> None:

@@ -46,7 +46,7 @@ def nearest_points(
         counts = np.array([len(c) for c in candidates])
         last = size <= SMALLEST_TILE
         done = np.flatnonzero(last | (counts <= MANY_CANDIDATES))
-        done = done[np.argsort(counts[done], kind="stable")]  # alike counts need little padding
+        done = done[np.argsort(counts[done], kind="stable")]  # similar counts need little padding
         step = max(1, PIXELS_AT_ONCE // size**2)
         for first in range(0, len(done), step):
             some = done[first : first + step]

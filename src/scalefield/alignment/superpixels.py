@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 
 import numpy as np
@@ -15,22 +16,31 @@ from scalefield.mde.output import MDEOutput
 
 
 def superpixel_labels(
-    mde_output: MDEOutput, superpixels: int, compactness: float
+    mde_output: MDEOutput, superpixels: int, compactness: float, max_pixels: int = 1_000_000
 ) -> Int64[np.ndarray, "h w"]:
-    """SLIC superpixels of (RGB, log D_MDE); of log D_MDE alone without an image."""
+    """SLIC superpixels of (RGB, log D_MDE); of log D_MDE alone without an image.
+
+    Of an image with more than `max_pixels` pixels, every second, third … row and column is used,
+    and the pixels between them take the labels of their neighbours.
+    """
     try:
         from skimage.segmentation import slic
     except ImportError:
         raise MissingExtra("scikit-image", "region", "method region without labels") from None
+    height, width = mde_output.shape
+    step = math.ceil(math.sqrt(height * width / max_pixels))
     labels = slic(
-        _Channels(mde_output),
+        _Channels(mde_output, step),
         n_segments=min(superpixels, mde_output.prediction.numel()),
         compactness=compactness,
         convert2lab=False,
         start_label=0,
         channel_axis=-1,
     )
-    return labels.astype(np.int64, copy=False)
+    labels = labels.astype(np.int64, copy=False)
+    if step == 1:
+        return labels
+    return labels.repeat(step, axis=0).repeat(step, axis=1)[:height, :width]
 
 
 class _Channels:
@@ -42,19 +52,20 @@ class _Channels:
 
     ndim = 3
 
-    def __init__(self, mde_output: MDEOutput) -> None:
-        self.mde_output = mde_output
+    def __init__(self, mde_output: MDEOutput, step: int = 1) -> None:
+        self.mde_output, self.step = mde_output, step
 
     def __array__(self, dtype: object = None, copy: object = None) -> Float64[np.ndarray, "h w c"]:
-        image = self.mde_output.image
-        channels = np.empty((*self.mde_output.shape, 1 if image is None else 4))
-        log_depth = self.mde_output.mde_depth.double().log().cpu().numpy()
+        image, step = self.mde_output.image, self.step
+        mde_depth = self.mde_output.mde_depth[::step, ::step]
+        channels = np.empty((*mde_depth.shape, 1 if image is None else 4))
+        log_depth = mde_depth.double().log().cpu().numpy()
         low, high = np.quantile(log_depth, (0.05, 0.95))
         np.subtract(log_depth, low, out=log_depth)
         np.divide(log_depth, max(high - low, 1e-6), out=log_depth)
         np.clip(log_depth, -1, 2, out=channels[..., 0])
         if image is not None:
-            np.divide(image.cpu().numpy(), 255, out=channels[..., 1:])
+            np.divide(image[::step, ::step].cpu().numpy(), 255, out=channels[..., 1:])
         return channels
 
 
@@ -102,8 +113,8 @@ def merge_small(regions: Int64[np.ndarray, "h w"], min_share: float) -> Int64[np
         while parent[root] != root:
             root = parent[root]
         parent[region] = root
-    _, merged = np.unique(np.array(parent)[regions], return_inverse=True)
-    return merged.reshape(regions.shape).astype(np.int64)
+    _, merged = np.unique(parent, return_inverse=True)
+    return merged.astype(np.int64)[regions]
 
 
 def _border_lengths(regions: np.ndarray, count: int) -> dict[int, Counter[int]]:
@@ -133,5 +144,6 @@ def on_border(regions: np.ndarray) -> Bool[np.ndarray, "h w"]:
 def members_of(regions: Int64[np.ndarray, "h w"]) -> list[np.ndarray]:
     """Flat pixel indices of region 0, 1, …"""
     flat = regions.reshape(-1)
-    order = np.argsort(flat, kind="stable")
+    # The stable sort of small types is linear in the number of pixels.
+    order = np.argsort(flat.astype(np.min_scalar_type(flat.max())), kind="stable")
     return np.split(order, np.cumsum(np.bincount(flat))[:-1])

@@ -1,4 +1,4 @@
-"""The generator on a GPU: cuDNN's convolutions, and all between them in kernels of our own.
+"""The generator on a GPU: convolutions by cuDNN, everything between them in Triton kernels.
 
 Left to torch, most of the time goes into what lies between the convolutions: moments of few groups,
 repeated borders, changes of layout. Here activations lie pixel by pixel, (b, h, w, c), and one pass
@@ -29,7 +29,7 @@ PIXELS = 128
 SUMMED = 256
 """A program's pixels at a time where sums are taken."""
 CUES = 16
-"""Channels of log D, ∇log D and x: five, and zeros; with F they are 48, which cuDNN likes."""
+"""Channels of log D, ∇log D and x: five, and zeros. With F they are 48, which is fast in cuDNN."""
 WARPS = 8
 """A program's warps."""
 GROUP = 8
@@ -52,7 +52,7 @@ class FusedGenerator:
 
     def __init__(self, generator: Generator) -> None:
         self.config, self.dtype = generator.config, generator.basis_head.weight.dtype
-        self.trunk: Any = generator.trunk  # whose layers mypy knows as modules alone
+        self.trunk: Any = generator.trunk  # mypy sees its layers as plain modules
         stem: Any = self.trunk.stem[0]
         reduced = self.config.feature_width if self.config.feature_channels else 0
         # F comes first for the generator and last here, behind aligned cues.
@@ -128,8 +128,7 @@ class FusedGenerator:
     def project(
         self, features: Float[Tensor, "b c hf wf"], size: tuple[int, int]
     ) -> tuple[Float[Tensor, "b h2 w2 c2"], Float[Tensor, " b"], Float[Tensor, "b c2"]]:
-        """F reduced before its norm, on the grid or finer, and what the norm makes of it: gain and
-        shift."""
+        """F reduced before its norm, on the grid or finer, and the gain and shift of that norm."""
         batch, channels, hf, wf = features.shape
         lying = features.to(self.dtype).permute(0, 2, 3, 1).contiguous()
         parts, reduced = triton.cdiv(hf * wf, PIXELS), self.projection.shape[1]
@@ -152,7 +151,7 @@ class FusedGenerator:
     def gate(
         self, merged: Float[Tensor, "b h w c"], bias: Float[Tensor, " c"], norm: Norm
     ) -> Float[Tensor, "b k h w"]:
-        """E = G ⊙ B from what the last convolution made."""
+        """E = G ⊙ B from the output of the last convolution."""
         batch, h, w, channels = merged.shape
         out = torch.empty(batch, self.config.k, h, w, device=merged.device)
         launch(
@@ -167,7 +166,7 @@ class FusedGenerator:
 def apply(
     mde_depth: Float[Tensor, "b h w"], log_scale: Float[Tensor, "b hg wg"]
 ) -> Float[Tensor, "b h w"]:
-    """D̂ = D · e^ℓ, with ℓ interpolated on the way."""
+    """D̂ = D · e^ℓ, with ℓ interpolated in the same kernel."""
     (batch, height, width), (h, w) = mde_depth.shape, log_scale.shape[1:]
     out = torch.empty_like(mde_depth)
     kernels.apply[(triton.cdiv(height * width, 1024), batch)](
@@ -179,7 +178,7 @@ def apply(
 def through(
     block: ResidualBlock, x: Float[Tensor, "b h w c"], sums: Float[Tensor, "b p 2 g"]
 ) -> tuple[Float[Tensor, "b h w c"], Float[Tensor, "b p 2 g"]]:
-    """x + the block's correction of it, and the result's sums."""
+    """Output of a residual block, and its sums for the next norm."""
     layers: Any = block.layers
     norm1, _, conv1, norm2, _, conv2 = layers
     reach = conv1.dilation[0]
@@ -191,12 +190,12 @@ def through(
 
 
 def normed(layer: nn.GroupNorm, sums: Float[Tensor, "b p 2 g"]) -> Norm:
-    """The norm of maps with these sums."""
+    """Group norm of maps with these sums."""
     return Norm(sums, layer.weight, layer.bias, layer.eps)
 
 
 def median(rows: Float[Tensor, "b h w"]) -> Float[Tensor, " b"]:
-    """The lower median of each."""
+    """The lower median of each row."""
     count = rows[0].numel()
     if count > SORTED:
         return rows.flatten(1).median(dim=1).values
@@ -277,7 +276,7 @@ def launch(kernel: Any, pixels: int, batch: int, *args: object, **sizes: object)
 
 
 def padded(channels: int) -> int:
-    """The power of two that holds them; matrix products want 16 at least."""
+    """The next power of two, at least 16, which matrix products require."""
     return triton.next_power_of_2(max(channels, 16))
 
 

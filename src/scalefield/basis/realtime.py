@@ -1,7 +1,7 @@
-"""`Live`: metric depth at a camera's rate, tensors in and a tensor out; nothing waits for the host.
+"""`Live`: metric depth at a camera's rate, without synchronisation with the host.
 
 `recover` looks at every anchor, measures how sure it is and reports, for which a GPU must wait.
-A robot that has seen its first frames wants depth alone: generator, solve and apply, as one CUDA
+Generator, solve and application run as one CUDA
 graph that is captured once and replayed for every image of the same size.
 """
 
@@ -27,25 +27,25 @@ from scalefield.errors import InputError, one_line
 from scalefield.runtime.devices import check_device, fastest_kernels, full_precision
 
 WARM_UP = 3
-"""Runs before a capture, in which libraries choose their kernels and open their pools."""
+"""Runs before a capture, in which libraries select kernels and allocate memory pools."""
 
 
 class Inputs(NamedTuple):
-    """What `metric_depth` wants for b images of one size."""
+    """Arguments of `metric_depth` for b images of one size."""
 
     mde_depth: Float[Tensor, "b h w"]
     """D_MDE, positive and finite everywhere, as `MDEOutput.mde_depth` is."""
     pixels: Float[Tensor, "b n 2"]
     """(u, v) of the anchors, pixel centres at integers."""
     depth_m: Float[Tensor, "b n"]
-    """Their depth. One that is not positive and finite, or that lies outside the image, counts for
-    nothing: sets of different sizes are filled up with zeros."""
+    """Depth of the anchors in metres. Anchors outside the image, or whose depth is not positive and
+    finite, are ignored: pad sets of different sizes with zeros."""
     features: Float[Tensor, "b c hf wf"] | None = None
     """F, for a generator that was trained with it."""
 
 
 class Steps(NamedTuple):
-    """The two steps that visit every cell or pixel."""
+    """The two steps over all cells or pixels."""
 
     basis_maps: Callable[[Tensor | None, Tensor], Tensor]
     """E in float32, on its grid, from F and D."""
@@ -54,7 +54,7 @@ class Steps(NamedTuple):
 
 
 def torch_steps(generator: Generator) -> Steps:
-    """As torch does them."""
+    """The steps in plain torch."""
     dtype = generator.basis_head.weight.dtype
 
     def basis_maps(features: Tensor | None, mde_depth: Tensor) -> Tensor:
@@ -69,8 +69,8 @@ def torch_steps(generator: Generator) -> Steps:
 
 
 def fused_steps(generator: Generator) -> Steps:
-    """As `fused` does them; as torch does them where there is no Triton, and for norms of other
-    groups than eight channels."""
+    """The steps by `fused`; by torch without Triton, and for norms whose groups do not have eight
+    channels."""
     if generator.config.width % 8:
         return torch_steps(generator)
     try:
@@ -80,7 +80,7 @@ def fused_steps(generator: Generator) -> Steps:
         steps.basis_maps(None, torch.ones(1, 2, 2, device=generator.basis_head.weight.device))
     except ImportError:
         return torch_steps(generator)
-    except (RuntimeError, OSError, SubprocessError) as e:  # for one, it wants a C compiler
+    except (RuntimeError, OSError, SubprocessError) as e:  # for example, Triton needs a C compiler
         warnings.warn(f"Triton does not work here ({one_line(e)}): slower without", stacklevel=3)
         return torch_steps(generator)
     return steps
@@ -118,7 +118,7 @@ def metric_depth(
 
 
 class Live:
-    """`metric_depth` for images of one size, with room for so many anchors.
+    """`metric_depth` for images of one size, with at most `anchors` anchors each.
 
         live = Live("basis-depth-k8", (480, 640), device="cuda", dtype=torch.float16)
         depth_m = live(mde_depth, pixels, lidar_m)
@@ -140,7 +140,7 @@ class Live:
     ) -> None:
         """`features`: channels, height and width of F, for a generator that was trained with it.
         `dtype`: of the generator. torch.float16 is faster on a GPU, and a test holds its log-depth
-        to within 0.005 of float32's; torch.bfloat16 is ten times as rough."""
+        to within 0.005 of float32's; torch.bfloat16 is ten times less accurate."""
         if not isinstance(generator, Generator):
             generator = load_generator(generator)
         wanted = 0 if generator.config.zero_features else generator.config.feature_channels
@@ -175,7 +175,7 @@ class Live:
             self.graph, self.depth_m = captured(self.run)
 
     def run(self) -> Float[Tensor, "b h w"]:
-        """What the inputs hold, made metric."""
+        """Metric depth of the captured inputs."""
         return metric_depth(self.generator, self.inputs, self.steps)
 
     def __call__(
@@ -221,7 +221,7 @@ Result = TypeVar("Result")
 
 
 def captured(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
-    """A graph of work on a GPU, and where each replay leaves its result."""
+    """A captured CUDA graph, and the tensor that holds the result of each replay."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with full_precision(), fastest_kernels():

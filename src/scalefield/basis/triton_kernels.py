@@ -1,4 +1,4 @@
-"""Triton kernels of `fused`: what lies between the generator's convolutions.
+"""Triton kernels of `fused`: the operations between the generator's convolutions.
 
 Maps lie pixel by pixel, (b, h, w, c); a program sees `BLOCK` pixels of one image. Channels are
 counted to the next power of two, `WIDE`; `PER_GROUP` of them share a norm. Arithmetic is in
@@ -59,7 +59,7 @@ def project_and_sum(
     C: tl.constexpr, CHUNK: tl.constexpr, REDUCED: tl.constexpr, OUT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """F times its projection, and a part's sums of F and of its square, in one reading."""
+    """F times its projection, and the sums of F and F² over a part, in one pass over F."""
     part, image = tl.program_id(0), tl.program_id(1).to(tl.int64)
     q, o = part * BLOCK + tl.arange(0, BLOCK), tl.arange(0, OUT)
     reduced = tl.zeros((BLOCK, OUT), tl.float32)
@@ -298,7 +298,7 @@ def _affine(
     sums, weight, shift, image, pixels, parts, eps,
     C: tl.constexpr, WIDE: tl.constexpr, PER_GROUP: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Gain and shift that the norm gives each channel of an image."""
+    """Gain and shift of the norm for each channel of an image."""
     groups: tl.constexpr = C // PER_GROUP
     part, group, c = tl.arange(0, PARTS), tl.arange(0, WIDE // PER_GROUP), tl.arange(0, WIDE)
     at = (image * parts + part)[:, None] * 2 * groups + group
@@ -322,7 +322,7 @@ def _each_channel(of_group, WIDE: tl.constexpr, PER_GROUP: tl.constexpr):
 @triton.jit
 @no_type_check
 def _source(q, h, w, border):
-    """Where the pixel q of an image with a border comes from."""
+    """Source pixel of the pixel q of an image with a border."""
     wide = w + 2 * border
     row = tl.minimum(tl.maximum(q // wide - border, 0), h - 1)
     return row, tl.minimum(tl.maximum(q % wide - border, 0), w - 1)

@@ -81,7 +81,7 @@ def write_gallery(evaluator: Evaluator) -> list[Entry]:
         for method, rank, abs_rel in shown:
             prepared = with_labels(*rows[method], frame)
             if prepared is None:
-                raise InputError(f"{name}: {method} wants labels, which were there before")
+                raise InputError(f"{name}: {method} needs labels, and the frame no longer has them")
             depth_m = recover_from(mde_output, anchors, prepared).numpy().depth_m
             depth_file = f"depth-{len(entries):03d}.npz"
             reduced = reduce(np.clip(depth_m, *frame.depth_range_m), factor)

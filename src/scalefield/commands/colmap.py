@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -25,8 +25,6 @@ AMBIGUOUS_ORIENTATION = (
 )
 AMBIGUOUS_CODE = "ambiguous_orientation"
 RECORD, TRANSFORMS = "colmap.json", "transforms.json"
-METRIC_CODES = ("far_anchors",)
-"""Warnings that hold for metres only; the unit of a COLMAP model is arbitrary."""
 INDEX_EVERY = 50
 """Images after which colmap.json and depth_params.json are written again."""
 
@@ -90,7 +88,7 @@ class ColmapCommand:
             model, rich, poor = self.frames(sparse)
         scene = SceneFolder(self.out, reference_inverse(frame.anchors for frame in rich))
         recover = _Recover(images, scene, mde, method)
-        done, failed = self.recover_all(recover, rich, poor)
+        done, failed = self.recover_all(recover, rich, poor, continued=continued)
         empty = self.write_empty(scene, [*rich, *poor], done)
         scene.write_params(done, empty)
         self.write_record(done, poor, failed)
@@ -102,29 +100,34 @@ class ColmapCommand:
             f"{len(done)} recovered, {len(poor)} with too few points, {len(failed)} failed"
             f"{f', {left} left for a later run' if left else ''}; in {self.out}"
         )
+        folder = shlex.quote(str(self.out))
         if not trouble:
             print(
-                f"  nerfstudio: ns-train depth-nerfacto --data {self.out} nerfstudio-data "
+                f"  nerfstudio: ns-train depth-nerfacto --data {folder} nerfstudio-data "
                 "--depth-unit-scale-factor 1"
             )
         if self.undistort or not any(frame.distorted for frame in rich):
-            print(f"  gaussian-splatting: python train.py -s {self.out} -d depths")
+            print(f"  gaussian-splatting: python train.py -s {folder} -d depths")
         return 1 if failed else 0
 
     def recover_all(
-        self, recover: _Recover, rich: list[ColmapFrame], poor: list[ColmapFrame]
+        self,
+        recover: _Recover,
+        rich: list[ColmapFrame],
+        poor: list[ColmapFrame],
+        *,
+        continued: bool,
     ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
         """The records of all complete frames by stem, and the messages of the failed ones by name.
 
-        Frames that an earlier run completed are not recovered again.
+        If the run continues another, frames that are complete are not recovered again.
         """
-        from tqdm import tqdm
-
         from scalefield.geometry.colmap import stems
+        from scalefield.runtime.progress import progress
 
         named = dict(stems([*rich, *poor]))
         rich_names = {frame.name for frame in rich}
-        records = {stem: recover.scene.read(stem) for stem in named}
+        records = {stem: recover.scene.read(stem) if continued else None for stem in named}
         done = {stem: record for stem, record in records.items() if record is not None}
         missing = {
             stem: frame
@@ -133,13 +136,8 @@ class ColmapCommand:
         }
         failed: dict[str, str] = {}
         made = 0
-        with tqdm(
-            total=len(done) + len(missing),
-            initial=len(done),
-            disable=None,
-            unit="image",
-            leave=False,
-        ) as bar:
+        total = len(missing) if self.limit is None else min(self.limit, len(missing))
+        with progress(total, unit="image", leave=False) as bar:
             for stem, frame in missing.items():
                 if self.limit is not None and made >= self.limit:
                     break
@@ -304,20 +302,6 @@ def _image_shape(
     return stored if frame.fits(stored) else frame.shape
 
 
-def model_units(text: str) -> str:
-    """A report's sentence with its lengths in units of the model instead of metres."""
-    return re.sub(r"(\d) m\b", r"\1 units", text)
-
-
-def _texts(items: tuple[Any, ...]) -> list[dict[str, Any]]:
-    """Fallbacks or warnings as JSON values, with lengths in units of the model."""
-    return [
-        {**asdict(item), "text": model_units(item.text)}
-        for item in items
-        if item.code not in METRIC_CODES
-    ]
-
-
 @dataclass(frozen=True)
 class _Recover:
     """Recovers one frame, writes its depth and returns its record."""
@@ -350,7 +334,7 @@ class _Recover:
             "anchors": report.anchors_used,
             "median_residual": float(np.expm1(np.median(np.abs(report.residuals_log)))),
             "hole_pixels": report.hole_pixels,
-            "fallbacks": _texts(report.fallbacks),
-            "warnings": _texts(warnings),
+            "fallbacks": [asdict(fallback) for fallback in report.fallbacks],
+            "warnings": [asdict(warning) for warning in warnings],
         }
         return self.scene.write(stem, depth, record)

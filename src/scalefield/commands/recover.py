@@ -200,6 +200,11 @@ class RecoverCommand:
         """The name of the estimator."""
         return MDE_NAME if self.mde is None else self.mde
 
+    @property
+    def affine_or_none(self) -> bool | None:
+        """--affine as `recover` takes it."""
+        return None if self.affine is None else self.affine == "yes"
+
     def read_anchors(self) -> Anchors:
         """The anchors of the file; empty if none is given."""
         from scalefield.anchors import Anchors
@@ -213,9 +218,11 @@ class RecoverCommand:
         from scalefield.inputs import estimate, from_array
         from scalefield.io import read_map
 
-        affine = None if self.affine is None else self.affine == "yes"
         if self.depth is None:
-            return estimate(image, self.mde_name, self.kind, self.device, affine=affine)
+            return estimate(
+                image, self.mde_name, self.kind, self.device, affine=self.affine_or_none
+            )
+        affine = self.affine_or_none
         zero_is_far = self.kind == "disparity" and affine is not False
         values = read_map(self.depth, key=self.depth_key, zero_is_far=zero_is_far)
         return from_array(values, self.kind, image, affine=affine, resize=self.resize)
@@ -251,8 +258,8 @@ def require_files(paths: Iterable[Path | None]) -> None:
 
 
 def _next(progress: Any, step: str) -> None:
-    progress.update()
     progress.set_description_str(step)
+    progress.update()
 
 
 def parse_options(texts: Iterable[str]) -> dict[str, Any]:

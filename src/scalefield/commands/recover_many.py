@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -242,16 +243,16 @@ def _solver(command: RecoverCommand, stream: bool) -> Solver:
     from scalefield.methods import make_method
     from scalefield.validation import check_options
 
+    mde = load_mde(command.mde_name, device=command.device, kind=command.kind)
+    estimated = partial(estimate, mde=mde, kind=command.kind, affine=command.affine_or_none)
     options = command.options()
     if stream:
         check_options("a stream", Stream, options)
         following = Stream(**options)
-        mde = load_mde(command.mde_name, device=command.device, kind=command.kind)
-        return lambda image, anchors: following(estimate(image, mde, command.kind), anchors)
+        return lambda image, anchors: following(estimated(image), anchors)
     method = make_method(command.method, **options)
     method.prepare()
-    mde = load_mde(command.mde_name, device=command.device, kind=command.kind)
-    return lambda image, anchors: recover_from(estimate(image, mde, command.kind), anchors, method)
+    return lambda image, anchors: recover_from(estimated(image), anchors, method)
 
 
 def _recover(
@@ -299,13 +300,12 @@ def _record(recovery: Recovery, file: Path | None) -> dict[str, Any]:
     from scalefield.export.result_folder import median_error
 
     report, depth_m = recovery.report, np.asarray(recovery.depth_m)
-    std_log = recovery.std_log
     return {
         "anchors": None if file is None else str(file),
         "anchors_used": report.anchors_used,
         "anchors_given": report.anchors_given,
         "median_depth_m": float(np.nanmedian(depth_m)),
-        "median_std_log": None if std_log is None else float(np.nanmedian(np.asarray(std_log))),
+        "typical_std_log": recovery.typical_std_log(),
         "leave_one_out_error": median_error(report.leave_one_out_log),
         "warnings": [warning.code for warning in report.warnings],
     }
@@ -316,7 +316,7 @@ def _one_line(record: dict[str, Any]) -> str:
 
     text = f"{record['anchors_used']} of {record['anchors_given']} anchors, "
     text += f"median depth {record['median_depth_m']:.2f} m"
-    if record["median_std_log"] is not None:
-        text += f" {format_std_log(record['median_std_log'])}"
+    if record["typical_std_log"] is not None:
+        text += f" {format_std_log(record['typical_std_log'])}"
     codes = record["warnings"]
     return one_line(text + (f" ({', '.join(codes)})" if codes else ""))

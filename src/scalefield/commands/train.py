@@ -121,7 +121,7 @@ class TrainCommand:
     cache: Path | None = None
     """Keep the MDE's outputs in this folder as well."""
     limit: int | None = None
-    """Take only so many frames of each split."""
+    """Largest number of frames of each split."""
     workers: int = os.cpu_count() or 1
     """Processes that read frames, in preparation and in training."""
     mde_batch: int = 8
@@ -287,9 +287,9 @@ class TrainMdeCommand:
     batch: int | None = None
     """Instead of the recipe's."""
     folds: int = 0
-    """Cross-fitting: split the scenes into so many folds …"""
+    """Number of folds of scenes for cross-fitting; 0 trains on all scenes."""
     fold: int = 0
-    """… and leave this one out."""
+    """Index of the fold that is left out."""
     full_resolution: bool = False
     """Predict at the resolution of the network's input instead of half of it. This needs frames
     whose depth is exact at edges, such as rendered ones."""

@@ -73,7 +73,7 @@ def open_datasets(
     for text in texts:
         name, found, root = text.partition("=")
         if not found or not name or not root:
-            raise InputError(f"--data wants NAME=FOLDER, found {text!r}")
+            raise InputError(f"--data must be NAME=FOLDER, found {text!r}")
         if name in opened:
             raise InputError(f"--data {name} is given twice")
         known = name in DATASETS

@@ -28,7 +28,7 @@ class View:
     anchors: Anchors
     camera: Camera | None = None
     std_log: Float[np.ndarray, "h w"] | None = None
-    """Standard deviation of log-depth, where the method knows it."""
+    """Standard deviation of log-depth, if the method has one."""
     max_points: int | None = None
     """Points of a cloud at most; by default all for PLY and `GLB_POINTS` for GLB."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from scalefield.errors import InputError
+from scalefield.errors import InputError, one_line
 from scalefield.io import read_json
 
 DISTORTION: dict[str, tuple[str, ...]] = {
@@ -95,12 +97,12 @@ def add_depth(
     ):
         raise InputError(f"{path}: not a transforms.json: frames with a file_path are wanted")
     names = {os.path.realpath(file): name for name, file in image_files.items()}
-    found = [names.get(os.path.realpath(path.parent / frame["file_path"])) for frame in frames]
+    found = [names.get(_real(path.parent / frame["file_path"])) for frame in frames]
     missing = [f["file_path"] for f, name in zip(frames, found, strict=True) if name is None]
     if missing:
         raise InputError(
             f"{path}: {len(missing)} of its {len(frames)} images are not in the model, the first "
-            f"{missing[0]}; nerfstudio wants depth for every image or for none"
+            f"{one_line(missing[0])}; nerfstudio wants depth for every image or for none"
         )
     known = [name for name in found if name is not None]
     _require_unit(path, content, model, known)
@@ -108,7 +110,12 @@ def add_depth(
         {**frame, "depth_file_path": _relative(depth_files[name], path.parent)}
         for frame, name in zip(frames, known, strict=True)
     ]
-    return {**content, "frames": described}
+    result = {**content, "frames": described}
+    try:
+        json.dumps(result, allow_nan=False)
+    except ValueError:
+        raise InputError(f"{path}: has a number that is not finite") from None
+    return result
 
 
 def opengl_pose(image: Any) -> Float64[np.ndarray, "4 4"]:
@@ -123,15 +130,16 @@ def _require_unit(path: Path, content: dict[str, Any], model: Any, names: list[s
         matrices = [np.array(f["transform_matrix"], np.float64) for f in content["frames"]]
         theirs = np.stack([matrix[:3, 3] for matrix in matrices])
         applied = float(content.get("applied_scale", 1.0))
-    except (KeyError, ValueError, TypeError, IndexError):
+    except (KeyError, ValueError, TypeError, IndexError, OverflowError):
         raise InputError(f"{path}: a frame has no transform_matrix of 4×4 numbers") from None
     by_name = {image.name: image for image in model.images.values()}
     ours = np.stack([by_name[name].projection_center() for name in names])
     spread, wanted = (float(np.linalg.norm(c - c.mean(axis=0))) for c in (theirs, applied * ours))
-    if abs(spread - wanted) > UNIT_TOLERANCE * wanted:
+    if len(names) > 1 and not abs(spread - wanted) <= UNIT_TOLERANCE * wanted:  # or NaN
+        ratio = spread / wanted if wanted else math.inf
         raise InputError(
-            f"{path}: its cameras are {spread / wanted:.3g} times as far apart as the model's; "
-            "it was made from another model"
+            f"{path}: its cameras are {ratio:.3g} times as far apart as the model's; it was made "
+            "from another model"
         )
 
 
@@ -152,6 +160,14 @@ def _intrinsics(camera: Any, shape: tuple[int, int]) -> dict[str, float | int]:
         "cy": float(camera.principal_point_y) * down,
         **lens,
     }
+
+
+def _real(path: Path) -> str:
+    """The path without links; empty if no file can have this name."""
+    try:
+        return os.path.realpath(path)
+    except (ValueError, OSError):
+        return ""
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -8,19 +8,23 @@ and the cells at their corners; for all others only θ and the offset change, wh
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from threading import Lock
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
+from scipy.spatial import cKDTree
 from torch import Tensor
 
-from scalefield.field.blocks import Observations
+from scalefield.field.blocks import Blocks, Observations
+from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
+from scalefield.field.kernel import Kernel
 from scalefield.field.lattice import Lattice, nearest
 from scalefield.field.local import AnchorFeatures, AtPixel, PixelSampler, cell_weights, correlations
+from scalefield.field.outliers import OutlierResult, detect_outliers
 from scalefield.field.posterior import FieldFit
 from scalefield.runtime.threads import map_threads
 
@@ -54,7 +58,7 @@ class EditorState:
     coefficients: Float[Tensor, "m k r"]
     """C⁻¹ applied to the columns y − μ, 1 and H of each node's neighbours."""
     at_nodes: AtPixel
-    sums: Float[Tensor, "c r p"]
+    sums: Float[Tensor, "r c p"]
     """Σᵢ k(x, aᵢ) coefficientsᵢ at the pixels of each cell."""
 
 
@@ -108,7 +112,9 @@ class FieldEditor:
         linear = fit.linear
         combination = torch.cat([torch.stack([linear.offset.new_ones(()), -linear.offset]),
                                  -linear.weights]).float()  # fmt: skip
-        stationary = lattice.image(torch.einsum("crp,r->cp", state.sums, combination))
+        stationary = lattice.image(
+            (combination @ state.sums.flatten(1)).unflatten(0, (-1, lattice.cell_px**2))
+        )
         at_nodes = state.at_nodes
         return EditedMaps(
             fit.linear_map() + stationary,
@@ -118,18 +124,77 @@ class FieldEditor:
         )
 
 
+class BlockMemory:
+    """Blocks of anchors and the outliers in them, kept from one edit to the next.
+
+    Anchors stay in their blocks, a new one joins the block of the nearest, and only blocks that
+    changed are searched again. With one block, or once a block has grown too large, all is as if
+    nothing had been kept.
+    """
+
+    def __init__(self, max_growth: float = 1.5) -> None:
+        """A block may grow to `max_growth` times `InferenceConfig.block_size` anchors."""
+        self.max_growth, self.lock = max_growth, Lock()
+        self.last: tuple[Observations, Blocks, OutlierResult] | None = None
+
+    def search(
+        self, kernel: Kernel, observed: Observations, config: InferenceConfig
+    ) -> tuple[Blocks, OutlierResult]:
+        """The blocks of the observations, and the outliers among these."""
+        with self.lock:
+            blocks, found = self._search(kernel, observed, config)
+            self.last = observed, blocks, found
+        return blocks, found
+
+    def _search(
+        self, kernel: Kernel, observed: Observations, config: InferenceConfig
+    ) -> tuple[Blocks, OutlierResult]:
+        n, last, fresh = len(observed.y), self.last, Blocks.split(observed, config)
+        if last is None or min(n, len(last[0].y)) <= config.exact_block or observed.y.is_cuda:
+            return fresh, detect_outliers(kernel, observed, fresh, config.outliers)
+        before, kept, found = last
+        former = same_anchors(observed, before)
+        number = torch.arange(len(kept.index))[:, None].expand_as(kept.index)
+        home = kept.scatter(number[..., None].double(), len(before.y))[:, 0].long()
+        _, near = cKDTree(before.inputs.position.numpy()).query(observed.inputs.position.numpy())
+        home = home[torch.where(former < 0, torch.from_numpy(near), former)]
+        size = home.bincount(minlength=len(kept.index))
+        if int(size.max()) > self.max_growth * config.block_size:
+            return fresh, detect_outliers(kernel, observed, fresh, config.outliers)
+        blocks = grouped(home, size)
+        changed = size != kept.mask.sum(dim=1)
+        changed[home[former < 0]] = True
+        index = former.clamp(min=0)
+        result = OutlierResult(*(values[index] for values in vars(found).values()))
+        if bool(changed.any()):
+            part = Blocks(blocks.index[changed], blocks.mask[changed])
+            new = detect_outliers(kernel, observed, part, config.outliers)
+            pairs = zip(vars(new).values(), vars(result).values(), strict=True)
+            result = OutlierResult(*(torch.where(changed[home], *pair) for pair in pairs))
+        return blocks, result
+
+
+def grouped(home: Int64[Tensor, " n"], size: Int64[Tensor, " b"]) -> Blocks:
+    """Blocks of anchors, given the number of each anchor's block and the blocks' sizes."""
+    order = home.sort(stable=True).indices
+    rank = torch.arange(len(home)) - (size.cumsum(0) - size)[home[order]]
+    index = torch.zeros(len(size), int(size.max()), dtype=torch.int64)
+    index[home[order], rank] = order
+    return Blocks(index, torch.arange(index.shape[1]) < size[:, None])
+
+
 def same_anchors(now: Observations, before: Observations) -> Int64[Tensor, " n"]:
     """Index of each anchor among those before the edit; −1 if it is new or has another noise."""
 
-    def keys(observed: Observations) -> np.ndarray:
-        rows = torch.cat([observed.inputs.position, observed.y[:, None]], dim=1).numpy()
-        return np.ascontiguousarray(rows).view([("", rows.dtype)] * rows.shape[1])[:, 0]
+    def rows(observed: Observations) -> Float[Tensor, "n 3"]:
+        return torch.cat([observed.inputs.position, observed.y[:, None]], dim=1)
 
-    new, old = keys(now), keys(before)
-    order = np.argsort(old)
-    found = order[np.searchsorted(old[order], new).clip(max=len(old) - 1)]
-    same = torch.from_numpy(old[found] == new)
-    found = torch.from_numpy(found)
+    # A row is found by one number made of it, and then compared as a whole.
+    new, old = rows(now), rows(before)
+    mixed = torch.tensor([1.0, math.sqrt(2), math.sqrt(3)], dtype=torch.float64)
+    key, order = (old @ mixed).sort()
+    found = order[torch.searchsorted(key, new @ mixed).clamp(max=len(old) - 1)]
+    same = (old[found] == new).all(dim=1)
     close = (now.noise / before.noise[found] - 1).abs() <= NOISE_TOLERANCE
     return torch.where(same & close, found, -1)
 
@@ -162,7 +227,7 @@ def refreshed(
     cells = changed[corners].any(dim=1).nonzero()[:, 0]
     if former is None:
         coefficients, at_nodes = fresh[0], AtPixel(*fresh[1:])
-        sums = torch.empty(len(corners), columns.shape[1], lattice.cell_px**2)
+        sums = torch.empty(columns.shape[1], len(corners), lattice.cell_px**2)
     else:
         kept = [former.coefficients, *former.at_nodes]
         merged = [a.index_copy(0, nodes, b) for a, b in zip(kept, fresh, strict=True)]
@@ -182,7 +247,7 @@ def refreshed(
         covariance = (kappa * amplitude).sum(dim=1)  # c u p
         by_node = weights.alpha.permute(0, 3, 1, 2).flatten(1, 2)  # c r·4 u
         values = torch.bmm(by_node, covariance).unflatten(1, (-1, 4))
-        sums[chosen] = (values * lattice.blending).sum(dim=2)
+        sums[:, chosen] = (values * lattice.blending).sum(dim=2).transpose(0, 1)
 
     map_threads(evaluate, [(row,) for row in (cells // across).unique().tolist()])
     return EditorState(

@@ -16,6 +16,7 @@ from scalefield.anchors import Anchors
 from scalefield.basis.grids import grid_shape, upsample
 from scalefield.field.blocks import Blocks, Observations, masked_median
 from scalefield.field.config import InferenceConfig
+from scalefield.field.editor import BlockMemory
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.lattice import Lattice
 from scalefield.field.model import FieldModel
@@ -140,8 +141,9 @@ def infer(
     robust: bool = True,
     scale_prior: ScalePrior = "none",
     config: InferenceConfig | None = None,
+    memory: BlockMemory | None = None,
 ) -> FieldResult:
-    """Fit the field to anchors."""
+    """Fit the field to anchors; `memory` keeps blocks and outliers from edit to edit."""
     config = config or InferenceConfig()
     shift = None
     if image.affine is not None:
@@ -153,9 +155,9 @@ def infer(
     rejected: tuple[Rejection, ...] = ()
     warnings: tuple[Warning, ...] = ()
     in_conflict = None
-    blocks, noise = Blocks.split(observed, config), observed.noise
+    blocks, noise = None, observed.noise
     if robust:
-        outliers = detect_outliers(model.kernel, observed, blocks, config.outliers)
+        blocks, outliers = (memory or BlockMemory()).search(model.kernel, observed, config)
         rejected, warnings = outlier_report(outliers, anchors, order)
         in_conflict = (outliers.rejected | outliers.downweighted).cpu().numpy()
         observed = outliers.apply(observed)

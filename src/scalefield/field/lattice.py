@@ -14,6 +14,8 @@ TILE_NODES = 4
 """Successive nodes of a row that share their candidates on a GPU."""
 TILE_CANDIDATES = 64
 """Anchors that the nodes of a tile choose their neighbours from on a GPU."""
+TIE_SHIFT = (1.1e-6, 0.7e-6)
+"""Shift of nodes, in units of their position, that decides between equally near anchors."""
 CHUNK_DISTANCES = 1 << 24
 """Distances between tiles and anchors that are held at once on a GPU."""
 
@@ -96,7 +98,10 @@ def nearest(
     if len(known) == 0:
         index = torch.zeros(len(nodes), k, dtype=torch.int64)
         return index, torch.zeros_like(index, dtype=torch.bool)
-    _, found = cKDTree(anchors[known].numpy()).query(nodes.numpy(), k=range(1, k + 1))
+    # Between equally near anchors a small shift decides, and not the structure of the tree, which
+    # changes everywhere when one anchor is added.
+    shifted = nodes.numpy() + TIE_SHIFT
+    _, found = cKDTree(anchors[known].numpy()).query(shifted, k=range(1, k + 1))
     index = torch.from_numpy(found)
     there = index < len(known)
     return known[index.clamp(max=len(known) - 1)], there

@@ -24,7 +24,7 @@ from scalefield.field.lattice import Lattice
 from scalefield.field.linalg import Cholesky
 from scalefield.runtime.threads import map_threads
 
-CUDA_PIXELS = 1 << 18
+CUDA_PIXELS = 3 << 16
 """Pixels that are evaluated at once on a GPU."""
 CPU_PIXELS = 1 << 14
 """Pixels that are evaluated at once by a thread of a processor: their products with a few dozen

@@ -30,7 +30,7 @@ POINT_FREEDOM = 3
 error: the number of coordinates that the point's observations determine."""
 SCALE_TOLERANCE = 0.02
 """Largest difference between the two scales of an image that is a smaller copy of the model's."""
-MODEL_UNIT = "model units"
+MODEL_UNIT = "units"
 """The unit of a model's depths in messages."""
 
 

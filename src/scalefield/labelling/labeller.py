@@ -162,6 +162,11 @@ class Labeller:
         return record, buffer.getvalue()
 
 
+def make_labeller(config: LabelConfig, out: Path) -> Labeller:
+    """As `Labeller.of`. A function of the module is pickled by its name, a class method is not."""
+    return Labeller.of(config, out)
+
+
 def is_done(out: Path, job: Job) -> bool:
     """Whether all labels of the job exist."""
     return all(path.is_file() for path in _record_paths(out, job))

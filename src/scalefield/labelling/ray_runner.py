@@ -22,6 +22,10 @@ RETRIES = 2
 PATIENCE_S = 10.0
 """Seconds without a result after which the run says what it waits for."""
 
+LOCAL_CONFIG = {"worker_niceness": 0}
+"""Settings of a cluster on this machine. Ray gives its workers niceness 15 by default: where other
+processes compete for the cores, they would hardly get any time."""
+
 Say = Callable[[str], object]
 """Takes a sentence about the state of the run."""
 
@@ -66,17 +70,17 @@ def connected(ray: Any, workers: int, say: Say) -> Iterator[None]:
         yield
         return
     quiet = {"log_to_driver": False, "logging_level": "error"}
+    address = os.environ.get("RAY_ADDRESS")
     try:
-        ray.init(address="auto", **quiet)
+        ray.init(address=address or "auto", **quiet)
         say(f"connected to the Ray cluster with {_resources(ray.cluster_resources())}")
     except ConnectionError:
-        if os.environ.get("RAY_ADDRESS"):
-            address = os.environ["RAY_ADDRESS"]
+        if address:
             raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}") from None
         say("no Ray cluster is running here; starting one on this machine")
         # As many CPUs as actors: otherwise some of them would wait for ever.
         count = max(workers, os.cpu_count() or 1)
-        ray.init(num_cpus=count, include_dashboard=False, **quiet)
+        ray.init(num_cpus=count, include_dashboard=False, _system_config=LOCAL_CONFIG, **quiet)
     try:
         yield
     finally:

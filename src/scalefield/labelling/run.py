@@ -20,6 +20,7 @@ from scalefield.labelling.labeller import (
     Record,
     failed_records,
     is_done,
+    make_labeller,
     read_records,
     written,
 )
@@ -83,7 +84,7 @@ def label(
     todo = [job for job in jobs if not is_done(out, job)]
     summary.found_done = sum(len(j.samples) for j in jobs) - sum(len(j.samples) for j in todo)
     progress(summary.found_done)
-    make = partial(Labeller.of, config, out)
+    make = partial(make_labeller, config, out)
     for _, records in _run(todo, config, make, workers=workers, cluster=cluster, say=say):
         progress(len(records))
     summary.seconds = time.monotonic() - started

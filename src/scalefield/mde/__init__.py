@@ -74,7 +74,7 @@ class NonCommercialWarning(UserWarning):
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a user wants to know before choosing an MDE."""
+    """Facts about an MDE: licence, size, kind of output."""
 
     source: str
     """Hub id of the weights; empty if they are in this package."""
@@ -171,12 +171,12 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
 
         return load_onnx(Path(name), device=device)
     if card is None and (Path(name) / "config.json").is_file():
-        said = read_json(Path(name) / "config.json")
-        if isinstance(said, dict) and "trained_on" in said:  # by our own recipes
+        content = read_json(Path(name) / "config.json")
+        if isinstance(content, dict) and "trained_on" in content:  # by our own recipes
             from scalefield.mde.lite import load_lite
             from scalefield.mde.vit import load_vit
 
-            return (load_vit if "size" in said else load_lite)(name, device)
+            return (load_vit if "size" in content else load_lite)(name, device)
     if card is None and "/" not in name and not (name and Path(name).exists()):
         raise InputError(
             f"no MDE {name!r}; there are {', '.join(MODELS)}, hub ids owner/name, folders with "

@@ -40,10 +40,10 @@ class Weights:
     def architecture(self) -> str | None:
         """The transformers library's name for it, from config.json; None for all others."""
         config = self.folder / "config.json"
-        said = read_json(config) if config.is_file() else {}
-        if not isinstance(said, dict):
+        content = read_json(config) if config.is_file() else {}
+        if not isinstance(content, dict):
             raise InputError(f"{config}: not a JSON description of a model")
-        return said.get("model_type")
+        return content.get("model_type")
 
     @property
     def licence(self) -> str:

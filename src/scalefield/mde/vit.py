@@ -202,7 +202,7 @@ class VitNet(nn.Module):
 
 
 class VitNetwork:
-    """VitNet as an `Estimator` wants it, in bfloat16 where that is fast: depth and F."""
+    """VitNet as the network of an `Estimator`: depth and F, in bfloat16 where that is fast."""
 
     def __init__(self, net: VitNet, device: str) -> None:
         self.net = net.eval().requires_grad_(False).to(device)

@@ -13,7 +13,13 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from scalefield.alignment.uncertainty import LinearSmoother, coarse_pixels, fit_std, to_image
+from scalefield.alignment.uncertainty import (
+    EXACT,
+    LinearSmoother,
+    coarse_pixels,
+    fit_std,
+    to_image,
+)
 from scalefield.anchors import Anchors
 from scalefield.basis.cues import grid_log_depth
 from scalefield.basis.generator import BasisMaps, Generator
@@ -96,7 +102,13 @@ class Basis(Method):
         log_scale = upsample(solution.log_scale(maps.basis_maps)[:, None], mde_output.shape)
         residuals = y[0] - solution.offset - M.double() @ solution.weights[0]
         std_log = basis_std(mde_output, anchors, maps, M, residuals=residuals, ridge=ridge)
-        recovery = Recovery.from_log_scale(mde_output, anchors, log_scale[0, 0], std_log=std_log)
+        recovery = Recovery.from_log_scale(
+            mde_output,
+            anchors,
+            log_scale[0, 0],
+            std_log=std_log,
+            leave_one_out_log=leave_one_out_log(M, anchors, residuals=residuals, ridge=ridge),
+        )
         return dataclasses.replace(
             recovery,
             weights=solution.weights[0].float(),
@@ -141,6 +153,33 @@ def embeddings(
     return sample(maps.basis_maps, pixels[None], shape)[0]
 
 
+def leave_one_out_log(
+    M: Float[Tensor, "n k"],
+    anchors: Anchors,
+    *,
+    residuals: Float64[Tensor, " n"],
+    ridge: Ridge,
+) -> tuple[float, ...]:
+    """log D̂ − log depth at each anchor, D̂ predicted by the others: r / (1 − S_ii), which is exact
+    but for the median of the targets. Empty with one anchor."""
+    if len(anchors) < 2:
+        return ()
+    design, penalty = penalised_design(M.detach().double().cpu().numpy(), ridge)
+    left = 1 - LinearSmoother.of(design, anchor_weights(anchors), penalty).leverage
+    return tuple((-residuals.detach().cpu().numpy() / left.clip(min=EXACT)).tolist())
+
+
+def penalised_design(
+    embedded: Float64[np.ndarray, "n k"], ridge: Ridge
+) -> tuple[Float64[np.ndarray, "n m"], Float64[np.ndarray, "m m"]]:
+    """The design and the penalty of the linear fit, with a free constant for the median."""
+    penalty = np.diag([ridge.ridge_global, *[ridge.ridge] * (embedded.shape[1] - 1)])
+    if ridge.centre != "median":
+        return embedded, penalty
+    # The median takes what a free constant would, nearly: with it one anchor leaves nothing.
+    return np.insert(embedded, 0, 1.0, axis=1), np.pad(penalty, ((1, 0), (1, 0)))
+
+
 def basis_std(
     mde_output: MDEOutput,
     anchors: Anchors,
@@ -156,11 +195,7 @@ def basis_std(
         E.detach().double().cpu().numpy()
         for E in (M, embeddings(maps, shape, *coarse_pixels(shape)))
     )
-    penalty = np.diag([ridge.ridge_global, *[ridge.ridge] * (design.shape[1] - 1)])
-    if ridge.centre == "median":
-        # The median takes what a free constant would, nearly: with it one anchor leaves nothing.
-        design, there = (np.insert(E, 0, 1.0, axis=1) for E in (design, there))
-        penalty = np.pad(penalty, ((1, 0), (1, 0)))
+    (design, penalty), (there, _) = (penalised_design(E, ridge) for E in (design, there))
     std_log = fit_std(
         LinearSmoother.of(design, anchor_weights(anchors), penalty),
         residuals.detach().cpu().numpy(),

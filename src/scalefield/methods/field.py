@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from dataclasses import dataclass
 from dataclasses import field as option
 from pathlib import Path
@@ -15,12 +16,17 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.field.config import InferenceConfig
 from scalefield.field.decomposition import Decomposition
+from scalefield.field.editor import BlockMemory
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import FieldResult, ScalePrior, expected_recovery, infer
 from scalefield.field.model import FieldModel, load_field
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Method, Recovery, Solver
+from scalefield.runtime.devices import one_thread
 from scalefield.validation import require_choice
+
+ONE_THREAD_PIXELS = 1 << 20
+"""Images with more pixels use torch's own threads beside those of `runtime.threads`."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +62,16 @@ class Field(Method):
 
     def solver(self, mde_output: MDEOutput) -> Solver:
         """The method for one image; the network runs once."""
-        image = self.load().image_inputs(mde_output)
+        few = mde_output.prediction.numel() <= ONE_THREAD_PIXELS
+        threads = one_thread if few else nullcontext
+        with threads():
+            image = self.load().image_inputs(mde_output)
 
         def solve(anchors: Anchors) -> Recovery[Tensor]:
-            if len(anchors) == 0:
-                return expected_recovery(self.load(), mde_output, image)
-            return self.recovery(self.fit(image, anchors), mde_output, anchors)
+            with threads():
+                if len(anchors) == 0:
+                    return expected_recovery(self.load(), mde_output, image)
+                return self.recovery(self.fit(image, anchors), mde_output, anchors)
 
         return solve
 
@@ -73,8 +83,10 @@ class Field(Method):
         """The model itself."""
         return self.model if isinstance(self.model, FieldModel) else load_field(self.model)
 
-    def fit(self, image: ImageInputs, anchors: Anchors) -> FieldResult:
-        """The posterior over an image."""
+    def fit(
+        self, image: ImageInputs, anchors: Anchors, memory: BlockMemory | None = None
+    ) -> FieldResult:
+        """The posterior over an image; `memory` keeps blocks and outliers from edit to edit."""
         return infer(
             self.load(),
             image,
@@ -82,6 +94,7 @@ class Field(Method):
             robust=self.robust,
             scale_prior=self.scale_prior,
             config=self.inference,
+            memory=memory,
         )
 
     def recovery(

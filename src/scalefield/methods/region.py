@@ -88,6 +88,8 @@ class Region(Method):
     compactness: float = 0.1
     """Compactness of superpixels: higher values give squarer ones, lower values follow colour and
     depth more closely."""
+    max_pixels: int = 1_000_000
+    """Superpixels of larger images are found on every second, third … row and column."""
     min_share: float = 1e-3
     """Regions below this share of the image are merged with the neighbour with the longest
     border."""
@@ -100,6 +102,8 @@ class Region(Method):
     def __post_init__(self) -> None:
         whole = isinstance(self.superpixels, int) and self.superpixels >= 1
         require(whole, "superpixels", "a whole number, at least 1", self.superpixels)
+        whole = isinstance(self.max_pixels, int) and self.max_pixels >= 1
+        require(whole, "max_pixels", "a whole number, at least 1", self.max_pixels)
         positive = 0 < self.compactness < math.inf
         require(positive, "compactness", "finite and above zero", self.compactness)
         require(0 <= self.min_share <= 1, "min_share", "from 0 to 1", self.min_share)
@@ -209,7 +213,9 @@ class Region(Method):
 
     def _labels(self, mde_output: MDEOutput) -> Int64[np.ndarray, "h w"]:
         if self.labels is None:
-            return superpixel_labels(mde_output, self.superpixels, self.compactness)
+            return superpixel_labels(
+                mde_output, self.superpixels, self.compactness, self.max_pixels
+            )
         labels = self.labels
         labels = labels.detach().cpu().numpy() if hasattr(labels, "detach") else np.asarray(labels)
         if labels.shape != mde_output.shape or labels.dtype.kind not in "iub":

@@ -24,12 +24,13 @@ class LineProgress:
         *,
         unit: str = "step",
         desc: str = "",
+        initial: int = 0,
         every_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.total, self.unit, self.desc, self.clock = total, unit, desc, clock
         self.every_s = LINES_EVERY_S if every_s is None else every_s
-        self.n = self.found = 0
+        self.n = self.found = initial
         self.started = self.last = clock()
 
     def __enter__(self) -> LineProgress:
@@ -39,11 +40,11 @@ class LineProgress:
         return None
 
     def update(self, n: int = 1) -> None:
-        """Count `n` more; what is counted before any time has passed was done before the run."""
+        """Count `n` more; what is counted in the first instant was done before this run."""
         now = self.clock()
         self.n += n
-        if now - self.started < 1 and self.n == n:
-            self.found = n
+        if now - self.started < 0.1:
+            self.found = self.n
         if now - self.last >= self.every_s:
             self.last = now
             self.write(f"scalefield: {self.line(now - self.started)}", file=sys.stderr)
@@ -78,10 +79,15 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def progress(total: int | None = None, *, unit: str = "step", desc: str = "", **bar: Any) -> Any:
-    """A tqdm bar if stderr is a terminal, `LineProgress` otherwise; `bar` is for tqdm."""
+def progress(
+    total: int | None = None, *, unit: str = "step", desc: str = "", initial: int = 0, **bar: Any
+) -> Any:
+    """A tqdm bar if stderr is a terminal, `LineProgress` otherwise; `bar` is for tqdm.
+
+    `initial` were done before this run and do not count for its rate.
+    """
     if not sys.stderr.isatty():
-        return LineProgress(total, unit=unit, desc=desc)
+        return LineProgress(total, unit=unit, desc=desc, initial=initial)
     from tqdm import tqdm
 
-    return tqdm(total=total, unit=unit, desc=desc or None, **bar)
+    return tqdm(total=total, unit=unit, desc=desc or None, initial=initial, **bar)

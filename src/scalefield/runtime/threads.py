@@ -19,8 +19,9 @@ from scalefield.runtime.devices import one_thread
 def map_threads(
     function: Callable[..., Any], items: Iterable[tuple[Any, ...]], threads: int | None = None
 ) -> list[Any]:
-    """`function(*item)` of every item, on as many threads as torch uses or as are given."""
-    items, threads = list(items), threads or torch.get_num_threads()
+    """`function(*item)` of every item, on as many threads as are given, or as torch uses outside of
+    blocks of `one_thread`."""
+    items, threads = list(items), threads or max(torch.get_num_threads(), idle_threads())
     with one_thread():
         if threads == 1 or len(items) < 2:
             return [function(*item) for item in items]

@@ -39,6 +39,7 @@ from scalefield.training.data import (
 from scalefield.training.loop import (
     Clock,
     Ema,
+    OptimiserConfig,
     RunFolder,
     ahead,
     cosine_rate,
@@ -55,7 +56,7 @@ from scalefield.training.progress_plot import ProgressPicture
 
 
 @dataclass(frozen=True)
-class BasisTraining:
+class BasisTraining(OptimiserConfig):
     """Hyper-parameters. The defaults were chosen on val; `paper_preset` has the paper's words."""
 
     k: int = 8
@@ -75,14 +76,6 @@ class BasisTraining:
     """Passes over the training frames."""
     batch: int = 24
     """Frames of a step, over all processes."""
-    rate: float = 1e-3
-    """Learning rate of AdamW after the warm-up; it falls to zero along a cosine."""
-    weight_decay: float = 0.05
-    """Of AdamW."""
-    warmup: int = 50
-    """Steps in which the rate rises from zero."""
-    ema: float = 0.998
-    """Decay of the moving average of the weights that is validated and saved; 0 for none."""
     clip: float = 1.0
     """Largest norm of the gradient; 0 for no limit."""
     precision: Literal["auto", "float32"] = "auto"
@@ -106,7 +99,6 @@ class BasisTraining:
     """The F = 0 variant, same architecture."""
     losses: LossWeights = field(default_factory=LossWeights)
     ridge: Ridge = field(default_factory=Ridge)
-    seed: int = 0
 
 
 def default_preset(k: int, regime: str, **changes: object) -> BasisTraining:

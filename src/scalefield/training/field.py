@@ -35,6 +35,7 @@ from scalefield.training.field_validation import (
 from scalefield.training.loop import (
     Clock,
     Ema,
+    OptimiserConfig,
     RunFolder,
     Schedule,
     load_checkpoint,
@@ -60,7 +61,7 @@ noise: anchors drawn from the true depth have none, and those of a user are good
 
 
 @dataclass(frozen=True)
-class FieldTraining:
+class FieldTraining(OptimiserConfig):
     """Hyper-parameters, chosen on val."""
 
     net: FieldNetConfig = field(default_factory=FieldNetConfig)
@@ -72,21 +73,16 @@ class FieldTraining:
     """Steps of the optimiser; fewer where `time_limit_s` ends the run."""
     time_limit_s: float | None = None
     """Seconds after which training ends, with the learning rate following the time; None: never."""
-    batch: int = 16
-    rate: float = 1e-3
     kernel_rate: float = 1e-2
     """Learning rate of the kernel's numbers, which are logarithms."""
-    weight_decay: float = 0.05
-    warmup: int = 50
-    ema: float = 0.998
     pixels: int = 1024
     """Known pixels an image that the losses look at in a step."""
     beta: float = 0.1
     """Where SmoothL1 turns from square to absolute, in log-depth."""
     likelihood: float = 0.02
-    """Weight of the negative log-likelihood, which makes the deviation honest."""
+    """Weight of the negative log-likelihood, which calibrates the standard deviation."""
     restraint: float = 0.05
-    """Weight of mean μ²: the mean function says only what many places and MDEs agree on."""
+    """Weight of mean μ²: keeps the mean function small where places and MDEs disagree."""
     level: float = 0.05
     """Weight of the expected level's error, for images without anchors."""
     distorted: float = 0.5
@@ -98,7 +94,6 @@ class FieldTraining:
     featureless: float = 0.3
     """The same for F."""
     validate: tuple[str | int, ...] = (1, "low", "medium", "high")
-    seed: int = 0
 
 
 class LearnedKernel(nn.Module):
@@ -113,7 +108,7 @@ class LearnedKernel(nn.Module):
         self.logarithms = nn.Parameter(torch.tensor(numbers, dtype=torch.float64).log())
 
     def forward(self) -> Kernel:
-        """The kernel as it stands, differentiable."""
+        """The present kernel, differentiable."""
         return self.built(list(self.logarithms.exp()))
 
     def plain(self) -> Kernel:

@@ -22,7 +22,7 @@ from scalefield.training.data import PIXELS, TrainingFrame
 from scalefield.training.distortion import Distortion, DistortionConfig, grid_positions
 
 MOST_DRAWN = 1024
-"""A frame's table begins with up to so many pixels that the protocol draws as anchors."""
+"""Largest number of pixels at the start of a frame's table that the protocol draws as anchors."""
 
 
 @dataclass(frozen=True, eq=False)

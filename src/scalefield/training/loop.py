@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
@@ -34,6 +35,25 @@ from scalefield.runtime.provenance import provenance
 
 Job = TypeVar("Job")
 Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimiserConfig:
+    """Options of the optimiser that all recipes share: AdamW, a learning rate with warm-up and
+    cosine decay, and a moving average of the weights. Recipes inherit it and set their defaults."""
+
+    batch: int = 16
+    """Frames of a step, over all processes."""
+    rate: float = 1e-3
+    """Learning rate of AdamW after the warm-up; it falls to zero along a cosine."""
+    weight_decay: float = 0.05
+    """Weight decay of AdamW."""
+    warmup: int = 50
+    """Steps in which the rate rises from zero."""
+    ema: float = 0.998
+    """Decay of the moving average of the weights that is validated and saved; 0 for none."""
+    seed: int = 0
+    """Seed of the initial weights and of everything that is drawn in training."""
 
 
 def step_generator(seed: int, step: int, device: str | torch.device = "cpu") -> torch.Generator:
@@ -168,9 +188,9 @@ def ahead(make: Callable[[Job], Made], jobs: Iterable[Job], threads: int = 2) ->
 
 
 class Clock:
-    """Of every twentieth step, how long it took and how long its data were waited for.
+    """Time of every twentieth step, and time spent waiting for its data.
 
-    A GPU is waited for before and after those, and for no others.
+    A GPU is synchronised before and after these steps only.
     """
 
     EVERY = 20
@@ -180,20 +200,20 @@ class Clock:
 
     @contextmanager
     def waiting(self, step: int) -> Iterator[None]:
-        """Around what makes the data ready."""
+        """Measure the time that is spent waiting for data."""
         began = self.now(step)
         yield
         self.waited += self.now(step) - began
 
     @contextmanager
     def working(self, step: int) -> Iterator[None]:
-        """Around the step itself."""
+        """Measure the time of the step."""
         began = self.now(step)
         yield
         self.worked += self.now(step) - began
 
     def now(self, step: int) -> float:
-        """Seconds, or nothing at all for a step that is not measured."""
+        """Time in seconds; 0 for a step that is not measured."""
         if step % self.EVERY:
             return 0.0
         if self.device.type == "cuda":
@@ -202,7 +222,7 @@ class Clock:
 
     @property
     def share(self) -> float:
-        """Of the time, what went into steps: 1 where no step ever waited for its data."""
+        """Share of the time spent in steps; 1 if no step waited for data."""
         return self.worked / (self.worked + self.waited) if self.worked else 0.0
 
     def as_dict(self) -> dict[str, float]:

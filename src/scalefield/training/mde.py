@@ -30,6 +30,7 @@ from scalefield.seeding import seeded_rng
 from scalefield.training.loop import (
     Clock,
     Ema,
+    OptimiserConfig,
     RunFolder,
     Schedule,
     load_checkpoint,
@@ -41,7 +42,7 @@ from scalefield.training.synthetic_rooms import Rooms
 
 
 @dataclass(frozen=True)
-class MDETraining:
+class MDETraining(OptimiserConfig):
     """Hyper-parameters of the recipe."""
 
     steps: int = 5000
@@ -49,6 +50,7 @@ class MDETraining:
     time_limit_s: float | None = None
     """Seconds after which training ends, with the learning rate following the time; None: never."""
     batch: int = 32
+    """Crops of a step."""
     crops: tuple[tuple[int, int], ...] = ((320, 416), (256, 512))
     """Heights and widths of training crops; each batch has one of them."""
     full_resolution: bool = False
@@ -58,8 +60,9 @@ class MDETraining:
     encoder_rate: float = 2e-4
     """Learning rate of the pretrained encoder."""
     weight_decay: float = 0.02
+    """Weight decay of AdamW."""
     warmup: int = 100
-    ema: float = 0.998
+    """Steps in which the rates rise from zero."""
     gradient_weight: float = 0.5
     """Weight of the multi-scale gradient loss, which makes edges sharp."""
     metric_weight: float = 0.05
@@ -69,12 +72,11 @@ class MDETraining:
     balance: float = 0.5
     """A source with n frames is drawn in proportion to n^(1 − balance)."""
     folds: int = 0
-    """Cross-fitting: split the scenes into so many folds … """
+    """Number of folds of scenes for cross-fitting; 0 trains on all scenes."""
     fold: int = 0
-    """… and leave this one out."""
+    """Index of the fold that is left out."""
     rooms: int = 0
     """Rendered rooms beside the dataset's frames, in every fold; see `training.rooms`."""
-    seed: int = 0
 
 
 @dataclass(frozen=True, eq=False)

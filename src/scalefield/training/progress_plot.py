@@ -21,7 +21,7 @@ MAPS_SHOWN = 8
 
 
 class ProgressPicture:
-    """The picture of a run, drawn at most once in so many seconds and at the end.
+    """The picture of a run, drawn at intervals and at the end.
 
     Drawing may take longer than an epoch of a small set.
     """

@@ -1,7 +1,7 @@
 """Rooms that never were: random furniture, colours, lights and cameras, rendered with their depth.
 
 A few hundred photographed frames come from a few dozen places. Rooms without end teach what those
-cannot: that walls meet floors, that things stand on things, whatever their colours are.
+cannot: walls meet floors and objects rest on others, independent of their colours.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NEAR = 1e-3
 class Rooms:
     """A dataset of rooms: "train" has them all, and none is for validation or test.
 
-    Rooms of one seed are one scene: a model that saw some of them knows their kind.
+    Rooms of one seed count as one scene, because they are drawn from one distribution.
     """
 
     count: int
@@ -64,10 +64,10 @@ class Paint(NamedTuple):
 
     colours: Float[Tensor, "n 2 3"]
     waves: Float[Tensor, "n w 3"]
-    """Wave vectors in radians a metre, …"""
+    """Wave vectors of the pattern in radians a metre."""
     phases: Float[Tensor, "n w"]
     step: Float[Tensor, " n"]
-    """… and how hard the edges between the two colours are."""
+    """Sharpness of the edges between the two colours."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +215,7 @@ def paint(rng: np.random.Generator, count: int) -> Paint:
 
 
 def tensor(values: object) -> Float[Tensor, "*shape"]:
-    """In float32, whatever they came as."""
+    """The arrays in float32."""
     return torch.from_numpy(np.asarray(values, np.float32))
 
 

@@ -1,4 +1,4 @@
-"""The routes of `scalefield web`: a page of static files, and the JSON API beneath it."""
+"""The routes of `scalefield web`: the static page and its JSON API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an edit of the anchors costs: the small solve, and what it says about the anchors."""
+"""Edits of the anchors: the solve at display size, and checks of each anchor against the others."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from scalefield.web.sessions import Relative, Session
 from scalefield.web.uploads import Limits
 
 MOST_CHECKED = 100
-"""With more anchors than this nobody reads what the others say of each."""
+"""Number of anchors up to which each is checked against the others."""
 SUGGESTIONS = 3
 
 
 @dataclass(frozen=True)
 class Edit:
-    """What the page asks for: these anchors, this method."""
+    """A request of the page: anchors and a method."""
 
     anchors: Anchors
     method: str
@@ -69,7 +69,7 @@ def parse_edit(body: Any, limits: Limits) -> Edit:
 def parse_points(
     body: dict[str, Any], shape: tuple[int, int], limits: Limits
 ) -> tuple[Int64[np.ndarray, " n"], ...]:
-    """Rows and columns of the pixels asked about, from JSON: {"points": [{"u", "v"}, …]}."""
+    """Rows and columns of the requested pixels, from JSON: {"points": [{"u", "v"}, …]}."""
     rows = body.get("points")
     if not isinstance(rows, list):
         raise InputError('wanted "points": [{"u", "v"}, …]')
@@ -99,7 +99,7 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
     """The header and the maps of the page's next picture.
 
     ℓ comes on the generator's grid, from which the page makes D·e^ℓ itself, or at the displayed
-    pixels; `std_log`, where the method knows it, on the grid. All is what `recover` gives there.
+    pixels; `std_log`, if the method has one, on the grid. The values are those of `recover`.
     """
     start = time.perf_counter()
     relative = session.relative
@@ -143,7 +143,7 @@ class SmallBasis(Method):
     relative: Relative
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
-        """The same weights as `Basis`; depth_m is left to whoever multiplies."""
+        """The same weights as `Basis`; depth_m is computed by the page."""
         generator, maps = self.relative.basis
         M = anchor_embeddings(maps, mde_output, anchors)
         y = torch.from_numpy(targets(mde_output, anchors))
@@ -154,7 +154,7 @@ class SmallBasis(Method):
             mde_output, anchors, maps, M, residuals=y - fitted, ridge=generator.config.ridge
         )
         return Recovery(
-            depth_m=torch.empty(0),  # left to the page
+            depth_m=torch.empty(0),  # computed by the page
             log_scale=solution.log_scale(maps.basis_maps)[0],
             std_log=on_grid(std_log, maps.basis_maps.shape[2:]),
             weights=solution.weights[0].float(),
@@ -163,7 +163,7 @@ class SmallBasis(Method):
 
 
 def on_grid(std_log: Tensor, size: Sequence[int]) -> Tensor:
-    """A smooth map on a coarse grid, on which it travels; holes take the median."""
+    """A smooth map on a coarse grid, to reduce the size of the answer; holes take the median."""
     filled = torch.nan_to_num(std_log, nan=float(std_log.nanmedian()))
     return nnf.interpolate(filled[None, None], size=tuple(size), mode="bilinear")[0, 0]
 
@@ -177,8 +177,9 @@ class SmallField(Method):
     """The fitted field of the last call."""
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
-        """The same posterior as `Field`; depth_m is left to the page."""
-        self.result = result = Field().fit(self.relative.field, anchors)
+        """The same posterior as `Field`; depth_m is computed by the page."""
+        memory = self.relative.block_memory
+        self.result = result = Field().fit(self.relative.field, anchors, memory)
         used = without(anchors, result.rejected)
         shown = replace(result.fit, image=self.relative.shown_field)
         edited = self.relative.field_editor.update(shown)
@@ -189,9 +190,9 @@ class SmallField(Method):
         fitted = result.fit.predict(index(rows), index(columns)).mean
         y = torch.from_numpy(targets(mde_output, used))
         return Recovery(
-            depth_m=torch.empty(0),  # left to the page
+            depth_m=torch.empty(0),  # computed by the page
             log_scale=log_scale,
-            # It is smooth, and travels on the generator's grid.
+            # It is smooth: the generator's grid is enough.
             std_log=on_grid(std_log, self.relative.field.maps.maps.shape[2:]),
             weights=result.fit.coefficients().modes.float(),
             report=Report(
@@ -204,7 +205,7 @@ class SmallField(Method):
 
 
 QUICK_METHODS: dict[str, Callable[[Relative], Method]] = {"basis": SmallBasis, "field": SmallField}
-"""Those with a small solve of their own here; the others work on every pixel of the photograph."""
+"""Methods with a solve at display size; the others work on every pixel of the photograph."""
 
 
 def residuals(fitted: Tensor, y: Tensor) -> tuple[float, ...]:
@@ -223,7 +224,7 @@ def anchor_states(report: Report) -> list[dict[str, Any]]:
 
 
 def check_anchors(relative: Relative, anchors: Anchors, method: Method) -> dict[str, Any]:
-    """What `field` says about the anchors, whichever method draws the map.
+    """Consistency of the anchors according to `field`, for every method.
 
     "others" has for each anchor the depth that the remaining ones predict there, and its distance
     in their standard deviations; "suspects" are the anchors that `field` finds in conflict.
@@ -247,12 +248,12 @@ def check_anchors(relative: Relative, anchors: Anchors, method: Method) -> dict[
 
 
 def suggestions(session: Session, anchors: Anchors) -> list[dict[str, Any]]:
-    """The pixels to measure next, best first, where one can hold a tape; anchors may be none."""
+    """The pixels to measure next, best first, on measurable cells; `anchors` may be empty."""
     relative = session.relative
     (height, width), (rows, columns) = relative.output.shape, relative.measurable.shape
     v, u = np.arange(height) * rows // height, np.arange(width) * columns // width
     reachable = relative.measurable.numpy()[v[:, None], u]
-    anchors.pixels((height, width))  # outside is an error, and nowhere to measure is none
+    anchors.pixels((height, width))  # raises for an anchor outside the image
     try:
         found = suggest_from(
             relative.output, anchors, SUGGESTIONS, reachable=reachable, image=relative.field

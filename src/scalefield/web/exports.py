@@ -1,4 +1,4 @@
-"""The files to take home, as bytes; what they hold is what `scalefield.recover` gives."""
+"""Exported files as bytes, with the values of `scalefield.recover`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def export(session: Session, edit: Edit, name: str, options: CloudOptions) -> tu
 
 
 def point_cloud(session: Session, edit: Edit, options: CloudOptions) -> PointCloud:
-    """The recovered depth as points, of every step-th pixel where all would be too many."""
+    """The recovered depth as points; pixels are thinned evenly to the limit."""
     if options.fov_deg is None:
         raise InputError("a point cloud needs fov_deg, the horizontal field of view")
     camera = Camera.from_fov(options.fov_deg, session.shape)
@@ -78,7 +78,7 @@ def depth_npz(recovery: Recovery) -> bytes:
 
 
 def python_lines(session: Session, edit: Edit) -> str:
-    """The lines that give this result again, beside the photograph."""
+    """A Python script that reproduces this result from the photograph."""
     given = {n: getattr(edit.anchors, n) for n in ("u", "v", "depth_m", "sigma_m")}
     columns = {name: values.tolist() for name, values in given.items() if values is not None}
     listed = ",\n".join(f"    {name}={values!r}" for name, values in columns.items())
@@ -109,7 +109,7 @@ def python_lines(session: Session, edit: Edit) -> str:
 
 
 def _through_disk(name: str, write: Callable[[Path], object]) -> bytes:
-    """The package's writers write files; this is one of our own, gone at once."""
+    """The bytes that a writer of the package puts into a temporary file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, name)
         write(path)

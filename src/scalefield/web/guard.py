@@ -1,4 +1,4 @@
-"""The border of the server: who may use it, how much they may send, what the page may do."""
+"""Access control and limits: hosts, origins, tokens, sizes of bodies, security headers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Guard:
-    """Answers only to its own names, only to its own page and, if it has one, only with its token.
+    """Answers only requests for its own host names, from its own page and, if set, with its token.
 
     The Host check stops pages that rebind their name to this address, the Origin and Fetch
     Metadata checks stop pages elsewhere that merely send requests here. Programs that are no
@@ -97,11 +97,11 @@ class Guard:
         return JSONResponse({"error": TOKEN_WANTED, "code": "token"}, 401)
 
     def matches(self, given: str) -> bool:
-        """Whether this is the token, in a time that does not tell how much of it is right."""
+        """Whether this is the token, compared in constant time."""
         return hmac.compare_digest(given.encode(), self.token.encode())
 
     def refusal(self, headers: Headers, *, navigation: bool = False) -> str:
-        """Why this request is not answered; empty if it is."""
+        """Why this request is refused; empty if it is accepted."""
         host = headers.get("host", "")
         if host_name(host) not in self.hosts:
             return "this server does not answer to that Host; open it by the address it printed"
@@ -149,7 +149,7 @@ def origin_host(origin: str) -> str:
 
 
 class Bodies:
-    """Request bodies, each limited and all together limited, so that none can fill the memory.
+    """Request bodies with a limit for each and for all together.
 
     Only bytes that have arrived count: a client that sends slowly takes nothing from the others.
     """

@@ -40,7 +40,7 @@ def document(limits: Limits) -> dict[str, Any]:
         "paths": {
             "/": {
                 "get": {
-                    "summary": "The page; ?token= sets the cookie that a server with a token wants",
+                    "summary": "The page; ?token= sets the cookie for a server with a token",
                     "responses": {"200": {"description": "HTML"}},
                 }
             },
@@ -141,7 +141,7 @@ def document(limits: Limits) -> dict[str, Any]:
                     "how many of their standard deviations they are contradicted; suspects; "
                     "weights; warnings (code, text). log_scale is on the generator's grid for "
                     "basis (bilinear between cell centres), at display size for other methods; "
-                    "std_log, its standard deviation, on the grid where the method knows it. "
+                    "std_log, its standard deviation, on the grid, if the method has one. "
                     "depth = exp(log_mde_depth + log_scale), held within limits_m.",
                     "requestBody": edit,
                     "responses": packed,

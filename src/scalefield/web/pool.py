@@ -18,7 +18,7 @@ PACKAGE = "scalefield."
 
 
 class Busy(RuntimeError):
-    """As much work is waiting as may wait."""
+    """The queue is full."""
 
 
 class Cancelled(BaseException):
@@ -44,7 +44,7 @@ class _Job(Generic[T]):
             return self.work()
 
         def leave(frame: FrameType, event: str, arg: object) -> None:
-            # Only in code of this package: elsewhere a lock might be held that nobody gives back.
+            # Only in code of this package: other code may hold a lock that would never be released.
             if self.cancelled.is_set() and frame.f_globals.get("__name__", "").startswith(PACKAGE):
                 sys.setprofile(None)
                 raise Cancelled
@@ -57,7 +57,7 @@ class _Job(Generic[T]):
 
 
 class Pool:
-    """Threads that serve clients in turn, one job of each, however many jobs one of them sends."""
+    """Threads that serve clients in turn, one job each, however many jobs a client sends."""
 
     def __init__(self, threads: int, most_waiting: int, *, cancellable: bool = False) -> None:
         self.executor = ThreadPoolExecutor(threads)
@@ -97,7 +97,7 @@ class Pool:
             client, jobs = self._waiting.popitem(last=False)
             job = jobs.popleft()
             if jobs:
-                self._waiting[client] = jobs  # behind the others
+                self._waiting[client] = jobs  # to the end of the queue
             self.idle -= 1
             task = asyncio.ensure_future(self._serve(job))
             self._running.add(task)

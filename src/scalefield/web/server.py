@@ -1,4 +1,4 @@
-"""What `scalefield web` does at each address; the routes are in `app`."""
+"""Request handlers of `scalefield web`; the routes are in `app`."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Server:
             self.sessions.trim()
 
         task = asyncio.create_task(go())
-        self.tasks.add(task)  # a task that nobody holds may be collected
+        self.tasks.add(task)  # a task without a reference may be garbage-collected
         task.add_done_callback(self.tasks.discard)
 
     async def while_connected(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -266,7 +266,7 @@ class Server:
         return octets(await self.while_connected(request, solving))
 
     async def suggest(self, request: Request) -> Response:
-        """Where to measure next, given the anchors there are."""
+        """Where to measure next, given the present anchors."""
         session, edit = self.session(request), parse_edit(await self.json(request), self.limits)
         search = self.quick.run(lambda: suggestions(session, edit.anchors), client_of(request))
         found = await self.while_connected(request, search)
@@ -290,7 +290,7 @@ class Server:
         return JSONResponse(await self.while_connected(request, measuring))
 
     async def file(self, request: Request) -> Response:
-        """One of the files to take home."""
+        """One exported file."""
         session, body = self.session(request), await self.json(request)
         edit, name = parse_edit(body, self.limits), request.path_params["name"]
         options = CloudOptions(
@@ -329,7 +329,7 @@ async def disconnection(request: Request) -> None:
 
 
 def client_of(request: Request) -> str:
-    """Who shares the server's time fairly: an address or, on this machine, one tab of a browser."""
+    """Identity for fair scheduling: an address or, on this machine, one tab of a browser."""
     host = request.client.host if request.client else ""
     try:
         local = ipaddress.ip_address(host).is_loopback
@@ -348,7 +348,9 @@ def optional_number(body: dict[str, Any], name: str) -> float | None:
     value = body.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise InputError(f"{name} must be a number")
-    return None if value is None else float(min(max(value, -1e9), 1e9))  # integers are endless
+    return (
+        None if value is None else float(min(max(value, -1e9), 1e9))
+    )  # JSON integers have no limit
 
 
 def plain_name(name: str, otherwise: str) -> str:

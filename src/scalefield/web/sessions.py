@@ -1,4 +1,4 @@
-"""What the server keeps of each photograph, bounded in number and in bytes."""
+"""Sessions: the state that the server keeps for each photograph, limited in number and bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scalefield.basis.cues import geometric_cues, grid_log_depth
 from scalefield.basis.generator import BasisMaps, Generator
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
-from scalefield.field.editor import FieldEditor
+from scalefield.field.editor import BlockMemory, FieldEditor
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.mde import MDEOutput, load_mde
 from scalefield.methods.basis import Basis, basis_maps
@@ -33,7 +33,7 @@ DISPLAY_SIDE = 800
 
 
 class Gone(LookupError):
-    """The session was never there, or made room for others."""
+    """The session does not exist, or was removed to free memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +51,8 @@ class Relative:
     """Counts the relative depths that the session has had."""
     field_editor: FieldEditor = dataclasses.field(default_factory=FieldEditor)
     """Maps of `field` at the displayed pixels, from edit to edit."""
+    block_memory: BlockMemory = dataclasses.field(default_factory=BlockMemory)
+    """Blocks of anchors and their outliers, from edit to edit."""
 
     @classmethod
     def of(cls, output: MDEOutput, shown: MDEOutput, revision: int) -> Relative:
@@ -72,7 +74,7 @@ class Relative:
 
     @property
     def nbytes(self) -> int:
-        """Roughly what it holds in memory, photograph apart."""
+        """Approximate memory in bytes, without the photograph."""
         output, features = self.output, self.output.features
         held = [*self.basis[1], self.field.maps.maps, self.shown.prediction]
         held += [output.prediction, output.mde_depth, output.valid]
@@ -88,7 +90,7 @@ class Session:
     """One photograph, its relative depth and its basis maps; anchors stay with the page."""
 
     name: str
-    """For the page to show and for the lines that reproduce the result; never a path of ours."""
+    """File name for display and for the exported script; never a path on the server."""
     image: UInt8[np.ndarray, "h w 3"]
     fov_deg: float | None = None
     fov_source: str = ""
@@ -101,17 +103,19 @@ class Session:
     error: str = ""
     made: Relative | None = None
     own_depth: str = ""
-    """Name of the depth file that took the estimator's place."""
+    """Name of the client's depth file; empty if the estimator is used."""
     depth_key: str | None = None
-    """The array of that file, where it holds several."""
+    """Name of the array in the client's depth file, if it holds several."""
     client: str = ""
-    """Whose session this is, for a fair share of what is held."""
+    """Identity of the owner, for fair eviction."""
 
     def prepare(
         self, brought: MDEOutput | None = None, name: str = "", key: str | None = None
     ) -> None:
-        """Run the estimator (or take what is brought under a name) and the generators; `state`
-        tells how far it is. Until it is done, what was there before stays."""
+        """Run the estimator (or use a given output) and the generators; `state` is the progress.
+
+        The previous relative depth stays in use until the new one is complete.
+        """
         try:
             output = self._estimate() if brought is None else brought
             self._report("working", "making basis maps", 0.75)
@@ -130,13 +134,13 @@ class Session:
         except InputError as e:
             self.error = str(e)
             self._report("failed", "failed", 1.0)
-        except BaseException:  # the page must not wait for ever; the log has the rest
+        except BaseException:  # so that the page does not wait; the log has the traceback
             self.error = "the relative depth could not be made; the server's log says more"
             self._report("failed", "failed", 1.0)
             raise
 
     def wait(self) -> None:
-        """Say that `prepare` will come."""
+        """Report that `prepare` is queued."""
         self._report("waiting", WAITING, 0.0)
 
     def _estimate(self) -> MDEOutput:
@@ -157,7 +161,7 @@ class Session:
 
     @property
     def revision(self) -> int:
-        """Of the relative depth; 0 before there is one."""
+        """Revision of the relative depth; 0 before there is one."""
         return 0 if self.made is None else self.made.revision
 
     @property
@@ -192,12 +196,12 @@ class Session:
 
     @property
     def nbytes(self) -> int:
-        """Roughly what it holds in memory."""
+        """Approximate memory in bytes."""
         total = self.image.nbytes + (0 if self.truth_m is None else self.truth_m.nbytes)
         return total + (0 if self.made is None else self.made.nbytes)
 
     def describe(self) -> dict[str, Any]:
-        """The session as the API tells it."""
+        """The session as JSON values of the API."""
         (rows, columns), (height, width) = self.display, self.shape
         output = None if self.made is None else self.made.output
         return {
@@ -221,7 +225,7 @@ class Session:
 
 
 def measurable(output: MDEOutput) -> Bool[Tensor, "h w"]:
-    """Cells where one can hold a tape: with depth, off the frame, not on the steepest fifth."""
+    """Cells that can be measured: with depth, not at the image's border, not the steepest fifth."""
     log_depth = grid_log_depth(output.mde_depth[None].float())
     du, dv = geometric_cues(log_depth)[0, 1:3]
     steep = du.abs() + dv.abs()
@@ -235,7 +239,7 @@ def measurable(output: MDEOutput) -> Bool[Tensor, "h w"]:
 
 
 class Sessions:
-    """At most so many sessions and bytes; whoever holds most gives up the one used longest ago."""
+    """Sessions, limited in number and bytes; the client with most loses its least recently used."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self.most, self.most_bytes = most, most_bytes
@@ -246,11 +250,11 @@ class Sessions:
 
     @property
     def nbytes(self) -> int:
-        """Roughly what all sessions hold in memory."""
+        """Approximate memory of all sessions in bytes."""
         return sum(session.nbytes for session in self._held.values())
 
     def add(self, session: Session) -> None:
-        """Keep it, and drop others until all fit."""
+        """Add a session, and drop others until all fit."""
         self._held[session.id] = session
         self.trim()
 
@@ -278,6 +282,6 @@ class Sessions:
         return self._held[key]
 
     def drop(self, key: str) -> None:
-        """Forget it."""
+        """Remove a session."""
         self.get(key)
         del self._held[key]

@@ -1,4 +1,4 @@
-"""What clients send: sizes are read and limited before a pixel is decoded."""
+"""Uploaded files: sizes are checked before a pixel is decoded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIAGONAL_35MM = math.hypot(36, 24)
 
 @dataclass(frozen=True)
 class Limits:
-    """What the server holds at most; every number is one that a flag may set."""
+    """Limits of the server."""
 
     upload_bytes: int = 64 * 2**20
     pixels: int = 50_000_000
@@ -51,7 +51,7 @@ class Photo:
 
 
 def read_photo(data: bytes, limits: Limits) -> Photo:
-    """Decode an image of at most `limits.pixels`; anything else is a sentence."""
+    """Decode an image of at most `limits.pixels`; InputError for anything else."""
     formats: tuple[str, ...] = IMAGE_FORMATS
     if is_heic(data):
         register_heic()
@@ -104,7 +104,7 @@ def read_depth(
     """
     if suffix not in MAP_SUFFIXES:
         raise InputError(f"a depth map is read from {', '.join(MAP_SUFFIXES)}, not {suffix!r}")
-    # The readers of the package take files. The name is ours; the client's never gets here.
+    # The readers take paths. The client's file name is not used.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"map{suffix}")
         path.write_bytes(data)
@@ -160,7 +160,7 @@ def check_map_size(path: Path, data: bytes, limits: Limits) -> None:
 
 
 def check_pixels(what: str, width: int, height: int, limits: Limits) -> None:
-    """Say by how much something is too large."""
+    """InputError for an image with more pixels than the limit."""
     if width * height > limits.pixels:
         raise InputError(
             f"{what} has {width * height / 1e6:.1f} megapixels, and this server takes at most "

@@ -1,4 +1,4 @@
-"""How maps travel to the page: a JSON header, then every map as 16-bit steps between two limits.
+"""Binary format of maps for the page: a JSON header, then each map as 16-bit steps in a range.
 
 uint32 (little-endian)  length of the header
 JSON                    the header, padded with spaces to a multiple of 4 bytes; its "maps" are
@@ -34,7 +34,7 @@ def pack(header: Mapping[str, Any], maps: Mapping[str, np.ndarray]) -> bytes:
 
 
 def unpack(body: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What `pack` was given, each value within half a step; for tests and for other programs."""
+    """Inverse of `pack`, exact to half a step."""
     length = int.from_bytes(body[:4], "little")
     header = json.loads(body[4 : 4 + length])
     maps, start = {}, 4 + length

@@ -65,7 +65,7 @@ def _sections(
         Section("Worst, median and best", _strips(runs), _GALLERY_WORDS),
         Section("Number of anchors", each(["anchors"], "drop-")),
         Section("Distance from anchors", each(["distance"])),
-        Section("Honest intervals", each(["reliability"], "coverage-"), _COVERAGE_WORDS),
+        Section("Coverage of intervals", each(["reliability"], "coverage-"), _COVERAGE_WORDS),
         Section("Image by image", each(["scatter"])),
         Section("Basis maps", each(["ablation", "justification"], "ablation-", "spectral-")),
         Section("All datasets together", together),

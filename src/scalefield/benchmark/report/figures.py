@@ -18,6 +18,7 @@ from scalefield.benchmark.report.runs import Run, ablation_series, seeds_of
 from scalefield.benchmark.report.tables import REGIME_TITLES
 from scalefield.benchmark.score import EVERYWHERE
 from scalefield.errors import MissingExtra
+from scalefield.export.preview import NEAR_TO_FAR
 
 Figure = Any
 """A matplotlib figure; the package is optional and not imported for its types."""
@@ -373,15 +374,18 @@ def justification(picture: Picture, name: str) -> Figure:
 def strip(entry: Entry, picture: Picture, depth_m: np.ndarray) -> Figure:
     """One method on one image: anchors, MDE depth, recovered and true depth, signed error."""
     plt = pyplot()
+    from matplotlib.colors import ListedColormap
+
+    colours = ListedColormap(NEAR_TO_FAR / 255)  # those of the preview of `scalefield recover`
     height = 2.5 * picture.image.shape[0] / picture.image.shape[1]
     figure, axes = plt.subplots(1, 5, figsize=(13.2, height + 0.42))
     true_m = picture.true_m.astype(np.float32)
     low, high = np.nanpercentile(true_m, [1, 99])
     axes[0].imshow(picture.image)
     axes[0].scatter(*picture.anchors.T, s=5, c="#ffd400", edgecolors="black", linewidths=0.3)
-    axes[1].imshow(picture.mde_depth.astype(np.float32), cmap="turbo_r")
-    axes[2].imshow(depth_m, cmap="turbo_r", vmin=low, vmax=high)
-    metres = axes[3].imshow(true_m, cmap="turbo_r", vmin=low, vmax=high)
+    axes[1].imshow(picture.mde_depth.astype(np.float32), cmap=colours)
+    axes[2].imshow(depth_m, cmap=colours, vmin=low, vmax=high)
+    metres = axes[3].imshow(true_m, cmap=colours, vmin=low, vmax=high)
     error = 100 * (depth_m / true_m - 1)
     percent = axes[4].imshow(error, cmap="RdBu_r", vmin=-40, vmax=40)
     titles = ("image and anchors", "MDE depth", "recovered", "true [m]", "error [%]")
