@@ -3,10 +3,11 @@
 # recipes/evaluate_strong.sh STRONG DATA FASTDEPTH.onnx
 # STRONG is a folder in the layout `predictions`, DATA one in the layout `folder`.
 # Few anchors on sparse truth are a matter of luck, so STRONG is evaluated with several SEEDS.
-# PARTS (default all four) selects runs; LIMIT (default 60) is the number of frames of each split.
+# PARTS (default all four) and SPLITS select runs; LIMIT (default 60) is the number of frames of each split.
 set -euf
 STRONG=$1 DATA=$2 FASTDEPTH=$3
 SEEDS=${SEEDS:-0 1 2}
+SPLITS=${SPLITS:-test val}
 PARTS=${PARTS:-strong strong-affine places-affine-lite places-affine-fastdepth}
 
 methods=('Field: field' 'Basis: basis')
@@ -32,7 +33,7 @@ strong() {
 }
 
 places() {
-  for split in test val; do
+  for split in $SPLITS; do
     evaluate "$1/$split" --root "$DATA" --range kitti=0.1,80 '*=0.1,10' --name places \
       --split "$split" --limit "${LIMIT:-60}" --mde "$2"
   done
