@@ -21,9 +21,7 @@ RUNS = {
     "strong": "strong",
     "strong_affine": "strong-affine",
     "places_affine_lite": "places-affine-lite/test",
-    "places_affine_lite_val": "places-affine-lite/val",
     "places_affine_fastdepth": "places-affine-fastdepth/test",
-    "places_affine_fastdepth_val": "places-affine-fastdepth/val",
 }
 """Folder below results/ of each marked table; seeds in subfolders are averaged."""
 SUMMARY = {
