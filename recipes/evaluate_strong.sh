@@ -2,11 +2,12 @@
 # Outputs of strong estimators, and affine-invariant disparity:
 # recipes/evaluate_strong.sh STRONG DATA FASTDEPTH.onnx
 # STRONG is a folder in the layout `predictions`, DATA one in the layout `folder`.
-# Few anchors on sparse truth are a matter of luck, so STRONG is evaluated with several SEEDS.
-# PARTS (default all four) selects runs; LIMIT (default 60) is the number of frames of each split.
+# PARTS (default all four) and SPLITS (default test) select runs. LIMIT (default 30) is the number of
+# frames of a split, evenly spaced. SEEDS (default 0) are the seeds of the anchors on STRONG.
 set -euf
 STRONG=$1 DATA=$2 FASTDEPTH=$3
-SEEDS=${SEEDS:-0 1 2}
+SEEDS=${SEEDS:-0}
+SPLITS=${SPLITS:-test}
 PARTS=${PARTS:-strong strong-affine places-affine-lite places-affine-fastdepth}
 
 methods=('Field: field' 'Basis: basis')
@@ -32,9 +33,9 @@ strong() {
 }
 
 places() {
-  for split in test val; do
+  for split in $SPLITS; do
     evaluate "$1/$split" --root "$DATA" --range kitti=0.1,80 '*=0.1,10' --name places \
-      --split "$split" --limit "${LIMIT:-60}" --mde "$2"
+      --split "$split" --limit "${LIMIT:-30}" --mde "$2"
   done
 }
 

@@ -1,7 +1,7 @@
 """Compare `field` with the best aligner by family and number of anchors, and write the tables of
-docs/benchmark.md from the committed measurements.
+docs/benchmark.md and README.md from the committed measurements.
 
-python scripts/strong_table.py            # prints the tables and writes the page
+python scripts/strong_table.py            # prints the tables and writes both pages
 python scripts/strong_table.py RUN …      # only prints those of other results folders
 """
 
@@ -16,16 +16,21 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs" / "benchmark.md"
+PAGES = (ROOT / "docs" / "benchmark.md", ROOT / "README.md")
 RUNS = {
     "strong": "strong",
     "strong_affine": "strong-affine",
     "places_affine_lite": "places-affine-lite/test",
-    "places_affine_lite_val": "places-affine-lite/val",
     "places_affine_fastdepth": "places-affine-fastdepth/test",
-    "places_affine_fastdepth_val": "places-affine-fastdepth/val",
 }
 """Folder below results/ of each marked table; seeds in subfolders are averaged."""
+SUMMARY = {
+    "strong": "outputs of three published estimators as they are",
+    "strong_affine": "the same as affine-invariant disparity",
+    "places_affine_lite": "`lite` as affine-invariant disparity, five places",
+    "places_affine_fastdepth": "FastDepth as affine-invariant disparity, five places",
+}
+"""Rows of the README."""
 CONDITIONS = {"drop-3": "3", "drop-5": "5", "low": "10–15", "medium": "100–120"}
 OURS = ("Field", "Basis")
 MARKS = re.compile(
@@ -116,6 +121,19 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines) + f"\n\nMean of the ratios over families: {', '.join(means)}."
 
 
+def summary() -> str:
+    """Error of `field` relative to that of the best aligner, in the mean of families."""
+    lines = [
+        "| `field` relative to the best aligner | " + " | ".join(CONDITIONS.values()) + " |",
+        "|---|" + "---:|" * len(CONDITIONS),
+    ]
+    for mark, words in SUMMARY.items():
+        means = mean_ratios(comparisons(read_runs(ROOT / "results" / RUNS[mark])))
+        cells = (f"{means[c]:.2f}".removeprefix("0") for c in CONDITIONS)
+        lines.append(f"| {words} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def _short(value: float) -> str:
     return f"{value:.3f}".removeprefix("0")
 
@@ -129,16 +147,19 @@ def filled(text: str) -> str:
     """The page with every marked table written anew; the words around them stay."""
 
     def made(mark: re.Match[str]) -> str:
+        if mark[2] == "strong_summary":
+            return f"{mark[1]}{summary()}\n{mark[3]}"
         return f"{mark[1]}{table(read_runs(ROOT / 'results' / RUNS[mark[2]]))}\n{mark[3]}"
 
     return MARKS.sub(made, text)
 
 
 def main(folders: Sequence[str]) -> None:
-    """Print the tables of these folders; without any, those of the page, and write the page."""
+    """Print the tables of these folders; without any, those of the pages, and write the pages."""
     chosen = [Path(folder) for folder in folders]
     if not chosen:
-        DOCS.write_text(filled(DOCS.read_text()))
+        for page in PAGES:
+            page.write_text(filled(page.read_text()))
         chosen = [ROOT / "results" / name for name in RUNS.values()]
     for folder in chosen:
         print(f"{folder}\n\n{table(read_runs(folder))}\n")

@@ -56,3 +56,16 @@ def test_comparisons_average_over_seeds(script):
     a, _ = script.comparisons([results(ERRORS), results(other)])
     assert (a.field, a.best) == pytest.approx((0.15, 0.2))
     assert a.aligner == "lwlr, disparity"
+
+
+def test_filled_pages_have_what_was_measured(script):
+    marked = set()
+    for path in script.PAGES:
+        page = path.read_text()
+        marked |= {mark[1] for mark in script.MARKS.findall(page)}
+        assert script.filled(page) == page
+    assert marked == {*script.RUNS, "strong_summary"}
+    for name in script.RUNS.values():
+        runs = script.read_runs(ROOT / "results" / name)
+        assert runs
+        assert not any(run["failures"] for run in runs)
