@@ -2,7 +2,7 @@
 # Outputs of strong estimators, and affine-invariant disparity:
 # recipes/evaluate_strong.sh STRONG DATA FASTDEPTH.onnx
 # STRONG is a folder in the layout `predictions`, DATA one in the layout `folder`.
-# PARTS (default all four) and SPLITS (default test) select runs. LIMIT (default 30) is the number of
+# PARTS (default all four) and SPLITS (default test) select runs. LIMIT (default 60) is the number of
 # frames of a split, evenly spaced. SEEDS (default 0) are the seeds of the anchors on STRONG.
 set -euf
 STRONG=$1 DATA=$2 FASTDEPTH=$3
@@ -35,7 +35,7 @@ strong() {
 places() {
   for split in $SPLITS; do
     evaluate "$1/$split" --root "$DATA" --range kitti=0.1,80 '*=0.1,10' --name places \
-      --split "$split" --limit "${LIMIT:-30}" --mde "$2"
+      --split "$split" --limit "${LIMIT:-60}" --mde "$2"
   done
 }
 
