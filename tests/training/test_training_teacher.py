@@ -74,7 +74,7 @@ def test_training_brings_the_teacher_closer_to_the_truth(tmp_path):
     config = replace(BRIEF, steps=40, batch=4, rate=3e-3, encoder_rate=1e-3, warmup=5)
     train_tiny(config, tmp_path, save_every=1)
     losses = [line["loss"] for line in RunFolder(tmp_path, config).metrics()]
-    assert sum(losses[-10:]) < 0.7 * sum(losses[:10])
+    assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
 
 
 def test_a_teacher_s_run_that_was_stopped_ends_in_the_same_bytes(tmp_path, stop_after, monkeypatch):
@@ -110,7 +110,7 @@ def test_a_student_comes_closer_to_its_teacher(tmp_path):
     train_mde(config, Photographs(), tmp_path / "student", **options)
     losses = [line["loss"] for line in RunFolder(tmp_path / "student", config).metrics()]
     assert min(losses[:2]) > 100
-    assert sum(losses[-2:]) < 0.7 * sum(losses[:2])
+    assert sum(losses[-2:]) < 0.8 * sum(losses[:2])
 
 
 def test_a_teacher_s_answer_lies_on_the_student_s_grid():
