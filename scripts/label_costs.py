@@ -42,7 +42,8 @@ def costs(record: dict[str, Any]) -> str:
     provenance = record["provenance"]
     lines += [
         "",
-        f"Medians of {len(single)} round{"s" * (len(single) != 1)} with {record['images']} images of {width}×{height} and "
+        f"Rounds: {len(single)} (medians). Each has {record['images']} images of "
+        f"{width}×{height} with "
         f"{record['anchors']} anchors each; `{record['mde']}` with `{record['method']}`; "
         f"{record['cores']} cores of {provenance['device']}, load {record['load_before']:.1f} "
         f"before the run; commit {str(provenance['commit'])[:7]}.",
