@@ -19,6 +19,7 @@ def test_kernel_equals_the_formula_pair_by_pair():
             value = 2.0**2 + 1.5**2 * float(a.modes[i] @ b.modes[j])
             value += 0.3**2 * float(a.log_depth[i] * b.log_depth[j])
             value += 0.4**2 * float(a.mean[i] * b.mean[j]) + float(a.shift[i] * b.shift[j])
+            value += 0.2**2 * float(a.position[i] @ b.position[j])
             for t, (amplitude, length, depth, family) in enumerate(
                 ((0.15, 0.5, 0.6, "rbf"), (0.2, 0.1, 0.3, "exponential"))
             ):
@@ -52,7 +53,7 @@ def test_kernel_has_derivatives_by_its_hyperparameters():
 
 
 @pytest.mark.parametrize(
-    "name", ["constant_std", "mode_std", "noise_std", "slope_std", "mean_weight_std"]
+    "name", ["constant_std", "mode_std", "noise_std", "slope_std", "mean_weight_std", "plane_std"]
 )
 def test_negative_standard_deviations_are_refused(name):
     with pytest.raises(InputError, match=f"{name} must not be negative, found -0.1"):

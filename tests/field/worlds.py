@@ -25,6 +25,7 @@ KERNEL = Kernel(
     noise_std=0.02,
     slope_std=0.3,
     mean_weight_std=0.4,
+    plane_std=0.2,
 )
 """Two stationary terms with very different lengthscales, and every kind of linear feature."""
 

@@ -91,7 +91,7 @@ class FieldEditor:
 
     def _update(self, fit: FieldFit) -> EditedMaps:
         lattice, observed = fit.lattice, fit.observations
-        position = observed.inputs.position * fit.image.unit_px
+        position = fit.image.pixel_uv(observed.inputs.position)
         neighbours, mask = nearest(lattice.node_uv, position, observed.mask, fit.config.neighbours)
         # In the order of the anchors: that of equally near ones is arbitrary.
         order = neighbours.masked_fill(~mask, len(position)).sort(dim=1, stable=True).indices

@@ -51,6 +51,30 @@ class ImageInputs:
         """Unit of `KernelInputs.position`: the square root of the image's area, in pixels."""
         return math.sqrt(math.prod(self.shape))
 
+    def position(
+        self, rows: Float[Tensor, " n"], columns: Float[Tensor, " n"]
+    ) -> Float[Tensor, "n 2"]:
+        """`KernelInputs.position` of pixels."""
+        height, width = self.shape
+        return (
+            torch.stack([columns - (width - 1) / 2, rows - (height - 1) / 2], dim=1) / self.unit_px
+        )
+
+    def pixel_uv(self, position: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
+        """(u, v) in pixels of a `KernelInputs.position`."""
+        height, width = self.shape
+        u, v = (position * self.unit_px).unbind(dim=1)
+        return torch.stack([u + (width - 1) / 2, v + (height - 1) / 2], dim=1)
+
+    def plane(self, slopes: Float[Tensor, " 2"]) -> Float[Tensor, "h w"]:
+        """slopesᵀp at every pixel, p its `KernelInputs.position`."""
+        height, width = self.shape
+        u, v = (
+            (torch.arange(size, device=self.device) - (size - 1) / 2) / self.unit_px
+            for size in (width, height)
+        )
+        return slopes[1] * v[:, None] + slopes[0] * u
+
     @cached_property
     def log_depth(self) -> Float[Tensor, "h w"]:
         """log D_MDE minus its median, at full resolution."""
@@ -89,7 +113,8 @@ class ImageInputs:
         values = sample(self.maps.maps, uv[None], self.shape)[0].double()
         log_depth = self.mde_depth[rows, columns].double().log() - self.log_depth_median
         shift = None if self.shift is None else self.shift[rows, columns].double()
-        return self.maps.layout.kernel_inputs(uv / self.unit_px, log_depth, values, shift)
+        position = self.position(rows.double(), columns.double())
+        return self.maps.layout.kernel_inputs(position, log_depth, values, shift)
 
     def anchors(self, anchors: Anchors) -> KernelInputs:
         """The kernel's inputs at the anchors' pixels."""

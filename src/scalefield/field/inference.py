@@ -114,7 +114,7 @@ class FieldResult:
         inputs, y, noise, mask = self.fit.observations
         residual, std = self.fit.linear.loo_residual.clone(), self.fit.linear.loo_std.clone()
         if not bool(mask.all()):
-            uv = (inputs.position[~mask] * self.fit.image.unit_px).round().long()
+            uv = self.fit.image.pixel_uv(inputs.position[~mask]).round().long()
             predicted = self.fit.predict(uv[:, 1], uv[:, 0])
             residual[~mask] = y[~mask] - predicted.mean
             std[~mask] = (predicted.variance + noise[~mask] ** 2).sqrt()
@@ -161,7 +161,7 @@ def infer(
         rejected, warnings = outlier_report(outliers, anchors, order)
         in_conflict = (outliers.rejected | outliers.downweighted).cpu().numpy()
         observed = outliers.apply(observed)
-    observed = with_spread_of_repeated_pixels(observed, image.unit_px)
+    observed = with_spread_of_repeated_pixels(observed, image)
     kernel, offset = model.kernel, None
     if scale_prior == "learned":
         kernel = dataclasses.replace(kernel, constant_std=model.scale_prior_std)
@@ -231,11 +231,11 @@ def observe(model: FieldModel, image: ImageInputs, anchors: Anchors) -> Observat
     return Observations(inputs, y, torch.from_numpy(noise).to(image.device), mask)
 
 
-def with_spread_of_repeated_pixels(observed: Observations, unit_px: float) -> Observations:
+def with_spread_of_repeated_pixels(observed: Observations, image: ImageInputs) -> Observations:
     """Observations of one pixel with a noise of at least their deviation from their mean: readings
     that contradict each other by more than their noise are not that precise."""
     inputs, y, noise, mask = observed
-    uv = (inputs.position * unit_px).round()
+    uv = image.pixel_uv(inputs.position).round()
     pixel, order = (uv[:, 1] * (1 << 20) + uv[:, 0]).sort()
     # `unique` would do, but a CUDA graph knows no result of variable size.
     changes = torch.cat([pixel.new_zeros(1), (pixel[1:] != pixel[:-1]).to(pixel)])

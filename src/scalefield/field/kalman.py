@@ -111,14 +111,15 @@ class Stream:
         mean, covariance = self.predict(model)
         root = torch.linalg.cholesky(covariance)
         augmented = with_state(image, mean, root)
-        # All linear parts but the slope are the state's now, with unit variance.
+        # Constant, modes and mean function are the state's now, with unit variance.
         kernel = dataclasses.replace(
             model.kernel, constant_std=0.0, mode_std=1.0, mean_weight_std=0.0
         )
         observed = observed._replace(inputs=observe(model, augmented, given[valid]).inputs)
         fitted = fit(kernel, augmented, observed, self.inference, offset=root.new_zeros(()))
-        # The modes come last among the linear parts, after constant, slope, mean and shift.
-        left = fitted.linear.covariance[4:, 4:]
+        # The modes come last among the linear parts.
+        modes = slice(-len(mean), None)
+        left = fitted.linear.covariance[modes, modes]
         self.state = FilterState(mean + root @ fitted.coefficients().modes, root @ left @ root.mT)
         recovery = Recovery.from_log_scale(
             image.as_output(mde_output),

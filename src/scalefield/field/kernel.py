@@ -1,11 +1,13 @@
 """The covariance function of `field`: k(x, x') between the log-scales of two pixels.
 
     k(x, x') = constant² + mode² · E(x)ᵀE(x') + slope² · d(x) d(x') + mean_weight² · μ(x) μ(x')
-               + s(x) s(x') + Σ_j amplitude_j² · a_j(x) a_j(x') · κ_j(‖z_j(x) − z_j(x')‖)
+               + s(x) s(x') + plane² · p(x)ᵀp(x')
+               + Σ_j amplitude_j² · a_j(x) a_j(x') · κ_j(‖z_j(x) − z_j(x')‖)
 
 The first terms are linear in features of a pixel: the global scale, the modes E (the paper's basis
 maps, whose ridge regression is this term alone), a slope over the relative log-depth d, the weight
-of the learned mean function μ, and the unknown shift of an affine-invariant map (`shift`). The
+of the learned mean function μ, the unknown shift of an affine-invariant map (`shift`), and a plane
+over the position p. The
 stationary terms κ_j are RBF or exponential (Matérn-1/2) covariances over z_j: position and
 log-depth, each divided by its lengthscale, and a learned embedding φ_j. Pixels covary when they are
 close, at a similar depth, and alike in the embedding.
@@ -31,7 +33,7 @@ class KernelInputs:
     """What the kernel is evaluated on, at n pixels (of b images at once, in training)."""
 
     position: Float[Tensor, "*b n 2"]
-    """(u, v) in units of the square root of the image's area."""
+    """p: (u, v) from the image's centre, in units of the square root of the image's area."""
     log_depth: Float[Tensor, "*b n"]
     """d: log D_MDE minus its median over the image."""
     modes: Float[Tensor, "*b n k"]
@@ -104,9 +106,19 @@ class Kernel:
     """Prior standard deviation of the slope of the log-scale over log-depth."""
     mean_weight_std: float | Tensor = 0.0
     """Prior standard deviation of the mean function's weight around one."""
+    plane_std: float | Tensor = 0.0
+    """Prior standard deviation of the slopes of the log-scale over both axes of the position."""
 
     def __post_init__(self) -> None:
-        for name in ("constant_std", "mode_std", "noise_std", "slope_std", "mean_weight_std"):
+        stds = (
+            "constant_std",
+            "mode_std",
+            "noise_std",
+            "slope_std",
+            "mean_weight_std",
+            "plane_std",
+        )
+        for name in stds:
             if not bool(getattr(self, name) >= 0):
                 raise InputError(f"{name} must not be negative, found {getattr(self, name)}")
 
@@ -118,6 +130,7 @@ class Kernel:
             mode_std=factor * self.mode_std,
             slope_std=factor * self.slope_std,
             mean_weight_std=factor * self.mean_weight_std,
+            plane_std=factor * self.plane_std,
             terms=tuple(
                 dataclasses.replace(term, amplitude=factor * term.amplitude) for term in self.terms
             ),
@@ -129,11 +142,13 @@ class Kernel:
         return linear + self.stationary(self.features(a), self.features(b))
 
     def linear_features(self, inputs: KernelInputs) -> Float[Tensor, "*b n w"]:
-        """H of the linear part HHᵀ: constant, slope, mean function, shift of the map, modes."""
+        """H of the linear part HHᵀ: constant, slope, mean function, shift of the map, plane,
+        modes."""
         constant = torch.ones_like(inputs.log_depth) * self.constant_std
         slope, mean = self.slope_std * inputs.log_depth, self.mean_weight_std * inputs.mean
         single = torch.stack([constant, slope, mean, inputs.shift], dim=-1)
-        return torch.cat([single, self.mode_std * inputs.modes], dim=-1)
+        plane = self.plane_std * inputs.position
+        return torch.cat([single, plane, self.mode_std * inputs.modes], dim=-1)
 
     def features(self, inputs: KernelInputs) -> TermFeatures:
         """What the stationary terms are evaluated on."""

@@ -277,8 +277,8 @@ class PixelSampler:
         torch.mul(z[:, :, :-2].square().sum(dim=2), -0.5, out=z[:, :, -2])
         z[:, :, -1] = 1
         v, u = (
-            torch.arange(start, stop, device=z.device) * side + float(side // 2)
-            for start, stop in ((first, last), (0, columns))
+            torch.arange(start, stop, device=z.device) * side + (side // 2 - (size - 1) / 2)
+            for start, stop, size in ((first, last, height), (0, columns, width))
         )
         middle_uv = torch.stack(torch.meshgrid(u, v, indexing="xy"), dim=-1).reshape(-1, 1, 2)
         reference[:, :, :2] = middle_uv * self.position_scale[:, None]

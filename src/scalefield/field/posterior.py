@@ -31,12 +31,14 @@ CHUNK_NODES = 1024
 
 
 class LinearCoefficients(NamedTuple):
-    """E[ℓ] without its stationary part: constant + slope·d + mean_weight·μ + shift·s + modesᵀE."""
+    """E[ℓ] without its stationary part: constant + slope·d + mean_weight·μ + shift·s + planeᵀp +
+    modesᵀE."""
 
     constant: Float[Tensor, ""]
     slope: Float[Tensor, ""]
     mean_weight: Float[Tensor, ""]
     shift: Float[Tensor, ""]
+    plane: Float[Tensor, " 2"]
     modes: Float[Tensor, " k"]
 
 
@@ -86,7 +88,7 @@ class FieldFit:
         """
         inputs, _, _, mask = self.observations
         solver = self.solver
-        position = inputs.position * self.image.unit_px
+        position = self.image.pixel_uv(inputs.position)
         near = nearest(uv, position, mask, self.config.neighbours, row_length)
         at = self.image.pixels(rows, columns)
         if uv.is_cuda:
@@ -127,26 +129,28 @@ class FieldFit:
             slope=kernel.slope_std * theta[1],
             mean_weight=1 + kernel.mean_weight_std * theta[2],
             shift=theta[3],
-            modes=kernel.mode_std * theta[4:],
+            plane=kernel.plane_std * theta[4:6],
+            modes=kernel.mode_std * theta[6:],
         )
 
     def linear_map(self) -> Float[Tensor, "h w"]:
         """Linear part of E[ℓ] at every pixel."""
-        constant, slope, mean_weight, shift, modes = (c.float() for c in self.coefficients())
+        constant, slope, mean_weight, shift, plane, modes = (c.float() for c in self.coefficients())
         maps = self.image.maps
         on_grid = torch.einsum("k,bkhw->bhw", modes, maps.modes)[:, None] + mean_weight * maps.mean
         smooth = upsample(on_grid + constant, self.image.shape)[0, 0]
-        linear = smooth + slope * self.image.log_depth
+        linear = smooth + slope * self.image.log_depth + self.image.plane(plane)
         return linear if self.image.shift is None else linear + shift * self.image.shift
 
     def parts(self) -> dict[str, Float[Tensor, "h w"]]:
         """Maps that sum to E[ℓ], by name."""
-        constant, slope, mean_weight, shift, modes = (c.float() for c in self.coefficients())
+        constant, slope, mean_weight, shift, plane, modes = (c.float() for c in self.coefficients())
         maps, shape = self.image.maps, self.image.shape
         parts = {
             "global": constant.expand(shape),
             "mean": mean_weight * upsample(maps.mean, shape)[0, 0],
             "slope": slope * self.image.log_depth,
+            "plane": self.image.plane(plane),
         }
         if self.image.shift is not None:
             parts["shift"] = shift * self.image.shift

@@ -123,7 +123,7 @@ class LiveField:
         if self.robust:
             found = detect_outliers(model.kernel, observed, blocks, config.outliers, static=True)
             observed = found.apply(observed)
-        observed = with_spread_of_repeated_pixels(observed, inputs.unit_px)
+        observed = with_spread_of_repeated_pixels(observed, inputs)
         fitted = fit(model.kernel, inputs, observed, config, blocks=blocks, max_union=MAX_UNION)
         std_log = calibrated_std(model, fitted)
         result = LiveOutput(mde_depth * fitted.mean().exp(), std_log)

@@ -55,6 +55,7 @@ START = Kernel(
     noise_std=0.01,
     slope_std=0.2,
     mean_weight_std=0.5,
+    plane_std=0.1,
 )
 """Where training begins. The constant stays, because the global scale is free, and so does the
 noise: anchors drawn from the true depth have none, and those of a user are good to a percent."""
@@ -102,7 +103,7 @@ class LearnedKernel(nn.Module):
     def __init__(self, start: Kernel) -> None:
         super().__init__()
         self.start = start
-        numbers = [start.mode_std, start.slope_std, start.mean_weight_std]
+        numbers = [start.mode_std, start.slope_std, start.mean_weight_std, start.plane_std]
         for term in start.terms:
             numbers += [term.amplitude, term.position_lengthscale, term.depth_lengthscale]
         self.logarithms = nn.Parameter(torch.tensor(numbers, dtype=torch.float64).log())
@@ -117,7 +118,7 @@ class LearnedKernel(nn.Module):
 
     def built(self, numbers: Sequence[float | Tensor]) -> Kernel:
         """A kernel with these numbers in place of those learned."""
-        mode_std, slope_std, mean_weight_std, *rest = numbers
+        mode_std, slope_std, mean_weight_std, plane_std, *rest = numbers
         terms = tuple(
             StationaryTerm(rest[3 * i], rest[3 * i + 1], rest[3 * i + 2], term.family)
             for i, term in enumerate(self.start.terms)
@@ -129,6 +130,7 @@ class LearnedKernel(nn.Module):
             self.start.noise_std,
             slope_std,
             mean_weight_std,
+            plane_std,
         )
 
 
