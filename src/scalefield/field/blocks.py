@@ -172,10 +172,10 @@ class LinearPosterior:
         )
 
 
-def masked_median(values: Float[Tensor, " n"], mask: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
+def masked_median(values: Float[Tensor, "*b n"], mask: Bool[Tensor, "*b n"]) -> Float[Tensor, "*b"]:
     """Median over the mask, the mean of the two middle values of an even number; 0 over none."""
-    ordered = values.masked_fill(~mask, torch.inf).sort().values
-    count = mask.sum()
-    low, high = ((count - 1).clamp(min=0) // 2)[None], (count // 2).clamp(max=len(values) - 1)[None]
-    middle = 0.5 * (ordered.gather(0, low) + ordered.gather(0, high))[0]
-    return torch.where(count > 0, middle, 0.0)
+    ordered = values.masked_fill(~mask, torch.inf).sort(dim=-1).values
+    count = mask.sum(dim=-1, keepdim=True)
+    low, high = (count - 1).clamp(min=0) // 2, (count // 2).clamp(max=values.shape[-1] - 1)
+    middle = 0.5 * (ordered.gather(-1, low) + ordered.gather(-1, high))
+    return torch.where(count > 0, middle, 0.0)[..., 0]

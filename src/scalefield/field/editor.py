@@ -98,7 +98,7 @@ class FieldEditor:
         neighbours, mask = neighbours.gather(1, order), mask.gather(1, order)
         state = self.state
         if state is not None and (
-            state.image is not fit.image
+            not state.image.same_prior(fit.image)
             or lattice.cell_px != state.lattice.cell_px
             or neighbours.shape != state.neighbours.shape
         ):

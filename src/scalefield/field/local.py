@@ -238,6 +238,8 @@ class PixelSampler:
             torch.stack([torch.full((), x, device=device) for x in column])
             for column in zip(*lengths, strict=True)
         )
+        if image.factors is not None:
+            self.amplitude = self.amplitude * image.factors.field.float()
         self.position_scale = 1 / (position * image.unit_px)
         self.depth_scale = 1 / self.depth_scale
         offset = torch.arange(side, device=device) - float(side // 2)

@@ -124,13 +124,14 @@ class FieldFit:
     def coefficients(self) -> LinearCoefficients:
         """The linear part in the units of its features."""
         kernel, theta = self.kernel, self.linear.weights
+        field, plane = self.image.factors or (1.0, 1.0)
         return LinearCoefficients(
             constant=self.linear.offset + kernel.constant_std * theta[0],
             slope=kernel.slope_std * theta[1],
             mean_weight=1 + kernel.mean_weight_std * theta[2],
             shift=theta[3],
-            plane=kernel.plane_std * theta[4:6],
-            modes=kernel.mode_std * theta[6:],
+            plane=plane * kernel.plane_std * theta[4:6],
+            modes=field * kernel.mode_std * theta[6:],
         )
 
     def linear_map(self) -> Float[Tensor, "h w"]:

@@ -17,7 +17,11 @@ from scalefield.errors import InputError
 from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.inference import calibrated_std, with_spread_of_repeated_pixels
+from scalefield.field.inference import (
+    calibrated_std,
+    with_error_scale,
+    with_spread_of_repeated_pixels,
+)
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import FieldNet
 from scalefield.field.outliers import detect_outliers
@@ -124,6 +128,7 @@ class LiveField:
             found = detect_outliers(model.kernel, observed, blocks, config.outliers, static=True)
             observed = found.apply(observed)
         observed = with_spread_of_repeated_pixels(observed, inputs)
+        inputs, observed = with_error_scale(model, inputs, observed, config)
         fitted = fit(model.kernel, inputs, observed, config, blocks=blocks, max_union=MAX_UNION)
         std_log = calibrated_std(model, fitted)
         result = LiveOutput(mde_depth * fitted.mean().exp(), std_log)
