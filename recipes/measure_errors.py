@@ -1,6 +1,6 @@
 """Measures the errors of relative depth: of published estimators, and of the drawn distortions.
 
-    python recipes/measure_errors.py --strong STRONG --rendered SCENES --mde lite --places DATA \
+    python -m recipes.measure_errors --strong STRONG --rendered SCENES --mde lite --places DATA \
         --out errors.json
 
 The error of a map is y = log(D_gt / D) after the best affine fit of the map in depth or disparity,
@@ -34,10 +34,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
+from recipes.permissive import segments_of, spread
 from scipy.optimize import least_squares
 from scipy.spatial import cKDTree
 
-from recipes.permissive import segments_of, spread
 from scalefield.basis.cues import log_depth_and_level
 from scalefield.datasets import Folder
 from scalefield.io import write_json
@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--rendered", type=Path)
     parser.add_argument("--places", type=Path)
     parser.add_argument("--mde", nargs="*", default=[])
-    parser.add_argument("--strengths", nargs="+", type=float, default=[0.03, 0.1, 0.3, 1.0])
+    parser.add_argument("--strengths", nargs="+", type=float, default=[0.005, 0.02, 0.1, 0.4, 0.9])
     parser.add_argument("--frames", type=int, default=40)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()

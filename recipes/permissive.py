@@ -340,7 +340,7 @@ def make_frames(args: argparse.Namespace) -> None:
     finish(done, **counts, seconds=round(time.time() - began))
 
 
-STRONG = DistortionConfig(least_strength=0.05, most_strength=0.4)
+STRONG = DistortionConfig(least_strength=0.005, most_strength=0.2)
 """Errors of true depth in validation: those of large published estimators."""
 
 
@@ -450,9 +450,10 @@ def learn_basis(args: argparse.Namespace) -> None:
     train, val = frames_on("cpu", args)
     regime = GENERATORS[args.k]
     anchors = 6 if regime == "low" else 120
-    weak = DistortionConfig(least_strength=0.05, most_strength=1.0)
     mixed = [
-        distorted_frame(f, seed=i, config=weak, anchors=anchors) if f.true or i % 2 else f
+        distorted_frame(f, seed=i, config=DistortionConfig(), anchors=anchors)
+        if f.true or i % 2
+        else f
         for i, f in enumerate(train)
     ]
     on = [replace(f, log_depth=f.log_depth.to(DEVICE), image=f.image.to(DEVICE)) for f in mixed]
