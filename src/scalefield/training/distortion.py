@@ -157,8 +157,14 @@ class Distortion:
         slab = torch.stack([depth - 0.4, depth + 0.4], dim=-1)
         boxes = torch.cat([centre, 0.1 + 0.4 * size, slab], dim=-1)
         offsets = config.boxes * normal(STEPS) * on(0.5)[:, None]
-        drawn = (stretch.exp(), shift, tilt, smooth, boxes, offsets)
-        return cls(*(values.to(device) for values in drawn))
+        return cls(
+            stretch=stretch.exp().to(device),
+            shift=shift.to(device),
+            tilt=tilt.to(device),
+            smooth=smooth.to(device),
+            boxes=boxes.to(device),
+            offsets=offsets.to(device),
+        )
 
     def with_grid(
         self,
