@@ -122,7 +122,7 @@ def load_frames(dataset: Dataset, config: MDETraining, device: torch.device) -> 
 
     jobs = [(source, name) for source in (dataset, rooms) for name in source.names("train")]
     with ThreadPoolExecutor(8) as pool:
-        loaded = list(tqdm(pool.map(load, jobs), total=len(jobs), desc="frames", unit="frame"))
+        loaded = list(tqdm(pool.map(load, jobs), total=len(jobs), desc="frames", mininterval=5.0))
     kept = [frame for frame in loaded if frame is not None]
     if not kept:
         raise InputError("no frame is left to train on")
