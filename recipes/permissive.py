@@ -108,7 +108,7 @@ SMALL = replace(
 """The same for the ViT-S, with the rates of a pretrained transformer."""
 GOING_ON = replace(LITE, rate=5e-4, encoder_rate=1.5e-4)
 """The same from weights of the stage `early`."""
-LIMITS_S = {"early": 300.0, "lite": 540.0, "small": 400.0, "field": 300.0}
+LIMITS_S = {"early": 330.0, "lite": 600.0, "small": 400.0, "field": 330.0}
 """Seconds of training of each stage, on one NVIDIA H200."""
 
 

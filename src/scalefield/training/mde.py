@@ -363,7 +363,9 @@ def fastest_format(net: LiteNet, config: MDETraining, slow_s: float = 0.5) -> to
             if seconds[name] > slow_s:
                 seconds[name] = math.inf
                 break
-    return FORMATS[min(seconds, key=lambda name: seconds[name])]
+    chosen = min(seconds, key=lambda name: seconds[name])
+    print(f"memory format: {chosen}", file=sys.stderr, flush=True)
+    return FORMATS[chosen]
 
 
 def step_seconds(net: LiteNet, images: Float[Tensor, "b 3 h w"]) -> float:
