@@ -40,6 +40,7 @@ from scalefield.training.loop import (
     OptimiserConfig,
     RunFolder,
     Schedule,
+    StepReport,
     load_checkpoint,
     pick_device,
     save_checkpoint,
@@ -187,6 +188,13 @@ def validated(
     return outcomes(net, kernel, val, config.validate, config.error_scales)
 
 
+def draw_count(limits: tuple[int, int], rng: torch.Generator) -> int:
+    """A number of anchors, log-uniform between the limits."""
+    least, most = limits
+    fraction = float(torch.rand((), generator=rng))
+    return round(math.exp(math.log(least) + fraction * math.log((most + 0.5) / least)))
+
+
 def train_field(
     config: FieldTraining,
     train: Sequence[Bank],
@@ -198,7 +206,7 @@ def train_field(
     estimators: Sequence[str] | None = None,
     validate_every: int = 1000,
     show_progress: bool = True,
-    report_every_s: float = 20.0,
+    report_every: int = 100,
 ) -> FieldModel:
     """Train, choose shrinkage and calibrate on val, and write `out`/model.
 
@@ -227,20 +235,19 @@ def train_field(
         first, _ = load_checkpoint(run.checkpoint, learned, ema, optimiser)
         schedule.resume(run.elapsed_s)
     chance = torch.stack([bank.chance.sum() for bank in train])
-    least, most = config.anchors
     clock = Clock(where)
     progress = tqdm(
         range(first, config.steps), initial=first, total=config.steps, desc=out.name,
-        disable=not show_progress, mininterval=report_every_s,
+        disable=not show_progress, mininterval=20.0,
     )  # fmt: skip
+    report = StepReport(out.name, schedule, report_every if show_progress else None)
     for step in progress:
         rng = step_generator(config.seed, step)
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = rate * schedule.rate(step, config.warmup)
         with clock.waiting(step):
             bank = train[int(torch.multinomial(chance, 1, generator=rng))]
-            fraction = float(torch.rand((), generator=rng))
-            n = round(math.exp(math.log(least) + fraction * math.log((most + 0.5) / least)))
+            n = draw_count(config.anchors, rng)
             batch = draw_batch(
                 bank, config.batch, rng, imageless=config.imageless,
                 featureless=config.featureless, distorted=config.distorted,
@@ -256,6 +263,7 @@ def train_field(
             nn.utils.clip_grad_norm_(learned.parameters(), 1.0)
             optimiser.step()
             ema.update(learned, step)
+        report(step + 1, parts["loss"])
         ended = schedule.progress(step + 1) >= 1
         if (step + 1) % validate_every == 0 or ended:
             scores = summary(validated(best.net, best.kernel.plain(), val, config))
