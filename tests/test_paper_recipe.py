@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 from recipes.paper_estimators import VIT_INPUT, VIT_S, DepthWithFeatures
-from recipes.paper_run import pack_generators, summary
+from recipes.paper_run import Shard, Unit, arguments, pack_generators, results, summary
 from safetensors.torch import save_file
 
 from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.io import write_json
 from scalefield.mde import MDEOutput
 from scalefield.mde.vit import Vit
+from training.world import World
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,11 @@ def test_depth_with_features_gives_the_same_alone_and_in_a_batch(pair):
 
 def test_pack_generators_bounds_the_archives_and_leaves_out_unfinished_ones(tmp_path):
     names = ["a/k8-low", "a/k8-high", "b/k8-low", "b/k8-low-s1"]
-    write_json(tmp_path / "results" / "places-a" / "results.json", {})
+    write_json(results(tmp_path, Unit("a", 1)), {})
     generator = Generator(GeneratorConfig(k=2, width=8, dilations=(1,)))
     for name in [*names, "a/k8-low-s1", "b/k8-high"]:
         generator.save(tmp_path / "generators" / name / "model")
-    for name in [*names, "a/k8-low-s1"]:  # a is evaluated: its first seed is enough
+    for name in [*names, "a/k8-low-s1"]:  # a:1 is evaluated
         write_json(tmp_path / "generators" / name / "finished.json", {"epochs": 1})
     (tmp_path / "small").mkdir()
     whole = (tmp_path / "generators/a/k8-low/model/model.safetensors").stat().st_size
@@ -89,6 +90,27 @@ def test_pack_generators_bounds_the_archives_and_leaves_out_unfinished_ones(tmp_
     assert len(found) > 1
     back = Generator.load(tmp_path / "back" / "a" / "k8-low")
     assert back.config == generator.config
+
+
+def test_arguments_of_the_recipe_want_known_units_and_their_files(tmp_path, capsys):
+    file = tmp_path / "fastdepth.onnx"
+    file.touch()
+    given = ["--data", "d", "--out", "o", "--fastdepth", str(file)]
+    wanted = [Unit("fastdepth", 1), Unit("lite", 0)]
+    assert arguments([*given, "--units", "fastdepth:1", "lite:0"]).units == wanted
+    for units, sentence in (("midas:0", "found 'midas:0'"), ("fastdepth-vit:0", "needs --vit")):
+        with pytest.raises(SystemExit):
+            arguments([*given, "--units", units])
+        assert sentence in capsys.readouterr().err
+
+
+def test_shards_of_a_dataset_have_every_frame_once():
+    parts = [Shard(World(), i, 3) for i in range(3)]
+    for split in ("train", "val"):
+        found = [name for part in parts for name in part.names(split)]
+        assert sorted(found) == World().names(split)
+    assert len(Shard(World(), 0, 1, 5).names("train")) == 5
+    assert parts[0].load("room/00").name == "room/00"
 
 
 def test_summary_has_the_chosen_checkpoint_and_the_load_of_the_gpu(tmp_path):
