@@ -451,6 +451,7 @@ def build(args: argparse.Namespace, unit: Unit) -> Reproduction:
         overwrite=True,
         tables=False,
         gallery=False,
+        pictures=False,
         show_progress=False,
         extra_rows=parse_methods([FIELD_ROW]) if first else (),
     )
@@ -467,7 +468,7 @@ def steps(reproduction: Reproduction, frames: PreparedFrames) -> int:
 # ---- what is worth keeping -------------------------------------------------------------------
 
 KEPT = (
-    "seed*/results/**/*.json", "seed*/results/**/*.txt", "seed*/results/**/*.csv",
+    "seed*/results/*/frames/**/*.json", "seed*/results/*/*.json", "seed*/results/*/*.txt",
     "generators/*/*/run.json", "generators/*/*/metrics.jsonl", "generators/*/*/clock.json",
     "generators/*/*/finished.json", "prepared/*/left_out.json", "prepared/*/*/prepared.json",
     "log.txt", "gpu.csv", "training.json",
@@ -529,8 +530,8 @@ def summary(out: Path) -> dict[str, object]:
     return found
 
 
-def pack_generators(out: str, small: str, most_mb: float = 15.0) -> None:
-    """Write finished generators, in float16, into archives of at most so many megabytes.
+def pack_generators(out: str, small: str, most_mb: float = 15.0, most_archives: int = 3) -> None:
+    """Write finished generators, in float16, into a few archives of at most so many megabytes.
 
     Of those that are evaluated, the generators of seed 0 are enough.
     """
@@ -549,6 +550,8 @@ def pack_generators(out: str, small: str, most_mb: float = 15.0) -> None:
             Generator.load(record.parent / "model").save(half, torch.float16)
             added = sum(file.stat().st_size + 1024 for file in half.iterdir())
             if size + added > most_mb * 1e6:
+                if len(archives) == most_archives:
+                    break
                 archives.append([])
                 size = 0
             archives[-1].append(half)

@@ -119,6 +119,8 @@ class Reproduction:
     """Discard results of other rows, such as those of fewer seeds."""
     tables: bool = True
     """Write the report, for which matplotlib is needed; else stop after the evaluation."""
+    pictures: bool = True
+    """Draw a picture of every generator's training into its folder."""
     gallery: bool = True
     """Keep pictures of the worst, median and best images for the report."""
     show_progress: bool = True
@@ -272,6 +274,7 @@ class Reproduction:
             workers=max(1, self.workers // self.jobs) if self.workers > 1 else 0,
             source=f"the MDE {estimator.label}",
             frames_on_device=self.frames_on_device,
+            picture=self.pictures,
             # Bars of several would overwrite each other.
             show_progress=self.show_progress and self.jobs == 1,
         )
@@ -378,6 +381,7 @@ class TrainingTask:
     workers: int
     source: str
     frames_on_device: bool = False
+    picture: bool = True
     show_progress: bool = True
 
     def run(self) -> None:
@@ -395,6 +399,7 @@ class TrainingTask:
             device=self.device,
             start_from=None if self.start is None else Generator.load(self.start),
             workers=self.workers,
+            picture=self.picture,
             source=self.source,
             show_progress=self.show_progress,
         )

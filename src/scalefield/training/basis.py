@@ -433,6 +433,7 @@ def train_basis(
     workers: int = 0,
     checkpoint_every: int = 500,
     tensorboard: bool = False,
+    picture: bool = True,
     source: str = "one MDE's output",
     show_progress: bool = True,
 ) -> Generator:
@@ -441,7 +442,8 @@ def train_basis(
     `start_from` continues another model (the paper's fine-tuning). Under torchrun every process
     takes its share of each batch, and the gradients are those of the whole batch. `workers`
     processes read prepared frames from disk. The state is saved every `checkpoint_every` steps and
-    after each epoch. `source` names the MDE in the model card.
+    after each epoch. `picture` draws progress.png now and then. `source` names the MDE in the model
+    card.
     """
     if not len(train) or not len(val):
         raise InputError(f"training needs frames, found {len(train)} and {len(val)} to validate")
@@ -465,7 +467,7 @@ def train_basis(
     progress = tqdm(total=steps, initial=start, desc=out.name, unit="step", disable=quiet)
     clock, ready = Clock(on, run.elapsed_s if start else 0.0), stream(batches, on, workers)
     kept = keep_batches(val, config, rank=rank, world=world)
-    picture = ProgressPicture(out / "progress.png", val[0], config.validate)
+    drawing = ProgressPicture(out / "progress.png" if picture else None, val[0], config.validate)
 
     def save(step: int) -> None:
         if rank == 0:
@@ -495,7 +497,7 @@ def train_basis(
                 best = scores["loss"]
                 data = f"Trained on {len(train)} frames, chosen on {len(val)} others."
                 write_model(out, ema.model, source, data, config, scores["absrel"])
-            picture.draw(run.metrics(), ema.model, last=step + 1 == steps)
+            drawing.draw(run.metrics(), ema.model, last=step + 1 == steps)
         save(step + 1)
         progress.set_postfix(val=f"{scores['dense']:.4f}", absrel=f"{scores['absrel']:.4f}")
     progress.close()

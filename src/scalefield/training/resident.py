@@ -70,7 +70,8 @@ class ResidentFrames(Sequence[TrainingFrame]):
         Equal to what `make_batch` gives for the same frames without mirroring, stretching or noise.
         """
         stack = self._stacks(regime, zero_features=zero_features)[self.buckets[indices[0]]]
-        rows = torch.tensor([stack.row[i] for i in indices], device=self.device)
+        # Without waiting for the device, which has the steps before still to do.
+        rows = torch.tensor([stack.row[i] for i in indices]).to(self.device, non_blocking=True)
         return stack.batch.select(
             rows,
             anchors=max(stack.anchors[i] for i in indices),
