@@ -25,7 +25,7 @@ on where it stopped. Needs neither tyro nor matplotlib. What --small receives is
 report, and is renewed while the work goes on:
 
     results.tar.xz       results, metrics and clocks of all runs, load of the GPU, log
-    generators-N.tar     generators in float16, MDE/k8-low, …: of seed 0 and what is not evaluated
+    generators-N.tar     generators in float16 of units that are not evaluated, MDE/k8-low, …
 
 recipes/paper_merge.py makes one folder of results of the seeds of an estimator.
 """
@@ -531,9 +531,9 @@ def summary(out: Path) -> dict[str, object]:
 
 
 def pack_generators(out: str, small: str, most_mb: float = 15.0, most_archives: int = 3) -> None:
-    """Write finished generators, in float16, into a few archives of at most so many megabytes.
+    """Write trained generators, in float16, into a few archives of at most so many megabytes.
 
-    Of those that are evaluated, the generators of seed 0 are enough.
+    Those of units that are evaluated are left out.
     """
     import torch
 
@@ -544,7 +544,8 @@ def pack_generators(out: str, small: str, most_mb: float = 15.0, most_archives: 
         for record in sorted(Path(out).glob("generators/*/*/finished.json")):
             name = record.parent.relative_to(Path(out) / "generators")
             seed = re.search(r"-s(\d+)$", name.name)
-            if seed and results(Path(out), Unit(name.parts[0], int(seed[1]))).is_file():
+            unit = Unit(name.parts[0], int(seed[1]) if seed else 0)
+            if results(Path(out), unit).is_file():
                 continue
             half = Path(temporary) / name
             Generator.load(record.parent / "model").save(half, torch.float16)
