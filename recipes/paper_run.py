@@ -557,7 +557,9 @@ def pack_generators(out: str, small: str, most_mb: float = 15.0, most_archives: 
                 size = 0
             archives[-1].append(half)
             size += added
-        for i, members in enumerate(archives):
+        for former in Path(small).glob("generators-*.tar"):
+            former.unlink()
+        for i, members in enumerate(filter(None, archives)):
             with tarfile.open(Path(small) / f"generators-{i}.tar", "w") as tar:
                 for half in members:
                     tar.add(half, half.relative_to(temporary))
