@@ -44,6 +44,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -360,6 +361,11 @@ class Shard:
     def name(self) -> str:
         """The dataset's name."""
         return self.dataset.name
+
+    @property
+    def ranges_m(self) -> Mapping[str, tuple[float, float]]:
+        """The dataset's depth ranges."""
+        return getattr(self.dataset, "ranges_m", {})
 
     def names(self, split: str) -> list[str]:
         """The frames of a split."""
