@@ -184,12 +184,11 @@ def test_frames_of_another_estimator_are_not_mixed_in(both, tmp_path):
 
 
 def test_prepare_split_refuses_frames_of_other_depth_ranges(both, tmp_path):
-    class Near(World):
-        ranges_m = {"room": (0.1, 3.0)}
-
     both()
+    near = World()
+    near.ranges_m = {"room": (0.1, 3.0)}
     with pytest.raises(InputError, match="prepared with another ranges_m"):
-        prepare_split(Near(), "train", Revised(), tmp_path / "train", Preparation(regimes=("low",)))
+        prepare_split(near, "train", Revised(), tmp_path / "train", Preparation(regimes=("low",)))
 
 
 def test_a_frame_that_every_model_saw_stops_the_preparation(tmp_path):
