@@ -9,13 +9,15 @@ Each folder holds the files of frames that `scalefield evaluate`, `reproduce` or
 recipes/paper_run.py wrote. A frame's rows are put together; where two folders have the same row
 under the same condition, the later folder's is taken. With --same-depth, aligners, `field` and the
 F = 0 rows come from another estimator that has the same D: they do not see F. Every frame must have
-every row. Writes the frames' files and scores them again.
+every row. Writes the frames' files and scores them again; rows of different seeds are not tested
+against each other.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -78,6 +80,7 @@ def merge(folders: Sequence[Path], out: Path, *, same_depth: Path | None = None)
     write_json(out / "config.json", config)
     write_list(out / "frames.txt", names)
     found = score_files(out, names)
+    found["paired"] = [p for p in found["paired"] if len(seeds(p["a"]) | seeds(p["b"])) < 2]
     found["provenance"] = {
         **found["provenance"],
         "merged": [_about(folder) for folder, _ in sources],
@@ -120,6 +123,18 @@ def without_features(row: Row) -> bool:
     """
     label = row[0]
     return not label.startswith("Basis") or "F = 0" in label
+
+
+def seeds(label: str) -> set[str]:
+    """The seed of a row's generator; none for rows without a trained one.
+
+    >>> seeds("Basis K=8"), seeds("Basis K=30, F = 0, seed 2"), seeds("LWLR")
+    ({'0'}, {'2'}, set())
+    """
+    if not label.startswith("Basis"):
+        return set()
+    named = re.search(r"seed (\d+)$", label)
+    return {named[1] if named else "0"}
 
 
 def frame_names(folder: Path) -> list[str]:
