@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
@@ -80,6 +81,11 @@ class Blocks:
         """The same blocks without the anchors outside a mask."""
         known = self.mask & mask[self.index]
         return Blocks(self.index.masked_fill(~known, 0), known)
+
+    def padded(self, multiple: int) -> Blocks:
+        """The same blocks with a number of rows that is a multiple of a given one."""
+        beyond = (0, -self.index.shape[1] % multiple)
+        return Blocks(*(nnf.pad(values, beyond) for values in (self.index, self.mask)))
 
     def map(self, function: Callable[[Blocks], Any]) -> list[Any]:
         """`function` of a few blocks at a time, on several threads; on a GPU of all at once."""
