@@ -17,7 +17,6 @@ section A.3 (update of an inverse).
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
