@@ -19,7 +19,7 @@ from scalefield.field.config import InferenceConfig
 from scalefield.field.editor import BlockMemory
 from scalefield.field.error_scale import factors_of_image
 from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.lattice import Lattice
+from scalefield.field.local import Lattice
 from scalefield.field.model import FieldModel
 from scalefield.field.outliers import OutlierResult, detect_outliers
 from scalefield.field.posterior import TINY, FieldFit, fit
@@ -58,14 +58,14 @@ class Calibration(NamedTuple):
     @classmethod
     def of(cls, model: FieldModel, fitted: FieldFit, *, scale_known: bool = False) -> Calibration:
         """The factors for a fitted field."""
-        linear, (inputs, _, noise, mask) = fitted.linear, fitted.observations
+        linear, (_, _, noise, mask) = fitted.linear, fitted.observations
         n = mask.sum()
         loo_std = torch.where(mask, linear.loo_std, 1.0)
         total = sum_abs_z(linear.loo_residual, loo_std)
         # A scale that is known beforehand counts as one more observation.
         factor = empirical_bayes_scale(total, n + scale_known, model.prior_count)
         factor = factor * n.clamp(min=1).double() ** -model.std_decay
-        prior = fitted.kernel.features(inputs).amplitude.square().sum(dim=0).clamp(min=TINY)
+        prior = fitted.features.amplitude.square().sum(dim=0).clamp(min=TINY)
         remaining = masked_median((loo_std**2 - noise**2).clamp(min=0) / prior, mask)
         return cls(model.std_scale, torch.where(n > 0, factor, 1.0), remaining.clamp(min=TINY))
 

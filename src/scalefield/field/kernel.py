@@ -184,28 +184,28 @@ class Kernel:
         return total
 
     def local_covariance(
-        self, a: TermFeatures, b: TermFeatures | None = None
-    ) -> Float[Tensor, "c n m"]:
-        """`stationary` of many small sets, evaluated in float32 and returned in float64.
+        self, features: TermFeatures, reference: Float[Tensor, "j c 1 d"] | None = None
+    ) -> Float[Tensor, "c n n"]:
+        """`stationary` within each of many small sets, evaluated in float32 and returned in
+        float64.
 
-        Distances are matrix products of features relative to the mean of each set of a, which
-        keeps their cancellation below 1e-6. A single pixel of a has no cancellation to pixels of b
-        that are like it.
+        Distances are matrix products of features relative to a reference, the mean of each set by
+        default, which keeps their cancellation below 1e-6. Distances to the reference itself have
+        no cancellation.
         """
-        symmetric, b = b is None, a if b is None else b
-        reference = a.z.mean(dim=-2, keepdim=True)
-        za, zb = (a.z - reference).float(), (b.z - reference).float()
-        exponent = half_square_distance(za.flatten(0, 1), zb.flatten(0, 1)).unflatten(
-            0, b.z.shape[:2]
-        )
+        reference = features.z.mean(dim=-2, keepdim=True) if reference is None else reference
+        z = (features.z - reference).float().flatten(0, 1)
+        norm = -0.5 * z.square().sum(dim=-1, keepdim=True)
+        exponent = torch.baddbmm(norm, z, z.mT).add_(norm.mT)  # −½ of the squared distances
+        exponent = exponent.unflatten(0, features.z.shape[:2])
         for j, term in enumerate(self.terms):
             if term.family == "exponential":
                 exponent[j].clamp_(max=0).mul_(-2).sqrt_().neg_()
-        amplitudes = outer(a.amplitude.float(), b.amplitude.float())
-        total = exponent.exp_().mul_(amplitudes).sum(dim=0).double()
-        if symmetric:  # the root of a rounded distance of zero is not zero
-            total.diagonal(dim1=-2, dim2=-1).copy_(a.amplitude.square().sum(dim=0))
-        return total
+        # The root of a rounded distance of zero is not zero.
+        exponent.diagonal(dim1=-2, dim2=-1).zero_()
+        amplitude = features.amplitude.float()
+        covariance = exponent.exp_().mul_(amplitude[..., None]).mul_(amplitude[..., None, :])
+        return covariance.sum(dim=0, dtype=torch.float64)
 
     def variance(self, inputs: KernelInputs) -> Float[Tensor, "*b n"]:
         """k(x, x) at every pixel."""
@@ -235,16 +235,3 @@ def squared_distance(a: Float[Tensor, "*b n z"], b: Float[Tensor, "*b m z"]) -> 
     """‖a − b‖² of every pair by matrix products: in float64 the cancellation is harmless."""
     norms = a.square().sum(dim=-1)[..., :, None] + b.square().sum(dim=-1)[..., None, :]
     return (norms - 2 * a @ b.mT).clamp(min=0)
-
-
-def half_square_distance(
-    a: Float[Tensor, "c n z"], b: Float[Tensor, "c m z"]
-) -> Float[Tensor, "c n m"]:
-    """−½‖a − b‖² of every pair, by one matrix product of [a, −½‖a‖², 1] and [b, 1, −½‖b‖²]."""
-    norms = [-0.5 * x.square().sum(dim=-1, keepdim=True) for x in (a, b)]
-    ones = [torch.ones_like(norm) for norm in norms]
-    left, right = (
-        torch.cat([a, norms[0], ones[0]], dim=-1),
-        torch.cat([b, ones[1], norms[1]], dim=-1),
-    )
-    return torch.bmm(left, right.mT)
