@@ -222,13 +222,13 @@ def test_anchors_may_carry_sigma_m() -> None:
 @pytest.mark.parametrize("method", ["knn", "lwlr", "median"])
 def test_a_slow_method_is_near_its_result_at_display_size(session, method: str) -> None:
     anchors = some_anchors(session, 9)
-    full, small = (apply_edit(session, Edit(anchors, method, size)) for size in ("full", "display"))
-    assert (full[0]["size"], small[0]["size"]) == ("full", "display")
+    full, small = (apply_edit(session, Edit(anchors, method, size)) for size in ("full", "preview"))
+    assert (full[0]["size"], small[0]["size"]) == ("full", "preview")
     difference = np.abs(full[1]["log_scale"] - small[1]["log_scale"])
     assert np.median(difference) < 0.02
 
 
 def test_display_size_of_a_small_photo_is_its_full_size(prepared) -> None:
     session = prepared(64, 48)
-    header, _ = apply_edit(session, Edit(some_anchors(session, 3), "knn", "display"))
+    header, _ = apply_edit(session, Edit(some_anchors(session, 3), "knn", "preview"))
     assert header["size"] == "full"

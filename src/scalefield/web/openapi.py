@@ -189,9 +189,10 @@ def _schemas(limits: Limits) -> dict[str, Any]:
         "anchors": {"type": "array", "maxItems": limits.anchors, "items": _ref("Anchor")},
         "method": {"enum": list(METHODS), "default": METHOD_NAME},
         "size": {
-            "enum": ["full", "display"],
+            "enum": ["full", "preview"],
             "default": "full",
-            "description": "for /recover: display lets a slow method work on displayed pixels",
+            "description": "for /recover: preview gives a quicker result on a coarser grid, "
+            "where the method has one; the answer's size tells which it is",
         },
         "fov_deg": {**number, "description": "horizontal field of view, for clouds"},
         "max_points": {

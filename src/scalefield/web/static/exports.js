@@ -28,7 +28,6 @@ export async function annotatedImage(page) {
   } finally {
     Object.assign(stage, { ...kept });
     delete stage.context; // the method of the class again
-    stage.redraw(true);
   }
   if (bar) drawBar(context, page, size);
   return canvas.convertToBlob({ type: "image/png" });

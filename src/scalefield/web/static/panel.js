@@ -56,7 +56,7 @@ export function showMethod(page) {
     notes.push(...told.map((/** @type {string} */ w) => `Careful: ${w}.`), ...header.fallbacks.map(countedFromOne));
     const title = page.methods[result.method].title;
     if (result.method !== method) notes.push(`Shown: ${title}, until ${page.methods[method].title} is solved.`);
-    else notes.push(`${title}${result.preview ? ", at display size" : ""}: solved in ${header.milliseconds.toFixed(0)} ms.`);
+    else notes.push(`${title}${result.preview ? ", first result" : ""}: solved in ${header.milliseconds.toFixed(0)} ms.`);
   }
   const list = $("notes");
   if (notes.join("\n") !== [...list.children].map((c) => c.textContent).join("\n")) list.replaceChildren(...notes.map((words) => element("li", "", words)));

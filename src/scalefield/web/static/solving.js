@@ -7,6 +7,10 @@ import { isAbort } from "./server.js";
 import { LastWins } from "./solver.js";
 import { countedFromOne } from "./state.js";
 
+/** The order in which a result is asked for; the server answers the first with the second where a method has no quicker one.
+ *  @type {("preview" | "full")[]} */
+const SIZES = ["preview", "full"];
+
 export class Solving {
   /** @param {import("./page.js").Page} page */
   constructor(page) {
@@ -31,34 +35,30 @@ export class Solving {
   async solve(wish, signal) {
     const { loaded } = wish;
     try {
-      for (const size of this.sizes(wish)) {
+      for (const size of SIZES) {
         const result = await this.recover(wish, size, signal);
         if (signal.aborted || this.page.loaded !== loaded || !this.page.work.anchors.length) return;
         loaded.result = result;
         loaded.abouts = null;
         this.page.views.showAll();
-        document.body.dataset.solved = `${result.method} ${wish.anchors.length} ${result.preview ? "display" : "full"}`;
+        document.body.dataset.solved = `${result.method} ${wish.anchors.length} ${result.preview ? "preview" : "full"}`;
+        if (!result.preview || this.solver.waiting) return;
       }
     } catch (e) {
       if (!isAbort(e) && !signal.aborted) this.page.complain(countedFromOne(/** @type {Error} */ (e).message));
     }
   }
 
-  /** A slow method shows its result at display size first. @param {any} wish @returns {("display" | "full")[]} */
-  sizes({ quick, loaded }) {
-    const { width, display_width } = loaded.session;
-    return quick || width === display_width ? ["full"] : ["display", "full"];
-  }
-
   /** @param {any} wish @param {AbortSignal} signal */
   async solveOther(wish, signal) {
     const { loaded } = wish;
     try {
-      for (const size of this.sizes(wish)) {
+      for (const size of SIZES) {
         const other = await this.recover(wish, size, signal);
         if (signal.aborted || this.page.loaded !== loaded || loaded.project.settings.compare !== wish.method) return;
         loaded.other = other;
         this.page.views.showAll();
+        if (!other.preview || this.comparer.waiting) return;
       }
     } catch (e) {
       if (isAbort(e) || signal.aborted) return;
@@ -69,12 +69,12 @@ export class Solving {
     }
   }
 
-  /** @param {any} wish @param {"display" | "full"} size @param {AbortSignal} signal @returns {Promise<import("./readings.js").Result>} */
+  /** @param {any} wish @param {"preview" | "full"} size @param {AbortSignal} signal @returns {Promise<import("./readings.js").Result>} */
   async recover({ method, items, anchors, loaded }, size, signal) {
     const { header, maps } = await this.page.sessions.use(loaded.project, (id) => this.page.server.recover(id, { anchors, method, size }, signal), signal);
     const { session, logMde } = loaded, logScale = upsample(maps.log_scale, session);
     return {
-      header, method, logScale, preview: header.size === "display",
+      header, method, logScale, preview: header.size === "preview",
       index: new Map(items.map((/** @type {any} */ a, /** @type {number} */ i) => [a.id, i])),
       suspects: new Set(header.suspects),
       stdLog: maps.std_log ? upsample(maps.std_log, session) : null,

@@ -46,6 +46,8 @@ export class Stage {
     this.hoveredAnchor = null;
     this.dirty = { base: true, overlay: true };
     this.frame = 0;
+    /** @type {any[]} */
+    this.drawnBase = [];
     /** @type {Map<number, {x: number, y: number}>} */
     this.pointers = new Map();
     /** @type {any} */
@@ -126,9 +128,18 @@ export class Stage {
 
   draw() {
     if (!this.photo || !this.size.width) return;
-    if (this.dirty.base) this.drawBase();
+    if (this.dirty.base && this.baseChanged()) this.drawBase();
     this.drawOverlay();
     this.dirty = { base: false, overlay: false };
+  }
+
+  /** Whether the picture or its place differs from what was drawn last; with an edit in the view Photo it does not. */
+  baseChanged() {
+    const { first, second, blend, share } = this.host.picture() ?? {}, { view, size } = this;
+    const now = [first, second, blend, second ? share : 0, view.x, view.y, view.scale, size.width, size.height, devicePixelRatio];
+    const changed = now.some((value, i) => value !== this.drawnBase[i]);
+    this.drawnBase = now;
+    return changed;
   }
 
   /** A canvas of the stage's size in device pixels, cleared, that draws in screen pixels.

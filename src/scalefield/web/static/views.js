@@ -14,6 +14,7 @@ import { circle, drawMeasurement, labelMeasurement, write } from "./stage.js";
 /** @typedef {import("./geometry.js").Pixel} Pixel */
 
 export const ASSUMED_FOV = 60;
+const BUSY_MS = 250; // a solve that takes longer is shown as under way; an animation would slow down a shorter one
 export const FLAT = ["photo", "depth", "uncertainty", "mde", "field"];
 
 export class Views {
@@ -30,6 +31,8 @@ export class Views {
     this.barValues = null;
     /** @type {any} */
     this.busyWith = null;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.busyTimer = undefined;
     /** @type {Pixel | null} */
     this.pointedAt = null;
   }
@@ -279,9 +282,10 @@ export class Views {
   /** What is under way, with the method's name. @param {any} wish */
   showBusy(wish) {
     this.busyWith = wish;
-    $("busy").hidden = !wish;
     $("stage").setAttribute("aria-busy", String(Boolean(wish)));
-    if (wish) setText($("busy-text"), `Solving with ${this.page.titles[wish.method]} …`);
+    clearTimeout(this.busyTimer);
+    if (wish) this.busyTimer = setTimeout(() => ($("busy").hidden = false), BUSY_MS);
+    else $("busy").hidden = true;
     this.showStale();
   }
 
@@ -289,7 +293,7 @@ export class Views {
   showStale() {
     const { busyWith } = this, { loaded } = this.page, stale = Boolean(busyWith && loaded?.result && loaded.result.method !== busyWith.method);
     $("stage").classList.toggle("stale", stale);
-    if (busyWith) setText($("busy-text"), `Solving with ${this.page.titles[busyWith.method]} …${stale ? ` shown: ${this.page.titles[loaded.result.method]}` : loaded?.result?.preview ? " shown: at display size" : ""}`);
+    if (busyWith) setText($("busy-text"), `Solving with ${this.page.titles[busyWith.method]} …${stale ? ` shown: ${this.page.titles[loaded.result.method]}` : loaded?.result?.preview ? " shown: a first result" : ""}`);
     if (loaded) showMethod(this.page);
   }
 }
