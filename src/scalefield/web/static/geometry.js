@@ -38,8 +38,8 @@ export const panView = (view, dx, dy, photo, stage) => holdView({ ...view, x: vi
  *  @param {View} view @param {Size} photo @param {Size} stage @returns {View} */
 export function holdView(view, photo, stage) {
   const fit = fitView(photo, stage);
-  /** @param {number} at @param {number} size @param {number} room @param {number} gap */
-  const hold = (at, size, room, gap) => (size <= room ? Math.min(room - size, Math.max(0, at)) : Math.min(gap, Math.max(room - size - gap, at)));
+  /** @param {number} at @param {number} size @param {number} space @param {number} gap */
+  const hold = (at, size, space, gap) => (size <= space ? Math.min(space - size, Math.max(0, at)) : Math.min(gap, Math.max(space - size - gap, at)));
   return { scale: view.scale, x: hold(view.x, view.scale * photo.width, stage.width, fit.x), y: hold(view.y, view.scale * photo.height, stage.height, fit.y) };
 }
 

@@ -1,4 +1,4 @@
-// The panel beside the picture: what is chosen, what was found, what can be taken along.
+// The panel beside the picture: what is chosen, what was found, and the exports.
 
 import { $, element, setText } from "./dom.js";
 import { countedFromOne, doubledAnchors } from "./state.js";
@@ -40,7 +40,7 @@ function showAnchorNotes({ work }) {
   setText($("anchor-notes"), notes.join(" "));
 }
 
-/** The method, and what it says of its result. @param {any} page */
+/** The method and the notes on its result. @param {any} page */
 export function showMethod(page) {
   const { method, compare } = page.project.settings, { result } = page.loaded;
   if ($("method").value !== method) $("method").value = method;
@@ -49,11 +49,11 @@ export function showMethod(page) {
   const notes = [];
   if (result) {
     const { header } = result, bad = result.suspects.size;
-    const told = header.warnings
+    const warnings = header.warnings
       .filter((/** @type {{code: string}} */ warning) => warning.code !== "outliers_downweighted")
       .map((/** @type {{text: string}} */ warning) => countedFromOne(warning.text));
     if (bad) notes.push(`${bad === 1 ? "One anchor contradicts" : `${bad} anchors contradict`} the others: ${numbered(result)}. Measure again, or delete.`);
-    notes.push(...told.map((/** @type {string} */ w) => `Careful: ${w}.`), ...header.fallbacks.map(countedFromOne));
+    notes.push(...warnings.map((/** @type {string} */ w) => `Careful: ${w}.`), ...header.fallbacks.map(countedFromOne));
     const title = page.methods[result.method].title;
     if (result.method !== method) notes.push(`Shown: ${title}, until ${page.methods[method].title} is solved.`);
     else notes.push(`${title}${result.preview ? ", first result" : ""}: solved in ${header.milliseconds.toFixed(0)} ms.`);

@@ -279,12 +279,12 @@ export class Views {
     drawProfile($("profile-chart"), lines, this.page.unit, this.pointedAt ? (this.pointedAt.u + 0.5) / session.width : null);
   }
 
-  /** What is under way, with the method's name. @param {any} wish */
-  showBusy(wish) {
-    this.busyWith = wish;
-    $("stage").setAttribute("aria-busy", String(Boolean(wish)));
+  /** What is under way, with the method's name. @param {any} request */
+  showBusy(request) {
+    this.busyWith = request;
+    $("stage").setAttribute("aria-busy", String(Boolean(request)));
     clearTimeout(this.busyTimer);
-    if (wish) this.busyTimer = setTimeout(() => ($("busy").hidden = false), BUSY_MS);
+    if (request) this.busyTimer = setTimeout(() => ($("busy").hidden = false), BUSY_MS);
     else $("busy").hidden = true;
     this.showStale();
   }
