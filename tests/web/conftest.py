@@ -118,9 +118,7 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--use-gl=angle",
-    "--use-angle=swiftshader",  # WebGL without a graphics card
-    "--enable-unsafe-swiftshader",
+    "--enable-unsafe-swiftshader",  # WebGL without a graphics card
 ]
 
 

@@ -244,6 +244,20 @@ def test_dropped_photos_are_a_gallery(open_page, png) -> None:
     assert page.inner_text("#photo-name") == "two.png · 160×120"
 
 
+def test_thumbnails_on_a_phone_are_whole_and_large_enough_to_tap(open_page, png) -> None:
+    page = open_page(sample=False, width=390, height=844, has_touch=True)
+    drop(page, [as_file("one.png", png(200, 150)[1]), as_file("two.png", png(160, 120)[1])])
+    page.wait_for_selector("body[data-screen=work]")
+    for i in range(2):
+        box = page.locator("#gallery .thumb").nth(i).bounding_box()
+        assert box["width"] >= 44
+        assert box["height"] >= 44
+        middle = [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2]
+        hit = "([x, y]) => Boolean(document.elementFromPoint(x, y)?.closest('.thumb'))"
+        assert page.evaluate(hit, middle), box  # not cut off by the row
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
 def test_a_pasted_photo_is_opened(open_page, png) -> None:
     page = open_page(sample=False)
     page.evaluate(
@@ -287,11 +301,11 @@ def test_a_heic_photo_is_opened(open_page) -> None:
 def test_one_of_several_arrays_is_chosen(open_page, png) -> None:
     page = open_page(sample=False)
     page.set_input_files(
-        "#file", {"name": "made.png", "mimeType": "image/png", "buffer": png(60, 40)[1]}
+        "#file", {"name": "made.png", "mimeType": "image/png", "buffer": png(640, 480)[1]}
     )
     page.wait_for_selector("body[data-screen=work]")
-    buffer = io.BytesIO()
-    np.savez(buffer, depth=np.linspace(1, 4, 2400).reshape(40, 60), mask=np.ones((40, 60)))
+    buffer, depth = io.BytesIO(), np.linspace(1, 4, 640 * 480).reshape(480, 640)
+    np.savez(buffer, depth=depth, mask=np.ones((480, 640)))
     page.click("summary")
     page.select_option("#depth-kind", "depth")
     page.set_input_files(
@@ -305,11 +319,11 @@ def test_one_of_several_arrays_is_chosen(open_page, png) -> None:
     page.wait_for_selector("#array-dialog", state="hidden")
     page.wait_for_selector("#depth-source:not(:text-is('lite'))")
     assert page.inner_text("#depth-source") == "two.npz"
-    place(page, 59, 39, "8")  # the array grows from 1 to 4, so the first pixel is at 2 m
+    place(page, 600, 440, "8")
     solved(page, 1)
     page.select_option("#method", "median")
     solved(page, 1, "median")
-    assert hover(page, 0, 0) == pytest.approx(2, rel=0.05)
+    assert hover(page, 40, 100) == pytest.approx(8 * depth[100, 40] / depth[440, 600], rel=0.02)
 
 
 def test_a_link_on_another_page_opens_this_one(open_page, address: str) -> None:

@@ -112,7 +112,7 @@ export function extent(kind, points) {
   return length;
 }
 
-/** What is measured between samples, with the range that holds it with 90 %.
+/** What is measured between samples, with its 90 % interval.
  *
  *  The standard deviation is Σ |∂value / ∂log depth| · std, which no correlation between the
  *  samples' errors can exceed. The range is that of a log-normal distribution.
@@ -133,5 +133,5 @@ export function estimate(kind, samples, photo, fovDeg) {
   return { value, low: value / reach, high: value > 0 ? value * reach : NINETY * std, relativeStd };
 }
 
-/** The range that holds a depth with 90 %. @param {number} depth @param {number} std @returns {[number, number]} */
+/** The 90 % interval of a depth. @param {number} depth @param {number} std @returns {[number, number]} */
 export const depthRange = (depth, std) => [depth * Math.exp(-NINETY * std), depth * Math.exp(NINETY * std)];

@@ -83,8 +83,8 @@ function showMeasurements(page) {
   });
   if (rows.length !== list.children.length || rows.some((/** @type {any} */ r, /** @type {number} */ i) => list.children[i] !== r)) list.replaceChildren(...rows);
   const notes = [];
-  if (measurements.length) notes.push("Ranges hold with 90 % for any correlation between the errors of the points.");
-  if (measurements.some((/** @type {any} */ m) => m.kind === "height")) notes.push("Heights take the camera as held level.");
+  if (measurements.length) notes.push("Ranges are 90 % intervals, whatever the correlation between the errors of the points.");
+  if (measurements.some((/** @type {any} */ m) => m.kind === "height")) notes.push("Heights assume a level camera.");
   if (measurements.length && fov?.source === "assumed") notes.push(`The field of view is assumed (${fov.deg}°): lengths across the photo may be off.`);
   $("measure-note").hidden = !notes.length;
   setText($("measure-note"), notes.join(" "));

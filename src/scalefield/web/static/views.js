@@ -63,6 +63,7 @@ export class Views {
     const enough = pending && pending.points.length >= (pending.kind === "area" ? 3 : 2);
     $("measure-done").hidden = !enough || !["path", "area"].includes(pending.kind);
     $("measure-cancel").hidden = !pending;
+    $("measure-options").classList.toggle("pending", Boolean(pending));
   }
 
   showView() {
@@ -242,7 +243,7 @@ export class Views {
     const captions = {
       photo: !result ? `${click} something whose distance you know.` : touch ? "Tap anywhere to read its distance or to set one." : "Point anywhere to read its distance; click to set one.",
       depth: "Recovered depth: straight ahead of the camera, not along the slant.",
-      uncertainty: "One standard deviation of the distance, as a share of it: pale is sure, dark is not.",
+      uncertainty: "One standard deviation of the distance, as a share of it: pale is small, dark is large.",
       field: `Metres per unit of relative depth, around its median${result ? ` of ${Math.exp(percentiles(result.logScale, [0.5])[0]).toPrecision(3)}` : ""}.`,
       mde: `Relative depth of ${session.relative_depth}: nearer and farther, in no unit.`,
       basis: result?.header.weights ? "What each basis map adds to the scale field: map × weight, as a factor, all on one scale." : "Basis maps of this photo. The methods Gaussian process and Learned basis maps give them weights.",
