@@ -56,7 +56,7 @@ export function showMethod(page) {
     notes.push(...warnings.map((/** @type {string} */ w) => `Careful: ${w}.`), ...header.fallbacks.map(countedFromOne));
     const title = page.methods[result.method].title;
     if (result.method !== method) notes.push(`Shown: ${title}, until ${page.methods[method].title} is solved.`);
-    else notes.push(`${title}${result.preview ? ", first result" : ""}: solved in ${header.milliseconds.toFixed(0)} ms.`);
+    else notes.push(`Shown: ${title}${result.preview && !page.methods[method].quick ? ", at display size; the full size follows" : ""}.`);
   }
   const list = $("notes");
   if (notes.join("\n") !== [...list.children].map((c) => c.textContent).join("\n")) list.replaceChildren(...notes.map((words) => element("li", "", words)));

@@ -294,7 +294,7 @@ export class Views {
   showStale() {
     const { busyWith } = this, { loaded } = this.page, stale = Boolean(busyWith && loaded?.result && loaded.result.method !== busyWith.method);
     $("stage").classList.toggle("stale", stale);
-    if (busyWith) setText($("busy-text"), `Solving with ${this.page.titles[busyWith.method]} …${stale ? ` shown: ${this.page.titles[loaded.result.method]}` : loaded?.result?.preview ? " shown: a first result" : ""}`);
+    if (busyWith) setText($("busy-text"), `Solving with ${this.page.titles[busyWith.method]} …${stale ? ` shown: ${this.page.titles[loaded.result.method]}` : loaded?.result?.preview ? " shown: at display size" : ""}`);
     if (loaded) showMethod(this.page);
   }
 }
