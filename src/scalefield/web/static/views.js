@@ -254,7 +254,7 @@ export class Views {
       const n = pending?.points.length ?? 0;
       const hints = {
         distance: n ? `${click} the second point.` : `${click} two points to read the distance between them.`,
-        height: `${click} ${n ? "the second point" : "the lower and the upper end"}. Heights assume a level camera.`,
+        height: `${click} ${n ? "the second end" : "both ends"}; a level camera is assumed.`,
         path: n ? `${click} further points; Done ends the path.` : `${click} the points of a path.`,
         area: n ? `${click} further corners; Done ends the area.` : `${click} the corners of an area.`,
       };
