@@ -242,9 +242,9 @@ def test_apply_edit_gives_field_a_preview_on_a_coarser_grid_near_its_result(
     given = some_anchors(session, anchors)
     full, preview = (apply_edit(session, Edit(given, "field", s)) for s in ("full", "preview"))
     assert (full[0]["size"], preview[0]["size"]) == ("full", "preview")
-    assert preview[1]["log_scale"].shape == (224, 320)
+    assert preview[1]["log_scale"].shape == (168, 240)
     assert full[1]["log_scale"].shape == (560, 800)
-    rows, columns = middle_pixels((560, 800), 320)
+    rows, columns = middle_pixels((560, 800), 240)
     difference = np.abs(full[1]["log_scale"][rows[:, None], columns] - preview[1]["log_scale"])
     assert np.median(difference) < 0.01
     assert np.quantile(difference, 0.99) < 0.1
@@ -253,7 +253,7 @@ def test_apply_edit_gives_field_a_preview_on_a_coarser_grid_near_its_result(
     assert preview[0]["others"] == full[0]["others"]
 
 
-@pytest.mark.parametrize(("method", "width"), [("basis", 1000), ("field", 300)])
+@pytest.mark.parametrize(("method", "width"), [("basis", 1000), ("field", 240)])
 def test_apply_edit_answers_with_the_result_where_there_is_no_quicker_preview(
     prepared, method: str, width: int
 ) -> None:

@@ -30,7 +30,7 @@ State = Literal["waiting", "working", "ready", "failed"]
 
 DISPLAY_SIDE = 800
 """Longer side, in pixels, of what the page shows; depth to download has the photograph's size."""
-PREVIEW_SIDE = 320
+PREVIEW_SIDE = 240
 """Longer side, in pixels, of the first result of `field` after an edit."""
 
 

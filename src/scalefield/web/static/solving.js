@@ -73,11 +73,15 @@ export class Solving {
   async recover({ method, items, anchors, loaded }, size, signal) {
     const { header, maps } = await this.page.sessions.use(loaded.project, (id) => this.page.server.recover(id, { anchors, method, size }, signal), signal);
     const { session, logMde } = loaded, logScale = upsample(maps.log_scale, session);
+    /** @type {Float32Array | null} */
+    let stdLog = null;
     return {
       header, method, logScale, preview: header.size === "preview",
       index: new Map(items.map((/** @type {any} */ a, /** @type {number} */ i) => [a.id, i])),
       suspects: new Set(header.suspects),
-      stdLog: maps.std_log ? upsample(maps.std_log, session) : null,
+      get stdLog() { // computed when it is first needed
+        return maps.std_log ? (stdLog ??= upsample(maps.std_log, session)) : null;
+      },
       logDepth: composeLogDepth(logMde, logScale, header.limits_m),
     };
   }
