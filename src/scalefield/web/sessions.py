@@ -151,7 +151,7 @@ class Session:
             self.error = str(e)
             self._report("failed", "failed", 1.0)
         except BaseException:  # so that the page does not wait; the log has the traceback
-            self.error = "the relative depth could not be made; the server's log says more"
+            self.error = "the relative depth could not be computed; the server's log has the reason"
             self._report("failed", "failed", 1.0)
             raise
 
