@@ -92,6 +92,14 @@ def inputs_of(model: Path) -> str:
     return " and of ".join(INPUTS.get(name, name) for name in names)
 
 
+def rename_card(folder: Path, old: str) -> None:
+    """Replace the name of a model in the first line of its card."""
+    card = folder / "README.md"
+    if card.exists():
+        first, _, rest = card.read_text().partition("\n")
+        write_atomic(card, f"{first.replace(old, folder.name)}\n{rest}".encode())
+
+
 def wrapped(card: str) -> str:
     """The card with paragraphs of up to 100 columns."""
     paragraphs = [" ".join(paragraph.split()) for paragraph in card.split("\n\n")]
@@ -113,6 +121,7 @@ def put_aside(name: str, *, drop: bool) -> None:
         elif old.exists():
             old.rename(new)
             rename_estimator(new, name, research_name(name))
+            rename_card(new, each)
 
 
 def is_for(model: str, estimator: str) -> bool:

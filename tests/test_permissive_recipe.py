@@ -135,6 +135,7 @@ def test_put_aside_moves_a_model_and_those_that_use_its_features(tmp_path, monke
     for name in ("lite", "field", "field-lite", "basis-lite-k8", "basis-depth-k8"):
         config = {"estimators": ["lite", "fastdepth"]} if name.startswith("field") else {"k": 8}
         write_json(tmp_path / name / "config.json", config)
+        (tmp_path / name / "README.md").write_text(f"# {name}\n\nA model.\n")
     monkeypatch.setattr(ship_permissive, "WEIGHTS", tmp_path)
     monkeypatch.setattr("scalefield.io.weights.WEIGHTS", tmp_path)
     ship_permissive.put_aside("lite", drop=False)
@@ -143,6 +144,8 @@ def test_put_aside_moves_a_model_and_those_that_use_its_features(tmp_path, monke
     ]  # fmt: skip
     config = read_json(tmp_path / "field-research-lite" / "config.json")
     assert config["estimators"] == ["lite-research", "fastdepth"]
+    card = (tmp_path / "basis-research-lite-k8" / "README.md").read_text()
+    assert card == "# basis-research-lite-k8\n\nA model.\n"
     ship_permissive.put_aside("basis-depth-k8", drop=True)
     ship_permissive.put_aside("small", drop=False)
     assert not (tmp_path / "basis-depth-k8").exists()
