@@ -459,9 +459,10 @@ def tune_field(args: argparse.Namespace) -> None:
     for mde in (load_mde(str(name)) for name in args.mde):
         val += [prepare_frame(frame, mde, REGIMES) for frame in frames]
     banks = make_banks([replace(frame, features=None) for frame in val])
-    before = summary(outcomes(model.net, model.kernel, banks, REGIMES))
-    net, kernel = tune_on_validation(model.net, model.kernel, banks, REGIMES)
-    found = outcomes(net, kernel, banks, REGIMES)
+    scales = model.error_scales
+    before = summary(outcomes(model.net, model.kernel, banks, REGIMES, scales))
+    net, kernel = tune_on_validation(model.net, model.kernel, banks, REGIMES, scales)
+    found = outcomes(net, kernel, banks, REGIMES, scales)
     tuned = replace(model, net=net, kernel=kernel, **calibrate(found))
     tuned.save(out / "model")
     for file in ("run.json", "metrics.jsonl"):

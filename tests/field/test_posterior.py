@@ -20,8 +20,7 @@ from field.worlds import (
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel
-from scalefield.field.lattice import Lattice
-from scalefield.field.local import dense_terms
+from scalefield.field.local import Lattice, PixelSampler, dense_terms
 from scalefield.field.posterior import fit
 
 SHAPE = (45, 60)
@@ -140,7 +139,8 @@ def test_the_field_is_continuous_across_the_borders_of_cells():
     terms = []
     for each in (lattice, OneNode(lattice.shape, lattice.cell_px, lattice.device)):
         features = SMOOTH_KERNEL.features(fitted.observations.inputs)
-        (values,) = dense_terms(SMOOTH_KERNEL, image, each, fitted.local, features)
+        sampler = PixelSampler(SMOOTH_KERNEL, each)
+        (values,) = dense_terms(SMOOTH_KERNEL, image, sampler, fitted.local, features)
         terms.append(largest_steps(values, lattice.cell_px))
     (across, inside), (unblended, _) = terms
     assert across < 1.2 * inside

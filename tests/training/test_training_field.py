@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from scalefield.field.error_scale import ERROR_SCALES
 from scalefield.field.network import ChannelLayout, FieldNet, FieldNetConfig
 from scalefield.field.shift import SHIFT_PRIOR, AffineMap
 from scalefield.mde import MDEOutput
@@ -138,7 +139,7 @@ def test_calibration_finds_the_factor_that_is_missing():
 
 
 def test_shrinkage_and_roughness_are_those_that_are_best_on_val(monkeypatch):
-    def found(net, kernel, val, regimes):
+    def found(net, kernel, val, regimes, scales):
         smooth, rough = (float(kernel.terms[i].amplitude) for i in (0, 2))
         config = net.config
         wanted = {"a": (config.embedding_shrinkage, 0.45), "b": (config.amplitude_shrinkage, 1.0)}
@@ -149,7 +150,7 @@ def test_shrinkage_and_roughness_are_those_that_are_best_on_val(monkeypatch):
     monkeypatch.setattr("scalefield.training.field_validation.summary", lambda scores: scores)
     net = FieldNet(FieldNetConfig())
     before = net.config
-    tuned, kernel = tune_on_validation(net, START, [], ())
+    tuned, kernel = tune_on_validation(net, START, [], (), ERROR_SCALES)
     config = tuned.config
     assert (config.embedding_shrinkage, config.amplitude_shrinkage) == (0.45, 1.0)
     assert net.config is before

@@ -99,6 +99,10 @@ class ReproduceCommand:
         from scalefield.reproduction.plan import plan, plan_text
         from scalefield.reproduction.stages import summary
 
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise InputError(
+                "reproduce trains several generators at once with --jobs; torchrun is for train"
+            )
         sys.path.insert(0, str(Path.cwd()))  # as for `python -m`: module:object beside the user
         reproduction = self.reproduction()
         if self.plan:

@@ -14,6 +14,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from scalefield.field.error_scale import ERROR_SCALES, ErrorScale
 from scalefield.field.kernel import Kernel, StationaryTerm
 from scalefield.field.model import FieldModel
 from scalefield.field.network import FieldNet, FieldNetConfig
@@ -27,6 +28,7 @@ from scalefield.training.field_batches import (
     solve,
 )
 from scalefield.training.field_validation import (
+    Outcome,
     calibrate,
     outcomes,
     summary,
@@ -91,6 +93,8 @@ class FieldTraining(OptimiserConfig):
     """Share of an MDE's frames that are distorted further; true depth always is."""
     distortion: DistortionConfig = field(default_factory=DistortionConfig)
     """The errors that are drawn."""
+    error_scales: tuple[ErrorScale, ...] = ERROR_SCALES
+    """Hypotheses about how much an estimator errs; the anchors decide between them."""
     imageless: float = 0.3
     """Share of frames whose image is withheld: it is optional."""
     featureless: float = 0.3
@@ -153,8 +157,8 @@ def losses(
 ) -> dict[str, Tensor]:
     """The losses' parts, AbsRel at `pixels`, and the weighted sum `loss`."""
     maps = see(learned.net, batch)
-    posterior = solve(learned.kernel(), batch, maps, rows)
-    points, truth = batch.points(maps, pixels), batch.target(pixels)
+    posterior, factors = solve(learned.kernel(), batch, maps, rows, config.error_scales)
+    points, truth = batch.points(maps, pixels).scaled(*factors), batch.target(pixels)
     mean = posterior.mean(points)
     variance = posterior.variance(points) + posterior.kernel.noise_std**2
     error = truth - mean
@@ -175,6 +179,13 @@ def losses(
         + config.level * parts["level"]
     )
     return parts | {"loss": total}
+
+
+def validated(
+    net: FieldNet, kernel: Kernel, val: Sequence[Bank], config: FieldTraining
+) -> list[Outcome]:
+    """The field on the frames of val."""
+    return outcomes(net, kernel, val, config.validate, config.error_scales)
 
 
 def draw_count(limits: tuple[int, int], rng: torch.Generator) -> int:
@@ -255,16 +266,18 @@ def train_field(
         report(step + 1, parts["loss"])
         ended = schedule.progress(step + 1) >= 1
         if (step + 1) % validate_every == 0 or ended:
-            found = outcomes(best.net, best.kernel.plain(), val, config.validate)
-            scores = summary(found)
+            scores = summary(validated(best.net, best.kernel.plain(), val, config))
             last = {k: float(v.detach()) for k, v in parts.items()}
             run.log(step + 1, clock, elapsed_s=schedule.elapsed_s, **last, **scores)
             save_checkpoint(run.checkpoint, learned, ema, optimiser, step=step + 1, best=math.inf)
             progress.set_postfix({k: f"{v:.4f}" for k, v in scores.items()})
         if ended:
             break
-    net, kernel = tune_on_validation(best.net, best.kernel.plain(), val, config.validate)
-    numbers: dict[str, Any] = {**calibrate(outcomes(net, kernel, val, config.validate))}
+    net, kernel = tune_on_validation(
+        best.net, best.kernel.plain(), val, config.validate, config.error_scales
+    )
+    numbers: dict[str, Any] = {**calibrate(validated(net, kernel, val, config))}
+    numbers["error_scales"] = config.error_scales
     if estimators is not None:
         numbers["estimators"] = tuple(estimators)
     model = FieldModel(kernel, net, **numbers)

@@ -15,8 +15,10 @@ from torch import Tensor
 from scalefield.anchor_sampling import anchor_grid_shape
 from scalefield.basis.cues import LOG_DEPTH_LIMIT
 from scalefield.basis.grids import sample_at
+from scalefield.field.blocks import Observations
+from scalefield.field.error_scale import ErrorScale, scale_factors
 from scalefield.field.exact import ExactPosterior
-from scalefield.field.kernel import Kernel, KernelInputs
+from scalefield.field.kernel import Kernel, KernelInputs, ScaleFactors
 from scalefield.field.network import FieldMaps, FieldNet
 from scalefield.training.data import PIXELS, TrainingFrame
 from scalefield.training.distortion import (
@@ -26,6 +28,8 @@ from scalefield.training.distortion import (
     grid_positions,
 )
 
+MOST_FOR_SCALE = 128
+"""Largest number of anchors from which the scale of the errors is estimated."""
 MOST_DRAWN = 1024
 """Largest number of pixels at the start of a frame's table that the protocol draws as anchors."""
 
@@ -241,12 +245,23 @@ def see(net: FieldNet, batch: FieldBatch) -> FieldMaps:
 
 
 def solve(
-    kernel: Kernel, batch: FieldBatch, maps: FieldMaps, rows: Int64[Tensor, "b n"]
-) -> ExactPosterior:
-    """The posterior given the anchors in `rows`."""
-    y = batch.target(rows)
+    kernel: Kernel,
+    batch: FieldBatch,
+    maps: FieldMaps,
+    rows: Int64[Tensor, "b n"],
+    scales: Sequence[ErrorScale],
+) -> tuple[ExactPosterior, ScaleFactors]:
+    """The posterior given the anchors in `rows`, and the factors on the prior deviations that they
+    suggest. The posterior is evaluated at inputs that are scaled by these factors."""
+    y, inputs = batch.target(rows), batch.points(maps, rows)
     noise = torch.full_like(y, float(kernel.noise_std))
-    return ExactPosterior.fit(kernel, batch.points(maps, rows), y, noise)
+    some = slice(None, None, 1 + (y.shape[1] - 1) // MOST_FOR_SCALE)
+    with torch.no_grad():
+        subset = KernelInputs(*(x[:, some].detach().double() for x in vars(inputs).values()))
+        mask = torch.ones_like(y[:, some], dtype=torch.bool)
+        observed = Observations(subset, y[:, some], noise[:, some], mask)
+        factors = scale_factors(kernel, observed, scales)
+    return ExactPosterior.fit(kernel, inputs.scaled(*factors), y, noise), factors
 
 
 def distorted_frame(

@@ -197,8 +197,15 @@ class Clock:
 
     EVERY = 20
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, elapsed_s: float = 0.0) -> None:
+        """Start; `elapsed_s` is what earlier processes spent on the same run."""
         self.device, self.waited, self.worked = device, 0.0, 0.0
+        self.began = time.monotonic() - elapsed_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of the run, validation included."""
+        return time.monotonic() - self.began
 
     @contextmanager
     def waiting(self, step: int) -> Iterator[None]:

@@ -277,7 +277,7 @@ def prepare_split(
     """
     preparation, called = preparation or Preparation(), name or dataset.name
     names = split_names(dataset, split, limit, called)
-    claim_folder(folder, called, split, mde, preparation)
+    claim_folder(folder, dataset, called, split, mde, preparation)
     mine = names[rank::world]
     missing = [frame for frame in mine if not frame_file(folder, frame).is_file()]
     if missing:
@@ -309,8 +309,8 @@ def split_names(
     names = dataset.names(split)
     if not names:
         raise InputError(
-            f"the split {split} of {called or dataset.name} has no frame; training needs train "
-            "and val, and a few frames or drives are too few to be split"
+            f"the split {split} of {called or dataset.name} has no frame; training needs train and "
+            "val, an evaluation test, and a few frames or drives are too few to be split"
         )
     return names if limit is None else thin(names, limit)
 
@@ -349,8 +349,9 @@ def skipped_file(folder: Path, name: str) -> Path:
     return folder / "skipped" / f"{name}.json"
 
 
-def claim_folder(
+def claim_folder(  # noqa: PLR0917
     folder: Path,
+    dataset: FrameDataset,
     called: str,
     split: str,
     mde: MDE | CrossFit,
@@ -361,6 +362,7 @@ def claim_folder(
         "format": FORMAT,
         "dataset": called,
         "split": split,
+        "ranges_m": getattr(dataset, "ranges_m", {}),
         "mde": describe_mde(mde),
         "preparation": dataclasses.asdict(preparation),
     }

@@ -382,7 +382,7 @@ def paper_drop_table(runs: Sequence[Run], row: str = "Basis K=8") -> Table | Non
 
 
 def seeds_table(runs: Sequence[Run]) -> Table | None:
-    """Mean, least and largest over the seeds of the training, of one MDE, runs pooled."""
+    """Mean and standard deviation over the seeds of the training, of one MDE, runs pooled."""
     labels = [about for run in runs for m in run.scores.methods if (about := basis_label(m))]
     if len({seed for _, _, seed in labels}) < 2:
         return None
@@ -400,12 +400,15 @@ def seeds_table(runs: Sequence[Run]) -> Table | None:
                 if not means:
                     cells.append(Cell(None))
                     continue
-                text = f"{np.mean(means):.3f} ({min(means):.3f}–{max(means):.3f})"
-                cells.append(Cell(float(np.mean(means)), text=text, note=f"{len(means)} seeds"))
+                text = f"{np.mean(means):.3f}"
+                if len(means) > 1:
+                    text += f" ± {np.std(means, ddof=1):.3f}"
+                note = f"{len(means)} seeds, {min(means):.3f}–{max(means):.3f}"
+                cells.append(Cell(float(np.mean(means)), text=text, note=note))
     return Table(
         f"seeds-{_stem(_together(runs), runs[0].mde)}",
         f"{_together(runs)}, {runs[0].mde}: generators over seeds",
-        "Mean over the seeds of the training, with the least and the largest; each is a mean over "
+        "Mean and standard deviation (n − 1) over the seeds of the training; each is a mean over "
         "images, clamped.",
         "Generator",
         tuple(columns),
