@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from recipes import pack_frames, permissive
+from recipes import pack_frames, permissive, ship_permissive
 
 from scalefield.datasets import Frame
 from scalefield.errors import InputError
-from scalefield.io import write_json
+from scalefield.io import read_json, write_json
 from scalefield.mde import MDEOutput
 
 
@@ -129,3 +129,24 @@ def test_read_frames_gives_what_write_frames_was_given(tmp_path):
         permissive.write_frames(
             tmp_path / "x", [permissive.replace(frame, features=torch.ones(1, 2, 2))]
         )
+
+
+def test_put_aside_moves_a_model_and_those_that_use_its_features(tmp_path, monkeypatch):
+    for name in ("lite", "field", "field-lite", "basis-lite-k8", "basis-depth-k8"):
+        config = {"estimators": ["lite", "fastdepth"]} if name.startswith("field") else {"k": 8}
+        write_json(tmp_path / name / "config.json", config)
+        (tmp_path / name / "README.md").write_text(f"# {name}\n\nA model.\n")
+    monkeypatch.setattr(ship_permissive, "WEIGHTS", tmp_path)
+    monkeypatch.setattr("scalefield.io.weights.WEIGHTS", tmp_path)
+    ship_permissive.put_aside("lite", drop=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "basis-depth-k8", "basis-research-lite-k8", "field", "field-research-lite", "lite-research",
+    ]  # fmt: skip
+    config = read_json(tmp_path / "field-research-lite" / "config.json")
+    assert config["estimators"] == ["lite-research", "fastdepth"]
+    card = (tmp_path / "basis-research-lite-k8" / "README.md").read_text()
+    assert card == "# basis-research-lite-k8\n\nA model.\n"
+    ship_permissive.put_aside("basis-depth-k8", drop=True)
+    ship_permissive.put_aside("small", drop=False)
+    assert not (tmp_path / "basis-depth-k8").exists()
+    assert not (tmp_path / "small-research").exists()

@@ -70,6 +70,9 @@ class DistortionConfig:
     affine_std: float = 0.9
     """Standard deviation of the shift's estimate from two anchors; from n it is divided by
     √(n − 1), and joined with the prior of `scalefield.field.shift`."""
+    affine_floor: float = 0.12
+    """Standard deviation of that estimate from very many anchors: errors of the map act as a
+    shift."""
     quantised_disparity: float = 0.15
     """Chance that disparity has 8 bits between the image's minimum and maximum."""
     quantised_depth: float = 0.05
@@ -289,7 +292,9 @@ class UnknownShift:
         low = disparity.quantile(LOW_QUANTILE, dim=1)
         unit = (disparity.median(dim=1).values - low).clamp(min=1e-3)
         prior_precision = SHIFT_PRIOR.std**-2
-        precision = (anchors - 1) / config.affine_std**2
+        precision = 0.0
+        if anchors > 1:
+            precision = 1 / (config.affine_std**2 / (anchors - 1) + config.affine_floor**2)
         weight = precision / (precision + prior_precision)
         error = noise / math.sqrt(precision) if precision else 0.0
         estimate = SHIFT_PRIOR.mean + weight * ((low / unit).log() + error - SHIFT_PRIOR.mean)
