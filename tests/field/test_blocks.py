@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from field.worlds import KERNEL, observations_of
-from scalefield.field.blocks import Blocks, LinearPosterior, masked_median
+from scalefield.field.blocks import Blocks, BlockSolutions, LinearPosterior, masked_median
 from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
 
@@ -15,8 +15,10 @@ SMALL = InferenceConfig(exact_block=10, block_size=8)
 
 
 def fit_linear(observed, config, offset=None):
-    features, blocks = KERNEL.features(observed.inputs), Blocks.split(observed, config)
-    return LinearPosterior.fit(KERNEL, observed, features, blocks, offset)
+    features, H = KERNEL.features(observed.inputs), KERNEL.linear_features(observed.inputs)
+    blocks = Blocks.split(observed, config).within(observed.mask)
+    solutions = BlockSolutions.of(KERNEL, observed, features, H, blocks)
+    return LinearPosterior.fit(observed, H, blocks, solutions, offset)
 
 
 def random_mask(n, seed, share=0.8):

@@ -110,6 +110,40 @@ class Blocks:
         return covariance
 
 
+class BlockSolutions(NamedTuple):
+    """C⁻¹ of the blocks of anchors applied to columns X = [H, y − μ, 1]."""
+
+    solved: Float[Tensor, "b s w_3"]
+    """C⁻¹X, and the diagonal of C⁻¹."""
+    sums: Float[Tensor, "b w w_2"]
+    """HᵀC⁻¹X."""
+
+    @classmethod
+    def of(
+        cls,
+        kernel: Kernel,
+        observations: Observations,
+        features: TermFeatures,
+        H: Float[Tensor, "n w"],
+        blocks: Blocks,
+    ) -> BlockSolutions:
+        """The solutions of blocks within the mask of the observations."""
+        inputs, y, noise, _ = observations
+        target = y - inputs.mean
+        X = torch.cat([H, torch.stack([target, torch.ones_like(target)], dim=1)], dim=1)
+
+        def solve(part: Blocks) -> BlockSolutions:
+            cholesky = Cholesky.of(part.covariance(kernel, features, noise))
+            right = X[part.index] * part.mask[..., None]
+            solved = cholesky.solve(right)
+            sums = right[..., :-2].mT @ solved
+            diagonal = cholesky.inverse_diagonal()[..., None]
+            return cls(torch.cat([solved, diagonal], dim=-1), sums)
+
+        parts = blocks.map(solve)
+        return parts[0] if len(parts) == 1 else cls(*map(torch.cat, zip(*parts, strict=True)))
+
+
 @dataclass(frozen=True, eq=False)
 class LinearPosterior:
     """θ | y ~ N(weights, covariance), and what each anchor contributes to it."""
@@ -133,49 +167,38 @@ class LinearPosterior:
     @classmethod
     def fit(
         cls,
-        kernel: Kernel,
         observations: Observations,
-        features: TermFeatures,
+        H: Float[Tensor, "n w"],
         blocks: Blocks,
+        solutions: BlockSolutions,
         offset: Float[Tensor, ""] | None = None,
     ) -> LinearPosterior:
-        """Generalised least squares for θ, given the features of the observations; those outside
-        their mask have no influence.
+        """Generalised least squares for θ, given the linear features of the observations and the
+        solutions of their blocks; observations outside their mask have no influence.
 
         The leave-one-out residual is αᵢ / Pᵢᵢ with α = C⁻¹(y − μ − offset − H E[θ]) and
         P = C⁻¹ − C⁻¹H A⁻¹ HᵀC⁻¹, the precision of a block given all other blocks.
         """
-        anchors, y, noise, mask = observations
-        target = y - anchors.mean
+        inputs, y, _, mask = observations
+        target = y - inputs.mean
         offset = masked_median(target, mask) if offset is None else offset
-        target, H = target - offset, kernel.linear_features(anchors)
-        width, n = H.shape[1], len(y)
-        blocks = blocks.within(mask)
-
-        def solve(part: Blocks) -> tuple[Tensor, Tensor]:
-            cholesky = Cholesky.of(part.covariance(kernel, features, noise))
-            right = torch.cat([H, target[:, None]], dim=1)[part.index] * part.mask[..., None]
-            solved = cholesky.solve(right)
-            sums = torch.einsum("bsw,bsv->wv", right[..., :width], solved)
-            return torch.cat([solved, cholesky.inverse_diagonal()[..., None]], dim=-1), sums
-
-        solved, sums = zip(*blocks.map(solve), strict=True)
-        total = torch.stack(sums).sum(dim=0)
-        rows = blocks.scatter(torch.cat(solved), n)
-        whitened, inverse_diagonal = rows[:, :width], rows[:, width + 1]
-        precision = total[:, :width] + torch.eye(width, dtype=H.dtype, device=H.device)
+        width, sums = H.shape[1], solutions.sums.sum(dim=0)
+        rows = blocks.scatter(solutions.solved, len(y))
+        whitened, inverse_diagonal = rows[:, :width], rows[:, width + 2]
+        precision = sums[:, :width] + torch.eye(width, dtype=H.dtype, device=H.device)
         covariance = torch.linalg.inv_ex(precision).inverse
-        weights = covariance @ total[:, width]
+        weights = covariance @ (sums[:, width] - offset * sums[:, width + 1])
         explained = ((whitened @ covariance) * whitened).sum(dim=1)
         diagonal = torch.where(mask, inverse_diagonal - explained, 1.0).clamp(min=1e-12)
+        alpha = rows[:, width] - offset * rows[:, width + 1] - whitened @ weights
         return cls(
             offset=offset,
             weights=weights,
             covariance=covariance,
             H=H,
             whitened=whitened,
-            residual=(target - H @ weights) * mask,
-            loo_residual=(rows[:, width] - whitened @ weights) / diagonal,
+            residual=(target - offset - H @ weights) * mask,
+            loo_residual=alpha / diagonal,
             loo_std=diagonal.rsqrt(),
         )
 
