@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,6 +23,15 @@ def check_device(device: str) -> str:
     return device
 
 
+class HeldSetting(NamedTuple):
+    """State of a `GlobalSetting` while threads are in its block."""
+
+    former: Any
+    """The value outside of the block."""
+    blocks: int
+    """Number of blocks that were entered and not left."""
+
+
 class GlobalSetting:
     """A setting of the whole process that has another value while any thread is in its block.
 
@@ -31,23 +40,37 @@ class GlobalSetting:
 
     def __init__(self, read: Callable[[], Any], write: Callable[[Any], None], wanted: Any) -> None:
         self.read, self.write, self.wanted = read, write, wanted
-        self.lock, self.inside, self.before = Lock(), 0, None
+        self._lock = Lock()  # guards the value of the process and `_held`
+        self._held: HeldSetting | None = None
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """A block during which the setting has the wanted value."""
-        with self.lock:
-            if not self.inside:
-                self.before = self.read()
-                self.write(self.wanted)
-            self.inside += 1
+        self._enter()
         try:
             yield
         finally:
-            with self.lock:
-                self.inside -= 1
-                if not self.inside:
-                    self.write(self.before)
+            self._leave()
+
+    def held(self) -> HeldSetting | None:
+        """The state at this moment; None if no thread is in a block."""
+        with self._lock:
+            return self._held
+
+    def _enter(self) -> None:
+        with self._lock:
+            former, blocks = self._held or HeldSetting(self.read(), 0)
+            if blocks == 0:
+                self.write(self.wanted)
+            self._held = HeldSetting(former, blocks + 1)
+
+    def _leave(self) -> None:
+        with self._lock:
+            assert self._held is not None
+            former, blocks = self._held
+            self._held = HeldSetting(former, blocks - 1) if blocks > 1 else None
+            if self._held is None:
+                self.write(former)
 
 
 one_thread = GlobalSetting(torch.get_num_threads, torch.set_num_threads, 1)

@@ -32,4 +32,5 @@ def map_threads(
 def idle_threads() -> int:
     """The number of threads that torch would use if it were not in a block of `one_thread`; 1
     outside of such blocks."""
-    return int(one_thread.before or 1) if one_thread.inside else 1
+    held = one_thread.held()
+    return 1 if held is None else int(held.former)
