@@ -1,16 +1,14 @@
-"""Torch devices, and settings of torch that hold for the duration of a block."""
+"""Torch devices, and settings of their libraries that hold for the duration of a block."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
-from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from scalefield.errors import InputError, one_line
+from scalefield.runtime.threads import GlobalSetting
 
 
 def check_device(device: str) -> str:
@@ -22,60 +20,6 @@ def check_device(device: str) -> str:
         raise InputError(f"device {device!r} cannot be used here ({why}); cpu always can") from None
     return device
 
-
-class HeldSetting(NamedTuple):
-    """State of a `GlobalSetting` while threads are in its block."""
-
-    former: Any
-    """The value outside of the block."""
-    blocks: int
-    """Number of blocks that were entered and not left."""
-
-
-class GlobalSetting:
-    """A setting of the whole process that has another value while any thread is in its block.
-
-    The first thread to enter stores the former value, the last one to leave restores it.
-    """
-
-    def __init__(self, read: Callable[[], Any], write: Callable[[Any], None], wanted: Any) -> None:
-        self.read, self.write, self.wanted = read, write, wanted
-        self._lock = Lock()  # guards the value of the process and `_held`
-        self._held: HeldSetting | None = None
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """A block during which the setting has the wanted value."""
-        self._enter()
-        try:
-            yield
-        finally:
-            self._leave()
-
-    def held(self) -> HeldSetting | None:
-        """The state at this moment; None if no thread is in a block."""
-        with self._lock:
-            return self._held
-
-    def _enter(self) -> None:
-        with self._lock:
-            former, blocks = self._held or HeldSetting(self.read(), 0)
-            if blocks == 0:
-                self.write(self.wanted)
-            self._held = HeldSetting(former, blocks + 1)
-
-    def _leave(self) -> None:
-        with self._lock:
-            assert self._held is not None
-            former, blocks = self._held
-            self._held = HeldSetting(former, blocks - 1) if blocks > 1 else None
-            if self._held is None:
-                self.write(former)
-
-
-one_thread = GlobalSetting(torch.get_num_threads, torch.set_num_threads, 1)
-"""One torch thread, for sequences of small matrix operations. Several threads synchronise at every
-operation, and on a busy machine each synchronisation costs a whole time slice."""
 
 _cudnn: Any = torch.backends.cudnn
 _by_name = hasattr(getattr(_cudnn, "conv", None), "fp32_precision")  # since torch 2.9
