@@ -14,7 +14,7 @@ from scalefield.anchors import Anchors
 from scalefield.api import recover_from
 from scalefield.field.error_scale import ErrorScale
 from scalefield.field.inference import estimate_shift, infer
-from scalefield.field.kalman import Stream
+from scalefield.field.kalman import FieldFilter
 from scalefield.field.model import load_field
 from scalefield.field.shift import SHIFT_PRIOR, AffineMap, Shift, evidence_of_changes
 from scalefield.mde.output import MDEOutput
@@ -242,7 +242,7 @@ def test_aligners_fit_affine_disparity_in_disparity_unless_told_otherwise(name):
 
 def test_a_stream_keeps_the_shift_for_frames_without_anchors():
     output, truth = affine_room(1.0, 0.5)
-    stream = Stream()
+    stream = FieldFilter()
     stream(output, draw_anchors(truth, 40))
     assert isinstance(stream.shift, Shift)
     before = stream.shift.mean

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.basis.grids import grid_shape, upsample
-from scalefield.field.blocks import Blocks, Observations, masked_median
+from scalefield.field.blocks import Blocks, BlockSolutions, Observations, masked_median
 from scalefield.field.config import InferenceConfig
 from scalefield.field.editor import BlockMemory
 from scalefield.field.error_scale import factors_of_image
@@ -158,7 +158,11 @@ def infer(
     in_conflict = None
     blocks, noise = None, observed.noise
     if robust:
-        blocks, outliers = (memory or BlockMemory()).search(model.kernel, observed, config)
+        if memory is None:
+            blocks = Blocks.split(observed, config)
+            outliers = detect_outliers(model.kernel, observed, blocks, config.outliers)
+        else:
+            blocks, outliers = memory.search(model.kernel, observed, config)
         rejected, warnings = outlier_report(outliers, anchors, order)
         in_conflict = (outliers.rejected | outliers.downweighted).cpu().numpy()
         observed = outliers.apply(observed)
@@ -168,7 +172,8 @@ def infer(
     if scale_prior == "learned":
         kernel = dataclasses.replace(kernel, constant_std=model.scale_prior_std)
         offset = image.maps.expected_log_depth[0].double() - image.log_depth_median
-    fitted = fit(kernel, image, observed, config, blocks=blocks, offset=offset)
+    solve = BlockSolutions.of if memory is None else memory.solve
+    fitted = fit(kernel, image, observed, config, blocks=blocks, offset=offset, solve=solve)
     calibration = Calibration.of(model, fitted, scale_known=scale_prior == "learned")
     if shift is not None:
         warnings += shift_warnings(shift, model.shift_prior)

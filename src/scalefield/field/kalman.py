@@ -47,7 +47,7 @@ class FilterState(NamedTuple):
 
 
 @dataclass
-class Stream:
+class FieldFilter:
     """`field` over the successive frames of one camera.
 
     The global scale and the weights of the linear modes and the mean function are the state of a
@@ -56,9 +56,9 @@ class Stream:
     belongs to each frame alone. The unit of the estimator must be steady, as that of `lite` and of
     metric models is.
 
-        stream = Stream()
+        recover_next = FieldFilter()
         for image, anchors in frames:
-            recovery = stream(mde(image), anchors)     # a frame may have no anchors at all
+            recovery = recover_next(mde(image), anchors)     # a frame may have no anchors at all
     """
 
     model: str | FieldModel = "field"

@@ -21,11 +21,10 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from scalefield.basis.grids import to_unit, upsample
-from scalefield.field.blocks import LinearPosterior
+from scalefield.field.blocks import Cholesky, LinearPosterior
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures
-from scalefield.field.linalg import Cholesky
 from scalefield.runtime.threads import map_threads
 
 CUDA_PIXELS = 3 << 16

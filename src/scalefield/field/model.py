@@ -24,7 +24,8 @@ from scalefield.field.shift import SHIFT_PRIOR, AffineMap, Shift
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.weights import WEIGHTS, verify_checksums
 from scalefield.mde.output import MDEOutput
-from scalefield.runtime.devices import full_precision, one_thread
+from scalefield.runtime.devices import full_precision
+from scalefield.runtime.threads import one_thread
 from scalefield.validation import from_json
 
 

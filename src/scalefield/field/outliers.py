@@ -25,10 +25,9 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from scalefield.field.blocks import Blocks, Observations
+from scalefield.field.blocks import Blocks, Cholesky, Observations
 from scalefield.field.config import OutlierConfig
 from scalefield.field.kernel import Kernel, TermFeatures
-from scalefield.field.linalg import Cholesky
 
 PADDING_VARIANCE = 1e9
 """Noise variance of rows of a block that hold no anchor."""
@@ -300,7 +299,7 @@ class Sweep:
             index, chosen = state.choose(config)
             changed = chosen.any(dim=1)
             order.append(active[~changed])
-            results.append(state[~changed].result())
+            results.append(tuple(values[~changed] for values in state.result()))
             active, state = active[changed], state[changed]
             if not len(active):
                 break

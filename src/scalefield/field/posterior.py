@@ -7,6 +7,7 @@ the number of anchors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from scalefield.basis.grids import upsample
-from scalefield.field.blocks import Blocks, LinearPosterior, Observations
+from scalefield.field.blocks import Blocks, BlockSolutions, LinearPosterior, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, TermFeatures, term_names
@@ -199,9 +200,15 @@ def fit(
     blocks: Blocks | None = None,
     offset: Float[Tensor, ""] | None = None,
     static: StaticShapes | None = None,
+    solve: Callable[..., BlockSolutions] = BlockSolutions.of,
 ) -> FieldFit:
-    """Condition the field on observations; `offset` is the prior mean of the global log-scale."""
-    blocks = blocks or Blocks.split(observations, config)
+    """Condition the field on observations; `offset` is the prior mean of the global log-scale.
+
+    `solve` is called as `BlockSolutions.of`, and may keep solutions from edit to edit.
+    """
+    blocks = (blocks or Blocks.split(observations, config)).within(observations.mask)
     features = kernel.features(observations.inputs)
-    linear = LinearPosterior.fit(kernel, observations, features, blocks, offset)
+    H = kernel.linear_features(observations.inputs)
+    solutions = solve(kernel, observations, features, H, blocks)
+    linear = LinearPosterior.fit(observations, H, blocks, solutions, offset)
     return FieldFit(kernel, image, observations, linear, features, config, static)

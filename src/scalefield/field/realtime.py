@@ -27,7 +27,8 @@ from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import FieldNet
 from scalefield.field.outliers import detect_outliers
 from scalefield.field.posterior import StaticShapes, fit
-from scalefield.runtime.devices import check_device, one_thread
+from scalefield.runtime.devices import check_device
+from scalefield.runtime.threads import one_thread
 
 MAX_UNION = 48
 """Anchors of a cell: the neighbours of its four nodes, of which few differ."""
