@@ -113,7 +113,7 @@ class EditorState:
         self.neighbours = current[self.neighbours]
         changed = ((self.neighbours < 0) & self.mask).any(dim=1)
         self.neighbours.clamp_(min=0)
-        added = now.inputs.position[now.mask & ~kept] * fit.image.unit_px
+        added = fit.image.pixel_uv(now.inputs.position[now.mask & ~kept])
         for part in added.split(CHUNK_ANCHORS):
             apart = torch.cdist(self.lattice.node_uv, part)
             changed |= (apart <= self.reach_px[:, None] * (1 + TIE_TOLERANCE)).any(dim=1)
@@ -125,7 +125,7 @@ class EditorState:
         if len(nodes) == 0:
             return
         lattice, solver, (inputs, y, _, known) = self.lattice, fit.solver, fit.observations
-        position, uv = inputs.position * fit.image.unit_px, lattice.node_uv[nodes]
+        position, uv = fit.image.pixel_uv(inputs.position), lattice.node_uv[nodes]
         near, there = nearest(uv, position, known, self.neighbours.shape[1])
         self.neighbours[nodes], self.mask[nodes] = near, there
         apart = (position[near] - uv[:, None]).norm(dim=2).masked_fill(~there, torch.inf)

@@ -17,9 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.field.blocks import Observations, masked_median
+from scalefield.field.blocks import Cholesky, Observations, masked_median
 from scalefield.field.kernel import Kernel, ScaleFactors
-from scalefield.field.linalg import Cholesky
 
 STEPS_PER_OCTAVE = 4
 """Values of a factor between 1 and 2."""
