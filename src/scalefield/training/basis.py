@@ -502,6 +502,16 @@ def train_basis(
         progress.set_postfix(val=f"{scores['dense']:.4f}", absrel=f"{scores['absrel']:.4f}")
     progress.close()
     wait_for_all(world)  # the first process may still be writing the model
+    return chosen_model(out)
+
+
+def chosen_model(out: Path) -> Generator:
+    """The checkpoint with the lowest validation loss; a run whose loss was never finite has none."""
+    if not (out / "model").is_dir():
+        raise InputError(
+            f"{out}: the validation loss was not finite after any epoch, and no model was written; "
+            "a smaller learning rate may help"
+        )
     return Generator.load(out / "model")
 
 
