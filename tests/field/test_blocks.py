@@ -15,7 +15,8 @@ SMALL = InferenceConfig(exact_block=10, block_size=8)
 
 
 def fit_linear(observed, config, offset=None):
-    return LinearPosterior.fit(KERNEL, observed, Blocks.split(observed, config), offset)
+    features, blocks = KERNEL.features(observed.inputs), Blocks.split(observed, config)
+    return LinearPosterior.fit(KERNEL, observed, features, blocks, offset)
 
 
 def random_mask(n, seed, share=0.8):

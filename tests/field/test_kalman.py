@@ -6,6 +6,7 @@ import scalefield as sf
 from field.worlds import absrel, draw_anchors, room, with_depth
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
+from scalefield.field.error_scale import ErrorScale
 from scalefield.field.kalman import FilterState, Stream, prior_variance
 from scalefield.field.kernel import Kernel
 from scalefield.field.model import FieldModel, load_field
@@ -81,11 +82,11 @@ def test_before_any_anchor_the_depth_is_the_expected_one():
 
 def test_one_step_of_prediction_drifts_the_scale_and_decays_the_weights():
     model = load_field("field")
-    modes = 16
-    prior = prior_variance(model, modes)
+    prior = prior_variance(model, model.image_inputs(room()[0]))
+    modes = len(prior) - 2
     start = FilterState(torch.ones(modes + 2).double(), torch.diag(0.5 * prior))
     stream = Stream(drift=0.1, decay=0.2, state=start)
-    mean, covariance = stream.predict(model)
+    mean, covariance = stream.predict(prior)
     assert mean.tolist() == pytest.approx([1.0, *[0.8] * (modes + 1)])
     assert float(covariance[0, 0]) == pytest.approx(0.5 * float(prior[0]) + 0.1**2)
     # 0.8² of half the prior variance and 1 − 0.8² of all of it.
@@ -96,9 +97,9 @@ def test_one_step_of_prediction_drifts_the_scale_and_decays_the_weights():
 
 def test_decay_of_one_forgets_all_but_the_scale():
     model = load_field("field")
-    prior = prior_variance(model, 16)
+    prior = prior_variance(model, model.image_inputs(room()[0]))
     start = FilterState(torch.ones(18).double(), torch.diag(0.5 * prior))
-    mean, covariance = Stream(decay=1.0, drift=0.0, state=start).predict(model)
+    mean, covariance = Stream(decay=1.0, drift=0.0, state=start).predict(prior)
     assert mean.tolist() == [1.0, *[0.0] * 17]
     torch.testing.assert_close(covariance.diagonal()[1:], prior[1:])
 
@@ -110,7 +111,10 @@ def test_two_frames_of_one_linear_field_are_one_frame_with_all_anchors():
     maps = torch.rand(1, 4, 5, 6, generator=torch.Generator().manual_seed(0)) - 0.5
     layout = ChannelLayout(modes=3, terms=0, embedding_size=1)
     kernel = Kernel(constant_std=50.0, mode_std=1.0, terms=(), noise_std=0.05, mean_weight_std=0.5)
-    model = FieldModel(kernel, lambda *_: FieldMaps(maps, torch.zeros(1), layout))
+    scales = (ErrorScale(1.0, 1.0, 1.0),)
+    model = FieldModel(
+        kernel, lambda *_: FieldMaps(maps, torch.zeros(1), layout), error_scales=scales
+    )
     twice, once = (Stream(model, robust=False, drift=0.0, decay=0.0) for _ in range(2))
     for half in (anchors[:12], anchors[12:]):
         in_two = twice(mde_output, half)

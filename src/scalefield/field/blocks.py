@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
@@ -61,25 +62,25 @@ class Blocks:
         per_strip = -(-blocks // strips)
         size = -(-n // (strips * per_strip))
         count = strips * per_strip * size
-        # Row n is padding.
-        u, v = (
-            torch.cat([x, x.new_zeros(1)]).masked_fill(
-                ~torch.cat([mask, mask.new_zeros(1)]), torch.inf
-            )
-            for x in position.unbind(dim=1)
-        )
+        mask = nnf.pad(mask, (0, 1))  # row n is padding
+        u, v = nnf.pad(position.mT, (0, 1)).masked_fill(~mask, torch.inf)
         index = torch.arange(count, device=position.device).clamp(max=n)
         if blocks > 1:
             index = index[u[index].sort(stable=True).indices].reshape(strips, -1)
             index = index.gather(1, v[index].sort(dim=1, stable=True).indices)
         index = index.reshape(-1, size)
-        known = torch.cat([mask, mask.new_zeros(1)])[index]
+        known = mask[index]
         return cls(index.masked_fill(~known, 0), known)
 
     def within(self, mask: Bool[Tensor, " n"]) -> Blocks:
         """The same blocks without the anchors outside a mask."""
         known = self.mask & mask[self.index]
         return Blocks(self.index.masked_fill(~known, 0), known)
+
+    def padded(self, multiple: int) -> Blocks:
+        """The same blocks with a number of rows that is a multiple of a given one."""
+        beyond = (0, -self.index.shape[1] % multiple)
+        return Blocks(*(nnf.pad(values, beyond) for values in (self.index, self.mask)))
 
     def map(self, function: Callable[[Blocks], Any]) -> list[Any]:
         """`function` of a few blocks at a time, on several threads; on a GPU of all at once."""
@@ -104,7 +105,9 @@ class Blocks:
         gathered = features.gather(self.index)
         gathered = gathered._replace(amplitude=gathered.amplitude * self.mask)
         variance = torch.where(self.mask, noise[self.index] ** 2, 1.0)
-        return kernel.local_covariance(gathered) + torch.diag_embed(variance)
+        covariance = kernel.local_covariance(gathered)
+        covariance.diagonal(dim1=1, dim2=2).add_(variance)
+        return covariance
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +119,8 @@ class LinearPosterior:
     """E[θ]."""
     covariance: Float[Tensor, "w w"]
     """Cov[θ] = A⁻¹ with A = I + Σ_b HᵀC⁻¹H."""
+    H: Float[Tensor, "n w"]
+    """Linear features of the anchors."""
     whitened: Float[Tensor, "n w"]
     """C⁻¹H: E[θ] = A⁻¹ Σᵢ whitenedᵢ (yᵢ − μᵢ − offset)."""
     residual: Float[Tensor, " n"]
@@ -130,10 +135,12 @@ class LinearPosterior:
         cls,
         kernel: Kernel,
         observations: Observations,
+        features: TermFeatures,
         blocks: Blocks,
         offset: Float[Tensor, ""] | None = None,
     ) -> LinearPosterior:
-        """Generalised least squares for θ; observations outside their mask have no influence.
+        """Generalised least squares for θ, given the features of the observations; those outside
+        their mask have no influence.
 
         The leave-one-out residual is αᵢ / Pᵢᵢ with α = C⁻¹(y − μ − offset − H E[θ]) and
         P = C⁻¹ − C⁻¹H A⁻¹ HᵀC⁻¹, the precision of a block given all other blocks.
@@ -142,7 +149,7 @@ class LinearPosterior:
         target = y - anchors.mean
         offset = masked_median(target, mask) if offset is None else offset
         target, H = target - offset, kernel.linear_features(anchors)
-        features, width, n = kernel.features(anchors), H.shape[1], len(y)
+        width, n = H.shape[1], len(y)
         blocks = blocks.within(mask)
 
         def solve(part: Blocks) -> tuple[Tensor, Tensor]:
@@ -165,6 +172,7 @@ class LinearPosterior:
             offset=offset,
             weights=weights,
             covariance=covariance,
+            H=H,
             whitened=whitened,
             residual=(target - H @ weights) * mask,
             loo_residual=(rows[:, width] - whitened @ weights) / diagonal,
@@ -172,10 +180,10 @@ class LinearPosterior:
         )
 
 
-def masked_median(values: Float[Tensor, " n"], mask: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
+def masked_median(values: Float[Tensor, "*b n"], mask: Bool[Tensor, "*b n"]) -> Float[Tensor, "*b"]:
     """Median over the mask, the mean of the two middle values of an even number; 0 over none."""
-    ordered = values.masked_fill(~mask, torch.inf).sort().values
-    count = mask.sum()
-    low, high = ((count - 1).clamp(min=0) // 2)[None], (count // 2).clamp(max=len(values) - 1)[None]
-    middle = 0.5 * (ordered.gather(0, low) + ordered.gather(0, high))[0]
-    return torch.where(count > 0, middle, 0.0)
+    ordered = values.masked_fill(~mask, torch.inf).sort(dim=-1).values
+    count = mask.sum(dim=-1, keepdim=True)
+    around = (count - torch.arange(2, device=values.device)).clamp(min=0) // 2
+    middle = ordered.gather(-1, around.clamp(max=values.shape[-1] - 1)).mean(dim=-1)
+    return middle.nan_to_num(posinf=0.0)

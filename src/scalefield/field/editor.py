@@ -22,8 +22,14 @@ from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel
-from scalefield.field.lattice import Lattice, nearest
-from scalefield.field.local import AnchorFeatures, AtPixel, PixelSampler, cell_weights, correlations
+from scalefield.field.local import (
+    AnchorFeatures,
+    AtPixel,
+    Lattice,
+    cell_weights,
+    correlations,
+    nearest,
+)
 from scalefield.field.outliers import OutlierResult, detect_outliers
 from scalefield.field.posterior import FieldFit
 from scalefield.runtime.threads import map_threads
@@ -31,6 +37,9 @@ from scalefield.runtime.threads import map_threads
 NOISE_TOLERANCE = 1e-3
 """Relative change of an anchor's noise below which its nodes are kept: the weights of the outlier
 search move a little with every edit."""
+
+CHUNK_CELLS = 32
+"""Cells that one thread evaluates at once."""
 
 
 class EditedMaps(NamedTuple):
@@ -91,14 +100,14 @@ class FieldEditor:
 
     def _update(self, fit: FieldFit) -> EditedMaps:
         lattice, observed = fit.lattice, fit.observations
-        position = observed.inputs.position * fit.image.unit_px
+        position = fit.image.pixel_uv(observed.inputs.position)
         neighbours, mask = nearest(lattice.node_uv, position, observed.mask, fit.config.neighbours)
         # In the order of the anchors: that of equally near ones is arbitrary.
         order = neighbours.masked_fill(~mask, len(position)).sort(dim=1, stable=True).indices
         neighbours, mask = neighbours.gather(1, order), mask.gather(1, order)
         state = self.state
         if state is not None and (
-            state.image is not fit.image
+            not state.image.same_prior(fit.image)
             or lattice.cell_px != state.lattice.cell_px
             or neighbours.shape != state.neighbours.shape
         ):
@@ -223,7 +232,7 @@ def refreshed(
 
     solved = map_threads(solve, [(part,) for part in nodes.split(512)])
     fresh = [torch.cat(x) for x in zip(*solved, strict=True)]
-    corners = lattice.corners(0, lattice.cells[0])
+    corners = lattice.corners
     cells = changed[corners].any(dim=1).nonzero()[:, 0]
     if former is None:
         coefficients, at_nodes = fresh[0], AtPixel(*fresh[1:])
@@ -232,14 +241,10 @@ def refreshed(
         kept = [former.coefficients, *former.at_nodes]
         merged = [a.index_copy(0, nodes, b) for a, b in zip(kept, fresh, strict=True)]
         coefficients, at_nodes, sums = merged[0], AtPixel(*merged[1:]), former.sums
-    features = fit.kernel.features(inputs)
-    anchors = AnchorFeatures(features.z.transpose(0, 1).float(), features.amplitude.mT.float())
-    sampler, across = PixelSampler(fit.kernel, fit.image, lattice), lattice.cells[1]
+    anchors, sampler = AnchorFeatures.of(fit.features), fit.sampler
 
-    def evaluate(row: int) -> None:
-        chosen = cells[cells // across == row]
-        pixels = sampler.pixels(row, row + 1)
-        pixels = type(pixels)(*(x[chosen % across] for x in pixels))
+    def evaluate(chosen: Int64[Tensor, " c"]) -> None:
+        pixels = sampler.cells(fit.image, chosen)
         at = corners[chosen]
         weights = cell_weights(neighbours[at], coefficients[at])
         kappa = correlations(fit.kernel, pixels, anchors, weights.anchors)
@@ -249,7 +254,7 @@ def refreshed(
         values = torch.bmm(by_node, covariance).unflatten(1, (-1, 4))
         sums[:, chosen] = (values * lattice.blending).sum(dim=2).transpose(0, 1)
 
-    map_threads(evaluate, [(row,) for row in (cells // across).unique().tolist()])
+    map_threads(evaluate, [(part,) for part in cells.split(CHUNK_CELLS) if len(part)])
     return EditorState(
         fit.image, lattice, fit.observations, neighbours, mask, coefficients, at_nodes, sums
     )

@@ -17,11 +17,16 @@ from scalefield.errors import InputError
 from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.inference import calibrated_std, with_spread_of_repeated_pixels
+from scalefield.field.inference import (
+    calibrated_std,
+    with_error_scale,
+    with_spread_of_repeated_pixels,
+)
+from scalefield.field.local import Lattice, PixelSampler
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import FieldNet
 from scalefield.field.outliers import detect_outliers
-from scalefield.field.posterior import fit
+from scalefield.field.posterior import StaticShapes, fit
 from scalefield.runtime.devices import check_device, one_thread
 
 MAX_UNION = 48
@@ -95,6 +100,9 @@ class LiveField:
             torch.zeros(max_anchors, device=target),
             torch.full((max_anchors,), noise, device=target),
         )
+        cell_px = self.inference.cell_size_px(shape, max_anchors)
+        sampler = PixelSampler(model.kernel, Lattice(shape, cell_px, target))
+        self.static = StaticShapes(sampler, MAX_UNION)
         self.graph: torch.cuda.CUDAGraph | None = None
         if target.type == "cuda":
             self.graph, self.output = captured(self.run)
@@ -123,8 +131,9 @@ class LiveField:
         if self.robust:
             found = detect_outliers(model.kernel, observed, blocks, config.outliers, static=True)
             observed = found.apply(observed)
-        observed = with_spread_of_repeated_pixels(observed, inputs.unit_px)
-        fitted = fit(model.kernel, inputs, observed, config, blocks=blocks, max_union=MAX_UNION)
+        observed = with_spread_of_repeated_pixels(observed, inputs)
+        inputs, observed = with_error_scale(model, inputs, observed, config)
+        fitted = fit(model.kernel, inputs, observed, config, blocks=blocks, static=self.static)
         std_log = calibrated_std(model, fitted)
         result = LiveOutput(mde_depth * fitted.mean().exp(), std_log)
         return LiveOutput(*(x.masked_fill(~known.any(), torch.nan) for x in result))
