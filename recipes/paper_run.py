@@ -504,6 +504,10 @@ def pack_results(args: argparse.Namespace) -> None:
     unfinished.replace(args.small / "results.tar.xz")
 
 
+CHOSEN = ("train_absrel", "val_absrel", "val_dense", "val_gate", "val_g0")
+"""Metrics of the chosen step that the summary has."""
+
+
 def summary(out: Path) -> dict[str, object]:
     """Of each generator its chosen validation and what its training took; the load of the GPU."""
     runs: dict[str, object] = {}
@@ -514,7 +518,7 @@ def summary(out: Path) -> dict[str, object]:
             "finished": (file.parent / "finished.json").is_file(),
             "steps": lines[-1]["step"],
             "chosen_step": best["step"],
-            "val_absrel": best["val_absrel"],
+            **{name: best[name] for name in CHOSEN if name in best},
             **json.loads((file.parent / "clock.json").read_text()),
         }
     found: dict[str, object] = {"generators": runs}

@@ -187,6 +187,7 @@ def drop_table(results: dict[str, Results]) -> list[str]:
         ("Basis K=8, own F", OWN, "Basis K=8"),
         ("Basis K=8, ViT F", VIT, "Basis K=8"),
         *((row, OWN, row) for row in ("Global", "Grid", "LWLR", "Piecewise")),
+        *((f"Basis K=8, {title}", label, "Basis K=8") for label, title in OTHERS.items()),
     ]
     for title, label, row in rows:
         if label in results:

@@ -36,7 +36,7 @@ def text(results: dict[str, Any], recovery: dict[str, Any], training: dict[str, 
     row("GB of prepared frames, F in 8 bits", "disk_gb", "uint8")
     row("GB, F in float16", "disk_gb", "float16")
     row("core-hours of preparation without the estimator", "prepare_core_h", digits=2)
-    row("minutes on 16 cores", "prepare_min_on_16_cores", digits=1)
+    row("minutes on 16 cores, four threads finishing frames", "prepare_min_on_16_cores", digits=1)
     batch = training["a batch, MiDaS on SUN RGB-D"]
     bits = results["8-bit features"]
     scores = [

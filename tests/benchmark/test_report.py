@@ -385,6 +385,14 @@ def test_seeds_table_shows_mean_and_standard_deviation(reproduced) -> None:
     assert str(table.rows[0][1][0]) == "–"  # the low regime was not run
 
 
+def test_main_table_has_the_first_seed_and_says_so(reproduced) -> None:
+    table = main_table([reproduced], EVERYWHERE, "main", "all images")
+    labels = [label for label, _ in table.rows]
+    assert "Basis K=3" in labels
+    assert not any("seed" in label for label in labels)
+    assert "Basis rows are of the first seed" in table.caption
+
+
 def test_the_pooled_ablation_has_a_curve_with_f_and_one_without(reproduced) -> None:
     pytest.importorskip("matplotlib", reason="the extra plot is not installed")
     figure = figures.pooled_ablation([reproduced])

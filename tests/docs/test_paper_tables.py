@@ -26,6 +26,11 @@ def test_pipeline_tables_have_the_steps_on_a_gpu():
     assert len(pipeline_tables.steps_on_gpu({})) == 1
 
 
+def test_paper_tables_page_is_made_from_the_committed_results():
+    page = paper_tables.DOCS.read_text()
+    assert paper_tables.filled(page, paper_tables.read_results()) == page
+
+
 @pytest.fixture
 def results():
     """Two seeds of K = 8 with and without F, at medium anchors."""

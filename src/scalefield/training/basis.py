@@ -153,7 +153,13 @@ def step_losses(generator: nn.Module, batch: Batch, config: BasisTraining) -> di
         basis_maps, gating = generator(batch.features, batch.log_depth)
     basis_maps, gating = basis_maps.float(), gating.float()
     M = sample_at(basis_maps, batch.anchor_positions)
-    solution = solve(M, batch.y, batch.anchor_weights, config.ridge, batch.offset_noise)
+    try:
+        solution = solve(M, batch.y, batch.anchor_weights, config.ridge, batch.offset_noise)
+    except torch.linalg.LinAlgError:
+        raise InputError(
+            "the training has diverged: the basis maps are not finite any more; choose a smaller "
+            "learning rate, or a limit of the gradient"
+        ) from None
     weights, offset = solution.weights.float()[..., None], solution.offset.float()[:, None]
     fitted = (M @ weights)[..., 0] + offset
     log_scale = (sample_at(basis_maps, batch.pixel_positions) @ weights)[..., 0] + offset

@@ -14,7 +14,7 @@ import json
 import re
 import signal
 import sys
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -167,6 +167,9 @@ def pack_frame(frame: TrainingFrame, scene: str, kept: str) -> bytes:
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     return save(tensors, metadata={"record": json.dumps(record)})
 
+
+FINISHING = 4
+"""Threads that join tables with the MDE's outputs, pack the frames and write them."""
 
 DAMAGE = (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError)
 """What a damaged file may cause."""
@@ -416,22 +419,26 @@ def _prepare_missing(
         worker_init_fn=start_worker,
     )
     waiting: dict[tuple, list[FrameTable]] = defaultdict(list)
-    writing: list[Future[None]] = []
+    writing: deque[tuple[str, Future[str | None]]] = deque()
+
+    def write(table: FrameTable, output: MDEOutput) -> str | None:
+        try:
+            frame = training_frame(table, output)
+        except InputError as e:
+            return str(e)
+        data = pack_frame(frame, table.scene, preparation.features)
+        write_atomic(frame_file(folder, table.name), data)
+        return None
 
     def finish(members: list[FrameTable], model: MDE) -> Iterator[tuple[str, str | None]]:
         for table, output in zip(members, predict(model, members), strict=True):
-            try:
-                frame = training_frame(table, output)
-            except InputError as e:
-                yield table.name, str(e)
-                continue
-            data = pack_frame(frame, table.scene, preparation.features)
-            writing.append(pool.submit(write_atomic, frame_file(folder, table.name), data))
-            yield table.name, None
-        while writing and (writing[0].done() or len(writing) > 4 * batch):
-            writing.pop(0).result()
+            writing.append((table.name, pool.submit(write, table, output)))
+        # Outputs that wait are large: no more than two batches of them.
+        while writing and (writing[0][1].done() or len(writing) > 2 * batch):
+            name, future = writing.popleft()
+            yield name, future.result()
 
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(FINISHING) as pool:
         models: dict[int, MDE] = {}
         for name, table in zip(names, loader, strict=True):
             if isinstance(table, str):
@@ -445,8 +452,8 @@ def _prepare_missing(
                 yield from finish(waiting.pop(key), model)
         for (number, _), members in waiting.items():
             yield from finish(members, models[number])
-        for write in writing:
-            write.result()
+        for name, future in writing:
+            yield name, future.result()
 
 
 def predict(mde: MDE, tables: Sequence[FrameTable]) -> list[MDEOutput]:

@@ -16,6 +16,7 @@ from scalefield.benchmark.report.runs import (
     Run,
     ablation_series,
     basis_label,
+    later_seeds,
     pooled,
     row_models,
     seeds_of,
@@ -90,7 +91,7 @@ def main_table(
     caption = (
         f"Mean over images ({counts}), {_clamping_words(clamping)}. Anchors an image: {regimes}. "
         "Best bold, second underlined; a method with fewer images has their number beside it and "
-        f"no rank.{_row_notes(runs)}"
+        f"no rank.{_row_notes(runs)}{_seed_note(runs)}"
     )
     return Table(name, title, caption, "Method", columns, rows)
 
@@ -117,6 +118,13 @@ def _row_notes(runs: Sequence[Run]) -> str:
     return "".join(f" {note}." for note in dict.fromkeys(notes))
 
 
+def _seed_note(runs: Sequence[Run]) -> str:
+    """Where generators of several seeds have a table of their own."""
+    if not later_seeds([m for run in runs for m in run.scores.methods]):
+        return ""
+    return " Basis rows are of the first seed of the training; a table below has all seeds."
+
+
 Head = tuple[tuple[str, ...], dict[str, dict[str, Any]], int]
 """What a group of columns is titled, its cells by method, and how many images a whole one has."""
 
@@ -124,8 +132,13 @@ Head = tuple[tuple[str, ...], dict[str, dict[str, Any]], int]
 def _main_metrics(
     runs: Sequence[Run], heads: Sequence[Head], clamping: str
 ) -> tuple[tuple[tuple[str, ...], ...], Rows]:
-    """AbsRel and δ1 under each head: the columns, and the rows of methods that have any of them."""
-    values: dict[str, list[Cell]] = {m: [] for run in runs for m in run.scores.methods}
+    """AbsRel and δ1 under each head: the columns, and the rows of methods that have any of them.
+
+    Of several seeds of a generator the first has a row; `seeds_table` has their spread.
+    """
+    methods = list(dict.fromkeys(m for run in runs for m in run.scores.methods))
+    later = later_seeds(methods)
+    values: dict[str, list[Cell]] = {m: [] for m in methods if m not in later}
     for _, by_method, total in heads:
         for metric in MAIN_METRICS:
             column = _column(list(values), by_method, metric, clamping, total)
