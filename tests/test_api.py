@@ -401,6 +401,35 @@ def test_recover_asks_whether_far_anchors_are_in_another_unit(factor, unit):
     assert unit is None or asked[0].endswith(f"are they {unit}?")
 
 
+@pytest.mark.parametrize(
+    ("depth_m", "unit"),
+    [
+        ([40, 75, 180], "centimetres"),
+        ([40.5, 75.2, 80.1], None),
+        ([12, 18, 30], None),
+        ([4000, 7500, 9000], "millimetres"),
+    ],
+)
+def test_recover_asks_for_the_unit_of_far_whole_numbers(depth_m, unit):
+    anchors = Anchors([1, 4, 6], [1, 2, 3], depth_m)
+    report = recover(None, anchors, mde_depth=RELATIVE, kind="depth", method="median").report
+    asked = [w.text for w in report.warnings if w.code == "far_anchors"]
+    assert [text.rpartition("are they ")[2] for text in asked] == ([f"{unit}?"] if unit else [])
+
+
+@pytest.mark.parametrize(
+    ("factor", "unit"), [(1, None), (100, "centimetres"), (1000, "millimetres")]
+)
+def test_recover_compares_the_anchors_with_a_metric_estimator(factor, unit):
+    output = MDEOutput(torch.from_numpy(RELATIVE).float(), "depth", model="lite")
+    anchors = Anchors(ANCHORS.u, ANCHORS.v, factor * ANCHORS.depth_m)
+    report = api.recover_from(output, anchors, Median()).report
+    asked = [w.text for w in report.warnings if w.code == "far_anchors"]
+    assert bool(asked) == (unit is not None)
+    assert unit is None or "times as far as lite estimates" in asked[0]
+    assert unit is None or asked[0].endswith(f"are they {unit}?")
+
+
 def test_recover_takes_rows_as_anchors():
     rows = [(1, 1, 2.0), (5, 3, 4.0)]
     kept = {"mde_depth": RELATIVE, "kind": "depth", "method": "median"}

@@ -20,7 +20,7 @@ from scalefield.errors import InputError
 from scalefield.field.kalman import Stream as FieldStream
 from scalefield.field.placement import Suggestion, suggest_from
 from scalefield.inputs import estimate, load_image, relative_depth
-from scalefield.mde import MDE, Kind, MDEOutput, load_mde
+from scalefield.mde import MDE, MODELS, Kind, MDEOutput, load_mde
 from scalefield.methods import MethodLike, as_method, make_method, method_name
 from scalefield.recovery import FunctionMethod, Recovery, Solver
 from scalefield.report import Rejection, Report, Warning
@@ -28,6 +28,10 @@ from scalefield.validation import plain_options
 
 FAR_M = {"millimetres": 500.0, "centimetres": 100.0}
 """A median anchor depth above this is rare in photographs and usual in files of that unit."""
+FAR_WHOLE_M = 30.0
+"""The limit for centimetres if every depth is a whole number, as of a tape measure."""
+FAR_FACTOR = {"millimetres": 300.0, "centimetres": 30.0}
+"""The limits of depth_m / D_MDE, in place of `FAR_M`, if the estimator's unit is the metre."""
 CONTRADICTION_LOG = 0.1
 """Least difference in log-depth of two anchors on one pixel that is called a contradiction."""
 FEW_VALUES = 256
@@ -206,14 +210,7 @@ def no_relative_depth(indices: np.ndarray) -> tuple[Rejection, ...]:
 
 def _warnings(mde_output: MDEOutput, anchors: Anchors) -> Iterator[Warning]:
     """Warnings where the map or the anchors are probably not what they were declared to be."""
-    typical_m = float(np.median(anchors.depth_m)) if len(anchors) else 0.0
-    unit = next((unit for unit, far_m in FAR_M.items() if typical_m > far_m), None)
-    if unit is not None and anchors.unit == "m":
-        yield Warning(
-            "far_anchors",
-            f"half of the anchors are {typical_m:.0f} m away or more; depth_m is in metres, are "
-            f"they {unit}?",
-        )
+    yield from _other_unit(mde_output, anchors)
     if not mde_output.affine and mde_output.lost_share > MAX_NEGATIVE_SHARE:
         yield Warning(
             "negative_disparity",
@@ -235,6 +232,30 @@ def _warnings(mde_output: MDEOutput, anchors: Anchors) -> Iterator[Warning]:
             f"the map was declared {mde_output.kind}, but over {len(anchors)} anchors the depth it "
             f"implies falls as measured depth grows (rank correlation {correlation:+.2f}); is it "
             f"{other}?",
+        )
+
+
+def _other_unit(mde_output: MDEOutput, anchors: Anchors) -> Iterator[Warning]:
+    """A warning if the depths of the anchors are probably in millimetres or centimetres."""
+    if not len(anchors) or anchors.unit != "m":
+        return
+    typical_m = float(np.median(anchors.depth_m))
+    card = MODELS.get(mde_output.model)
+    if card is not None and card.metric:
+        mde_depth = mde_output.mde_depth[anchors.pixels(mde_output.shape)].double().cpu().numpy()
+        factor = float(np.median(anchors.depth_m / mde_depth))
+        unit = next((unit for unit, limit in FAR_FACTOR.items() if factor > limit), None)
+        found = f", {factor:.0f} times as far as {mde_output.model} estimates"
+    else:
+        whole = bool((anchors.depth_m == np.round(anchors.depth_m)).all())
+        limits_m = {**FAR_M, "centimetres": FAR_WHOLE_M} if whole else FAR_M
+        unit = next((unit for unit, far_m in limits_m.items() if typical_m > far_m), None)
+        found = ""
+    if unit is not None:
+        yield Warning(
+            "far_anchors",
+            f"half of the anchors are {typical_m:.0f} m away or more{found}; depth_m is in metres, "
+            f"are they {unit}?",
         )
 
 

@@ -89,6 +89,9 @@ class ModelCard:
     code_licence: str = "Apache-2.0"
     known_shift: bool = False
     """Whether its disparity has a known zero. Depth always has one here."""
+    metric: bool = False
+    """Whether its depth is roughly in metres. Depth is recovered up to scale all the same; only a
+    check of the anchors' unit uses this."""
 
     @property
     def affine(self) -> bool:
@@ -97,7 +100,9 @@ class ModelCard:
 
 
 MODELS: dict[str, ModelCard] = {
-    "lite": ModelCard("", 4, "depth", 64, "research; trained on non-commercial data", "lite"),
+    "lite": ModelCard(
+        "", 4, "depth", 64, "research; trained on non-commercial data", "lite", metric=True
+    ),
     "da3-small": ModelCard("depth-anything/DA3-SMALL", 25, "depth", 64, "Apache-2.0", "da3"),
     "da3-base": ModelCard("depth-anything/DA3-BASE", 98, "depth", 128, "Apache-2.0", "da3"),
     # 1.1 is retrained after a bug was found; its authors deprecate the first.
@@ -123,9 +128,9 @@ MODELS: dict[str, ModelCard] = {
     "depth-pro": ModelCard(
         "apple/DepthPro-hf", 952, "disparity", None, "Apple AMLR (research)", known_shift=True
     ),
-    "zoedepth": ModelCard("Intel/zoedepth-nyu-kitti", 346, "depth", 256, "MIT"),
-    "glpn-nyu": ModelCard("vinvino02/glpn-nyu", 61, "depth", None, "Apache-2.0"),
-    "glpn-kitti": ModelCard("vinvino02/glpn-kitti", 61, "depth", None, "Apache-2.0"),
+    "zoedepth": ModelCard("Intel/zoedepth-nyu-kitti", 346, "depth", 256, "MIT", metric=True),
+    "glpn-nyu": ModelCard("vinvino02/glpn-nyu", 61, "depth", None, "Apache-2.0", metric=True),
+    "glpn-kitti": ModelCard("vinvino02/glpn-kitti", 61, "depth", None, "Apache-2.0", metric=True),
 }
 
 
