@@ -91,7 +91,7 @@ def test_an_eight_bit_png_is_a_picture_not_depth(tmp_path):
         ),
         (Anchors([0], [0], [1e-4]), (2, 2), r"not so: anchors\[0\] \(0.0001\)"),
         (Anchors([0, 0.2], [0, 0], [1.0, 2.0]), (2, 2), "one anchor a pixel"),
-        (Anchors([0], [0], [1.0], [0.1]), (2, 2), "no room for sigma_m"),
+        (Anchors([0], [0], [1.0], [0.1]), (2, 2), "cannot hold sigma_m"),
         (Anchors([0], [0], [1.0]), None, "needs shape="),
         (Anchors([5], [0], [1.0]), (2, 2), "outside the image"),
     ],

@@ -430,6 +430,69 @@ def test_recover_compares_the_anchors_with_a_metric_estimator(factor, unit):
     assert unit is None or asked[0].endswith(f"are they {unit}?")
 
 
+@pytest.mark.parametrize("method", ["global", "lwlr", "interpolate", "median"])
+def test_recover_leave_one_out_predicts_each_anchor_from_the_others(method):
+    relative = np.random.default_rng(0).uniform(1, 3, (6, 8))
+    rows = [(0, 0, 2.0), (3, 2, 3.1), (7, 5, 6.5), (2, 4, 2.9)]
+    kept = {"mde_depth": relative, "kind": "depth", "method": method}
+    assert recover(None, rows, **kept).report.leave_one_out_log == ()
+    report = recover(None, rows, leave_one_out=True, **kept).report
+    assert report.left_out_folds == 0
+    for i, (u, v, depth_m) in enumerate(rows):
+        others = recover(None, rows[:i] + rows[i + 1 :], **kept)
+        error = np.log(others.depth_m[v, u] / depth_m)
+        assert report.leave_one_out_log[i] == pytest.approx(error, abs=1e-5)
+
+
+def test_recover_leave_one_out_uses_folds_for_many_anchors():
+    relative = np.random.default_rng(0).uniform(1, 3, (20, 30))
+    pixels = np.random.default_rng(1).permutation(600)[:40]
+    v, u = np.divmod(pixels, 30)
+    calls = []
+
+    def method(output, anchors):
+        calls.append(len(anchors))
+        return Median()(output, anchors)
+
+    anchors = Anchors(u, v, 2 * relative[v, u])
+    report = recover(
+        None, anchors, mde_depth=relative, kind="depth", method=method, leave_one_out=True
+    ).report
+    assert calls == [40] + [35] * 8
+    assert report.left_out_folds == 8
+    np.testing.assert_allclose(report.leave_one_out_log, 0, atol=1e-6)
+
+
+def test_recover_leave_one_out_leaves_rejected_anchors_away():
+    v, u = np.divmod(np.arange(0, 48, 5), 8)
+    depth_m = 2 * RELATIVE[v, u]
+    depth_m[3] *= 5
+    report = recover(
+        None,
+        Anchors(u, v, depth_m),
+        mde_depth=RELATIVE,
+        kind="depth",
+        method="global",
+        fit="ransac",
+        leave_one_out=True,
+    ).report
+    assert [r.anchor for r in report.rejected] == [3]
+    assert len(report.leave_one_out_log) == len(report.residuals_log) == 9
+    np.testing.assert_allclose(report.leave_one_out_log, 0, atol=1e-6)
+
+
+def test_recover_leave_one_out_is_skipped_for_a_method_that_needs_more_anchors(monkeypatch):
+    def needs_four(output, anchors):
+        if len(anchors) < 4:
+            raise InputError("four anchors are wanted")
+        return Median()(output, anchors)
+
+    kept = {"mde_depth": RELATIVE, "kind": "depth", "leave_one_out": True}
+    assert recover(None, ANCHORS, method=needs_four, **kept).report.leave_one_out_log == ()
+    monkeypatch.setattr(api, "MAX_REFIT_PIXELS", 1)
+    assert recover(None, ANCHORS, method="median", **kept).report.leave_one_out_log == ()
+
+
 def test_recover_takes_rows_as_anchors():
     rows = [(1, 1, 2.0), (5, 3, 4.0)]
     kept = {"mde_depth": RELATIVE, "kind": "depth", "method": "median"}

@@ -255,7 +255,7 @@ class Anchors:
         if shape is None:
             raise FileError(path, "a sparse PNG needs shape=(height, width)")
         if self.sigma_m is not None:
-            raise FileError(path, "a PNG has no room for sigma_m; write .csv or .npz")
+            raise FileError(path, "a PNG cannot hold sigma_m; write .csv or .npz")
         pixels = self.pixels(shape)
         if len(np.unique(np.stack(pixels), axis=1).T) < len(self):
             raise FileError(path, "a PNG holds one anchor a pixel, and some pixels have more")

@@ -34,6 +34,11 @@ def one_line(error: object, most: int = 200) -> str:
     return text if len(text) <= most else f"{text[:most]}…"
 
 
+def counted(n: int, noun: str) -> str:
+    """The number with its noun: "1 pixel", "2 pixels"."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 class Notice(UserWarning):
     """Information for the user; the command line prints it and no warning of other libraries."""
 

@@ -23,7 +23,7 @@ from scalefield.basis.generator import Generator
 from scalefield.basis.grids import sample_at, upsample
 from scalefield.basis.pretrained import load_generator
 from scalefield.basis.ridge import solve
-from scalefield.errors import InputError, one_line
+from scalefield.errors import InputError, counted, one_line
 from scalefield.runtime.devices import check_device, fastest_kernels, full_precision
 
 WARM_UP = 3
@@ -194,7 +194,8 @@ class Live:
                 f"found {tuple(pixels.shape)} and {tuple(depth_m.shape)}"
             )
         if n > ours.depth_m.shape[1]:
-            raise InputError(f"{n} anchors given, and room for {ours.depth_m.shape[1]} was asked")
+            most = ours.depth_m.shape[1]
+            raise InputError(f"{counted(n, 'anchor')} given, more than the {most} it was made for")
         if mde_depth.shape != ours.mde_depth.shape:
             raise InputError(
                 f"made for relative depth of shape {tuple(ours.mde_depth.shape)}, "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from scalefield.defaults import MDE_NAME, METHOD_NAME
-from scalefield.errors import InputError
+from scalefield.errors import InputError, counted
 
 if TYPE_CHECKING:
     from scalefield.export.splatting import SceneFolder
@@ -277,7 +277,7 @@ def _complaints(
         for warning in record["warnings"]
     )
     if ambiguous:
-        yield f"for {ambiguous} images: {AMBIGUOUS_ORIENTATION}"
+        yield f"for {counted(ambiguous, 'image')}: {AMBIGUOUS_ORIENTATION}"
     if any(frame.distorted for frame in rich):
         yield (
             "the cameras have lens distortion, which splatting trainers refuse; --undistort "

@@ -139,7 +139,7 @@ class RecoverCommand:
             _next(progress, "estimating relative depth")
             mde_output = self.relative_depth(image)
             _next(progress, "recovering")
-            recovery = recover_from(mde_output, anchors, method).numpy()
+            recovery = recover_from(mde_output, anchors, method, leave_one_out=True).numpy()
             _next(progress, "writing")
             overflow = write_outputs(
                 folder,

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalefield.errors import InputError, one_line
+from scalefield.errors import InputError, counted, one_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -144,8 +144,8 @@ def recover_many(command: RecoverCommand, source: Source) -> int:
             write_atomic(out / RECORDS, lines.encode())
     failed = sum("failed" in record for record in records)
     done, how = len(records) - failed, " as a stream" if stream else ""
-    counted = f"{done} {unit}{'s' * (done != 1)} recovered{how}, {failed} failed"
-    print(f"{counted}; {out / RECORDS}" if records else f"no {unit} was found")
+    outcome = f"{counted(done, unit)} recovered{how}, {failed} failed"
+    print(f"{outcome}; {out / RECORDS}" if records else f"no {unit} was found")
     return 1 if failed or not records else 0
 
 
@@ -252,7 +252,9 @@ def _solver(command: RecoverCommand, stream: bool) -> Solver:
         return lambda image, anchors: following(estimated(image), anchors)
     method = make_method(command.method, **options)
     method.prepare()
-    return lambda image, anchors: recover_from(estimated(image), anchors, method)
+    return lambda image, anchors: recover_from(
+        estimated(image), anchors, method, leave_one_out=True
+    )
 
 
 def _recover(

@@ -21,6 +21,7 @@ from scalefield.benchmark.report.runs import (
     seeds_of,
 )
 from scalefield.benchmark.score import CLAMPING, EVERYWHERE
+from scalefield.errors import counted
 
 MAIN_METRICS = ("abs_rel", "delta1")
 REGIME_TITLES = {"low": "Low", "medium": "Med", "high": "High"}
@@ -85,7 +86,7 @@ def main_table(
             if by_method := _under(regime, cells):
                 heads.append(((mde, short), by_method, images[mde]))
     columns, rows = _main_metrics(runs, heads, clamping)
-    counts = "; ".join(f"{mde}: {n} image{'s' * (n != 1)}" for mde, n in images.items())
+    counts = "; ".join(f"{mde}: {counted(n, 'image')}" for mde, n in images.items())
     regimes = ", ".join(f"{REGIME_TITLES[r]} {low}–{high}" for r, (low, high) in REGIMES.items())
     caption = (
         f"Mean over images ({counts}), {_clamping_words(clamping)}. Anchors an image: {regimes}. "
@@ -147,7 +148,7 @@ def metric_table(run: Run, group: str, condition: str, clamping: str) -> Table:
     return Table(
         f"metrics-{_stem(run.dataset, run.mde, group, condition, clamping)}",
         f"{run.name}: all metrics, {condition} anchors, {where}, {clamping}",
-        f"Mean over {total} image{'s' * (total != 1)}, {_clamping_words(clamping)}.",
+        f"Mean over {counted(total, 'image')}, {_clamping_words(clamping)}.",
         "Method",
         titles,
         rows,
@@ -166,7 +167,7 @@ def drop_table(runs: Sequence[Run]) -> Table | None:
     return Table(
         f"drop-{_stem(_together(runs), runs[0].mde)}",
         f"{_together(runs)}, {runs[0].mde}: drop-anchor test",
-        f"Mean over {total} image{'s' * (total != 1)}, clamped, by the number of anchors left.",
+        f"Mean over {counted(total, 'image')}, clamped, by the number of anchors left.",
         "Method",
         columns,
         rows,
@@ -274,7 +275,7 @@ def paired_table(run: Run, condition: str) -> Table | None:
                 continue
             difference, p, n = both[a, b]
             better = difference < 0
-            note = f"AbsRel {difference:+.4f} over {n} images, p = {p:.3g}"
+            note = f"AbsRel {difference:+.4f} over {counted(n, 'image')}, p = {p:.3g}"
             text = f"{'better' if better else 'worse'} {p:.2g}" if p < 0.05 else "n.s."
             cells.append(Cell(p, rank=int(better and p < 0.05), text=text, note=note))
         rows[a] = cells
