@@ -1,7 +1,7 @@
 """Pack rendered frames into numbered tar files of limited size, and unpack them elsewhere.
 
     python recipes/pack_frames.py pack --root SCENES --out PARTS --part-mb 34
-    python recipes/pack_frames.py unpack --parts PARTS/*.tar --root /tmp/scenes
+    python recipes/pack_frames.py unpack --parts PARTS/*.tar --root SCENES
 
 `pack` takes the frames that train.txt and val.txt list at that moment, and leaves out those that an
 earlier call has packed into the same folder. It may therefore be repeated while frames are being

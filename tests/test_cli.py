@@ -415,6 +415,19 @@ def test_cli_torch_without_memory_is_a_sentence_and_other_errors_are_not_hidden(
         recover(*OWN)
 
 
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+@pytest.mark.parametrize("columns", ["60", "100"])
+def test_cli_help_is_filled_to_the_width_of_the_terminal(command, columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= int(columns)
+    assert "{None}" not in printed
+    assert "default: None" not in printed
+    assert "default: )" not in printed
+
+
 def test_cli_help_of_recover_imports_no_torch():
     """Help answers at once because it imports neither torch nor numpy."""
     code = """

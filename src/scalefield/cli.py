@@ -21,6 +21,7 @@ from scalefield.commands.demo import DemoCommand
 from scalefield.commands.diagnose import DiagnoseCommand
 from scalefield.commands.evaluate import EvaluateCommand
 from scalefield.commands.export import ExportCommand
+from scalefield.commands.help_text import document_fields, filled_help
 from scalefield.commands.label import LabelCommand
 from scalefield.commands.methods import MethodsCommand
 from scalefield.commands.models import ModelsCommand
@@ -109,7 +110,10 @@ def _run(args: list[str] | None) -> int:
             args = ["--tyro-print-completion", *args[1:]]
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             raise InputError(_unknown(args[0]))
-        return _parse(args).run() or 0
+        if {"-h", "--help"}.isdisjoint(args):
+            return _parse(args).run() or 0
+        with filled_help():
+            return _parse(args).run() or 0
     finally:
         sys.stdout.flush()  # here, where an error can still be reported
 
@@ -118,6 +122,8 @@ def _parse(args: list[str]) -> Command:
     """The command that the arguments describe."""
     title = scalefield.__doc__.splitlines()[0]
     if args[:1] not in ([], ["-h"], ["--help"]):
+        if not {"-h", "--help"}.isdisjoint(args):
+            document_fields(COMMANDS[args[0]])
         return tyro.extras.subcommand_cli_from_dict(
             COMMANDS, prog="scalefield", description=title, args=args
         )
