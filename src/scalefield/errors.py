@@ -1,4 +1,4 @@
-"""The exceptions and warnings that users meet."""
+"""Exceptions and warnings of the package, and short texts for messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class FileError(InputError):
         super().__init__(f"{path}{position}: {problem}")
 
     def renamed(self, name: object) -> FileError:
-        """The same problem under the name by which the user knows the file."""
+        """The same problem with another name of the file, for example the one that the user
+        gave."""
         return FileError(name, self.problem, line=self.line)
 
     def __reduce__(self) -> tuple:

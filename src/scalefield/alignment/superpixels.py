@@ -118,7 +118,7 @@ def merge_small(regions: Int64[np.ndarray, "h w"], min_share: float) -> Int64[np
 
 
 def _border_lengths(regions: np.ndarray, count: int) -> dict[int, Counter[int]]:
-    """For every region, its neighbours with the number of pixel edges shared."""
+    """Neighbours of every region, with the number of shared pixel edges."""
     down, across = regions[1:] != regions[:-1], regions[:, 1:] != regions[:, :-1]
     first = np.concatenate([regions[:-1][down], regions[:, :-1][across]])
     second = np.concatenate([regions[1:][down], regions[:, 1:][across]])

@@ -60,7 +60,7 @@ class ColmapCommand:
     mde: Annotated[str, tyro.conf.arg(metavar="NAME")] = MDE_NAME
     """Depth estimator by name; `scalefield models` lists the names."""
     device: str = "cpu"
-    """Device of the estimator: cpu, cuda, cuda:1, …"""
+    """Device of the estimator, for example cpu, cuda or cuda:1."""
     method: Annotated[str, tyro.conf.arg(metavar="NAME")] = METHOD_NAME
     """Method by name; `scalefield methods` lists the names."""
     limit: int | None = None

@@ -40,7 +40,7 @@ class DataOptions:
     range: Ranges = ()
     """Depth ranges in metres of a folder's sources, e.g. kitti=0.1,80 '*=0.1,10'."""
     device: str = "cpu"
-    """Device of the MDE: cpu, cuda, cuda:1, …"""
+    """Device of the MDE, for example cpu, cuda or cuda:1."""
     cache: Path | None = None
     """Folder that keeps the MDE's outputs for other runs with the same images."""
     workers: int = os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Help texts for a terminal: paragraphs filled to its width, no defaults that say nothing."""
+"""Help texts for a terminal: paragraphs filled to its width, no empty defaults."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def document_fields(command: Any) -> None:
 
 
 class _Captured(io.StringIO):
-    """A buffer with the encoding and the styles of the stream that it stands for."""
+    """A buffer with the encoding and the styles of another stream."""
 
     def __init__(self, stream: Any) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ class LabelCommand:
     ] = ()
     """Option of the method; may be repeated."""
     device: str = "cpu"
-    """Device of the estimator: cpu, cuda, cuda:1, …"""
+    """Device of the estimator, for example cpu, cuda or cuda:1."""
     batch: int = 1
     """Images read together, and estimated together if they have the same size; for GPUs."""
     workers: int = os.cpu_count() or 1

@@ -36,7 +36,7 @@ class PredictCommand:
     batch: int = 1
     """Images of one size that are computed together."""
     device: str = "cpu"
-    """Device of the estimator: cpu, cuda, cuda:1, …"""
+    """Device of the estimator, for example cpu, cuda or cuda:1."""
     kind: Literal["depth", "disparity"] | None = None
     """What the MDE predicts, if its architecture does not determine it."""
 

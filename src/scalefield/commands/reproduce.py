@@ -35,7 +35,7 @@ class ReproduceCommand:
     mde: tuple[str, ...] = ("da3-base", "midas-dpt-hybrid")
     """Estimators: NAME, or LABEL=SOURCE for a folder, a file or module:object."""
     cross_fit: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL=FOLDER,FOLDER")] = ()
-    """For an estimator trained on these frames: models of its kind that left some places out."""
+    """Models of an estimator that was trained on these frames, each trained without some places."""
     datasets: tuple[str, ...] = ()
     """Take only these of the datasets."""
     range: Ranges = ()
@@ -51,7 +51,7 @@ class ReproduceCommand:
     k: tuple[int, ...] = (8, 30, 50)
     """Numbers of basis maps."""
     seeds: tuple[int, ...] = (0,)
-    """Of the training; several give several rows and their spread."""
+    """Seeds of the training; several seeds give several rows and their spread."""
     ablation: bool = True
     """Train and evaluate the F = 0 twins as well."""
     recipe: Annotated[RecipeOptions, tyro.conf.arg(name="")] = field(default_factory=RecipeOptions)
@@ -110,7 +110,7 @@ class ReproduceCommand:
         print(page)
 
     def reproduction(self) -> Reproduction:
-        """What the flags stand for, checked."""
+        """The plan that the flags describe, checked."""
         from scalefield.benchmark.method_spec import parse_methods
         from scalefield.datasets import open_datasets
         from scalefield.reproduction.matrix import HOME_REGIME

@@ -41,8 +41,8 @@ class SuggestCommand:
     """Kind of --depth: depth grows with distance, disparity falls with it."""
     affine: Annotated[Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no")] = None
     """Whether the shift of the map is unknown as well as its scale, as for MiDaS and Depth
-    Anything. By default an --mde knows it, and the shift of a disparity map of your own is
-    unknown; say no for disparity with a known zero, as of a stereo camera."""
+    Anything. By default, the model card of an --mde decides, and the shift of your own disparity
+    map is unknown. Use no for disparity with a known zero, for example of a stereo camera."""
     depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Name of the array of an .npz, or of the channel of an .exr, given as --depth."""
     resize: bool = False

@@ -25,7 +25,7 @@ class RecipeOptions:
     rate: float | None = None
     """Learning rate."""
     weight_decay: float | None = None
-    """Of AdamW."""
+    """Weight decay of AdamW."""
     width: int | None = None
     """Channels of the generator's trunk."""
     anchor_loss: float | None = None
@@ -35,10 +35,10 @@ class RecipeOptions:
     gate_loss: float | None = None
     """Weight of the gate loss."""
     gate_reduction: Literal["sum", "mean"] | None = None
-    """Of the gate loss over the cells of the grid: the paper's sum, or the mean, whose weight does
-    not depend on the resolution."""
+    """Reduction of the gate loss over the cells of the grid: the paper's sum, or the mean, whose
+    weight does not depend on the resolution."""
     beta: float | None = None
-    """Where SmoothL1 turns from square to absolute, in log-depth."""
+    """Residual of log-depth at which SmoothL1 changes from square to absolute."""
     pixels: int | None = None
     """Known pixels an image in the dense loss of a step; 0 for all that were kept."""
     anchor_draw: Literal["fresh", "protocol"] | None = None
@@ -74,7 +74,8 @@ class RecipeOptions:
 
 @dataclass(frozen=True)
 class TrainCommand:
-    """Train a basis map generator (or `field`) for an MDE; run it again to go on."""
+    """Train a basis map generator, or `field`, for an MDE. The same command continues an
+    interrupted run."""
 
     mde: str
     """Monocular depth estimator by name, or your own as module:object."""
@@ -102,14 +103,14 @@ class TrainCommand:
     """The F = 0 variant, which serves any depth map."""
     recipe: Annotated[RecipeOptions, tyro.conf.arg(name="")] = field(default_factory=RecipeOptions)
     steps: int | None = None
-    """Of --method field, instead of its own number."""
+    """Number of training steps of --method field; by default that of its recipe."""
     seed: int = 0
-    """Of everything random."""
+    """Seed of all random numbers."""
     start_from: Path | None = None
     """Continue this model; with --preset paper for the five epochs of its fine-tuning."""
     cross_fit: tuple[Path, ...] = ()
-    """Folders of `lite` models, each trained without some places: a frame is predicted by one
-    that never saw its place."""
+    """Folders of `lite` models, each trained without some places. A frame is predicted by a model
+    that was not trained on its place."""
     in_sample: bool = False
     """Allow frames that the MDE was trained on, although the generator learns little from them."""
     prepared: Path | None = None
@@ -252,7 +253,7 @@ class TrainCommand:
         train_field(config, train_banks, val_banks, self.out, device=device, estimators=[mde])
 
     def config(self) -> Any:
-        """The hyper-parameters that the flags stand for."""
+        """The hyper-parameters that the flags give."""
         from scalefield.training.basis import default_preset, paper_preset
 
         changes: dict[str, object] = {"zero_features": self.zero_features, "seed": self.seed}
@@ -266,7 +267,8 @@ class TrainCommand:
 
 @dataclass(frozen=True)
 class TrainMdeCommand:
-    """Train `lite`, our small MDE, on your own frames; run it again to go on."""
+    """Train `lite`, the small MDE of this package, on your own frames. The same command continues
+    an interrupted run."""
 
     root: Path
     """The dataset's folder."""
@@ -296,12 +298,12 @@ class TrainMdeCommand:
     rooms: int = 0
     """Rendered rooms to train on beside the frames, in every fold; 600 for the shipped model."""
     seed: int = 0
-    """Of everything random."""
+    """Seed of all random numbers."""
     device: str = "auto"
     """cpu, cuda, cuda:1, …; auto is the GPU where there is one."""
 
     def run(self) -> None:
-        """Train, and say where the model lies."""
+        """Train, and print the folder of the model."""
         from scalefield.datasets import open_dataset
         from scalefield.training.mde import MDETraining, train_mde
 

@@ -111,7 +111,7 @@ class WebCommand:
 
 
 def bracketed(host: str) -> str:
-    """An IPv6 address as it stands in a URL."""
+    """An IPv6 address as a URL needs it."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 

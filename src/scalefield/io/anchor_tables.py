@@ -61,7 +61,7 @@ class AnchorTable:
     depth_m: list[float]
     sigma_m: list[float | None] | None
     lines: list[int]
-    """The line, counted from 1, that each anchor stands in."""
+    """Line of each anchor, counted from 1."""
 
 
 @dataclass(frozen=True)

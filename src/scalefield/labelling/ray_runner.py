@@ -20,7 +20,7 @@ from scalefield.labelling.samples import Job
 RETRIES = 2
 """How often a job is tried again after its worker died."""
 PATIENCE_S = 10.0
-"""Seconds without a result after which the run says what it waits for."""
+"""Seconds without a result after which the run prints what it waits for."""
 
 LOCAL_CONFIG = {"worker_niceness": 0}
 """Settings of a cluster on this machine. Ray gives its workers niceness 15 by default: where other
@@ -150,7 +150,7 @@ class _ActorPool:
         self.idle.append(actor)
 
     def explain(self, waiting: int) -> None:
-        """Say what the run waits for."""
+        """Print what the run waits for."""
         if self.running:
             names = ", ".join(job.name for _, job in list(self.running.values())[:3])
             self.say(f"{len(self.running)} actors work on {names} …; {waiting} jobs wait")

@@ -44,7 +44,7 @@ class MDE(Protocol):
 
     @property
     def name(self) -> str:
-        """For reports, records and cache keys."""
+        """Name of the estimator in reports, records and cache keys."""
         ...
 
     def __call__(self, image: UInt8[np.ndarray, "h w 3"]) -> MDEOutput:
@@ -88,10 +88,10 @@ class ModelCard:
     loader: Literal["lite", "vit", "da3", "transformers"] = "transformers"
     code_licence: str = "Apache-2.0"
     known_shift: bool = False
-    """Whether its disparity has a known zero. Depth always has one here."""
+    """Whether the disparity of the model has a known zero. Depth always has one here."""
     metric: bool = False
-    """Whether its depth is roughly in metres. Depth is recovered up to scale all the same; only a
-    check of the anchors' unit uses this."""
+    """Whether the depth of the model is roughly in metres. Recovery does not use it; the check of
+    the unit of the anchors does."""
 
     @property
     def affine(self) -> bool:

@@ -46,9 +46,10 @@ class OnnxConfig:
     dynamic: bool = False
     """Accept any size, even if the file states a fixed one; otherwise images are stretched."""
     mean: tuple[float, float, float] = IMAGENET_MEAN
-    """Subtracted from RGB in 0 … 1."""
+    """Mean of each channel, subtracted from RGB of 0 … 1."""
     std: tuple[float, float, float] = IMAGENET_STD
-    """Divided by after that; 1/255 for networks that want 0 … 255."""
+    """Divisor of each channel after the mean is subtracted; 1/255 for networks that take values of
+    0 … 255."""
     output: str | None = None
     """Name of the output with the prediction; by default the first."""
     features: str | None = None

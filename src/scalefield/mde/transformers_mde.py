@@ -158,7 +158,8 @@ def _last(output: Any) -> Tensor:
 
 
 def _any_shape(model: Any, pixels: Float[Tensor, "b 3 h w"]) -> list[Any]:
-    """DPT can interpolate its positions and reshape to any grid, but is not told to by itself."""
+    """Run a DPT on a grid of any shape: its position embeddings are interpolated, and its neck gets
+    the shape, which the library does not pass on."""
     patch = model.config.patch_size
     grid = pixels.shape[2] // patch, pixels.shape[3] // patch
     hooks = [model.neck.register_forward_pre_hook(lambda m, args: (args[0], *grid))]

@@ -75,14 +75,14 @@ class Reproduction:
     datasets: dict[str, Dataset]
     estimators: tuple[Estimator, ...]
     seeds: tuple[int, ...] = (0,)
-    """Of the training; the anchors of the evaluation have the seed 0."""
+    """Seeds of the training; the anchors of the evaluation have the seed 0."""
     ks: tuple[int, ...] = (8, 30, 50)
     ablation: bool = True
     """Train and evaluate the F = 0 twins as well."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of `BasisTraining` that differ from the paper's preset."""
     epochs: tuple[int, int] = (25, 5)
-    """Of training, and of fine-tuning."""
+    """Epochs of training, and of fine-tuning."""
     preparation: Preparation = field(default_factory=Preparation)
     generators: str | None = None
     """A folder of ready generators, `UNIVERSAL`, or None: they are trained."""
@@ -223,7 +223,7 @@ class Reproduction:
         return made
 
     def prepared_folder(self, estimator: Estimator, name: str, split: str) -> Path:
-        """Where the frames of a split are."""
+        """Folder of the prepared frames of a split."""
         return self.out / "prepared" / estimator.label / f"{name}-{split}"
 
     def train(self, estimator: Estimator, train: PreparedFrames, val: PreparedFrames) -> None:
@@ -284,7 +284,7 @@ class Reproduction:
         return dataclasses.replace(preset, **self.changes)
 
     def run_folder(self, estimator: Estimator, job: GeneratorJob) -> Path:
-        """Where a generator is trained."""
+        """Folder in which a generator is trained."""
         return self.out / "generators" / estimator.label / job.name
 
     def finished(self, estimator: Estimator, job: GeneratorJob) -> bool:
@@ -370,7 +370,7 @@ class TrainingTask:
     show_progress: bool = True
 
     def run(self) -> None:
-        """Train to the end, and say so in the run's folder."""
+        """Train to the end, and record that in the folder of the run."""
         on = pick_device(self.device)
         train_basis(
             self.config,

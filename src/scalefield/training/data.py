@@ -84,7 +84,7 @@ class CrossFit:
     """Each MDE with the scenes that it was trained on."""
 
     def for_scene(self, scene: str) -> MDE:
-        """The first model whose training never saw the scene."""
+        """The first model that was not trained on the scene."""
         for mde, scenes in self.models:
             if scene not in scenes:
                 return mde
@@ -243,7 +243,7 @@ class Batch:
     offset_noise: Float[Tensor, " b"]
     """Error to be put on the offset of the solve; see `BasisTraining.offset_noise`."""
     quantisation: Float[Tensor, "b 2 c"] | None = None
-    """Of uint8 features: step and least value of each channel."""
+    """Step and least value of each channel of uint8 features."""
 
     def pin_memory(self) -> Batch:
         """A copy in page-locked memory, which a GPU fetches while the host goes on."""

@@ -78,7 +78,7 @@ class FieldTraining(OptimiserConfig):
     pixels: int = 1024
     """Known pixels an image that the losses look at in a step."""
     beta: float = 0.1
-    """Where SmoothL1 turns from square to absolute, in log-depth."""
+    """Residual of log-depth at which SmoothL1 changes from square to absolute."""
     likelihood: float = 0.02
     """Weight of the negative log-likelihood, which calibrates the standard deviation."""
     restraint: float = 0.05
@@ -92,7 +92,7 @@ class FieldTraining(OptimiserConfig):
     imageless: float = 0.3
     """Share of frames whose image is withheld: it is optional."""
     featureless: float = 0.3
-    """The same for F."""
+    """Share of frames whose F is withheld: it is optional."""
     validate: tuple[str | int, ...] = (1, "low", "medium", "high")
 
 

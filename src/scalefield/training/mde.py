@@ -429,7 +429,7 @@ def open_mde(name: str, device: str, cache: Path | None = None) -> tuple[MDE, fr
 
 
 def trained_on(folder: Path) -> frozenset[str]:
-    """The scenes that a model's training saw."""
+    """Scenes on which a model was trained."""
     try:
         return frozenset(json.loads((Path(folder) / "config.json").read_text())["trained_on"])
     except (OSError, ValueError, KeyError) as e:

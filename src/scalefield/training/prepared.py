@@ -47,7 +47,7 @@ from scalefield.training.data import (
 from scalefield.training.loop import wait_for_all
 
 FORMAT = 1
-"""Of the files; a folder of another number is refused."""
+"""Version of the files; a folder of another version is refused."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Preparation:
     """How F is kept. uint8 has 256 levels between the least and the largest value of each channel
     of a frame, and half the size of float16; none leaves F out, for generators without it."""
     seed: int = 0
-    """Of the anchors and pixels."""
+    """Seed of the anchors and pixels."""
 
 
 class Entry(NamedTuple):
-    """Where a prepared frame is, and what must be known before it is read."""
+    """Path of a prepared frame, with what must be known before it is read."""
 
     file: str
     name: str
@@ -108,7 +108,7 @@ class PreparedFrames(Sequence[TrainingFrame]):
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """Size of all files."""
         return sum(Path(entry.file).stat().st_size for entry in self.entries)
 
     def on(self, device: str | torch.device) -> list[TrainingFrame]:
@@ -340,12 +340,12 @@ def left_out(folder: Path) -> dict[str, str]:
 
 
 def frame_file(folder: Path, name: str) -> Path:
-    """Where a prepared frame is."""
+    """Path of a prepared frame."""
     return folder / "frames" / f"{name}.safetensors"
 
 
 def skipped_file(folder: Path, name: str) -> Path:
-    """Where it is said why a frame could not be prepared."""
+    """Path of the file that states why a frame could not be prepared."""
     return folder / "skipped" / f"{name}.json"
 
 

@@ -53,7 +53,7 @@ class Things(NamedTuple):
     """Unit boxes, upright cylinders and balls, stretched, turned around the vertical and moved."""
 
     centre: Float[Tensor, "n 3"]
-    """In metres: x to the right, y up, z ahead."""
+    """Position in metres: x to the right, y up, z ahead."""
     half: Float[Tensor, "n 3"]
     turn: Float[Tensor, " n"]
     shape: Int64[Tensor, " n"]
@@ -72,16 +72,16 @@ class Paint(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Room:
-    """What there is to see. The first thing is the room itself, seen from inside."""
+    """A scene. The first object is the room itself, seen from inside."""
 
     things: Things
     paint: Paint
-    """Of all things, and six for the room's walls, floor and ceiling."""
+    """Colours of all objects, and six for the walls, the floor and the ceiling."""
     eye: Float[Tensor, " 3"]
     looks: Float[Tensor, "3 3"]
     """Rows: right, down and ahead of the camera."""
     focal: float
-    """In image widths."""
+    """Focal length in image widths."""
     lights: Float[Tensor, "l 3"]
     powers: Float[Tensor, "l 3"]
     ambient: float

@@ -30,7 +30,7 @@ COLOURS = (
 )
 MARKERS = "os^Dv<>Phd*pX"
 DPI = 160
-"""Of figures written as PNG."""
+"""Resolution of figures written as PNG."""
 SCATTER_TICKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
 
 STYLE = {

@@ -97,7 +97,7 @@ def main_table(
 
 
 def _row_notes(runs: Sequence[Run]) -> str:
-    """What a reader must know of some rows: LWLR's bandwidth, and generators that see no F."""
+    """Notes on some rows: the bandwidth of LWLR, and generators that do not use F."""
     notes = []
     for run in runs:
         for method in run.results["config"]["methods"]:
@@ -441,7 +441,7 @@ def models_table(run: Run) -> Table | None:
 
 
 def all_tables(runs: Sequence[Run]) -> list[Table]:
-    """Every table that these runs have something to say to."""
+    """Every table for which these runs have values."""
     tables: list[Table | None] = []
     datasets = list(dict.fromkeys(run.dataset for run in runs))
     for dataset in datasets:
