@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import os
 import signal
@@ -32,7 +31,7 @@ from scalefield.commands.reproduce import ReproduceCommand
 from scalefield.commands.suggest import SuggestCommand
 from scalefield.commands.train import TrainCommand, TrainMdeCommand
 from scalefield.commands.web import WebCommand
-from scalefield.errors import InputError, MissingExtra, one_line
+from scalefield.errors import InputError, MissingExtra, did_you_mean, one_line
 from scalefield.runtime.signals import graceful_shutdown
 
 
@@ -146,10 +145,8 @@ def _first_sentence(make: object) -> str:
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, COMMANDS, n=1)
-    if near:
-        return f"no command {one_line(name, 40)!r}; did you mean {near[0]}?"
-    return f"no command {one_line(name, 40)!r}; there are {', '.join(COMMANDS)}"
+    hint = did_you_mean(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
+    return f"no command {one_line(name, 40)!r}{hint}"
 
 
 def _lacks_memory(error: Exception) -> bool:

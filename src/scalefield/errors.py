@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class InputError(ValueError):
     """Bad input. The command line prints its message and exits with code 2."""
@@ -38,6 +41,12 @@ def one_line(error: object, most: int = 200) -> str:
 def counted(n: int, noun: str) -> str:
     """The number with its noun: "1 pixel", "2 pixels"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def did_you_mean(name: object, names: Iterable[str]) -> str:
+    """The end of a message about an unknown name: "; did you mean field?", or nothing."""
+    near = difflib.get_close_matches(str(name), list(names), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 class Notice(UserWarning):

@@ -94,7 +94,8 @@ class PredictCommand:
 def find_images(folder: Path) -> list[Path]:
     """All image files below a folder, in order of their paths."""
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder")
+        found = "a file; wanted a folder of images" if folder.exists() else "no such folder"
+        raise InputError(f"{folder}: {found}")
     from scalefield.io import IMAGE_SUFFIXES, files_below
 
     paths = [p for p in files_below(folder) if p.suffix.lower() in IMAGE_SUFFIXES]

@@ -26,6 +26,8 @@ Solver = Callable[["np.ndarray", "Anchors"], "Recovery"]
 
 RECORDS = "recoveries.jsonl"
 """Name of the file with one line for each image or frame."""
+TABLE_SUFFIXES = (".csv", ".npz", ".txt")
+"""Suffixes of tables, which are often given by mistake in place of an image."""
 ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png", ".csv", ".npz", ".png")
 """What follows the name of an image in the names of its anchors; the last three in a folder."""
 
@@ -67,6 +69,9 @@ def find_source(given: tuple[Path, ...]) -> Source:
     paths = [found for path in given for found in _expanded(path)]
     if not paths:
         raise InputError("no image is given")
+    for path in paths:
+        if path.suffix.lower() in TABLE_SUFFIXES:
+            raise InputError(f"{path} is no image; give anchors as --anchors {path}")
     if len(paths) == 1 and paths[0].is_dir():
         return _from_folder(paths[0])
     if len(paths) == 1 and is_video(paths[0]):

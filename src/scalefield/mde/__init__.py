@@ -12,7 +12,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import UInt8
 
-from scalefield.errors import InputError
+from scalefield.errors import InputError, did_you_mean
 from scalefield.io import read_json
 from scalefield.io.weights import WEIGHTS
 from scalefield.mde.output import Kind, MDEOutput
@@ -183,9 +183,10 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
 
             return (load_vit if "size" in content else load_lite)(name, device)
     if card is None and "/" not in name and not (name and Path(name).exists()):
+        near = did_you_mean(name, MODELS)
         raise InputError(
             f"no MDE {name!r}; there are {', '.join(MODELS)}, hub ids owner/name, folders with "
-            "model.safetensors, published .pt and .pth files, and .onnx files"
+            f"model.safetensors, published .pt and .pth files, and .onnx files{near}"
         )
     pinned = f"@{revision}" if revision else ""
     weights = find_weights(name if card is None else card.source + pinned)
