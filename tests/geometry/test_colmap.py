@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from scipy.ndimage import gaussian_filter, map_coordinates
 
-from example_modules import load_example
+from program_modules import load_example
 from scalefield import Anchors, InputError, MDEOutput
 from scalefield.cli import main
 from scalefield.commands.colmap import (

@@ -89,10 +89,11 @@ class LabelCommand:
         for key in without_anchors:
             print(f"scalefield: {key} has no anchors beside it", file=sys.stderr)
         why = ", ".join(f"{name} {count}" for name, count in summary.reasons.most_common())
+        rate = f"; {summary.images_per_second:.2f} images/s" if summary.images_per_second else ""
         print(
             f"{summary.kept} kept, {summary.rejected} rejected{f' ({why})' if why else ''}, "
             f"{len(summary.failed)} failed, {len(without_anchors)} without anchors; "
-            f"{summary.found_done} were done before; {summary.images_per_second:.2f} images/s"
+            f"{summary.found_done} were done before{rate}"
         )
         print(f"  {out / MANIFEST}")
         return 1 if summary.failed or without_anchors else 0

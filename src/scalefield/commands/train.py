@@ -139,13 +139,12 @@ class TrainCommand:
         from scalefield.basis.generator import Generator
         from scalefield.errors import require_package
         from scalefield.training.basis import train_basis
-        from scalefield.training.data import CrossFit
         from scalefield.training.loop import pick_device, processes
-        from scalefield.training.mde import open_mde, trained_on
+        from scalefield.training.mde import open_cross_fit
         from scalefield.training.prepared import (
             Preparation,
             mde_folder,
-            prepare_split,
+            prepare_datasets,
             split_names,
         )
 
@@ -161,30 +160,24 @@ class TrainCommand:
         start = None if self.start_from is None else Generator.load(self.start_from)
         rank, world = processes()
         device = str(pick_device(self.device))
-        mde, seen = open_mde(self.mde, device, self.cache)
-        folds = [(open_mde(str(f), device, self.cache)[0], trained_on(f)) for f in self.cross_fit]
-        models = CrossFit(tuple(folds or [(mde, frozenset() if self.in_sample else seen)]))
-        chosen = Preparation(pixels=self.kept_pixels, features=self.kept_features)
-        home = self.prepared or self.out.parent / "prepared"
+        mde, models = open_cross_fit(
+            self.mde, self.cross_fit, device, self.cache, in_sample=self.in_sample
+        )
+        folder = self.prepared or self.out.parent / "prepared"
 
         def frames(split: str, source: Any) -> Any:
-            parts = [
-                prepare_split(
-                    dataset,
-                    split,
-                    source,
-                    home / mde_folder(source) / f"{name}-{split}",
-                    chosen,
-                    name=name,
-                    workers=self.workers // world,
-                    batch=self.mde_batch,
-                    limit=self.limit,
-                    rank=rank,
-                    world=world,
-                )
-                for name, dataset in datasets.items()
-            ]
-            return sum(parts[1:], start=parts[0])
+            return prepare_datasets(
+                datasets,
+                split,
+                source,
+                lambda name: folder / mde_folder(source) / f"{name}-{split}",
+                Preparation(pixels=self.kept_pixels, features=self.kept_features),
+                workers=self.workers // world,
+                batch=self.mde_batch,
+                limit=self.limit,
+                rank=rank,
+                world=world,
+            )
 
         train, val = frames("train", models), frames("val", mde)
         if config is None:

@@ -35,14 +35,13 @@ from scalefield.reproduction.matrix import (
 )
 from scalefield.runtime.workers import worker_pool
 from scalefield.training.basis import BasisTraining, paper_preset, train_basis
-from scalefield.training.data import CrossFit
 from scalefield.training.loop import RunFolder, pick_device
-from scalefield.training.mde import open_mde, trained_on
+from scalefield.training.mde import open_cross_fit, open_mde
 from scalefield.training.prepared import (
     Preparation,
     PreparedFrames,
     left_out,
-    prepare_split,
+    prepare_datasets,
     split_names,
 )
 
@@ -190,27 +189,22 @@ class Reproduction:
     def prepare(self, estimator: Estimator) -> tuple[PreparedFrames, PreparedFrames]:
         """The training and validation frames of all datasets, as one MDE predicts them."""
         device = str(pick_device(self.device))
-        mde, seen = open_mde(estimator.source, device)
-        folds = [(open_mde(str(f), device)[0], trained_on(f)) for f in estimator.cross_fit]
-        models = CrossFit(tuple(folds or [(mde, frozenset() if self.in_sample else seen)]))
+        mde, models = open_cross_fit(
+            estimator.source, estimator.cross_fit, device, in_sample=self.in_sample
+        )
 
         def frames(split: str, source: Any) -> PreparedFrames:
-            parts = [
-                prepare_split(
-                    dataset,
-                    split,
-                    source,
-                    self.prepared_folder(estimator, name, split),
-                    self.preparation,
-                    name=name,
-                    workers=self.workers,
-                    batch=self.mde_batch,
-                    limit=self.limit,
-                    show_progress=self.show_progress,
-                )
-                for name, dataset in self.datasets.items()
-            ]
-            return sum(parts[1:], start=parts[0])
+            return prepare_datasets(
+                self.datasets,
+                split,
+                source,
+                lambda name: self.prepared_folder(estimator, name, split),
+                self.preparation,
+                workers=self.workers,
+                batch=self.mde_batch,
+                limit=self.limit,
+                show_progress=self.show_progress,
+            )
 
         made = frames("train", models), frames("val", mde)
         skipped = {

@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from scalefield.mde import open_mde as open_any_mde
 from scalefield.mde.lite import PREPROCESS, LiteNet, load_imagenet_encoder
 from scalefield.mde.vit import PATCH, VitNetwork, read_vit
 from scalefield.seeding import seeded_rng
+from scalefield.training.data import CrossFit
 from scalefield.training.loop import (
     Clock,
     Ema,
@@ -426,6 +427,24 @@ def open_mde(name: str, device: str, cache: Path | None = None) -> tuple[MDE, fr
     config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
     seen = trained_on(folder) if "trained_on" in config else frozenset()
     return open_any_mde(name, device, cache), seen
+
+
+def open_cross_fit(
+    name: str,
+    folders: Sequence[Path],
+    device: str,
+    cache: Path | None = None,
+    *,
+    in_sample: bool = False,
+) -> tuple[MDE, CrossFit]:
+    """An MDE, and the models that predict its training frames.
+
+    These are the models of `folders`, or the MDE itself if there are none. `in_sample` lets the MDE
+    predict frames that it was trained on.
+    """
+    mde, seen = open_mde(name, device, cache)
+    folds = [(open_mde(str(folder), device, cache)[0], trained_on(folder)) for folder in folders]
+    return mde, CrossFit(tuple(folds or [(mde, frozenset() if in_sample else seen)]))
 
 
 def trained_on(folder: Path) -> frozenset[str]:

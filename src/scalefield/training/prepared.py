@@ -15,7 +15,7 @@ import re
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from tqdm import tqdm
 
 from scalefield.datasets import Dataset as FrameDataset
 from scalefield.datasets.splits import thin
@@ -36,6 +35,7 @@ from scalefield.errors import InputError, one_line
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.run_folder import config_differences
 from scalefield.mde import MDE, MDEOutput
+from scalefield.runtime.progress import progress
 from scalefield.training.data import (
     PIXELS,
     CrossFit,
@@ -281,12 +281,12 @@ def prepare_split(
     mine = names[rank::world]
     missing = [frame for frame in mine if not frame_file(folder, frame).is_file()]
     if missing:
-        bar = tqdm(
-            total=len(mine),
+        bar = progress(
+            len(mine),
             initial=len(mine) - len(missing),
             desc=f"prepare {called} {split}",
             unit="frame",
-            disable=not show_progress or rank > 0,
+            show=show_progress and rank == 0,
         )
         with bar:
             for frame, error in _prepare_missing(
@@ -300,6 +300,22 @@ def prepare_split(
                 bar.update()
     wait_for_all(world)
     return open_prepared(folder, names, quiet=rank > 0)
+
+
+def prepare_datasets(
+    datasets: Mapping[str, FrameDataset],
+    split: str,
+    mde: MDE | CrossFit,
+    folder_of: Callable[[str], Path],
+    preparation: Preparation | None = None,
+    **options: Any,
+) -> PreparedFrames:
+    """`prepare_split` for several datasets, by the name of each; their frames together."""
+    parts = [
+        prepare_split(dataset, split, mde, folder_of(name), preparation, name=name, **options)
+        for name, dataset in datasets.items()
+    ]
+    return sum(parts[1:], start=parts[0])
 
 
 def split_names(
