@@ -86,11 +86,11 @@ class Anchors:
     def __len__(self) -> int:
         return len(self.u)
 
-    def __getitem__(self, which: Any) -> Anchors:
+    def __getitem__(self, index: Any) -> Anchors:
         """The anchors selected by a mask, a slice or an index array."""
-        sigma_m = None if self.sigma_m is None else np.atleast_1d(self.sigma_m[which])
-        u, v, depth_m = (np.atleast_1d(c[which]) for c in (self.u, self.v, self.depth_m))
-        lines = None if self.lines is None else np.atleast_1d(self.lines[which])
+        sigma_m = None if self.sigma_m is None else np.atleast_1d(self.sigma_m[index])
+        u, v, depth_m = (np.atleast_1d(c[index]) for c in (self.u, self.v, self.depth_m))
+        lines = None if self.lines is None else np.atleast_1d(self.lines[index])
         return Anchors(u, v, depth_m, sigma_m, lines=lines, unit=self.unit)
 
     def moved(self, u: Any, v: Any) -> Anchors:
@@ -342,8 +342,8 @@ def _column(name: str, values: Any) -> np.ndarray:
     return column
 
 
-def as_numbers(what: str, values: Any) -> np.ndarray:
-    """A float64 array of its own; what a mask hides is NaN."""
+def as_numbers(name: str, values: Any) -> np.ndarray:
+    """A new float64 array; masked values become NaN. `name` begins the message of an error."""
     try:
         if hasattr(values, "detach"):  # a torch tensor, on any device and of any type
             values = values.detach().cpu()
@@ -353,7 +353,7 @@ def as_numbers(what: str, values: Any) -> np.ndarray:
             raise TypeError(f"found {array.dtype}")
         return np.ma.filled(array.astype(np.float64), np.nan)
     except (TypeError, ValueError, OverflowError, RuntimeError) as e:
-        raise InputError(f"{what} must be numbers: {one_line(e)}") from None
+        raise InputError(f"{name} must be numbers: {one_line(e)}") from None
 
 
 def _parse_csv(path: Path) -> dict[str, Any]:

@@ -78,15 +78,15 @@ class Samples:
     def __len__(self) -> int:
         return len(self.x)
 
-    def __getitem__(self, which: np.ndarray) -> Samples:
+    def __getitem__(self, index: np.ndarray) -> Samples:
         """The samples selected by a mask or an index array, in the order given."""
         return Samples(
-            self.x[which],
-            self.y[which],
-            self.weight[which],
-            self.rows[which],
-            self.columns[which],
-            self.index[which],
+            self.x[index],
+            self.y[index],
+            self.weight[index],
+            self.rows[index],
+            self.columns[index],
+            self.index[index],
         )
 
     @property

@@ -280,9 +280,9 @@ def parse_option(text: str) -> tuple[str, Any]:
     words = {"true": True, "false": False, "none": None}
     if value.lower() in words:
         return name, words[value.lower()]
-    for number in (int, float):
+    for convert in (int, float):
         try:
-            return name, number(value)
+            return name, convert(value)
         except ValueError:
             continue
     return name, value

@@ -148,8 +148,8 @@ def recover_many(command: RecoverCommand, source: Source) -> int:
             lines = "".join(json.dumps(record) + "\n" for record in records)
             write_atomic(out / RECORDS, lines.encode())
     failed = sum("failed" in record for record in records)
-    done, how = len(records) - failed, " as a stream" if stream else ""
-    outcome = f"{counted(done, unit)} recovered{how}, {failed} failed"
+    done, manner = len(records) - failed, " as a stream" if stream else ""
+    outcome = f"{counted(done, unit)} recovered{manner}, {failed} failed"
     print(f"{outcome}; {out / RECORDS}" if records else f"no {unit} was found")
     return 1 if failed or not records else 0
 

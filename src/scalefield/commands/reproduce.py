@@ -105,8 +105,8 @@ class ReproduceCommand:
             print(plan_text(plan(reproduction)))
             return
         page = reproduction.run()
-        if said := summary(reproduction):
-            print(said)
+        if text := summary(reproduction):
+            print(text)
         print(page)
 
     def reproduction(self) -> Reproduction:

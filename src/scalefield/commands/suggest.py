@@ -83,12 +83,12 @@ class SuggestCommand:
         )
         say_if_turned(self.image)
         for spot in spots:
-            number = ""
+            label = ""
             if among is not None and spot.anchor is not None:
                 lines = among.lines
-                number = f"#{spot.anchor} " if lines is None else f"line {lines[spot.anchor]}: "
+                label = f"#{spot.anchor} " if lines is None else f"line {lines[spot.anchor]}: "
             print(
-                f"{number}u={spot.u} v={spot.v}: now {format_std_log(spot.std_log)}; measuring it "
+                f"{label}u={spot.u} v={spot.v}: now {format_std_log(spot.std_log)}; measuring it "
                 f"reduces the mean standard deviation by {100 * spot.removes:.0f} %"
             )
 

@@ -250,10 +250,10 @@ class _Sheet:
     def resized(
         self,
         pixels: UInt8[np.ndarray, "h w 3"],
-        how: Image.Resampling = Image.Resampling.LANCZOS,
+        resampling: Image.Resampling = Image.Resampling.LANCZOS,
     ) -> Image.Image:
         """Pixels at the size of a panel."""
-        return Image.fromarray(pixels).resize((self.width, self.height), how)
+        return Image.fromarray(pixels).resize((self.width, self.height), resampling)
 
     def panel(self, pixels: UInt8[np.ndarray, "h w 3"], title: str, scale: Scale) -> _Panel:
         """The panel of a map, whose pixels stay what they are."""

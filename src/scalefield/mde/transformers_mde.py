@@ -114,18 +114,21 @@ def preprocess_of(name: str, model: Any, folder: Path | None) -> Preprocess:
         raise InputError(f"{path}: size, image_mean or image_std not understood ({e!r})") from None
 
 
-def read_preprocess(said: dict[str, Any]) -> Preprocess:
+def read_preprocess(config: dict[str, Any]) -> Preprocess:
     """The transformers library's description of an input as ours, padding left out."""
     size = (
-        (said["size"]["height"], said["size"]["width"]) if said.get("do_resize", True) else (1, 1)
+        (config["size"]["height"], config["size"]["width"])
+        if config.get("do_resize", True)
+        else (1, 1)
     )
     fit: Fit = "native"
-    if said.get("do_resize", True):
-        fit = "least" if said.get("keep_aspect_ratio") else "stretch"
-    multiple = int(said.get("ensure_multiple_of") or said.get("size_divisor") or 1)
-    unit = 1 if said.get("do_rescale", True) else 255  # means of 0 … 255 where nothing is rescaled
-    red, green, blue = (v / unit for v in said["image_mean"])
-    std_red, std_green, std_blue = (v / unit for v in said["image_std"])
+    if config.get("do_resize", True):
+        fit = "least" if config.get("keep_aspect_ratio") else "stretch"
+    multiple = int(config.get("ensure_multiple_of") or config.get("size_divisor") or 1)
+    # Without rescaling, the means are those of values of 0 … 255.
+    unit = 1 if config.get("do_rescale", True) else 255
+    red, green, blue = (v / unit for v in config["image_mean"])
+    std_red, std_green, std_blue = (v / unit for v in config["image_std"])
     return Preprocess(size, fit, multiple, (red, green, blue), (std_red, std_green, std_blue))
 
 

@@ -97,8 +97,8 @@ def fit_bins(samples: Samples, edges: list[float]) -> Curve:
     fallbacks of Global.
     """
     edges = list(edges)
-    which = np.searchsorted(edges, samples.x, side="right")
-    members = [np.flatnonzero(which == k) for k in range(len(edges) + 1)]
+    interval = np.searchsorted(edges, samples.x, side="right")
+    members = [np.flatnonzero(interval == k) for k in range(len(edges) + 1)]
     fallbacks = []
     while len(members) > 1:
         flaws = [_flaw(samples, inside) for inside in members]

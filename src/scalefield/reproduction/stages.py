@@ -331,8 +331,8 @@ class Reproduction:
         if self.generators == UNIVERSAL:
             yield from universal_rows()
         else:
-            home = self.out / "generators" if self.generators is None else Path(self.generators)
-            yield from basis_rows(find_generators(home, estimator.label, self.job_list))
+            folder = self.out / "generators" if self.generators is None else Path(self.generators)
+            yield from basis_rows(find_generators(folder, estimator.label, self.job_list))
         yield from self.extra_rows
 
     def report(self, folders: list[Path]) -> Path:
@@ -386,10 +386,10 @@ def _nothing() -> None:
 
 def summary(reproduction: Reproduction) -> str:
     """How many frames were left out, by dataset and split, in a sentence; empty for none."""
-    said = []
+    parts = []
     for estimator in reproduction.estimators:
         file = reproduction.out / "prepared" / estimator.label / "left_out.json"
         if file.is_file():
             counts = {place: len(found) for place, found in read_json(file).items()}
-            said += [f"{n} of {place} with {estimator.label}" for place, n in counts.items()]
-    return f"frames left out: {', '.join(said)}" if said else ""
+            parts += [f"{n} of {place} with {estimator.label}" for place, n in counts.items()]
+    return f"frames left out: {', '.join(parts)}" if parts else ""

@@ -159,9 +159,9 @@ def training_frame(
     place = torch.from_numpy(table.rows).to(output.prediction.device)
     valid = output.valid.reshape(-1)[place].cpu().numpy()
     mde_depth = output.mde_depth.reshape(-1)[place].cpu().numpy()
-    number = np.cumsum(valid) - 1  # of each row among those that are kept
+    kept_index = np.cumsum(valid) - 1  # of each row among those that are kept
     anchors = {
-        regime: number[first:end][valid[first:end]]
+        regime: kept_index[first:end][valid[first:end]]
         for regime, (first, end) in table.anchors.items()
     }
     first_anchor = min((first for first, _ in table.anchors.values()), default=len(valid))

@@ -191,10 +191,10 @@ def train_field(
 
     `estimators` names those whose outputs the frames are; see `FieldModel.estimators`.
     """
-    where = pick_device(device)
+    torch_device = pick_device(device)
     run = RunFolder(out, config)
     torch.manual_seed(config.seed)
-    learned = LearnedField(config.net, start).to(where)
+    learned = LearnedField(config.net, start).to(torch_device)
     ema = Ema(learned, config.ema)
     best: LearnedField = ema.model  # type: ignore[assignment]
     optimiser = torch.optim.AdamW(
@@ -215,7 +215,7 @@ def train_field(
         schedule.resume(run.elapsed_s)
     chance = torch.stack([bank.chance.sum() for bank in train])
     least, most = config.anchors
-    clock = Clock(where)
+    clock = Clock(torch_device)
     progress = tqdm(
         range(first, config.steps), initial=first, total=config.steps, desc=out.name,
         disable=not show_progress, mininterval=report_every_s,
@@ -235,7 +235,9 @@ def train_field(
             )  # fmt: skip
             rows = draw_anchors(batch, n, config.anchor_jitter, rng)
             known = batch.mde_log_depth.shape[1]
-            pixels = torch.randint(known, (config.batch, config.pixels), generator=rng).to(where)
+            pixels = torch.randint(known, (config.batch, config.pixels), generator=rng).to(
+                torch_device
+            )
         with clock.working(step):
             parts = losses(learned, batch, rows, pixels, config)
             optimiser.zero_grad(set_to_none=True)

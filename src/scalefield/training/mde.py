@@ -355,11 +355,11 @@ def train_mde(
 
     A teacher is the folder of a model that `train_teacher` made on the same fold.
     """
-    where = pick_device(device)
+    torch_device = pick_device(device)
     run = RunFolder(out, config)
-    bank = load_frames(dataset, config, where)
+    bank = load_frames(dataset, config, torch_device)
     scenes = sorted(set(bank.scenes))
-    taught = None if teacher is None else open_teacher(teacher, scenes, where)
+    taught = None if teacher is None else open_teacher(teacher, scenes, torch_device)
     torch.manual_seed(config.seed)
     net = LiteNet(full_resolution=config.full_resolution)
     if encoder is not None:
@@ -367,11 +367,11 @@ def train_mde(
     # Not channels_last: with it, in bfloat16 and with cudnn.benchmark, the depthwise convolutions
     # of the encoder made each of the first steps take 16 to 90 s on an H200. Contiguous tensors
     # gave 6.5 steps a second.
-    net = net.to(where)
+    net = net.to(torch_device)
 
     def crop_loss(images: Tensor, truth: Tensor, rng: torch.Generator) -> Tensor:
         seen = hide(colour(images, rng), rng).contiguous()
-        with torch.autocast(where.type, torch.bfloat16, enabled=where.type == "cuda"):
+        with torch.autocast(torch_device.type, torch.bfloat16, enabled=torch_device.type == "cuda"):
             log_depth, _ = net(seen)
         loss = relative_loss(log_depth.float(), truth, config)
         if taught is None:
@@ -415,8 +415,8 @@ def write_model(
     data = save({k: v.cpu().contiguous() for k, v in state.items()})
     write_atomic(folder / "model.safetensors", data)
     # With a hash: equal settings make other weights with another encoder or teacher.
-    number = hashlib.sha256(data).hexdigest()[:8]
-    revision = f"s{config.seed}-f{config.fold}of{config.folds}-{config.steps}-{number}"
+    digest = hashlib.sha256(data).hexdigest()[:8]
+    revision = f"s{config.seed}-f{config.fold}of{config.folds}-{config.steps}-{digest}"
     write_json(folder / "config.json", {"revision": revision, "trained_on": scenes, **more})
 
 

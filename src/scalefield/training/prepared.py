@@ -457,8 +457,8 @@ def _prepare_missing(
             waiting[key].append(table)
             if len(waiting[key]) == batch:
                 yield from finish(waiting.pop(key), model)
-        for (number, _), members in waiting.items():
-            yield from finish(members, models[number])
+        for (model_index, _), members in waiting.items():
+            yield from finish(members, models[model_index])
         for write in writing:
             write.result()
 

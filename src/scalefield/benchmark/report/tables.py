@@ -144,10 +144,10 @@ def metric_table(run: Run, group: str, condition: str, clamping: str) -> Table:
     columns = [_column(methods, by_method, metric, clamping, total) for metric in METRICS]
     titles = tuple((f"{m.title} [{m.unit}]" if m.unit else m.title,) for m in METRICS.values())
     rows = _rows({m: [column[i] for column in columns] for i, m in enumerate(methods)})
-    where = "all images" if group == EVERYWHERE else group
+    images = "all images" if group == EVERYWHERE else group
     return Table(
         f"metrics-{_stem(run.dataset, run.mde, group, condition, clamping)}",
-        f"{run.name}: all metrics, {condition} anchors, {where}, {clamping}",
+        f"{run.name}: all metrics, {condition} anchors, {images}, {clamping}",
         f"Mean over {counted(total, 'image')}, {_clamping_words(clamping)}.",
         "Method",
         titles,
