@@ -301,7 +301,7 @@ def test_anchors_in_millimetres_are_doubted():
 
 
 def test_recover_disparity_below_zero_is_doubted():
-    """Depth cannot be told from it: all such pixels are equally far, and no number overflows."""
+    """All such pixels count as equally far, and no number overflows."""
     disparity = 1 / RELATIVE
     shifted = disparity - np.quantile(disparity, 0.25)
     bring = {"kind": "disparity", "affine": False, "method": "median"}

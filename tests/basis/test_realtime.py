@@ -36,7 +36,7 @@ def scene(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 
 
 def recovered(net: Generator, n: int, features: torch.Tensor | None = None) -> torch.Tensor:
-    """The same through `recover`'s door."""
+    """The same result through `recover`."""
     mde_depth, pixels, depth_m = scene(n)
     anchors = Anchors(*(x.double().numpy() for x in (*pixels.unbind(1), depth_m)))
     return Basis(net)(MDEOutput(mde_depth, "depth", features=features), anchors).depth_m

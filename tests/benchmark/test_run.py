@@ -324,7 +324,7 @@ def held(mde_output, anchors):
 
 
 def children(pid: int) -> list[int]:
-    """Processes that this one started, where the system tells."""
+    """Processes that this one started, where the system lists them."""
     path = Path(f"/proc/{pid}/task/{pid}/children")
     return [int(child) for child in path.read_text().split()] if path.exists() else []
 

@@ -82,7 +82,7 @@ class LabelCommand:
                 workers=self.workers,
                 cluster=self.cluster,
                 progress=bar.update,
-                say=lambda sentence: print(f"scalefield: {sentence}", file=sys.stderr, flush=True),
+                log=lambda sentence: print(f"scalefield: {sentence}", file=sys.stderr, flush=True),
             )
         for key, reason in summary.failed.items():
             print(f"scalefield: {key} failed: {reason}", file=sys.stderr)

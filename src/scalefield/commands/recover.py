@@ -119,7 +119,7 @@ class RecoverCommand:
             from scalefield.export import format_files
             from scalefield.export.result_folder import OUTPUTS, summary, write_outputs
             from scalefield.geometry.camera import find_camera
-            from scalefield.geometry.exif import say_if_turned
+            from scalefield.geometry.exif import notify_if_rotated
             from scalefield.io import read_image, spare_inputs
             from scalefield.methods import make_method
 
@@ -130,7 +130,7 @@ class RecoverCommand:
             anchors = self.read_anchors()
             image = read_image(path)
             place(anchors, image, path)
-            say_if_turned(path)
+            notify_if_rotated(path)
             camera = find_camera(self.intrinsics, self.fov_deg, image.shape[:2])
             method = make_method(self.method, **self.options())
             method.prepare()

@@ -87,7 +87,7 @@ def _expanded(path: Path) -> list[Path]:
     try:
         if path.exists() or not glob.has_magic(str(path)):
             return [path]
-    except (OSError, ValueError):  # no file has such a name, as its reader will tell
+    except (OSError, ValueError):  # no file has such a name; its reader reports that
         return [path]
     found = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
     if not found:

@@ -60,7 +60,7 @@ class SuggestCommand:
         self.check()
         from scalefield.api import suggest
         from scalefield.export.preview import format_std_log
-        from scalefield.geometry.exif import say_if_turned
+        from scalefield.geometry.exif import notify_if_rotated
         from scalefield.io import read_image, read_map
 
         among = self.read(self.among)
@@ -81,7 +81,7 @@ class SuggestCommand:
             reachable=None if self.reachable is None else read_image(self.reachable)[..., 0] > 127,
             among=among,
         )
-        say_if_turned(self.image)
+        notify_if_rotated(self.image)
         for spot in spots:
             label = ""
             if among is not None and spot.anchor is not None:

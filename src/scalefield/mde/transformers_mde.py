@@ -75,7 +75,7 @@ def wrap(
     if kind is None:
         raise InputError(
             f"{name}: whether a {model.config.model_type} model gives depth or disparity is not "
-            'known here; say kind="depth" or kind="disparity"'
+            'known here; give kind="depth" or kind="disparity"'
         )
     network = TransformersNetwork(model).requires_grad_(False).eval().to(device)
     preprocess = preprocess_of(name, model, folder)

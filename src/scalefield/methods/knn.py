@@ -120,7 +120,7 @@ def _neighbour_spread(
     weight = samples.weight[index] / np.maximum(distance, 1)
     weight = weight / weight.sum(axis=0)
     predicted = scale * x + shift
-    with np.errstate(all="ignore"):  # no spread of x: a lower rung
+    with np.errstate(all="ignore"):  # without a range of x a fallback is used
         centred = samples.x[index] - (weight * samples.x[index]).sum(axis=0)
         tilt = (x - (weight * samples.x[index]).sum(axis=0)) / (weight * centred**2).sum(axis=0)
         line = (weight * (1 + tilt * centred) * samples.y[index] / predicted) ** 2

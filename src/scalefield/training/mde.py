@@ -453,7 +453,7 @@ def trained_on(folder: Path) -> frozenset[str]:
         return frozenset(json.loads((Path(folder) / "config.json").read_text())["trained_on"])
     except (OSError, ValueError, KeyError) as e:
         raise InputError(
-            f"{folder}: config.json does not say what it was trained on ({e})"
+            f"{folder}: config.json does not state what it was trained on ({e})"
         ) from None
 
 
