@@ -27,7 +27,7 @@ class AnchorsCommand:
     down.
     """
 
-    image: tyro.conf.Positional[Path]
+    image: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
     """The photograph; only its size is used."""
     out: Path
     """Output file: .csv, .npz, or a sparse 16-bit .png in millimetres."""

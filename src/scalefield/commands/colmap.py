@@ -41,9 +41,9 @@ class ColmapCommand:
     depth. A second run continues an interrupted one.
     """
 
-    sparse: tyro.conf.Positional[Path]
+    sparse: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """The model's folder, with cameras, images and points3D as .bin or .txt."""
-    images: tyro.conf.Positional[Path]
+    images: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
     """The images it was made from, or smaller copies of them."""
     out: Path
     """Output folder."""

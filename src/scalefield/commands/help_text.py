@@ -20,7 +20,13 @@ BOX = re.compile("[│╭╰├─]")
 """Characters of the frames around flags, inside which tyro fills the lines itself."""
 STYLES = re.compile(r"\x1b\[[0-9;]*m")
 """Escape sequences of colours and bold text."""
-METAVARS: dict[Any, str] = {int: "INT", float: "FLOAT", str: "STR", Path: "PATH"}
+METAVARS: dict[Any, str] = {
+    int: "INT",
+    float: "FLOAT",
+    str: "STR",
+    Path: "PATH",
+    bool: "{True,False}",
+}
 """Names of values in the help, by type."""
 WIDEST = 100
 """Columns of a paragraph at most."""
@@ -63,7 +69,7 @@ def document_fields(command: Any) -> None:
 
     tyro reads docstrings too, but keeps the line breaks of the source. A default of None or of
     nothing is not shown: the text says what happens without the flag. An optional value is named
-    by its type alone, INT and not {None}|INT.
+    by its type alone, INT and not {None}|INT, or by its choices.
     """
     import docstring_parser
 
@@ -83,8 +89,9 @@ def document_fields(command: Any) -> None:
         elif field.default is dataclasses.MISSING and get_origin(inner) is tuple:
             texts["help_behavior_hint"] = "(required)"
         others = [each for each in get_args(inner) if each is not NoneType]
-        if NoneType in get_args(inner) and others[0] in METAVARS:
-            texts["metavar"] = METAVARS[others[0]]
+        if NoneType in get_args(inner):
+            choices = ",".join(map(str, get_args(others[0])))
+            texts["metavar"] = METAVARS.get(others[0], f"{{{choices}}}")
         given = () if inner is hint else get_args(hint)[1:]
         command.__annotations__[field.name] = Annotated[inner, tyro.conf.arg(**texts), *given]
 

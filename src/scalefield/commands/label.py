@@ -26,7 +26,7 @@ class LabelCommand:
     interrupted one. A bad image is named and skipped, and the exit code is then 1.
     """
 
-    source: tyro.conf.Positional[Path]
+    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
     """Folder, .csv list, .tar, or a folder of .tar files."""
     out: Path
     """Output folder; it holds the labels of one configuration."""

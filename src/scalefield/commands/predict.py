@@ -27,7 +27,7 @@ class PredictCommand:
     and the exit code is then 1.
     """
 
-    folder: tyro.conf.Positional[Path]
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
     """Folder of images; sub-folders are searched too."""
     mde: Annotated[str, tyro.conf.arg(metavar="NAME")]
     """Depth estimator by name; `scalefield models` lists the names."""

@@ -23,7 +23,7 @@ File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 class SuggestCommand:
     """Print the pixels to measure next, or the anchors to keep."""
 
-    image: Annotated[Path, tyro.conf.Positional]
+    image: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
     """The photograph."""
     anchors: File = None
     """Existing anchors: .csv, .npz or a sparse 16-bit .png."""

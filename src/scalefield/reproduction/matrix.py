@@ -59,7 +59,7 @@ def paper_jobs(
     seeds: Iterable[int] = (0,), ks: Iterable[int] = (8, 30, 50), *, ablation: bool = True
 ) -> list[GeneratorJob]:
     """Every generator of the paper for one MDE, seed by seed; of a seed, those to start from before
-    those that are fine-tuned. The F = 0 twins are left out without `ablation`."""
+    those that are fine-tuned. The F = 0 variants are left out without `ablation`."""
     jobs: list[GeneratorJob] = []
     order = {seed: place for place, seed in enumerate(seeds)}
     for seed in order:

@@ -77,7 +77,7 @@ class Reproduction:
     """Seeds of the training; the anchors of the evaluation have the seed 0."""
     ks: tuple[int, ...] = (8, 30, 50)
     ablation: bool = True
-    """Train and evaluate the F = 0 twins as well."""
+    """Train and evaluate the F = 0 variants as well."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of `BasisTraining` that differ from the paper's preset."""
     epochs: tuple[int, int] = (25, 5)
