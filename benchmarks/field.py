@@ -265,8 +265,8 @@ def markdown(results: dict[str, Any]) -> str:
                     for key in ("absrel", "flicker")
                 )
                 lines.append(f"| {count} | {place.split('/')[-1]} | " + " | ".join(pair) + " |")
-        told = "Flicker is the mean change of the median log error from one frame to the next."
-        lines += ["", told]
+        note = "Flicker is the mean change of the median log error from one frame to the next."
+        lines += ["", note]
     return "\n".join(lines) + "\n"
 
 

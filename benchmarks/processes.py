@@ -1,4 +1,4 @@
-"""What only a process of its own can tell: how long a command takes to start, and peak memory."""
+"""What is measured in a process of its own: the time in which a command starts, and peak memory."""
 
 from __future__ import annotations
 

@@ -181,9 +181,9 @@ class Visitor:
             assert state != "failed"
             time.sleep(0.005)
 
-    def post(self, door: str, body: dict) -> None:
+    def post(self, route: str, body: dict) -> None:
         """A request that must be answered."""
-        self.expect(200, self.client.post(f"{self.session}/{door}", json=body))
+        self.expect(200, self.client.post(f"{self.session}/{route}", json=body))
 
     def expect(self, status: int, answer: httpx.Response) -> None:
         """The answer must have this status."""
@@ -231,17 +231,17 @@ def main() -> int:
     torch.set_num_threads(1)
     fill_stores()
     lives = {"recover": live(Watch(os.getpid()), flags.calls, recover_once)}
-    tell("recover", lives["recover"])
+    print_summary("recover", lives["recover"])
     for name, page in (("API in process", page_here), ("server", page_there)):
         with page() as (pid, client):
             lives[name] = live(Watch(pid), flags.calls, Visitor(client))
-        tell(name, lives[name])
+        print_summary(name, lives[name])
     if flags.out:
         write_json(flags.out / "results.json", {"lives": lives, "provenance": provenance()})
     return 0 if all(life["good"] for life in lives.values()) else 1
 
 
-def tell(name: str, life: dict[str, Any]) -> None:
+def print_summary(name: str, life: dict[str, Any]) -> None:
     """One line a life."""
     print(
         f"{name:16} {life['calls']} calls: memory {life['growth_mb']:+.1f} ± "

@@ -60,7 +60,7 @@ def main() -> int:
         tallies = {}
         for target, job in zip(targets, jobs, strict=True):
             tallies[target.name] = job.result()
-            tell(target.name, tallies[target.name], flags.failures)
+            print_tally(target.name, tallies[target.name], flags.failures)
     failed = sum(t.failed for t in tallies.values())
     total = sum(t.cases for t in tallies.values())
     print(f"{total} cases in {time.monotonic() - began:.0f} s, {failed} failures")
@@ -76,7 +76,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def tell(name: str, tally: Tally, failures: Path) -> None:
+def print_tally(name: str, tally: Tally, failures: Path) -> None:
     """One line a target, and one a failure."""
     print(
         f"{name:32} {tally.cases:6} cases: {tally.accepted} accepted, {tally.refused} refused, "

@@ -121,7 +121,7 @@ def verdict(target: Target, path: Path) -> Verdict:
 
 
 def _place(error: BaseException) -> str:
-    """The deepest line of the package in a traceback, which tells failures apart."""
+    """The deepest line of the package in a traceback, which distinguishes failures."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if f.filename.startswith(PACKAGE)] or frames
     where = Path(ours[-1].filename)
@@ -170,7 +170,7 @@ def run_cases(
     current: Path | None = None,
     tally: Tally | None = None,
 ) -> Tally:
-    """Run so many cases in this process. `clock` is told when each begins, `current` is it."""
+    """Run cases in this process. `clock` gets the time when each begins, `current` its data."""
     tally = tally or Tally()
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         work = Cases(target, f"{seed} {first}" if first else seed, Path(folder))

@@ -718,11 +718,11 @@ class Page:
             time.sleep(0.01)
         return client, f"/api/sessions/{made['id']}"
 
-    def post(self, door: str, path: Path) -> None:
+    def post(self, route: str, path: Path) -> None:
         """Answers are 200 with numbers, or 4xx with a sentence."""
         client, session = self.client()
         answer = client.post(
-            session + door, content=path.read_bytes(), headers={"content-type": "application/json"}
+            session + route, content=path.read_bytes(), headers={"content-type": "application/json"}
         )
         if answer.status_code == 200:
             return

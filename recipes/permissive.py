@@ -391,7 +391,7 @@ def write_frames(file: Path, frames: Sequence[TrainingFrame]) -> None:
             f"{i}/anchors/{k}": torch.from_numpy(rows) for k, (_, rows) in enumerate(anchors)
         }
         kept = {name: getattr(frame, name) for name in ("name", "shape", "level", "group", "true")}
-        # Regimes are names or numbers, which keys of JSON would not tell apart.
+        # Regimes are names or numbers, which keys of JSON would not distinguish.
         values.append({**kept, "drawn": frame.drawn, "regimes": [name for name, _ in anchors]})
     # Frames share maps and tables, which safetensors refuses: each is written for itself.
     whole = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
@@ -527,7 +527,7 @@ def run_all(args: argparse.Namespace) -> None:
         shared += [f"--{name.replace('_', '-')}", *map(str, values)]
     running: dict[str, subprocess.Popen] = {}
     ended: dict[str, int] = {}
-    told = began = time.monotonic()
+    reported = began = time.monotonic()
     while len(ended) < len(jobs):
         for job in jobs:
             ready = all(ended.get(need) == 0 or not known(need, jobs) for need in job.needs)
@@ -547,8 +547,8 @@ def run_all(args: argparse.Namespace) -> None:
         failed = {name for name, code in ended.items() if code}
         stuck = [j for j in jobs if j.name not in ended and failed & set(j.needs)]
         ended |= dict.fromkeys((j.name for j in stuck), 1)
-        if time.monotonic() - told > args.report_every_s:
-            told = time.monotonic()
+        if time.monotonic() - reported > args.report_every_s:
+            reported = time.monotonic()
             for name in running:
                 report(began, f"{name}: {last_line(logs / f'{name}.log')}")
         time.sleep(0.5)

@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 
 DATABASE = "https://pypi.org/pypi/pip/25.1/json"
-"""Where PyPI tells what is known of a release, here of one; mirrors of its index do not."""
+"""PyPI's record of one release with its known vulnerabilities; mirrors of the index have none."""
 
 
 def reachable(address: str = DATABASE) -> str:

@@ -51,7 +51,7 @@ def as_users_run_it() -> Iterator[None]:
 
 @pytest.fixture
 def said_of():
-    """Runs calls as users have it, where nobody checks annotations: the hook above would refuse
+    """Runs calls as users have it, where annotations are not checked: the hook above would refuse
     them first. The sentences that they are refused with come out."""
 
     def sentences(prepare: list[str], calls: list[str]) -> list[str]:

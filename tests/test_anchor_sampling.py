@@ -21,7 +21,7 @@ MASKS = st.tuples(st.integers(1, 24), st.integers(1, 24)).flatmap(lambda s: arra
 
 
 def ramp(shape: tuple[int, int]) -> np.ndarray:
-    """A depth that tells every pixel from every other."""
+    """A depth that is different at every pixel."""
     return 1 + np.arange(shape[0] * shape[1], dtype=np.float64).reshape(shape)
 
 

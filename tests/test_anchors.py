@@ -1,4 +1,4 @@
-"""Anchors: what is refused, which pixel they speak for, and round trips through files."""
+"""Anchors: what is refused, which pixel each one measures, and round trips through files."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def columns(draw_sigma: bool = True) -> st.SearchStrategy[Anchors]:
         def of(elements: st.SearchStrategy[float]) -> st.SearchStrategy[np.ndarray]:
             return hnp.arrays(np.float64, n, elements=elements)
 
-        sigma = st.none() | of(positive) if draw_sigma else st.none()
+        sigma = st.none() | of(positive | st.just(np.nan)) if draw_sigma else st.none()
         return st.builds(Anchors, of(position), of(position), of(positive), sigma)
 
     return st.integers(0, 6).flatmap(build)
@@ -91,7 +91,7 @@ def test_an_eight_bit_png_is_a_picture_not_depth(tmp_path):
         ),
         (Anchors([0], [0], [1e-4]), (2, 2), r"not so: anchors\[0\] \(0.0001\)"),
         (Anchors([0, 0.2], [0, 0], [1.0, 2.0]), (2, 2), "one anchor a pixel"),
-        (Anchors([0], [0], [1.0], [0.1]), (2, 2), "no room for sigma_m"),
+        (Anchors([0], [0], [1.0], [0.1]), (2, 2), "cannot hold sigma_m"),
         (Anchors([0], [0], [1.0]), None, "needs shape="),
         (Anchors([5], [0], [1.0]), (2, 2), "outside the image"),
     ],
@@ -110,7 +110,7 @@ def test_a_png_never_loses_an_anchor_silently(tmp_path, anchors, shape, sentence
         ("u,v,depth_m\n\n\n1,2,far\n", "line 4: depth_m is not a length: 'far'"),
         ("u,v,depth_m\n1,2,\n", "line 2: depth_m is not a length: ''"),
         ("u,v,depth_m\n1,2,3\n4,5,0\n", "line 3: depth_m: a length above zero is wanted"),
-        ("u,v,depth_m,sigma_m\n1,2,3,0.1\n4,5,6,\n", "line 3: sigma_m is empty here"),
+        ("u,v,depth\n10;20;1,5\n", "line 1 has commas between its cells and line 2 has semicolons"),
     ],
 )
 def test_bad_csv_gets_a_sentence(tmp_path, text, sentence):
@@ -118,6 +118,16 @@ def test_bad_csv_gets_a_sentence(tmp_path, text, sentence):
     path.write_text(text)
     with pytest.raises(InputError, match=f"anchors.csv.*{sentence}"):
         Anchors.read(path)
+
+
+def test_csv_with_an_empty_sigma_m_has_an_anchor_without_one(tmp_path):
+    path = tmp_path / "anchors.csv"
+    path.write_text("u,v,depth_m,sigma_m\n1,2,3,0.1\n4,5,6,\n")
+    anchors = Anchors.read(path)
+    np.testing.assert_array_equal(anchors.sigma_m, [0.1, np.nan])
+    assert anchors[[1]].sigma_m is None
+    anchors.write(path)
+    assert path.read_text().endswith("4.0,5.0,6.0,\n")
 
 
 def test_csv_may_have_other_columns_spaces_and_a_byte_order_mark(tmp_path):
@@ -216,7 +226,8 @@ def test_selection_keeps_columns_together(anchors, data):
     assert len(kept) == np.count_nonzero(mask)
     np.testing.assert_array_equal(kept.depth_m, anchors.depth_m[mask])
     if anchors.sigma_m is not None:
-        np.testing.assert_array_equal(kept.sigma_m, anchors.sigma_m[mask])
+        sigma_m = np.full(len(kept), np.nan) if kept.sigma_m is None else kept.sigma_m
+        np.testing.assert_array_equal(sigma_m, anchors.sigma_m[mask])
     if len(anchors):
         assert_same(anchors[0], anchors[:1])
 
@@ -242,6 +253,14 @@ def test_sigma_log_is_the_relative_deviation_or_the_default() -> None:
     np.testing.assert_allclose(anchors.sigma_log(0.3), [0.05, 0.025])
     np.testing.assert_allclose(anchors.sigma_log(0.3, floor=0.12), [0.13, np.hypot(0.025, 0.12)])
     assert Anchors([0], [0], [2.0]).sigma_log(0.3).tolist() == [0.3]
+    mixed = Anchors([0, 1], [0, 0], [2.0, 4.0], [0.1, np.nan])
+    np.testing.assert_allclose(mixed.sigma_log(0.3, floor=0.12), [0.13, 0.3])
+
+
+def test_complete_sigma_m_is_the_median_relative_deviation_where_it_is_unknown() -> None:
+    anchors = Anchors(range(4), [0] * 4, [2.0, 4.0, 10.0, 5.0], [0.1, 0.4, 0.7, np.nan])
+    np.testing.assert_allclose(anchors.complete_sigma_m(), [0.1, 0.4, 0.7, 0.35])
+    assert Anchors([0], [0], [2.0], [np.nan]).complete_sigma_m() is None
 
 
 ROWS = [(1, 2, 3.0), (4, 5, 6.5)]

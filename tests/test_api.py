@@ -301,7 +301,7 @@ def test_anchors_in_millimetres_are_doubted():
 
 
 def test_recover_disparity_below_zero_is_doubted():
-    """Depth cannot be told from it: all such pixels are equally far, and no number overflows."""
+    """All such pixels count as equally far, and no number overflows."""
     disparity = 1 / RELATIVE
     shifted = disparity - np.quantile(disparity, 0.25)
     bring = {"kind": "disparity", "affine": False, "method": "median"}
@@ -399,6 +399,98 @@ def test_recover_asks_whether_far_anchors_are_in_another_unit(factor, unit):
     asked = [w.text for w in report.warnings if w.code == "far_anchors"]
     assert bool(asked) == (unit is not None)
     assert unit is None or asked[0].endswith(f"are they {unit}?")
+
+
+@pytest.mark.parametrize(
+    ("depth_m", "unit"),
+    [
+        ([40, 75, 180], "centimetres"),
+        ([40.5, 75.2, 80.1], None),
+        ([12, 18, 30], None),
+        ([4000, 7500, 9000], "millimetres"),
+    ],
+)
+def test_recover_asks_for_the_unit_of_far_whole_numbers(depth_m, unit):
+    anchors = Anchors([1, 4, 6], [1, 2, 3], depth_m)
+    report = recover(None, anchors, mde_depth=RELATIVE, kind="depth", method="median").report
+    asked = [w.text for w in report.warnings if w.code == "far_anchors"]
+    assert [text.rpartition("are they ")[2] for text in asked] == ([f"{unit}?"] if unit else [])
+
+
+@pytest.mark.parametrize(
+    ("factor", "unit"), [(1, None), (100, "centimetres"), (1000, "millimetres")]
+)
+def test_recover_compares_the_anchors_with_a_metric_estimator(factor, unit):
+    output = MDEOutput(torch.from_numpy(RELATIVE).float(), "depth", model="lite")
+    anchors = Anchors(ANCHORS.u, ANCHORS.v, factor * ANCHORS.depth_m)
+    report = api.recover_from(output, anchors, Median()).report
+    asked = [w.text for w in report.warnings if w.code == "far_anchors"]
+    assert bool(asked) == (unit is not None)
+    assert unit is None or "times as far as lite estimates" in asked[0]
+    assert unit is None or asked[0].endswith(f"are they {unit}?")
+
+
+@pytest.mark.parametrize("method", ["global", "lwlr", "interpolate", "median"])
+def test_recover_leave_one_out_predicts_each_anchor_from_the_others(method):
+    relative = np.random.default_rng(0).uniform(1, 3, (6, 8))
+    rows = [(0, 0, 2.0), (3, 2, 3.1), (7, 5, 6.5), (2, 4, 2.9)]
+    kept = {"mde_depth": relative, "kind": "depth", "method": method}
+    assert recover(None, rows, **kept).report.leave_one_out_log == ()
+    report = recover(None, rows, leave_one_out=True, **kept).report
+    assert report.left_out_folds == 0
+    for i, (u, v, depth_m) in enumerate(rows):
+        others = recover(None, rows[:i] + rows[i + 1 :], **kept)
+        error = np.log(others.depth_m[v, u] / depth_m)
+        assert report.leave_one_out_log[i] == pytest.approx(error, abs=1e-5)
+
+
+def test_recover_leave_one_out_uses_folds_for_many_anchors():
+    relative = np.random.default_rng(0).uniform(1, 3, (20, 30))
+    pixels = np.random.default_rng(1).permutation(600)[:40]
+    v, u = np.divmod(pixels, 30)
+    calls = []
+
+    def method(output, anchors):
+        calls.append(len(anchors))
+        return Median()(output, anchors)
+
+    anchors = Anchors(u, v, 2 * relative[v, u])
+    report = recover(
+        None, anchors, mde_depth=relative, kind="depth", method=method, leave_one_out=True
+    ).report
+    assert calls == [40] + [35] * 8
+    assert report.left_out_folds == 8
+    np.testing.assert_allclose(report.leave_one_out_log, 0, atol=1e-6)
+
+
+def test_recover_leave_one_out_leaves_rejected_anchors_away():
+    v, u = np.divmod(np.arange(0, 48, 5), 8)
+    depth_m = 2 * RELATIVE[v, u]
+    depth_m[3] *= 5
+    report = recover(
+        None,
+        Anchors(u, v, depth_m),
+        mde_depth=RELATIVE,
+        kind="depth",
+        method="global",
+        fit="ransac",
+        leave_one_out=True,
+    ).report
+    assert [r.anchor for r in report.rejected] == [3]
+    assert len(report.leave_one_out_log) == len(report.residuals_log) == 9
+    np.testing.assert_allclose(report.leave_one_out_log, 0, atol=1e-6)
+
+
+def test_recover_leave_one_out_is_skipped_for_a_method_that_needs_more_anchors(monkeypatch):
+    def needs_four(output, anchors):
+        if len(anchors) < 4:
+            raise InputError("four anchors are wanted")
+        return Median()(output, anchors)
+
+    kept = {"mde_depth": RELATIVE, "kind": "depth", "leave_one_out": True}
+    assert recover(None, ANCHORS, method=needs_four, **kept).report.leave_one_out_log == ()
+    monkeypatch.setattr(api, "MAX_REFIT_PIXELS", 1)
+    assert recover(None, ANCHORS, method="median", **kept).report.leave_one_out_log == ()
 
 
 def test_recover_takes_rows_as_anchors():

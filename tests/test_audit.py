@@ -1,15 +1,10 @@
 """`make audit` where its database is out of reach: one sentence, and no pass."""
 
-import importlib.util
-from pathlib import Path
-
-PATH = Path(__file__).parent.parent / "scripts" / "audit.py"
+from program_modules import ROOT, load_module
 
 
 def test_audit_what_could_not_be_looked_up_is_no_pass(tmp_path, monkeypatch, capsys):
-    spec = importlib.util.spec_from_file_location("audit", PATH)
-    audit = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(audit)
+    audit = load_module(ROOT / "scripts" / "audit.py")
     page = tmp_path / "page.html"
     page.write_text("<html>a mirror</html>")
     assert "something else" in audit.reachable(page.as_uri())

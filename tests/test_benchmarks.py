@@ -1,29 +1,20 @@
 """The benchmark's own arithmetic, and the page that is made from its results."""
 
-import importlib.util
 import json
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-ROOT = Path(__file__).parent.parent
+from program_modules import ROOT, load_module
+
 BENCHMARKS = ROOT / "benchmarks"
-
-
-def load(path: Path):
-    spec = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
 def timing():
-    return load(BENCHMARKS / "timing.py")
+    return load_module(BENCHMARKS / "timing.py")
 
 
 def test_growth_is_the_exponent(timing):
@@ -58,7 +49,7 @@ def test_the_rivals_give_depth(monkeypatch):
     from scalefield import Anchors, MDEOutput
     from scalefield.methods.lwlr import LWLR
 
-    rivals = load(BENCHMARKS / "rivals.py")
+    rivals = load_module(BENCHMARKS / "rivals.py")
     rng = np.random.default_rng(0)
     relative = torch.from_numpy(rng.uniform(1, 3, (96, 128))).float()
     output = MDEOutput(relative, "depth")
@@ -79,7 +70,7 @@ def test_the_rivals_give_depth(monkeypatch):
 
 
 def test_the_page_has_what_was_measured():
-    script = load(ROOT / "scripts" / "speed_tables.py")
+    script = load_module(ROOT / "scripts" / "speed_tables.py")
     text = script.DOCS.read_text()
     assert script.filled(text) == text
     record = json.loads((ROOT / "results" / script.RECORDS["cpu"] / "bench.json").read_text())
@@ -101,7 +92,7 @@ def small_frame():
 def test_a_share_of_the_anchors_is_spoiled_and_no_other():
     from scalefield.anchor_sampling import sample_anchors
 
-    bench, frame = load(BENCHMARKS / "field.py"), small_frame()
+    bench, frame = load_module(BENCHMARKS / "field.py"), small_frame()
     anchors = sample_anchors(frame.depth_m, frame.mask, "medium", seed=0, name=frame.name)
     given, wrong = bench.spoil(anchors, frame, 0.3)
     changed = np.flatnonzero(given.depth_m != anchors.depth_m)
@@ -119,7 +110,7 @@ def test_the_exact_error_of_many_anchors_is_near_that_of_local_solves():
     from scalefield.anchor_sampling import sample_anchors
     from scalefield.methods.field import Field
 
-    bench, frame = load(BENCHMARKS / "field.py"), small_frame()
+    bench, frame = load_module(BENCHMARKS / "field.py"), small_frame()
     relative = torch.linspace(1, 2, 60 * 80).reshape(60, 80)
     output = MDEOutput(relative, "depth")
     anchors = sample_anchors(frame.depth_m, frame.mask, 200, seed=0, name=frame.name)
@@ -130,7 +121,7 @@ def test_the_exact_error_of_many_anchors_is_near_that_of_local_solves():
 
 
 def test_reliability_is_tabled_and_drawn():
-    bench = load(BENCHMARKS / "reliability.py")
+    bench = load_module(BENCHMARKS / "reliability.py")
     rows = {"all": [52.0, 79.0, 91.0, 96.0], "x": [40.0, 70, 85, 90], "y": [64.0, 88, 97, 99]}
     estimators = {"lite": {"1": rows, "medium": rows}}
     results = {"config": {"frames": 7, "every": 5}, "estimators": estimators}

@@ -72,7 +72,7 @@ def test_cli_recover_writes_all_four_files_and_says_so(folder, capsys):
 
     printed = capsys.readouterr()
     assert "4 of 4 anchors used\n" in printed.out
-    assert "at the anchors that were fitted: median residual 0.0 %" in printed.out
+    assert "each anchor from the others: median error 0.0 % (leave-one-out)" in printed.out
     assert "depth 2.00 … 6.00 m" in printed.out
     assert f"{Path('results/here')}: depth.png, depth.npz, preview.png" in printed.out
     assert printed.err == ""  # progress is for terminals
@@ -142,7 +142,7 @@ def test_cli_warnings_rejections_and_holes_are_printed(folder, capsys):
     printed = capsys.readouterr().out
     assert "4 of 5 anchors used" in printed
     assert "line 6, u=1 v=1 (5 m) not used: no relative depth here" in printed
-    assert "1 pixels have no relative depth and stay NaN" in printed
+    assert "1 pixel without relative depth: NaN there" in printed
     assert "warning: the map was declared depth" in printed
     assert "is it disparity?" in printed
 
@@ -413,6 +413,19 @@ def test_cli_torch_without_memory_is_a_sentence_and_other_errors_are_not_hidden(
     monkeypatch.setattr("scalefield.io.read_image", fail)
     with pytest.raises(RuntimeError, match="something else"):
         recover(*OWN)
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+@pytest.mark.parametrize("columns", ["60", "100"])
+def test_cli_help_is_filled_to_the_width_of_the_terminal(command, columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= int(columns)
+    assert "{None}" not in printed
+    assert "default: None" not in printed
+    assert "default: )" not in printed
 
 
 def test_cli_help_of_recover_imports_no_torch():

@@ -1,7 +1,7 @@
 import pickle
 from pathlib import Path
 
-from scalefield.errors import FileError, InputError, MissingExtra
+from scalefield.errors import FileError, InputError, MissingExtra, counted, did_you_mean
 
 
 def test_file_error_names_the_file_the_line_and_the_problem():
@@ -20,3 +20,12 @@ def test_errors_survive_pickling_between_processes():
         copy = pickle.loads(pickle.dumps(error))
         assert type(copy) is type(error)
         assert str(copy) == str(error)
+
+
+def test_did_you_mean_names_the_closest_choice_or_nothing():
+    assert did_you_mean("fild", ["field", "global"]) == "; did you mean field?"
+    assert did_you_mean("xyz", ["field", "global"]) == ""
+
+
+def test_counted_uses_the_singular_for_one_only():
+    assert [counted(n, "pixel") for n in (0, 1, 2)] == ["0 pixels", "1 pixel", "2 pixels"]

@@ -1,6 +1,5 @@
 """The README's promises: its example runs, its tables name what there is."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from program_modules import load_module
 from scalefield import METHODS
 from scalefield.cli import COMMANDS
 from scalefield.defaults import MDE_NAME
@@ -35,10 +35,7 @@ def test_docs_benchmark_table_has_every_method():
 
 
 def test_readme_results_are_those_that_were_measured():
-    path = ROOT / "scripts" / "readme_results.py"
-    spec = importlib.util.spec_from_file_location("readme_results", path)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_module(ROOT / "scripts" / "readme_results.py")
     assert script.filled(README) == README
     assert "| **`field`** |" in README
 

@@ -1,21 +1,13 @@
 """scripts/strong_table.py: `field` beside the best aligner, by family and number of anchors."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from program_modules import ROOT, load_module
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location(
-        "strong_table", ROOT / "scripts" / "strong_table.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(ROOT / "scripts" / "strong_table.py")
 
 
 def results(errors: dict[str, dict[str, float]]) -> dict:

@@ -1,7 +1,7 @@
 """ROS 2 messages to arrays and back, and the recovery of one frame. Needs no ROS.
 
 Messages are read by their attributes, so that objects of sensor_msgs and plain test objects work
-alike. `depth_node.py` connects these functions to topics.
+in the same way. `depth_node.py` connects these functions to topics.
 """
 
 from __future__ import annotations

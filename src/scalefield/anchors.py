@@ -35,8 +35,8 @@ class Anchors:
 
     `u` counts pixels to the right and `v` downwards, with pixel centres at integers, so the
     top-left pixel is (0, 0) and covers −0.5 … 0.5. An anchor measures the pixel that it falls in.
-    `sigma_m` is the standard deviation of each measurement, where it is known. `lines` and `unit`
-    are used in messages only.
+    `sigma_m` is the standard deviation of each measurement, NaN where it is not known, and None if
+    no anchor has one. `lines` and `unit` are used in messages only.
 
     >>> Anchors.of([(320, 400, 1.52), (120, 400, 1.63)])
     Anchors(2: 1.52 … 1.63 m)
@@ -67,6 +67,8 @@ class Anchors:
         for name, values in columns.items():
             absent = values is None and name == "sigma_m"
             object.__setattr__(self, name, None if absent else _column(name, values))
+        if self.sigma_m is not None and len(self.sigma_m) and np.isnan(self.sigma_m).all():
+            object.__setattr__(self, "sigma_m", None)
         lengths = {n: len(getattr(self, n)) for n in columns if getattr(self, n) is not None}
         if len(set(lengths.values())) > 1:
             found = ", ".join(f"{name} has {n}" for name, n in lengths.items())
@@ -74,20 +76,21 @@ class Anchors:
         self._require(np.isfinite(self.u) & np.isfinite(self.v), "a finite pixel position")
         for name, values in (("depth_m", self.depth_m), ("sigma_m", self.sigma_m)):
             if values is not None:
+                unknown = np.isnan(values) if name == "sigma_m" else np.zeros(len(values), bool)
                 positive = np.isfinite(values) & (values > 0)
-                self._require(positive, f"a finite {name} above zero", values)
-                within = (values >= METRES[0]) & (values <= METRES[1])
+                self._require(positive | unknown, f"a finite {name} above zero", values)
+                within = unknown | ((values >= METRES[0]) & (values <= METRES[1]))
                 limits = f"between {METRES[0]:g} and {METRES[1]:g} m"
                 self._require(within, f"a {name} {limits}", values)
 
     def __len__(self) -> int:
         return len(self.u)
 
-    def __getitem__(self, which: Any) -> Anchors:
+    def __getitem__(self, index: Any) -> Anchors:
         """The anchors selected by a mask, a slice or an index array."""
-        sigma_m = None if self.sigma_m is None else np.atleast_1d(self.sigma_m[which])
-        u, v, depth_m = (np.atleast_1d(c[which]) for c in (self.u, self.v, self.depth_m))
-        lines = None if self.lines is None else np.atleast_1d(self.lines[which])
+        sigma_m = None if self.sigma_m is None else np.atleast_1d(self.sigma_m[index])
+        u, v, depth_m = (np.atleast_1d(c[index]) for c in (self.u, self.v, self.depth_m))
+        lines = None if self.lines is None else np.atleast_1d(self.lines[index])
         return Anchors(u, v, depth_m, sigma_m, lines=lines, unit=self.unit)
 
     def moved(self, u: Any, v: Any) -> Anchors:
@@ -132,7 +135,19 @@ class Anchors:
         """
         if self.sigma_m is None:
             return np.full(len(self), default)
-        return np.hypot(self.sigma_m / self.depth_m, floor)
+        known = np.hypot(self.sigma_m / self.depth_m, floor)
+        return np.where(np.isnan(self.sigma_m), default, known)
+
+    def complete_sigma_m(self) -> Float64[np.ndarray, " n"] | None:
+        """`sigma_m` for weights, which compare anchors: None if no anchor has one.
+
+        Where only some anchors have one, the others get the median of σ_m / depth_m times their
+        own depth.
+        """
+        if self.sigma_m is None or not np.isnan(self.sigma_m).any():
+            return self.sigma_m
+        typical = np.nanmedian(self.sigma_m / self.depth_m)
+        return np.where(np.isnan(self.sigma_m), typical * self.depth_m, self.sigma_m)
 
     def pixels(self, shape: tuple[int, int]) -> tuple[Int64[np.ndarray, " n"], ...]:
         """Row and column of the pixel that each anchor falls in; all must lie in the image."""
@@ -182,7 +197,8 @@ class Anchors:
         """Read `.csv` (u,v,depth_m[,sigma_m]), `.npz` (the same names) or a sparse 16-bit `.png`.
 
         A CSV may be separated by commas, semicolons, tabs or spaces, have decimal commas, state
-        units ("depth_mm", "8 ft 3 in") and have no header; what has two readings is refused.
+        units ("depth_mm", "8 ft 3 in") and have no header. A value with two readings is refused.
+        An empty sigma_m means that the anchor has none.
         A PNG has no units of its own: `png_units_per_metre` says how many make a metre
         (1000 for millimetres, 256 for KITTI) unless the file carries scalefield's own tag.
         """
@@ -222,7 +238,7 @@ class Anchors:
         match path.suffix.lower():
             case ".csv":
                 rows = zip(*(c.tolist() for c in columns.values()), strict=True)
-                lines = [",".join(columns), *(",".join(map(repr, row)) for row in rows)]
+                lines = [",".join(columns), *(",".join(map(_csv_cell, row)) for row in rows)]
                 write_atomic(path, ("\n".join(lines) + "\n").encode())
             case ".npz":
                 buffer = io.BytesIO()
@@ -239,7 +255,7 @@ class Anchors:
         if shape is None:
             raise FileError(path, "a sparse PNG needs shape=(height, width)")
         if self.sigma_m is not None:
-            raise FileError(path, "a PNG has no room for sigma_m; write .csv or .npz")
+            raise FileError(path, "a PNG cannot hold sigma_m; write .csv or .npz")
         pixels = self.pixels(shape)
         if len(np.unique(np.stack(pixels), axis=1).T) < len(self):
             raise FileError(path, "a PNG holds one anchor a pixel, and some pixels have more")
@@ -326,8 +342,8 @@ def _column(name: str, values: Any) -> np.ndarray:
     return column
 
 
-def as_numbers(what: str, values: Any) -> np.ndarray:
-    """A float64 array of its own; what a mask hides is NaN."""
+def as_numbers(name: str, values: Any) -> np.ndarray:
+    """A new float64 array; masked values become NaN. `name` begins the message of an error."""
     try:
         if hasattr(values, "detach"):  # a torch tensor, on any device and of any type
             values = values.detach().cpu()
@@ -337,7 +353,7 @@ def as_numbers(what: str, values: Any) -> np.ndarray:
             raise TypeError(f"found {array.dtype}")
         return np.ma.filled(array.astype(np.float64), np.nan)
     except (TypeError, ValueError, OverflowError, RuntimeError) as e:
-        raise InputError(f"{what} must be numbers: {one_line(e)}") from None
+        raise InputError(f"{name} must be numbers: {one_line(e)}") from None
 
 
 def _parse_csv(path: Path) -> dict[str, Any]:
@@ -353,11 +369,9 @@ def _parse_csv(path: Path) -> dict[str, Any]:
     }
     if table.sigma_m is None:
         return columns
-    empty = [i for i, sigma in zip(table.lines, table.sigma_m, strict=True) if sigma is None]
-    if empty:
-        raise FileError(
-            path,
-            "sigma_m is empty here and given in other lines; give it in every line or in none",
-            line=empty[0],
-        )
-    return {**columns, "sigma_m": table.sigma_m}
+    return {**columns, "sigma_m": [np.nan if s is None else s for s in table.sigma_m]}
+
+
+def _csv_cell(value: float) -> str:
+    """A number with all its digits; an empty cell for NaN."""
+    return "" if np.isnan(value) else repr(value)

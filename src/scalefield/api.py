@@ -20,7 +20,7 @@ from scalefield.errors import InputError
 from scalefield.field.kalman import FieldFilter
 from scalefield.field.placement import Suggestion, suggest_from
 from scalefield.inputs import estimate, load_image, relative_depth
-from scalefield.mde import MDE, Kind, MDEOutput, load_mde
+from scalefield.mde import MDE, MODELS, Kind, MDEOutput, load_mde
 from scalefield.methods import MethodLike, as_method, make_method, method_name
 from scalefield.recovery import FunctionMethod, Recovery, Solver
 from scalefield.report import Rejection, Report, Warning
@@ -28,6 +28,10 @@ from scalefield.validation import plain_options
 
 FAR_M = {"millimetres": 500.0, "centimetres": 100.0}
 """A median anchor depth above this is rare in photographs and usual in files of that unit."""
+FAR_WHOLE_M = 30.0
+"""The limit for centimetres if every depth is a whole number, as of a tape measure."""
+FAR_FACTOR = {"millimetres": 300.0, "centimetres": 30.0}
+"""The limits of depth_m / D_MDE, in place of `FAR_M`, if the estimator's unit is the metre."""
 CONTRADICTION_LOG = 0.1
 """Least difference in log-depth of two anchors on one pixel that is called a contradiction."""
 FEW_VALUES = 256
@@ -36,6 +40,10 @@ MAX_COUNTED = 1 << 18
 """Pixels among which different values are counted."""
 MAX_NEGATIVE_SHARE = 0.01
 """Share of negative disparities above which a warning is given; some models have a few."""
+MAX_REFITS = 8
+"""Fits of `leave_one_out` at most."""
+MAX_REFIT_PIXELS = 1 << 22
+"""Pixels of an image above which `leave_one_out` fits nothing, because it would take long."""
 
 
 def recover(
@@ -48,6 +56,7 @@ def recover(
     affine: bool | None = None,
     method: str | MethodLike = METHOD_NAME,
     resize: bool = False,
+    leave_one_out: bool = False,
     **options: Any,
 ) -> Recovery[Tensor] | Recovery[np.ndarray]:
     """Metric depth of an image from a few anchors.
@@ -64,6 +73,10 @@ def recover(
     than the image. Further `options` go to the method. Without anchors, `field` returns the depth
     that its model expects.
 
+    `field` and `basis` report how well each anchor is predicted by the others
+    (`report.leave_one_out_log`). With `leave_one_out`, so do the other methods, by at most
+    8 further fits.
+
     Maps are torch tensors if `image` or `mde_depth` is one, and numpy arrays otherwise.
 
     >>> import numpy as np, scalefield as sf
@@ -75,7 +88,8 @@ def recover(
     """
     mde_output = relative_depth(image, mde, mde_depth, kind, affine=affine, resize=resize)
     given = require_anchors("anchors", anchors)
-    result = recover_from(mde_output, given, make_method(method, **options))
+    made = make_method(method, **options)
+    result = recover_from(mde_output, given, made, leave_one_out=leave_one_out)
     if image is not None:
         seen = mde_output.image
         pixels = load_image(image) if seen is None else seen.cpu().numpy()
@@ -153,14 +167,17 @@ def recover_from(
     method: MethodLike,
     *,
     solver: Solver | None = None,
+    leave_one_out: bool = False,
 ) -> Recovery[Tensor]:
     """`recover` for an existing MDEOutput: check the anchors, run the method, complete the report.
 
     Anchors on pixels without a relative depth are rejected before the method runs. For several
     sets of anchors on one image pass `solver=method.solver(mde_output)`, so that what depends on
-    the image only is computed once.
+    the image only is computed once. `leave_one_out` is that of `recover`.
     """
     method = as_method(method)
+    if leave_one_out and solver is None:
+        solver = method.solver(mde_output)
     if len(anchors) < method.least_anchors:
         raise InputError("no anchors: at least one pixel of known metric depth is needed")
     rows, columns = anchors.pixels(mde_output.shape)
@@ -176,8 +193,11 @@ def recover_from(
         found = type(recovery).__name__
         raise InputError(f"method {method_name(method)} must return a Recovery, found {found}")
     indices = np.flatnonzero(usable)
+    report = recovery.report
+    if leave_one_out and solver is not None and not report.leave_one_out_log:
+        report = _with_leave_one_out(report, mde_output, kept, solver)
     report = dataclasses.replace(
-        recovery.report,
+        report,
         method=method_name(method),
         options=plain_options(method.function if isinstance(method, FunctionMethod) else method),
         anchors_given=len(anchors),
@@ -198,6 +218,37 @@ def recover_from(
     return dataclasses.replace(recovery, report=report, anchors=anchors)
 
 
+def _with_leave_one_out(
+    report: Report, mde_output: MDEOutput, anchors: Anchors, solver: Solver
+) -> Report:
+    """The report with `leave_one_out_log`, from fits to all anchors but one, or but one fold.
+
+    Anchors next to each other are in different folds, so that each has near anchors left. The
+    report stays as it is for a large image and for a method that refuses so few anchors.
+    """
+    used = np.setdiff1d(np.arange(len(anchors)), [r.anchor for r in report.rejected])
+    if len(used) < 2 or mde_output.prediction.numel() > MAX_REFIT_PIXELS:
+        return report
+    rows, columns = anchors.pixels(mde_output.shape)
+    folds = min(len(used), MAX_REFITS)
+    fold = np.full(len(anchors), -1)
+    fold[used[np.lexsort((columns[used], rows[used]))]] = np.arange(len(used)) % folds
+    predicted_m = np.empty(len(anchors))
+    for k in range(folds):
+        out = fold == k
+        try:
+            depth_m = solver(anchors[~out]).depth_m
+        except InputError:
+            return report
+        predicted_m[out] = depth_m[rows[out], columns[out]].detach().double().cpu().numpy()
+    errors = np.log(predicted_m[used]) - np.log(anchors.depth_m[used])
+    return dataclasses.replace(
+        report,
+        leave_one_out_log=tuple(errors.tolist()),
+        left_out_folds=folds if folds < len(used) else 0,
+    )
+
+
 def no_relative_depth(indices: np.ndarray) -> tuple[Rejection, ...]:
     """Rejections of the anchors at these indices, which lie on holes of the relative depth map."""
     reason = "no relative depth here"
@@ -206,14 +257,7 @@ def no_relative_depth(indices: np.ndarray) -> tuple[Rejection, ...]:
 
 def _warnings(mde_output: MDEOutput, anchors: Anchors) -> Iterator[Warning]:
     """Warnings where the map or the anchors are probably not what they were declared to be."""
-    typical_m = float(np.median(anchors.depth_m)) if len(anchors) else 0.0
-    unit = next((unit for unit, far_m in FAR_M.items() if typical_m > far_m), None)
-    if unit is not None and anchors.unit == "m":
-        yield Warning(
-            "far_anchors",
-            f"half of the anchors are {typical_m:.0f} m away or more; depth_m is in metres, are "
-            f"they {unit}?",
-        )
+    yield from _other_unit(mde_output, anchors)
     if not mde_output.affine and mde_output.lost_share > MAX_NEGATIVE_SHARE:
         yield Warning(
             "negative_disparity",
@@ -235,6 +279,30 @@ def _warnings(mde_output: MDEOutput, anchors: Anchors) -> Iterator[Warning]:
             f"the map was declared {mde_output.kind}, but over {len(anchors)} anchors the depth it "
             f"implies falls as measured depth grows (rank correlation {correlation:+.2f}); is it "
             f"{other}?",
+        )
+
+
+def _other_unit(mde_output: MDEOutput, anchors: Anchors) -> Iterator[Warning]:
+    """A warning if the depths of the anchors are probably in millimetres or centimetres."""
+    if not len(anchors) or anchors.unit != "m":
+        return
+    typical_m = float(np.median(anchors.depth_m))
+    card = MODELS.get(mde_output.model)
+    if card is not None and card.metric:
+        mde_depth = mde_output.mde_depth[anchors.pixels(mde_output.shape)].double().cpu().numpy()
+        factor = float(np.median(anchors.depth_m / mde_depth))
+        unit = next((unit for unit, limit in FAR_FACTOR.items() if factor > limit), None)
+        found = f", {factor:.0f} times as far as {mde_output.model} estimates"
+    else:
+        whole = bool((anchors.depth_m == np.round(anchors.depth_m)).all())
+        limits_m = {**FAR_M, "centimetres": FAR_WHOLE_M} if whole else FAR_M
+        unit = next((unit for unit, far_m in limits_m.items() if typical_m > far_m), None)
+        found = ""
+    if unit is not None:
+        yield Warning(
+            "far_anchors",
+            f"half of the anchors are {typical_m:.0f} m away or more{found}; depth_m is in metres, "
+            f"are they {unit}?",
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import os
 import signal
@@ -21,6 +20,7 @@ from scalefield.commands.demo import DemoCommand
 from scalefield.commands.diagnose import DiagnoseCommand
 from scalefield.commands.evaluate import EvaluateCommand
 from scalefield.commands.export import ExportCommand
+from scalefield.commands.help_text import document_fields, filled_help
 from scalefield.commands.label import LabelCommand
 from scalefield.commands.methods import MethodsCommand
 from scalefield.commands.models import ModelsCommand
@@ -31,7 +31,7 @@ from scalefield.commands.reproduce import ReproduceCommand
 from scalefield.commands.suggest import SuggestCommand
 from scalefield.commands.train import TrainCommand, TrainMdeCommand
 from scalefield.commands.web import WebCommand
-from scalefield.errors import InputError, MissingExtra, one_line
+from scalefield.errors import InputError, MissingExtra, did_you_mean, one_line
 from scalefield.runtime.signals import graceful_shutdown
 
 
@@ -109,7 +109,10 @@ def _run(args: list[str] | None) -> int:
             args = ["--tyro-print-completion", *args[1:]]
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             raise InputError(_unknown(args[0]))
-        return _parse(args).run() or 0
+        if {"-h", "--help"}.isdisjoint(args):
+            return _parse(args).run() or 0
+        with filled_help():
+            return _parse(args).run() or 0
     finally:
         sys.stdout.flush()  # here, where an error can still be reported
 
@@ -118,6 +121,8 @@ def _parse(args: list[str]) -> Command:
     """The command that the arguments describe."""
     title = scalefield.__doc__.splitlines()[0]
     if args[:1] not in ([], ["-h"], ["--help"]):
+        if not {"-h", "--help"}.isdisjoint(args):
+            document_fields(COMMANDS[args[0]])
         return tyro.extras.subcommand_cli_from_dict(
             COMMANDS, prog="scalefield", description=title, args=args
         )
@@ -140,10 +145,8 @@ def _first_sentence(make: object) -> str:
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, COMMANDS, n=1)
-    if near:
-        return f"no command {one_line(name, 40)!r}; did you mean {near[0]}?"
-    return f"no command {one_line(name, 40)!r}; there are {', '.join(COMMANDS)}"
+    hint = did_you_mean(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
+    return f"no command {one_line(name, 40)!r}{hint}"
 
 
 def _lacks_memory(error: Exception) -> bool:

@@ -1,6 +1,9 @@
-"""The exceptions and warnings that users meet."""
+"""Exceptions and warnings of the package, and short texts for messages."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 
 class InputError(ValueError):
@@ -16,7 +19,8 @@ class FileError(InputError):
         super().__init__(f"{path}{position}: {problem}")
 
     def renamed(self, name: object) -> FileError:
-        """The same problem under the name by which the user knows the file."""
+        """The same problem with another name of the file, for example the one that the user
+        gave."""
         return FileError(name, self.problem, line=self.line)
 
     def __reduce__(self) -> tuple:
@@ -32,6 +36,17 @@ def one_line(error: object, most: int = 200) -> str:
     """The text of an error, or any text, as one line of at most `most` characters."""
     text = " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+def counted(n: int, noun: str) -> str:
+    """The number with its noun: "1 pixel", "2 pixels"."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def did_you_mean(name: object, names: Iterable[str]) -> str:
+    """The end of a message about an unknown name: "; did you mean field?", or nothing."""
+    near = difflib.get_close_matches(str(name), list(names), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 class Notice(UserWarning):

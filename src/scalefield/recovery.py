@@ -24,6 +24,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from scalefield.anchors import Anchors
+from scalefield.errors import counted
 from scalefield.mde.output import Kind, MDEOutput, Space
 from scalefield.report import Rejection, Report
 
@@ -78,8 +79,7 @@ class Recovery(Generic[MapT]):
     """The photograph as uint8 RGB, where there is one; None inside methods."""
 
     def __repr__(self) -> str:
-        report, depth_m = self.report, self.depth_m
-        values = depth_m.detach().cpu().numpy() if isinstance(depth_m, Tensor) else depth_m
+        report, values = self.report, _as_numpy(self.depth_m)
         parts = ["×".join(map(str, reversed(values.shape))) + " px"]
         if np.isfinite(values).any():
             parts.append(f"{np.nanmin(values):.2f} … {np.nanmax(values):.2f} m")
@@ -87,7 +87,7 @@ class Recovery(Generic[MapT]):
         parts.append(f"{report.anchors_used} of {report.anchors_given} anchors")
         for name in ("fallback", "warning"):
             if count := len(getattr(report, f"{name}s")):
-                parts.append(f"{count} {name}{'s' * (count > 1)}")
+                parts.append(counted(count, name))
         return f"Recovery({', '.join(parts)})"
 
     def typical_std_log(self) -> float | None:
@@ -95,10 +95,10 @@ class Recovery(Generic[MapT]):
         None if the method has no std_log."""
         if self.std_log is None:
             return None
-        maps = self.numpy()
-        std_log, support = maps.std_log, maps.support
-        assert std_log is not None
-        supported = std_log[support >= MIN_SUPPORT] if support is not None else std_log
+        std_log = _as_numpy(self.std_log)
+        supported = std_log
+        if self.support is not None:
+            supported = std_log[_as_numpy(self.support) >= MIN_SUPPORT]
         return float(np.nanmedian(supported if np.isfinite(supported).any() else std_log))
 
     def _repr_html_(self) -> str:
@@ -241,11 +241,7 @@ class Recovery(Generic[MapT]):
 
     def numpy(self) -> Recovery[np.ndarray]:
         """The same recovery with every map as a numpy array."""
-
-        def convert(values: Tensor | np.ndarray) -> np.ndarray:
-            return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
-
-        maps = {name: convert(values) for name, values in self.maps().items()}
+        maps = {name: _as_numpy(values) for name, values in self.maps().items()}
         return Recovery(report=self.report, anchors=self.anchors, image=self.image, **maps)
 
     def maps(self) -> dict[str, MapT]:
@@ -253,6 +249,10 @@ class Recovery(Generic[MapT]):
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         others = ("report", "anchors", "image")
         return {n: m for n, m in fields.items() if n not in others and m is not None}
+
+
+def _as_numpy(values: Tensor | np.ndarray) -> np.ndarray:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
 
 
 Solver = Callable[[Anchors], Recovery[Tensor]]

@@ -84,8 +84,11 @@ class Report:
     residuals_log: tuple[float, ...] = ()
     """log D̂ − log depth_m at each used anchor."""
     leave_one_out_log: tuple[float, ...] = ()
-    """The same for the depth that the other anchors predict at each used anchor. Empty if the
-    method does not compute it, and with a single anchor."""
+    """log D̂ − log depth_m at each used anchor, with D̂ predicted from the other anchors. Empty if
+    it was not computed, and with a single anchor."""
+    left_out_folds: int = 0
+    """Number of folds if `leave_one_out_log` comes from a cross-validation that leaves several
+    anchors out together; 0 if one anchor is left out at a time."""
     limited_pixels: int = 0
     """Pixels whose prediction was not positive, or out of the allowed range, and was limited."""
     hole_pixels: int = 0

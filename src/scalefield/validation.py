@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import numpy as np
 
-from scalefield.errors import InputError, one_line
+from scalefield.errors import InputError, did_you_mean, one_line
 
 T = TypeVar("T")
 
@@ -76,7 +76,8 @@ def check_options(owner: str, make: Callable[..., Any], options: Mapping[str, An
     for name in options:
         if name not in known:
             names = ", ".join(known) or "none"
-            raise InputError(f"{owner} has no option {name!r}; there are {names}")
+            near = did_you_mean(name, known)
+            raise InputError(f"{owner} has no option {name!r}; there are {names}{near}")
     hints = get_type_hints(make) if options else {}
     for name, value in options.items():
         if not matches(value, hints[name]):

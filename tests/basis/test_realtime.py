@@ -36,7 +36,7 @@ def scene(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 
 
 def recovered(net: Generator, n: int, features: torch.Tensor | None = None) -> torch.Tensor:
-    """The same through `recover`'s door."""
+    """The same result through `recover`."""
     mde_depth, pixels, depth_m = scene(n)
     anchors = Anchors(*(x.double().numpy() for x in (*pixels.unbind(1), depth_m)))
     return Basis(net)(MDEOutput(mde_depth, "depth", features=features), anchors).depth_m
@@ -108,7 +108,7 @@ def test_half_precision_is_near(k: int, dtype: torch.dtype, near: float, device:
 def test_what_does_not_fit_is_refused() -> None:
     live = Live(generator(), SHAPE, anchors=5)
     mde_depth, pixels, depth_m = (x[None] for x in scene(6))
-    with pytest.raises(InputError, match="6 anchors given, and room for 5"):
+    with pytest.raises(InputError, match="6 anchors given, more than the 5"):
         live(mde_depth, pixels, depth_m)
     with pytest.raises(InputError, match=r"made for relative depth of shape \(1, 60, 80\)"):
         live(mde_depth[:, :50], pixels[:, :5], depth_m[:, :5])

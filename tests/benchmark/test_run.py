@@ -21,6 +21,7 @@ from scalefield.benchmark.score import score_files
 from scalefield.datasets.source import FrameSource
 from scalefield.errors import InputError, MissingExtra
 from scalefield.methods import make_method
+from scalefield.runtime import progress
 
 
 def records(out: Path, names: list[str]) -> dict[str, dict]:
@@ -224,6 +225,20 @@ def test_run_what_is_there_is_not_computed_again(world, evaluation_of, red, tmp_
     assert len(calls) == 6
 
 
+def test_run_writes_progress_lines_without_a_terminal(
+    world, evaluation_of, red, tmp_path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr(progress, "LINES_EVERY_S", 0.0)
+    evaluator = Evaluator(FrameSource(world, red), evaluation_of("median"), tmp_path / "out")
+    names = run(evaluator, limit=2, progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(",")[0] for line in lines] == [
+        f"scalefield: {n} of 2 frames" for n in range(1, len(names) + 1)
+    ]
+    run(Evaluator(evaluator.source, evaluator.evaluation, tmp_path / "quiet"), limit=2)
+    assert capsys.readouterr().err == ""
+
+
 def test_run_shards_share_the_work_and_order_does_not_matter(
     world, evaluation, red, tmp_path, monkeypatch
 ) -> None:
@@ -309,7 +324,7 @@ def held(mde_output, anchors):
 
 
 def children(pid: int) -> list[int]:
-    """Processes that this one started, where the system tells."""
+    """Processes that this one started, where the system lists them."""
     path = Path(f"/proc/{pid}/task/{pid}/children")
     return [int(child) for child in path.read_text().split()] if path.exists() else []
 

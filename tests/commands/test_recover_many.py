@@ -182,3 +182,10 @@ def test_recover_anchors_of_the_sub_folder_are_found_by_key(folder):
         "c": 0,
         "sub/b": 3,
     }
+
+
+def test_recover_names_a_table_in_the_place_of_an_image(tmp_path, capsys):
+    assert main(["recover", "photo.jpg", "anchors.csv", "--out", str(tmp_path / "out")]) == 2
+    said = "anchors.csv is no image; give anchors as --anchors anchors.csv"
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,29 +1,18 @@
 """Tables of the pages that are made from records, and the arithmetic of the labelling benchmark."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
-
-
-def load(path: Path):
-    spec = importlib.util.spec_from_file_location(f"costs_{path.stem}", path)
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from program_modules import ROOT, load_module
 
 
 @pytest.fixture(scope="module")
 def script():
-    return load(ROOT / "scripts" / "label_costs.py")
+    return load_module(ROOT / "scripts" / "label_costs.py")
 
 
 @pytest.fixture(scope="module")
 def benchmark():
-    return load(ROOT / "benchmarks" / "labelling.py")
+    return load_module(ROOT / "benchmarks" / "labelling.py")
 
 
 def test_label_costs_page_is_made_from_the_committed_record(script):
@@ -68,7 +57,7 @@ def test_labelling_benchmark_measures_a_run(benchmark, tmp_path):
 
 
 def test_choose_table_is_made_from_the_committed_records():
-    script = load(ROOT / "scripts" / "choose_table.py")
+    script = load_module(ROOT / "scripts" / "choose_table.py")
     page = script.DOCS.read_text()
     assert script.filled(page) == page
     assert "| `field` | ." in page
@@ -77,7 +66,7 @@ def test_choose_table_is_made_from_the_committed_records():
 @pytest.mark.slow
 def test_draw_gallery_makes_the_pictures_of_the_page(tmp_path):
     pytest.importorskip("matplotlib")
-    load(ROOT / "scripts" / "draw_gallery.py").main(tmp_path)
+    load_module(ROOT / "scripts" / "draw_gallery.py").main(tmp_path)
     page = (ROOT / "docs" / "gallery.md").read_text()
     for picture in tmp_path.glob("*.jpg"):
         assert f"gallery/{picture.name}" in page

@@ -2,7 +2,7 @@
 
 import pytest
 
-from example_modules import EXAMPLES
+from program_modules import EXAMPLES
 
 nbformat = pytest.importorskip("nbformat")
 

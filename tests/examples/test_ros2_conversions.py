@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from example_modules import load_example
+from program_modules import load_example
 from scalefield import InputError, MDEOutput
 
 ros = load_example("ros2/conversions.py")

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 from scipy.ndimage import gaussian_filter, map_coordinates
 
-from example_modules import load_example
+from program_modules import load_example
 from scalefield import Anchors, InputError, MDEOutput
 from scalefield.cli import main
 from scalefield.commands.colmap import (
@@ -220,7 +220,7 @@ def test_anchors_lie_on_the_truth_and_know_how_well(scene):
         true = scale * scene.depth_m[frame.name][frame.anchors.pixels(SHAPE)]
         error = np.abs(frame.anchors.depth_m / true - 1)
         assert np.median(error) < 0.004
-        # Without the floor the sigmas are the triangulation's own, and honest within a factor.
+        # Without the floor the sigmas are the triangulation's own, and correct within a factor.
         relative = frame.anchors.sigma_m / frame.anchors.depth_m
         assert (relative >= SIGMA_FLOOR).all()
         sigma = np.sqrt(relative**2 - SIGMA_FLOOR**2)
@@ -285,8 +285,8 @@ def test_colmap_depth_of_every_frame_comes_back_through_the_trainers_files(
         assert npy.dtype == np.float32
         assert np.mean(np.abs(npy / true - 1)) < 0.02
         inverse = splatting_reader(tmp_path, stem)
-        told = inverse < inverse.max()
-        np.testing.assert_allclose(inverse[told], 1 / npy[told], rtol=1e-3)
+        known = inverse < inverse.max()
+        np.testing.assert_allclose(inverse[known], 1 / npy[known], rtol=1e-3)
     record = json.loads((tmp_path / "colmap.json").read_text())
     assert len(record["frames"]) == 6
     assert all(f["median_residual"] < 0.02 for f in record["frames"].values())
@@ -542,8 +542,8 @@ def test_colmap_photographs_that_exif_turns_have_depth_where_the_model_has_its_p
         npy = np.load(tmp_path / "depths_npy" / f"{stem}.npy")
         assert np.mean(np.abs(npy / (scale * scene.depth_m[name]) - 1)) < 0.02
         inverse = splatting_reader(tmp_path, stem)
-        told = inverse < inverse.max()
-        np.testing.assert_allclose(inverse[told], 1 / npy[told], rtol=1e-3)
+        known = inverse < inverse.max()
+        np.testing.assert_allclose(inverse[known], 1 / npy[known], rtol=1e-3)
 
 
 def test_colmap_cameras_size_tells_whether_photographs_were_turned_before():

@@ -274,7 +274,7 @@ def test_label_ray_finishes_500_images_though_a_worker_is_killed(many, tmp_path,
     work = find_jobs(many)[0]
     label([], CONFIG, out)
     make, sentences = partial(helper.make_mortal, CONFIG, out, mark, 1), []
-    results = list(run_ray(work, make, 2, say=sentences.append))
+    results = list(run_ray(work, make, 2, log=sentences.append))
     assert (tmp_path / "mark.death0").exists()
     assert sorted(job.name for job, _ in results) == sorted(f"p{i}" for i in range(500))
     assert all("failed" not in records[0] for _, records in results)

@@ -1,4 +1,4 @@
-"""The cache: exact round trips, keys that tell everything apart, and damage that is noticed."""
+"""The cache: exact round trips, distinct keys for distinct inputs, and damage that is noticed."""
 
 import dataclasses
 import warnings

@@ -34,7 +34,7 @@ def slow_lwlr(method, mde_output, anchors, b):
     design = np.stack([x[rows, columns], np.ones(len(y))], axis=1)
     (s, t), *_ = np.linalg.lstsq(root[:, None] * design, root * y)
     if s <= 0:
-        return None  # Global's ladder has its own tests
+        return None  # the fallbacks of Global have their own tests
     aligned = s * x + t
     height, width = mde_output.shape
     first = method.stride // 2

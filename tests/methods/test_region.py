@@ -114,7 +114,7 @@ class TestSupport:
 
 
 class TestLadder:
-    """One region, one rung after another taken away."""
+    """One region, whose models are made impossible one after another."""
 
     def recover(self, x, y, strict=False):
         row = torch.tensor(x, dtype=torch.float64)

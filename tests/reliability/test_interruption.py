@@ -14,7 +14,7 @@ MOMENTS = {"recover": 4, "predict": 5, "label": 5, "evaluate": 5, "train": 2}
 
 
 def content(out: Path) -> dict[str, bytes]:
-    """All that a run leaves, but for times; what begins with a dot is nobody's."""
+    """All that a run leaves, but for times; without names that begin with a dot."""
     paths = (p for p in out.rglob("*") if p.is_file())
     found = {p.relative_to(out).as_posix(): p.read_bytes() for p in paths}
     return {k: v for k, v in found.items() if not (hidden(k) or "/timings" in k or "/clock" in k)}

@@ -35,7 +35,7 @@ BUFFERS = {"buffer", "exact", "picture", "BytesIO()"}
 
 
 def writes(call: ast.Call) -> bool:
-    """Whether a call may change the disk, as far as its text tells."""
+    """Whether a call may change the disk, judged by its text."""
     function = call.func
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     if name not in WRITERS:

@@ -41,7 +41,7 @@ def signals_are_heard():
 
 @dataclass(frozen=True)
 class Interrupted:
-    """A command that is told to stop while it writes."""
+    """A command that gets a signal while it writes."""
 
     by: str = "SIGTERM"
 
@@ -90,7 +90,7 @@ def worked_on(by: str) -> None:
     end = time.monotonic() + 600
     while time.monotonic() < end:
         time.sleep(0.01)
-    pytest.fail("nobody ended it")
+    pytest.fail("the process was not ended")
 
 
 def written_down(by: str) -> None:
@@ -180,7 +180,7 @@ WATCHED = {module.__file__ for module in (disk, signals, tempfile)}
 
 
 class At:
-    """Raises a signal at the n-th line of the door and of what it is built from; counts them."""
+    """Raises a signal at the n-th line of the signal handling; counts the lines."""
 
     def __init__(self, number: int, line: int) -> None:
         self.number, self.line, self.lines = number, line, 0
@@ -262,7 +262,7 @@ if __name__ == "__main__":
 
 
 def test_graceful_shutdown_group_that_is_told_to_stop_leaves_no_folder_of_its_workers(tmp_path):
-    """As `timeout`, a job's scheduler and systemd tell it: every process of it."""
+    """As `timeout`, a scheduler of jobs and systemd send it: to every process of the group."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     command = [sys.executable, script]

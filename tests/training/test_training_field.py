@@ -123,7 +123,7 @@ def test_a_distortion_treats_grid_and_pixels_alike_and_keeps_the_order_of_depths
 
 
 def test_calibration_finds_the_factor_that_is_missing():
-    """Deviations too small by three, in images that tell so by their anchors, and one that lies."""
+    """Deviations too small by three, which the anchors of all images but one show."""
     rng = np.random.default_rng(0)
     found = []
     for regime, n in (("low", 12), ("high", 500)):
@@ -135,7 +135,7 @@ def test_calibration_finds_the_factor_that_is_missing():
     numbers = calibrate(found)
     assert numbers["std_scale"] == pytest.approx(2.0, rel=0.25)
     assert numbers["scale_prior_std"] == pytest.approx(0.3)
-    assert numbers["prior_count"] <= 2  # the residuals of the anchors tell the scale
+    assert numbers["prior_count"] <= 2  # the residuals of the anchors show the scale
 
 
 def test_shrinkage_and_roughness_are_those_that_are_best_on_val(monkeypatch):

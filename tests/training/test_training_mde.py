@@ -123,7 +123,7 @@ def test_training_writes_a_model_that_says_what_it_saw(tmp_path):
 
 
 def test_a_folder_that_says_nothing_is_refused(tmp_path):
-    with pytest.raises(InputError, match="does not say what it was trained on"):
+    with pytest.raises(InputError, match="does not state what it was trained on"):
         trained_on(tmp_path)
     with pytest.raises(InputError, match="not the weights of lite"):
         load_lite(tmp_path)

@@ -37,7 +37,8 @@ class Samples:
 
     Samples are sorted by pixel, then by y, so that no method depends on the order of the anchors.
     `weight` is 1/σ² of y, with σ propagated to the space to first order (σ_m / depth_m² for
-    disparity, σ_m / depth_m for logarithms), scaled to a mean of one; ones if σ is unknown.
+    disparity, σ_m / depth_m for logarithms), scaled to a mean of one. If no anchor has a σ, the
+    weights are ones; if some have none, `Anchors.complete_sigma_m` gives them a typical one.
     """
 
     x: Float64[np.ndarray, " n"]
@@ -55,13 +56,14 @@ class Samples:
         mde_map = mde_output.in_space("disparity" if space == "disparity" else "depth")
         x = mde_map[rows, columns].double().cpu().numpy()
         y = anchors.depth_m
-        sigma = np.ones(len(anchors)) if anchors.sigma_m is None else anchors.sigma_m
+        sigma_m = anchors.complete_sigma_m()
+        sigma = np.ones(len(anchors)) if sigma_m is None else sigma_m
         if space == "disparity":
             y = 1 / anchors.depth_m
-            sigma = sigma if anchors.sigma_m is None else sigma * y**2
+            sigma = sigma if sigma_m is None else sigma * y**2
         elif space == "log":
             x, y = np.log(x), np.log(anchors.depth_m)
-            sigma = sigma if anchors.sigma_m is None else sigma / anchors.depth_m
+            sigma = sigma if sigma_m is None else sigma / anchors.depth_m
         weight = (sigma.min() / sigma) ** 2
         order = np.lexsort((weight, y, columns, rows))
         return cls(
@@ -76,15 +78,15 @@ class Samples:
     def __len__(self) -> int:
         return len(self.x)
 
-    def __getitem__(self, which: np.ndarray) -> Samples:
+    def __getitem__(self, index: np.ndarray) -> Samples:
         """The samples selected by a mask or an index array, in the order given."""
         return Samples(
-            self.x[which],
-            self.y[which],
-            self.weight[which],
-            self.rows[which],
-            self.columns[which],
-            self.index[which],
+            self.x[index],
+            self.y[index],
+            self.weight[index],
+            self.rows[index],
+            self.columns[index],
+            self.index[index],
         )
 
     @property

@@ -49,13 +49,13 @@ def nearest_points(
         done = done[np.argsort(counts[done], kind="stable")]  # similar counts need little padding
         step = max(1, PIXELS_AT_ONCE // size**2)
         for first in range(0, len(done), step):
-            some = done[first : first + step]
-            table = np.full((len(some), counts[some[-1]]), len(points))
-            table[np.arange(table.shape[1]) < counts[some, None]] = [
-                *itertools.chain.from_iterable(candidates[some])
+            chunk = done[first : first + step]
+            table = np.full((len(chunk), counts[chunk[-1]]), len(points))
+            table[np.arange(table.shape[1]) < counts[chunk, None]] = [
+                *itertools.chain.from_iterable(candidates[chunk])
             ]
             yield _in_tiles(
-                points, corners[some], table, size=size, shape=shape, k=k, device=device
+                points, corners[chunk], table, size=size, shape=shape, k=k, device=device
             )
         if last:
             return
@@ -113,7 +113,7 @@ def _in_tiles(
             key, spare = spare, key
     flat = pixels[:, :, None, 0] * shape[1] + pixels[:, None, :, 1]
     in_table = torch.from_numpy(np.arange(tiles) * most).to(device)[:, None, None]
-    which = (best & ((1 << bits) - 1)) + in_table  # k t size size
-    index = torch.from_numpy(table).to(device).view(-1)[which.view(-1)].view(k, -1)
+    flat_index = (best & ((1 << bits) - 1)) + in_table  # k t size size
+    index = torch.from_numpy(table).to(device).view(-1)[flat_index.view(-1)].view(k, -1)
     squared = (best >> bits).view(k, -1).long()
     return torch.from_numpy(flat.reshape(-1)).to(device), index, squared

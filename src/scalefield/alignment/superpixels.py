@@ -70,7 +70,7 @@ class _Channels:
 
 
 def components(labels: Int64[np.ndarray, "h w"]) -> Int64[np.ndarray, "h w"]:
-    """Number the connected parts (4 neighbours) of equal labels 0, 1, …"""
+    """The image with the connected parts (4 neighbours) of equal labels numbered from 0."""
     # Nodes are runs of a row, of which there are far fewer than pixels; two runs that touch are
     # joined once, where the later of the two begins.
     begins = np.ones(labels.shape, dtype=bool)
@@ -118,7 +118,7 @@ def merge_small(regions: Int64[np.ndarray, "h w"], min_share: float) -> Int64[np
 
 
 def _border_lengths(regions: np.ndarray, count: int) -> dict[int, Counter[int]]:
-    """For every region, its neighbours with the number of pixel edges shared."""
+    """Neighbours of every region, with the number of shared pixel edges."""
     down, across = regions[1:] != regions[:-1], regions[:, 1:] != regions[:, :-1]
     first = np.concatenate([regions[:-1][down], regions[:, :-1][across]])
     second = np.concatenate([regions[1:][down], regions[:, 1:][across]])
@@ -142,7 +142,7 @@ def on_border(regions: np.ndarray) -> Bool[np.ndarray, "h w"]:
 
 
 def members_of(regions: Int64[np.ndarray, "h w"]) -> list[np.ndarray]:
-    """Flat pixel indices of region 0, 1, …"""
+    """Flat pixel indices of each region, in the order of the regions' numbers."""
     flat = regions.reshape(-1)
     # The stable sort of small types is linear in the number of pixels.
     order = np.argsort(flat.astype(np.min_scalar_type(flat.max())), kind="stable")

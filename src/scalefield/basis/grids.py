@@ -43,6 +43,6 @@ def sample_at(
     maps: Float[Tensor, "b k hg wg"], positions: Float[Tensor, "b n 2"]
 ) -> Float[Tensor, "b n k"]:
     """Bilinear samples at positions in −1 … 1 over the image."""
-    where = positions[:, None].to(maps.dtype)
-    values = nnf.grid_sample(maps, where, "bilinear", "border", align_corners=False)
+    grid = positions[:, None].to(maps.dtype)
+    values = nnf.grid_sample(maps, grid, "bilinear", "border", align_corners=False)
     return values[:, :, 0].transpose(1, 2)  # (b, k, 1, n) → (b, n, k)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from scalefield.basis.generator import Generator
-from scalefield.errors import InputError
+from scalefield.errors import InputError, did_you_mean
 from scalefield.io import write_atomic
 from scalefield.io.weights import find_shipped, shipped
 from scalefield.mde.hub import find_weights
@@ -91,9 +91,10 @@ def load_generator(name: str | Path, device: torch.device | str = "cpu") -> Gene
     if folder is not None:
         return Generator.load(folder).to(device)
     if not Path(name).is_dir() and str(name).count("/") != 1:
+        names = shipped("basis-")
         raise InputError(
-            f"no generator {str(name)!r}: not a folder, nor a hub id owner/name, nor one of "
-            f"{shipped('basis-')}"
+            f"no generator {str(name)!r}; there are {', '.join(names)}, folders with "
+            f"model.safetensors, and hub ids owner/name{did_you_mean(name, names)}"
         )
     return from_pretrained(str(name)).to(device)
 

@@ -23,7 +23,7 @@ from scalefield.basis.generator import Generator
 from scalefield.basis.grids import sample_at, upsample
 from scalefield.basis.pretrained import load_generator
 from scalefield.basis.ridge import solve
-from scalefield.errors import InputError, one_line
+from scalefield.errors import InputError, counted, one_line
 from scalefield.runtime.devices import check_device, fastest_kernels, full_precision
 
 WARM_UP = 3
@@ -106,8 +106,8 @@ def metric_depth(
     # Where nothing is known any pixel will do. Whole numbers, because float32 counts to 16 million.
     sides = ((column, shape[1]), (row, shape[0]))
     column, row = (at.nan_to_num().clamp(0, n - 1).long() for at, n in sides)
-    there = mde_depth.flatten(1).gather(1, row * shape[1] + column)
-    y = depth_m.masked_fill(~known, 1.0).double().log() - there.double().log()
+    mde_at_anchors = mde_depth.flatten(1).gather(1, row * shape[1] + column)
+    y = depth_m.masked_fill(~known, 1.0).double().log() - mde_at_anchors.double().log()
     position = torch.stack([(2 * column + 1) / shape[1] - 1, (2 * row + 1) / shape[0] - 1], dim=-1)
     solution = solve(sample_at(maps, position), y, known.double(), generator.config.ridge)
 
@@ -186,31 +186,32 @@ class Live:
         features: Float[Tensor, "_ _ _ _"] | None = None,
     ) -> Float[Tensor, "b h w"]:
         """Metric depth of each image; for the arguments see `Inputs`."""
-        ours, n = self.inputs, depth_m.shape[-1]
-        batch = len(ours.depth_m)
+        buffers, n = self.inputs, depth_m.shape[-1]
+        batch = len(buffers.depth_m)
         if depth_m.shape != (batch, n) or pixels.shape != (batch, n, 2):
             raise InputError(
                 f"pixels of shape ({batch}, n, 2) and depth_m of ({batch}, n) wanted, "
                 f"found {tuple(pixels.shape)} and {tuple(depth_m.shape)}"
             )
-        if n > ours.depth_m.shape[1]:
-            raise InputError(f"{n} anchors given, and room for {ours.depth_m.shape[1]} was asked")
-        if mde_depth.shape != ours.mde_depth.shape:
+        if n > buffers.depth_m.shape[1]:
+            most = buffers.depth_m.shape[1]
+            raise InputError(f"{counted(n, 'anchor')} given, more than the {most} it was made for")
+        if mde_depth.shape != buffers.mde_depth.shape:
             raise InputError(
-                f"made for relative depth of shape {tuple(ours.mde_depth.shape)}, "
+                f"made for relative depth of shape {tuple(buffers.mde_depth.shape)}, "
                 f"found {tuple(mde_depth.shape)}"
             )
-        ours.mde_depth.copy_(mde_depth, non_blocking=True)
-        ours.pixels[:, :n].copy_(pixels, non_blocking=True)
-        ours.depth_m[:, :n].copy_(depth_m, non_blocking=True)
-        ours.depth_m[:, n:] = 0
-        if ours.features is not None:
-            if features is None or features.shape != ours.features.shape:
+        buffers.mde_depth.copy_(mde_depth, non_blocking=True)
+        buffers.pixels[:, :n].copy_(pixels, non_blocking=True)
+        buffers.depth_m[:, :n].copy_(depth_m, non_blocking=True)
+        buffers.depth_m[:, n:] = 0
+        if buffers.features is not None:
+            if features is None or features.shape != buffers.features.shape:
                 raise InputError(
-                    f"features of shape {tuple(ours.features.shape)} wanted, "
+                    f"features of shape {tuple(buffers.features.shape)} wanted, "
                     f"found {None if features is None else tuple(features.shape)}"
                 )
-            ours.features.copy_(features, non_blocking=True)
+            buffers.features.copy_(features, non_blocking=True)
         if self.graph is None:
             return self.run()
         self.graph.replay()

@@ -17,8 +17,12 @@ def targets(mde_output: MDEOutput, anchors: Anchors) -> Float64[np.ndarray, " n"
 
 
 def anchor_weights(anchors: Anchors) -> Float64[np.ndarray, " n"]:
-    """ω: ones, or inverse variances of log-depth scaled to a mean of one."""
-    if anchors.sigma_m is None:
+    """ω: ones, or inverse variances of log-depth scaled to a mean of one.
+
+    Where only some anchors have a deviation, the others count as `Anchors.complete_sigma_m` says.
+    """
+    sigma_m = anchors.complete_sigma_m()
+    if sigma_m is None:
         return np.ones(len(anchors))
-    precision = anchors.sigma_log(0.0) ** -2
+    precision = (sigma_m / anchors.depth_m) ** -2
     return precision / precision.mean()

@@ -45,7 +45,7 @@ def summarise(images: Sequence[ImageDiagnosis]) -> dict[str, Any]:
     if not total > 0:
         raise InputError("the MDE has no error at all on these frames: nothing to diagnose")
     depth, position = (
-        Shared.pooled([getattr(i, what) for i in images]) for what in ("depth", "position")
+        Shared.pooled([getattr(i, name) for i in images]) for name in ("depth", "position")
     )
     return {
         "unit_log": unit,
@@ -172,10 +172,10 @@ def _groups(
 
 
 def _bins(
-    images: Sequence[ImageDiagnosis], what: str, edges: Sequence[float]
+    images: Sequence[ImageDiagnosis], name: str, edges: Sequence[float]
 ) -> list[dict[str, Any]]:
     """Error in each bin, each image counting the same."""
-    pixels, error, square, rest = np.mean([image.where[what] for image in images], axis=0).T
+    pixels, error, square, rest = np.mean([image.where[name] for image in images], axis=0).T
     ends = [None, *edges, None]
     return [
         {

@@ -146,13 +146,13 @@ def score(
     return metrics(sums(predicted, Truth.of(true_m[mask])))
 
 
-def _require(depth_m: np.ndarray, which: str) -> None:
+def _require(depth_m: np.ndarray, name: str) -> None:
     if depth_m.size == 0:
         raise InputError("a metric over zero pixels has no value")
     bad = ~(np.isfinite(depth_m) & (depth_m > 0))
     if bad.any():
         example = depth_m[bad][0]
         raise InputError(
-            f"{which} depth must be finite and above zero, found {example:g} "
+            f"{name} depth must be finite and above zero, found {example:g} "
             f"at {np.count_nonzero(bad)} of {depth_m.size} pixels"
         )

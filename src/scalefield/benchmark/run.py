@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.ndimage import distance_transform_edt
-from tqdm import tqdm
 
 from scalefield.anchor_sampling import DROP_SEQUENCE, REGIMES, drop_anchors, sample_anchors
 from scalefield.anchors import Anchors
@@ -35,6 +34,7 @@ from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.run_folder import as_json, config_differences
 from scalefield.mde import MDEOutput
 from scalefield.recovery import Method, Recovery, Solver
+from scalefield.runtime.progress import progress as progress_bar
 from scalefield.runtime.provenance import commit
 from scalefield.runtime.workers import map_frames
 
@@ -307,9 +307,9 @@ def run(
     write_list(out / "frames.txt", names)
     pending = [n for n in names[shard[0] :: shard[1]] if not _done(frame_file(out, n))]
     _ = evaluator.commit  # read once, before the source tree can change
-    bar = tqdm(total=len(names[shard[0] :: shard[1]]), unit="frame", disable=not progress)
-    bar.update(bar.total - len(pending))
-    with bar:
+    total = len(names[shard[0] :: shard[1]])
+    done = total - len(pending)
+    with progress_bar(total, unit="frame", initial=done, show=progress) as bar:
         for name, error in map_frames(evaluator, pending, workers):
             if error:
                 bar.write(f"no result for {name}: {error}", file=sys.stderr)

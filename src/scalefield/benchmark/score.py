@@ -203,9 +203,9 @@ def image_scores(records: Sequence[dict[str, Any]]) -> list[ImageScore]:
             )
             covered = coverage(cell["coverage"]) if "coverage" in cell else {}
             covered = {column: _round(x) for column, x in covered.items()}
-            where = (record["name"], record["group"], block)
-            what = (cell["method"], cell["condition"], cell["anchors"])
-            rows.append(ImageScore(*where, *what, clamped, raw, covered))
+            frame = (record["name"], record["group"], block)
+            condition = (cell["method"], cell["condition"], cell["anchors"])
+            rows.append(ImageScore(*frame, *condition, clamped, raw, covered))
     return rows
 
 
@@ -338,9 +338,9 @@ def _write_timings(out: Path, names: Sequence[str]) -> None:
     found: dict[str, list[float]] = {}
     for name in names:
         path = out / "timings" / f"{name}.json"
-        for what, milliseconds in read_json(path).items():
-            found.setdefault(what, []).append(milliseconds)
-    medians = {what: _round(float(np.median(each))) for what, each in found.items()}
+        for step, milliseconds in read_json(path).items():
+            found.setdefault(step, []).append(milliseconds)
+    medians = {step: _round(float(np.median(each))) for step, each in found.items()}
     write_json(out / "timings.json", medians)
 
 

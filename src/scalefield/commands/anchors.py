@@ -27,7 +27,7 @@ class AnchorsCommand:
     down.
     """
 
-    image: tyro.conf.Positional[Path]
+    image: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
     """The photograph; only its size is used."""
     out: Path
     """Output file: .csv, .npz, or a sparse 16-bit .png in millimetres."""
@@ -74,14 +74,14 @@ class AnchorsCommand:
     def run(self) -> None:
         """Project the points, write the anchors and print their number."""
         from scalefield.anchor_sampling import sample_anchors
-        from scalefield.geometry.exif import say_if_turned
+        from scalefield.geometry.exif import notify_if_rotated
         from scalefield.io import read_image, spare_inputs
 
         self.check()
         given = (self.image, self.points, self.depth, self.extrinsics, self.pose)
         spare_inputs([self.out], given)
         shape = read_image(self.image).shape[:2]
-        say_if_turned(self.image)
+        notify_if_rotated(self.image)
         anchors = self.from_points(shape) if self.points else self.from_depth(shape)
         if not len(anchors):
             raise InputError(

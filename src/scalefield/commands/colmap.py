@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from scalefield.defaults import MDE_NAME, METHOD_NAME
-from scalefield.errors import InputError
+from scalefield.errors import InputError, counted
 
 if TYPE_CHECKING:
     from scalefield.export.splatting import SceneFolder
@@ -41,9 +41,9 @@ class ColmapCommand:
     depth. A second run continues an interrupted one.
     """
 
-    sparse: tyro.conf.Positional[Path]
+    sparse: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """The model's folder, with cameras, images and points3D as .bin or .txt."""
-    images: tyro.conf.Positional[Path]
+    images: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
     """The images it was made from, or smaller copies of them."""
     out: Path
     """Output folder."""
@@ -60,7 +60,7 @@ class ColmapCommand:
     mde: Annotated[str, tyro.conf.arg(metavar="NAME")] = MDE_NAME
     """Depth estimator by name; `scalefield models` lists the names."""
     device: str = "cpu"
-    """Device of the estimator: cpu, cuda, cuda:1, …"""
+    """Device of the estimator, for example cpu, cuda or cuda:1."""
     method: Annotated[str, tyro.conf.arg(metavar="NAME")] = METHOD_NAME
     """Method by name; `scalefield methods` lists the names."""
     limit: int | None = None
@@ -277,7 +277,7 @@ def _complaints(
         for warning in record["warnings"]
     )
     if ambiguous:
-        yield f"for {ambiguous} images: {AMBIGUOUS_ORIENTATION}"
+        yield f"for {counted(ambiguous, 'image')}: {AMBIGUOUS_ORIENTATION}"
     if any(frame.distorted for frame in rich):
         yield (
             "the cameras have lens distortion, which splatting trainers refuse; --undistort "

@@ -43,7 +43,7 @@ class DataOptions:
     """Depths of SUN RGB-D above this are unknown: 8, where its own toolbox ends, if left out; the
     paper scores up to 10."""
     device: str = "cpu"
-    """Device of the MDE: cpu, cuda, cuda:1, …"""
+    """Device of the MDE, for example cpu, cuda or cuda:1."""
     cache: Path | None = None
     """Folder that keeps the MDE's outputs for other runs with the same images."""
     workers: int = os.cpu_count() or 1

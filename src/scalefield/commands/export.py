@@ -14,7 +14,7 @@ class ExportCommand:
     """Write a network of `basis` or `field` as ONNX, to run it without torch.
 
     examples/onnx_consumer.py contains the remaining steps of `basis` in numpy: resampling and the
-    solve for the anchors. Of `field` the graph gives the inputs of the kernel.
+    solve for the anchors. The graph of `field` gives the inputs of the kernel.
     """
 
     network: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")]

@@ -26,7 +26,7 @@ class LabelCommand:
     interrupted one. A bad image is named and skipped, and the exit code is then 1.
     """
 
-    source: tyro.conf.Positional[Path]
+    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
     """Folder, .csv list, .tar, or a folder of .tar files."""
     out: Path
     """Output folder; it holds the labels of one configuration."""
@@ -39,7 +39,7 @@ class LabelCommand:
     ] = ()
     """Option of the method; may be repeated."""
     device: str = "cpu"
-    """Device of the estimator: cpu, cuda, cuda:1, …"""
+    """Device of the estimator, for example cpu, cuda or cuda:1."""
     batch: int = 1
     """Images read together, and estimated together if they have the same size; for GPUs."""
     workers: int = os.cpu_count() or 1
@@ -82,17 +82,18 @@ class LabelCommand:
                 workers=self.workers,
                 cluster=self.cluster,
                 progress=bar.update,
-                say=lambda sentence: print(f"scalefield: {sentence}", file=sys.stderr, flush=True),
+                log=lambda sentence: print(f"scalefield: {sentence}", file=sys.stderr, flush=True),
             )
         for key, reason in summary.failed.items():
             print(f"scalefield: {key} failed: {reason}", file=sys.stderr)
         for key in without_anchors:
             print(f"scalefield: {key} has no anchors beside it", file=sys.stderr)
         why = ", ".join(f"{name} {count}" for name, count in summary.reasons.most_common())
+        rate = f"; {summary.images_per_second:.2f} images/s" if summary.images_per_second else ""
         print(
             f"{summary.kept} kept, {summary.rejected} rejected{f' ({why})' if why else ''}, "
             f"{len(summary.failed)} failed, {len(without_anchors)} without anchors; "
-            f"{summary.found_done} were done before; {summary.images_per_second:.2f} images/s"
+            f"{summary.found_done} were done before{rate}"
         )
         print(f"  {out / MANIFEST}")
         return 1 if summary.failed or without_anchors else 0

@@ -19,9 +19,12 @@ class MethodsCommand:
         """Print the first line of every method, or the docstring and options of one."""
         import dataclasses
         import inspect
+        import shutil
+        import textwrap
 
         from docstring_parser import parse_from_object  # comes with tyro
 
+        from scalefield.commands.help_text import WIDEST
         from scalefield.methods import METHODS, make_method
 
         if self.name is None:
@@ -30,12 +33,17 @@ class MethodsCommand:
             return
         made = make_method(self.name)  # an unknown name is refused
         method = METHODS[self.name]
-        print(inspect.getdoc(method))
+        width = min(shutil.get_terminal_size().columns, WIDEST)
+        for paragraph in (inspect.getdoc(method) or "").split("\n\n"):
+            print(textwrap.fill(" ".join(paragraph.split()), width), end="\n\n")
         documented = parse_from_object(method).params
         for option in documented:
             default = getattr(made, option.arg_name)
-            if dataclasses.is_dataclass(default):  # no text stands for it
-                print(f"\n{option.arg_name} (in Python only): {type(default).__name__}()")
+            if dataclasses.is_dataclass(default):  # the command line has no text for it
+                print(f"{option.arg_name} (in Python only): {type(default).__name__}()")
             else:
-                print(f"\n--option {option.arg_name}={default}")
-            print("    " + " ".join((option.description or "").split()))
+                print(f"--option {option.arg_name}={default}")
+            text = " ".join((option.description or "").split())
+            indent = " " * 4
+            print(textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent))
+            print()

@@ -27,7 +27,7 @@ class PredictCommand:
     and the exit code is then 1.
     """
 
-    folder: tyro.conf.Positional[Path]
+    folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
     """Folder of images; sub-folders are searched too."""
     mde: Annotated[str, tyro.conf.arg(metavar="NAME")]
     """Depth estimator by name; `scalefield models` lists the names."""
@@ -36,7 +36,7 @@ class PredictCommand:
     batch: int = 1
     """Images of one size that are computed together."""
     device: str = "cpu"
-    """Device of the estimator: cpu, cuda, cuda:1, …"""
+    """Device of the estimator, for example cpu, cuda or cuda:1."""
     kind: Literal["depth", "disparity"] | None = None
     """What the MDE predicts, if its architecture does not determine it."""
 
@@ -94,7 +94,8 @@ class PredictCommand:
 def find_images(folder: Path) -> list[Path]:
     """All image files below a folder, in order of their paths."""
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder")
+        found = "a file; wanted a folder of images" if folder.exists() else "no such folder"
+        raise InputError(f"{folder}: {found}")
     from scalefield.io import IMAGE_SUFFIXES, files_below
 
     paths = [p for p in files_below(folder) if p.suffix.lower() in IMAGE_SUFFIXES]

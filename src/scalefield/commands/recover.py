@@ -47,18 +47,18 @@ class RecoverCommand:
         tyro.conf.arg(metavar="NAME", help=f"The depth estimator; {MDE_NAME} if none is named."),
     ] = None
     device: str = "cpu"
-    """Device of the estimator: cpu, cuda, cuda:1, …"""
+    """Device of the estimator, for example cpu, cuda or cuda:1."""
     depth: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Your own relative depth map instead of an MDE: .npy, .npz, 16-bit .png, .exr or .pfm."""
     kind: Annotated[
         Literal["depth", "disparity"] | None, tyro.conf.arg(metavar="depth|disparity")
     ] = None
-    """Kind of --depth: depth grows with distance, disparity falls with it. An --mde knows its
-    kind."""
+    """Kind of --depth: depth grows with distance, disparity falls with it. The kind of an --mde is
+    known."""
     affine: Annotated[Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no")] = None
     """Whether the shift of the map is unknown as well as its scale, as for MiDaS and Depth
-    Anything. By default an --mde knows it, and the shift of a disparity map of your own is
-    unknown; say no for disparity with a known zero, as of a stereo camera."""
+    Anything. By default, the model card of an --mde decides, and the shift of your own disparity
+    map is unknown. Use no for disparity with a known zero, for example of a stereo camera."""
     depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Name of the array of an .npz, or of the channel of an .exr, given as --depth."""
     resize: bool = False
@@ -70,7 +70,7 @@ class RecoverCommand:
     ] = ()
     """Option of the method; may be repeated."""
     labels: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """For --method region: an image or .npy of integers, equal within a region."""
+    """Regions for --method region: an image or .npy of integers, equal within a region."""
     anchor_units: Annotated[float | None, tyro.conf.arg(metavar="PER_METRE")] = None
     """Units per metre of an anchor .png: 1000 for millimetres, 256 for KITTI, 5000 for TUM."""
     png_units: Annotated[float, tyro.conf.arg(metavar="PER_METRE")] = 1000.0
@@ -119,7 +119,7 @@ class RecoverCommand:
             from scalefield.export import format_files
             from scalefield.export.result_folder import OUTPUTS, summary, write_outputs
             from scalefield.geometry.camera import find_camera
-            from scalefield.geometry.exif import say_if_turned
+            from scalefield.geometry.exif import notify_if_rotated
             from scalefield.io import read_image, spare_inputs
             from scalefield.methods import make_method
 
@@ -130,7 +130,7 @@ class RecoverCommand:
             anchors = self.read_anchors()
             image = read_image(path)
             place(anchors, image, path)
-            say_if_turned(path)
+            notify_if_rotated(path)
             camera = find_camera(self.intrinsics, self.fov_deg, image.shape[:2])
             method = make_method(self.method, **self.options())
             method.prepare()
@@ -139,7 +139,7 @@ class RecoverCommand:
             _next(progress, "estimating relative depth")
             mde_output = self.relative_depth(image)
             _next(progress, "recovering")
-            recovery = recover_from(mde_output, anchors, method).numpy()
+            recovery = recover_from(mde_output, anchors, method, leave_one_out=True).numpy()
             _next(progress, "writing")
             overflow = write_outputs(
                 folder,
@@ -280,9 +280,9 @@ def parse_option(text: str) -> tuple[str, Any]:
     words = {"true": True, "false": False, "none": None}
     if value.lower() in words:
         return name, words[value.lower()]
-    for number in (int, float):
+    for convert in (int, float):
         try:
-            return name, number(value)
+            return name, convert(value)
         except ValueError:
             continue
     return name, value

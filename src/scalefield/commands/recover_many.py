@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalefield.errors import InputError, one_line
+from scalefield.errors import InputError, counted, one_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +26,8 @@ Solver = Callable[["np.ndarray", "Anchors"], "Recovery"]
 
 RECORDS = "recoveries.jsonl"
 """Name of the file with one line for each image or frame."""
+TABLE_SUFFIXES = (".csv", ".npz", ".txt")
+"""Suffixes of tables, which are often given by mistake in place of an image."""
 ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png", ".csv", ".npz", ".png")
 """What follows the name of an image in the names of its anchors; the last three in a folder."""
 
@@ -67,6 +69,9 @@ def find_source(given: tuple[Path, ...]) -> Source:
     paths = [found for path in given for found in _expanded(path)]
     if not paths:
         raise InputError("no image is given")
+    for path in paths:
+        if path.suffix.lower() in TABLE_SUFFIXES:
+            raise InputError(f"{path} is no image; give anchors as --anchors {path}")
     if len(paths) == 1 and paths[0].is_dir():
         return _from_folder(paths[0])
     if len(paths) == 1 and is_video(paths[0]):
@@ -82,7 +87,7 @@ def _expanded(path: Path) -> list[Path]:
     try:
         if path.exists() or not glob.has_magic(str(path)):
             return [path]
-    except (OSError, ValueError):  # no file has such a name, as its reader will tell
+    except (OSError, ValueError):  # no file has such a name; its reader reports that
         return [path]
     found = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
     if not found:
@@ -143,9 +148,9 @@ def recover_many(command: RecoverCommand, source: Source) -> int:
             lines = "".join(json.dumps(record) + "\n" for record in records)
             write_atomic(out / RECORDS, lines.encode())
     failed = sum("failed" in record for record in records)
-    done, how = len(records) - failed, " as a stream" if stream else ""
-    counted = f"{done} {unit}{'s' * (done != 1)} recovered{how}, {failed} failed"
-    print(f"{counted}; {out / RECORDS}" if records else f"no {unit} was found")
+    done, manner = len(records) - failed, " as a stream" if stream else ""
+    outcome = f"{counted(done, unit)} recovered{manner}, {failed} failed"
+    print(f"{outcome}; {out / RECORDS}" if records else f"no {unit} was found")
     return 1 if failed or not records else 0
 
 
@@ -252,7 +257,9 @@ def _solver(command: RecoverCommand, stream: bool) -> Solver:
         return lambda image, anchors: following(estimated(image), anchors)
     method = make_method(command.method, **options)
     method.prepare()
-    return lambda image, anchors: recover_from(estimated(image), anchors, method)
+    return lambda image, anchors: recover_from(
+        estimated(image), anchors, method, leave_one_out=True
+    )
 
 
 def _recover(

@@ -13,7 +13,7 @@ import tyro
 class ReportCommand:
     """Turn results into tables (Markdown, CSV, LaTeX), figures (PNG, SVG) and one HTML page."""
 
-    results: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    results: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
     """Folders that evaluate wrote; several MDEs and datasets share the tables."""
     out: Path = Path("report")
     """Folder for report.html, report.md, tables and figures."""

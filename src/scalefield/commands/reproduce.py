@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReproduceCommand:
-    """The paper's experiment from raw data to its tables, beside the paper's own figures.
+    """Run the paper's experiment from raw data to its tables, beside the paper's own figures.
 
     Stages: split lists; prepared frames of every MDE; the paper's generators (each K in its regime
     for 25 epochs, five epochs of fine-tuning for the others, with F and with F = 0) over all
-    datasets together; evaluation; report. Run it again after an interruption to go on.
+    datasets together; evaluation; report. The same command continues an interrupted run.
     """
 
     out: Path
@@ -35,7 +35,7 @@ class ReproduceCommand:
     mde: tuple[str, ...] = ("da3-base", "midas-dpt-hybrid")
     """Estimators: NAME, or LABEL=SOURCE for a folder, a file or module:object."""
     cross_fit: Annotated[tuple[str, ...], tyro.conf.arg(metavar="LABEL=FOLDER,FOLDER")] = ()
-    """For an estimator trained on these frames: models of its kind that left some places out."""
+    """Models of an estimator that was trained on these frames, each trained without some places."""
     datasets: tuple[str, ...] = ()
     """Take only these of the datasets."""
     range: Ranges = ()
@@ -46,14 +46,14 @@ class ReproduceCommand:
     plan: bool = False
     """Print the stages with estimated time and disk, and stop."""
     generators: str | None = None
-    """Use ready generators DIR/MDE/k8-low, … instead of training them; "shipped" takes the
-    universal F = 0 generators of the package, and labels them so."""
+    """Use existing generators instead of training them: a folder with DIR/MDE/k8-low and so on, or
+    "shipped" for the universal F = 0 generators of the package, which are labelled so."""
     k: tuple[int, ...] = (8, 30, 50)
     """Numbers of basis maps."""
     seeds: tuple[int, ...] = (0,)
-    """Of the training; several give several rows and their spread."""
+    """Seeds of the training; several seeds give several rows and their spread."""
     ablation: bool = True
-    """Train and evaluate the F = 0 twins as well."""
+    """Train and evaluate the F = 0 variants as well."""
     recipe: Annotated[RecipeOptions, tyro.conf.arg(name="")] = field(default_factory=RecipeOptions)
     fine_tune_epochs: int = 5
     """Epochs of fine-tuning for another regime."""
@@ -70,7 +70,7 @@ class ReproduceCommand:
     split: Literal["test", "val", "all"] = "test"
     """Frames that are evaluated."""
     limit: int | None = None
-    """Take only so many frames of each split of each dataset, for a rehearsal."""
+    """Take at most this many frames of each split of each dataset, for a trial run."""
     in_sample: bool = False
     """Allow frames that an estimator was trained on."""
     gallery: bool = True
@@ -91,7 +91,7 @@ class ReproduceCommand:
     mde_batch: int = 8
     """Images of one size that the MDE predicts at once."""
     device: str = "auto"
-    """cpu, cuda, cuda:1, …; auto is the GPU where there is one."""
+    """Device, for example cpu, cuda or cuda:1; auto is the GPU where there is one."""
     title: str = "Learning Image-Adaptive Scale Fields: the paper's tables"
     """Heading of the report."""
 
@@ -110,12 +110,12 @@ class ReproduceCommand:
             print(plan_text(plan(reproduction)))
             return
         page = reproduction.run()
-        if said := summary(reproduction):
-            print(said)
+        if text := summary(reproduction):
+            print(text)
         print(page)
 
     def reproduction(self) -> Reproduction:
-        """What the flags stand for, checked."""
+        """The plan that the flags describe, checked."""
         from scalefield.benchmark.method_spec import parse_methods
         from scalefield.datasets import open_datasets
         from scalefield.reproduction.matrix import HOME_REGIME

@@ -23,7 +23,7 @@ File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 class SuggestCommand:
     """Print the pixels to measure next, or the anchors to keep."""
 
-    image: Annotated[Path, tyro.conf.Positional]
+    image: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
     """The photograph."""
     anchors: File = None
     """Existing anchors: .csv, .npz or a sparse 16-bit .png."""
@@ -41,8 +41,8 @@ class SuggestCommand:
     """Kind of --depth: depth grows with distance, disparity falls with it."""
     affine: Annotated[Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no")] = None
     """Whether the shift of the map is unknown as well as its scale, as for MiDaS and Depth
-    Anything. By default an --mde knows it, and the shift of a disparity map of your own is
-    unknown; say no for disparity with a known zero, as of a stereo camera."""
+    Anything. By default, the model card of an --mde decides, and the shift of your own disparity
+    map is unknown. Use no for disparity with a known zero, for example of a stereo camera."""
     depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """Name of the array of an .npz, or of the channel of an .exr, given as --depth."""
     resize: bool = False
@@ -60,7 +60,7 @@ class SuggestCommand:
         self.check()
         from scalefield.api import suggest
         from scalefield.export.preview import format_std_log
-        from scalefield.geometry.exif import say_if_turned
+        from scalefield.geometry.exif import notify_if_rotated
         from scalefield.io import read_image, read_map
 
         among = self.read(self.among)
@@ -81,14 +81,14 @@ class SuggestCommand:
             reachable=None if self.reachable is None else read_image(self.reachable)[..., 0] > 127,
             among=among,
         )
-        say_if_turned(self.image)
+        notify_if_rotated(self.image)
         for spot in spots:
-            number = ""
+            label = ""
             if among is not None and spot.anchor is not None:
                 lines = among.lines
-                number = f"#{spot.anchor} " if lines is None else f"line {lines[spot.anchor]}: "
+                label = f"#{spot.anchor} " if lines is None else f"line {lines[spot.anchor]}: "
             print(
-                f"{number}u={spot.u} v={spot.v}: now {format_std_log(spot.std_log)}; measuring it "
+                f"{label}u={spot.u} v={spot.v}: now {format_std_log(spot.std_log)}; measuring it "
                 f"reduces the mean standard deviation by {100 * spot.removes:.0f} %"
             )
 

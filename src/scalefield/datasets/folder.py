@@ -45,6 +45,10 @@ class Folder:
         lists = [Path(self.root) / f"{s}.txt" for s in (SPLITS if split == "all" else (split,))]
         if split == "all":
             lists = [path for path in lists if path.exists()]
+        for path in lists:
+            if not path.exists():
+                wanted = "wanted the frames of the split, a line <dataset>/<source>/NAME for each"
+                raise InputError(f"{path}: no such file; {wanted}")
         return [name for path in lists for name in read_list(path)]
 
     def load(self, name: str) -> Frame:

@@ -43,10 +43,10 @@ class Frame:
 
     def __post_init__(self) -> None:
         sizes = {"depth map": self.depth_m, "label image": self.labels, "sky mask": self.sky}
-        for what, array in sizes.items():
+        for name, array in sizes.items():
             if array is not None and array.shape != self.image.shape[:2]:
                 found, wanted = _size(array), _size(self.image)
-                raise InputError(f"{self.name}: the {what} is {found} and the image {wanted}")
+                raise InputError(f"{self.name}: the {name} is {found} and the image {wanted}")
 
     @cached_property
     def mask(self) -> Bool[np.ndarray, "h w"]:

@@ -89,7 +89,7 @@ PACKAGES = {
 """Optional package, its extra and its purpose, of the formats that need one."""
 
 IN_SPACE = ("ply", "glb", "normals", "rrd")
-"""Formats that need to know the camera."""
+"""Formats that need the camera."""
 
 
 def write_formats(folder: Path, formats: Sequence[str], view: View) -> list[str]:

@@ -32,6 +32,18 @@ GRID = (24, 32)
 """Height and width of the example that the exporter traces; the graph allows any size."""
 
 
+def resized(
+    features: Float[Tensor, "b c hf wf"],
+    rows: Float[Tensor, "h hf"],
+    columns: Float[Tensor, "w wf"],
+) -> Float[Tensor, "b c h w"]:
+    """rows · F · columnsᵀ, which can be an average over cells and a bilinear interpolation.
+
+    A matrix product allows free sizes, and ONNX's pooling does not.
+    """
+    return torch.matmul(torch.matmul(rows, features), columns.mT)
+
+
 class DepthGraph(nn.Module):
     """A generator that uses no features: log_depth in, basis_maps and gating out."""
 
@@ -51,11 +63,7 @@ class DepthGraph(nn.Module):
 
 
 class FeatureGraph(nn.Module):
-    """A generator with features, whose resizing to the grid is given as two matrices.
-
-    Averaging over cells and bilinear interpolation are both `rows · F · columnsᵀ`. A matrix product
-    allows free sizes, ONNX's pooling does not.
-    """
+    """A generator with features, which `resized` brings to the grid of the cues."""
 
     def __init__(self, generator: Generator) -> None:
         super().__init__()
@@ -69,8 +77,7 @@ class FeatureGraph(nn.Module):
         columns: Float[Tensor, "w wf"],
     ) -> BasisMaps:
         """As `Generator.forward`, if the matrices represent `trunk.resize`."""
-        reduced = self.generator.feature_projection.reduce(features)
-        reduced = torch.matmul(torch.matmul(rows, reduced), columns.mT)
+        reduced = resized(self.generator.feature_projection.reduce(features), rows, columns)
         return self.generator.from_cues(torch.cat([reduced, geometric_cues(log_depth)], dim=1))
 
 
@@ -90,7 +97,7 @@ class FieldGraph(nn.Module):
 
 
 class FieldFeatureGraph(nn.Module):
-    """A `FieldNet` with features, whose resizing to the grid is given as two matrices."""
+    """A `FieldNet` with features, which `resized` brings to the grid of the cues."""
 
     def __init__(self, net: FieldNet) -> None:
         super().__init__()
@@ -105,8 +112,7 @@ class FieldFeatureGraph(nn.Module):
         columns: Float[Tensor, "w wf"],
     ) -> tuple[Tensor, Tensor]:
         """As `FieldNet.forward`, if the matrices represent `trunk.resize`."""
-        reduced = self.net.feature_projection.reduce(features)
-        reduced = torch.matmul(torch.matmul(rows, reduced), columns.mT)
+        reduced = resized(self.net.feature_projection.reduce(features), rows, columns)
         maps = self.net.from_cues(log_depth, image, reduced)
         return maps.maps, maps.expected_log_depth
 

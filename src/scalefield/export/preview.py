@@ -14,6 +14,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
 from scalefield.anchors import Anchors
+from scalefield.errors import counted
 from scalefield.io import write_atomic
 from scalefield.recovery import Recovery
 
@@ -170,7 +171,7 @@ def draw_preview(
     factor = Scale(SMALL_TO_LARGE, math.exp(-reach), math.exp(reach), True, "{:g}x".format)
 
     report = recovery.report
-    holes = f" · {report.hole_pixels} pixels without depth" if report.hole_pixels else ""
+    holes = f" · {counted(report.hole_pixels, 'pixel')} without depth" if report.hole_pixels else ""
     grey = relative.colours(mde_depth).mean(-1, keepdims=True) / 2 + 115
     photograph = np.repeat(grey.astype(np.uint8), 3, axis=2) if image is None else image
     sheet = _Sheet(depth_m.shape)
@@ -249,10 +250,10 @@ class _Sheet:
     def resized(
         self,
         pixels: UInt8[np.ndarray, "h w 3"],
-        how: Image.Resampling = Image.Resampling.LANCZOS,
+        resampling: Image.Resampling = Image.Resampling.LANCZOS,
     ) -> Image.Image:
         """Pixels at the size of a panel."""
-        return Image.fromarray(pixels).resize((self.width, self.height), how)
+        return Image.fromarray(pixels).resize((self.width, self.height), resampling)
 
     def panel(self, pixels: UInt8[np.ndarray, "h w 3"], title: str, scale: Scale) -> _Panel:
         """The panel of a map, whose pixels stay what they are."""

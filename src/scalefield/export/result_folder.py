@@ -13,7 +13,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError
+from scalefield.errors import InputError, counted
 from scalefield.export import View, write_formats
 from scalefield.export.cloud import PointCloud
 from scalefield.export.preview import draw_preview, format_std_log, write_preview
@@ -186,19 +186,21 @@ def summary(recovery: Recovery[np.ndarray], anchors: Anchors) -> str:
     left_out, fitted = map(median_error, (report.leave_one_out_log, report.residuals_log))
     if left_out is not None:
         error = f"{100 * left_out:.1f} %"
-        lines.append(f"  each anchor from the others: median error {error} (leave-one-out)")
+        folds = report.left_out_folds
+        way = f"cross-validation with {folds} folds" if folds else "leave-one-out"
+        lines.append(f"  each anchor from the others: median error {error} ({way})")
     elif fitted is not None and len(report.residuals_log) > 1:
         error = f"{100 * fitted:.1f} %"
         lines.append(f"  at the anchors that were fitted: median residual {error}")
     if report.hole_pixels:
-        lines.append(f"  {report.hole_pixels} pixels have no relative depth and stay NaN")
+        lines.append(f"  {counted(report.hole_pixels, 'pixel')} without relative depth: NaN there")
     if report.limited_pixels:
-        lines.append(
-            f"  {report.limited_pixels} pixels were predicted outside the allowed range and limited"
-        )
+        pixels = counted(report.limited_pixels, "pixel")
+        lines.append(f"  {pixels} predicted outside the allowed range and limited to it")
     lines += [f"  {anchors.describe(r.anchor)} not used: {r.reason}" for r in report.rejected[:5]]
     if len(report.rejected) > 5:
-        lines.append(f"  … and {len(report.rejected) - 5} more anchors not used, see recovery.json")
+        more = counted(len(report.rejected) - 5, "more anchor")
+        lines.append(f"  {more} not used; recovery.json lists them")
     lines += [f"  fallback: {text}" for text in report.fallbacks]
     lines += [f"  warning: {text}" for text in report.warnings]
     return "\n".join(lines)

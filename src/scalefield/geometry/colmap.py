@@ -60,9 +60,9 @@ class ColmapFrame:
         """
         for match in (self.shape.__eq__, self.fits):
             either = dict.fromkeys((exif, Orientation()))
-            which = [one for one in either if match(one.shape(upright))]
-            if which:
-                return which[0], len(which) == 1
+            matching = [one for one in either if match(one.shape(upright))]
+            if matching:
+                return matching[0], len(matching) == 1
         return exif, True  # a size of neither, which `anchors_in` refuses
 
     def anchors_in(self, shape: tuple[int, int]) -> Anchors:

@@ -53,7 +53,7 @@ class Orientation:
         return stored.moved(u, v)
 
 
-def say_if_turned(path: Path) -> None:
+def notify_if_rotated(path: Path) -> None:
     """Warn if EXIF rotates the photograph: positions and maps refer to the upright picture."""
     if Orientation.of(path) != Orientation():
         warnings.warn(

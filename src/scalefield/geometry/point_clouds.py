@@ -207,9 +207,9 @@ def _ply_text(body: bytes, skipped: int, count: int, names: list[str]) -> np.nda
     lines = body.decode("ascii", errors="replace").splitlines()[skipped : skipped + count]
     if len(lines) < count:
         raise ValueError(f"{count} vertices wanted, {len(lines)} found")
-    where = [names.index(axis) for axis in "xyz"]
+    columns = [names.index(axis) for axis in "xyz"]
     rows = (line.split() for line in lines)
-    return np.array([[float(row[i]) for i in where] for row in rows]).reshape(-1, 3)
+    return np.array([[float(row[i]) for i in columns] for row in rows]).reshape(-1, 3)
 
 
 def _read_pcd(path: Path) -> np.ndarray:
@@ -260,11 +260,11 @@ _Fields = list[tuple[str, str, int]]
 
 def _pcd_text(body: bytes, fields: _Fields, n: int) -> np.ndarray:
     columns = [name for name, _, count in fields for _ in range(count)]
-    where = [columns.index(axis) for axis in "xyz"]
+    indices = [columns.index(axis) for axis in "xyz"]
     rows = [line.split() for line in body.decode("ascii", errors="replace").splitlines()[:n]]
     if len(rows) < n:
         raise ValueError(f"{n} points wanted, {len(rows)} found")
-    return np.array([[float(row[i]) for i in where] for row in rows]).reshape(-1, 3)
+    return np.array([[float(row[i]) for i in indices] for row in rows]).reshape(-1, 3)
 
 
 def _pcd_binary(body: bytes, fields: _Fields, n: int) -> np.ndarray:

@@ -35,6 +35,9 @@ HEADER_UNITS: dict[str, Unit] = {
     **{"metres": "m", "meters": "m", "metre": "m", "meter": "m", "feet": "ft", "inches": "in"},
 }
 
+DELIMITERS = {"\t": "tabs", ";": "semicolons", ",": "commas", " ": "spaces"}
+"""What separates the cells of a line, in the order in which it is looked for."""
+
 _PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,2})?")
 _STARTS_NUMBER = re.compile(r"[+\-−.,]*[0-9½¼¾]")
 _UNSIGNED = re.compile(r"(?:[0-9]{1,3}(?: [0-9]{3})+|[0-9]*(?:[.,][0-9]+)*\.?|)(?:e[+-]?[0-9]+)?")
@@ -58,7 +61,7 @@ class AnchorTable:
     depth_m: list[float]
     sigma_m: list[float | None] | None
     lines: list[int]
-    """The line, counted from 1, that each anchor stands in."""
+    """Line of each anchor, counted from 1."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ def parse_anchor_table(text: str) -> AnchorTable:
     if not lines:
         raise TableError("empty", "wanted lines of u,v,depth_m, found an empty file")
     separator = _separator([line for _, line in lines])
+    _check_delimiters(lines, separator)
     rows = [(number, _cells(line, separator, number)) for number, line in lines]
     titles = None
     if not any(_STARTS_NUMBER.match(cell.text) for cell in rows[0][1]):
@@ -140,11 +144,34 @@ def _lines(text: str) -> tuple[list[str] | None, list[tuple[int, str]]]:
 
 
 def _separator(lines: list[str]) -> str:
-    outside = [re.sub(r'(^|[\t;,])\s*"[^"]*"', r"\1", line) for line in lines]
-    for candidate in ("\t", ";", ","):
-        if any(candidate in line for line in outside):
-            return candidate
-    return " "
+    outside = [_unquoted(line) for line in lines]
+    candidates = [d for d in DELIMITERS if any(d in line for line in outside)]
+    return candidates[0] if candidates else " "
+
+
+def _unquoted(line: str) -> str:
+    """The line without the cells in quotation marks."""
+    return re.sub(r'(^|[\t;,])\s*"[^"]*"', r"\1", line) if '"' in line else line
+
+
+def _check_delimiters(lines: list[tuple[int, str]], separator: str) -> None:
+    """Refuse a table in which a line has three cells or more, but by another delimiter."""
+    if separator == " ":
+        return
+    reference = next(number for number, line in lines if separator in _unquoted(line))
+    for number, line in lines:
+        unquoted = _unquoted(line)
+        if separator in unquoted:
+            continue
+        others = [d for d in DELIMITERS if d != separator and len(_split(unquoted, d)) >= 3]
+        if others:
+            found = f"line {number} has {DELIMITERS[others[0]]} between its cells"
+            wanted = f"line {reference} has {DELIMITERS[separator]}; use one of them in all lines"
+            raise TableError("delimiters", f"{found} and {wanted}")
+
+
+def _split(line: str, separator: str) -> list[str]:
+    return line.split() if separator == " " else line.split(separator)
 
 
 def _cells(line: str, separator: str, number: int) -> list[_Cell]:

@@ -57,7 +57,7 @@ def files_below(folder: Path) -> list[Path]:
         raise InputError(f"{error.filename}: cannot be read ({error.strerror})")
 
     return sorted(
-        Path(where, name) for where, _, names in os.walk(folder, onerror=refuse) for name in names
+        Path(parent, name) for parent, _, names in os.walk(folder, onerror=refuse) for name in names
     )
 
 

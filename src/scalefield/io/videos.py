@@ -42,7 +42,7 @@ def count_frames(path: Path) -> int | None:
 
 
 def read_frames(path: Path, *, every: int = 1) -> Iterator[VideoFrame]:
-    """Every `every`-th frame of the first video stream, turned as its metadata tell."""
+    """Every `every`-th frame of the first video stream, rotated as its metadata state."""
     av = import_av()
     if not path.exists():
         raise InputError(f"{path}: no such file")

@@ -163,7 +163,8 @@ class Labeller:
 
 
 def make_labeller(config: LabelConfig, out: Path) -> Labeller:
-    """As `Labeller.of`. A function of the module is pickled by its name, a class method is not."""
+    """Create a `Labeller` with `Labeller.of`. A function of the module is pickled by its name, a
+    class method is not."""
     return Labeller.of(config, out)
 
 

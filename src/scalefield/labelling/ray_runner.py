@@ -20,13 +20,13 @@ from scalefield.labelling.samples import Job
 RETRIES = 2
 """How often a job is tried again after its worker died."""
 PATIENCE_S = 10.0
-"""Seconds without a result after which the run says what it waits for."""
+"""Seconds without a result after which the run prints what it waits for."""
 
 LOCAL_CONFIG = {"worker_niceness": 0}
 """Settings of a cluster on this machine. Ray gives its workers niceness 15 by default: where other
 processes compete for the cores, they would hardly get any time."""
 
-Say = Callable[[str], object]
+Log = Callable[[str], object]
 """Takes a sentence about the state of the run."""
 
 
@@ -44,7 +44,7 @@ def run_ray(
     make: Make,
     workers: int,
     gpus: float = 0.0,
-    say: Say = lambda sentence: None,
+    log: Log = lambda sentence: None,
 ) -> Iterator[tuple[Job, list[Record]]]:
     """Run jobs in `workers` actors of a Ray cluster; results come in order of completion.
 
@@ -55,8 +55,8 @@ def run_ray(
     """
     ray = import_ray()
     workers = min(workers, len(jobs))
-    with connected(ray, workers, say):
-        pool = _ActorPool(ray, make, gpus, say)
+    with connected(ray, workers, log):
+        pool = _ActorPool(ray, make, gpus, log)
         try:
             yield from pool.run(jobs, workers)
         finally:
@@ -64,7 +64,7 @@ def run_ray(
 
 
 @contextmanager
-def connected(ray: Any, workers: int, say: Say) -> Iterator[None]:
+def connected(ray: Any, workers: int, log: Log) -> Iterator[None]:
     """A block with a connection to a cluster, which is closed afterwards if it was made here."""
     if ray.is_initialized():
         yield
@@ -73,11 +73,11 @@ def connected(ray: Any, workers: int, say: Say) -> Iterator[None]:
     address = os.environ.get("RAY_ADDRESS")
     try:
         ray.init(address=address or "auto", **quiet)
-        say(f"connected to the Ray cluster with {_resources(ray.cluster_resources())}")
+        log(f"connected to the Ray cluster with {_resources(ray.cluster_resources())}")
     except ConnectionError:
         if address:
             raise InputError(f"no Ray cluster answers at RAY_ADDRESS={address}") from None
-        say("no Ray cluster is running here; starting one on this machine")
+        log("no Ray cluster is running here; starting one on this machine")
         # As many CPUs as actors: otherwise some of them would wait for ever.
         count = max(workers, os.cpu_count() or 1)
         ray.init(num_cpus=count, include_dashboard=False, _system_config=LOCAL_CONFIG, **quiet)
@@ -90,8 +90,8 @@ def connected(ray: Any, workers: int, say: Say) -> Iterator[None]:
 class _ActorPool:
     """Actors with one job each, and the references that are waited for."""
 
-    def __init__(self, ray: Any, make: Make, gpus: float, say: Say) -> None:
-        self.ray, self.make, self.say = ray, make, say
+    def __init__(self, ray: Any, make: Make, gpus: float, log: Log) -> None:
+        self.ray, self.make, self.log = ray, make, log
         self.remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(_Actor)
         self.starting: dict[Any, Any] = {}
         """Actors by the reference of their start."""
@@ -105,7 +105,7 @@ class _ActorPool:
         waiting, deaths = deque(jobs), Counter[str]()
         for _ in range(workers):
             self.start()
-        self.say(f"waiting for the first of {workers} Ray actors to load the estimator")
+        self.log(f"waiting for the first of {workers} Ray actors to load the estimator")
         while waiting or self.running:
             while waiting and self.idle:
                 actor, job = self.idle.pop(), waiting.popleft()
@@ -127,7 +127,7 @@ class _ActorPool:
                     if deaths[job.name] > RETRIES:
                         yield job, failed_records(job, DEAD)
                     else:
-                        self.say(f"a Ray actor died while it worked on {job.name}; trying it again")
+                        self.log(f"a Ray actor died while it worked on {job.name}; trying it again")
                         waiting.append(job)
 
     def start(self) -> None:
@@ -150,13 +150,13 @@ class _ActorPool:
         self.idle.append(actor)
 
     def explain(self, waiting: int) -> None:
-        """Say what the run waits for."""
+        """Print what the run waits for."""
         if self.running:
             names = ", ".join(job.name for _, job in list(self.running.values())[:3])
-            self.say(f"{len(self.running)} actors work on {names} …; {waiting} jobs wait")
+            self.log(f"{len(self.running)} actors work on {names} …; {waiting} jobs wait")
         else:
             free = _resources(self.ray.available_resources())
-            self.say(
+            self.log(
                 f"{len(self.starting)} Ray actors are not ready: they load the estimator, or wait "
                 f"for a free CPU (or GPU); free now: {free}"
             )

@@ -18,17 +18,18 @@ class Figures:
     """Numbers about a label that the rules are applied to."""
 
     anchors: int
-    """Anchors that the method used."""
+    """Smallest number of anchors that the method used."""
     unused: float
-    """Share of the anchors that were rejected."""
+    """Largest share of the anchors that were rejected."""
     held_out_error: float | None
-    """Median relative error at anchors held out of the fit; None with one anchor."""
+    """Largest median relative error at anchors that were held out of the fit."""
     in_range: float
-    """Share of pixels between half the nearest anchor's depth and twice the farthest's."""
+    """Smallest share of pixels between half the nearest anchor's depth and twice the farthest's."""
     coverage: float
-    """Share of the image inside the anchors' bounding box."""
+    """Smallest share of the image inside the anchors' bounding box."""
     std_log: float | None
-    """Median standard deviation of log-depth; None if the method has none."""
+    """Largest median standard deviation of log-depth over supported pixels, for methods that have
+    one."""
     hole_pixels: int
     """Pixels without a depth."""
     limited_pixels: int
@@ -69,20 +70,21 @@ class Rules:
     """Limits on a label's figures; a label that breaks none is kept."""
 
     min_anchors: int = 10
-    """Anchors that the method used."""
+    """Smallest number of anchors that the method used."""
     max_error: float = 0.10
-    """Median relative error at anchors that were held out of the fit."""
+    """Largest median relative error at anchors that were held out of the fit."""
     max_unused: float = 0.3
-    """Share of the anchors that were rejected."""
+    """Largest share of the anchors that were rejected."""
     min_in_range: float = 0.7
-    """Share of pixels between half the nearest anchor's depth and twice the farthest's."""
+    """Smallest share of pixels between half the nearest anchor's depth and twice the farthest's."""
     min_coverage: float = 0.1
-    """Share of the image inside the anchors' bounding box."""
+    """Smallest share of the image inside the anchors' bounding box."""
     max_std_log: float = 0.2
-    """Median standard deviation of log-depth over supported pixels, for methods that have one."""
+    """Largest median standard deviation of log-depth over supported pixels, for methods that have
+    one."""
     min_support: float = 0.0
-    """Pixels with less support become NaN in the label, for methods that have support: 0.2 leaves
-    out what is extrapolated, such as sky. Not a reason to reject a label."""
+    """Support below which a pixel becomes NaN in the label, for methods that have support: 0.2
+    leaves out what is extrapolated, such as sky. It is not a reason to reject a label."""
     refuse_fallbacks: bool = False
     """Reject labels for which the method used a fallback."""
     refuse_warnings: bool = False

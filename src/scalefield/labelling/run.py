@@ -24,7 +24,7 @@ from scalefield.labelling.labeller import (
     read_records,
     written,
 )
-from scalefield.labelling.ray_runner import Say, run_ray
+from scalefield.labelling.ray_runner import Log, run_ray
 from scalefield.labelling.runners import DEAD, run_here, run_pool
 from scalefield.labelling.samples import Job, in_batches
 from scalefield.runtime.provenance import provenance
@@ -72,11 +72,11 @@ def label(
     workers: int = 1,
     cluster: Literal["local", "ray"] = "local",
     progress: Callable[[int], object] = lambda images: None,
-    say: Say = lambda sentence: None,
+    log: Log = lambda sentence: None,
 ) -> Summary:
     """Make the labels that are missing, then write the manifest.
 
-    `progress` is called with numbers of images that are done, `say` with sentences about what a
+    `progress` is called with numbers of images that are done, `log` with sentences about what a
     cluster does and what the run waits for.
     """
     claim(out, config, jobs)
@@ -85,7 +85,7 @@ def label(
     summary.found_done = sum(len(j.samples) for j in jobs) - sum(len(j.samples) for j in todo)
     progress(summary.found_done)
     make = partial(make_labeller, config, out)
-    for _, records in _run(todo, config, make, workers=workers, cluster=cluster, say=say):
+    for _, records in _run(todo, config, make, workers=workers, cluster=cluster, log=log):
         progress(len(records))
     summary.seconds = time.monotonic() - started
     lines = []
@@ -105,14 +105,14 @@ def _run(
     *,
     workers: int,
     cluster: str,
-    say: Say,
+    log: Log,
 ) -> Iterator[tuple[Job, list[Record]]]:
     if not jobs:
         return iter(())
     jobs = in_batches(jobs, config.batch)
     workers = min(workers, len(jobs))
     if cluster == "ray":
-        return run_ray(jobs, make, workers, float(config.device.startswith("cuda")), say)
+        return run_ray(jobs, make, workers, float(config.device.startswith("cuda")), log)
     return run_here(jobs, make) if workers == 1 else run_pool(jobs, make, workers)
 
 

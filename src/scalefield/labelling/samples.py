@@ -109,7 +109,7 @@ def in_batches(jobs: Sequence[Job], batch: int) -> list[Job]:
     return shards + [Job(part[0].key, part) for part in parts]
 
 
-def _pairs(where: Path, pieces: dict[str, Piece]) -> tuple[list[Sample], list[str]]:
+def _pairs(source: Path, pieces: dict[str, Piece]) -> tuple[list[Sample], list[str]]:
     """Images with the anchors of the same key, and the keys of images without anchors."""
     samples: dict[str, Sample] = {}
     without_anchors = []
@@ -118,16 +118,16 @@ def _pairs(where: Path, pieces: dict[str, Piece]) -> tuple[list[Sample], list[st
         if f"{dot}{suffix}".lower() not in IMAGE_SUFFIXES or stem.endswith(".anchors"):
             continue
         if stem in samples:
-            raise InputError(f"{where}: two images have the key {stem}")
+            raise InputError(f"{source}: two images have the key {stem}")
         if stem.startswith("/") or ".." in Path(stem).parts:
-            raise InputError(f"{where}: {name} would leave the folder of labels")
+            raise InputError(f"{source}: {name} would leave the folder of labels")
         anchors = [pieces[stem + s] for s in ANCHOR_SUFFIXES if stem + s in pieces]
         if not anchors:
             without_anchors.append(stem)
             continue
         samples[stem] = Sample(stem, piece, anchors[0])
     if not samples:
-        raise InputError(f"{where}: no image with anchors beside it (KEY.jpg, KEY.anchors.csv)")
+        raise InputError(f"{source}: no image with anchors beside it (KEY.jpg, KEY.anchors.csv)")
     return list(samples.values()), without_anchors
 
 

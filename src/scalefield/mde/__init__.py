@@ -12,7 +12,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import UInt8
 
-from scalefield.errors import InputError
+from scalefield.errors import InputError, did_you_mean
 from scalefield.io import read_json
 from scalefield.io.weights import WEIGHTS
 from scalefield.mde.output import Kind, MDEOutput
@@ -44,7 +44,7 @@ class MDE(Protocol):
 
     @property
     def name(self) -> str:
-        """For reports, records and cache keys."""
+        """Name of the estimator in reports, records and cache keys."""
         ...
 
     def __call__(self, image: UInt8[np.ndarray, "h w 3"]) -> MDEOutput:
@@ -88,7 +88,10 @@ class ModelCard:
     loader: Literal["lite", "vit", "da3", "transformers"] = "transformers"
     code_licence: str = "Apache-2.0"
     known_shift: bool = False
-    """Whether its disparity has a known zero. Depth always has one here."""
+    """Whether the disparity of the model has a known zero. Depth always has one here."""
+    metric: bool = False
+    """Whether the depth of the model is roughly in metres. Recovery does not use it; the check of
+    the unit of the anchors does."""
 
     @property
     def affine(self) -> bool:
@@ -97,7 +100,9 @@ class ModelCard:
 
 
 MODELS: dict[str, ModelCard] = {
-    "lite": ModelCard("", 4, "depth", 64, "research; trained on non-commercial data", "lite"),
+    "lite": ModelCard(
+        "", 4, "depth", 64, "research; trained on non-commercial data", "lite", metric=True
+    ),
     "da3-small": ModelCard("depth-anything/DA3-SMALL", 25, "depth", 64, "Apache-2.0", "da3"),
     "da3-base": ModelCard("depth-anything/DA3-BASE", 98, "depth", 128, "Apache-2.0", "da3"),
     # 1.1 is retrained after a bug was found; its authors deprecate the first.
@@ -123,9 +128,9 @@ MODELS: dict[str, ModelCard] = {
     "depth-pro": ModelCard(
         "apple/DepthPro-hf", 952, "disparity", None, "Apple AMLR (research)", known_shift=True
     ),
-    "zoedepth": ModelCard("Intel/zoedepth-nyu-kitti", 346, "depth", 256, "MIT"),
-    "glpn-nyu": ModelCard("vinvino02/glpn-nyu", 61, "depth", None, "Apache-2.0"),
-    "glpn-kitti": ModelCard("vinvino02/glpn-kitti", 61, "depth", None, "Apache-2.0"),
+    "zoedepth": ModelCard("Intel/zoedepth-nyu-kitti", 346, "depth", 256, "MIT", metric=True),
+    "glpn-nyu": ModelCard("vinvino02/glpn-nyu", 61, "depth", None, "Apache-2.0", metric=True),
+    "glpn-kitti": ModelCard("vinvino02/glpn-kitti", 61, "depth", None, "Apache-2.0", metric=True),
 }
 
 
@@ -178,9 +183,10 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
 
             return (load_vit if "size" in content else load_lite)(name, device)
     if card is None and "/" not in name and not (name and Path(name).exists()):
+        near = did_you_mean(name, MODELS)
         raise InputError(
             f"no MDE {name!r}; there are {', '.join(MODELS)}, hub ids owner/name, folders with "
-            "model.safetensors, published .pt and .pth files, and .onnx files"
+            f"model.safetensors, published .pt and .pth files, and .onnx files{near}"
         )
     pinned = f"@{revision}" if revision else ""
     weights = find_weights(name if card is None else card.source + pinned)

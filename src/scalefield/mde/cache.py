@@ -29,7 +29,7 @@ DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError
 
 
 def default_cache() -> Path:
-    """Where outputs are kept by default."""
+    """Default folder of stored outputs."""
     return Path(os.environ.get("SCALEFIELD_CACHE", "~/.cache/scalefield/mde")).expanduser()
 
 
@@ -80,7 +80,7 @@ class MDECache:
         return [output for output in outputs.values() if output is not None]
 
     def path(self, image: UInt8[np.ndarray, "h w 3"]) -> Path:
-        """The file that belongs to this image."""
+        """The file of the output for this image."""
         pixels = hashlib.sha256(image.tobytes()).hexdigest()
         key = [FORMAT, list(image.shape), pixels, self.name, self.revision, self.options]
         digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()

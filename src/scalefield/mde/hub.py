@@ -47,7 +47,7 @@ class Weights:
 
     @property
     def licence(self) -> str:
-        """As the model card beside the weights states it; empty where there is none."""
+        """Licence that the model card beside the weights states; empty without a card."""
         card = self.folder / "README.md"
         head = card.read_text(errors="replace")[:4000] if card.is_file() else ""
         found = re.match(r"---\n.*?^license:[ \t]*(\S+)", head, re.DOTALL | re.MULTILINE)

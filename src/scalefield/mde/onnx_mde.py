@@ -46,9 +46,10 @@ class OnnxConfig:
     dynamic: bool = False
     """Accept any size, even if the file states a fixed one; otherwise images are stretched."""
     mean: tuple[float, float, float] = IMAGENET_MEAN
-    """Subtracted from RGB in 0 … 1."""
+    """Mean of each channel, subtracted from RGB of 0 … 1."""
     std: tuple[float, float, float] = IMAGENET_STD
-    """Divided by after that; 1/255 for networks that want 0 … 255."""
+    """Divisor of each channel after the mean is subtracted; 1/255 for networks that take values of
+    0 … 255."""
     output: str | None = None
     """Name of the output with the prediction; by default the first."""
     features: str | None = None
@@ -99,7 +100,7 @@ def read_description(path: Path) -> tuple[Path, OnnxConfig]:
     return onnx, parse_config(description, str(sidecar))
 
 
-def parse_config(description: dict[str, Any], where: str) -> OnnxConfig:
+def parse_config(description: dict[str, Any], path: str) -> OnnxConfig:
     """The config that these JSON values describe, each of them checked."""
     text: Check = ("a text", lambda v: isinstance(v, str), str)
     three: Check = ("a list of three numbers", lambda v: _numbers(v, 3), _floats)
@@ -123,15 +124,15 @@ def parse_config(description: dict[str, Any], where: str) -> OnnxConfig:
     }  # fmt: skip
     if foreign := set(description) - set(checks):
         raise InputError(
-            f"{where}: no field {one_line(min(foreign))!r}; there are {', '.join(checks)}"
+            f"{path}: no field {one_line(min(foreign))!r}; there are {', '.join(checks)}"
         )
     for name in ("kind", "size"):
         if name not in description:
-            raise InputError(f"{where}: lacks {name!r}: {checks[name][0]}")
+            raise InputError(f"{path}: lacks {name!r}: {checks[name][0]}")
     for name, value in description.items():
         wanted, good, _ = checks[name]
         if not good(value):
-            raise InputError(f"{where}: {name} must be {wanted}, found {one_line(repr(value))}")
+            raise InputError(f"{path}: {name} must be {wanted}, found {one_line(repr(value))}")
     values: dict[str, Any] = {name: checks[name][2](value) for name, value in description.items()}
     return OnnxConfig(**values)
 

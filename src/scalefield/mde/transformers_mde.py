@@ -75,7 +75,7 @@ def wrap(
     if kind is None:
         raise InputError(
             f"{name}: whether a {model.config.model_type} model gives depth or disparity is not "
-            'known here; say kind="depth" or kind="disparity"'
+            'known here; give kind="depth" or kind="disparity"'
         )
     network = TransformersNetwork(model).requires_grad_(False).eval().to(device)
     preprocess = preprocess_of(name, model, folder)
@@ -114,18 +114,21 @@ def preprocess_of(name: str, model: Any, folder: Path | None) -> Preprocess:
         raise InputError(f"{path}: size, image_mean or image_std not understood ({e!r})") from None
 
 
-def read_preprocess(said: dict[str, Any]) -> Preprocess:
+def read_preprocess(config: dict[str, Any]) -> Preprocess:
     """The transformers library's description of an input as ours, padding left out."""
     size = (
-        (said["size"]["height"], said["size"]["width"]) if said.get("do_resize", True) else (1, 1)
+        (config["size"]["height"], config["size"]["width"])
+        if config.get("do_resize", True)
+        else (1, 1)
     )
     fit: Fit = "native"
-    if said.get("do_resize", True):
-        fit = "least" if said.get("keep_aspect_ratio") else "stretch"
-    multiple = int(said.get("ensure_multiple_of") or said.get("size_divisor") or 1)
-    unit = 1 if said.get("do_rescale", True) else 255  # means of 0 … 255 where nothing is rescaled
-    red, green, blue = (v / unit for v in said["image_mean"])
-    std_red, std_green, std_blue = (v / unit for v in said["image_std"])
+    if config.get("do_resize", True):
+        fit = "least" if config.get("keep_aspect_ratio") else "stretch"
+    multiple = int(config.get("ensure_multiple_of") or config.get("size_divisor") or 1)
+    # Without rescaling, the means are those of values of 0 … 255.
+    unit = 1 if config.get("do_rescale", True) else 255
+    red, green, blue = (v / unit for v in config["image_mean"])
+    std_red, std_green, std_blue = (v / unit for v in config["image_std"])
     return Preprocess(size, fit, multiple, (red, green, blue), (std_red, std_green, std_blue))
 
 
@@ -158,7 +161,8 @@ def _last(output: Any) -> Tensor:
 
 
 def _any_shape(model: Any, pixels: Float[Tensor, "b 3 h w"]) -> list[Any]:
-    """DPT can interpolate its positions and reshape to any grid, but is not told to by itself."""
+    """Run a DPT on a grid of any shape: its position embeddings are interpolated, and its neck gets
+    the shape, which the library does not pass on."""
     patch = model.config.patch_size
     grid = pixels.shape[2] // patch, pixels.shape[3] // patch
     hooks = [model.neck.register_forward_pre_hook(lambda m, args: (args[0], *grid))]

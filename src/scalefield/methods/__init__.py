@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from scalefield.errors import InputError, one_line
+from scalefield.errors import InputError, did_you_mean, one_line
 from scalefield.methods.basis import Basis
 from scalefield.methods.field import Field
 from scalefield.methods.global_affine import Global
@@ -52,7 +52,8 @@ def make_method(method: str | MethodLike, **options: Any) -> Method:
             raise InputError("options are for a method given by name, found a method object")
         return as_method(method)
     if method not in METHODS:
-        raise InputError(f"no method {method!r}; there are {', '.join(METHODS)}")
+        near = did_you_mean(method, METHODS)
+        raise InputError(f"no method {method!r}; there are {', '.join(METHODS)}{near}")
     check_options(f"method {method}", METHODS[method], options)
     try:
         return METHODS[method](**options)

@@ -191,16 +191,16 @@ def basis_std(
 ) -> Float[Tensor, "h w"]:
     """std_log of the weighted basis maps, which are linear in the targets."""
     shape = mde_output.shape
-    design, there = (
+    design, at_pixels = (
         E.detach().double().cpu().numpy()
         for E in (M, embeddings(maps, shape, *coarse_pixels(shape)))
     )
-    (design, penalty), (there, _) = (penalised_design(E, ridge) for E in (design, there))
+    (design, penalty), (at_pixels, _) = (penalised_design(E, ridge) for E in (design, at_pixels))
     std_log = fit_std(
         LinearSmoother.of(design, anchor_weights(anchors), penalty),
         residuals.detach().cpu().numpy(),
         anchors.sigma_log(0.0),
-        (np.ones(len(design)), np.ones(len(there))),
-        there,
+        (np.ones(len(design)), np.ones(len(at_pixels))),
+        at_pixels,
     )
     return to_image(std_log, shape, M.device)

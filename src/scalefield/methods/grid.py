@@ -20,6 +20,7 @@ from scalefield.alignment.uncertainty import (
     to_image,
 )
 from scalefield.anchors import Anchors
+from scalefield.errors import counted
 from scalefield.mde.output import MDEOutput, Space
 from scalefield.recovery import Method, Recovery
 from scalefield.report import Fallback
@@ -66,7 +67,7 @@ class Grid(Method):
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """Recover from one anchor or more."""
         samples = Samples.at(mde_output, anchors, self.space)
-        start = fit_scale(samples, f"{len(samples)} anchors, fewer than {MIN_ANCHORS}")
+        start = fit_scale(samples, f"{counted(len(samples), 'anchor')}, fewer than {MIN_ANCHORS}")
         mde_map = mde_output.in_space(self.space).double()
         if len(samples) < MIN_ANCHORS or start.scale == 0:
             prediction = start(mde_map)

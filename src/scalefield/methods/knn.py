@@ -25,6 +25,7 @@ from scalefield.alignment.uncertainty import (
     total_std,
 )
 from scalefield.anchors import Anchors
+from scalefield.errors import counted
 from scalefield.mde.output import MDEOutput, Space
 from scalefield.recovery import Method, Recovery
 from scalefield.report import Fallback
@@ -64,7 +65,7 @@ class KNN(Method):
             scale_only[pixel] = lower
         lower_pixels = int(scale_only.sum())
         why = "the k anchors' relative depths have no range or give no positive scale"
-        text = f"scale only at {lower_pixels} pixels: {why}"
+        text = f"scale only at {counted(lower_pixels, 'pixel')}: {why}"
         return Recovery.from_space(
             mde_output,
             anchors,
@@ -119,7 +120,7 @@ def _neighbour_spread(
     weight = samples.weight[index] / np.maximum(distance, 1)
     weight = weight / weight.sum(axis=0)
     predicted = scale * x + shift
-    with np.errstate(all="ignore"):  # no spread of x: a lower rung
+    with np.errstate(all="ignore"):  # without a range of x a fallback is used
         centred = samples.x[index] - (weight * samples.x[index]).sum(axis=0)
         tilt = (x - (weight * samples.x[index]).sum(axis=0)) / (weight * centred**2).sum(axis=0)
         line = (weight * (1 + tilt * centred) * samples.y[index] / predicted) ** 2

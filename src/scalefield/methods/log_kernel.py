@@ -22,6 +22,7 @@ from scalefield.alignment.uncertainty import (
     total_std,
 )
 from scalefield.anchors import Anchors
+from scalefield.errors import counted
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Method, Recovery
 from scalefield.report import Fallback
@@ -68,7 +69,8 @@ class LogKernel(Method):
         std_log = kernel_std(
             mde_output, samples, anchors.sigma_log(0.0)[samples.index], log_scale, bandwidth
         )
-        text = f"nearest anchor's ratio at {len(far)} pixels: all others are out of the kernel"
+        pixels_far = counted(len(far), "pixel")
+        text = f"nearest anchor's ratio at {pixels_far}: all others are out of the kernel"
         return Recovery.from_log_scale(
             mde_output,
             anchors,

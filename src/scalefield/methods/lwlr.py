@@ -178,9 +178,9 @@ class LWLR(Method):
         all anchors.
         """
         left = 1 - everywhere.leverage
-        which = left_out_indices(len(tau))
-        which = which[left[which] > EXACT]
-        out = torch.from_numpy(which).to(local.x.device)
+        indices = left_out_indices(len(tau))
+        indices = indices[left[indices] > EXACT]
+        out = torch.from_numpy(indices).to(local.x.device)
         square = torch.cdist(local.pixels[out], local.pixels) ** 2
         kernel = torch.exp(-square / (2 * local.bandwidth * local.bandwidth))
         kernel[torch.arange(len(out)), out] = 0
@@ -188,8 +188,10 @@ class LWLR(Method):
         scale, shift = self._solve(*sums)
         left_out = scale * x + shift
         inflation = 1 + self._spread(x, left_out, sums, noises, 0 * x)
-        residuals = log_residuals(local.y[out].cpu().numpy(), left_out.cpu().numpy()) / left[which]
-        return noise_variance(residuals, inflation.cpu().numpy() / left[which], tau[which])
+        residuals = (
+            log_residuals(local.y[out].cpu().numpy(), left_out.cpu().numpy()) / left[indices]
+        )
+        return noise_variance(residuals, inflation.cpu().numpy() / left[indices], tau[indices])
 
     def _spread(
         self, x: Tensor, predicted: Tensor, sums: Tensor, noise: Tensor, far: Tensor

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from scalefield.alignment.affine import Affine, Samples, curve_std, fit_affine, fit_ransac
 from scalefield.anchors import Anchors
+from scalefield.errors import counted
 from scalefield.mde.output import MDEOutput, Space
 from scalefield.recovery import Method, Recovery
 from scalefield.report import Fallback
@@ -96,8 +97,8 @@ def fit_bins(samples: Samples, edges: list[float]) -> Curve:
     fallbacks of Global.
     """
     edges = list(edges)
-    which = np.searchsorted(edges, samples.x, side="right")
-    members = [np.flatnonzero(which == k) for k in range(len(edges) + 1)]
+    interval = np.searchsorted(edges, samples.x, side="right")
+    members = [np.flatnonzero(interval == k) for k in range(len(edges) + 1)]
     fallbacks = []
     while len(members) > 1:
         flaws = [_flaw(samples, inside) for inside in members]
@@ -136,7 +137,7 @@ def fit_bins(samples: Samples, edges: list[float]) -> Curve:
 def _flaw(samples: Samples, inside: np.ndarray) -> str:
     """Why an interval cannot have a line of its own; empty if it can."""
     if len(inside) < MIN_BIN_ANCHORS:
-        return f"{len(inside)} anchors in one, fewer than {MIN_BIN_ANCHORS}"
+        return f"{counted(len(inside), 'anchor')} in one, fewer than {MIN_BIN_ANCHORS}"
     return fit_affine(samples[inside]).reason
 
 

@@ -17,9 +17,9 @@ HOME_REGIME = {8: "low", 30: "medium", 50: "medium"}
 EVALUATED = {8: ("low", "medium", "high"), 30: ("medium", "high"), 50: ("medium", "high")}
 """K, and the regimes of its rows; any other than its own is reached by five epochs more."""
 ABLATION_REGIME = "medium"
-"""Where the paper compares F with F = 0."""
+"""Regime in which the paper compares F with F = 0."""
 UNIVERSAL = "shipped"
-"""Stands for the generators that come with the package, as a value of --generators."""
+"""Value of --generators for the generators that come with the package."""
 
 BANDWIDTHS: dict[str, tuple[float, float]] = {
     "kitti": (25.0, 1242.0),
@@ -59,7 +59,7 @@ def paper_jobs(
     seeds: Iterable[int] = (0,), ks: Iterable[int] = (8, 30, 50), *, ablation: bool = True
 ) -> list[GeneratorJob]:
     """Every generator of the paper for one MDE, seed by seed; of a seed, those to start from before
-    those that are fine-tuned. The F = 0 twins are left out without `ablation`."""
+    those that are fine-tuned. The F = 0 variants are left out without `ablation`."""
     jobs: list[GeneratorJob] = []
     order = {seed: place for place, seed in enumerate(seeds)}
     for seed in order:

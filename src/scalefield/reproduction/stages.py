@@ -35,14 +35,13 @@ from scalefield.reproduction.matrix import (
 )
 from scalefield.runtime.workers import worker_pool
 from scalefield.training.basis import BasisTraining, paper_preset, train_basis
-from scalefield.training.data import CrossFit
 from scalefield.training.loop import RunFolder, pick_device
-from scalefield.training.mde import open_mde, trained_on
+from scalefield.training.mde import open_cross_fit, open_mde
 from scalefield.training.prepared import (
     Preparation,
     PreparedFrames,
     left_out,
-    prepare_split,
+    prepare_datasets,
     split_names,
 )
 from scalefield.training.resident import ResidentFrames
@@ -76,14 +75,14 @@ class Reproduction:
     datasets: dict[str, Dataset]
     estimators: tuple[Estimator, ...]
     seeds: tuple[int, ...] = (0,)
-    """Of the training; the anchors of the evaluation have the seed 0."""
+    """Seeds of the training; the anchors of the evaluation have the seed 0."""
     ks: tuple[int, ...] = (8, 30, 50)
     ablation: bool = True
-    """Train and evaluate the F = 0 twins as well."""
+    """Train and evaluate the F = 0 variants as well."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of `BasisTraining` that differ from the paper's preset."""
     epochs: tuple[int, int] = (25, 5)
-    """Of training, and of fine-tuning."""
+    """Epochs of training, and of fine-tuning."""
     preparation: Preparation = field(default_factory=Preparation)
     generators: str | None = None
     """A folder of ready generators, `UNIVERSAL`, or None: they are trained."""
@@ -195,27 +194,22 @@ class Reproduction:
     def prepare(self, estimator: Estimator) -> tuple[PreparedFrames, PreparedFrames]:
         """The training and validation frames of all datasets, as one MDE predicts them."""
         device = str(pick_device(self.device))
-        mde, seen = open_mde(estimator.source, device)
-        folds = [(open_mde(str(f), device)[0], trained_on(f)) for f in estimator.cross_fit]
-        models = CrossFit(tuple(folds or [(mde, frozenset() if self.in_sample else seen)]))
+        mde, models = open_cross_fit(
+            estimator.source, estimator.cross_fit, device, in_sample=self.in_sample
+        )
 
         def frames(split: str, source: Any) -> PreparedFrames:
-            parts = [
-                prepare_split(
-                    dataset,
-                    split,
-                    source,
-                    self.prepared_folder(estimator, name, split),
-                    self.preparation,
-                    name=name,
-                    workers=self.workers,
-                    batch=self.mde_batch,
-                    limit=self.limit,
-                    show_progress=self.show_progress,
-                )
-                for name, dataset in self.datasets.items()
-            ]
-            return sum(parts[1:], start=parts[0])
+            return prepare_datasets(
+                self.datasets,
+                split,
+                source,
+                lambda name: self.prepared_folder(estimator, name, split),
+                self.preparation,
+                workers=self.workers,
+                batch=self.mde_batch,
+                limit=self.limit,
+                show_progress=self.show_progress,
+            )
 
         made = frames("train", models), frames("val", mde)
         skipped = {
@@ -228,7 +222,7 @@ class Reproduction:
         return made
 
     def prepared_folder(self, estimator: Estimator, name: str, split: str) -> Path:
-        """Where the frames of a split are."""
+        """Folder of the prepared frames of a split."""
         return self.out / "prepared" / estimator.label / f"{name}-{split}"
 
     def train(self, estimator: Estimator, train: PreparedFrames, val: PreparedFrames) -> None:
@@ -297,7 +291,7 @@ class Reproduction:
         return dataclasses.replace(preset, **self.changes)
 
     def run_folder(self, estimator: Estimator, job: GeneratorJob) -> Path:
-        """Where a generator is trained."""
+        """Folder in which a generator is trained."""
         return self.out / "generators" / estimator.label / job.name
 
     def finished(self, estimator: Estimator, job: GeneratorJob) -> bool:
@@ -350,8 +344,8 @@ class Reproduction:
         if self.generators == UNIVERSAL:
             yield from universal_rows()
         else:
-            home = self.out / "generators" if self.generators is None else Path(self.generators)
-            found = find_generators(home, estimator.label, self.job_list)
+            folder = self.out / "generators" if self.generators is None else Path(self.generators)
+            found = find_generators(folder, estimator.label, self.job_list)
             yield from basis_rows(found, drop_seeds=self.drop_seeds)
         yield from self.extra_rows
 
@@ -385,7 +379,7 @@ class TrainingTask:
     show_progress: bool = True
 
     def run(self) -> None:
-        """Train to the end, and say so in the run's folder."""
+        """Train to the end, and record that in the folder of the run."""
         on = pick_device(self.device)
         train, val = (
             ResidentFrames.of(frames, on) if self.frames_on_device else frames
@@ -412,10 +406,10 @@ def no_start() -> None:
 
 def summary(reproduction: Reproduction) -> str:
     """How many frames were left out, by dataset and split, in a sentence; empty for none."""
-    said = []
+    parts = []
     for estimator in reproduction.estimators:
         file = reproduction.out / "prepared" / estimator.label / "left_out.json"
         if file.is_file():
             counts = {place: len(found) for place, found in read_json(file).items()}
-            said += [f"{n} of {place} with {estimator.label}" for place, n in counts.items()]
-    return f"frames left out: {', '.join(said)}" if said else ""
+            parts += [f"{n} of {place} with {estimator.label}" for place, n in counts.items()]
+    return f"frames left out: {', '.join(parts)}" if parts else ""

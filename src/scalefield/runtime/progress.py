@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -80,12 +81,21 @@ def duration(seconds: float) -> str:
 
 
 def progress(
-    total: int | None = None, *, unit: str = "step", desc: str = "", initial: int = 0, **bar: Any
+    total: int | None = None,
+    *,
+    unit: str = "step",
+    desc: str = "",
+    initial: int = 0,
+    show: bool = True,
+    **bar: Any,
 ) -> Any:
     """A tqdm bar if stderr is a terminal, `LineProgress` otherwise; `bar` is for tqdm.
 
-    `initial` were done before this run and do not count for its rate.
+    `initial` were done before this run and do not count for its rate. Without `show`, nothing but
+    what its `write` is given is written.
     """
+    if not show:
+        return LineProgress(total, every_s=math.inf)
     if not sys.stderr.isatty():
         return LineProgress(total, unit=unit, desc=desc, initial=initial)
     from tqdm import tqdm

@@ -87,7 +87,7 @@ class BasisTraining(OptimiserConfig):
     """Known pixels an image that the dense loss uses in a step, drawn anew; 0 for all that were
     kept in preparation."""
     beta: float = 0.1
-    """Where SmoothL1 turns from square to absolute, in log-depth."""
+    """Residual of log-depth at which SmoothL1 changes from square to absolute."""
     mirror: bool = True
     """Mirror half of the images."""
     stretch: float = 0.15

@@ -84,7 +84,7 @@ class CrossFit:
     """Each MDE with the scenes that it was trained on."""
 
     def for_scene(self, scene: str) -> MDE:
-        """The first model whose training never saw the scene."""
+        """The first model that was not trained on the scene."""
         for mde, scenes in self.models:
             if scene not in scenes:
                 return mde
@@ -159,9 +159,9 @@ def training_frame(
     place = torch.from_numpy(table.rows).to(output.prediction.device)
     valid = output.valid.reshape(-1)[place].cpu().numpy()
     mde_depth = output.mde_depth.reshape(-1)[place].cpu().numpy()
-    number = np.cumsum(valid) - 1  # of each row among those that are kept
+    kept_index = np.cumsum(valid) - 1  # of each row among those that are kept
     anchors = {
-        regime: number[first:end][valid[first:end]]
+        regime: kept_index[first:end][valid[first:end]]
         for regime, (first, end) in table.anchors.items()
     }
     first_anchor = min((first for first, _ in table.anchors.values()), default=len(valid))
@@ -243,7 +243,7 @@ class Batch:
     offset_noise: Float[Tensor, " b"]
     """Error to be put on the offset of the solve; see `BasisTraining.offset_noise`."""
     quantisation: Float[Tensor, "b 2 c"] | None = None
-    """Of uint8 features: step and least value of each channel."""
+    """Step and least value of each channel of uint8 features."""
 
     def pin_memory(self) -> Batch:
         """A copy in page-locked memory, which a GPU fetches while the host goes on."""

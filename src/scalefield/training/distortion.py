@@ -227,10 +227,10 @@ class Distortion:
         self, log_depth: Float[Tensor, "b n"], position: Float[Tensor, "b n 2"]
     ) -> Float[Tensor, "b n"]:
         """Log-depth with all errors of the estimator, before quantisation."""
-        where = position[:, None].to(self.smooth.dtype)
+        grid = position[:, None].to(self.smooth.dtype)
 
         def sampled(maps: Tensor, mode: str) -> Tensor:
-            return nnf.grid_sample(maps, where, mode, "border", align_corners=False)[:, 0, 0]
+            return nnf.grid_sample(maps, grid, mode, "border", align_corners=False)[:, 0, 0]
 
         d = log_depth
         if self.blurred is not None and self.blur is not None:

@@ -82,7 +82,7 @@ class FieldTraining(OptimiserConfig):
     pixels: int = 1024
     """Known pixels an image that the losses look at in a step."""
     beta: float = 0.1
-    """Where SmoothL1 turns from square to absolute, in log-depth."""
+    """Residual of log-depth at which SmoothL1 changes from square to absolute."""
     likelihood: float = 0.02
     """Weight of the negative log-likelihood, which calibrates the standard deviation."""
     restraint: float = 0.05
@@ -98,7 +98,7 @@ class FieldTraining(OptimiserConfig):
     imageless: float = 0.3
     """Share of frames whose image is withheld: it is optional."""
     featureless: float = 0.3
-    """The same for F."""
+    """Share of frames whose F is withheld: it is optional."""
     validate: tuple[str | int, ...] = (1, "low", "medium", "high")
 
 
@@ -212,10 +212,10 @@ def train_field(
 
     `estimators` names those whose outputs the frames are; see `FieldModel.estimators`.
     """
-    where = pick_device(device)
+    torch_device = pick_device(device)
     run = RunFolder(out, config)
     torch.manual_seed(config.seed)
-    learned = LearnedField(config.net, start).to(where)
+    learned = LearnedField(config.net, start).to(torch_device)
     ema = Ema(learned, config.ema)
     best: LearnedField = ema.model  # type: ignore[assignment]
     optimiser = torch.optim.AdamW(
@@ -235,7 +235,7 @@ def train_field(
         first, _ = load_checkpoint(run.checkpoint, learned, ema, optimiser)
         schedule.resume(run.elapsed_s)
     chance = torch.stack([bank.chance.sum() for bank in train])
-    clock = Clock(where)
+    clock = Clock(torch_device)
     progress = tqdm(
         range(first, config.steps), initial=first, total=config.steps, desc=out.name,
         disable=not show_progress, mininterval=20.0,
@@ -255,7 +255,9 @@ def train_field(
             )  # fmt: skip
             rows = draw_anchors(batch, n, config.anchor_jitter, rng)
             known = batch.mde_log_depth.shape[1]
-            pixels = torch.randint(known, (config.batch, config.pixels), generator=rng).to(where)
+            pixels = torch.randint(known, (config.batch, config.pixels), generator=rng).to(
+                torch_device
+            )
         with clock.working(step):
             parts = losses(learned, batch, rows, pixels, config)
             optimiser.zero_grad(set_to_none=True)

@@ -23,7 +23,7 @@ from scalefield.training.field_batches import MOST_DRAWN, Bank, FieldBatch, see,
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What the field said of one frame with one set of anchors."""
+    """Prediction of the field for one frame with one set of anchors."""
 
     group: str
     regime: str | int

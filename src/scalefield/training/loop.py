@@ -289,7 +289,7 @@ class RunFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """Where the newest state lies."""
+        """File of the newest state."""
         return self.path / "checkpoint.safetensors"
 
     def metrics(self) -> list[dict[str, Any]]:

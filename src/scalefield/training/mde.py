@@ -9,7 +9,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from scalefield.mde import open_mde as open_any_mde
 from scalefield.mde.lite import PREPROCESS, LiteNet, LiteNetwork, load_imagenet_encoder, load_lite
 from scalefield.mde.vit import PATCH, VitNetwork, read_vit
 from scalefield.seeding import seeded_rng
+from scalefield.training.data import CrossFit
 from scalefield.training.loop import (
     Clock,
     Ema,
@@ -408,24 +409,24 @@ def train_mde(
     `start_from` is the folder of a model of this architecture that the training continues, in place
     of `encoder`. A teacher is the folder of a model that `train_teacher` made on the same fold.
     """
-    where = pick_device(device)
+    torch_device = pick_device(device)
     run = RunFolder(out, config)
-    bank = load_frames(dataset, config, where)
+    bank = load_frames(dataset, config, torch_device)
     scenes = sorted(set(bank.scenes))
-    taught = None if teacher is None else open_teacher(teacher, scenes, where)
+    taught = None if teacher is None else open_teacher(teacher, scenes, torch_device)
     torch.manual_seed(config.seed)
     net = LiteNet(full_resolution=config.full_resolution)
     if start_from is not None:
         net.load_state_dict(weights_of(start_from, config))
     elif encoder is not None:
         load_imagenet_encoder(net, torch.load(encoder, weights_only=True, map_location="cpu"))
-    net = net.to(where)
+    net = net.to(torch_device)
     layout = fastest_format(net, config) if memory_format == "auto" else FORMATS[memory_format]
     net = net.to(memory_format=layout)  # type: ignore[call-overload]
 
     def crop_loss(images: Tensor, truth: Tensor, rng: torch.Generator) -> Tensor:
         seen = hide(colour(images, rng), rng).contiguous(memory_format=layout)
-        with torch.autocast(where.type, torch.bfloat16, enabled=where.type == "cuda"):
+        with torch.autocast(torch_device.type, torch.bfloat16, enabled=torch_device.type == "cuda"):
             log_depth, _ = net(seen)
         loss = relative_loss(log_depth.float(), truth, config)
         if taught is None:
@@ -469,8 +470,8 @@ def write_model(
     data = save({k: v.cpu().contiguous() for k, v in state.items()})
     write_atomic(folder / "model.safetensors", data)
     # With a hash: equal settings make other weights with another encoder or teacher.
-    number = hashlib.sha256(data).hexdigest()[:8]
-    revision = f"s{config.seed}-f{config.fold}of{config.folds}-{config.steps}-{number}"
+    digest = hashlib.sha256(data).hexdigest()[:8]
+    revision = f"s{config.seed}-f{config.fold}of{config.folds}-{config.steps}-{digest}"
     write_json(folder / "config.json", {"revision": revision, "trained_on": scenes, **more})
 
 
@@ -483,13 +484,31 @@ def open_mde(name: str, device: str, cache: Path | None = None) -> tuple[MDE, fr
     return open_any_mde(name, device, cache), seen
 
 
+def open_cross_fit(
+    name: str,
+    folders: Sequence[Path],
+    device: str,
+    cache: Path | None = None,
+    *,
+    in_sample: bool = False,
+) -> tuple[MDE, CrossFit]:
+    """An MDE, and the models that predict its training frames.
+
+    These are the models of `folders`, or the MDE itself if there are none. `in_sample` lets the MDE
+    predict frames that it was trained on.
+    """
+    mde, seen = open_mde(name, device, cache)
+    folds = [(open_mde(str(folder), device, cache)[0], trained_on(folder)) for folder in folders]
+    return mde, CrossFit(tuple(folds or [(mde, frozenset() if in_sample else seen)]))
+
+
 def trained_on(folder: Path) -> frozenset[str]:
-    """The scenes that a model's training saw."""
+    """Scenes on which a model was trained."""
     try:
         return frozenset(json.loads((Path(folder) / "config.json").read_text())["trained_on"])
     except (OSError, ValueError, KeyError) as e:
         raise InputError(
-            f"{folder}: config.json does not say what it was trained on ({e})"
+            f"{folder}: config.json does not state what it was trained on ({e})"
         ) from None
 
 

@@ -15,7 +15,7 @@ import re
 import signal
 import sys
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from tqdm import tqdm
 
 from scalefield.datasets import Dataset as FrameDataset
 from scalefield.datasets.splits import thin
@@ -36,6 +35,7 @@ from scalefield.errors import InputError, one_line
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.run_folder import config_differences
 from scalefield.mde import MDE, MDEOutput
+from scalefield.runtime.progress import progress
 from scalefield.training.data import (
     PIXELS,
     CrossFit,
@@ -47,7 +47,7 @@ from scalefield.training.data import (
 from scalefield.training.loop import wait_for_all
 
 FORMAT = 1
-"""Of the files; a folder of another number is refused."""
+"""Version of the files; a folder of another version is refused."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Preparation:
     """How F is kept. uint8 has 256 levels between the least and the largest value of each channel
     of a frame, and half the size of float16; none leaves F out, for generators without it."""
     seed: int = 0
-    """Of the anchors and pixels."""
+    """Seed of the anchors and pixels."""
 
 
 class Entry(NamedTuple):
-    """Where a prepared frame is, and what must be known before it is read."""
+    """Path of a prepared frame, with what must be known before it is read."""
 
     file: str
     name: str
@@ -108,7 +108,7 @@ class PreparedFrames(Sequence[TrainingFrame]):
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """Size of all files."""
         return sum(Path(entry.file).stat().st_size for entry in self.entries)
 
     def on(self, device: str | torch.device) -> list[TrainingFrame]:
@@ -284,12 +284,12 @@ def prepare_split(
     mine = names[rank::world]
     missing = [frame for frame in mine if not frame_file(folder, frame).is_file()]
     if missing:
-        bar = tqdm(
-            total=len(mine),
+        bar = progress(
+            len(mine),
             initial=len(mine) - len(missing),
             desc=f"prepare {called} {split}",
             unit="frame",
-            disable=not show_progress or rank > 0,
+            show=show_progress and rank == 0,
         )
         with bar:
             for frame, error in _prepare_missing(
@@ -303,6 +303,22 @@ def prepare_split(
                 bar.update()
     wait_for_all(world)
     return open_prepared(folder, names, quiet=rank > 0)
+
+
+def prepare_datasets(
+    datasets: Mapping[str, FrameDataset],
+    split: str,
+    mde: MDE | CrossFit,
+    folder_of: Callable[[str], Path],
+    preparation: Preparation | None = None,
+    **options: Any,
+) -> PreparedFrames:
+    """`prepare_split` for several datasets, by the name of each; their frames together."""
+    parts = [
+        prepare_split(dataset, split, mde, folder_of(name), preparation, name=name, **options)
+        for name, dataset in datasets.items()
+    ]
+    return sum(parts[1:], start=parts[0])
 
 
 def split_names(
@@ -343,12 +359,12 @@ def left_out(folder: Path) -> dict[str, str]:
 
 
 def frame_file(folder: Path, name: str) -> Path:
-    """Where a prepared frame is."""
+    """Path of a prepared frame."""
     return folder / "frames" / f"{name}.safetensors"
 
 
 def skipped_file(folder: Path, name: str) -> Path:
-    """Where it is said why a frame could not be prepared."""
+    """Path of the file that states why a frame could not be prepared."""
     return folder / "skipped" / f"{name}.json"
 
 
@@ -450,8 +466,8 @@ def _prepare_missing(
             waiting[key].append(table)
             if len(waiting[key]) == batch:
                 yield from finish(waiting.pop(key), model)
-        for (number, _), members in waiting.items():
-            yield from finish(members, models[number])
+        for (model_index, _), members in waiting.items():
+            yield from finish(members, models[model_index])
         for name, future in writing:
             yield name, future.result()
 

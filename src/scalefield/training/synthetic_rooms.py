@@ -53,7 +53,7 @@ class Things(NamedTuple):
     """Unit boxes, upright cylinders and balls, stretched, turned around the vertical and moved."""
 
     centre: Float[Tensor, "n 3"]
-    """In metres: x to the right, y up, z ahead."""
+    """Position in metres: x to the right, y up, z ahead."""
     half: Float[Tensor, "n 3"]
     turn: Float[Tensor, " n"]
     shape: Int64[Tensor, " n"]
@@ -72,16 +72,16 @@ class Paint(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Room:
-    """What there is to see. The first thing is the room itself, seen from inside."""
+    """A scene. The first object is the room itself, seen from inside."""
 
     things: Things
     paint: Paint
-    """Of all things, and six for the room's walls, floor and ceiling."""
+    """Colours of all objects, and six for the walls, the floor and the ceiling."""
     eye: Float[Tensor, " 3"]
     looks: Float[Tensor, "3 3"]
     """Rows: right, down and ahead of the camera."""
     focal: float
-    """In image widths."""
+    """Focal length in image widths."""
     lights: Float[Tensor, "l 3"]
     powers: Float[Tensor, "l 3"]
     ambient: float
@@ -284,12 +284,12 @@ def render(
     seen = torch.stack([u, v, torch.ones_like(u)], dim=-1).flatten(0, 1)
     eye, lights = room.eye.to(device), room.lights.to(device)
     ray = seen @ room.looks.to(device)  # one unit ahead, so that distance is z
-    depth, which = reach(things, eye.expand_as(ray), ray).min(dim=0)
+    depth, index = reach(things, eye.expand_as(ray), ray).min(dim=0)
     point = eye + depth[:, None] * ray
-    local, normal = surface(things, which, point)
+    local, normal = surface(things, index, point)
     # The room's six sides are painted each for itself.
     side = normal.abs().argmax(dim=1) * 2 + (normal.sum(dim=1) > 0)
-    painted = torch.where(which == 0, len(things.turn) + side, which)
+    painted = torch.where(index == 0, len(things.turn) + side, index)
     colour = looked_up(Paint(*(values.to(device) for values in room.paint)), painted, local)
     light = room.ambient * (0.8 + 0.2 * normal[:, 1:2]) * torch.ones_like(colour)
     for i, (at, power) in enumerate(zip(lights, room.powers.to(device), strict=True)):
@@ -308,30 +308,30 @@ def render(
 
 
 def surface(
-    things: Things, which: Int64[Tensor, " r"], point: Float[Tensor, "r 3"]
+    things: Things, index: Int64[Tensor, " r"], point: Float[Tensor, "r 3"]
 ) -> tuple[Float[Tensor, "r 3"], Float[Tensor, "r 3"]]:
     """Each point in its thing's own axes, in metres, and the surface's normal there."""
-    half, angle = things.half[which], things.turn[which]
-    local = turn((point - things.centre[which])[:, None], -angle)[:, 0]
+    half, angle = things.half[index], things.turn[index]
+    local = turn((point - things.centre[index])[:, None], -angle)[:, 0]
     unit = local / half
     x, y, z = unit.unbind(-1)
     flat = torch.zeros_like(unit).scatter(1, unit.abs().argmax(dim=1, keepdim=True), 1) * unit
     upright = torch.stack([x, torch.zeros_like(y), z], dim=1) / half
     cap = torch.stack([torch.zeros_like(x), y, torch.zeros_like(z)], dim=1)
     rim = (y.abs() > torch.hypot(x, z))[:, None]
-    shape = things.shape[which][:, None]
+    shape = things.shape[index][:, None]
     normal = torch.where(shape == CYLINDER, torch.where(rim, cap, upright), flat)
     normal = torch.where(shape == BALL, unit / half, normal)
-    normal = torch.where((which == 0)[:, None], -normal, normal)
+    normal = torch.where((index == 0)[:, None], -normal, normal)
     normal = turn(normal[:, None], angle)[:, 0]
     return local, normal / normal.norm(dim=1, keepdim=True).clamp(min=1e-9)
 
 
 def looked_up(
-    paint: Paint, which: Int64[Tensor, " r"], local: Float[Tensor, "r 3"]
+    paint: Paint, index: Int64[Tensor, " r"], local: Float[Tensor, "r 3"]
 ) -> Float[Tensor, "r 3"]:
     """The paint's colour at points."""
-    waves = (paint.waves[which] * local[:, None]).sum(dim=2) + paint.phases[which]
-    share = (paint.step[which] * waves.sin().mean(dim=1)).sigmoid()[:, None]
-    first, second = paint.colours[which].unbind(1)
+    waves = (paint.waves[index] * local[:, None]).sum(dim=2) + paint.phases[index]
+    share = (paint.step[index] * waves.sin().mean(dim=1)).sigmoid()[:, None]
+    first, second = paint.colours[index].unbind(1)
     return first * share + second * (1 - share)

@@ -42,18 +42,18 @@ def train_teacher(
     save_every: int = 500,
 ) -> None:
     """Train on the split "train" (without the fold left out) and write `out`/model."""
-    where = pick_device(device)
+    torch_device = pick_device(device)
     run = RunFolder(out, config)
-    bank = load_frames(dataset, config, where)
+    bank = load_frames(dataset, config, torch_device)
     torch.manual_seed(config.seed)
     net = VitNet(replace(size or VitSize(), stride=1 if config.full_resolution else 2))
     if backbone is not None:
         load_backbone(net, backbone)
-    net = net.to(where)
+    net = net.to(torch_device)
 
     def crop_loss(images: Tensor, truth: Tensor, rng: torch.Generator) -> Tensor:
         seen = hide(colour(images, rng), rng)
-        with torch.autocast(where.type, torch.bfloat16, enabled=where.type == "cuda"):
+        with torch.autocast(torch_device.type, torch.bfloat16, enabled=torch_device.type == "cuda"):
             log_depth = net(seen)
         return relative_loss(log_depth.float(), truth, config)
 
@@ -120,9 +120,9 @@ def backbone_from_onnx(file: Path) -> dict[str, Tensor]:
     }
     theirs = {"project": "attention.output.dense", "fc1": "mlp.fc1", "fc2": "mlp.fc2"}
     theirs |= {"norm1": "norm1", "norm2": "norm2"}
-    layer, number = "backbone.encoder.layer.0.", 0
+    layer, index = "backbone.encoder.layer.0.", 0
     while layer + "norm1.weight" in found:
-        block = f"blocks.{number}."
+        block = f"blocks.{index}."
         for part in ("weight", "bias"):
             attention = (f"{layer}attention.attention.{x}." for x in ("query", "key", "value"))
             state[f"{block}qkv.{part}"] = torch.cat([found[name + part] for name in attention])
@@ -130,6 +130,6 @@ def backbone_from_onnx(file: Path) -> dict[str, Tensor]:
                 state[f"{block}{ours}.{part}"] = found[f"{layer}{their}.{part}"]
         for i in (1, 2):
             state[f"{block}scale{i}"] = found[f"{layer}layer_scale{i}.lambda1"]
-        number += 1
-        layer = f"backbone.encoder.layer.{number}."
+        index += 1
+        layer = f"backbone.encoder.layer.{index}."
     return state

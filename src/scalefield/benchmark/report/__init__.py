@@ -147,8 +147,8 @@ def _strips(runs: Sequence[Run]) -> dict[str, Panel]:
             figure = figures.strip(entry, picture, depth_m)
             data = figures.encode(figure, "jpeg", dpi=110, pil_kwargs={"quality": 82})
             figures.pyplot().close(figure)
-            where = f"{entry.condition} anchors, {entry.name}"
-            caption = f"{entry.rank}: AbsRel {entry.abs_rel:.3f}, {where}"
+            source = f"{entry.condition} anchors, {entry.name}"
+            caption = f"{entry.rank}: AbsRel {entry.abs_rel:.3f}, {source}"
             name = f"{run.name}: {entry.method}"
             image = Image(data, "image/jpeg", caption, f"{entry.method}, {caption}")
             panels[name] = Panel((*panels.get(name, Panel()).figures, image))

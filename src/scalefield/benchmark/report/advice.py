@@ -128,5 +128,5 @@ def span(row: dict[str, Any], unit: str, factor: float = 1) -> str:
 def _leaning(bias_log: float) -> str:
     if abs(bias_log) < 0.02:
         return ""
-    where = "far" if bias_log > 0 else "near"
-    return f", on average {abs(100 * np.expm1(bias_log)):.0f}\N{NO-BREAK SPACE}% too {where}"
+    direction = "far" if bias_log > 0 else "near"
+    return f", on average {abs(100 * np.expm1(bias_log)):.0f}\N{NO-BREAK SPACE}% too {direction}"

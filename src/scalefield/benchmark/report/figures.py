@@ -30,7 +30,7 @@ COLOURS = (
 )
 MARKERS = "os^Dv<>Phd*pX"
 DPI = 160
-"""Of figures written as PNG."""
+"""Resolution of figures written as PNG."""
 SCATTER_TICKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
 
 STYLE = {
@@ -278,10 +278,7 @@ def ablation(run: Run) -> Figure | None:
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.4))
     for place, (axis, metric) in enumerate(zip(axes, ("abs_rel", "delta1"), strict=True)):
-        for (mde, kind), curve in paper.ABLATION.items():
-            y = [value[place] for value in curve.values()]
-            style = "-" if kind == "full" else ":"
-            axis.plot(list(curve), y, style, color="#bbbbbb", lw=1, label=f"paper, {mde}, {kind}")
+        _paper_ablation(axis, place)
         for i, (label, by_k) in enumerate(series.items()):
             mean, low, high = np.array([_interval(c, metric) for c in by_k.values()]).T
             without = re.search(r"F\s?=\s?0", label)
@@ -302,6 +299,14 @@ def ablation(run: Run) -> Figure | None:
     return figure
 
 
+def _paper_ablation(axis: Any, place: int) -> None:
+    """Draw the paper's curves over K; `place` is 0 for AbsRel and 1 for δ1."""
+    for (mde, kind), curve in paper.ABLATION.items():
+        y = [value[place] for value in curve.values()]
+        style = "-" if kind == "full" else ":"
+        axis.plot(list(curve), y, style, color="#bbbbbb", lw=1, label=f"paper, {mde}, {kind}")
+
+
 def pooled_ablation(runs: Sequence[Run]) -> Figure | None:
     """The paper's ablation figure: AbsRel and δ1 over K, F against F = 0, datasets pooled.
 
@@ -318,10 +323,7 @@ def pooled_ablation(runs: Sequence[Run]) -> Figure | None:
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(9.4, 3.6))
     for place, (axis, metric) in enumerate(zip(axes, ("abs_rel", "delta1"), strict=True)):
-        for (mde, kind), curve in paper.ABLATION.items():
-            y = [value[place] for value in curve.values()]
-            style = "-" if kind == "full" else ":"
-            axis.plot(list(curve), y, style, color="#bbbbbb", lw=1, label=f"paper, {mde}, {kind}")
+        _paper_ablation(axis, place)
         for i, (mde, found) in enumerate(by_mde.items()):
             for blind in (False, True):
                 ks = sorted(k for k, without in found if without == blind)

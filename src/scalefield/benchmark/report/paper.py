@@ -1,4 +1,4 @@
-"""The paper's own figures, to stand beside ours."""
+"""Figures that the paper reports, for comparison."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from scalefield.benchmark.report.runs import (
     seeds_of,
 )
 from scalefield.benchmark.score import CLAMPING, EVERYWHERE
+from scalefield.errors import counted
 
 MAIN_METRICS = ("abs_rel", "delta1")
 REGIME_TITLES = {"low": "Low", "medium": "Med", "high": "High"}
@@ -86,7 +87,7 @@ def main_table(
             if by_method := _under(regime, cells):
                 heads.append(((mde, short), by_method, images[mde]))
     columns, rows = _main_metrics(runs, heads, clamping)
-    counts = "; ".join(f"{mde}: {n} image{'s' * (n != 1)}" for mde, n in images.items())
+    counts = "; ".join(f"{mde}: {counted(n, 'image')}" for mde, n in images.items())
     regimes = ", ".join(f"{REGIME_TITLES[r]} {low}–{high}" for r, (low, high) in REGIMES.items())
     caption = (
         f"Mean over images ({counts}), {_clamping_words(clamping)}. Anchors an image: {regimes}. "
@@ -97,7 +98,7 @@ def main_table(
 
 
 def _row_notes(runs: Sequence[Run]) -> str:
-    """What a reader must know of some rows: LWLR's bandwidth, and generators that see no F."""
+    """Notes on some rows: the bandwidth of LWLR, and generators that do not use F."""
     notes = []
     for run in runs:
         for method in run.results["config"]["methods"]:
@@ -156,11 +157,11 @@ def metric_table(run: Run, group: str, condition: str, clamping: str) -> Table:
     columns = [_column(methods, by_method, metric, clamping, total) for metric in METRICS]
     titles = tuple((f"{m.title} [{m.unit}]" if m.unit else m.title,) for m in METRICS.values())
     rows = _rows({m: [column[i] for column in columns] for i, m in enumerate(methods)})
-    where = "all images" if group == EVERYWHERE else group
+    images = "all images" if group == EVERYWHERE else group
     return Table(
         f"metrics-{_stem(run.dataset, run.mde, group, condition, clamping)}",
-        f"{run.name}: all metrics, {condition} anchors, {where}, {clamping}",
-        f"Mean over {total} image{'s' * (total != 1)}, {_clamping_words(clamping)}.",
+        f"{run.name}: all metrics, {condition} anchors, {images}, {clamping}",
+        f"Mean over {counted(total, 'image')}, {_clamping_words(clamping)}.",
         "Method",
         titles,
         rows,
@@ -179,7 +180,7 @@ def drop_table(runs: Sequence[Run]) -> Table | None:
     return Table(
         f"drop-{_stem(_together(runs), runs[0].mde)}",
         f"{_together(runs)}, {runs[0].mde}: drop-anchor test",
-        f"Mean over {total} image{'s' * (total != 1)}, clamped, by the number of anchors left.",
+        f"Mean over {counted(total, 'image')}, clamped, by the number of anchors left.",
         "Method",
         columns,
         rows,
@@ -287,7 +288,7 @@ def paired_table(run: Run, condition: str) -> Table | None:
                 continue
             difference, p, n = both[a, b]
             better = difference < 0
-            note = f"AbsRel {difference:+.4f} over {n} images, p = {p:.3g}"
+            note = f"AbsRel {difference:+.4f} over {counted(n, 'image')}, p = {p:.3g}"
             text = f"{'better' if better else 'worse'} {p:.2g}" if p < 0.05 else "n.s."
             cells.append(Cell(p, rank=int(better and p < 0.05), text=text, note=note))
         rows[a] = cells
@@ -456,7 +457,7 @@ def models_table(run: Run) -> Table | None:
 
 
 def all_tables(runs: Sequence[Run]) -> list[Table]:
-    """Every table that these runs have something to say to."""
+    """Every table for which these runs have values."""
     tables: list[Table | None] = []
     datasets = list(dict.fromkeys(run.dataset for run in runs))
     for dataset in datasets:

@@ -17,6 +17,9 @@ const LENGTH_NAMES = { ...all("depth z distance", "depth_m"), ...all("sigma std 
 /** @type {Record<string, string>} */
 const HEADER_UNITS = { km: "km", m: "m", cm: "cm", mm: "mm", ft: "ft", in: "in", yd: "yd", metres: "m", meters: "m", metre: "m", meter: "m", feet: "ft", inches: "in" };
 
+/** What separates the cells of a line, in the order in which it is looked for. @type {Record<string, string>} */
+const DELIMITERS = { "\t": "tabs", ";": "semicolons", ",": "commas", " ": "spaces" };
+
 const PLAIN = /^-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,2})?$/;
 const STARTS_NUMBER = /^[+\-−.,]*[0-9½¼¾]/;
 const UNSIGNED = /^(?:[0-9]{1,3}(?: [0-9]{3})+|[0-9]*(?:[.,][0-9]+)*\.?)(?:e[+-]?[0-9]+)?$/;
@@ -52,6 +55,7 @@ export function parseAnchorTable(text) {
   const { comment, lines } = contentLines(text);
   if (!lines.length) throw new TableError("empty", "wanted lines of u,v,depth_m, found an empty file");
   const separator = separatorOf(lines.map((l) => l.text));
+  checkDelimiters(lines, separator);
   const rows = lines.map(({ line, text: content }) => ({ line, cells: cellsOf(content, separator, line) }));
   /** @type {string[] | null} */
   let titles = null;
@@ -89,8 +93,24 @@ function contentLines(text) {
 
 /** @param {string[]} lines */
 function separatorOf(lines) {
-  const outside = lines.map((l) => l.replace(/(^|[\t;,])\s*"[^"]*"/g, "$1"));
-  return ["\t", ";", ","].find((candidate) => outside.some((l) => l.includes(candidate))) ?? " ";
+  const outside = lines.map(unquoted);
+  return Object.keys(DELIMITERS).find((candidate) => outside.some((l) => l.includes(candidate))) ?? " ";
+}
+
+/** The line without the cells in quotation marks. @param {string} line */
+const unquoted = (line) => line.replace(/(^|[\t;,])\s*"[^"]*"/g, "$1");
+
+/** Refuse a table in which a line has three cells or more, but by another delimiter.
+ *  @param {{line: number, text: string}[]} lines @param {string} separator */
+function checkDelimiters(lines, separator) {
+  if (separator === " ") return;
+  const reference = lines.find(({ text }) => unquoted(text).includes(separator))?.line;
+  for (const { line, text } of lines) {
+    const content = unquoted(text);
+    if (content.includes(separator)) continue;
+    const other = Object.keys(DELIMITERS).find((d) => d !== separator && content.trim().split(d === " " ? /\s+/ : d).length >= 3);
+    if (other) throw new TableError("delimiters", `line ${line} has ${DELIMITERS[other]} between its cells and line ${reference} has ${DELIMITERS[separator]}; use one of them in all lines`);
+  }
 }
 
 /** The cells of a line; a cell that starts with a quotation mark ends with one.
