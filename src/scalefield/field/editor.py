@@ -187,7 +187,8 @@ class FieldEditor:
             return self._update(fit)
 
     def _update(self, fit: FieldFit) -> EditedMaps:
-        lattice, state = fit.lattice, self.state
+        # An edit that fails leaves no half-changed state behind.
+        lattice, state, self.state = fit.lattice, self.state, None
         count = min(fit.config.neighbours, len(fit.observations.y))
         if (
             state is None

@@ -119,15 +119,18 @@ def nearest(
     mask: Bool[Tensor, " n"],
     k: int,
     row_length: int = 1,
+    *,
+    at_once: bool = False,
 ) -> tuple[Int64[Tensor, "m k"], Bool[Tensor, "m k"]]:
     """The k anchors of the mask nearest to each node, and whether there are so many.
 
     On a GPU up to `TILE_NODES` successive nodes of a row of `row_length` share their candidates;
-    1 for nodes in no order.
+    1 for nodes in no order. `at_once` holds all distances to the candidates: more memory, fewer
+    kernels.
     """
     k = min(k, len(anchors))
     if anchors.is_cuda:
-        return nearest_in_tiles(nodes, anchors, mask, k, row_length)
+        return nearest_in_tiles(nodes, anchors, mask, k, row_length, at_once=at_once)
     known = mask.nonzero()[:, 0]
     if len(known) == 0:
         index = torch.zeros(len(nodes), k, dtype=torch.int64)
@@ -147,6 +150,8 @@ def nearest_in_tiles(
     mask: Bool[Tensor, " n"],
     k: int,
     row_length: int = 1,
+    *,
+    at_once: bool = False,
 ) -> tuple[Int64[Tensor, "m k"], Bool[Tensor, "m k"]]:
     """`nearest` by brute force in two steps, with static shapes: the candidates of each tile of
     successive nodes of a row, then each node's own among them."""
@@ -158,7 +163,8 @@ def nearest_in_tiles(
     middle = (tiles.amin(dim=1) + tiles.amax(dim=1)) / 2
     count = min(max(TILE_CANDIDATES, k), len(anchors))
     found = []
-    for part in middle.split(max(1, CHUNK_DISTANCES // len(anchors))):
+    step = len(middle) if at_once else max(1, CHUNK_DISTANCES // len(anchors))
+    for part in middle.split(step):
         du, dv = part[:, :1] - anchors[:, 0], part[:, 1:] - anchors[:, 1]
         distance = du.square_().addcmul_(dv, dv)
         found.append(distance.topk(count, largest=False, sorted=False).indices)
@@ -405,13 +411,16 @@ class PixelSampler:
             low, high, weight = interpolation(first * side, stop, height, maps)
             maps = maps.index_select(2, low).lerp_(maps.index_select(2, high), weight[:, None])
         maps = upsample(maps, (stop - first * side, width))
-        values = torch.cat([maps, image.log_depth[None, None, first * side : stop]], dim=1)
-        values = nnf.pad(
-            values, (0, columns * side - width, 0, last * side - stop), mode="replicate"
-        )[0]
-        tiles = values.unflatten(2, (columns, side)).unflatten(1, (last - first, side))
+        beyond = (0, columns * side - width, 0, last * side - stop)
+
+        def tiles(values: Float[Tensor, "1 k h w"]) -> Float[Tensor, "r c k s s"]:
+            whole = nnf.pad(values, beyond, mode="replicate") if any(beyond) else values
+            split = whole[0].unflatten(2, (columns, side)).unflatten(1, (last - first, side))
+            return split.permute(1, 3, 0, 2, 4)
+
+        log_depth = image.log_depth[None, None, first * side : stop]
         middle_uv = lattice.middle_uv[first * columns : last * columns]
-        return self.assembled(tiles.permute(1, 3, 0, 2, 4), middle_uv)
+        return self.assembled(tiles(maps), tiles(log_depth), middle_uv)
 
     def cells(self, image: ImageInputs, index: Int64[Tensor, " c"]) -> CellPixels:
         """The pixels of single cells; those beyond the image repeat it."""
@@ -421,10 +430,9 @@ class PixelSampler:
         u, v = u.clamp(max=width - 1), v.clamp(max=height - 1)
         at = to_unit(torch.stack([u, v], dim=-1), lattice.shape).flatten(0, 1)[None]
         maps = nnf.grid_sample(self.maps(image), at, "bilinear", "border", align_corners=False)
-        values = torch.cat(
-            [maps[0].unflatten(1, (-1, side)), image.log_depth[v.long(), u.long()][None]]
-        )
-        return self.assembled(values.movedim(0, 1)[:, None], middle_uv)
+        values = maps[0].unflatten(1, (-1, side)).movedim(0, 1)[:, None]
+        log_depth = image.log_depth[v.long(), u.long()]
+        return self.assembled(values, log_depth[:, None, None], middle_uv)
 
     def maps(self, image: ImageInputs) -> Float[Tensor, "1 c h w"]:
         """The embeddings and amplitudes of the terms."""
@@ -435,14 +443,17 @@ class PixelSampler:
         return torch.cat([maps[:, layout.modes : -1 - layout.terms], amplitude], dim=1)
 
     def assembled(
-        self, values: Float[Tensor, "r c k s s"], middle_uv: Float[Tensor, "rc 2"]
+        self,
+        values: Float[Tensor, "r c k s s"],
+        log_depth: Float[Tensor, "r c 1 s s"],
+        middle_uv: Float[Tensor, "rc 2"],
     ) -> CellPixels:
-        """The features of pixels from the embeddings, the amplitudes and the log-depth there."""
+        """The features of pixels from the maps and the log-depth there."""
         terms, side = len(self.amplitude), self.lattice.cell_px
-        size = (values.shape[2] - 1) // terms - 1
+        size = values.shape[2] // terms - 1
         z = values.new_empty(*values.shape[:2], terms, size + 5, side, side)
         z[:, :, :, :2] = self.offsets * self.position_scale[..., None]
-        torch.mul(values[:, :, -1:], self.depth_scale, out=z[:, :, :, 2])
+        torch.mul(log_depth, self.depth_scale, out=z[:, :, :, 2])
         z[:, :, :, 3:-2] = values[:, :, : terms * size].unflatten(2, (terms, size))
         z = z.flatten(4).flatten(0, 1)
         reference = z[:, :, :-2, side // 2 * (side + 1)].clone()
@@ -450,7 +461,7 @@ class PixelSampler:
         torch.mul(z[:, :, :-2].square().sum(dim=2), -0.5, out=z[:, :, -2])
         z[:, :, -1] = 1
         reference[:, :, :2] = (middle_uv - self.centre_uv)[:, None] * self.position_scale[:, 0]
-        amplitude = values[:, :, -1 - terms : -1] * self.amplitude
+        amplitude = values[:, :, -terms:] * self.amplitude
         return CellPixels(reference, z, amplitude.flatten(3).flatten(0, 1))
 
 

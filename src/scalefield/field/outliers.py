@@ -22,6 +22,7 @@ from functools import reduce
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
@@ -185,11 +186,12 @@ def search(
     evidence = evidence - 0.5 * (roughness.log() / config.roughness_log_std) ** 2
     unsupported = (n < config.min_anchors_smooth) & (roughness < 1)
     evidence = evidence.masked_fill(unsupported, -torch.inf)
-    clean = (evidence - 0.5 * first.last_row[:, -1].unflatten(0, (repeats, b))).amax(dim=0)
-    clean = clean + log_prior(torch.zeros_like(n), n, config)
     outlier = (closed > 0) & block.mask
-    evidence = evidence - 0.5 * last_row[..., -1] - log_det
-    evidence = evidence + log_prior(outlier.sum(dim=2), n, config)
+    counts = nnf.pad(outlier.sum(dim=2), (0, 0, 1, 0))  # none at first
+    prior = log_prior(counts, n, config)
+    clean = (evidence - 0.5 * first.last_row[:, -1].unflatten(0, (repeats, b))).amax(dim=0)
+    clean = clean + prior[0]
+    evidence = evidence - 0.5 * last_row[..., -1] - log_det + prior[1:]
     best = evidence.argmax(dim=0), torch.arange(b, device=n.device)
     outlier, roughness, evidence, last_row, precision = (
         x[best] for x in (outlier, roughness, evidence, last_row, precision)
@@ -298,12 +300,14 @@ class Sweep:
         for step in range(config.iterations):
             index, chosen = state.choose(config)
             changed = chosen.any(dim=1)
-            order.append(active[~changed])
-            results.append(tuple(values[~changed] for values in state.result()))
-            active, state = active[changed], state[changed]
+            if not bool(changed.all()):
+                order.append(active[~changed])
+                results.append(tuple(values[~changed] for values in state.result()))
+                active, index, chosen = active[changed], index[changed], chosen[changed]
+                state = state[changed]
             if not len(active):
                 break
-            state = state.add_outliers(step, index[changed], chosen[changed])
+            state = state.add_outliers(step, index, chosen)
         inverse = torch.cat([*order, active]).argsort()
         results.append(state.result())
         return tuple(torch.cat(values)[inverse] for values in zip(*results, strict=True))
@@ -417,9 +421,9 @@ def corroboration(
     odds = (best + 1e-12).log() - error_density + config.corroboration_log_odds
     odds = odds + config.cluster_log_odds * clustered.sum(dim=2)
     odds = odds.masked_fill(~state.outlier, -torch.inf)
-    probability = torch.sigmoid(odds)
+    probability, total = torch.sigmoid(odds), count + 1
     for _ in range(4):
-        mixture = (probability.sum(dim=1, keepdim=True) + 0.5) / (count + 1)
+        mixture = (probability.sum(dim=1, keepdim=True) + 0.5) / total
         probability = torch.sigmoid(odds + torch.logit(mixture))
     return probability
 

@@ -108,10 +108,10 @@ class FieldFit:
         """
         inputs, _, _, mask = self.observations
         solver = self.solver
-        position = self.image.pixel_uv(inputs.position)
-        near = nearest(uv, position, mask, self.config.neighbours, row_length)
+        position, static = self.image.pixel_uv(inputs.position), self.static is not None
+        near = nearest(uv, position, mask, self.config.neighbours, row_length, at_once=static)
         at = self.image.pixels(rows, columns)
-        if uv.is_cuda or self.static is not None:
+        if uv.is_cuda or static:
             return solver(*near, at)
         parts = [slice(i, i + CHUNK_NODES) for i in range(0, len(uv), CHUNK_NODES)]
         chunks = [(near[0][part], near[1][part], at[part]) for part in parts]
