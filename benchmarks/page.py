@@ -46,8 +46,9 @@ EDIT = """depth => new Promise((done) => {
   const seen = new MutationObserver(async () => {
     const full = document.body.dataset.solved.endsWith(" full");
     if (full) seen.disconnect();
-    first ??= painted();
-    if (full) done({ painted_ms: await first, full_ms: await painted() });
+    const shown = painted();
+    first ??= shown;
+    if (full) done({ painted_ms: await first, full_ms: await shown });
   });
   seen.observe(document.body, { attributeFilter: ["data-solved"] });
   const input = document.querySelector("#anchor-list input");
