@@ -61,7 +61,7 @@ def test_png_keeps_whole_units(tmp_path_factory, pixels, data):
     assert_same(back[np.lexsort((back.u, back.v))], anchors)
 
 
-def test_a_foreign_png_must_be_told_its_units(tmp_path):
+def test_anchors_read_needs_the_units_of_a_foreign_png(tmp_path):
     from PIL import Image
 
     values = np.zeros((3, 4), np.uint16)

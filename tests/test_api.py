@@ -287,7 +287,7 @@ def test_recover_wrong_kind_is_doubted_with_evidence(truth, declared):
     assert warning.text.endswith(f"is it {truth}?")
 
 
-def test_anchors_in_millimetres_are_doubted():
+def test_recover_asks_whether_anchors_are_in_millimetres():
     metres = recover(None, ANCHORS, mde_depth=RELATIVE, kind="depth", method="median")
     assert metres.report.warnings == ()
     millimetres = sf.Anchors(ANCHORS.u, ANCHORS.v, 1000 * ANCHORS.depth_m)

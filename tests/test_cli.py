@@ -52,7 +52,7 @@ def recover(*more: str) -> int:
 OWN = ("--depth", "depth.npy", "--kind", "depth")
 
 
-def test_cli_recover_writes_all_four_files_and_says_so(folder, capsys):
+def test_cli_recover_writes_all_four_files_and_names_them(folder, capsys):
     assert recover(*OWN, "--out", "results/here") == 0
     out = folder / "results" / "here"
     assert sorted(p.name for p in out.iterdir()) == sorted(OUTPUTS)
@@ -78,7 +78,7 @@ def test_cli_recover_writes_all_four_files_and_says_so(folder, capsys):
     assert printed.err == ""  # progress is for terminals
 
 
-def test_cli_out_is_named_after_the_image_when_not_said(folder):
+def test_cli_out_is_named_after_the_image_by_default(folder):
     assert recover(*OWN) == 0
     assert (folder / "photo_metric" / "depth.png").is_file()
 
@@ -267,7 +267,7 @@ def test_methods_lists_every_method_on_one_line(capsys):
     assert all(len(line.split(maxsplit=1)[1]) > 20 and line.endswith(".") for line in lines)
 
 
-def test_cli_version_is_told(capsys):
+def test_cli_version_is_printed(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"scalefield {scalefield.__version__}\n"
 
@@ -279,7 +279,7 @@ def test_methods_shows_no_text_for_an_option_that_is_a_dataclass(capsys):
     assert "inference (in Python only): InferenceConfig()" in out
 
 
-def test_methods_tells_the_options_of_one(capsys):
+def test_methods_prints_the_options_of_one(capsys):
     assert main(["methods", "region"]) == 0
     printed = capsys.readouterr().out
     assert "--option superpixels=100\n    Approximate number of superpixels." in printed
@@ -336,7 +336,7 @@ def test_cli_folder_in_the_place_of_an_output_keeps_all_of_them(folder, capsys):
     assert {p: p.read_bytes() for p in Path("out").iterdir() if p.is_file()} == before
 
 
-def test_anchors_that_contradict_one_another_are_doubted_by_a_factor(folder, capsys):
+def test_cli_recover_states_a_factor_for_contradicting_anchors(folder, capsys):
     Path("anchors.csv").write_text("u,v,depth_m\n1,1,1e-9\n1,1,1e9\n")
     for method in ("field", "median"):
         assert recover(*OWN, "--method", method) == 0

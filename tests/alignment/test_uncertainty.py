@@ -109,7 +109,7 @@ def test_linear_smoother_noise_is_recovered_and_measurements_own_noise_taken_off
     )  # never below the prior's share
 
 
-def test_anchors_that_decide_their_own_fit_tell_nothing() -> None:
+def test_fit_variance_leaves_out_anchors_that_determine_their_own_fit() -> None:
     design = np.array([[1.0, 1.0], [2.0, 1.0]])
     fitted = LinearSmoother.of(design, np.ones(2))
     np.testing.assert_allclose(fitted.leverage, 1)
@@ -187,14 +187,14 @@ def test_uncertainty_std_log_is_the_noise_and_what_it_does_to_the_fit(name, monk
 
 
 @pytest.mark.parametrize("name", SURE)
-def test_uncertainty_one_anchor_is_honestly_unsure(name) -> None:
+def test_uncertainty_of_one_anchor_is_that_of_the_prior(name) -> None:
     mde, anchors = world(n=1)
     std_log = SURE[name]()(mde, anchors).std_log
     assert PRIOR_STD <= float(std_log.min()) <= float(std_log.max()) <= 1.6 * PRIOR_STD
 
 
 @pytest.mark.parametrize("name", SURE)
-def test_units_and_order_do_not_matter_and_good_anchors_make_sure(name) -> None:
+def test_uncertainty_ignores_units_and_order_and_falls_with_good_anchors(name) -> None:
     mde, anchors = world(n=40, noise=0.1)
     method = SURE[name]()
     std_log = method(mde, anchors).std_log

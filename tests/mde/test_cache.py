@@ -76,7 +76,7 @@ def test_is_itself_an_mde(tmp_path):
     assert (cache.name, cache.revision, cache.options) == (mde.name, mde.revision, mde.options)
 
 
-def test_keys_tell_everything_apart(tmp_path, photograph):
+def test_cache_keys_differ_for_every_difference(tmp_path, photograph):
     mde = estimator()
     image = photograph(40, 60)
     brighter = image.copy()

@@ -54,7 +54,7 @@ def test_another_revision_is_not_taken_for_the_pinned_one(tmp_path):
     assert not weights_here("owner/name@v2")
 
 
-def test_without_a_network_the_error_says_which_file_to_put_where(tmp_path):
+def test_find_weights_names_the_file_to_bring_without_a_network(tmp_path):
     with pytest.raises(InputError) as caught:
         find_weights("owner/name")
     sentence = str(caught.value)

@@ -25,7 +25,7 @@ def test_lite_any_image_gives_depth_and_features(shape):
     assert output.features.shape[1:] == (height // 4, width // 4)
 
 
-def test_lite_size_is_what_the_card_says():
+def test_lite_size_is_that_of_the_card():
     count = sum(p.numel() for p in LiteNet().parameters())
     assert 3_000_000 < count < 5_000_000
 

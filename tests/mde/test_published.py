@@ -173,7 +173,7 @@ def test_foreign_weights_and_unpublished_names_are_refused(tmp_path):
         ("depth_anything_v2_metric_vkitti_vits.pth", [2, 4, 6, 8], "metric", 80),
     ],
 )
-def test_the_name_of_the_file_tells_the_version(file, layers, type_, max_depth):
+def test_published_version_follows_from_the_name_of_the_file(file, layers, type_, max_depth):
     config = depth_anything_config(DepthAnything(layers=V1).state_dict(), file)
     assert config["backbone_config"]["out_indices"] == layers
     assert (config["depth_estimation_type"], config["max_depth"]) == (type_, max_depth)

@@ -236,7 +236,7 @@ def test_dinov2_depth_heads_give_depth():
     assert model_kind(transformers.DPTConfig(backbone_config=backbone)) == "depth"
 
 
-def test_unknown_architectures_want_their_kind_said(tmp_path):
+def test_load_mde_needs_the_kind_of_an_unknown_architecture(tmp_path):
     model = depth_anything()
     model.config.model_type = "new"
     with pytest.raises(InputError, match="new model gives depth or disparity is not known"):

@@ -101,7 +101,7 @@ def method(request):
     return BUILDERS[request.param]()
 
 
-def test_every_method_is_here():
+def test_contract_covers_every_method():
     assert set(METHODS) <= set(BUILDERS)
 
 
@@ -160,7 +160,7 @@ def test_method_disparity_map_wholly_below_zero(name, anchor_set):
     assert (recovery.depth_m > 0).all()
 
 
-def test_method_one_anchor_is_never_taken_for_more_in_silence(method):
+def test_method_reports_a_fallback_for_one_anchor(method):
     """A single anchor fixes one number; a method that fits more must say what it did instead."""
     mde_output = from_array(*MAPS["depth"])
     report = recover_from(mde_output, anchors_named("one"), method).report
@@ -216,7 +216,7 @@ def test_method_numpy_in_numpy_out_torch_in_torch_out(method):
     np.testing.assert_array_equal(from_numpy.depth_m, from_torch.depth_m.numpy())
 
 
-def test_every_method_but_plain_interpolation_says_how_sure_it_is(method):
+def test_every_method_but_plain_interpolation_has_std_log(method):
     recovery = recover_from(from_array(*MAPS["depth"]), anchors_named("many"), method)
     assert (recovery.std_log is None) == isinstance(method, Interpolate)
 

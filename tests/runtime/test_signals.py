@@ -52,7 +52,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize(("name", "code"), SIGNALS)
-def test_graceful_shutdown_command_that_is_told_to_stop_leaves_nothing(
+def test_graceful_shutdown_command_that_gets_a_signal_leaves_nothing(
     tmp_path, monkeypatch, capsys, name, code
 ):
     monkeypatch.chdir(tmp_path)
@@ -221,7 +221,7 @@ def interrupted_at(line: int, out: Path) -> tuple[int, dict[str, bytes]]:
     return at.lines, {p.name: p.read_bytes() for p in out.iterdir()}
 
 
-def test_graceful_shutdown_at_any_line_of_the_door_all_files_are_old_or_all_are_new(tmp_path):
+def test_graceful_shutdown_at_any_line_leaves_all_files_old_or_all_new(tmp_path):
     lines, whole = interrupted_at(-1, tmp_path / "whole" / "out")
     assert whole == NEW
     assert lines > 100
@@ -261,7 +261,7 @@ if __name__ == "__main__":
 """
 
 
-def test_graceful_shutdown_group_that_is_told_to_stop_leaves_no_folder_of_its_workers(tmp_path):
+def test_graceful_shutdown_of_a_group_leaves_no_folder_of_its_workers(tmp_path):
     """As `timeout`, a scheduler of jobs and systemd send it: to every process of the group."""
     script = tmp_path / "parent.py"
     script.write_text(PARENT)

@@ -72,7 +72,7 @@ def test_normals_face_whoever_looks(things):
     assert ((normal * ray).sum(dim=1) < 1e-3).all()
 
 
-def test_depth_lies_on_walls_and_furniture():
+def test_rooms_depth_is_that_of_walls_and_furniture():
     room = furnish(seeded_rng(0, "a room"))
     height, width = 30, 40
     _, depth_m = render(room, (height, width), torch.device("cpu"))

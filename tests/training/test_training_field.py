@@ -40,7 +40,7 @@ def frames():
     return [[dataclasses.replace(f, features=None) for f in some] for some in (train, val)]
 
 
-def test_field_learns_and_says_what_it_reached(frames, tmp_path):
+def test_train_field_learns_and_records_its_scores(frames, tmp_path):
     train, val = map(make_banks, frames)
     short = dataclasses.replace(CONFIG, steps=1)
     train_field(short, train, val, tmp_path / "short", device="cpu", show_progress=False)
@@ -289,7 +289,7 @@ def test_distorted_frame_is_reproducible_and_keeps_truth_and_pixels(frames):
     assert float(once.log_depth.median()) == pytest.approx(0, abs=1e-6)
 
 
-def test_a_field_with_a_time_limit_ends_and_says_where(frames, tmp_path):
+def test_train_field_with_a_time_limit_ends_and_records_its_steps(frames, tmp_path):
     train, val = map(make_banks, frames)
     config = dataclasses.replace(CONFIG, steps=10_000, time_limit_s=0.5)
     train_field(config, train, val, tmp_path, device="cpu", show_progress=False)

@@ -26,7 +26,7 @@ def test_the_next_is_made_while_the_present_one_is_worked_on() -> None:
     made.close()
 
 
-def test_a_batch_that_cannot_be_made_says_why_when_its_turn_comes() -> None:
+def test_batches_raise_the_error_of_a_batch_at_its_turn() -> None:
     def make(job: int) -> int:
         if job == 2:
             raise ValueError("no such frame")
@@ -38,7 +38,7 @@ def test_a_batch_that_cannot_be_made_says_why_when_its_turn_comes() -> None:
         next(made)
 
 
-def test_clock_tells_waiting_from_working(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_separates_waiting_from_working(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = 0.0
     monkeypatch.setattr("scalefield.training.loop.time.perf_counter", lambda: seconds)
     clock = Clock(torch.device("cpu"))

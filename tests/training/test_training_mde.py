@@ -108,7 +108,7 @@ def test_folds_depend_on_the_scene_s_name_alone():
     assert {fold_of(f"place {i}", 3) for i in range(50)} == {0, 1, 2}
 
 
-def test_training_writes_a_model_that_says_what_it_saw(tmp_path):
+def test_training_writes_a_model_that_records_its_scenes(tmp_path):
     config = MDETraining(steps=2, batch=2, folds=2, fold=0)
     world = Photographs()
     train_mde(config, world, tmp_path, encoder=None, device="cpu")
@@ -122,7 +122,7 @@ def test_training_writes_a_model_that_says_what_it_saw(tmp_path):
     assert steps == [2]
 
 
-def test_a_folder_that_says_nothing_is_refused(tmp_path):
+def test_trained_on_refuses_a_folder_without_a_record(tmp_path):
     with pytest.raises(InputError, match="does not state what it was trained on"):
         trained_on(tmp_path)
     with pytest.raises(InputError, match="not the weights of lite"):

@@ -56,7 +56,7 @@ def weights(model):
     return (model / "model.safetensors").read_bytes()
 
 
-def test_a_teacher_says_what_it_saw_and_serves_what_it_did_not(tmp_path):
+def test_teacher_records_its_scenes_and_serves_others(tmp_path):
     world = Photographs()
     folder = train_tiny(BRIEF, tmp_path)
     scenes = {world.load(name).scene for name in world.names("train")}
@@ -113,7 +113,7 @@ def test_a_student_comes_closer_to_its_teacher(tmp_path):
     assert sum(losses[-2:]) < 0.8 * sum(losses[:2])
 
 
-def test_a_teacher_s_answer_lies_on_the_student_s_grid():
+def test_teacher_output_is_on_the_grid_of_the_student():
     """Bright on the left and dark on the right stays there, whatever the sizes."""
 
     def brightness(pixels):
