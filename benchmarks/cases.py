@@ -90,7 +90,7 @@ def by_anchors(shape: Shape, device: str, n: int) -> dict[str, Work]:
 
 def by_batch(shape: Shape, device: str, size: int) -> dict[str, Work]:
     """Generator, solve and apply for several images at once, K = 8."""
-    generator = load_generator("basis-lite-k8", device)
+    generator = load_generator("basis-research-lite-k8", device)
     inputs = Batch.make(generator, shape, size=size, n=N, device=device).inputs
     assert inputs.features is not None
     _, channels, rows, columns = inputs.features.shape
@@ -129,7 +129,7 @@ def generator_steps(world: World) -> dict[str, Work]:
     work: dict[str, Work] = {}
     anchors = world.anchors(N)
     for k in KS:
-        generator = load_generator(f"basis-lite-k{k}", world.output.prediction.device)
+        generator = load_generator(f"basis-research-lite-k{k}", world.output.prediction.device)
         work[f"generator, K = {k}"] = new(world.output, partial(basis_maps, generator))
         work[f"generator, solve and apply, K = {k}"] = new(
             world.output, partial(Basis(k=k), anchors=anchors)
@@ -157,7 +157,7 @@ def solve_steps(world: World, n: int) -> dict[str, Work]:
     work: dict[str, Work] = {}
     output, anchors = world.output, world.anchors(n)
     for k in KS:
-        generator = load_generator(f"basis-lite-k{k}", output.prediction.device)
+        generator = load_generator(f"basis-research-lite-k{k}", output.prediction.device)
         maps = basis_maps(generator, output)
         M = anchor_embeddings(maps, output, anchors)[None]
         y, omega = (
@@ -231,7 +231,7 @@ def aligners(world: World, n: int) -> dict[str, Work]:
 def rivals(world: World, n: int) -> dict[str, Work]:
     """Others' work on the same inputs; two points are the least that a line needs."""
     output, anchors = world.output, world.anchors(max(n, 2))
-    generator = load_generator("basis-lite-k50", output.prediction.device)
+    generator = load_generator("basis-research-lite-k50", output.prediction.device)
     maps = basis_maps(generator, output).basis_maps
     makers: dict[str, Callable[[], Work]] = {
         "depth-tools, global fit": lambda: DepthTools(output, anchors),

@@ -1,13 +1,13 @@
 #!/bin/bash
 # Trained weights beside the shipped ones, in minutes on two cores:
 # recipes/evaluate_permissive.sh OUT DATA STRONG FASTDEPTH.onnx SCENES …
-# MDES (default lite) and MODELS (default "field field-permissive") are names or folders of models;
+# MDES (default "lite-research lite") and MODELS (default "field-research field") are names or folders of models;
 # ratios are to the first one. PARTS (default all) selects room, strong, strong-affine, field, shape.
 # PER_GROUP (default 3) is the number of frames of each place.
 set -euf
 OUT=$1 DATA=$2 STRONG=$3 FASTDEPTH=$4
 shift 4
-MDES=${MDES:-lite} MODELS=${MODELS:-field field-permissive}
+MDES=${MDES:-lite-research lite} MODELS=${MODELS:-field-research field}
 PYTHON=${PYTHON:-python} EACH=${PER_GROUP:-3}
 mkdir -p "$OUT"
 

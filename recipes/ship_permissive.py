@@ -1,7 +1,7 @@
 """Puts weights of recipes/permissive.py into the package, each with its model card.
 
     python recipes/ship_permissive.py RUNS lite field basis-depth-k8 --views N
-    python recipes/ship_permissive.py RUNS field=field-permissive --views N
+    python recipes/ship_permissive.py RUNS field=field-large --views N
 
 The names are those that the weights are shipped under; RUN=NAME ships a run under another name. A
 model of the same name that was trained on photographed frames moves to NAME-research
@@ -70,7 +70,7 @@ Made by `recipes/permissive.py field`.
 
 
 INPUTS = {
-    "lite": "`lite` (cross-fitted: each scene was predicted by a network that had not seen it)",
+    "lite": "an early `lite` on scenes that it had not seen",
     "fastdepth": "FastDepth (MIT, trained on NYU Depth v2 by its authors)",
 }
 """Estimators whose outputs `field` was trained on, as its card describes them."""

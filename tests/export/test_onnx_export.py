@@ -25,7 +25,7 @@ pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "onnx_consumer.py"
-NAMES = ("basis-depth-k8", "basis-lite-k8")
+NAMES = ("basis-depth-k8", "basis-research-lite-k8")
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_onnx_export_resampling_matrices_are_torchs(consumer):
 def test_export_onnx_file_says_all_a_consumer_needs(sessions, tmp_path):
     import onnx
 
-    printed = sessions["basis-lite-k8"].get_modelmeta().custom_metadata_map
+    printed = sessions["basis-research-lite-k8"].get_modelmeta().custom_metadata_map
     assert printed["scalefield:feature_channels"] == "64"
     assert printed["scalefield:cells"] == "160"
     assert float(printed["scalefield:ridge"]) == 1e-3
@@ -127,7 +127,7 @@ def test_basis_consumer_runs_as_a_program_without_torch(exported, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), ours, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["field", "field-lite", "field-permissive"])
+@pytest.mark.parametrize("name", ["field", "field-research", "field-research-lite"])
 def test_export_field_onnx_equals_torch(tmp_path, name, consumer, capsys):
     path = tmp_path / "field.onnx"
     assert main(["export", name, "--out", str(path)]) == 0

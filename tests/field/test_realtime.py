@@ -83,7 +83,7 @@ def test_live_field_sigma_m_sets_the_noise(output) -> None:
     ("change", "sentence"),
     [
         ({"max_anchors": 0}, "must be positive"),
-        ({"model": "field-lite"}, "without features"),
+        ({"model": "field-research-lite"}, "without features"),
         ({"device": "nowhere"}, "cannot be used"),
     ],
 )

@@ -18,12 +18,14 @@ from worlds import random_anchors, stepped_ramp
 
 def test_everything_promised_is_shipped():
     names = shipped("basis-")
-    assert names == sorted(f"basis-{kind}-k{k}" for kind in ("lite", "depth") for k in (8, 30, 50))
+    kinds = ("depth", "research-depth", "research-lite")
+    assert names == sorted(f"basis-{kind}-k{k}" for kind in kinds for k in (8, 30, 50))
     for name in names:
         config = load_generator(name).config
         assert name.endswith(f"k{config.k}")
         assert config.zero_features == ("depth" in name)
-        assert "non-commercial" in (WEIGHTS / name / "README.md").read_text()
+        card = (WEIGHTS / name / "README.md").read_text()
+        assert ("non-commercial" in card) == ("research" in name)
 
 
 def test_basis_field_is_the_weighted_sum_of_the_maps_it_shows():
@@ -102,7 +104,7 @@ def test_features_are_used_where_their_generator_is_asked_for():
     anchors = random_anchors(mde_output.shape, 10)
     bare = Basis()(mde_output, anchors).depth_m
     torch.testing.assert_close(Basis()(lite, anchors).depth_m, bare)
-    with_features = Basis(generator="basis-lite-k50")
+    with_features = Basis(generator="basis-research-lite-k50")
     assert not with_features.load().config.zero_features
     used = with_features(lite, anchors).depth_m
     unused = with_features(mde_output, anchors).depth_m

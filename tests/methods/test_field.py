@@ -312,21 +312,25 @@ def test_the_shipped_model_needs_nothing_but_depth():
     assert 0.5 < model.std_scale < 3
 
 
-def test_field_permissive_is_loaded_by_name_and_recovers_a_room():
+def test_field_research_is_loaded_by_name_and_recovers_a_room():
     mde_output, depth_m = room()
-    anchors, permissive = draw_anchors(depth_m, 20), Field(model="field-permissive")
-    recovery = permissive(mde_output, anchors)
-    assert permissive.load().net.config.feature_channels == 0
+    anchors, research = draw_anchors(depth_m, 20), Field(model="field-research")
+    recovery = research(mde_output, anchors)
+    assert research.load().net.config.feature_channels == 0
     assert not torch.equal(recovery.depth_m, Field()(mde_output, anchors).depth_m)
     assert absrel(recovery, depth_m) < 0.1
-    card = " ".join((WEIGHTS / "field-permissive" / "README.md").read_text().split())
+
+
+@pytest.mark.parametrize("name", ["lite", "field", *(f"basis-depth-k{k}" for k in (8, 30, 50))])
+def test_default_weights_are_free_and_say_so(name):
+    card = " ".join((WEIGHTS / name / "README.md").read_text().split())
     assert "No photographed frame was used in this training" in card
     assert "Apache-2.0" in card
 
 
 def test_field_lite_uses_the_features_of_lite():
     mde_output, depth_m = room()
-    anchors, twin = draw_anchors(depth_m, 20), Field(model="field-lite")
+    anchors, twin = draw_anchors(depth_m, 20), Field(model="field-research-lite")
     features = torch.randn(64, 12, 15, generator=torch.Generator().manual_seed(0))
     seen, withheld = (
         MDEOutput(mde_output.prediction, "depth", features=f) for f in (features, None)
@@ -352,7 +356,7 @@ def test_the_mean_function_is_zero_for_estimators_that_were_not_in_training():
 
 def test_a_model_that_is_not_there_or_names_no_estimators_is_refused(tmp_path):
     with pytest.raises(
-        InputError, match=r"no field model 'nosuch'.*'field', 'field-lite', 'field-p"
+        InputError, match=r"no field model 'nosuch'.*'field', 'field-research-lite', 'field-p"
     ):
         load_field("nosuch")
     load_field("field").save(tmp_path)

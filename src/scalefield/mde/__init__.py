@@ -100,7 +100,8 @@ class ModelCard:
 
 
 MODELS: dict[str, ModelCard] = {
-    "lite": ModelCard(
+    "lite": ModelCard("", 4, "depth", 64, "Apache-2.0", "lite", metric=True),
+    "lite-research": ModelCard(
         "", 4, "depth", 64, "research; trained on non-commercial data", "lite", metric=True
     ),
     "da3-small": ModelCard("depth-anything/DA3-SMALL", 25, "depth", 64, "Apache-2.0", "da3"),

@@ -38,8 +38,8 @@ class Field(Method):
     """
 
     model: str | Path | FieldModel = "field"
-    """The shipped model "field"; "field-lite", which also uses the features F of `lite`;
-    "field-permissive", trained on rendered scenes only and under Apache-2.0; a folder that
+    """The shipped model "field"; "field-research", trained on photographs and for research only;
+    "field-research-lite", which also uses the features F of `lite-research`; a folder that
     `FieldModel.save` wrote; or a model."""
     robust: bool = True
     """Give anchors that the others contradict less weight, and reject those with hardly any, where
