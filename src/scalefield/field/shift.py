@@ -38,6 +38,8 @@ NODES = 15
 """Values of t at which the evidence is computed, first over the prior, then around the mode."""
 EXTENT = 3.5
 """Half the width of both ranges, in standard deviations."""
+DECIMALS = 6
+"""Decimals of the posterior's moments."""
 
 
 class Shift(NamedTuple):
@@ -130,7 +132,9 @@ def shift_posterior(
         return Shift(mean, max(float(weights @ (t - mean) ** 2) ** 0.5, 0.3 * spacing))
 
     coarse = moments(prior.mean, EXTENT * prior.std)
-    return moments(coarse.mean, EXTENT * coarse.std)
+    fine = moments(coarse.mean, EXTENT * coarse.std)
+    # Rounding errors of the anchors' targets must not change the float32 map of the whole image.
+    return Shift(round(fine.mean, DECIMALS), round(fine.std, DECIMALS))
 
 
 def evidence_of_changes(
