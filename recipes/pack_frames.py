@@ -47,7 +47,7 @@ def pack(args: argparse.Namespace) -> None:
     }
     done = packed_names(args.out)
     names = [name for split in splits.values() for name in split if name not in set(done)]
-    limit_bytes, number = args.part_mb * 1_000_000, len(list(args.out.glob("*.tar")))
+    limit_bytes, index = args.part_mb * 1_000_000, len(list(args.out.glob("*.tar")))
     sources = {name.rpartition("/")[0] for split in splits.values() for name in split}
     meta = sum(in_tar(args.root / source / "meta.json") for source in sources)
     while names:
@@ -58,20 +58,20 @@ def pack(args: argparse.Namespace) -> None:
                 break
             size, count = size + frame, count + 1
         if count < len(names) or args.last or size > 0.9 * limit_bytes:
-            write_part(args, number, names[:count], set(done) | set(names[:count]), splits)
+            write_part(args, index, names[:count], set(done) | set(names[:count]), splits)
             done += names[:count]
             (args.out / "packed.txt").write_text("\n".join(done) + "\n")
-            names, number = names[count:], number + 1
+            names, index = names[count:], index + 1
         else:
             print(f"{len(names)} frames ({size / 1e6:.0f} MB) wait for a full part; see --last")
             return
 
 
 def write_part(
-    args: argparse.Namespace, number: int, names: list[str], known: set[str], splits: dict
+    args: argparse.Namespace, index: int, names: list[str], known: set[str], splits: dict
 ) -> None:
     """One tar file: the frames, all lists so far and the meta.json of each source."""
-    path = args.out / f"part{number:03d}.tar"
+    path = args.out / f"part{index:03d}.tar"
     with tarfile.open(path, "w") as tar:
         for split, listed in splits.items():
             text = "".join(f"{name}\n" for name in listed if name in known).encode()
