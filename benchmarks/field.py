@@ -28,7 +28,7 @@ from scalefield.datasets import Folder, Frame
 from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
 from scalefield.field.inference import observe
-from scalefield.field.kalman import Stream
+from scalefield.field.kalman import FieldFilter
 from scalefield.field.model import load_field
 from scalefield.field.placement import suggest_from
 from scalefield.io import read_json, write_atomic, write_json
@@ -206,7 +206,7 @@ def video(dataset: Folder, mde: MDE, per_frame: int) -> dict[str, Any]:
     for place, names in sequences.items():
         errors: dict[str, list[float]] = defaultdict(list)
         scales: dict[str, list[float]] = defaultdict(list)
-        stream = Stream()
+        stream = FieldFilter()
         for name in sorted(names):
             frame = dataset.load(name)
             output = mde(frame.image)

@@ -8,13 +8,17 @@
         --strong STRONG --out strong.json
     python recipes/compare_weights.py strong --affine --model field RUNS/field-s0/model \
         --strong STRONG --out strong-affine.json
+    python recipes/compare_weights.py room --mde lite RUNS/lite/model \
+        --model field RUNS/field-s0/model --out room.json
 
 `shape` scores estimators alone: AbsRel after median scaling, AbsRel after the best affine fit in
 disparity, boundary scores on rendered frames, and the processor time of a forward pass relative to
 the first estimator's. `field` scores field and basis models with anchors of the benchmark's
 protocol. `strong` does so on saved outputs of other estimators (folders with rgb.jpg, pred.npz,
 gt.npz and meta.json), beside classic aligners in both spaces; with `--affine` each map is first
-normalised to disparity of unknown scale and shift. `coverage_90` is the share of pixels in the 90 %
+normalised to disparity of unknown scale and shift. `room` scores every pair of estimator and model
+on the bundled sample image with its six anchors. `recipes/evaluate_permissive.sh` runs all of them.
+`coverage_90` is the share of pixels in the 90 %
 intervals of a method that has them. Choices are made on val and strong; test is for the final
 figures only.
 """
@@ -34,6 +38,7 @@ import numpy as np
 import torch
 
 import scalefield as sf
+from scalefield import samples
 from scalefield.anchor_sampling import sample_anchors
 from scalefield.api import recover_from
 from scalefield.benchmark.boundaries import boundary_scores
@@ -180,6 +185,24 @@ def ratios(rows: dict, first: str) -> dict:
     return dict(table)
 
 
+def room(args: argparse.Namespace) -> dict:
+    """AbsRel on the bundled sample image with its six anchors."""
+    sample, found = samples.load("room"), {}
+    known = np.isfinite(sample.depth_m) & (sample.depth_m > 0)
+    for source in args.mde:
+        output = load_mde(source)(sample.image)
+        depths = {
+            label: np.asarray(recover_from(output, sample.anchors, method).depth_m)
+            for label, method in methods(args.model).items()
+        }
+        found[source] = {
+            label: round(absrel(depth[known], sample.depth_m[known]), 4)
+            for label, depth in depths.items()
+        }
+        print(source, json.dumps(found[source]), flush=True)
+    return found
+
+
 CLASSIC = {
     f"{name}, {space}": (name, {"space": space})
     for name in ("global", "lwlr", "piecewise")
@@ -245,7 +268,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = {"shape": shape, "field": field, "strong": strong}
+    commands = {"shape": shape, "field": field, "strong": strong, "room": room}
     parser.add_argument("what", choices=commands)
     parser.add_argument("--mde", nargs="+", default=[])
     parser.add_argument("--model", nargs="+", default=["field"])

@@ -1,119 +1,175 @@
-"""Pack rendered frames into numbered tar files of limited size, and unpack them elsewhere.
+"""Packs rendered frames into numbered tar files of limited size, and unpacks them elsewhere.
 
-    python recipes/pack_frames.py pack --root SCENES --out PARTS --part-mb 34
-    python recipes/pack_frames.py unpack --parts PARTS/*.tar --root SCENES
+    python recipes/pack_frames.py pack --root SCENES … --out PARTS --part-mb 33
+    python recipes/pack_frames.py unpack --parts PARTS/*.tar --root DIR
 
-`pack` takes the frames that train.txt and val.txt list at that moment, and leaves out those that an
-earlier call has packed into the same folder. It may therefore be repeated while frames are being
-rendered. Every part holds the lists and meta.json files of the frames packed so far, so parts are
-unpacked in their order.
+`pack` takes the frames that train.txt and val.txt of each root list. A root is unpacked to
+DIR/NAME, where NAME is that of its folder. Depth and labels are compressed without loss to about
+half the size of their PNG files: the differences that a plane leaves (LZMA, high bytes first).
+`unpack` writes PNG files again. Images are packed as they are. The first part holds the lists and
+meta.json files.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
+import lzma
+import os
 import tarfile
-from pathlib import Path
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from jaxtyping import UInt16
+from PIL import Image
+
+SUFFIX = ".plane.xz"
+"""Of a compressed map, in place of .png."""
+
+
+def compressed(values: UInt16[np.ndarray, "h w"]) -> bytes:
+    """The map as its size and the LZMA stream of v[i, j] − v[i−1, j] − v[i, j−1] + v[i−1, j−1].
+
+    The difference is zero on a plane. It is taken modulo 2¹⁶ and coded with its sign in the lowest
+    bit; all high bytes come before all low bytes.
+    """
+    padded = np.pad(values.astype(np.int64), ((1, 0), (1, 0)))
+    residual = np.diff(np.diff(padded, axis=0), axis=1)
+    residual = (residual + 2**15) % 2**16 - 2**15
+    code = ((residual << 1) ^ (residual >> 63)).astype(np.uint16)
+    data = (code >> 8).astype(np.uint8).tobytes() + (code & 255).astype(np.uint8).tobytes()
+    return np.array(values.shape, "<u2").tobytes() + lzma.compress(data, preset=6)
+
+
+def decompressed(data: bytes) -> UInt16[np.ndarray, "h w"]:
+    """The map that `compressed` was given."""
+    height, width = np.frombuffer(data[:4], "<u2").astype(int)
+    high, low = np.frombuffer(lzma.decompress(data[4:]), np.uint8).reshape(2, height, width)
+    code = high.astype(np.int64) << 8 | low
+    residual = (code >> 1) ^ -(code & 1)
+    return (residual.cumsum(axis=0).cumsum(axis=1) % 2**16).astype(np.uint16)
+
+
+def member(file: Path) -> tuple[str, bytes]:
+    """The suffix and content under which a file of a frame is packed."""
+    if file.suffix != ".png":
+        return file.suffix, file.read_bytes()
+    with Image.open(file) as image:
+        return SUFFIX, compressed(np.asarray(image).astype(np.uint16))
 
 
 def frame_files(root: Path, name: str) -> list[Path]:
-    """Image, depth and labels of a frame, relative to the root."""
+    """Image, depth and labels of a frame."""
     source, _, frame = name.rpartition("/")
     kinds = (("rgb", ".jpg"), ("depth", ".png"), ("label", ".png"))
-    files = [Path(source) / kind / f"{frame}{suffix}" for kind, suffix in kinds]
-    return [file for file in files if (root / file).exists()]
+    files = [root / source / kind / f"{frame}{suffix}" for kind, suffix in kinds]
+    return [file for file in files if file.exists()]
 
 
-def in_tar(file: Path) -> int:
-    """Bytes that a file takes in a tar file: a header, and its content in blocks."""
-    return 512 + -(-file.stat().st_size // 512) * 512
+def lists_and_meta(root: Path, splits: list[str]) -> tuple[list[Path], list[str]]:
+    """Files that describe a root, and the names of its frames."""
+    lists = [file for split in splits if (file := root / f"{split}.txt").exists()]
+    names = [name for file in lists for name in file.read_text().split()]
+    sources = sorted({name.rpartition("/")[0] for name in names})
+    return [*lists, *(root / source / "meta.json" for source in sources)], names
 
 
-def packed_names(out: Path) -> list[str]:
-    """Names of the frames in the parts of a folder."""
-    path = out / "packed.txt"
-    return path.read_text().split() if path.exists() else []
+def members(args: argparse.Namespace) -> Iterator[tuple[str, bytes]]:
+    """Path and content of everything to be packed: descriptions of all roots, then frames."""
+    described = {root: lists_and_meta(root, args.splits) for root in args.root}
+    for root, (files, _) in described.items():
+        for file in files:
+            yield f"{root.name}/{file.relative_to(root)}.xz", lzma.compress(file.read_bytes())
+    with ProcessPoolExecutor(args.processes) as pool:
+        for root, (_, names) in described.items():
+            files = [file for name in names for file in frame_files(root, name)]
+            packed = pool.map(member, files, chunksize=8)
+            for file, (suffix, data) in zip(files, packed, strict=True):
+                yield f"{root.name}/{file.relative_to(root).with_suffix(suffix)}", data
 
 
 def pack(args: argparse.Namespace) -> None:
-    """Write the parts that are missing."""
+    """Write the parts; those of an earlier call are replaced."""
     args.out.mkdir(parents=True, exist_ok=True)
-    # The lists first: frames and meta.json only grow after that.
-    splits = {
-        split: (args.root / f"{split}.txt").read_text().split()
-        for split in ("train", "val")
-        if (args.root / f"{split}.txt").exists()
-    }
-    done = packed_names(args.out)
-    names = [name for split in splits.values() for name in split if name not in set(done)]
-    limit_bytes, index = args.part_mb * 1_000_000, len(list(args.out.glob("*.tar")))
-    sources = {name.rpartition("/")[0] for split in splits.values() for name in split}
-    meta = sum(in_tar(args.root / source / "meta.json") for source in sources)
-    while names:
-        size, count = meta + 200_000, 0
-        for name in names:
-            frame = sum(in_tar(args.root / file) for file in frame_files(args.root, name))
-            if size + frame > limit_bytes:
-                break
-            size, count = size + frame, count + 1
-        if count < len(names) or args.last or size > 0.9 * limit_bytes:
-            write_part(args, index, names[:count], set(done) | set(names[:count]), splits)
-            done += names[:count]
-            (args.out / "packed.txt").write_text("\n".join(done) + "\n")
-            names, index = names[count:], index + 1
-        else:
-            print(f"{len(names)} frames ({size / 1e6:.0f} MB) wait for a full part; see --last")
-            return
+    for old in args.out.glob("part*.tar"):
+        old.unlink()
+    number, count, tar = 0, 0, None
+    for path, data in members(args):
+        blocks = 512 * (1 + -(-len(data) // 512))
+        # A tar file ends with two empty blocks, in records of 20 blocks.
+        if tar is None or tar.offset + blocks + 10240 > args.part_mb * 1_000_000:
+            if tar is not None:
+                tar.close()
+            tar = tarfile.open(args.out / f"part{number:03d}.tar", "w")  # noqa: SIM115
+            number += 1
+        entry = tarfile.TarInfo(path)
+        entry.size = len(data)
+        tar.addfile(entry, io.BytesIO(data))
+        count += 1
+    if tar is not None:
+        tar.close()
+    for part in sorted(args.out.glob("part*.tar")):
+        print(f"{part}: {part.stat().st_size / 1e6:.1f} MB")
+    print(f"{count} files")
 
 
-def write_part(
-    args: argparse.Namespace, index: int, names: list[str], known: set[str], splits: dict
-) -> None:
-    """One tar file: the frames, all lists so far and the meta.json of each source."""
-    path = args.out / f"part{index:03d}.tar"
-    with tarfile.open(path, "w") as tar:
-        for split, listed in splits.items():
-            text = "".join(f"{name}\n" for name in listed if name in known).encode()
-            entry = tarfile.TarInfo(f"{split}.txt")
-            entry.size = len(text)
-            tar.addfile(entry, io.BytesIO(text))
-        for source in sorted({name.rpartition("/")[0] for name in known}):
-            tar.add(args.root / source / "meta.json", f"{source}/meta.json")
-        for name in names:
-            for file in frame_files(args.root, name):
-                tar.add(args.root / file, str(file))
-    print(f"{path}: {len(names)} frames, {path.stat().st_size / 1e6:.1f} MB")
+def write_member(root: Path, path: str, data: bytes) -> None:
+    """Write one member of a part as the file that it was made of."""
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        raise SystemExit(f"{path}: wanted a path inside the folder")
+    file = root / path
+    if path.endswith(SUFFIX):
+        file = root / f"{path.removesuffix(SUFFIX)}.png"
+        values, buffer = decompressed(data), io.BytesIO()
+        values = values.astype(np.uint8) if "/label/" in path else values
+        Image.fromarray(values).save(buffer, "png", compress_level=1)
+        data = buffer.getvalue()
+    elif path.endswith(".xz"):
+        file, data = root / path.removesuffix(".xz"), lzma.decompress(data)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
+
+
+def unpack_part(part: Path, root: Path) -> int:
+    """Unpack a part; the number of its members."""
+    with tarfile.open(part) as tar:
+        entries = [entry for entry in tar.getmembers() if entry.isfile()]
+        for entry in entries:
+            content = tar.extractfile(entry)
+            assert content is not None
+            write_member(root, entry.name, content.read())
+    return len(entries)
 
 
 def unpack(args: argparse.Namespace) -> None:
-    """Unpack parts in the order of their names."""
-    args.root.mkdir(parents=True, exist_ok=True)
-    for part in sorted(args.parts):
-        with tarfile.open(part) as tar:
-            tar.extractall(args.root, filter="data")
-    listed = {
-        split: len((args.root / f"{split}.txt").read_text().split())
-        for split in ("train", "val")
-        if (args.root / f"{split}.txt").exists()
-    }
-    print(f"{args.root}: {listed}")
+    """Unpack parts, in any order, several at a time."""
+    with ProcessPoolExecutor(args.processes) as pool:
+        counts = list(pool.map(unpack_part, args.parts, [args.root] * len(args.parts)))
+    print(f"{args.root}: {sum(counts)} files")
+    for file in sorted(args.root.glob("*/*.txt")):
+        print(f"{file}: {len(file.read_text().split())} frames")
 
 
 def main() -> None:
     """Parse and run."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(required=True)
     packing = commands.add_parser("pack")
-    packing.add_argument("--root", type=Path, required=True)
+    packing.add_argument("--root", type=Path, nargs="+", required=True)
     packing.add_argument("--out", type=Path, required=True)
-    packing.add_argument("--part-mb", type=float, default=34)
-    packing.add_argument("--last", action="store_true", help="also write a part that is not full")
+    packing.add_argument("--part-mb", type=float, default=33)
+    packing.add_argument("--splits", nargs="+", default=["train", "val"])
     packing.set_defaults(run=pack)
     unpacking = commands.add_parser("unpack")
     unpacking.add_argument("--parts", type=Path, nargs="+", required=True)
     unpacking.add_argument("--root", type=Path, required=True)
     unpacking.set_defaults(run=unpack)
+    for command in (packing, unpacking):
+        command.add_argument("--processes", type=int, default=os.cpu_count())
     args = parser.parse_args()
     args.run(args)
 

@@ -9,13 +9,19 @@
 
 `all` runs the stages as processes on one device, several at a time:
 
-    fold --fold 0, 1    `lite` trained on half of the scenes each
-    lite, small         the estimators that ship
-    frames              every frame as each estimator sees it; `lite` as the fold that never saw it
+    early               `lite` on a half of the scenes
+    lite                the estimator that ships: goes on from `early`, on all scenes
+    small               another one, with a ViT-S
+    frames              every frame as each estimator sees it; scenes that `early` never saw as it
+                        sees them
     field, basis        on those frames
 
 `tune --places DATA --mde lite fastdepth.onnx` then chooses the shrinkage and the calibration of
 `field` on other validation frames.
+
+`early` may run while a part of the scenes is being rendered: run by itself, without --fold, it
+takes all scenes that are there, and `all --root OLD NEW` then uses it for the new ones. The stage
+`frames` uses each of its outputs for scenes that it was not trained on, whichever they are.
 
 Each stage can be run by itself, ends after its time limit (`--limit-s`), is skipped if it was
 finished before and goes on where it was killed. Nothing photographed is used, except by the
@@ -37,6 +43,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -79,8 +86,10 @@ from scalefield.training.mde import MDETraining, aligned_absrel, train_mde, trai
 from scalefield.training.synthetic_rooms import Rooms
 from scalefield.training.teacher import train_teacher
 
+T = TypeVar("T")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FOLDS = 2
+"""`all` trains `early` without one of so many parts of the scenes."""
 GENERATORS = {8: "low", 30: "medium", 50: "medium"}
 """K, and the anchor regime it is for."""
 RANGES_M = {"*": (0.1, 12.0)}
@@ -97,7 +106,9 @@ SMALL = replace(
     crops=((378, 504), (294, 392), (252, 518)),
 )  # fmt: skip
 """The same for the ViT-S, with the rates of a pretrained transformer."""
-LIMITS_S = {"lite": 330.0, "small": 400.0, "fold": 160.0, "field": 280.0}
+GOING_ON = replace(LITE, rate=5e-4, encoder_rate=1.5e-4)
+"""The same from weights of the stage `early`."""
+LIMITS_S = {"early": 330.0, "lite": 600.0, "small": 400.0, "field": 330.0}
 """Seconds of training of each stage, on one NVIDIA H200."""
 
 
@@ -181,24 +192,41 @@ def shape_scores(mde: Estimator, dataset: Joined, most: int) -> dict[str, float]
     }
 
 
-def spread(names: Sequence[str], most: int) -> list[str]:
-    """Up to `most` names, evenly over the list."""
-    if len(names) <= most:
-        return list(names)
-    return [names[i * len(names) // most] for i in range(most)]
+def spread(items: Sequence[T], most: int) -> list[T]:
+    """Up to `most` items, evenly over the list."""
+    if len(items) <= most:
+        return list(items)
+    return [items[i * len(items) // most] for i in range(most)]
 
 
 def learn_lite(args: argparse.Namespace) -> None:
-    """`lite` on all scenes, or on those outside of one fold."""
-    folded = args.fold is not None
-    out = args.out / (f"lite-fold{args.fold}" if folded else "lite")
+    """`lite` on all scenes, from the weights of `early` where there are any."""
+    out, early = args.out / "lite", args.out / "lite-early" / "model"
     if finished(out):
         return
     dataset = scenes(args)
-    config = limited(LITE, args, "fold" if folded else "lite")
-    if folded:
+    start = early if early.is_dir() else None
+    config = limited(GOING_ON if start else LITE, args, "lite")
+    train_mde(
+        config, dataset, out, encoder=args.encoder, start_from=start, device=DEVICE,
+        memory_format=args.memory_format, save_every=1000,
+    )  # fmt: skip
+    finish(out, **shape_scores(load_lite(out / "model", DEVICE), dataset, args.val_frames))
+
+
+def learn_early(args: argparse.Namespace) -> None:
+    """`lite` on the scenes that are there, or on those outside of one fold."""
+    out = args.out / "lite-early"
+    if finished(out):
+        return
+    dataset = scenes(args)
+    config = limited(LITE, args, "early")
+    if args.fold is not None:
         config = replace(config, folds=FOLDS, fold=args.fold)
-    train_mde(config, dataset, out, encoder=args.encoder, device=DEVICE, save_every=1000)
+    train_mde(
+        config, dataset, out, encoder=args.encoder, device=DEVICE,
+        memory_format=args.memory_format, save_every=1000,
+    )  # fmt: skip
     finish(out, **shape_scores(load_lite(out / "model", DEVICE), dataset, args.val_frames))
 
 
@@ -298,9 +326,8 @@ def make_frames(args: argparse.Namespace) -> None:
     others = [load_mde(str(path)) for path in args.mde]
     # Others than `lite` was trained on.
     rooms = Rooms(2 if args.trial else args.rooms // 2, seed=args.seed + 1, device=DEVICE)
-    folds = [args.out / f"lite-fold{fold}" / "model" for fold in range(FOLDS)]
-    folds = [folder for folder in folds if folder.is_dir()]  # none with --without fold0 fold1
-    models = [(load_lite(folder, DEVICE), trained_on(folder)) for folder in folds]
+    early = args.out / "lite-early" / "model"  # none with --without early
+    models = [(load_lite(early, DEVICE), trained_on(early))] if early.is_dir() else []
     kept = {}
     for split, regimes, most in (
         ("train", (), args.most_frames), ("val", REGIMES, args.val_frames),
@@ -340,7 +367,7 @@ def make_frames(args: argparse.Namespace) -> None:
     finish(done, **counts, seconds=round(time.time() - began))
 
 
-STRONG = DistortionConfig(least_strength=0.05, most_strength=0.4)
+STRONG = DistortionConfig(least_strength=0.005, most_strength=0.2)
 """Errors of true depth in validation: those of large published estimators."""
 
 
@@ -432,9 +459,10 @@ def tune_field(args: argparse.Namespace) -> None:
     for mde in (load_mde(str(name)) for name in args.mde):
         val += [prepare_frame(frame, mde, REGIMES) for frame in frames]
     banks = make_banks([replace(frame, features=None) for frame in val])
-    before = summary(outcomes(model.net, model.kernel, banks, REGIMES))
-    net, kernel = tune_on_validation(model.net, model.kernel, banks, REGIMES)
-    found = outcomes(net, kernel, banks, REGIMES)
+    scales = model.error_scales
+    before = summary(outcomes(model.net, model.kernel, banks, REGIMES, scales))
+    net, kernel = tune_on_validation(model.net, model.kernel, banks, REGIMES, scales)
+    found = outcomes(net, kernel, banks, REGIMES, scales)
     tuned = replace(model, net=net, kernel=kernel, **calibrate(found))
     tuned.save(out / "model")
     for file in ("run.json", "metrics.jsonl"):
@@ -448,11 +476,13 @@ def learn_basis(args: argparse.Namespace) -> None:
     if finished(out):
         return
     train, val = frames_on("cpu", args)
+    train = spread(train, args.basis_frames)
     regime = GENERATORS[args.k]
     anchors = 6 if regime == "low" else 120
-    weak = DistortionConfig(least_strength=0.05, most_strength=1.0)
     mixed = [
-        distorted_frame(f, seed=i, config=weak, anchors=anchors) if f.true or i % 2 else f
+        distorted_frame(f, seed=i, config=DistortionConfig(), anchors=anchors)
+        if f.true or i % 2
+        else f
         for i, f in enumerate(train)
     ]
     on = [replace(f, log_depth=f.log_depth.to(DEVICE), image=f.image.to(DEVICE)) for f in mixed]
@@ -476,10 +506,13 @@ class Job:
 
 def run_all(args: argparse.Namespace) -> None:
     """All stages, each as a process as soon as those it needs have ended."""
-    folds = tuple(f"fold{i}" for i in range(FOLDS))
-    jobs = [Job(name, ("fold", "--fold", name[-1])) for name in folds]
-    jobs += [Job("lite", ("lite",)), Job("small", ("small",)), Job("frames", ("frames",), folds)]
-    jobs += [Job("field", ("field",), ("frames",))]
+    jobs = [
+        Job("early", ("early", "--fold", "0")),
+        Job("lite", ("lite",), ("early",)),
+        Job("small", ("small",)),
+        Job("frames", ("frames",), ("early",)),
+        Job("field", ("field",), ("frames",)),
+    ]
     jobs += [Job(f"basis{k}", ("basis", "--k", str(k)), ("frames",)) for k in GENERATORS]
     jobs = [job for job in jobs if job.name not in args.without]
     limits = dict(pair.split("=") for pair in args.limits)
@@ -563,7 +596,7 @@ def collect(args: argparse.Namespace) -> None:
 def main() -> None:
     """Parse and run."""
     stages: dict[str, Callable[[argparse.Namespace], None]] = {
-        "fold": learn_lite, "lite": learn_lite, "small": learn_small, "frames": make_frames,
+        "early": learn_early, "lite": learn_lite, "small": learn_small, "frames": make_frames,
         "field": learn_field, "tune": tune_field, "basis": learn_basis, "all": run_all,
         "collect": collect,
     }  # fmt: skip
@@ -577,7 +610,12 @@ def main() -> None:
     parser.add_argument("--backbone", type=Path, help="converted by recipes/train_teacher.py")
     parser.add_argument("--mde", type=Path, nargs="*", default=[], help="other estimators (ONNX)")
     parser.add_argument("--places", type=Path, help="tune: folder of other validation frames")
-    parser.add_argument("--fold", type=int, choices=range(FOLDS), help="the scenes left out")
+    parser.add_argument("--fold", type=int, choices=range(FOLDS), help="early: scenes left out")
+    parser.add_argument(
+        "--memory-format", choices=("contiguous", "channels_last", "auto"), default="contiguous",
+        help="of `lite` in training; auto times both",
+    )  # fmt: skip
+    parser.add_argument("--basis-frames", type=int, default=2400, help="train frames of basis")
     parser.add_argument("--k", type=int, choices=GENERATORS, help="number of basis maps")
     parser.add_argument("--epochs", type=int, default=16, help="of each basis generator")
     parser.add_argument("--rooms", type=int, default=LITE.rooms, help="simple rooms beside scenes")

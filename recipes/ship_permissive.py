@@ -5,8 +5,9 @@
 
 The names are those that the weights are shipped under; RUN=NAME ships a run under another name. A
 model of the same name that was trained on photographed frames moves to NAME-research
-(`basis-depth-k8` to `basis-research-depth-k8`), or is deleted with `--drop-research`. Afterwards
-`MODELS` in scalefield.mde must list what is shipped.
+(`basis-depth-k8` to `basis-research-depth-k8`), or is deleted with `--drop-research`. With `lite`
+go the models that use its features (`field-lite`, `basis-lite-k8`): they are for `lite-research`
+from then on. Afterwards `MODELS` in scalefield.mde must list what is shipped.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from pathlib import Path
 import torch
 
 from scalefield.basis.generator import Generator
-from scalefield.io import write_atomic
-from scalefield.io.weights import WEIGHTS, write_sums
+from scalefield.io import write_atomic, write_json
+from scalefield.io.weights import WEIGHTS, shipped, write_sums
 from scalefield.training.mde import trained_on
 from scalefield.training.model_card import basis_card
 
@@ -91,6 +92,14 @@ def inputs_of(model: Path) -> str:
     return " and of ".join(INPUTS.get(name, name) for name in names)
 
 
+def rename_card(folder: Path, old: str) -> None:
+    """Replace the name of a model in the first line of its card."""
+    card = folder / "README.md"
+    if card.exists():
+        first, _, rest = card.read_text().partition("\n")
+        write_atomic(card, f"{first.replace(old, folder.name)}\n{rest}".encode())
+
+
 def wrapped(card: str) -> str:
     """The card with paragraphs of up to 100 columns."""
     paragraphs = [" ".join(paragraph.split()) for paragraph in card.split("\n\n")]
@@ -104,15 +113,28 @@ def research_name(name: str) -> str:
 
 
 def put_aside(name: str, *, drop: bool) -> None:
-    """Move or delete the model that is shipped under a name."""
-    old, new = WEIGHTS / name, WEIGHTS / research_name(name)
-    if not old.exists() or new.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        return
-    if drop:
-        shutil.rmtree(old)
-    else:
-        old.rename(new)
+    """Move or delete the model that is shipped under a name, and those that need it."""
+    for each in [name, *(other for other in shipped() if is_for(other, name))]:
+        old, new = WEIGHTS / each, WEIGHTS / research_name(each)
+        if drop or new.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        elif old.exists():
+            old.rename(new)
+            rename_estimator(new, name, research_name(name))
+            rename_card(new, each)
+
+
+def is_for(model: str, estimator: str) -> bool:
+    """Whether a shipped model uses the features of an estimator (`field-lite` those of `lite`)."""
+    return "research" not in model and estimator in model.split("-")[1:]
+
+
+def rename_estimator(folder: Path, old: str, new: str) -> None:
+    """Replace the name of an estimator among those that a field model was trained on."""
+    config = json.loads((folder / "config.json").read_text())
+    if old in (config.get("estimators") or ()):
+        config["estimators"] = [new if name == old else name for name in config["estimators"]]
+        write_json(folder / "config.json", config)
 
 
 def ship(args: argparse.Namespace, source: str, name: str) -> None:

@@ -36,7 +36,7 @@ def text(results: dict[str, Any], recovery: dict[str, Any], training: dict[str, 
     row("GB of prepared frames, F in 8 bits", "disk_gb", "uint8")
     row("GB, F in float16", "disk_gb", "float16")
     row("core-hours of preparation without the estimator", "prepare_core_h", digits=2)
-    row("minutes on 16 cores", "prepare_min_on_16_cores", digits=1)
+    row("minutes on 16 cores, four threads finishing frames", "prepare_min_on_16_cores", digits=1)
     batch = training["a batch, MiDaS on SUN RGB-D"]
     bits = results["8-bit features"]
     scores = [
@@ -49,9 +49,9 @@ def text(results: dict[str, Any], recovery: dict[str, Any], training: dict[str, 
         f"A worker makes a batch of {batch['frames']} of the largest frames there are (MiDaS on "
         f"SUN RGB-D, {batch['megabytes']:.0f} MB) in {batch['core_s']:.2f} core-seconds, so a step "
         f"of 50 ms needs {batch['core_s'] / 0.05:.0f} workers. A process that makes them held "
-        f"{batch['peak_gb']:.1f} GB at most. No frame stays on the GPU; what a step itself takes "
-        "there, and what share of the time is spent waiting (clock.json of every run), has to be "
-        "measured on one.",
+        f"{batch['peak_gb']:.1f} GB at most. No frame stays on the GPU.",
+        "",
+        *steps_on_gpu(training),
         "",
         f"8 bits change F by {100 * bits['relative_rms_error_of_F']:.2f} % of a channel's standard "
         "deviation. AbsRel of the shipped generators of `lite` on "
@@ -66,18 +66,38 @@ def text(results: dict[str, Any], recovery: dict[str, Any], training: dict[str, 
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Replace the text between the marks."""
-    folder = ROOT / "results" / "pipeline"
+def steps_on_gpu(training: dict[str, Any]) -> list[str]:
+    """The table of training steps on a GPU; a sentence where they were not measured."""
+    if "training" not in training:
+        return [
+            "What a step itself takes on a GPU, and what share of the time is spent waiting "
+            "(clock.json of every run), has to be measured on one."
+        ]
+    lines = [
+        f"Steps of 24 frames of SUN RGB-D's largest size on {training['provenance']['device']}, "
+        f"streamed from disk by {training['streaming']['workers']} workers:",
+        "",
+        "| estimator's size | ms a step | waiting for data | GPU busy | GB on the GPU |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, step in training["training"].items():
+        lines.append(
+            f"| {name} | {step['ms_a_step']:.1f} | {100 * step['waiting_for_data']:.0f} % "
+            f"| {100 * step['gpu_busy_while_profiled']:.0f} % | {step['reserved_gpu_gb']:.1f} |"
+        )
+    return lines
+
+
+def filled(page: str, folder: Path = ROOT / "results" / "pipeline") -> str:
+    """The page with the text between the marks made from the results."""
     results, recovery, training = (
         json.loads((folder / f"{name}.json").read_text())
         for name in ("results", "recovery", "training")
     )
-    page = PAGE.read_text()
     head, _, rest = page.partition(BEGIN)
     _, _, tail = rest.partition(END)
-    PAGE.write_text(head + BEGIN + text(results, recovery, training) + END + tail)
+    return head + BEGIN + text(results, recovery, training) + END + tail
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(filled(PAGE.read_text()))

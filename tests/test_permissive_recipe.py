@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from recipes import pack_frames, permissive
+from recipes import pack_frames, permissive, ship_permissive
 
 from scalefield.datasets import Frame
 from scalefield.errors import InputError
-from scalefield.io import write_json
+from scalefield.io import read_json, write_json
 from scalefield.mde import MDEOutput
 
 
@@ -30,22 +30,40 @@ def write_frames(root, names):
     write_json(root / "scenes/indoor/meta.json", {"depth_scale_per_metre": 1000, "frames": frames})
 
 
-def test_pack_frames_splits_grows_and_unpacks_to_the_same_files(tmp_path):
-    root, parts, there = (tmp_path / name for name in ("root", "parts", "there"))
-    write_frames(root, [f"a{i}" for i in range(40)])
-    options = {"root": root, "out": parts, "part_mb": 0.26}
-    pack_frames.pack(SimpleNamespace(**options, last=False))
-    first = sorted(parts.glob("*.tar"))
-    assert len(first) >= 1
-    assert all(path.stat().st_size < 0.28e6 for path in first)
-    write_frames(root, [f"a{i}" for i in range(45)])
-    pack_frames.pack(SimpleNamespace(**options, last=True))
+def test_compressed_maps_come_back_from_decompressed_without_loss():
+    rng = np.random.default_rng(0)
+    plane = np.add.outer(3 * np.arange(40), 2 * np.arange(30)).astype(np.uint16)
+    noise = rng.integers(0, 2**16, (7, 11)).astype(np.uint16)
+    ends = np.array([[0, 65535], [65535, 0]], np.uint16)
+    for values in (plane, noise, ends):
+        again = pack_frames.decompressed(pack_frames.compressed(values))
+        assert again.dtype == np.uint16
+        assert np.array_equal(again, values)
+    assert len(pack_frames.compressed(plane)) < 0.2 * plane.nbytes
+
+
+def test_pack_frames_splits_two_roots_and_unpacks_to_the_same_maps(tmp_path):
+    roots, parts, there = [tmp_path / "a", tmp_path / "b"], tmp_path / "parts", tmp_path / "there"
+    for i, root in enumerate(roots):
+        write_frames(root, [f"x{i}{k}" for k in range(20)])
+    options = {"root": roots, "out": parts, "part_mb": 0.04, "splits": ["train", "val"]}
+    pack_frames.pack(SimpleNamespace(**options, processes=1))
     every = sorted(parts.glob("*.tar"))
-    assert every[: len(first)] == first
-    pack_frames.unpack(SimpleNamespace(parts=every, root=there))
-    assert (there / "train.txt").read_text() == (root / "train.txt").read_text()
-    kept = sorted(path.relative_to(there) for path in there.rglob("*.png"))
-    assert kept == sorted(path.relative_to(root) for path in root.rglob("*.png"))
+    assert len(every) > 1
+    assert all(path.stat().st_size <= 0.04e6 for path in every)
+    pack_frames.unpack(SimpleNamespace(parts=every[::-1], root=there, processes=1))
+    files = sorted(path.relative_to(tmp_path) for root in roots for path in root.rglob("*.*"))
+    assert files == sorted(path.relative_to(there) for path in there.rglob("*.*"))
+    for file in files:
+        if file.suffix == ".png":
+            assert np.array_equal(Image.open(there / file), Image.open(tmp_path / file))
+        else:
+            assert (there / file).read_bytes() == (tmp_path / file).read_bytes()
+
+
+def test_write_member_refuses_paths_outside_of_the_folder(tmp_path):
+    with pytest.raises(SystemExit, match="wanted a path inside the folder"):
+        pack_frames.write_member(tmp_path, "../x.jpg", b"")
 
 
 def test_segments_are_separated_by_depth_and_by_label():
@@ -111,3 +129,24 @@ def test_read_frames_gives_what_write_frames_was_given(tmp_path):
         permissive.write_frames(
             tmp_path / "x", [permissive.replace(frame, features=torch.ones(1, 2, 2))]
         )
+
+
+def test_put_aside_moves_a_model_and_those_that_use_its_features(tmp_path, monkeypatch):
+    for name in ("lite", "field", "field-lite", "basis-lite-k8", "basis-depth-k8"):
+        config = {"estimators": ["lite", "fastdepth"]} if name.startswith("field") else {"k": 8}
+        write_json(tmp_path / name / "config.json", config)
+        (tmp_path / name / "README.md").write_text(f"# {name}\n\nA model.\n")
+    monkeypatch.setattr(ship_permissive, "WEIGHTS", tmp_path)
+    monkeypatch.setattr("scalefield.io.weights.WEIGHTS", tmp_path)
+    ship_permissive.put_aside("lite", drop=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "basis-depth-k8", "basis-research-lite-k8", "field", "field-research-lite", "lite-research",
+    ]  # fmt: skip
+    config = read_json(tmp_path / "field-research-lite" / "config.json")
+    assert config["estimators"] == ["lite-research", "fastdepth"]
+    card = (tmp_path / "basis-research-lite-k8" / "README.md").read_text()
+    assert card == "# basis-research-lite-k8\n\nA model.\n"
+    ship_permissive.put_aside("basis-depth-k8", drop=True)
+    ship_permissive.put_aside("small", drop=False)
+    assert not (tmp_path / "basis-depth-k8").exists()
+    assert not (tmp_path / "small-research").exists()

@@ -17,7 +17,7 @@ from torch import Tensor
 from scalefield.anchors import Anchors, AnchorsLike, require_anchors
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
-from scalefield.field.kalman import Stream as FieldStream
+from scalefield.field.kalman import FieldFilter
 from scalefield.field.placement import Suggestion, suggest_from
 from scalefield.inputs import estimate, load_image, relative_depth
 from scalefield.mde import MDE, MODELS, Kind, MDEOutput, load_mde
@@ -127,11 +127,11 @@ def suggest(
 
 
 @dataclass
-class Stream(FieldStream):
+class Stream(FieldFilter):
     """`field` over the successive frames of one camera, from images or from an MDE's outputs.
 
     A Kalman filter carries the global scale and the weights of the linear modes and of the mean
-    function from frame to frame (`field.kalman.Stream`); a frame may have no anchors. Maps are
+    function from frame to frame (`field.kalman.FieldFilter`); a frame may have no anchors. Maps are
     torch tensors for a tensor or an `MDEOutput`, and numpy arrays for any other image.
 
         stream = sf.Stream()

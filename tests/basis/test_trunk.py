@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as nnf
 
 from scalefield.basis.trunk import Trunk, conv, convolve, norm
-from scalefield.runtime.devices import one_thread
+from scalefield.runtime.threads import one_thread
 
 
 @pytest.fixture

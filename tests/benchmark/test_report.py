@@ -366,7 +366,7 @@ def reproduced(world_at, evaluation_of, red, tmp_path_factory):
     return load_run(out)
 
 
-def test_seeds_are_shown_as_mean_least_and_largest(reproduced) -> None:
+def test_seeds_table_shows_mean_and_standard_deviation(reproduced) -> None:
     table = seeds_table([reproduced])
     assert [label for label, _ in table.rows] == [
         "Basis K=3", "Basis K=5", "Basis K=3, F = 0", "Basis K=5, F = 0",
@@ -379,9 +379,18 @@ def test_seeds_are_shown_as_mean_least_and_largest(reproduced) -> None:
         and (c["condition"], c["group"]) == ("medium", EVERYWHERE)
     ]
     place = table.columns.index(("Med", "AbsRel"))
-    wanted = f"{np.mean(both):.3f} ({min(both):.3f}–{max(both):.3f})"
+    half = abs(both[0] - both[1]) / 2**0.5  # the standard deviation of two, n − 1
+    wanted = f"{np.mean(both):.3f} ± {half:.3f}"
     assert str(table.rows[0][1][place]) == wanted
     assert str(table.rows[0][1][0]) == "–"  # the low regime was not run
+
+
+def test_main_table_has_the_first_seed_and_says_so(reproduced) -> None:
+    table = main_table([reproduced], EVERYWHERE, "main", "all images")
+    labels = [label for label, _ in table.rows]
+    assert "Basis K=3" in labels
+    assert not any("seed" in label for label in labels)
+    assert "Basis rows are of the first seed" in table.caption
 
 
 def test_the_pooled_ablation_has_a_curve_with_f_and_one_without(reproduced) -> None:

@@ -1,5 +1,8 @@
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -192,3 +195,27 @@ def test_a_missing_extra_is_noticed_before_frames_are_read(tmp_path, monkeypatch
     assert main([*command, "--tensorboard", "--device", "cpu"]) == 2
     assert "pip install 'scalefield[tensorboard]'" in capsys.readouterr().err
     assert not (tmp_path / "prepared").exists()
+
+
+@pytest.mark.slow
+def test_train_under_torchrun_shares_preparation_and_trains_one_model(tmp_path):
+    data = write_folder(tmp_path / "data")
+
+    def train(out, *launcher):
+        words = ["--root", data, "--mde", "lite", "--preset", "paper", "--k", "4", "--epochs", "1"]
+        words += ["--batch", "4", "--device", "cpu", "--workers", "0", "--out", out]
+        call = [sys.executable, *launcher, "-m", "scalefield.cli", "train", *map(str, words)]
+        done = subprocess.run(
+            call, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+            timeout=400, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+
+    ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    together = train(tmp_path / "two" / "run", *ranks)
+    frames = sorted(p.name for p in (tmp_path / "two").rglob("*.safetensors") if "frames" in str(p))
+    assert len(frames) == 6
+    alone = train(tmp_path / "one" / "run")
+    for name in ("val_loss", "val_absrel"):
+        assert together[name] == pytest.approx(alone[name], rel=1e-3)

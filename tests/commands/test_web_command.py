@@ -70,16 +70,24 @@ def test_listening_for_all_asks_for_the_token_it_prints() -> None:
     command = [sys.executable, "-m", "scalefield.cli", "web", "--host", "0.0.0.0", "--port", "0"]
     with subprocess.Popen([*command, "--no-open"], stdout=subprocess.PIPE, text=True) as server:
         try:
-            line = server.stdout.readline()
-            while "127.0.0.1" not in line:  # the addresses of the network come first
-                assert re.search(r"http://[\d.]+:\d+/\?token=[\w-]{20,}", line), line
-                line = server.stdout.readline()
-            address, token = re.search(r"(http://\S+/)\?token=(\S+)", line).groups()
-            with pytest.raises(urllib.error.HTTPError, match="401"):
-                urllib.request.urlopen(address, timeout=20)
-            opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-            with opener.open(f"{address}?token={token}", timeout=20) as page:
-                assert b"scalefield" in page.read()
+            lines = [server.stdout.readline()]
+            while "127.0.0.1" not in lines[-1]:  # the addresses of the network come first
+                assert lines[-1], lines
+                lines.append(server.stdout.readline())
+            for line in lines:
+                printed = re.search(r"(http://[\d.]+:\d+/)\?token=([\w-]{20,})", line)
+                assert printed, line
+                assert "0.0.0.0" not in line
+                address, token = printed.groups()
+                for host in (None, "localhost"):  # a client may name any Host: that opens nothing
+                    request = urllib.request.Request(address)
+                    if host:
+                        request.add_header("Host", host)
+                    with pytest.raises(urllib.error.HTTPError, match="401"):
+                        urllib.request.urlopen(request, timeout=20)
+                opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+                with opener.open(f"{address}?token={token}", timeout=20) as page:
+                    assert b"scalefield" in page.read()
         finally:
             server.terminate()
         assert server.wait(timeout=20) in (0, 143)

@@ -31,6 +31,15 @@ def test_decode_undoes_the_rotation_for_every_value() -> None:
     np.testing.assert_array_equal(decode(encode(values)), values)
 
 
+def test_open_dataset_takes_another_limit_of_sunrgbd(root) -> None:
+    dataset = open_dataset("sunrgbd", root, sunrgbd_max_m=10.0)
+    assert dataset.ranges_m == {"sunrgbd": (0.1, 10.0)}
+    assert open_dataset("sunrgbd", root).ranges_m == {"sunrgbd": (0.1, 8.0)}
+    frame = dataset.load(dataset.names("all")[0])
+    assert frame.depth_m[1, 0] == pytest.approx(8.001)
+    assert np.isnan(frame.depth_m[1, 1])
+
+
 def test_open_dataset_frame(root) -> None:
     dataset = open_dataset("sunrgbd", root)
     (name,) = dataset.names("all")

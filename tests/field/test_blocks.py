@@ -7,7 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from field.worlds import KERNEL, observations_of
-from scalefield.field.blocks import Blocks, LinearPosterior, masked_median
+from scalefield.field.blocks import (
+    Blocks,
+    BlockSolutions,
+    Cholesky,
+    LinearPosterior,
+    masked_median,
+)
 from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
 
@@ -15,7 +21,10 @@ SMALL = InferenceConfig(exact_block=10, block_size=8)
 
 
 def fit_linear(observed, config, offset=None):
-    return LinearPosterior.fit(KERNEL, observed, Blocks.split(observed, config), offset)
+    features, H = KERNEL.features(observed.inputs), KERNEL.linear_features(observed.inputs)
+    blocks = Blocks.split(observed, config).within(observed.mask)
+    solutions = BlockSolutions.of(KERNEL, observed, features, H, blocks)
+    return LinearPosterior.fit(observed, H, blocks, solutions, offset)
 
 
 def random_mask(n, seed, share=0.8):
@@ -152,3 +161,13 @@ def test_a_given_offset_is_the_prior_mean():
     exact = ExactPosterior.fit(KERNEL, *observed[:3], offset=offset)
     assert found.offset == offset
     torch.testing.assert_close(found.weights, exact.linear_weights(), rtol=1e-3, atol=1e-4)
+
+
+def test_cholesky_solves_and_has_determinant_and_diagonal_of_the_inverse():
+    root = torch.randn(3, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    matrices = root @ root.mT + torch.eye(6)
+    inverse, made = torch.linalg.inv(matrices), Cholesky.of(matrices)
+    right = torch.linspace(-1, 1, 3 * 6 * 2, dtype=torch.float64).reshape(3, 6, 2)
+    torch.testing.assert_close(made.solve(right), inverse @ right)
+    torch.testing.assert_close(made.inverse_diagonal(), inverse.diagonal(dim1=1, dim2=2))
+    torch.testing.assert_close(made.half_log_det(), 0.5 * torch.logdet(matrices))

@@ -4,7 +4,7 @@ import torch
 
 from field.worlds import KERNEL, image_inputs, observe_pixels, random_pixels
 from scalefield.field import editor
-from scalefield.field.blocks import Blocks
+from scalefield.field.blocks import Blocks, BlockSolutions
 from scalefield.field.config import InferenceConfig
 from scalefield.field.editor import BlockMemory, FieldEditor, same_anchors
 from scalefield.field.outliers import detect_outliers
@@ -21,6 +21,12 @@ def anchors_of(image, n, seed=0):
 def select(observed, keep):
     inputs, y, noise, mask = observed
     return type(observed)(inputs[keep], y[keep], noise[keep], mask[keep])
+
+
+def ordered(observed):
+    """In the order of `infer`."""
+    u, v = observed.inputs.position.numpy().T
+    return select(observed, torch.from_numpy(np.lexsort((u, v))))
 
 
 def edits(image, n):
@@ -91,9 +97,7 @@ def test_field_editor_keeps_nothing_of_few_anchors():
 
 def test_block_memory_searches_only_the_blocks_that_an_edit_changes(monkeypatch):
     image, memory = image_inputs(SHAPE), BlockMemory()
-    observed = anchors_of(image, 401)
-    u, v = observed.inputs.position.numpy().T
-    observed = select(observed, torch.from_numpy(np.lexsort((u, v))))  # as `infer` orders them
+    observed = ordered(anchors_of(image, 401))
     observed = observed._replace(y=observed.y + 2 * (torch.arange(401) % 9 == 4))
     searched = []
 
@@ -123,5 +127,32 @@ def test_block_memory_splits_anew_when_a_block_has_grown_too_large():
     first, _ = memory.search(KERNEL, few, InferenceConfig())
     second, _ = memory.search(KERNEL, observed, InferenceConfig())
     fresh = Blocks.split(observed, InferenceConfig())
-    assert torch.equal(second.index, fresh.index)
+    size = fresh.index.shape[1]
+    assert torch.equal(second.index[:, :size], fresh.index)
+    assert not second.mask[:, size:].any()
     assert second.index.shape != first.index.shape
+
+
+def test_block_memory_solves_only_the_blocks_that_an_edit_changes():
+    image, memory, solved = image_inputs(SHAPE), BlockMemory(), []
+    observed = ordered(anchors_of(image, 401))
+
+    def solve(kernel, observations, features, H, blocks):
+        solutions = memory.solve(kernel, observations, features, H, blocks)
+        wanted = BlockSolutions.of(kernel, observations, features, H, blocks)
+        torch.testing.assert_close(solutions, wanted)
+        return solutions
+
+    def count(blocks, function):
+        solved.append(len(blocks.index))
+        return original(blocks, function)
+
+    original = Blocks.map
+    for last in (400, 401, 401, 400):
+        some = select(observed, torch.arange(last))
+        blocks, _ = memory.search(KERNEL, some, CONFIG)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Blocks, "map", count)
+            fit(KERNEL, image, some, CONFIG, blocks=blocks, solve=solve)
+    number = len(blocks.index)
+    assert solved == [number, number, 1, number, number, 1, number]

@@ -17,7 +17,9 @@ def test_inputs_at_pixels_equal_the_upsampled_maps():
     torch.testing.assert_close(found.modes, maps[:, : image.maps.layout.modes], rtol=0, atol=1e-6)
     torch.testing.assert_close(found.mean, maps[:, -1], rtol=0, atol=1e-6)
     torch.testing.assert_close(found.log_depth.float(), image.log_depth[rows, columns])
-    assert (found.position * image.unit_px).round().tolist() == [[79, 0], [30, 17], [2, 59]]
+    assert image.pixel_uv(found.position).round().tolist() == [[79, 0], [30, 17], [2, 59]]
+    offset_px = torch.tensor([[39.5, -29.5], [-9.5, -12.5], [-37.5, 29.5]], dtype=torch.float64)
+    torch.testing.assert_close(found.position * image.unit_px, offset_px)
 
 
 def test_inputs_at_anchors_are_those_of_the_pixels_that_they_fall_in():
@@ -36,7 +38,7 @@ def test_cells_are_the_middle_pixels_of_a_grid():
     assert pixels[-1].tolist() == [55, 76]
     assert len(inputs) == len(pixels) == 60
     assert torch.equal(
-        (inputs.position * image.unit_px).round(), torch.from_numpy(pixels[:, ::-1].copy()).double()
+        image.pixel_uv(inputs.position).round(), torch.from_numpy(pixels[:, ::-1].copy()).double()
     )
     rows = np.unique(pixels[:, 0])
     assert rows.tolist() == [5, 15, 25, 35, 45, 55]

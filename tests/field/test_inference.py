@@ -58,6 +58,7 @@ def test_leave_one_out_is_that_of_the_exact_posterior_in_the_order_given(model, 
     result = infer(model, image, anchors, robust=False)
     residual, std = result.leave_one_out()
     inputs, y, noise, _ = observe(model, image, anchors)
+    inputs = inputs.scaled(*result.fit.image.factors)
     exact = ExactPosterior.fit(model.kernel, inputs, y, noise).leave_one_out()
     np.testing.assert_allclose(residual, exact[0].numpy(), atol=1e-4)
     np.testing.assert_allclose(
@@ -146,7 +147,7 @@ def test_calibration_enlarges_std_everywhere_if_the_estimator_errs_more(model, w
 def test_contradicting_readings_of_one_pixel_get_the_noise_of_their_spread(model, world):
     image, _ = world
     observed = observe(model, image, Anchors([9, 9, 30], [7, 7, 20], [1.6, 2.9, 1.6]))
-    found = with_spread_of_repeated_pixels(observed, image.unit_px).noise
+    found = with_spread_of_repeated_pixels(observed, image).noise
     deviation = np.log(2.9 / 1.6) / 2
     assert found.tolist() == pytest.approx([deviation, deviation, float(observed.noise[2])])
     std = infer(model, image, Anchors([9, 9, 30], [7, 7, 20], [1.6, 2.9, 1.6])).std()

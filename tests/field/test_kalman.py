@@ -6,7 +6,8 @@ import scalefield as sf
 from field.worlds import absrel, draw_anchors, room, with_depth
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
-from scalefield.field.kalman import FilterState, Stream, prior_variance
+from scalefield.field.error_scale import ErrorScale
+from scalefield.field.kalman import FieldFilter, FilterState, prior_variance
 from scalefield.field.kernel import Kernel
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import ChannelLayout, FieldMaps
@@ -33,13 +34,13 @@ def test_the_first_frame_of_a_stream_is_that_of_field():
     mde_output, depth_m = room()
     anchors = draw_anchors(depth_m, 30)
     alone = Field(robust=False)(mde_output, anchors)
-    first = Stream(robust=False, drift=0.0)(mde_output, anchors)
+    first = FieldFilter(robust=False, drift=0.0)(mde_output, anchors)
     torch.testing.assert_close(first.depth_m, alone.depth_m, rtol=1e-3, atol=0)
     torch.testing.assert_close(first.std_log, alone.std_log, rtol=0.02, atol=1e-3)
 
 
 def test_a_stream_with_few_anchors_a_frame_is_better_and_steadier_than_single_frames():
-    stream, errors, alone = Stream(), [], []
+    stream, errors, alone = FieldFilter(), [], []
     for mde_output, depth_m, anchors in frames(12):
         errors.append(absrel(stream(mde_output, anchors), depth_m))
         alone.append(absrel(Field()(mde_output, anchors), depth_m))
@@ -48,7 +49,7 @@ def test_a_stream_with_few_anchors_a_frame_is_better_and_steadier_than_single_fr
 
 
 def test_the_standard_deviation_grows_over_frames_without_anchors():
-    stream, stds = Stream(), []
+    stream, stds = FieldFilter(), []
     for t, (mde_output, depth_m, anchors) in enumerate(frames(8)):
         recovery = stream(mde_output, anchors if t < 5 else None)
         stds.append(float(recovery.std_log.median()))
@@ -58,7 +59,7 @@ def test_the_standard_deviation_grows_over_frames_without_anchors():
 
 
 def test_no_anchors_and_none_are_the_same():
-    first, second = Stream(), Stream()
+    first, second = FieldFilter(), FieldFilter()
     for t, (mde_output, _, anchors) in enumerate(frames(4)):
         given = anchors if t % 2 == 0 else None
         empty = anchors if t % 2 == 0 else anchors[:0]
@@ -69,7 +70,7 @@ def test_no_anchors_and_none_are_the_same():
 
 def test_before_any_anchor_the_depth_is_the_expected_one():
     mde_output, _, anchors = next(frames(1))
-    stream = Stream()
+    stream = FieldFilter()
     warning = stream(mde_output, None).report.warnings[0]
     assert warning.code == "no_anchors"
     assert stream.state is None
@@ -81,11 +82,11 @@ def test_before_any_anchor_the_depth_is_the_expected_one():
 
 def test_one_step_of_prediction_drifts_the_scale_and_decays_the_weights():
     model = load_field("field")
-    modes = 16
-    prior = prior_variance(model, modes)
+    prior = prior_variance(model, model.image_inputs(room()[0]))
+    modes = len(prior) - 2
     start = FilterState(torch.ones(modes + 2).double(), torch.diag(0.5 * prior))
-    stream = Stream(drift=0.1, decay=0.2, state=start)
-    mean, covariance = stream.predict(model)
+    stream = FieldFilter(drift=0.1, decay=0.2, state=start)
+    mean, covariance = stream.predict(prior)
     assert mean.tolist() == pytest.approx([1.0, *[0.8] * (modes + 1)])
     assert float(covariance[0, 0]) == pytest.approx(0.5 * float(prior[0]) + 0.1**2)
     # 0.8² of half the prior variance and 1 − 0.8² of all of it.
@@ -96,9 +97,9 @@ def test_one_step_of_prediction_drifts_the_scale_and_decays_the_weights():
 
 def test_decay_of_one_forgets_all_but_the_scale():
     model = load_field("field")
-    prior = prior_variance(model, 16)
+    prior = prior_variance(model, model.image_inputs(room()[0]))
     start = FilterState(torch.ones(18).double(), torch.diag(0.5 * prior))
-    mean, covariance = Stream(decay=1.0, drift=0.0, state=start).predict(model)
+    mean, covariance = FieldFilter(decay=1.0, drift=0.0, state=start).predict(prior)
     assert mean.tolist() == [1.0, *[0.0] * 17]
     torch.testing.assert_close(covariance.diagonal()[1:], prior[1:])
 
@@ -110,8 +111,11 @@ def test_two_frames_of_one_linear_field_are_one_frame_with_all_anchors():
     maps = torch.rand(1, 4, 5, 6, generator=torch.Generator().manual_seed(0)) - 0.5
     layout = ChannelLayout(modes=3, terms=0, embedding_size=1)
     kernel = Kernel(constant_std=50.0, mode_std=1.0, terms=(), noise_std=0.05, mean_weight_std=0.5)
-    model = FieldModel(kernel, lambda *_: FieldMaps(maps, torch.zeros(1), layout))
-    twice, once = (Stream(model, robust=False, drift=0.0, decay=0.0) for _ in range(2))
+    scales = (ErrorScale(1.0, 1.0, 1.0),)
+    model = FieldModel(
+        kernel, lambda *_: FieldMaps(maps, torch.zeros(1), layout), error_scales=scales
+    )
+    twice, once = (FieldFilter(model, robust=False, drift=0.0, decay=0.0) for _ in range(2))
     for half in (anchors[:12], anchors[12:]):
         in_two = twice(mde_output, half)
     at_once = once(mde_output, anchors)
@@ -125,7 +129,7 @@ def test_two_frames_of_one_linear_field_are_one_frame_with_all_anchors():
 def test_a_stream_of_many_anchors_is_as_good_as_field(n):
     """As a LiDAR gives them."""
     mde_output, depth_m = room(shape=(100, 120))
-    stream, anchors = Stream(), draw_anchors(depth_m, n)
+    stream, anchors = FieldFilter(), draw_anchors(depth_m, n)
     for _ in range(2):
         recovery = stream(mde_output, anchors)
     alone = Field()(mde_output, anchors)
@@ -134,7 +138,7 @@ def test_a_stream_of_many_anchors_is_as_good_as_field(n):
 
 
 def test_outliers_and_anchors_on_holes_are_rejected_by_their_number():
-    streams = Stream(), Stream(robust=False)
+    streams = FieldFilter(), FieldFilter(robust=False)
     errors = [[], []]
     for t, (mde_output, depth_m, _) in enumerate(frames(4)):
         anchors = draw_anchors(depth_m, 30, seed=t)
@@ -154,7 +158,7 @@ def test_outliers_and_anchors_on_holes_are_rejected_by_their_number():
 
 
 def test_a_frame_whose_anchors_all_lie_on_holes_counts_as_one_without_anchors():
-    stream = Stream()
+    stream = FieldFilter()
     (first, _, anchors), (second, _, _) = frames(2)
     stream(first, anchors)
     relative = second.prediction.clone()
@@ -176,12 +180,12 @@ def test_a_frame_whose_anchors_all_lie_on_holes_counts_as_one_without_anchors():
 )
 def test_a_stream_with_settings_outside_their_range_is_refused(options, sentence):
     with pytest.raises(InputError, match=sentence):
-        Stream(**options)
+        FieldFilter(**options)
 
 
 def test_arrays_given_to_a_stream_get_a_sentence(said_of):
-    prepare = ["from scalefield.field.kalman import Stream", "depth = numpy.ones((6, 8))"]
-    sentences = said_of(prepare, ["Stream()(depth)", "Stream()(depth, None)"])
+    prepare = ["from scalefield.field.kalman import FieldFilter", "depth = numpy.ones((6, 8))"]
+    sentences = said_of(prepare, ["FieldFilter()(depth)", "FieldFilter()(depth, None)"])
     wanted = "a stream takes the output of an estimator, as mde(image) returns it, found ndarray"
     assert sentences == [wanted] * 2
 

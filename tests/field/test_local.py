@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from field.worlds import KERNEL, all_pixels, fit_pixels, image_inputs
 from scalefield.basis.grids import upsample
-from scalefield.field.lattice import Lattice
-from scalefield.field.local import PixelSampler, cell_weights, dense_terms
+from scalefield.field.local import Lattice, PixelSampler, cell_weights, dense_terms
+from scalefield.field.posterior import StaticShapes
 
 CPU = torch.device("cpu")
 
@@ -66,7 +66,7 @@ def test_cell_weights_of_a_bounded_union_keep_the_first_anchors(seed, size):
 def test_pixel_sampler_equals_upsampled_maps_and_features_of_every_pixel(shape, cell):
     """Also in images whose sides are no multiples of the cell."""
     image, lattice = image_inputs(shape), Lattice(shape, cell, CPU)
-    sampler = PixelSampler(KERNEL, image, lattice)
+    sampler = PixelSampler(KERNEL, lattice)
     rows, terms = lattice.cells[0], len(KERNEL.terms)
     maps = upsample(image.maps.maps, shape)[0]
     layout = image.maps.layout
@@ -78,7 +78,11 @@ def test_pixel_sampler_equals_upsampled_maps_and_features_of_every_pixel(shape, 
     features = KERNEL.features(at)
     for first in range(0, rows, 2):  # in bands of up to two rows of cells
         last = min(first + 2, rows)
-        found = sampler.pixels(first, last)
+        found = sampler.band(image, first, last)
+        columns = lattice.cells[1]
+        index = torch.arange(first * columns, last * columns)
+        for ours, single in zip(found, sampler.cells(image, index), strict=True):
+            torch.testing.assert_close(ours, single, rtol=0, atol=1e-4)
         band = slice(first * cell, min(last * cell, shape[0]))
 
         def whole(values, band=band):  # pixels of the image from those of the cells
@@ -128,33 +132,34 @@ def test_dense_terms_equal_a_slow_blend_of_the_nodes_predictors(n, cell, seed):
     image = image_inputs((20, 27), seed=seed)
     fitted = fit_pixels(image, n, seed=seed, neighbours=5, cell_px=(cell, cell))
     features = KERNEL.features(fitted.observations.inputs)
-    found = dense_terms(KERNEL, image, fitted.lattice, fitted.local, features)
+    found = dense_terms(KERNEL, image, fitted.sampler, fitted.local, features)
     wanted = blended_slowly(fitted).float()
     # An anchor's own pixel lies at the cusp of the exponential term, where float32 rounds a
     # distance of 0 to the root of its unit; α is up to some tens.
     torch.testing.assert_close(found[0], wanted, rtol=0, atol=1e-3)
     assert float((found[0] - wanted).abs().mean()) < 2e-5
-    separate = dense_terms(KERNEL, image, fitted.lattice, fitted.local, features, separate=True)
+    separate = dense_terms(KERNEL, image, fitted.sampler, fitted.local, features, separate=True)
     assert len(separate) == 2
     torch.testing.assert_close(separate.sum(dim=0), found[0], rtol=0, atol=1e-5)
 
 
 def test_dense_terms_do_not_depend_on_a_bound_of_the_union_that_holds_all():
     fitted = fit_pixels(image_inputs((40, 50)), 300)
-    bounded = dataclasses.replace(fitted, max_union=64)
+    bounded = dataclasses.replace(fitted, static=StaticShapes(fitted.sampler, 64))
     torch.testing.assert_close(bounded.mean(), fitted.mean(), rtol=0, atol=1e-6)
 
 
 def test_dense_terms_in_several_bands_and_threads_equal_one(monkeypatch):
-    """Each thread evaluates a band of rows of cells."""
+    """Each thread evaluates a band of rows of cells. Its maps are interpolated in another order,
+    which moves the mean by up to 3·10⁻⁵ at the cusps of the exponential term."""
     fitted = fit_pixels(image_inputs((61, 50)), 200)
     whole = fitted.mean()
     monkeypatch.setattr("scalefield.field.local.CPU_PIXELS", 1)
-    torch.testing.assert_close(fitted.mean(), whole, rtol=0, atol=1e-6)
+    torch.testing.assert_close(fitted.mean(), whole, rtol=0, atol=1e-4)
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        torch.testing.assert_close(fitted.mean(), whole, rtol=0, atol=1e-6)
+        torch.testing.assert_close(fitted.mean(), whole, rtol=0, atol=1e-4)
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(threads)

@@ -25,6 +25,7 @@ KERNEL = Kernel(
     noise_std=0.02,
     slope_std=0.3,
     mean_weight_std=0.4,
+    plane_std=0.2,
 )
 """Two stationary terms with very different lengthscales, and every kind of linear feature."""
 
@@ -43,7 +44,8 @@ def kernel_inputs(n: int, seed: int = 0, modes: int = 4) -> KernelInputs:
     rng = torch.Generator().manual_seed(seed)
     draw = lambda *shape: torch.rand(*shape, generator=rng, dtype=torch.float64)  # noqa: E731
     first = draw(n, 2), draw(n) * 2, draw(n, modes) - 0.5
-    return KernelInputs(*first, draw(n, 2, 3) - 0.5, 0.5 + draw(n, 2), draw(n) - 0.5, 0.1 * draw(n))
+    rest = draw(n, 2, 3) - 0.5, 0.5 + draw(n, 2), draw(n) - 0.5, 0.1 * draw(n)
+    return KernelInputs(*first, *rest, plane=first[0])
 
 
 def problem(n: int, seed: int, noise: float = 0.02) -> tuple:

@@ -9,7 +9,7 @@ import torch
 
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
-from scalefield.field.kalman import Stream
+from scalefield.field.kalman import FieldFilter
 from scalefield.field.placement import suggest_from
 from scalefield.mde.lite import load_lite
 from scalefield.mde.output import MDEOutput
@@ -96,7 +96,7 @@ def test_gpu_decomposition_influence_and_suggestions_are_the_same() -> None:
 
 
 def test_gpu_stream_is_the_same() -> None:
-    streams = [(Stream(), DEVICE), (Stream(), "cpu")]
+    streams = [(FieldFilter(), DEVICE), (FieldFilter(), "cpu")]
     for n in (8, 0, 5):
         there, here = (stream(output(d), anchors(n)) for stream, d in streams)
         assert differ(there, here) < TOLERANCE["field"]

@@ -1,7 +1,11 @@
 """The whole reproduction on tiny data: raw layouts to the paper's tables."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -176,6 +180,40 @@ def test_shipped_generators_are_labelled_universal(there, capsys):
     assert "[" not in row  # nothing of ours stands beside the paper's own generator
 
 
+@pytest.mark.slow
+def test_reproduce_goes_on_after_a_kill_at_every_stage(reproduced, there):
+    """Killed when the first file of each stage is there, it makes what an undisturbed run makes."""
+    out = there / "killed"
+    words = command(there, "--no-gallery", "--limit", "6", "--no-report", out="killed")
+    stages = (
+        "prepared/**/frames/**/*.safetensors",
+        "prepared/midas-hybrid/*-val/frames/**/*.safetensors",
+        "generators/da3-base/k8-low/checkpoint.safetensors",
+        "generators/midas-hybrid/k8-medium/run.json",
+        "results/kitti-da3-base/frames/**/*.json",
+        "results/sunrgbd-midas-hybrid/frames/**/*.json",
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(there), *sys.path])}
+    killed = 0
+    for pattern in (*stages, None):
+        call = [sys.executable, "-m", "scalefield.cli", *words]
+        process = subprocess.Popen(call, env=environment, stderr=subprocess.PIPE)
+        while process.poll() is None and not (pattern and any(out.glob(pattern))):
+            time.sleep(0.05)
+        if process.poll() is None:
+            process.kill()
+            killed += 1
+        _, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors.decode()
+    assert killed >= 4
+    wanted = sorted((reproduced / "generators").glob("*/*/model/model.safetensors"))
+    assert len(wanted) > 10
+    for file in wanted:
+        assert (out / file.relative_to(reproduced)).read_bytes() == file.read_bytes(), file
+    for file in (reproduced / "results").glob("*/images.csv"):
+        assert (out / file.relative_to(reproduced)).read_bytes() == file.read_bytes(), file
+
+
 def test_the_plan_names_stages_with_time_and_disk_and_writes_nothing(there, capsys):
     assert main(command(there, "--plan", out="planned")) == 0
     message = capsys.readouterr().out
@@ -216,6 +254,24 @@ def test_an_empty_split_is_refused_before_anything_is_written(there, tmp_path, c
     assert main(command(tmp_path, data=("kitti",))) == 2
     assert "of kitti has no frame" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_reproduce_under_torchrun_is_refused(there, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(command(there, out="no")) == 2
+    assert "torchrun is for train" in capsys.readouterr().err
+    assert not (there / "no").exists()
+
+
+def test_reproduce_does_not_mix_limits_of_sunrgbd(there, capsys, monkeypatch):
+    flags = ["--generators", "shipped", "--mde", "da3-base=tiny_mdes:da3", "--no-disparity"]
+    flags += ["--no-gallery", "--no-drop", "--limit", "1", "--no-report"]
+    given = command(there, *flags, data=("sunrgbd",), out="limits")
+    assert main(given) == 0
+    assert main([*given, "--sunrgbd-max-m", "8"]) == 2
+    assert "results of another configuration (ranges_m differ)" in capsys.readouterr().err
+    assert main([*given, "--sunrgbd-max-m", "0"]) == 2
+    assert "--sunrgbd-max-m must be more than 0.1 m, found 0" in capsys.readouterr().err
 
 
 def test_missing_extras_are_noticed_at_the_start(there, monkeypatch, capsys):

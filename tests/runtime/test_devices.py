@@ -6,7 +6,8 @@ from threading import Barrier
 import pytest
 import torch
 
-from scalefield.runtime.devices import full_precision, one_thread
+from scalefield.runtime.devices import full_precision
+from scalefield.runtime.threads import one_thread
 
 
 @pytest.fixture(autouse=True)

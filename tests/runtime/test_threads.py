@@ -4,8 +4,7 @@ import time
 import pytest
 import torch
 
-from scalefield.runtime.devices import one_thread
-from scalefield.runtime.threads import idle_threads, map_threads
+from scalefield.runtime.threads import idle_threads, map_threads, one_thread
 
 
 @pytest.fixture(params=[1, 3])

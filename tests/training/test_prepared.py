@@ -9,10 +9,18 @@ import torch
 
 from scalefield.basis.generator import Generator
 from scalefield.errors import InputError
-from scalefield.training.basis import BasisTraining, StepBatches, stream, train_basis
+from scalefield.training.basis import (
+    BasisTraining,
+    StepBatches,
+    ValidationBatches,
+    paper_preset,
+    stream,
+    train_basis,
+)
 from scalefield.training.data import CrossFit, prepare
 from scalefield.training.prepared import (
     Preparation,
+    PreparedFrames,
     dequantise,
     frame_file,
     left_out,
@@ -20,6 +28,7 @@ from scalefield.training.prepared import (
     prepare_split,
     quantise,
 )
+from scalefield.training.resident import ResidentFrames
 from training.world import BiasedMDE, World
 
 CONFIG = BasisTraining(k=4, epochs=2, batch=4, anchors=(5, 15), feature_dropout=0.0)
@@ -174,6 +183,14 @@ def test_frames_of_another_estimator_are_not_mixed_in(both, tmp_path):
         prepare_split(World(), "train", BiasedMDE(), tmp_path / "x")
 
 
+def test_prepare_split_refuses_frames_of_other_depth_ranges(both, tmp_path):
+    both()
+    near = World()
+    near.ranges_m = {"room": (0.1, 3.0)}
+    with pytest.raises(InputError, match="prepared with another ranges_m"):
+        prepare_split(near, "train", Revised(), tmp_path / "train", Preparation(regimes=("low",)))
+
+
 def test_a_frame_that_every_model_saw_stops_the_preparation(tmp_path):
     models = CrossFit(((Revised(), frozenset({"scene1"})),))
     with pytest.raises(InputError, match="was trained on the scene 'scene1'"):
@@ -208,3 +225,36 @@ def test_zero_features_are_never_read(both, tmp_path):
     model = train_basis(config, train, val, tmp_path / "run", device="cpu", show_progress=False)
     assert model.config.zero_features
     assert model.config.feature_channels == 2
+
+
+@pytest.mark.parametrize("zero_features", [False, True])
+def test_resident_frames_gather_the_batches_that_are_made_of_prepared_ones(both, zero_features):
+    prepared = both()[0]
+    config = paper_preset(4, "low", batch=3, zero_features=zero_features)
+    resident = ResidentFrames.of(prepared, "cpu")
+    assert ResidentFrames.of(PreparedFrames(tuple(prepared.entries)), "cpu") is resident
+    assert resident.buckets == prepared.buckets
+    for kind in (StepBatches, ValidationBatches):
+        span = {"first": 2, "last": 7} if kind is StepBatches else {}
+        wanted = list(stream(kind(prepared, config, **span), torch.device("cpu"), 0))
+        found = list(stream(kind(resident, config, **span), torch.device("cpu"), 0))
+        assert len(wanted) == len(found) > 1
+        for one, other in zip(wanted, found, strict=True):
+            for field in dataclasses.fields(one):
+                a, b = getattr(one, field.name), getattr(other, field.name)
+                assert (a is None) == (b is None), field.name
+                if a is not None:
+                    torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_resident_frames_without_the_anchors_of_a_regime_are_named(both):
+    resident = ResidentFrames.of(both()[0], "cpu")
+    with pytest.raises(InputError, match="without the anchors of the regime none"):
+        resident.gather([0], "none")
+
+
+def test_train_basis_records_the_time_that_it_took(both, tmp_path):
+    config = paper_preset(4, "low", epochs=1, batch=3)
+    frames = ResidentFrames.of(both()[0], "cpu")
+    train_basis(config, frames, frames, tmp_path, device="cpu", show_progress=False)
+    assert json.loads((tmp_path / "clock.json").read_text())["elapsed_s"] > 0

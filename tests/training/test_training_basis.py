@@ -63,6 +63,13 @@ def test_another_configuration_is_not_mixed_in(tmp_path, frames):
         train_basis(other, *data, tmp_path, device="cpu", show_progress=False)
 
 
+def test_train_basis_that_diverges_is_a_sentence(tmp_path, frames):
+    config = BasisTraining(k=4, epochs=1, batch=2, rate=1e30, clip=0.0)
+    data = frames["train"][:4], frames["val"][:1]
+    with pytest.raises(InputError, match="the training has diverged"):
+        train_basis(config, *data, tmp_path, device="cpu", show_progress=False)
+
+
 def test_fine_tuning_starts_from_the_other_model(tmp_path, frames):
     data = frames["train"][:2], frames["val"][:1]
     config = BasisTraining(k=4, epochs=1, batch=2)

@@ -5,9 +5,17 @@ import numpy as np
 import pytest
 import torch
 
+from scalefield.field.error_scale import ERROR_SCALES
 from scalefield.field.network import ChannelLayout, FieldNet, FieldNetConfig
+from scalefield.field.shift import SHIFT_PRIOR, AffineMap
+from scalefield.mde import MDEOutput
 from scalefield.training.data import prepare
-from scalefield.training.distortion import Distortion, DistortionConfig, grid_positions
+from scalefield.training.distortion import (
+    Distortion,
+    DistortionConfig,
+    UnknownShift,
+    grid_positions,
+)
 from scalefield.training.field import START, FieldTraining, LearnedKernel, train_field
 from scalefield.training.field_batches import (
     distorted_frame,
@@ -131,7 +139,7 @@ def test_calibration_finds_the_factor_that_is_missing():
 
 
 def test_shrinkage_and_roughness_are_those_that_are_best_on_val(monkeypatch):
-    def found(net, kernel, val, regimes):
+    def found(net, kernel, val, regimes, scales):
         smooth, rough = (float(kernel.terms[i].amplitude) for i in (0, 2))
         config = net.config
         wanted = {"a": (config.embedding_shrinkage, 0.45), "b": (config.amplitude_shrinkage, 1.0)}
@@ -142,7 +150,7 @@ def test_shrinkage_and_roughness_are_those_that_are_best_on_val(monkeypatch):
     monkeypatch.setattr("scalefield.training.field_validation.summary", lambda scores: scores)
     net = FieldNet(FieldNetConfig())
     before = net.config
-    tuned, kernel = tune_on_validation(net, START, [], ())
+    tuned, kernel = tune_on_validation(net, START, [], (), ERROR_SCALES)
     config = tuned.config
     assert (config.embedding_shrinkage, config.amplitude_shrinkage) == (0.45, 1.0)
     assert net.config is before
@@ -166,31 +174,105 @@ def test_a_shrinkage_of_zero_leaves_no_embedding_and_unit_amplitudes():
     assert full.maps[:, layout.modes :].std() > 0
 
 
-def test_distortions_of_a_grid_are_those_of_its_pixels():
-    """Segments, blurred edges, 8 bits and an error of the shift, at the centres of cells."""
+@pytest.mark.parametrize("space", ["disparity", "depth"])
+def test_distortions_of_a_grid_are_those_of_its_pixels(space):
+    """Segments, blurred edges and 8 bits, at the centres of cells."""
     torch.manual_seed(0)
     grid = torch.randn(3, 1, 12, 16).cumsum(dim=-1) * 0.1
     segments = torch.arange(3 * 12 * 16).reshape(3, 12, 16) // 24
-    config = DistortionConfig(blur=1.0, affine=1.0, quantised=1.0, segment_share=1.0)
+    quantised = {"quantised_disparity": 0.0, "quantised_depth": 0.0, f"quantised_{space}": 1.0}
+    config = DistortionConfig(blur=1.0, segment_share=1.0, **quantised)
     strength = torch.ones(3)
     rng = torch.Generator().manual_seed(1)
     plain = Distortion.draw(3, rng, torch.device("cpu"), strength, config)
-    distort = plain.with_grid(grid, segments, rng, strength, config=config, anchors=3)
+    distort = plain.with_grid(grid, segments, rng, strength, config=config)
     cells = grid_positions(grid)
     whole = distort(grid.flatten(1), cells)
     for i in (0, 100, 191):
         one = distort(grid.flatten(1)[:, i : i + 1], cells[:, i : i + 1])
         torch.testing.assert_close(one[:, 0], whole[:, i])
-    disparity = (-whole).exp() - distort.residual[:, None]
-    assert all(len(levels.mul(1e4).round().unique()) <= 256 for levels in disparity)
+    quantisation = distort.quantisation
+    assert bool(quantisation.active.all())
+    values = (whole if space == "depth" else -whole).exp()
+    steps = (values - quantisation.low[:, None]) / quantisation.step[:, None]
+    positive = values > 0.6 * quantisation.step[:, None]
+    torch.testing.assert_close(steps[positive], steps[positive].round(), atol=2e-3, rtol=0)
+    assert float(steps.max()) <= 255.01
     assert not torch.allclose(plain(grid.flatten(1), cells), whole, atol=1e-2)
 
 
-def test_the_error_of_the_shift_falls_with_the_number_of_anchors():
-    config = DistortionConfig()
-    stds = [config.residual_log_std(n) for n in (1, 3, 12, 104, 530)]
-    assert stds == sorted(stds, reverse=True)
-    assert stds[-1] < 0.1 * config.affine_log_std
+def test_distortions_tilt_the_log_depth_by_a_plane_even_at_small_strengths():
+    """Without any other error, what is added is linear in (u, v)."""
+    none = {"slope": 0.0, "warp": 0.0, "shift": 0.0, "smooth": (0.0,), "boxes": 0.0}
+    config = DistortionConfig(**none)
+    rng = torch.Generator().manual_seed(0)
+    distort = Distortion.draw(200, rng, torch.device("cpu"), torch.full((200,), 0.02), config)
+    position = torch.rand(200, 30, 2, generator=rng) * 2 - 1
+    added = distort(torch.zeros(200, 30), position)
+    wanted = (position * distort.tilt[:, None]).sum(dim=-1)
+    torch.testing.assert_close(added, wanted, atol=1e-5, rtol=0)
+    tilted = distort.tilt.abs().sum(dim=1) > 0
+    assert 0.5 < float(tilted.float().mean()) < 0.7
+    assert 0.03 < float(distort.tilt[tilted].std()) < 0.15
+
+
+def test_unknown_shift_matches_the_maps_of_inference():
+    """The same log-depth and sensitivity as `AffineMap` has for a normalised map."""
+    log_depth = torch.linspace(-1.2, 1.5, 1001)[None]
+    config = DistortionConfig(affine=1.0)
+    rng = torch.Generator().manual_seed(0)
+    unknown = UnknownShift.draw(log_depth, rng, config=config, anchors=12)
+    disparity = (-log_depth[0]).exp().reshape(1, -1)
+    deviation = (disparity - disparity.median()).abs().mean()
+    normalised = (disparity - disparity.median()) / deviation
+    affine = AffineMap.of(MDEOutput(normalised, "disparity", affine=True))
+
+    def around(t):
+        return affine.log_depth(t)[0] - affine.median_log_depth(t)
+
+    t, std = float(unknown.estimate), float(unknown.std)
+    close = {"atol": 2e-2, "rtol": 0}  # the quantiles are those of a few pixels
+    torch.testing.assert_close(unknown.seen(log_depth)[0], around(SHIFT_PRIOR.mean), **close)
+    torch.testing.assert_close(unknown.estimated(log_depth)[0], around(t), **close)
+    torch.testing.assert_close(
+        unknown.sensitivity(log_depth)[0], std * affine.sensitivity(t)[0], **close
+    )
+    exact = dataclasses.replace(unknown, estimate=(unknown.low / unknown.unit).log())
+    torch.testing.assert_close(exact.estimated(log_depth), log_depth - log_depth.median(), **close)
+
+
+def test_unknown_shift_is_estimated_better_with_more_anchors_and_from_one_by_the_prior():
+    grid = torch.randn(4000, 50, generator=torch.Generator().manual_seed(0)) * 0.5
+    truth = None
+    errors = []
+    for n in (1, 3, 12, 104):
+        rng = torch.Generator().manual_seed(1)
+        unknown = UnknownShift.draw(grid, rng, config=DistortionConfig(), anchors=n)
+        truth = (unknown.low / unknown.unit).log()
+        errors.append(float((unknown.estimate - truth).std()))
+        if n == 1:
+            assert float(unknown.std[0]) == pytest.approx(SHIFT_PRIOR.std)
+            assert bool((unknown.estimate == SHIFT_PRIOR.mean).all())
+        else:
+            assert errors[-1] < 1.3 * float(unknown.std[0])
+    assert errors[1:] == sorted(errors[1:], reverse=True)
+    assert 0.4 < float(unknown.affine.float().mean()) < 0.5
+    known = ~unknown.affine
+    torch.testing.assert_close(unknown.seen(grid)[known], grid[known])
+    assert not unknown.sensitivity(grid)[known].any()
+
+
+def test_draw_batch_gives_the_kernel_the_sensitivity_to_an_unknown_shift(frames):
+    (bank, *_) = make_banks(frames[0])
+    options = {"imageless": 0.0, "featureless": 0.0, "distorted": 0.0}
+    for share in (0.0, 1.0):
+        batch = draw_batch(
+            bank, 8, torch.Generator().manual_seed(0), **options,
+            distortion=DistortionConfig(affine=share), anchors=5,
+        )  # fmt: skip
+        assert bool(batch.shift.any()) == bool(share)
+        assert bool((batch.shift <= 0).all())
+        assert bool(torch.isfinite(batch.log_depth).all())
 
 
 def test_distorted_frame_is_reproducible_and_keeps_truth_and_pixels(frames):

@@ -1,9 +1,11 @@
 import json
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from scalefield.errors import InputError
 from scalefield.mde.lite import load_lite
@@ -144,12 +146,37 @@ def test_a_time_limit_ends_training_before_the_steps_do(tmp_path):
     assert json.loads(line)["step"] < 1000
 
 
-def test_train_mde_prints_its_loss_where_progress_bars_are_disabled(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(mde_training, "tqdm", partial(mde_training.tqdm, disable=True))
-    # Every step is later than this.
-    monkeypatch.setattr(mde_training, "fit", partial(mde_training.fit, report_every_s=-1.0))
-    config = MDETraining(steps=2, batch=2, crops=((64, 96),))
+def test_train_mde_prints_loss_and_speed_every_so_many_steps(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(mde_training, "fit", partial(mde_training.fit, report_every=2))
+    config = MDETraining(steps=4, batch=2, crops=((64, 96),))
     train_mde(config, Photographs(), tmp_path / "lite", encoder=None, device="cpu")
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lite: ")]
-    assert [line.split(", loss ")[0] for line in lines] == ["lite: step 1", "lite: step 2"]
-    assert lines[1].endswith("done 100%")
+    text = capsys.readouterr().err.replace("\r", "\n")
+    lines = [line for line in text.splitlines() if line.startswith("lite: step")]
+    assert [line.split(",")[0] for line in lines] == ["lite: step 2", "lite: step 4"]
+    assert all(", loss " in line and " steps/s" in line for line in lines)
+    assert lines[1].endswith("100%")
+
+
+def test_train_mde_continues_the_weights_it_starts_from(tmp_path):
+    config = MDETraining(steps=1, batch=2, crops=((64, 96),), rate=0.0, encoder_rate=0.0, ema=0.0)
+    first, second = tmp_path / "first", tmp_path / "second"
+    train_mde(config, Photographs(), first, encoder=None, device="cpu")
+    other = replace(config, seed=1)
+    train_mde(other, Photographs(), second, encoder=None, start_from=first / "model", device="cpu")
+    before, after = (
+        load_file(folder / "model" / "model.safetensors") for folder in (first, second)
+    )
+    weights = [name for name in before if name.endswith("weight")]
+    assert weights
+    assert all(torch.equal(before[name], after[name]) for name in weights)
+    fine = replace(config, full_resolution=True)
+    with pytest.raises(InputError, match="full_resolution is False there, wanted True"):
+        train_mde(
+            fine, Photographs(), tmp_path / "x", encoder=None, start_from=first / "model",
+            device="cpu",
+        )  # fmt: skip
+
+
+def test_fastest_format_is_contiguous_without_a_gpu():
+    net, config = mde_training.LiteNet(), MDETraining()
+    assert mde_training.fastest_format(net, config) == torch.contiguous_format

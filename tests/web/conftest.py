@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from scalefield.web.app import create_app
 from scalefield.web.protocol import GuardedProtocol
 from scalefield.web.sessions import Session
+from scalefield.web.uploads import Limits
 
 BASE = "http://127.0.0.1:8008"
 
@@ -83,19 +84,30 @@ def png() -> Callable[[int, int], tuple[np.ndarray, bytes]]:
     return make
 
 
+def serve(listening: socket.socket, limits: Limits | None = None) -> Callable[[], None]:
+    """Start a server on a socket; returns the function that stops it."""
+    config = uvicorn.Config(
+        create_app(limits), http=GuardedProtocol, log_level="critical", timeout_graceful_shutdown=1
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        server.should_exit = True
+        thread.join(timeout=60)
+        listening.close()
+
+    return stop
+
+
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
     """The server on a real socket, with the address of its page."""
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(), http=GuardedProtocol, log_level="critical")
-    )
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
+    listening = socket.create_server(("127.0.0.1", 0))
+    stop = serve(listening)
     yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server.should_exit = True
-    thread.join(timeout=60)
+    stop()
 
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
@@ -106,9 +118,7 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--use-gl=angle",
-    "--use-angle=swiftshader",  # WebGL without a graphics card
-    "--enable-unsafe-swiftshader",
+    "--enable-unsafe-swiftshader",  # WebGL without a graphics card
 ]
 
 
@@ -131,7 +141,12 @@ def open_page(browser, address: str) -> Iterator[Callable]:
     contexts = []
 
     def make(
-        sample: bool = True, width: int = 1280, height: int = 800, context=None, **options: object
+        sample: bool = True,
+        width: int = 1280,
+        height: int = 800,
+        context=None,
+        address: str = address,
+        **options: object,
     ):
         if context is None:
             context = browser.new_context(viewport={"width": width, "height": height}, **options)

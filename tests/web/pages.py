@@ -32,7 +32,8 @@ def solved(page, anchors: int, method: str = "field") -> None:
     """Wait until the result for so many anchors is shown."""
     page.wait_for_function(
         "wanted => document.body.dataset.solved?.startsWith(wanted) && "
-        "document.getElementById('busy').hidden",
+        "document.body.dataset.solved.endsWith('full') && "
+        "document.getElementById('stage').ariaBusy === 'false'",
         arg=f"{method} {anchors} ",
     )
 

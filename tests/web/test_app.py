@@ -254,7 +254,7 @@ def test_memory_for_work_is_made_free_or_refused(wait, png) -> None:
 def test_too_much_work_at_once_is_refused(png) -> None:
     limits = Limits(waiting_jobs=0)
     with TestClient(create_app(limits), base_url="http://127.0.0.1:8008") as client:
-        client.app.state.server.heavy.room = 0
+        client.app.state.server.heavy.places_left = 0
         answer = client.post("/api/sessions", content=png(50, 40)[1])
         assert answer.status_code == 503
         assert "try again" in answer.json()["error"]

@@ -17,6 +17,7 @@ from scalefield.web.edits import (
     parse_points,
     suggestions,
 )
+from scalefield.web.sessions import middle_pixels
 from scalefield.web.uploads import Limits
 
 LIMITS = Limits()
@@ -222,13 +223,52 @@ def test_anchors_may_carry_sigma_m() -> None:
 @pytest.mark.parametrize("method", ["knn", "lwlr", "median"])
 def test_a_slow_method_is_near_its_result_at_display_size(session, method: str) -> None:
     anchors = some_anchors(session, 9)
-    full, small = (apply_edit(session, Edit(anchors, method, size)) for size in ("full", "display"))
-    assert (full[0]["size"], small[0]["size"]) == ("full", "display")
+    full, small = (apply_edit(session, Edit(anchors, method, size)) for size in ("full", "preview"))
+    assert (full[0]["size"], small[0]["size"]) == ("full", "preview")
     difference = np.abs(full[1]["log_scale"] - small[1]["log_scale"])
     assert np.median(difference) < 0.02
 
 
 def test_display_size_of_a_small_photo_is_its_full_size(prepared) -> None:
     session = prepared(64, 48)
-    header, _ = apply_edit(session, Edit(some_anchors(session, 3), "knn", "display"))
+    header, _ = apply_edit(session, Edit(some_anchors(session, 3), "knn", "preview"))
     assert header["size"] == "full"
+
+
+@pytest.mark.parametrize("anchors", [3, 30, 200])
+def test_apply_edit_gives_field_a_preview_on_a_coarser_grid_near_its_result(
+    session, anchors: int
+) -> None:
+    given = some_anchors(session, anchors)
+    full, preview = (apply_edit(session, Edit(given, "field", s)) for s in ("full", "preview"))
+    assert (full[0]["size"], preview[0]["size"]) == ("full", "preview")
+    assert preview[1]["log_scale"].shape == (168, 240)
+    assert full[1]["log_scale"].shape == (560, 800)
+    rows, columns = middle_pixels((560, 800), 240)
+    difference = np.abs(full[1]["log_scale"][rows[:, None], columns] - preview[1]["log_scale"])
+    assert np.median(difference) < 0.01
+    assert np.quantile(difference, 0.99) < 0.1
+    # What is told about the anchors does not depend on the grid.
+    assert preview[0]["anchors"] == full[0]["anchors"]
+    assert preview[0]["others"] == full[0]["others"]
+
+
+@pytest.mark.parametrize(("method", "width"), [("basis", 1000), ("field", 240)])
+def test_apply_edit_answers_with_the_result_where_there_is_no_quicker_preview(
+    prepared, method: str, width: int
+) -> None:
+    session = prepared(width, 200)
+    header, maps = apply_edit(session, Edit(some_anchors(session, 4), method, "preview"))
+    assert header["size"] == "full"
+    again = apply_edit(session, Edit(some_anchors(session, 4), method))[1]
+    np.testing.assert_array_equal(maps["log_scale"], again["log_scale"])
+
+
+def test_middle_pixels_are_all_pixels_of_a_small_image_and_one_of_each_block_of_a_large_one() -> (
+    None
+):
+    rows, columns = middle_pixels((3, 4), 10)
+    assert (rows.tolist(), columns.tolist()) == ([0, 1, 2], [0, 1, 2, 3])
+    rows, columns = middle_pixels((30, 90), 9)
+    assert (rows.tolist(), columns.tolist()) == ([5, 15, 25], list(range(5, 90, 10)))
+    assert [len(axis) for axis in middle_pixels((1, 1000), 10)] == [1, 10]

@@ -2,7 +2,6 @@
 
 import json
 import re
-import threading
 
 import numpy as np
 
@@ -234,10 +233,20 @@ def test_hovering_a_row_or_a_mark_shows_the_other(open_page) -> None:
     page.mouse.move(*at(page, 300, 155))
     page.wait_for_selector("#anchor-list li.hovered")
     assert page.inner_text("#anchor-list li.hovered .number") == "6"
-    plain = page.locator("#overlay").screenshot()
+
+    def mark(u: int, v: int) -> bytes:
+        """The picture around an anchor."""
+        painted(page)
+        x, y = at(page, u, v)
+        return page.screenshot(clip={"x": x - 20, "y": y - 20, "width": 40, "height": 40})
+
+    anchors = samples.load("room").anchors
+    second, third = ((anchors.u[i], anchors.v[i]) for i in (1, 2))
+    page.mouse.move(5, 5)
+    plain = mark(*second), mark(*third)
     page.hover("#anchor-list li:nth-child(2)")
-    painted(page)
-    assert page.locator("#overlay").screenshot() != plain
+    assert mark(*second) != plain[0]
+    assert mark(*third) == plain[1]
 
 
 # A11: busy
@@ -245,15 +254,12 @@ def test_hovering_a_row_or_a_mark_shows_the_other(open_page) -> None:
 
 def test_the_busy_state_names_the_method_and_the_last_choice_wins(open_page) -> None:
     page = six_anchors(open_page)
-    gate = threading.Event()
-    asked: list[str] = []
+    asked: list[tuple[str, str]] = []
 
     def hold(route) -> None:
-        method = json.loads(route.request.post_data)["method"]
-        asked.append(method)
-        if method == "knn":
-            gate.wait(0)  # never answered: the page must abort it
-        else:
+        edit = json.loads(route.request.post_data)
+        asked.append((edit["method"], edit["size"]))
+        if edit["method"] != "knn":  # which is never answered: the page must abort it
             route.continue_()
 
     aborted: list[str] = []
@@ -265,12 +271,14 @@ def test_the_busy_state_names_the_method_and_the_last_choice_wins(open_page) -> 
     assert "shown: Gaussian process" in page.inner_text("#busy-text")
     assert page.get_attribute("#stage", "aria-busy") == "true"
     assert "stale" in page.get_attribute("#stage", "class")
-    assert "solved in" not in page.inner_text("#notes")
+    until = "Shown: Gaussian process, until Nearest measurements is solved."
+    assert until in page.inner_text("#notes")
     page.select_option("#method", "field")
-    page.wait_for_selector("#busy", state="hidden")
-    assert asked == ["knn", "field"]
+    solved(page, 6)
+    assert asked == [("knn", "preview"), ("field", "preview"), ("field", "full")]
     assert aborted == ["knn"]
-    assert "Gaussian process: solved in" in page.inner_text("#notes")
+    assert page.locator("#busy").is_hidden()
+    assert "Shown: Gaussian process." in page.inner_text("#notes")
     assert "stale" not in page.get_attribute("#stage", "class")
 
 

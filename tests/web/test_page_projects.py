@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import socket
 import zipfile
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 from PIL import Image
 
 from scalefield import samples
-from web.pages import THREE, at, distances, drop, place, saved, solved
+from web.conftest import serve
+from web.pages import THREE, at, distances, drop, hover, place, saved, solved
 
 DISTANCES = [str(distance) for _, _, distance in THREE]
 
@@ -74,7 +76,6 @@ def test_a_session_that_the_server_lost_is_made_again_by_itself(open_page, addre
     place_again = page.locator("#anchor-list input").first
     place_again.fill("2.5")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#busy", state="hidden")
     solved(page, 3, "median")
     assert distances(page)[0] == "2.5"
     assert "POST /api/samples/room" in sent
@@ -110,6 +111,40 @@ def test_an_uploaded_photo_is_sent_again_after_a_restart(open_page, address: str
     assert distances(page) == ["2.96"]
     assert page.locator("#offline").is_hidden()
     assert silent["left"] == 0
+
+
+def test_a_restarted_server_gets_the_photo_again_and_the_anchors_stay(browser, open_page) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    stop = serve(listening)
+    page = open_page(sample=False, address=address)
+    page.set_input_files("#file", samples.load("room").image_path)
+    page.wait_for_selector("body[data-screen=work]")
+    for u, v, distance in THREE:
+        place(page, u, v, str(distance))
+    solved(page, 3)
+    stop()
+    stop = serve(socket.create_server(("127.0.0.1", port)))
+    page.locator("#anchor-list input").first.fill("2.5")
+    page.keyboard.press("Enter")
+    solved(page, 3)
+    assert distances(page) == ["2.5", *DISTANCES[1:]]
+    assert page.locator("#toast").is_hidden()
+    assert hover(page, 60, 420) == pytest.approx(2.5, rel=0.15)  # solved with the edited anchor
+    page.close()
+    stop()
+
+
+def test_the_same_photo_given_again_starts_anew_and_undo_returns_to_the_work(open_page) -> None:
+    page = work(open_page)
+    page.click("#new-photo")
+    page.set_input_files("#file", samples.load("room").image_path)
+    page.wait_for_selector("#anchor-count:text-is('0')")
+    assert page.is_enabled("#undo")
+    page.click("#undo")
+    page.wait_for_selector("#anchor-count:text-is('3')")
+    assert_work_is_there(page)
 
 
 def test_undo_reaches_over_a_new_photo(open_page, png) -> None:
@@ -199,10 +234,26 @@ def as_file(name: str, data: bytes, kind: str = "image/png") -> dict:
 def test_dropped_photos_are_a_gallery(open_page, png) -> None:
     page = open_page(sample=False)
     drop(page, [as_file("one.png", png(200, 150)[1]), as_file("two.png", png(160, 120)[1])])
-    page.wait_for_selector("#photo-name:has-text('one.png')")
+    page.wait_for_selector("body[data-screen=work]")
+    assert page.inner_text("#photo-name") == "one.png · 200×150"
     assert page.locator("#gallery .thumb").count() == 2
     page.click("#gallery [aria-label^='two.png']")
-    page.wait_for_selector("#photo-name:has-text('two.png · 160×120')")
+    page.wait_for_selector("#photo-name:not(:has-text('one.png'))")
+    assert page.inner_text("#photo-name") == "two.png · 160×120"
+
+
+def test_thumbnails_on_a_phone_are_whole_and_large_enough_to_tap(open_page, png) -> None:
+    page = open_page(sample=False, width=390, height=844, has_touch=True)
+    drop(page, [as_file("one.png", png(200, 150)[1]), as_file("two.png", png(160, 120)[1])])
+    page.wait_for_selector("body[data-screen=work]")
+    for i in range(2):
+        box = page.locator("#gallery .thumb").nth(i).bounding_box()
+        assert box["width"] >= 44
+        assert box["height"] >= 44
+        middle = [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2]
+        hit = "([x, y]) => Boolean(document.elementFromPoint(x, y)?.closest('.thumb'))"
+        assert page.evaluate(hit, middle), box  # not cut off by the row
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_a_pasted_photo_is_opened(open_page, png) -> None:
@@ -217,29 +268,42 @@ def test_a_pasted_photo_is_opened(open_page, png) -> None:
         }""",
         as_file("image.png", png(200, 150)[1]),
     )
-    page.wait_for_selector("#photo-name:has-text('image.png · 200×150')")
+    page.wait_for_selector("body[data-screen=work]")
+    assert page.inner_text("#photo-name") == "image.png · 200×150"
+    place(page, 100, 75, "2")  # it is the server's photo, too
+    solved(page, 1)
+    assert hover(page, 100, 75) == pytest.approx(2, rel=0.02)
 
 
 def test_a_heic_photo_is_opened(open_page) -> None:
     pillow_heif = pytest.importorskip("pillow_heif")
-    pillow_heif.register_heif_opener()
     buffer = io.BytesIO()
-    Image.open(samples.load("room").image_path).save(buffer, "HEIF")
+    # Without registering its reader with Pillow, which the server has to do.
+    pillow_heif.from_pillow(Image.open(samples.load("room").image_path)).save(buffer)
     page = open_page(sample=False)
     page.set_input_files(
         "#file", {"name": "IMG_1.HEIC", "mimeType": "image/heic", "buffer": buffer.getvalue()}
     )
-    page.wait_for_selector("#photo-name:has-text('IMG_1.HEIC · 640×480')")
+    page.wait_for_selector("body[data-screen=work]")
+    assert page.inner_text("#photo-name") == "IMG_1.HEIC · 640×480"
+    assert page.locator("#toast").is_hidden()
+    # The browser cannot read the file; the picture is the server's.
+    colours = page.evaluate("""() => {
+      const canvas = document.getElementById("base"), { width, height } = canvas;
+      const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+      return new Set(new Uint32Array(data.buffer)).size;
+    }""")
+    assert colours > 1000
 
 
 def test_one_of_several_arrays_is_chosen(open_page, png) -> None:
     page = open_page(sample=False)
     page.set_input_files(
-        "#file", {"name": "made.png", "mimeType": "image/png", "buffer": png(60, 40)[1]}
+        "#file", {"name": "made.png", "mimeType": "image/png", "buffer": png(640, 480)[1]}
     )
     page.wait_for_selector("body[data-screen=work]")
-    buffer = io.BytesIO()
-    np.savez(buffer, depth=np.linspace(1, 4, 2400).reshape(40, 60), mask=np.ones((40, 60)))
+    buffer, depth = io.BytesIO(), np.linspace(1, 4, 640 * 480).reshape(480, 640)
+    np.savez(buffer, depth=depth, mask=np.ones((480, 640)))
     page.click("summary")
     page.select_option("#depth-kind", "depth")
     page.set_input_files(
@@ -247,8 +311,17 @@ def test_one_of_several_arrays_is_chosen(open_page, png) -> None:
     )
     page.wait_for_selector("#array-dialog[open]")
     page.select_option("#array-name", "depth")
+    offered = page.eval_on_selector_all("#array-name option", "all => all.map((o) => o.value)")
+    assert offered == ["depth", "mask"]
     page.click("#array-dialog .primary")
-    page.wait_for_selector("#depth-source:text-is('two.npz')")
+    page.wait_for_selector("#array-dialog", state="hidden")
+    page.wait_for_selector("#depth-source:not(:text-is('lite'))")
+    assert page.inner_text("#depth-source") == "two.npz"
+    place(page, 600, 440, "8")
+    solved(page, 1)
+    page.select_option("#method", "median")
+    solved(page, 1, "median")
+    assert hover(page, 40, 100) == pytest.approx(8 * depth[100, 40] / depth[440, 600], rel=0.02)
 
 
 def test_a_link_on_another_page_opens_this_one(open_page, address: str) -> None:
@@ -257,5 +330,9 @@ def test_a_link_on_another_page_opens_this_one(open_page, address: str) -> None:
     other.route("http://elsewhere.test/", lambda r: r.fulfill(
         content_type="text/html", body=f"<a href='{address}/'>open</a>"))  # fmt: skip
     other.goto("http://elsewhere.test/")
-    other.click("a")
+    with other.expect_navigation() as navigation:
+        other.click("a")
+    assert navigation.value.status == 200
+    assert other.url == f"{address}/"
     other.wait_for_selector("body[data-ready]")
+    assert other.inner_text("h1") == "scalefield"

@@ -105,6 +105,40 @@ def test_measuring_beside_an_anchor_snaps_to_it_and_opens_no_card(open_page) -> 
     assert max(abs(second[0] - 60), abs(second[1] - 300)) <= 1  # a pixel of the screen
 
 
+def test_the_photo_does_not_move_while_an_area_is_measured_on_a_phone(open_page) -> None:
+    page = open_page(width=390, height=844, has_touch=True)
+    page.click("#sheet-tab-anchors")
+    page.click("#sample-anchors")
+    solved(page, 6)
+    page.click("#sheet-toggle")
+    page.click("[data-tool=measure]")
+    for kind in ("distance", "path", "height"):
+        page.click(f"[data-kind={kind}]")
+        before = page.locator("#stage").bounding_box()
+        page.mouse.click(*at(page, 100, 400))
+        assert page.locator("#stage").bounding_box() == before
+        page.click("#measure-cancel")
+    page.click("[data-kind=area]")
+    stage = page.locator("#stage").bounding_box()
+    for pixel in ((100, 400), (300, 400), (300, 300)):
+        page.mouse.click(*at(page, *pixel))
+        assert page.locator("#stage").bounding_box() == stage
+    page.click("#measure-done")
+    page.wait_for_selector("#measure-list li", state="attached")
+    assert page.locator("#stage").bounding_box() == stage
+    assert page.locator("#measure-kinds").is_visible()
+
+
+def test_measuring_on_a_phone_held_sideways_has_its_kinds_and_all_tabs(open_page) -> None:
+    page = open_page(width=844, height=390, has_touch=True)
+    page.click("[data-tool=measure]")
+    for shown in ("[data-kind=area]", "#sheet-tab-anchors", "#sheet-tab-save"):
+        box = page.locator(shown).bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 844
+        assert box["y"] + box["height"] <= 390
+
+
 # A9
 
 

@@ -19,7 +19,7 @@ def test_a_place_is_taken_when_asked_for_and_given_back() -> None:
         with pytest.raises(ZeroDivisionError):
             await second
         assert await pool.run(lambda: 4) == 4
-        assert (pool.room, pool.idle) == (2, 1)
+        assert (pool.places_left, pool.idle) == (2, 1)
 
     asyncio.run(ask())
 
@@ -51,7 +51,7 @@ def test_work_that_waits_is_not_begun_once_its_client_left() -> None:
         gate.set()
         await first
         await pool.run(lambda: begun.append(3))
-        assert pool.room == 21
+        assert pool.places_left == 21
         return begun
 
     assert asyncio.run(ask()) == [3]
@@ -77,6 +77,6 @@ def test_running_work_ends_once_its_client_left() -> None:
         await asyncio.gather(task, return_exceptions=True)
         assert await pool.run(lambda: 5) == 5  # the thread is free again
         assert ended == [True]
-        assert pool.room == 2
+        assert pool.places_left == 2
 
     asyncio.run(ask())

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -10,8 +11,12 @@ import httpx
 import pytest
 
 from scalefield.errors import one_line
+from scalefield.web.edits import Edit
+from scalefield.web.pool import Pool
 from scalefield.web.protocol import GuardedProtocol
+from scalefield.web.uploads import Limits
 from scalefield.web.wire import unpack
+from web.conftest import serve
 
 EDITS = 200
 
@@ -137,6 +142,64 @@ def test_work_of_a_client_that_left_is_cancelled(
         asyncio.run(leave())
         assert ended.wait(600)
     assert httpx.post(url, json=edit, timeout=600).status_code == 200
+
+
+def test_uploads_of_one_client_do_not_evict_the_photo_of_another(wait, png) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    stop = serve(listening, Limits(sessions=3))
+    base = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    one, two = (
+        httpx.Client(base_url=base, headers={"x-scalefield-client": name}, timeout=600)
+        for name in ("one", "two")
+    )
+    try:
+        photo = png(64, 48)[1]
+        first = one.post("/api/sessions", content=photo).json()
+        wait(one, first)
+        for _ in range(5):
+            wait(two, two.post("/api/sessions", content=photo).json())
+        assert one.get(f"/api/sessions/{first['id']}").status_code == 200
+    finally:
+        one.close()
+        two.close()
+        stop()
+
+
+def test_clients_of_the_server_take_turns_on_its_thread_for_slow_work(
+    address: str, session: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client with many slow requests does not hold up the first one of another client."""
+    gate, begun, queued = threading.Event(), [], []
+
+    def slow(session: object, edit: Edit) -> tuple[dict, dict]:
+        begun.append(len(edit.anchors))
+        gate.wait(600)
+        return {}, {}
+
+    def run(self: Pool, work: Callable, client: str = "") -> Coroutine:
+        result = pool_run(self, work, client)
+        queued.append(client)
+        return result
+
+    pool_run = Pool.run
+    monkeypatch.setattr("scalefield.web.server.apply_edit", slow)
+    monkeypatch.setattr(Pool, "run", run)
+    url = f"{address}/api/sessions/{session['id']}/recover"
+
+    async def ask() -> list[int]:
+        async with httpx.AsyncClient(timeout=600) as client:
+            tasks = []
+            for count, name in ((1, "one"), (2, "one"), (3, "one"), (4, "two")):
+                edit = {"anchors": session["anchors"][:count], "method": "knn"}
+                headers = {"x-scalefield-client": name}
+                tasks.append(asyncio.create_task(client.post(url, json=edit, headers=headers)))
+                while len(queued) < count:
+                    await asyncio.sleep(0.01)
+            gate.set()
+            return [answer.status_code for answer in await asyncio.gather(*tasks)]
+
+    assert asyncio.run(ask()) == [200] * 4
+    assert begun == [1, 2, 4, 3]
 
 
 def test_slow_and_broken_clients_block_nobody(address: str, session: dict) -> None:

@@ -39,6 +39,9 @@ class DataOptions:
     """Name of the data in tables; by default the name of the layout."""
     range: Ranges = ()
     """Depth ranges in metres of a folder's sources, e.g. kitti=0.1,80 '*=0.1,10'."""
+    sunrgbd_max_m: float | None = None
+    """Depths of SUN RGB-D above this are unknown: 8, where its own toolbox ends, if left out; the
+    paper scores up to 10."""
     device: str = "cpu"
     """Device of the MDE, for example cpu, cuda or cuda:1."""
     cache: Path | None = None
@@ -54,7 +57,9 @@ class DataOptions:
 
         # As `python -m` does: a module:function in the current folder is found, by workers too.
         sys.path.insert(0, str(Path.cwd()))
-        return open_dataset(self.dataset, self.root, self.ranges_m)
+        return open_dataset(
+            self.dataset, self.root, self.ranges_m, sunrgbd_max_m=self.sunrgbd_max_m
+        )
 
     def source(self) -> FrameSource:
         """The frames of the dataset with the estimator's outputs."""

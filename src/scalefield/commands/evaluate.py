@@ -55,7 +55,7 @@ class EvaluateCommand:
             regimes=self.regimes,
             drop=self.drop,
             seed=self.seed,
-            ranges_m=data.ranges_m,
+            ranges_m=getattr(source.dataset, "ranges_m", {}),
             cached=data.cache is not None,
         )
         shard = _parse_shard(self.shard)

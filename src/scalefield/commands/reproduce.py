@@ -86,7 +86,8 @@ class ReproduceCommand:
     jobs: int = 1
     """Generators that are trained at the same time on the device."""
     frames_on_device: bool = False
-    """Hold all prepared training frames in the device's memory, once for each of the jobs."""
+    """Hold all prepared frames in the device's memory, once for each of the jobs: for about a
+    thousand frames rather than for ten thousand."""
     mde_batch: int = 8
     """Images of one size that the MDE predicts at once."""
     device: str = "auto"
@@ -99,6 +100,10 @@ class ReproduceCommand:
         from scalefield.reproduction.plan import plan, plan_text
         from scalefield.reproduction.stages import summary
 
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise InputError(
+                "reproduce trains several generators at once with --jobs; torchrun is for train"
+            )
         sys.path.insert(0, str(Path.cwd()))  # as for `python -m`: module:object beside the user
         reproduction = self.reproduction()
         if self.plan:

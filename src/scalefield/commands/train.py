@@ -90,6 +90,9 @@ class TrainCommand:
     """The layout of that folder."""
     range: Ranges = ()
     """Depth ranges in metres of a folder's sources, e.g. kitti=0.1,80 '*=0.1,10'."""
+    sunrgbd_max_m: float | None = None
+    """Depths of SUN RGB-D above this are unknown: 8, where its own toolbox ends, if left out; the
+    paper scores up to 10."""
     method: Literal["basis", "field"] = "basis"
     """What is trained: a generator of basis maps, or the network and kernel of `field`."""
     preset: Literal["default", "paper"] = "default"
@@ -225,8 +228,11 @@ class TrainCommand:
         if bool(self.data) == (self.root is not None):
             raise InputError("give the frames either as --data NAME=FOLDER … or as --root FOLDER")
         if self.root is not None:
-            return {self.dataset: open_dataset(self.dataset, self.root, ranges_m)}
-        return open_datasets(self.data, ranges_m)
+            reader = open_dataset(
+                self.dataset, self.root, ranges_m, sunrgbd_max_m=self.sunrgbd_max_m
+            )
+            return {self.dataset: reader}
+        return open_datasets(self.data, ranges_m, sunrgbd_max_m=self.sunrgbd_max_m)
 
     def _train_field(self, train: Any, val: Any, mde: str, device: str) -> None:
         """Train `field` on the MDE's frames, without F, which the shipped model does not use."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from scalefield.datasets.folder import Folder
@@ -38,10 +37,15 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 
 
 def open_dataset(
-    name: str, root: str | Path, ranges_m: Mapping[str, tuple[float, float]] | None = None
+    name: str,
+    root: str | Path,
+    ranges_m: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    sunrgbd_max_m: float | None = None,
 ) -> Dataset:
     """The reader of that name at `root`; `ranges_m` is for the folder layout.
 
+    `sunrgbd_max_m` replaces the depth above which SUN RGB-D is taken as unknown.
     A package that the reader needs and that is not installed is reported here, before any work.
     """
     if name not in DATASETS:
@@ -55,6 +59,13 @@ def open_dataset(
         raise InputError(f"the depth range of {name} is declared by its reader; drop --range")
     if name == "urbansyn":
         import_openexr()
+    if name == "sunrgbd" and sunrgbd_max_m is not None:
+        if not sunrgbd_max_m > SunRgbd.depth_range_m[0]:
+            raise InputError(
+                f"--sunrgbd-max-m must be more than {SunRgbd.depth_range_m[0]:g} m, "
+                f"found {sunrgbd_max_m:g}"
+            )
+        return SunRgbd(root, sunrgbd_max_m)
     return DATASETS[name](root)
 
 
@@ -78,8 +89,6 @@ def open_datasets(
             raise InputError(f"--data {name} is given twice")
         known = name in DATASETS
         layout = name if known else "folder"
-        reader = open_dataset(layout, root, ranges_m if layout == "folder" else None)
-        if isinstance(reader, SunRgbd) and sunrgbd_max_m is not None:
-            reader = replace(reader, max_m=sunrgbd_max_m)
-        opened[name] = reader
+        ranges = ranges_m if layout == "folder" else None
+        opened[name] = open_dataset(layout, root, ranges, sunrgbd_max_m=sunrgbd_max_m)
     return opened

@@ -36,6 +36,11 @@ class SunRgbd:
     units_per_metre: ClassVar[float] = 1000.0
     split_counts: ClassVar[tuple[int, int, int]] = (8267, 1034, 1034)
 
+    @property
+    def ranges_m(self) -> dict[str, tuple[float, float]]:
+        """The depths that are known, as `Folder` declares them by source."""
+        return {self.name: (self.depth_range_m[0], min(self.max_m, self.depth_range_m[1]))}
+
     def names(self, split: str) -> list[str]:
         """`<sensor>/<set>/…/<frame>`, by image."""
         check_split(split)

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from scalefield.field.config import InferenceConfig
 from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures
-from scalefield.field.linalg import Cholesky
 from scalefield.runtime.threads import map_threads
 
 CHUNK_ELEMENTS = 1 << 17
@@ -61,25 +61,25 @@ class Blocks:
         per_strip = -(-blocks // strips)
         size = -(-n // (strips * per_strip))
         count = strips * per_strip * size
-        # Row n is padding.
-        u, v = (
-            torch.cat([x, x.new_zeros(1)]).masked_fill(
-                ~torch.cat([mask, mask.new_zeros(1)]), torch.inf
-            )
-            for x in position.unbind(dim=1)
-        )
+        mask = nnf.pad(mask, (0, 1))  # row n is padding
+        u, v = nnf.pad(position.mT, (0, 1)).masked_fill(~mask, torch.inf)
         index = torch.arange(count, device=position.device).clamp(max=n)
         if blocks > 1:
             index = index[u[index].sort(stable=True).indices].reshape(strips, -1)
             index = index.gather(1, v[index].sort(dim=1, stable=True).indices)
         index = index.reshape(-1, size)
-        known = torch.cat([mask, mask.new_zeros(1)])[index]
+        known = mask[index]
         return cls(index.masked_fill(~known, 0), known)
 
     def within(self, mask: Bool[Tensor, " n"]) -> Blocks:
         """The same blocks without the anchors outside a mask."""
         known = self.mask & mask[self.index]
         return Blocks(self.index.masked_fill(~known, 0), known)
+
+    def padded(self, multiple: int) -> Blocks:
+        """The same blocks with a number of rows that is a multiple of a given one."""
+        beyond = (0, -self.index.shape[1] % multiple)
+        return Blocks(*(nnf.pad(values, beyond) for values in (self.index, self.mask)))
 
     def map(self, function: Callable[[Blocks], Any]) -> list[Any]:
         """`function` of a few blocks at a time, on several threads; on a GPU of all at once."""
@@ -104,7 +104,89 @@ class Blocks:
         gathered = features.gather(self.index)
         gathered = gathered._replace(amplitude=gathered.amplitude * self.mask)
         variance = torch.where(self.mask, noise[self.index] ** 2, 1.0)
-        return kernel.local_covariance(gathered) + torch.diag_embed(variance)
+        covariance = kernel.local_covariance(gathered)
+        covariance.diagonal(dim1=1, dim2=2).add_(variance)
+        return covariance
+
+
+@dataclass(frozen=True, eq=False)
+class Cholesky:
+    """Lower Cholesky factors L of many small matrices A = LLᵀ, factorised in one batch.
+
+    Nothing here waits for the host, so that it can be captured in a CUDA graph: there is no check
+    that a factorisation succeeded.
+    """
+
+    factor: Float[Tensor, "*b n n"]
+
+    @classmethod
+    def of(cls, matrix: Float[Tensor, "*b n n"]) -> Cholesky:
+        """Factorise symmetric positive definite matrices."""
+        return cls(torch.linalg.cholesky_ex(matrix).L)
+
+    def solve(self, right: Float[Tensor, "*b n k"]) -> Float[Tensor, "*b n k"]:
+        """A⁻¹ applied to columns."""
+        if not self.factor.is_cuda:
+            return torch.cholesky_solve(right, self.factor)
+        # On a GPU `cholesky_solve` allocates, which a graph cannot capture.
+        half = torch.linalg.solve_triangular(self.factor, right, upper=False)
+        return torch.linalg.solve_triangular(self.factor.mT, half, upper=True)
+
+    def inverse(self) -> Float[Tensor, "*b n n"]:
+        """A⁻¹."""
+        if not self.factor.is_cuda:
+            return torch.cholesky_inverse(self.factor)
+        half = self._inverse_factor()
+        return half.mT @ half
+
+    def inverse_diagonal(self) -> Float[Tensor, "*b n"]:
+        """Diagonal of A⁻¹."""
+        if not self.factor.is_cuda:
+            return self.inverse().diagonal(dim1=-2, dim2=-1)
+        return self._inverse_factor().square().sum(dim=-2)
+
+    def _inverse_factor(self) -> Float[Tensor, "*b n n"]:
+        """L⁻¹. On a GPU `cholesky_inverse` solves twice; this solves once."""
+        eye = torch.eye(self.factor.shape[-1], dtype=self.factor.dtype, device=self.factor.device)
+        return torch.linalg.solve_triangular(self.factor, eye.expand_as(self.factor), upper=False)
+
+    def half_log_det(self) -> Float[Tensor, "*b"]:
+        """½ log det A."""
+        return self.factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+
+
+class BlockSolutions(NamedTuple):
+    """C⁻¹ of the blocks of anchors applied to columns X = [H, y − μ, 1]."""
+
+    solved: Float[Tensor, "b s w_3"]
+    """C⁻¹X, and the diagonal of C⁻¹."""
+    sums: Float[Tensor, "b w w_2"]
+    """HᵀC⁻¹X."""
+
+    @classmethod
+    def of(
+        cls,
+        kernel: Kernel,
+        observations: Observations,
+        features: TermFeatures,
+        H: Float[Tensor, "n w"],
+        blocks: Blocks,
+    ) -> BlockSolutions:
+        """The solutions of blocks within the mask of the observations."""
+        inputs, y, noise, _ = observations
+        target = y - inputs.mean
+        X = torch.cat([H, torch.stack([target, torch.ones_like(target)], dim=1)], dim=1)
+
+        def solve(part: Blocks) -> BlockSolutions:
+            cholesky = Cholesky.of(part.covariance(kernel, features, noise))
+            right = X[part.index] * part.mask[..., None]
+            solved = cholesky.solve(right)
+            sums = right[..., :-2].mT @ solved
+            diagonal = cholesky.inverse_diagonal()[..., None]
+            return cls(torch.cat([solved, diagonal], dim=-1), sums)
+
+        parts = blocks.map(solve)
+        return parts[0] if len(parts) == 1 else cls(*map(torch.cat, zip(*parts, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +198,8 @@ class LinearPosterior:
     """E[θ]."""
     covariance: Float[Tensor, "w w"]
     """Cov[θ] = A⁻¹ with A = I + Σ_b HᵀC⁻¹H."""
+    H: Float[Tensor, "n w"]
+    """Linear features of the anchors."""
     whitened: Float[Tensor, "n w"]
     """C⁻¹H: E[θ] = A⁻¹ Σᵢ whitenedᵢ (yᵢ − μᵢ − offset)."""
     residual: Float[Tensor, " n"]
@@ -128,54 +212,46 @@ class LinearPosterior:
     @classmethod
     def fit(
         cls,
-        kernel: Kernel,
         observations: Observations,
+        H: Float[Tensor, "n w"],
         blocks: Blocks,
+        solutions: BlockSolutions,
         offset: Float[Tensor, ""] | None = None,
     ) -> LinearPosterior:
-        """Generalised least squares for θ; observations outside their mask have no influence.
+        """Generalised least squares for θ, given the linear features of the observations and the
+        solutions of their blocks; observations outside their mask have no influence.
 
         The leave-one-out residual is αᵢ / Pᵢᵢ with α = C⁻¹(y − μ − offset − H E[θ]) and
         P = C⁻¹ − C⁻¹H A⁻¹ HᵀC⁻¹, the precision of a block given all other blocks.
         """
-        anchors, y, noise, mask = observations
-        target = y - anchors.mean
+        inputs, y, _, mask = observations
+        target = y - inputs.mean
         offset = masked_median(target, mask) if offset is None else offset
-        target, H = target - offset, kernel.linear_features(anchors)
-        features, width, n = kernel.features(anchors), H.shape[1], len(y)
-        blocks = blocks.within(mask)
-
-        def solve(part: Blocks) -> tuple[Tensor, Tensor]:
-            cholesky = Cholesky.of(part.covariance(kernel, features, noise))
-            right = torch.cat([H, target[:, None]], dim=1)[part.index] * part.mask[..., None]
-            solved = cholesky.solve(right)
-            sums = torch.einsum("bsw,bsv->wv", right[..., :width], solved)
-            return torch.cat([solved, cholesky.inverse_diagonal()[..., None]], dim=-1), sums
-
-        solved, sums = zip(*blocks.map(solve), strict=True)
-        total = torch.stack(sums).sum(dim=0)
-        rows = blocks.scatter(torch.cat(solved), n)
-        whitened, inverse_diagonal = rows[:, :width], rows[:, width + 1]
-        precision = total[:, :width] + torch.eye(width, dtype=H.dtype, device=H.device)
+        width, sums = H.shape[1], solutions.sums.sum(dim=0)
+        rows = blocks.scatter(solutions.solved, len(y))
+        whitened, inverse_diagonal = rows[:, :width], rows[:, width + 2]
+        precision = sums[:, :width] + torch.eye(width, dtype=H.dtype, device=H.device)
         covariance = torch.linalg.inv_ex(precision).inverse
-        weights = covariance @ total[:, width]
+        weights = covariance @ (sums[:, width] - offset * sums[:, width + 1])
         explained = ((whitened @ covariance) * whitened).sum(dim=1)
         diagonal = torch.where(mask, inverse_diagonal - explained, 1.0).clamp(min=1e-12)
+        alpha = rows[:, width] - offset * rows[:, width + 1] - whitened @ weights
         return cls(
             offset=offset,
             weights=weights,
             covariance=covariance,
+            H=H,
             whitened=whitened,
-            residual=(target - H @ weights) * mask,
-            loo_residual=(rows[:, width] - whitened @ weights) / diagonal,
+            residual=(target - offset - H @ weights) * mask,
+            loo_residual=alpha / diagonal,
             loo_std=diagonal.rsqrt(),
         )
 
 
-def masked_median(values: Float[Tensor, " n"], mask: Bool[Tensor, " n"]) -> Float[Tensor, ""]:
+def masked_median(values: Float[Tensor, "*b n"], mask: Bool[Tensor, "*b n"]) -> Float[Tensor, "*b"]:
     """Median over the mask, the mean of the two middle values of an even number; 0 over none."""
-    ordered = values.masked_fill(~mask, torch.inf).sort().values
-    count = mask.sum()
-    low, high = ((count - 1).clamp(min=0) // 2)[None], (count // 2).clamp(max=len(values) - 1)[None]
-    middle = 0.5 * (ordered.gather(0, low) + ordered.gather(0, high))[0]
-    return torch.where(count > 0, middle, 0.0)
+    ordered = values.masked_fill(~mask, torch.inf).sort(dim=-1).values
+    count = mask.sum(dim=-1, keepdim=True)
+    around = (count - torch.arange(2, device=values.device)).clamp(min=0) // 2
+    middle = ordered.gather(-1, around.clamp(max=values.shape[-1] - 1)).mean(dim=-1)
+    return middle.nan_to_num(posinf=0.0)

@@ -18,12 +18,18 @@ from jaxtyping import Bool, Float, Int64
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from scalefield.field.blocks import Blocks, Observations
+from scalefield.field.blocks import Blocks, BlockSolutions, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.kernel import Kernel
-from scalefield.field.lattice import Lattice, nearest
-from scalefield.field.local import AnchorFeatures, AtPixel, PixelSampler, cell_weights, correlations
+from scalefield.field.kernel import Kernel, TermFeatures
+from scalefield.field.local import (
+    AnchorFeatures,
+    AtPixel,
+    Lattice,
+    cell_weights,
+    correlations,
+    nearest,
+)
 from scalefield.field.outliers import OutlierResult, detect_outliers
 from scalefield.field.posterior import FieldFit
 from scalefield.runtime.threads import map_threads
@@ -31,6 +37,15 @@ from scalefield.runtime.threads import map_threads
 NOISE_TOLERANCE = 1e-3
 """Relative change of an anchor's noise below which its nodes are kept: the weights of the outlier
 search move a little with every edit."""
+
+CHUNK_CELLS = 32
+"""Cells that one thread evaluates at once."""
+CHUNK_NODES = 512
+"""Nodes that one thread solves at once."""
+CHUNK_ANCHORS = 256
+"""New anchors whose distances to the nodes are held at once."""
+TIE_TOLERANCE = 1e-5
+"""Relative difference of distances within which `nearest` may take either anchor."""
 
 
 class EditedMaps(NamedTuple):
@@ -46,20 +61,102 @@ class EditedMaps(NamedTuple):
     """Number of nodes whose systems were solved anew."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class EditorState:
-    """What is kept from one edit to the next."""
+    """What is kept from one edit to the next, which each edit changes in place: copies would cost
+    more than most edits."""
 
     image: ImageInputs
     lattice: Lattice
     observations: Observations
     neighbours: Int64[Tensor, "m k"]
     mask: Bool[Tensor, "m k"]
+    reach_px: Float[Tensor, " m"]
+    """Distance of each node's farthest neighbour; infinite if it has fewer than k."""
     coefficients: Float[Tensor, "m k r"]
     """C⁻¹ applied to the columns y − μ, 1 and H of each node's neighbours."""
     at_nodes: AtPixel
     sums: Float[Tensor, "r c p"]
     """Σᵢ k(x, aᵢ) coefficientsᵢ at the pixels of each cell."""
+
+    @classmethod
+    def empty(cls, fit: FieldFit, count: int) -> EditorState:
+        """The state before any node is solved, with `count` neighbours of each."""
+        lattice, width = fit.lattice, fit.linear.H.shape[1]
+        nodes, cells = len(lattice.node_uv), len(lattice.corners)
+        neighbours = torch.zeros(nodes, count, dtype=torch.int64)
+        of_nodes = [torch.empty(nodes, size, dtype=torch.float64) for size in (count, count, width)]
+        scalars = [torch.empty(nodes, dtype=torch.float64) for _ in range(3)]
+        return cls(
+            fit.image,
+            lattice,
+            fit.observations,
+            neighbours,
+            torch.zeros_like(neighbours, dtype=torch.bool),
+            scalars[0],
+            torch.empty(nodes, count, width + 2),
+            AtPixel(*of_nodes, *scalars[1:]),
+            torch.empty(width + 2, cells, lattice.cell_px**2),
+        )
+
+    def follow(self, fit: FieldFit) -> Int64[Tensor, " a"]:
+        """Take over the observations of a fit; returns the nodes whose neighbours change.
+
+        These are the nodes with a neighbour that is gone, and those with a new anchor closer than
+        their farthest neighbour.
+        """
+        before, now = self.observations, fit.observations
+        former = same_anchors(now, before)
+        kept = (former >= 0) & now.mask & before.mask[former]
+        current = torch.full((len(before.y),), -1)
+        current[former[kept]] = kept.nonzero()[:, 0]
+        self.neighbours = current[self.neighbours]
+        changed = ((self.neighbours < 0) & self.mask).any(dim=1)
+        self.neighbours.clamp_(min=0)
+        added = fit.image.pixel_uv(now.inputs.position[now.mask & ~kept])
+        for part in added.split(CHUNK_ANCHORS):
+            apart = torch.cdist(self.lattice.node_uv, part)
+            changed |= (apart <= self.reach_px[:, None] * (1 + TIE_TOLERANCE)).any(dim=1)
+        self.observations = now
+        return changed.nonzero()[:, 0]
+
+    def solve(self, fit: FieldFit, nodes: Int64[Tensor, " a"]) -> None:
+        """Solve the systems of nodes, and evaluate the cells at them."""
+        if len(nodes) == 0:
+            return
+        lattice, solver, (inputs, y, _, known) = self.lattice, fit.solver, fit.observations
+        position, uv = fit.image.pixel_uv(inputs.position), lattice.node_uv[nodes]
+        near, there = nearest(uv, position, known, self.neighbours.shape[1])
+        self.neighbours[nodes], self.mask[nodes] = near, there
+        apart = (position[near] - uv[:, None]).norm(dim=2).masked_fill(~there, torch.inf)
+        self.reach_px[nodes] = apart.amax(dim=1)
+        targets = torch.stack([y - inputs.mean, torch.ones_like(y)], dim=1)
+        columns, (rows, cols) = torch.cat([targets, solver.H], dim=1), lattice.node_pixels
+
+        def solve(part: Int64[Tensor, " m"]) -> None:
+            near, there = self.neighbours[part], self.mask[part]
+            right = columns[near] * there[..., None]
+            at = fit.image.pixels(rows[part], cols[part])
+            solved, at_pixel = solver.solve(near, there, at, right)
+            self.coefficients[part] = torch.stack(solved, dim=-1).float()
+            for values, new in zip(self.at_nodes, at_pixel, strict=True):
+                values[part] = new
+
+        def evaluate(cells: Int64[Tensor, " c"]) -> None:
+            pixels, at = fit.sampler.cells(fit.image, cells), lattice.corners[cells]
+            weights = cell_weights(self.neighbours[at], self.coefficients[at])
+            covariance = correlations(fit.kernel, pixels, anchors, weights.anchors)
+            covariance.mul_(anchors.amplitude[weights.anchors].mT[..., None])
+            covariance = covariance.mul_(pixels.amplitude[:, :, None]).sum(dim=1)  # c u p
+            by_node = weights.alpha.permute(0, 3, 1, 2).flatten(1, 2)  # c r·4 u
+            values = torch.bmm(by_node, covariance).unflatten(1, (-1, 4))
+            self.sums[:, cells] = values.mul_(lattice.blending).sum(dim=2).transpose(0, 1)
+
+        map_threads(solve, [(part,) for part in nodes.split(CHUNK_NODES)])
+        anchors, changed = AnchorFeatures.of(fit.features), torch.zeros(len(lattice.node_uv))
+        changed[nodes] = 1
+        cells = changed[lattice.corners].any(dim=1).nonzero()[:, 0]
+        map_threads(evaluate, [(part,) for part in cells.split(CHUNK_CELLS)])
 
 
 class FieldEditor:
@@ -90,38 +187,28 @@ class FieldEditor:
             return self._update(fit)
 
     def _update(self, fit: FieldFit) -> EditedMaps:
-        lattice, observed = fit.lattice, fit.observations
-        position = observed.inputs.position * fit.image.unit_px
-        neighbours, mask = nearest(lattice.node_uv, position, observed.mask, fit.config.neighbours)
-        # In the order of the anchors: that of equally near ones is arbitrary.
-        order = neighbours.masked_fill(~mask, len(position)).sort(dim=1, stable=True).indices
-        neighbours, mask = neighbours.gather(1, order), mask.gather(1, order)
-        state = self.state
-        if state is not None and (
-            state.image is not fit.image
-            or lattice.cell_px != state.lattice.cell_px
-            or neighbours.shape != state.neighbours.shape
+        # An edit that fails leaves no half-changed state behind.
+        lattice, state, self.state = fit.lattice, self.state, None
+        count = min(fit.config.neighbours, len(fit.observations.y))
+        if (
+            state is None
+            or not state.image.same_prior(fit.image)
+            or (state.lattice.cell_px, state.neighbours.shape[1]) != (lattice.cell_px, count)
         ):
-            state = None
-        changed = torch.ones(len(neighbours), dtype=torch.bool)
-        if state is not None:
-            former = same_anchors(observed, state.observations)
-            kept = (former[neighbours] == state.neighbours) | ~mask
-            changed = (~kept | (mask != state.mask)).any(dim=1)
-        self.state = state = refreshed(fit, neighbours, mask, changed, state)
-        linear = fit.linear
+            nodes = torch.arange(len(lattice.node_uv))
+            state = EditorState.empty(fit, count)
+        else:
+            nodes = state.follow(fit)
+        state.solve(fit, nodes)
+        self.state, linear = state, fit.linear
         combination = torch.cat([torch.stack([linear.offset.new_ones(()), -linear.offset]),
                                  -linear.weights]).float()  # fmt: skip
         stationary = lattice.image(
             (combination @ state.sums.flatten(1)).unflatten(0, (-1, lattice.cell_px**2))
         )
         at_nodes = state.at_nodes
-        return EditedMaps(
-            fit.linear_map() + stationary,
-            at_nodes.total_variance(linear.covariance),
-            at_nodes.prior,
-            int(changed.sum()),
-        )
+        variance = at_nodes.total_variance(linear.covariance)
+        return EditedMaps(fit.linear_map() + stationary, variance, at_nodes.prior, len(nodes))
 
 
 class BlockMemory:
@@ -136,6 +223,7 @@ class BlockMemory:
         """A block may grow to `max_growth` times `InferenceConfig.block_size` anchors."""
         self.max_growth, self.lock = max_growth, Lock()
         self.last: tuple[Observations, Blocks, OutlierResult] | None = None
+        self.last_solved: tuple[Observations, Blocks, BlockSolutions] | None = None
 
     def search(
         self, kernel: Kernel, observed: Observations, config: InferenceConfig
@@ -149,29 +237,59 @@ class BlockMemory:
     def _search(
         self, kernel: Kernel, observed: Observations, config: InferenceConfig
     ) -> tuple[Blocks, OutlierResult]:
-        n, last, fresh = len(observed.y), self.last, Blocks.split(observed, config)
+        n, last = len(observed.y), self.last
         if last is None or min(n, len(last[0].y)) <= config.exact_block or observed.y.is_cuda:
+            fresh = Blocks.split(observed, config).padded(config.outliers.segment_size)
             return fresh, detect_outliers(kernel, observed, fresh, config.outliers)
         before, kept, found = last
         former = same_anchors(observed, before)
         number = torch.arange(len(kept.index))[:, None].expand_as(kept.index)
         home = kept.scatter(number[..., None].double(), len(before.y))[:, 0].long()
-        _, near = cKDTree(before.inputs.position.numpy()).query(observed.inputs.position.numpy())
-        home = home[torch.where(former < 0, torch.from_numpy(near), former)]
+        new, position = former < 0, observed.inputs.position
+        _, near = cKDTree(before.inputs.position.numpy()).query(position[new].numpy())
+        home = home[former.masked_scatter(new, torch.from_numpy(near))]
         size = home.bincount(minlength=len(kept.index))
         if int(size.max()) > self.max_growth * config.block_size:
+            fresh = Blocks.split(observed, config).padded(config.outliers.segment_size)
             return fresh, detect_outliers(kernel, observed, fresh, config.outliers)
-        blocks = grouped(home, size)
+        blocks = grouped(home, size).padded(config.outliers.segment_size)
         changed = size != kept.mask.sum(dim=1)
-        changed[home[former < 0]] = True
+        changed[home[new]] = True
         index = former.clamp(min=0)
         result = OutlierResult(*(values[index] for values in vars(found).values()))
         if bool(changed.any()):
             part = Blocks(blocks.index[changed], blocks.mask[changed])
-            new = detect_outliers(kernel, observed, part, config.outliers)
-            pairs = zip(vars(new).values(), vars(result).values(), strict=True)
+            again = detect_outliers(kernel, observed, part, config.outliers)
+            pairs = zip(vars(again).values(), vars(result).values(), strict=True)
             result = OutlierResult(*(torch.where(changed[home], *pair) for pair in pairs))
         return blocks, result
+
+    def solve(
+        self,
+        kernel: Kernel,
+        observed: Observations,
+        features: TermFeatures,
+        H: Float[Tensor, "n w"],
+        blocks: Blocks,
+    ) -> BlockSolutions:
+        """`BlockSolutions.of`, computed for the blocks that differ from those of the last call."""
+        with self.lock:
+            last, changed = self.last_solved, torch.ones(len(blocks.index), dtype=torch.bool)
+            if last is not None and last[1].index.shape == blocks.index.shape:
+                before, kept, solutions = last
+                former = same_anchors(observed, before)
+                same = (former[blocks.index] == kept.index) | ~blocks.mask
+                changed = ~(same & (blocks.mask == kept.mask)).all(dim=1)
+            if bool(changed.all()) or observed.y.is_cuda:
+                solutions = BlockSolutions.of(kernel, observed, features, H, blocks)
+            elif bool(changed.any()):
+                part = Blocks(blocks.index[changed], blocks.mask[changed])
+                new = BlockSolutions.of(kernel, observed, features, H, part)
+                number = changed.nonzero()[:, 0]
+                pairs = zip(solutions, new, strict=True)
+                solutions = BlockSolutions(*(a.index_copy(0, number, b) for a, b in pairs))
+            self.last_solved = observed, blocks, solutions
+        return solutions
 
 
 def grouped(home: Int64[Tensor, " n"], size: Int64[Tensor, " b"]) -> Blocks:
@@ -197,59 +315,3 @@ def same_anchors(now: Observations, before: Observations) -> Int64[Tensor, " n"]
     same = (old[found] == new).all(dim=1)
     close = (now.noise / before.noise[found] - 1).abs() <= NOISE_TOLERANCE
     return torch.where(same & close, found, -1)
-
-
-def refreshed(
-    fit: FieldFit,
-    neighbours: Int64[Tensor, "m k"],
-    mask: Bool[Tensor, "m k"],
-    changed: Bool[Tensor, " m"],
-    former: EditorState | None,
-) -> EditorState:
-    """The state with the changed nodes solved and the cells at them evaluated anew.
-
-    `sums` of the former state is changed in place: a copy would cost more than most edits.
-    """
-    lattice, solver = fit.lattice, fit.solver
-    inputs, y, _, _ = fit.observations
-    columns = torch.cat([torch.stack([y - inputs.mean, torch.ones_like(y)], dim=1), solver.H], 1)
-    nodes, (rows, cols) = changed.nonzero()[:, 0], lattice.node_pixels
-
-    def solve(part: Int64[Tensor, " m"]) -> tuple[Tensor, ...]:
-        near, there = neighbours[part], mask[part]
-        right = columns[near] * there[..., None]
-        solved, at = solver.solve(near, there, fit.image.pixels(rows[part], cols[part]), right)
-        return torch.stack(solved, dim=-1), *at
-
-    solved = map_threads(solve, [(part,) for part in nodes.split(512)])
-    fresh = [torch.cat(x) for x in zip(*solved, strict=True)]
-    corners = lattice.corners(0, lattice.cells[0])
-    cells = changed[corners].any(dim=1).nonzero()[:, 0]
-    if former is None:
-        coefficients, at_nodes = fresh[0], AtPixel(*fresh[1:])
-        sums = torch.empty(columns.shape[1], len(corners), lattice.cell_px**2)
-    else:
-        kept = [former.coefficients, *former.at_nodes]
-        merged = [a.index_copy(0, nodes, b) for a, b in zip(kept, fresh, strict=True)]
-        coefficients, at_nodes, sums = merged[0], AtPixel(*merged[1:]), former.sums
-    features = fit.kernel.features(inputs)
-    anchors = AnchorFeatures(features.z.transpose(0, 1).float(), features.amplitude.mT.float())
-    sampler, across = PixelSampler(fit.kernel, fit.image, lattice), lattice.cells[1]
-
-    def evaluate(row: int) -> None:
-        chosen = cells[cells // across == row]
-        pixels = sampler.pixels(row, row + 1)
-        pixels = type(pixels)(*(x[chosen % across] for x in pixels))
-        at = corners[chosen]
-        weights = cell_weights(neighbours[at], coefficients[at])
-        kappa = correlations(fit.kernel, pixels, anchors, weights.anchors)
-        amplitude = anchors.amplitude[weights.anchors].mT[..., None] * pixels.amplitude[:, :, None]
-        covariance = (kappa * amplitude).sum(dim=1)  # c u p
-        by_node = weights.alpha.permute(0, 3, 1, 2).flatten(1, 2)  # c r·4 u
-        values = torch.bmm(by_node, covariance).unflatten(1, (-1, 4))
-        sums[:, chosen] = (values * lattice.blending).sum(dim=2).transpose(0, 1)
-
-    map_threads(evaluate, [(row,) for row in (cells // across).unique().tolist()])
-    return EditorState(
-        fit.image, lattice, fit.observations, neighbours, mask, coefficients, at_nodes, sums
-    )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.basis.grids import sample
-from scalefield.field.kernel import KernelInputs
+from scalefield.field.kernel import KernelInputs, ScaleFactors
 from scalefield.field.network import FieldMaps
 from scalefield.field.shift import AffineMap, Shift
 from scalefield.mde.output import MDEOutput
@@ -34,6 +34,8 @@ class ImageInputs:
     """The map whose shift is unknown; None for maps that are known up to a scale."""
     shift: Float[Tensor, "h w"] | None = None
     """Change of log D_MDE for one standard deviation of that shift."""
+    factors: ScaleFactors | None = None
+    """Factors on the prior deviations of the field, from its errors at the anchors; None is 1."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -50,6 +52,38 @@ class ImageInputs:
     def unit_px(self) -> float:
         """Unit of `KernelInputs.position`: the square root of the image's area, in pixels."""
         return math.sqrt(math.prod(self.shape))
+
+    def same_prior(self, other: ImageInputs) -> bool:
+        """Whether the field has the same prior over both: one image, one shift, equal factors."""
+        if self.maps is not other.maps or self.mde_depth is not other.mde_depth:
+            return False
+        if self.factors is None or other.factors is None:
+            return self.factors is other.factors
+        return torch.equal(torch.stack(self.factors), torch.stack(other.factors))
+
+    def position(
+        self, rows: Float[Tensor, " n"], columns: Float[Tensor, " n"]
+    ) -> Float[Tensor, "n 2"]:
+        """`KernelInputs.position` of pixels."""
+        height, width = self.shape
+        return (
+            torch.stack([columns - (width - 1) / 2, rows - (height - 1) / 2], dim=1) / self.unit_px
+        )
+
+    def pixel_uv(self, position: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
+        """(u, v) in pixels of a `KernelInputs.position`."""
+        height, width = self.shape
+        u, v = (position * self.unit_px).unbind(dim=1)
+        return torch.stack([u + (width - 1) / 2, v + (height - 1) / 2], dim=1)
+
+    def plane(self, slopes: Float[Tensor, " 2"]) -> Float[Tensor, "h w"]:
+        """slopesᵀp at every pixel, with p its `KernelInputs.position`."""
+        height, width = self.shape
+        u, v = (
+            (torch.arange(size, device=self.device) - (size - 1) / 2) / self.unit_px
+            for size in (width, height)
+        )
+        return slopes[1] * v[:, None] + slopes[0] * u
 
     @cached_property
     def log_depth(self) -> Float[Tensor, "h w"]:
@@ -89,7 +123,9 @@ class ImageInputs:
         values = sample(self.maps.maps, uv[None], self.shape)[0].double()
         log_depth = self.mde_depth[rows, columns].double().log() - self.log_depth_median
         shift = None if self.shift is None else self.shift[rows, columns].double()
-        return self.maps.layout.kernel_inputs(uv / self.unit_px, log_depth, values, shift)
+        position = self.position(rows.double(), columns.double())
+        inputs = self.maps.layout.kernel_inputs(position, log_depth, values, shift)
+        return inputs if self.factors is None else inputs.scaled(*self.factors)
 
     def anchors(self, anchors: Anchors) -> KernelInputs:
         """The kernel's inputs at the anchors' pixels."""

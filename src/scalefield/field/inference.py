@@ -14,11 +14,12 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.basis.grids import grid_shape, upsample
-from scalefield.field.blocks import Blocks, Observations, masked_median
+from scalefield.field.blocks import Blocks, BlockSolutions, Observations, masked_median
 from scalefield.field.config import InferenceConfig
 from scalefield.field.editor import BlockMemory
+from scalefield.field.error_scale import factors_of_image
 from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.lattice import Lattice
+from scalefield.field.local import Lattice
 from scalefield.field.model import FieldModel
 from scalefield.field.outliers import OutlierResult, detect_outliers
 from scalefield.field.posterior import TINY, FieldFit, fit
@@ -57,14 +58,14 @@ class Calibration(NamedTuple):
     @classmethod
     def of(cls, model: FieldModel, fitted: FieldFit, *, scale_known: bool = False) -> Calibration:
         """The factors for a fitted field."""
-        linear, (inputs, _, noise, mask) = fitted.linear, fitted.observations
+        linear, (_, _, noise, mask) = fitted.linear, fitted.observations
         n = mask.sum()
         loo_std = torch.where(mask, linear.loo_std, 1.0)
         total = sum_abs_z(linear.loo_residual, loo_std)
         # A scale that is known beforehand counts as one more observation.
         factor = empirical_bayes_scale(total, n + scale_known, model.prior_count)
         factor = factor * n.clamp(min=1).double() ** -model.std_decay
-        prior = fitted.kernel.features(inputs).amplitude.square().sum(dim=0).clamp(min=TINY)
+        prior = fitted.features.amplitude.square().sum(dim=0).clamp(min=TINY)
         remaining = masked_median((loo_std**2 - noise**2).clamp(min=0) / prior, mask)
         return cls(model.std_scale, torch.where(n > 0, factor, 1.0), remaining.clamp(min=TINY))
 
@@ -114,7 +115,7 @@ class FieldResult:
         inputs, y, noise, mask = self.fit.observations
         residual, std = self.fit.linear.loo_residual.clone(), self.fit.linear.loo_std.clone()
         if not bool(mask.all()):
-            uv = (inputs.position[~mask] * self.fit.image.unit_px).round().long()
+            uv = self.fit.image.pixel_uv(inputs.position[~mask]).round().long()
             predicted = self.fit.predict(uv[:, 1], uv[:, 0])
             residual[~mask] = y[~mask] - predicted.mean
             std[~mask] = (predicted.variance + noise[~mask] ** 2).sqrt()
@@ -157,16 +158,22 @@ def infer(
     in_conflict = None
     blocks, noise = None, observed.noise
     if robust:
-        blocks, outliers = (memory or BlockMemory()).search(model.kernel, observed, config)
+        if memory is None:
+            blocks = Blocks.split(observed, config)
+            outliers = detect_outliers(model.kernel, observed, blocks, config.outliers)
+        else:
+            blocks, outliers = memory.search(model.kernel, observed, config)
         rejected, warnings = outlier_report(outliers, anchors, order)
         in_conflict = (outliers.rejected | outliers.downweighted).cpu().numpy()
         observed = outliers.apply(observed)
-    observed = with_spread_of_repeated_pixels(observed, image.unit_px)
+    observed = with_spread_of_repeated_pixels(observed, image)
+    image, observed = with_error_scale(model, image, observed, config)
     kernel, offset = model.kernel, None
     if scale_prior == "learned":
         kernel = dataclasses.replace(kernel, constant_std=model.scale_prior_std)
         offset = image.maps.expected_log_depth[0].double() - image.log_depth_median
-    fitted = fit(kernel, image, observed, config, blocks=blocks, offset=offset)
+    solve = BlockSolutions.of if memory is None else memory.solve
+    fitted = fit(kernel, image, observed, config, blocks=blocks, offset=offset, solve=solve)
     calibration = Calibration.of(model, fitted, scale_known=scale_prior == "learned")
     if shift is not None:
         warnings += shift_warnings(shift, model.shift_prior)
@@ -200,7 +207,9 @@ def estimate_shift(
         blocks = Blocks.split(observed, config)
         observed = detect_outliers(model.kernel, observed, blocks, config.outliers).apply(observed)
     rows, columns = (image.index(x) for x in anchors.pixels(image.shape))
-    return shift_posterior(model.kernel, affine, observed, (rows, columns), prior)
+    return shift_posterior(
+        model.kernel, affine, observed, (rows, columns), prior=prior, scales=model.error_scales
+    )
 
 
 def shift_warnings(shift: Shift, prior: Shift) -> tuple[Warning, ...]:
@@ -231,11 +240,11 @@ def observe(model: FieldModel, image: ImageInputs, anchors: Anchors) -> Observat
     return Observations(inputs, y, torch.from_numpy(noise).to(image.device), mask)
 
 
-def with_spread_of_repeated_pixels(observed: Observations, unit_px: float) -> Observations:
+def with_spread_of_repeated_pixels(observed: Observations, image: ImageInputs) -> Observations:
     """Observations of one pixel with a noise of at least their deviation from their mean: readings
     that contradict each other by more than their noise are not that precise."""
     inputs, y, noise, mask = observed
-    uv = (inputs.position * unit_px).round()
+    uv = image.pixel_uv(inputs.position).round()
     pixel, order = (uv[:, 1] * (1 << 20) + uv[:, 0]).sort()
     # `unique` would do, but a CUDA graph knows no result of variable size.
     changes = torch.cat([pixel.new_zeros(1), (pixel[1:] != pixel[:-1]).to(pixel)])
@@ -243,6 +252,15 @@ def with_spread_of_repeated_pixels(observed: Observations, unit_px: float) -> Ob
     counts, sums = (y.new_zeros(len(y)).index_add(0, group, x) for x in (mask.to(y), y * mask))
     deviation = (y - (sums / counts.clamp(min=1))[group]).abs() * mask
     return observed._replace(noise=torch.maximum(noise, deviation))
+
+
+def with_error_scale(
+    model: FieldModel, image: ImageInputs, observed: Observations, config: InferenceConfig
+) -> tuple[ImageInputs, Observations]:
+    """The image and its observations with the prior deviations that the observations suggest."""
+    factors = factors_of_image(model.kernel, observed, model.error_scales, config.exact_block)
+    scaled = observed._replace(inputs=observed.inputs.scaled(*factors))
+    return dataclasses.replace(image, factors=factors), scaled
 
 
 def outlier_report(

@@ -23,6 +23,7 @@ from scalefield.field.inference import (
     expected_recovery,
     observe,
     outlier_report,
+    with_error_scale,
 )
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import FieldMaps
@@ -46,7 +47,7 @@ class FilterState(NamedTuple):
 
 
 @dataclass
-class Stream:
+class FieldFilter:
     """`field` over the successive frames of one camera.
 
     The global scale and the weights of the linear modes and the mean function are the state of a
@@ -55,9 +56,9 @@ class Stream:
     belongs to each frame alone. The unit of the estimator must be steady, as that of `lite` and of
     metric models is.
 
-        stream = Stream()
+        recover_next = FieldFilter()
         for image, anchors in frames:
-            recovery = stream(mde(image), anchors)     # a frame may have no anchors at all
+            recovery = recover_next(mde(image), anchors)     # a frame may have no anchors at all
     """
 
     model: str | FieldModel = "field"
@@ -104,22 +105,24 @@ class Stream:
             outliers = detect_outliers(model.kernel, observed, blocks, self.inference.outliers)
             found, warnings = outlier_report(outliers, given, np.flatnonzero(valid))
             observed, rejected = outliers.apply(observed), rejected + found
-        if self.state is None:
-            if not bool(observed.mask.any()):
-                return expected_recovery(model, mde_output, image)
-            self.state = initial_state(model, image, observed)
-        mean, covariance = self.predict(model)
+        if self.state is None and not bool(observed.mask.any()):
+            return expected_recovery(model, mde_output, image)
+        image, observed = with_error_scale(model, image, observed, self.inference)
+        prior = prior_variance(model, image)
+        self.state = self.state or initial_state(observed, prior)
+        mean, covariance = self.predict(prior)
         root = torch.linalg.cholesky(covariance)
         augmented = with_state(image, mean, root)
-        # All linear parts but the slope are the state's now, with unit variance.
+        # Constant, modes and mean function are the state's now, with unit variance.
         kernel = dataclasses.replace(
             model.kernel, constant_std=0.0, mode_std=1.0, mean_weight_std=0.0
         )
         observed = observed._replace(inputs=observe(model, augmented, given[valid]).inputs)
         fitted = fit(kernel, augmented, observed, self.inference, offset=root.new_zeros(()))
-        # The modes come last among the linear parts, after constant, slope, mean and shift.
-        left = fitted.linear.covariance[4:, 4:]
-        self.state = FilterState(mean + root @ fitted.coefficients().modes, root @ left @ root.mT)
+        # The modes come last among the linear parts.
+        weights = fitted.linear.weights[-len(mean) :]
+        left = fitted.linear.covariance[-len(mean) :, -len(mean) :]
+        self.state = FilterState(mean + root @ weights, root @ left @ root.mT)
         recovery = Recovery.from_log_scale(
             image.as_output(mde_output),
             given,
@@ -148,31 +151,36 @@ class Stream:
         """The model itself."""
         return self.model if isinstance(self.model, FieldModel) else load_field(self.model)
 
-    def predict(self, model: FieldModel) -> FilterState:
+    def predict(self, prior: Float[Tensor, " w"]) -> FilterState:
         """The state one frame later: the scale drifts, the weights decay towards their prior."""
         assert self.state is not None
         mean, covariance = self.state
         keep = torch.full_like(mean, 1 - self.decay)
         keep[0] = 1.0
-        added = (1 - keep**2) * prior_variance(model, len(mean) - 2).to(mean)
+        added = (1 - keep**2) * prior.to(mean)
         added[0] = self.drift**2
         return FilterState(keep * mean, keep[:, None] * covariance * keep + torch.diag(added))
 
 
-def prior_variance(model: FieldModel, modes: int) -> Float[Tensor, " w"]:
+def prior_variance(model: FieldModel, image: ImageInputs) -> Float[Tensor, " w"]:
     """Prior variance of the constant, the weights of the modes, and that of the mean function."""
-    kernel = model.kernel
-    stds = [kernel.constant_std, *[kernel.mode_std] * modes, kernel.mean_weight_std]
+    kernel, modes = model.kernel, image.maps.layout.modes
+    mode_std = kernel.mode_std * scale_of_modes(image)
+    stds = [kernel.constant_std, *[mode_std] * modes, kernel.mean_weight_std]
     return torch.tensor([float(std) for std in stds], dtype=torch.float64).square() + 1e-12
 
 
-def initial_state(model: FieldModel, image: ImageInputs, observed: Observations) -> FilterState:
+def scale_of_modes(image: ImageInputs) -> float:
+    """Factor on the prior deviation of the modes' weights in this image."""
+    return 1.0 if image.factors is None else float(image.factors.field)
+
+
+def initial_state(observed: Observations, prior: Float[Tensor, " w"]) -> FilterState:
     """The prior around the median of the first anchors' log-scales."""
-    modes = image.maps.layout.modes
     log_scale = (observed.y - observed.inputs.mean)[observed.mask]
-    mean = log_scale.new_zeros(modes + 2)
+    mean = log_scale.new_zeros(len(prior))
     mean[0] = log_scale.quantile(0.5)
-    return FilterState(mean, torch.diag(prior_variance(model, modes).to(log_scale)))
+    return FilterState(mean, torch.diag(prior.to(log_scale)))
 
 
 def with_state(
@@ -185,7 +193,9 @@ def with_state(
     """
     maps, layout = image.maps.maps, image.maps.layout
     linear = torch.cat([torch.ones_like(maps[:, :1]), image.maps.modes, image.maps.mean], dim=1)
-    modes = torch.einsum("bwij,wv->bvij", linear, root.to(maps.dtype))
+    # The factor on the modes is in the state's covariance already.
+    unscaled = root.to(maps.dtype) / scale_of_modes(image)
+    modes = torch.einsum("bwij,wv->bvij", linear, unscaled)
     shift = torch.einsum("bwij,w->bij", linear, mean.to(maps.dtype))[:, None]
     rest = maps[:, layout.modes : -1]
     wider = dataclasses.replace(layout, modes=len(mean))

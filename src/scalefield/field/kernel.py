@@ -1,11 +1,13 @@
 """The covariance function of `field`: k(x, x') between the log-scales of two pixels.
 
     k(x, x') = constant² + mode² · E(x)ᵀE(x') + slope² · d(x) d(x') + mean_weight² · μ(x) μ(x')
-               + s(x) s(x') + Σ_j amplitude_j² · a_j(x) a_j(x') · κ_j(‖z_j(x) − z_j(x')‖)
+               + s(x) s(x') + plane² · q(x)ᵀq(x')
+               + Σ_j amplitude_j² · a_j(x) a_j(x') · κ_j(‖z_j(x) − z_j(x')‖)
 
 The first terms are linear in features of a pixel: the global scale, the modes E (the paper's basis
 maps, whose ridge regression is this term alone), a slope over the relative log-depth d, the weight
-of the learned mean function μ, and the unknown shift of an affine-invariant map (`shift`). The
+of the learned mean function μ, the unknown shift of an affine-invariant map (`shift`), and a plane
+over the position, q. The
 stationary terms κ_j are RBF or exponential (Matérn-1/2) covariances over z_j: position and
 log-depth, each divided by its lengthscale, and a learned embedding φ_j. Pixels covary when they are
 close, at a similar depth, and alike in the embedding.
@@ -31,7 +33,7 @@ class KernelInputs:
     """What the kernel is evaluated on, at n pixels (of b images at once, in training)."""
 
     position: Float[Tensor, "*b n 2"]
-    """(u, v) in units of the square root of the image's area."""
+    """(u, v) from the image's centre, in units of the square root of the image's area."""
     log_depth: Float[Tensor, "*b n"]
     """d: log D_MDE minus its median over the image."""
     modes: Float[Tensor, "*b n k"]
@@ -44,6 +46,8 @@ class KernelInputs:
     """μ: the learned mean function, up to a constant."""
     shift: Float[Tensor, "*b n"]
     """s: change of log D_MDE for one standard deviation of the map's shift; 0 if it is known."""
+    plane: Float[Tensor, "*b n 2"]
+    """q: the position, in units of the prior deviation of the plane's slopes."""
 
     def __len__(self) -> int:
         return self.log_depth.shape[-1]
@@ -57,9 +61,32 @@ class KernelInputs:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return KernelInputs(*(torch.cat(pair) for pair in pairs))
 
+    def scaled(self, field: float | Tensor, plane: float | Tensor) -> KernelInputs:
+        """The inputs for which the prior deviation of the modes and the stationary terms, and that
+        of the plane, are multiplied by factors; tensors have one for each image."""
+
+        def per_pixel(factor: float | Tensor) -> float | Tensor:
+            return factor[..., None, None] if isinstance(factor, Tensor) else factor
+
+        return dataclasses.replace(
+            self,
+            modes=self.modes * per_pixel(field),
+            amplitude=self.amplitude * per_pixel(field),
+            plane=self.plane * per_pixel(plane),
+        )
+
     def to(self, dtype: torch.dtype) -> KernelInputs:
         """The same inputs in another precision."""
         return KernelInputs(*(values.to(dtype) for values in vars(self).values()))
+
+
+class ScaleFactors(NamedTuple):
+    """Factors on prior deviations, one for each of b images (`scalefield.field.error_scale`)."""
+
+    field: Float[Tensor, "*b"]
+    """Of the modes and the stationary terms."""
+    plane: Float[Tensor, "*b"]
+    """Of the plane."""
 
 
 class TermFeatures(NamedTuple):
@@ -104,24 +131,21 @@ class Kernel:
     """Prior standard deviation of the slope of the log-scale over log-depth."""
     mean_weight_std: float | Tensor = 0.0
     """Prior standard deviation of the mean function's weight around one."""
+    plane_std: float | Tensor = 0.0
+    """Prior standard deviation of the slopes of the log-scale over both axes of the position."""
 
     def __post_init__(self) -> None:
-        for name in ("constant_std", "mode_std", "noise_std", "slope_std", "mean_weight_std"):
+        stds = (
+            "constant_std",
+            "mode_std",
+            "noise_std",
+            "slope_std",
+            "mean_weight_std",
+            "plane_std",
+        )
+        for name in stds:
             if not bool(getattr(self, name) >= 0):
                 raise InputError(f"{name} must not be negative, found {getattr(self, name)}")
-
-    def scaled(self, factor: float) -> Kernel:
-        """The kernel of a field with `factor` times the standard deviation, the global scale and
-        the shift apart."""
-        return dataclasses.replace(
-            self,
-            mode_std=factor * self.mode_std,
-            slope_std=factor * self.slope_std,
-            mean_weight_std=factor * self.mean_weight_std,
-            terms=tuple(
-                dataclasses.replace(term, amplitude=factor * term.amplitude) for term in self.terms
-            ),
-        )
 
     def __call__(self, a: KernelInputs, b: KernelInputs) -> Float[Tensor, "*b n m"]:
         """Covariance of every pair."""
@@ -129,11 +153,13 @@ class Kernel:
         return linear + self.stationary(self.features(a), self.features(b))
 
     def linear_features(self, inputs: KernelInputs) -> Float[Tensor, "*b n w"]:
-        """H of the linear part HHᵀ: constant, slope, mean function, shift of the map, modes."""
+        """H of the linear part HHᵀ: constant, slope, mean function, shift of the map, plane,
+        modes."""
         constant = torch.ones_like(inputs.log_depth) * self.constant_std
         slope, mean = self.slope_std * inputs.log_depth, self.mean_weight_std * inputs.mean
         single = torch.stack([constant, slope, mean, inputs.shift], dim=-1)
-        return torch.cat([single, self.mode_std * inputs.modes], dim=-1)
+        plane = self.plane_std * inputs.plane
+        return torch.cat([single, plane, self.mode_std * inputs.modes], dim=-1)
 
     def features(self, inputs: KernelInputs) -> TermFeatures:
         """What the stationary terms are evaluated on."""
@@ -158,28 +184,28 @@ class Kernel:
         return total
 
     def local_covariance(
-        self, a: TermFeatures, b: TermFeatures | None = None
-    ) -> Float[Tensor, "c n m"]:
-        """`stationary` of many small sets, evaluated in float32 and returned in float64.
+        self, features: TermFeatures, reference: Float[Tensor, "j c 1 d"] | None = None
+    ) -> Float[Tensor, "c n n"]:
+        """`stationary` within each of many small sets, evaluated in float32 and returned in
+        float64.
 
-        Distances are matrix products of features relative to the mean of each set of a, which
-        keeps their cancellation below 1e-6. A single pixel of a has no cancellation to pixels of b
-        that are like it.
+        Distances are matrix products of features relative to a reference, the mean of each set by
+        default, which keeps their cancellation below 1e-6. Distances to the reference itself have
+        no cancellation.
         """
-        symmetric, b = b is None, a if b is None else b
-        reference = a.z.mean(dim=-2, keepdim=True)
-        za, zb = (a.z - reference).float(), (b.z - reference).float()
-        exponent = half_square_distance(za.flatten(0, 1), zb.flatten(0, 1)).unflatten(
-            0, b.z.shape[:2]
-        )
+        reference = features.z.mean(dim=-2, keepdim=True) if reference is None else reference
+        z = (features.z - reference).float().flatten(0, 1)
+        norm = -0.5 * z.square().sum(dim=-1, keepdim=True)
+        exponent = torch.baddbmm(norm, z, z.mT).add_(norm.mT)  # −½ of the squared distances
+        exponent = exponent.unflatten(0, features.z.shape[:2])
         for j, term in enumerate(self.terms):
             if term.family == "exponential":
                 exponent[j].clamp_(max=0).mul_(-2).sqrt_().neg_()
-        amplitudes = outer(a.amplitude.float(), b.amplitude.float())
-        total = exponent.exp_().mul_(amplitudes).sum(dim=0).double()
-        if symmetric:  # the root of a rounded distance of zero is not zero
-            total.diagonal(dim1=-2, dim2=-1).copy_(a.amplitude.square().sum(dim=0))
-        return total
+        # The root of a rounded distance of zero is not zero.
+        exponent.diagonal(dim1=-2, dim2=-1).zero_()
+        amplitude = features.amplitude.float()
+        covariance = exponent.exp_().mul_(amplitude[..., None]).mul_(amplitude[..., None, :])
+        return covariance.sum(dim=0, dtype=torch.float64)
 
     def variance(self, inputs: KernelInputs) -> Float[Tensor, "*b n"]:
         """k(x, x) at every pixel."""
@@ -209,16 +235,3 @@ def squared_distance(a: Float[Tensor, "*b n z"], b: Float[Tensor, "*b m z"]) -> 
     """‖a − b‖² of every pair by matrix products: in float64 the cancellation is harmless."""
     norms = a.square().sum(dim=-1)[..., :, None] + b.square().sum(dim=-1)[..., None, :]
     return (norms - 2 * a @ b.mT).clamp(min=0)
-
-
-def half_square_distance(
-    a: Float[Tensor, "c n z"], b: Float[Tensor, "c m z"]
-) -> Float[Tensor, "c n m"]:
-    """−½‖a − b‖² of every pair, by one matrix product of [a, −½‖a‖², 1] and [b, 1, −½‖b‖²]."""
-    norms = [-0.5 * x.square().sum(dim=-1, keepdim=True) for x in (a, b)]
-    ones = [torch.ones_like(norm) for norm in norms]
-    left, right = (
-        torch.cat([a, norms[0], ones[0]], dim=-1),
-        torch.cat([b, ones[1], norms[1]], dim=-1),
-    )
-    return torch.bmm(left, right.mT)

@@ -9,19 +9,22 @@ more than k anchors every node has the exact system, and so has every pixel.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int64
+from scipy.spatial import cKDTree
 from torch import Tensor
 
-from scalefield.field.blocks import LinearPosterior
+from scalefield.basis.grids import to_unit, upsample
+from scalefield.field.blocks import Cholesky, LinearPosterior
+from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures
-from scalefield.field.lattice import Lattice
-from scalefield.field.linalg import Cholesky
 from scalefield.runtime.threads import map_threads
 
 CUDA_PIXELS = 3 << 16
@@ -29,6 +32,152 @@ CUDA_PIXELS = 3 << 16
 CPU_PIXELS = 1 << 14
 """Pixels that are evaluated at once by a thread of a processor: their products with a few dozen
 anchors stay in its cache."""
+TILE_NODES = 4
+"""Successive nodes of a row that share their candidates on a GPU."""
+TILE_CANDIDATES = 64
+"""Anchors that the nodes of a tile choose their neighbours from on a GPU."""
+TIE_SHIFT = (1.1e-6, 0.7e-6)
+"""Shift of nodes, in units of their position, that decides between equally near anchors."""
+CHUNK_DISTANCES = 1 << 24
+"""Distances between tiles and anchors that are held at once on a GPU."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lattice:
+    """Square cells that cover an image; nodes lie at the corners of cells, between pixels."""
+
+    shape: tuple[int, int]
+    """Height and width of the image in pixels."""
+    cell_px: int
+    device: torch.device
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        """Rows and columns of cells; the last ones may reach beyond the image."""
+        return -(-self.shape[0] // self.cell_px), -(-self.shape[1] // self.cell_px)
+
+    @property
+    def unit_px(self) -> float:
+        """Unit of `KernelInputs.position`: the square root of the image's area, in pixels."""
+        return math.sqrt(math.prod(self.shape))
+
+    @property
+    def nodes(self) -> tuple[int, int]:
+        """Rows and columns of nodes."""
+        rows, columns = self.cells
+        return rows + 1, columns + 1
+
+    @cached_property
+    def node_uv(self) -> Float[Tensor, "m 2"]:
+        """Position of the nodes in pixels, row by row; pixel centres are at integers."""
+        v, u = (torch.arange(n, device=self.device) * self.cell_px - 0.5 for n in self.nodes)
+        return torch.stack(torch.meshgrid(u, v, indexing="xy"), dim=-1).reshape(-1, 2).double()
+
+    @cached_property
+    def node_pixels(self) -> tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]]:
+        """Row and column of the pixel at each node, within the image."""
+        u, v = self.node_uv.ceil().long().unbind(dim=1)
+        return v.clamp(max=self.shape[0] - 1), u.clamp(max=self.shape[1] - 1)
+
+    @cached_property
+    def corners(self) -> Int64[Tensor, "c 4"]:
+        """Nodes at the corners of the cells, row by row."""
+        rows, columns = (torch.arange(n, device=self.device) for n in self.cells)
+        top = rows[:, None] * self.nodes[1] + columns
+        bottom = top + self.nodes[1]
+        return torch.stack([top, top + 1, bottom, bottom + 1], dim=-1).reshape(-1, 4)
+
+    @cached_property
+    def middle_uv(self) -> Float[Tensor, "c 2"]:
+        """Position of the middle pixel of each cell, row by row."""
+        side = self.cell_px
+        v, u = (torch.arange(n, device=self.device) * side + float(side // 2) for n in self.cells)
+        return torch.stack(torch.meshgrid(u, v, indexing="xy"), dim=-1).reshape(-1, 2)
+
+    @cached_property
+    def blending(self) -> Float[Tensor, "4 p"]:
+        """Bilinear weights of a cell's corners at its pixels, row by row."""
+        t = (torch.arange(self.cell_px, device=self.device) + 0.5) / self.cell_px
+        weights = torch.stack([1 - t, t])
+        return torch.einsum("iv,ju->ijvu", weights, weights).reshape(4, -1)
+
+    def interpolate(self, values: Float[Tensor, " m"]) -> Float[Tensor, "h w"]:
+        """Values at the nodes, interpolated bilinearly at every pixel."""
+        return self.image(values.float()[self.corners] @ self.blending)
+
+    def image(self, pixels: Float[Tensor, "*t c p"]) -> Float[Tensor, "*t rows w"]:
+        """Pixels of whole rows of cells as rows of the image."""
+        side, columns = self.cell_px, self.cells[1]
+        tiled = pixels.unflatten(-1, (side, side)).unflatten(-3, (-1, columns)).transpose(-3, -2)
+        rows = tiled.flatten(-2).flatten(-3, -2)
+        return rows[..., : self.shape[0], : self.shape[1]]
+
+
+def nearest(
+    nodes: Float[Tensor, "m 2"],
+    anchors: Float[Tensor, "n 2"],
+    mask: Bool[Tensor, " n"],
+    k: int,
+    row_length: int = 1,
+    *,
+    at_once: bool = False,
+) -> tuple[Int64[Tensor, "m k"], Bool[Tensor, "m k"]]:
+    """The k anchors of the mask nearest to each node, and whether there are so many.
+
+    On a GPU up to `TILE_NODES` successive nodes of a row of `row_length` share their candidates;
+    1 for nodes in no order. `at_once` holds all distances to the candidates: more memory, fewer
+    kernels.
+    """
+    k = min(k, len(anchors))
+    if anchors.is_cuda:
+        return nearest_in_tiles(nodes, anchors, mask, k, row_length, at_once=at_once)
+    known = mask.nonzero()[:, 0]
+    if len(known) == 0:
+        index = torch.zeros(len(nodes), k, dtype=torch.int64)
+        return index, torch.zeros_like(index, dtype=torch.bool)
+    # Between equally near anchors a small shift decides, and not the structure of the tree, which
+    # changes everywhere when one anchor is added.
+    shifted = nodes.numpy() + TIE_SHIFT
+    _, found = cKDTree(anchors[known].numpy()).query(shifted, k=range(1, k + 1))
+    index = torch.from_numpy(found)
+    there = index < len(known)
+    return known[index.clamp(max=len(known) - 1)], there
+
+
+def nearest_in_tiles(
+    nodes: Float[Tensor, "m 2"],
+    anchors: Float[Tensor, "n 2"],
+    mask: Bool[Tensor, " n"],
+    k: int,
+    row_length: int = 1,
+    *,
+    at_once: bool = False,
+) -> tuple[Int64[Tensor, "m k"], Bool[Tensor, "m k"]]:
+    """`nearest` by brute force in two steps, with static shapes: the candidates of each tile of
+    successive nodes of a row, then each node's own among them."""
+    anchors = anchors.float().masked_fill(~mask[:, None], torch.inf)
+    side = min(TILE_NODES, row_length)
+    rows = nodes.float().reshape(-1, row_length, 2)
+    beyond = rows[:, -1:].expand(-1, -row_length % side, 2)
+    tiles = torch.cat([rows, beyond], dim=1).reshape(-1, side, 2)
+    middle = (tiles.amin(dim=1) + tiles.amax(dim=1)) / 2
+    count = min(max(TILE_CANDIDATES, k), len(anchors))
+    found = []
+    step = len(middle) if at_once else max(1, CHUNK_DISTANCES // len(anchors))
+    for part in middle.split(step):
+        du, dv = part[:, :1] - anchors[:, 0], part[:, 1:] - anchors[:, 1]
+        distance = du.square_().addcmul_(dv, dv)
+        found.append(distance.topk(count, largest=False, sorted=False).indices)
+    candidates = torch.cat(found)
+    apart = (tiles[:, :, None] - anchors[candidates][:, None]).square().sum(dim=-1)
+    closest = apart.topk(k, largest=False)
+    index = candidates[:, None].expand(-1, side, -1).gather(2, closest.indices)
+    there = closest.values.isfinite()
+    index, there = (
+        values.reshape(len(rows), -1, k)[:, :row_length].reshape(len(nodes), k)
+        for values in (index, there)
+    )
+    return index, there
 
 
 class LocalSystems(NamedTuple):
@@ -81,7 +230,9 @@ class LocalSolver:
     features: TermFeatures
     """Features of the anchors, in float32."""
     H: Float[Tensor, "n w"]
-    noise: Float[Tensor, " n"]
+    """Linear features of the anchors."""
+    variance: Float[Tensor, " n"]
+    """σ² of the anchors."""
     linear: LinearPosterior
 
     def __call__(
@@ -112,18 +263,20 @@ class LocalSolver:
     ) -> tuple[tuple[Float[Tensor, "m k"], ...], AtPixel]:
         """C⁻¹ applied to each of r columns, and what does not depend on them."""
         kernel = self.kernel
-        local = self.features.gather(neighbours)
-        local = local._replace(amplitude=local.amplitude * mask)
-        noise = torch.where(mask, self.noise[neighbours] ** 2, 1.0)
-        covariance = kernel.local_covariance(local) + torch.diag_embed(noise)
-        pixel = kernel.features(at)
-        pixel = TermFeatures(pixel.z[:, :, None].float(), pixel.amplitude[:, :, None].float())
-        cross = kernel.local_covariance(pixel, local)[:, 0]
+        local, pixel = self.features.gather(neighbours), kernel.features(at)
+        z = pixel.z[:, :, None].float()
+        amplitude = torch.cat([pixel.amplitude[:, :, None].float(), local.amplitude * mask], dim=2)
+        # The pixel itself comes first.
+        joint = kernel.local_covariance(
+            TermFeatures(torch.cat([z, local.z], dim=2), amplitude), reference=z
+        )
+        prior, cross, covariance = joint[:, 0, 0], joint[:, 0, 1:], joint[:, 1:, 1:]
+        covariance.diagonal(dim1=1, dim2=2).add_(torch.where(mask, self.variance[neighbours], 1.0))
         solved = Cholesky.of(covariance).solve(torch.cat([right, cross[..., None]], dim=-1))
         *solutions, smoother = solved.unbind(dim=-1)
-        H = kernel.linear_features(at)
-        columns = H - torch.einsum("mk,mkw->mw", smoother, self.H[neighbours])
-        prior = pixel.amplitude[..., 0].square().sum(dim=0)
+        columns = kernel.linear_features(at) - torch.einsum(
+            "mk,mkw->mw", smoother, self.H[neighbours]
+        )
         variance = prior - (cross * smoother).sum(dim=1)
         return tuple(solutions), AtPixel(cross, smoother, columns, prior, variance)
 
@@ -165,7 +318,7 @@ def cell_weights(
 def dense_terms(
     kernel: Kernel,
     image: ImageInputs,
-    lattice: Lattice,
+    sampler: PixelSampler,
     local: LocalSystems,
     features: TermFeatures,
     *,
@@ -175,33 +328,29 @@ def dense_terms(
     """Stationary part of E[ℓ] at every pixel: the sum of its terms, or each by itself.
 
     `features` are those of the anchors. `max_union` bounds the number of anchors of a cell where
-    shapes must be static.
+    shapes must be static; the image is then evaluated at once.
     """
+    lattice = sampler.lattice
     if not kernel.terms:
         return torch.zeros(0 if separate else 1, *lattice.shape, device=lattice.device)
-    rows, side = lattice.cells[0], lattice.cell_px
-    out = torch.empty(len(kernel.terms) if separate else 1, *lattice.shape, device=lattice.device)
-    sampler = PixelSampler(kernel, image, lattice)
-    anchors = AnchorFeatures(features.z.transpose(0, 1).float(), features.amplitude.mT.float())
+    (rows, columns), side = lattice.cells, lattice.cell_px
+    anchors = AnchorFeatures.of(features)
 
-    def evaluate(first: int, last: int) -> None:
-        corners = lattice.corners(first, last)
+    def evaluate(first: int, last: int) -> Float[Tensor, "t rows w"]:
+        corners = lattice.corners[first * columns : last * columns]
         weights = cell_weights(local.neighbours[corners], local.alpha[corners], max_union)
-        terms = terms_at(kernel, sampler.pixels(first, last), anchors, weights, lattice.blending)
-        parts = terms.unbind(dim=1) if separate else [terms.sum(dim=1)]
-        band = slice(first * side, min(last * side, lattice.shape[0]))
-        for part, values in zip(out, parts, strict=True):
-            part[band] = lattice.image(values)[: band.stop - band.start]
+        terms = terms_at(
+            kernel, sampler.band(image, first, last), anchors, weights, lattice.blending
+        )
+        terms = terms if separate else terms.sum(dim=1, keepdim=True)
+        return lattice.image(terms.transpose(0, 1))[:, : lattice.shape[0] - first * side]
 
     on_gpu = lattice.device.type == "cuda"
-    step = max(1, (CUDA_PIXELS if on_gpu else CPU_PIXELS) // (lattice.cells[1] * side**2))
+    step = max(1, (CUDA_PIXELS if on_gpu else CPU_PIXELS) // (columns * side**2))
+    step = step if max_union is None else rows
     bands = [(first, min(first + step, rows)) for first in range(0, rows, step)]
-    if on_gpu:
-        for band in bands:
-            evaluate(*band)
-    else:
-        map_threads(evaluate, bands)
-    return out
+    parts = [evaluate(*band) for band in bands] if on_gpu else map_threads(evaluate, bands)
+    return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
 
 class AnchorFeatures(NamedTuple):
@@ -209,6 +358,11 @@ class AnchorFeatures(NamedTuple):
 
     z: Float[Tensor, "n j d"]
     amplitude: Float[Tensor, "n j"]
+
+    @classmethod
+    def of(cls, features: TermFeatures) -> AnchorFeatures:
+        """The same features in another order."""
+        return cls(features.z.transpose(0, 1).float(), features.amplitude.mT.float())
 
 
 class CellPixels(NamedTuple):
@@ -222,77 +376,102 @@ class CellPixels(NamedTuple):
 
 
 class PixelSampler:
-    """Samples the inputs of the stationary terms at the pixels of rows of cells."""
+    """Samples the inputs of the stationary terms at the pixels of cells."""
 
-    def __init__(self, kernel: Kernel, image: ImageInputs, lattice: Lattice) -> None:
-        self.image, self.lattice = image, lattice
-        layout, device, side = image.maps.layout, lattice.device, lattice.cell_px
-        self.maps = image.maps.maps[:, layout.modes : -1].float()
-        self.rows = interpolation(lattice, self.maps.shape[2])
-        lengths = [
-            (float(t.position_lengthscale), float(t.depth_lengthscale), float(t.amplitude))
-            for t in kernel.terms
-        ]
-        # Filled, not copied from the host, which a CUDA graph cannot do.
-        position, self.depth_scale, self.amplitude = (
-            torch.stack([torch.full((), x, device=device) for x in column])
-            for column in zip(*lengths, strict=True)
-        )
-        self.position_scale = 1 / (position * image.unit_px)
-        self.depth_scale = 1 / self.depth_scale
+    def __init__(self, kernel: Kernel, lattice: Lattice) -> None:
+        self.lattice = lattice
+        device, side = lattice.device, lattice.cell_px
+
+        def column(values: list[float]) -> Float[Tensor, "j 1 1"]:
+            return torch.tensor(values, dtype=torch.float32, device=device)[:, None, None]
+
+        terms, unit_px = kernel.terms, lattice.unit_px
+        self.position_scale = column([1 / (float(t.position_lengthscale) * unit_px) for t in terms])
+        self.depth_scale = column([1 / float(t.depth_lengthscale) for t in terms])
+        self.amplitude = column([float(t.amplitude) for t in terms])
+        self.centre_uv = torch.tensor([(x - 1) / 2 for x in reversed(lattice.shape)], device=device)
         offset = torch.arange(side, device=device) - float(side // 2)
-        v, u = torch.meshgrid(offset, offset, indexing="ij")
-        self.offset = torch.stack([u, v]).reshape(2, -1) * self.position_scale[:, None, None]
+        self.offsets = torch.stack(torch.meshgrid(offset, offset, indexing="xy"))
+        """(u, v) of the pixels of a cell relative to the middle one."""
 
-    def pixels(self, first: int, last: int) -> CellPixels:
+    @classmethod
+    def of(
+        cls, kernel: Kernel, image: ImageInputs, config: InferenceConfig, anchors: int
+    ) -> PixelSampler:
+        """For the cells of an image with this number of anchors."""
+        cell_px = config.cell_size_px(image.shape, anchors)
+        return cls(kernel, Lattice(image.shape, cell_px, image.device))
+
+    def band(self, image: ImageInputs, first: int, last: int) -> CellPixels:
         """The pixels of the cells in rows first … last − 1; those beyond the image repeat it."""
-        lattice, layout = self.lattice, self.image.maps.layout
+        lattice, maps = self.lattice, self.maps(image)
         side, columns, (height, width) = lattice.cell_px, lattice.cells[1], lattice.shape
-        band = slice(first * side, last * side)
-        low, high, weight = (values[band] for values in self.rows)
-        maps = self.maps.index_select(2, low).lerp_(
-            self.maps.index_select(2, high), weight[:, None]
-        )
-        maps = nnf.interpolate(maps, size=(maps.shape[2], width), mode="bilinear")[0]
-        log_depth = self.image.log_depth[band]
-        if band.stop > height or columns * side > width:
-            beyond = (0, columns * side - width, 0, max(0, band.stop - height))
-            maps = nnf.pad(maps, (0, beyond[1]), mode="replicate")
-            log_depth = nnf.pad(log_depth[None], beyond, mode="replicate")[0]
+        stop = min(last * side, height)
+        if first > 0 or stop < height:
+            low, high, weight = interpolation(first * side, stop, height, maps)
+            maps = maps.index_select(2, low).lerp_(maps.index_select(2, high), weight[:, None])
+        maps = upsample(maps, (stop - first * side, width))
+        beyond = (0, columns * side - width, 0, last * side - stop)
 
-        def tiles(values: Float[Tensor, "*k rows columns"]) -> Float[Tensor, "r c *k s s"]:
-            split = values.unflatten(-2, (last - first, side)).unflatten(-1, (columns, side))
-            return split.movedim((-4, -2), (0, 1))
+        def tiles(values: Float[Tensor, "1 k h w"]) -> Float[Tensor, "r c k s s"]:
+            whole = nnf.pad(values, beyond, mode="replicate") if any(beyond) else values
+            split = whole[0].unflatten(2, (columns, side)).unflatten(1, (last - first, side))
+            return split.permute(1, 3, 0, 2, 4)
 
-        terms, size = layout.terms, layout.embedding_size
-        embedding = tiles(maps[: terms * size].unflatten(0, (terms, size)))
-        z = maps.new_empty(last - first, columns, terms, size + 5, side, side)
-        z[:, :, :, :2] = self.offset.unflatten(-1, (side, side))
-        z[:, :, :, 2] = tiles(log_depth)[:, :, None] * self.depth_scale[:, None, None]
-        z[:, :, :, 3:-2] = embedding
-        z = z.reshape((last - first) * columns, terms, size + 5, side * side)
-        middle = side // 2 * (side + 1)
-        reference = z[:, :, :-2, middle].clone()
+        log_depth = image.log_depth[None, None, first * side : stop]
+        middle_uv = lattice.middle_uv[first * columns : last * columns]
+        return self.assembled(tiles(maps), tiles(log_depth), middle_uv)
+
+    def cells(self, image: ImageInputs, index: Int64[Tensor, " c"]) -> CellPixels:
+        """The pixels of single cells; those beyond the image repeat it."""
+        lattice, side, (height, width) = self.lattice, self.lattice.cell_px, self.lattice.shape
+        middle_uv = lattice.middle_uv[index]
+        u, v = (middle_uv[:, :, None, None] + self.offsets).unbind(dim=1)
+        u, v = u.clamp(max=width - 1), v.clamp(max=height - 1)
+        at = to_unit(torch.stack([u, v], dim=-1), lattice.shape).flatten(0, 1)[None]
+        maps = nnf.grid_sample(self.maps(image), at, "bilinear", "border", align_corners=False)
+        values = maps[0].unflatten(1, (-1, side)).movedim(0, 1)[:, None]
+        log_depth = image.log_depth[v.long(), u.long()]
+        return self.assembled(values, log_depth[:, None, None], middle_uv)
+
+    def maps(self, image: ImageInputs) -> Float[Tensor, "1 c h w"]:
+        """The embeddings and amplitudes of the terms."""
+        maps, layout = image.maps.maps.float(), image.maps.layout
+        amplitude = maps[:, -1 - layout.terms : -1]
+        if image.factors is not None:
+            amplitude = amplitude * image.factors.field.float()
+        return torch.cat([maps[:, layout.modes : -1 - layout.terms], amplitude], dim=1)
+
+    def assembled(
+        self,
+        values: Float[Tensor, "r c k s s"],
+        log_depth: Float[Tensor, "r c 1 s s"],
+        middle_uv: Float[Tensor, "rc 2"],
+    ) -> CellPixels:
+        """The features of pixels from the maps and the log-depth there."""
+        terms, side = len(self.amplitude), self.lattice.cell_px
+        size = values.shape[2] // terms - 1
+        z = values.new_empty(*values.shape[:2], terms, size + 5, side, side)
+        z[:, :, :, :2] = self.offsets * self.position_scale[..., None]
+        torch.mul(log_depth, self.depth_scale, out=z[:, :, :, 2])
+        z[:, :, :, 3:-2] = values[:, :, : terms * size].unflatten(2, (terms, size))
+        z = z.flatten(4).flatten(0, 1)
+        reference = z[:, :, :-2, side // 2 * (side + 1)].clone()
         z[:, :, 2:-2] -= reference[:, :, 2:, None]
         torch.mul(z[:, :, :-2].square().sum(dim=2), -0.5, out=z[:, :, -2])
         z[:, :, -1] = 1
-        v, u = (
-            torch.arange(start, stop, device=z.device) * side + float(side // 2)
-            for start, stop in ((first, last), (0, columns))
-        )
-        middle_uv = torch.stack(torch.meshgrid(u, v, indexing="xy"), dim=-1).reshape(-1, 1, 2)
-        reference[:, :, :2] = middle_uv * self.position_scale[:, None]
-        amplitude = tiles(maps[-terms:]).reshape(len(z), terms, -1)
-        return CellPixels(reference, z, amplitude * self.amplitude[:, None])
+        reference[:, :, :2] = (middle_uv - self.centre_uv)[:, None] * self.position_scale[:, 0]
+        amplitude = values[:, :, -terms:] * self.amplitude
+        return CellPixels(reference, z, amplitude.flatten(3).flatten(0, 1))
 
 
 def interpolation(
-    lattice: Lattice, cells: int
+    first: int, last: int, height: int, maps: Float[Tensor, "1 c h w"]
 ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"], Float[Tensor, " n"]]:
-    """Lower and upper grid row, and the weight of the upper one, for each row of pixels of the
-    lattice: bilinear as `upsample`, clamped at the ends."""
-    count, height = lattice.cells[0] * lattice.cell_px, lattice.shape[0]
-    at = (torch.arange(count, device=lattice.device) + 0.5) * (cells / height) - 0.5
+    """Lower and upper grid row, and the weight of the upper one, for rows first … last − 1 of an
+    image's pixels: bilinear as `upsample`, clamped at the ends."""
+    cells = maps.shape[2]
+    at = (torch.arange(first, last, device=maps.device) + 0.5) * (cells / height) - 0.5
     at = at.clamp(0, cells - 1)
     low = at.floor().long().clamp(max=max(cells - 2, 0))
     return low, (low + 1).clamp(max=cells - 1), at - low

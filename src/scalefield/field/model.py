@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save
 from scalefield.basis.cues import grid_image, log_depth_and_level
 from scalefield.basis.trunk import current_names
 from scalefield.errors import InputError, one_line
+from scalefield.field.error_scale import ERROR_SCALES, ErrorScale
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, StationaryTerm
 from scalefield.field.network import ChannelLayout, FieldMaps, FieldNet, FieldNetConfig
@@ -23,7 +24,8 @@ from scalefield.field.shift import SHIFT_PRIOR, AffineMap, Shift
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.weights import WEIGHTS, verify_checksums
 from scalefield.mde.output import MDEOutput
-from scalefield.runtime.devices import full_precision, one_thread
+from scalefield.runtime.devices import full_precision
+from scalefield.runtime.threads import one_thread
 from scalefield.validation import from_json
 
 
@@ -46,6 +48,8 @@ class FieldModel:
     """Standard deviation of the expected log-depth of the image's median pixel."""
     shift_prior: Shift = SHIFT_PRIOR
     """Prior of the shift of an affine-invariant map (`scalefield.field.shift`)."""
+    error_scales: tuple[ErrorScale, ...] = ERROR_SCALES
+    """Hypotheses about how much the estimator errs (`scalefield.field.error_scale`)."""
     estimators: tuple[str, ...] | None = None
     """Names of the estimators in training. The mean function is set to zero for all others; None
     applies it to every estimator."""
@@ -91,6 +95,8 @@ class FieldModel:
         kernel["terms"] = tuple(from_json(StationaryTerm, term) for term in kernel["terms"])
         if "shift_prior" in values:
             values["shift_prior"] = Shift(*values["shift_prior"])
+        if "error_scales" in values:
+            values["error_scales"] = tuple(ErrorScale(*scale) for scale in values["error_scales"])
         config["layout"] = from_json(ChannelLayout, config["layout"])
         config["dilations"] = tuple(config["dilations"])
         with torch.device("meta"):  # a wrong size in the configuration costs no memory

@@ -16,8 +16,9 @@ section A.3 (update of an inverse).
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -25,13 +26,14 @@ import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from scalefield.field.blocks import Blocks, Observations
+from scalefield.field.blocks import Blocks, Cholesky, Observations
 from scalefield.field.config import OutlierConfig
 from scalefield.field.kernel import Kernel, TermFeatures
-from scalefield.field.linalg import Cholesky
 
 PADDING_VARIANCE = 1e9
 """Noise variance of rows of a block that hold no anchor."""
+CLOSED_PENALTY = 1e30
+"""Subtracted from the gain of anchors that cannot become outliers, in units of `Sweep.closed`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +63,7 @@ class BlockTargets(NamedTuple):
     """Logarithm of the measured depth, up to a constant."""
     variance: Float[Tensor, "b s"]
     """σ² of each anchor; so large for padding that it has no influence."""
-    error: Float[Tensor, "b s e"]
+    error: Float[Tensor, "b e s"]
     """Variances of an outlier's error: the configured ones, or target² beyond gross_log_error."""
     covariance: Float[Tensor, "b s s"]
     """Covariance of the field without its constant."""
@@ -94,6 +96,7 @@ def detect_outliers(
 ) -> OutlierResult:
     """Search every block of anchors. `static` makes a fixed number of steps, without a sync."""
     n, count = len(observations.y), observations.mask.sum()
+    blocks = blocks.padded(settings.segment_size)
 
     def search_blocks(part: Blocks) -> Float[Tensor, "b s 4"]:
         block = gather_blocks(kernel, observations, part, settings)
@@ -138,14 +141,13 @@ def gather_blocks(
     H = kernel.linear_features(rows)[:, 1:].unflatten(0, index.shape)  # without the constant
     target = (y - inputs.mean)[index]
     target = (target - row_median(target, mask)).masked_fill(~mask, 0)
-    beyond = (target.abs() > config.gross_log_error)[..., None]
-    # Filled, not copied from the host, which a CUDA graph cannot do.
-    stds = torch.stack([target.new_full((), std) for std in config.error_stds])
+    gross = target.abs() > config.gross_log_error
+    error = [torch.where(gross, target**2, std**2) for std in config.error_stds]
     return BlockTargets(
         target,
         (y + inputs.log_depth)[index],
         torch.where(mask, noise[index] ** 2, PADDING_VARIANCE),
-        torch.where(beyond, target[..., None] ** 2, stds**2),
+        torch.stack(error, dim=1),
         kernel.local_covariance(features) + H @ H.mT,
         inputs.position[index].masked_fill(~mask[..., None], torch.inf),
         mask,
@@ -165,109 +167,208 @@ def search(
 ) -> tuple[SearchState, Float[Tensor, " b"]]:
     """The outliers under the roughness of highest evidence, and the best evidence without any.
 
-    All values of roughness are searched at once, as further blocks. An outlier adds its error
-    variance to the diagonal of the covariance C. With P = C⁻¹, that subtracts ZᵀZ from P, where Z
-    has one row for each outlier, so C is factorised only once.
+    All values of roughness are searched at once, as further blocks. The number of rows of a block
+    must be a multiple of `config.segment_size`.
     """
-    values, b = config.roughness, len(block.mask)
-    target, variance, error, mask = (
-        x.repeat(len(values), *[1] * (x.ndim - 1))
-        for x in (block.target, block.variance, block.error, block.mask)
+    b, repeats, n = len(block.mask), len(config.roughness), block.mask.sum(dim=1)
+    roughness = torch.stack([block.target.new_full((b,), r) for r in config.roughness])
+    covariance = block.covariance * roughness[..., None, None].square() + constant
+    covariance.diagonal(dim1=2, dim2=3).add_(block.variance)
+    cholesky = Cholesky.of(covariance.flatten(0, 1))
+    target, mask, error = (
+        x.repeat(repeats, *[1] * (x.ndim - 1)) for x in (block.target, block.mask, block.error)
     )
-    roughness = torch.cat([target.new_full((b,), r) for r in values])
-    covariance = block.covariance.repeat(len(values), 1, 1) * roughness[:, None, None] ** 2
-    covariance.add_(constant).diagonal(dim1=1, dim2=2).add_(variance)
-    cholesky = Cholesky.of(covariance)
-    P = cholesky.inverse()
-    alpha, precision = (P @ target[..., None])[..., 0], P.diagonal(dim1=1, dim2=2)
-    evidence = -0.5 * (alpha * target).sum(dim=1) - cholesky.half_log_det()
+    first = Sweep.start(cholesky.inverse(), target, mask, error, config)
+    last_row, precision, closed, log_det = (
+        x.unflatten(0, (repeats, b)) for x in first.run(config, static)
+    )
+    evidence = -cholesky.half_log_det().unflatten(0, (repeats, b))
     evidence = evidence - 0.5 * (roughness.log() / config.roughness_log_std) ** 2
-    n = mask.sum(dim=1)
-    clean = evidence + log_prior(torch.zeros_like(n), n, config)
-    allowed = mask & (n >= config.min_anchors)[:, None]
-    precision, outlier = precision.clone(), torch.zeros_like(mask)
-    rows, active = P[:, :0], torch.arange(len(n), device=n.device)
-    for _ in range(config.iterations):
-        known = (alpha, precision, error, outlier)
-        factor = bayes_factors(*(x[active] for x in known))[-1]
-        index, chosen = new_outliers(factor, outlier[active], allowed[active], config)
-        if not static:  # go on with the blocks that change
+    unsupported = (n < config.min_anchors_smooth) & (roughness < 1)
+    evidence = evidence.masked_fill(unsupported, -torch.inf)
+    outlier = (closed > 0) & block.mask
+    counts = nnf.pad(outlier.sum(dim=2), (0, 0, 1, 0))  # none at first
+    prior = log_prior(counts, n, config)
+    clean = (evidence - 0.5 * first.last_row[:, -1].unflatten(0, (repeats, b))).amax(dim=0)
+    clean = clean + prior[0]
+    evidence = evidence - 0.5 * last_row[..., -1] - log_det + prior[1:]
+    best = evidence.argmax(dim=0), torch.arange(b, device=n.device)
+    outlier, roughness, evidence, last_row, precision = (
+        x[best] for x in (outlier, roughness, evidence, last_row, precision)
+    )
+    residual = last_row[:, :-1] / precision
+    variance = (1 / precision - block.error[:, 0] * outlier).clamp(min=1e-10)
+    model = ErrorModel.of(block.error)
+    factor = model.log_bayes_factor(residual / variance, 1 / variance)
+    return SearchState(outlier, roughness, evidence, residual, variance, factor), clean
+
+
+class ErrorModel(NamedTuple):
+    """Normal mixture of the errors of outliers."""
+
+    precision: Float[Tensor, "b e s"]
+    """1/e of the variances e of its parts."""
+    log_weight: Float[Tensor, "b e s"]
+    """Logarithm of 1/√e over the number of parts."""
+
+    @classmethod
+    def of(cls, error: Float[Tensor, "b e s"]) -> ErrorModel:
+        """Parts of these variances, with equal weight."""
+        return cls(1 / error, torch.xlogy(-0.5, error * error.shape[1] ** 2))
+
+    def log_bayes_factor(
+        self, alpha: Float[Tensor, "b s"], precision: Float[Tensor, "b s"]
+    ) -> Float[Tensor, "b s"]:
+        """log p(residual | outlier) − log p(residual | inlier), of the leave-one-out residual α/P
+        with variance 1/P: for one part of variance e it is α²/(P + 1/e) − log(1 + eP), halved."""
+        total = precision[:, None] + self.precision
+        parts = torch.xlogy(-0.5, total).addcdiv_(alpha[:, None] ** 2, total, value=0.5)
+        return reduce(torch.logaddexp, parts.add_(self.log_weight).unbind(dim=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Outliers of b blocks of s anchors in the course of the search.
+
+    With C the covariance of the targets y and P = C⁻¹, an outlier adds its error variance to the
+    diagonal of C, which subtracts ZᵀZ from P, with one row of Z for each outlier. All that the
+    search needs is in the matrix M = [P, Py; yᵀP, yᵀPy], which changes in the same way, so C is
+    factorised only once.
+    """
+
+    matrix: Float[Tensor, "b m m"]
+    """P before the first step, then M."""
+    last_row: Float[Tensor, "b s_1"]
+    """Last row of M: Py and yᵀPy."""
+    precision: Float[Tensor, "b s"]
+    """Diagonal of P."""
+    closed: Float[Tensor, "b s"]
+    """Positive for outliers and for padding, which cannot become outliers."""
+    left: Int64[Tensor, "b 1"]
+    """Number of outliers that may be added."""
+    pivots: Float[Tensor, "b t q"]
+    """Their product is √(det C) relative to that without outliers; 1 for steps to come."""
+    error_std: Float[Tensor, "b s"]
+    """Standard deviation of the error of an outlier."""
+    error_precision: Float[Tensor, "b e s"]
+    error_log_weight: Float[Tensor, "b e s"]
+    """As in `ErrorModel`."""
+    log_odds: Float[Tensor, "b l"]
+    """Prior log-odds of one more outlier, by the number that may be added."""
+
+    @classmethod
+    def start(
+        cls,
+        P: Float[Tensor, "b s s"],
+        target: Float[Tensor, "b s"],
+        mask: Bool[Tensor, "b s"],
+        error: Float[Tensor, "b e s"],
+        config: OutlierConfig,
+    ) -> Sweep:
+        """The state without outliers."""
+        alpha = (P @ target[..., None])[..., 0]
+        square = (alpha * target).sum(dim=1, keepdim=True)
+        rows, n = mask.shape[1], mask.sum(dim=1, keepdim=True).double()
+        most = (config.max_share * n).floor()
+        count = most - torch.arange(1 + int(config.max_share * rows), device=n.device)
+        a, b = config.prior_counts  # a difference of `log_prior`
+        return cls(
+            P,
+            torch.cat([alpha, square], dim=1),
+            P.diagonal(dim1=1, dim2=2),
+            (~mask).to(P.dtype),
+            (most * (n >= config.min_anchors)).long(),
+            P.new_ones(len(P), config.iterations, rows // config.segment_size),
+            error[:, 0].sqrt(),
+            *ErrorModel.of(error),
+            ((count + a) / (n - count - 1 + b)).log(),
+        )
+
+    def __getitem__(self, index: Tensor) -> Sweep:
+        """The blocks at an index."""
+        return Sweep(*(values[index] for values in vars(self).values()))
+
+    def run(self, config: OutlierConfig, static: bool) -> tuple[Tensor, ...]:
+        """`result` at the end of the search. `static` makes all steps with all blocks; otherwise
+        only blocks that change take a further step."""
+        state = self
+        if static:
+            for step in range(config.iterations):
+                state = state.add_outliers(step, *state.choose(config))
+            return state.result()
+        active, order, results = torch.arange(len(self.left), device=self.left.device), [], []
+        for step in range(config.iterations):
+            index, chosen = state.choose(config)
             changed = chosen.any(dim=1)
-            active, index, chosen, rows = (x[changed] for x in (active, index, chosen, rows))
+            if not bool(changed.all()):
+                order.append(active[~changed])
+                results.append(tuple(values[~changed] for values in state.result()))
+                active, index, chosen = active[changed], index[changed], chosen[changed]
+                state = state[changed]
             if not len(active):
                 break
-        std = (error[active, :, 0].gather(1, index) * chosen).sqrt()
-        column = P[active[:, None], index]
-        column = column - rows.gather(2, index[:, None].expand(-1, rows.shape[1], -1)).mT @ rows
-        column = column * std[..., None]
-        inner = column.gather(2, index[:, None].expand(-1, index.shape[1], -1)) * std[:, None]
+            state = state.add_outliers(step, index, chosen)
+        inverse = torch.cat([*order, active]).argsort()
+        results.append(state.result())
+        return tuple(torch.cat(values)[inverse] for values in zip(*results, strict=True))
+
+    def result(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The last row of M, the diagonal of P, which rows are closed, ½ log det C relative to that
+        without outliers."""
+        return self.last_row, self.precision, self.closed, self.pivots.log().sum(dim=(1, 2))
+
+    def choose(self, config: OutlierConfig) -> tuple[Int64[Tensor, "b q"], Bool[Tensor, "b q"]]:
+        """The anchor that gains most in each segment of successive anchors, and whether it becomes
+        an outlier."""
+        model = ErrorModel(self.error_precision, self.error_log_weight)
+        gain = model.log_bayes_factor(self.last_row[:, :-1], self.precision)
+        gain = gain.add_(self.log_odds.gather(1, self.left))
+        index, chosen = best_of_segments(gain.sub_(self.closed, alpha=CLOSED_PENALTY), config)
+        return index, chosen & (chosen.cumsum(dim=1) <= self.left)
+
+    def add_outliers(
+        self, step: int, index: Int64[Tensor, "b q"], chosen: Bool[Tensor, "b q"]
+    ) -> Sweep:
+        """The state with the chosen anchors of each segment as outliers, in the memory of this one:
+        copies would take as long as the step."""
+        segments, matrix = index.shape[1], self.matrix
+        if step == 0:
+            matrix = torch.cat([matrix, self.last_row[:, None, :-1]], dim=1)
+            matrix = torch.cat([matrix, self.last_row[..., None]], dim=2)
+
+        def at_index(values: Float[Tensor, "b s *c"]) -> Float[Tensor, "b q *c"]:
+            at = index.reshape(*index.shape, *[1] * (values.ndim - 1))
+            at = at.expand(-1, -1, 1, *values.shape[2:])
+            return values.unflatten(1, (segments, -1)).gather(2, at)[:, :, 0]
+
+        std = (at_index(self.error_std) * chosen)[..., None]
+        rows = at_index(matrix[:, :-1]) * std
+        inner = at_index(rows[..., :-1].mT) * std
         inner.diagonal(dim1=1, dim2=2).add_(1)
-        inner = torch.linalg.cholesky_ex(inner).L
-        right = torch.cat([column, (std * alpha[active].gather(1, index))[..., None]], dim=-1)
-        Z = torch.linalg.solve_triangular(inner, right, upper=False)
-        Z, change = Z[..., :-1], Z[..., -1:]
-        rows = torch.cat([rows, Z], dim=1)
-        alpha[active] -= (Z * change).sum(dim=1)
-        precision[active] -= Z.square().sum(dim=1)
-        evidence[active] += 0.5 * change.square().sum(dim=(1, 2))
-        evidence[active] -= inner.diagonal(dim1=1, dim2=2).log().sum(dim=1)
-        outlier[active] |= torch.zeros_like(outlier[active]).scatter(1, index, chosen)
-    count = outlier.sum(dim=1)
-    evidence = evidence + log_prior(count, n, config)
-    state = SearchState(
-        outlier, roughness, evidence, *bayes_factors(alpha, precision, error, outlier)
-    )
-    unsupported = (n < config.min_anchors_smooth) & (roughness < 1)
-    clean, evidence = (
-        x.masked_fill(unsupported, -torch.inf).reshape(-1, b) for x in (clean, evidence)
-    )
-    best = evidence.argmax(dim=0) * b + torch.arange(b, device=evidence.device)
-    return SearchState(*(x[best] for x in state)), clean.amax(dim=0)
-
-
-def new_outliers(
-    factor: Float[Tensor, "b s"],
-    outlier: Bool[Tensor, "b s"],
-    allowed: Bool[Tensor, "b s"],
-    config: OutlierConfig,
-) -> tuple[Int64[Tensor, "b q"], Bool[Tensor, "b q"]]:
-    """Candidates of one step of the search, given the log Bayes factors, and which of them become
-    outliers."""
-    count, n = outlier.sum(dim=1, keepdim=True), allowed.sum(dim=1, keepdim=True)
-    more, less = config.prior_counts  # a difference of `log_prior`
-    gain = factor + ((count + more) / (n - count - 1 + less)).log()
-    index, chosen = best_of_segments(gain.masked_fill(~allowed | outlier, -torch.inf), config)
-    return index, chosen & (count + chosen.cumsum(dim=1) <= config.max_share * n)
+        factor = torch.linalg.cholesky_ex(inner).L
+        Z = torch.linalg.solve_triangular(factor, rows, upper=False)
+        matrix.baddbmm_(Z.mT, Z, alpha=-1)
+        self.pivots[:, step] = factor.diagonal(dim1=1, dim2=2)
+        self.closed.unflatten(1, (segments, -1)).scatter_add_(2, index[..., None], std)
+        return dataclasses.replace(
+            self,
+            matrix=matrix,
+            last_row=matrix[:, -1],
+            precision=matrix.diagonal(dim1=1, dim2=2)[:, :-1],
+            left=self.left - chosen.sum(dim=1, keepdim=True),
+        )
 
 
 def best_of_segments(
     gain: Float[Tensor, "b s"], config: OutlierConfig
 ) -> tuple[Int64[Tensor, "b q"], Bool[Tensor, "b q"]]:
-    """The anchor of highest gain in each segment of successive anchors, and whether it is positive
-    and near the highest of the block: the smaller ones may be due to the larger ones."""
-    size = config.segment_size
-    padded = nnf.pad(gain, (0, -gain.shape[1] % size), value=-torch.inf)
-    best = padded.reshape(len(gain), -1, size).max(dim=2)
-    first = torch.arange(0, padded.shape[1], size, device=gain.device)
-    chosen = (best.values > 0) & (
-        best.values >= config.min_relative_gain * best.values.amax(dim=1, keepdim=True)
-    )
-    return (best.indices + first).clamp(max=gain.shape[1] - 1), chosen
-
-
-def bayes_factors(
-    alpha: Float[Tensor, "b s"],
-    precision: Float[Tensor, "b s"],
-    error: Float[Tensor, "b s e"],
-    outlier: Bool[Tensor, "b s"],
-) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b s"], Float[Tensor, "b s"]]:
-    """Leave-one-out residuals, their variances as inliers, and log p(residual | outlier) −
-    log p(residual | inlier)."""
-    residual = alpha / precision
-    variance = (1 / precision - error[..., 0] * outlier).clamp(min=1e-10)
-    density = normal_log_density(residual[..., None], variance[..., None] + error)
-    density = density.logsumexp(dim=-1) - math.log(error.shape[-1])
-    return residual, variance, density - normal_log_density(residual, variance)
+    """The anchor of highest gain in each segment of successive anchors, as an index within it, and
+    whether that gain is positive and near the highest of the block: the smaller ones may be due to
+    the larger ones."""
+    best = gain.unflatten(1, (-1, config.segment_size)).max(dim=2)
+    highest = best.values.amax(dim=1, keepdim=True)
+    # No gain exceeds its share of a highest one that is negative.
+    return best.indices, best.values.sub(highest, alpha=config.min_relative_gain) > 0
 
 
 def relative_weights(
@@ -283,11 +384,11 @@ def relative_weights(
     a, b = config.prior_counts
     odds = state.bayes_factor + ((count + a) / (n - count + b)).log()[:, None]
     wrong = torch.sigmoid(config.sharpness * odds)
-    error = torch.maximum(block.error[..., 0], state.residual**2)
+    error = torch.maximum(block.error[:, 0], state.residual**2)
     confirmed = corroboration(block, state, anchors, config)
     evidence = (state.evidence - clean)[:, None]
     present = torch.sigmoid(evidence - config.even_evidence)
-    gross = block.error[..., 0] > config.error_stds[0] ** 2
+    gross = block.error[:, 0] > config.error_stds[0] ** 2
     present = torch.where(gross, 1.0, present)
     weight = 1 - (1 - confirmed) * wrong * error / (error + state.variance) * present
     reported = block.mask & (evidence >= config.min_evidence)
@@ -305,31 +406,25 @@ def corroboration(
     more must agree.
     """
     std, near = config.agreement_std, Neighbours.of(block.position, config.neighbours)
-    agreement = (
-        torch.stack(
-            [
-                torch.exp(-0.5 * ((x[..., None] - near.gather(x, torch.inf)) / std) ** 2)
-                for x in (block.log_depth, block.target)
-            ]
-        ).mean(dim=0)
-        / std
-    )
+    both = torch.stack([block.log_depth, block.target])
+    apart = (both[..., None] - near.gather(both, torch.inf)) / std
+    agreement = torch.exp(-0.5 * apart**2).mean(dim=0) / std
     first = (anchors / 1000).round().clamp(1, 3)
     rank = torch.arange(agreement.shape[2], device=agreement.device)
     counted = (rank >= first) & (rank < first + 3)
     best = (agreement.sort(dim=2, descending=True).values * counted).sum(dim=2) / 3
     error_density = state.bayes_factor + normal_log_density(state.residual, state.variance)
     outlier = state.outlier.to(best.dtype)
-    share = outlier.sum(dim=1, keepdim=True) / block.mask.sum(dim=1, keepdim=True).clamp(min=1)
+    count = outlier.sum(dim=1, keepdim=True)
+    share = count / block.mask.sum(dim=1, keepdim=True).clamp(min=1)
     clustered = near.gather(outlier, 0.0) - share[..., None] * near.known
     odds = (best + 1e-12).log() - error_density + config.corroboration_log_odds
     odds = odds + config.cluster_log_odds * clustered.sum(dim=2)
-    mixture = torch.full_like(share, 0.5)
-    for _ in range(5):
-        probability = torch.sigmoid(odds + torch.logit(mixture)) * outlier
-        mixture = (probability.sum(dim=1, keepdim=True) + 0.5) / (
-            outlier.sum(dim=1, keepdim=True) + 1
-        )
+    odds = odds.masked_fill(~state.outlier, -torch.inf)
+    probability, total = torch.sigmoid(odds), count + 1
+    for _ in range(4):
+        mixture = (probability.sum(dim=1, keepdim=True) + 0.5) / total
+        probability = torch.sigmoid(odds + torch.logit(mixture))
     return probability
 
 
@@ -349,10 +444,10 @@ class Neighbours(NamedTuple):
         near = apart.topk(min(count, apart.shape[2]), largest=False)
         return cls(near.indices, near.values.isfinite())
 
-    def gather(self, values: Float[Tensor, "b s"], missing: float) -> Float[Tensor, "b s k"]:
+    def gather(self, values: Float[Tensor, "*v b s"], missing: float) -> Float[Tensor, "*v b s k"]:
         """Values at each anchor's neighbours."""
-        spread = values[:, None].expand(-1, values.shape[1], -1)
-        return spread.gather(2, self.anchors).masked_fill(~self.known, missing)
+        rows = torch.arange(len(self.anchors), device=values.device)[:, None, None]
+        return values[..., rows, self.anchors].masked_fill(~self.known, missing)
 
 
 def normal_log_density(x: Tensor, variance: Tensor) -> Tensor:
@@ -361,8 +456,8 @@ def normal_log_density(x: Tensor, variance: Tensor) -> Tensor:
 
 
 def log_prior(
-    count: Int64[Tensor, " b"], n: Int64[Tensor, " b"], config: OutlierConfig
-) -> Float[Tensor, " b"]:
+    count: Int64[Tensor, "*r b"], n: Int64[Tensor, " b"], config: OutlierConfig
+) -> Float[Tensor, "*r b"]:
     """Log-probability of one set of `count` outliers among n anchors, Beta-Binomial."""
     a, b = config.prior_counts
     count, n = count.double(), n.double()

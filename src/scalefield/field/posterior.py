@@ -7,6 +7,7 @@ the number of anchors.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -16,12 +17,18 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from scalefield.basis.grids import upsample
-from scalefield.field.blocks import Blocks, LinearPosterior, Observations
+from scalefield.field.blocks import Blocks, BlockSolutions, LinearPosterior, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, TermFeatures, term_names
-from scalefield.field.lattice import Lattice, nearest
-from scalefield.field.local import LocalSolver, LocalSystems, dense_terms
+from scalefield.field.local import (
+    Lattice,
+    LocalSolver,
+    LocalSystems,
+    PixelSampler,
+    dense_terms,
+    nearest,
+)
 from scalefield.runtime.threads import map_threads
 
 TINY = 1e-12
@@ -31,13 +38,23 @@ CHUNK_NODES = 1024
 
 
 class LinearCoefficients(NamedTuple):
-    """E[ℓ] without its stationary part: constant + slope·d + mean_weight·μ + shift·s + modesᵀE."""
+    """E[ℓ] without its stationary part: constant + slope·d + mean_weight·μ + shift·s + planeᵀp +
+    modesᵀE."""
 
     constant: Float[Tensor, ""]
     slope: Float[Tensor, ""]
     mean_weight: Float[Tensor, ""]
     shift: Float[Tensor, ""]
+    plane: Float[Tensor, " 2"]
     modes: Float[Tensor, " k"]
+
+
+class StaticShapes(NamedTuple):
+    """What is fixed beforehand where shapes must not depend on the anchors."""
+
+    sampler: PixelSampler
+    max_union: int
+    """Bound on the number of anchors of a cell."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,15 +65,22 @@ class FieldFit:
     image: ImageInputs
     observations: Observations
     linear: LinearPosterior
+    features: TermFeatures
+    """Features of the anchors."""
     config: InferenceConfig
-    max_union: int | None = None
-    """Bound on the number of anchors of a cell, where shapes must be static."""
+    static: StaticShapes | None = None
 
     @cached_property
+    def sampler(self) -> PixelSampler:
+        """The inputs of the stationary terms at the pixels of the lattice's cells."""
+        if self.static is not None:
+            return self.static.sampler
+        return PixelSampler.of(self.kernel, self.image, self.config, len(self.observations.y))
+
+    @property
     def lattice(self) -> Lattice:
         """The nodes of the local solves."""
-        shape, count = self.image.shape, len(self.observations.y)
-        return Lattice(shape, self.config.cell_size_px(shape, count), self.image.device)
+        return self.sampler.lattice
 
     @cached_property
     def local(self) -> LocalSystems:
@@ -67,11 +91,9 @@ class FieldFit:
     @cached_property
     def solver(self) -> LocalSolver:
         """Solves the systems of the anchors near given positions."""
-        inputs, _, noise, _ = self.observations
-        features = self.kernel.features(inputs)
-        features = TermFeatures(features.z.float(), features.amplitude.float())
-        H = self.kernel.linear_features(inputs)
-        return LocalSolver(self.kernel, features, H, noise, self.linear)
+        features = TermFeatures(*(x.float() for x in self.features))
+        variance = self.observations.noise**2
+        return LocalSolver(self.kernel, features, self.linear.H, variance, self.linear)
 
     def solve_near(
         self,
@@ -86,10 +108,10 @@ class FieldFit:
         """
         inputs, _, _, mask = self.observations
         solver = self.solver
-        position = inputs.position * self.image.unit_px
-        near = nearest(uv, position, mask, self.config.neighbours, row_length)
+        position, static = self.image.pixel_uv(inputs.position), self.static is not None
+        near = nearest(uv, position, mask, self.config.neighbours, row_length, at_once=static)
         at = self.image.pixels(rows, columns)
-        if uv.is_cuda:
+        if uv.is_cuda or static:
             return solver(*near, at)
         parts = [slice(i, i + CHUNK_NODES) for i in range(0, len(uv), CHUNK_NODES)]
         chunks = [(near[0][part], near[1][part], at[part]) for part in parts]
@@ -122,31 +144,34 @@ class FieldFit:
     def coefficients(self) -> LinearCoefficients:
         """The linear part in the units of its features."""
         kernel, theta = self.kernel, self.linear.weights
+        field, plane = self.image.factors or (1.0, 1.0)
         return LinearCoefficients(
             constant=self.linear.offset + kernel.constant_std * theta[0],
             slope=kernel.slope_std * theta[1],
             mean_weight=1 + kernel.mean_weight_std * theta[2],
             shift=theta[3],
-            modes=kernel.mode_std * theta[4:],
+            plane=plane * kernel.plane_std * theta[4:6],
+            modes=field * kernel.mode_std * theta[6:],
         )
 
     def linear_map(self) -> Float[Tensor, "h w"]:
         """Linear part of E[ℓ] at every pixel."""
-        constant, slope, mean_weight, shift, modes = (c.float() for c in self.coefficients())
+        constant, slope, mean_weight, shift, plane, modes = (c.float() for c in self.coefficients())
         maps = self.image.maps
         on_grid = torch.einsum("k,bkhw->bhw", modes, maps.modes)[:, None] + mean_weight * maps.mean
         smooth = upsample(on_grid + constant, self.image.shape)[0, 0]
-        linear = smooth + slope * self.image.log_depth
+        linear = smooth + slope * self.image.log_depth + self.image.plane(plane)
         return linear if self.image.shift is None else linear + shift * self.image.shift
 
     def parts(self) -> dict[str, Float[Tensor, "h w"]]:
         """Maps that sum to E[ℓ], by name."""
-        constant, slope, mean_weight, shift, modes = (c.float() for c in self.coefficients())
+        constant, slope, mean_weight, shift, plane, modes = (c.float() for c in self.coefficients())
         maps, shape = self.image.maps, self.image.shape
         parts = {
             "global": constant.expand(shape),
             "mean": mean_weight * upsample(maps.mean, shape)[0, 0],
             "slope": slope * self.image.log_depth,
+            "plane": self.image.plane(plane),
         }
         if self.image.shift is not None:
             parts["shift"] = shift * self.image.shift
@@ -155,15 +180,14 @@ class FieldFit:
         return parts | dict(zip(term_names(self.kernel), self._terms(separate=True), strict=True))
 
     def _terms(self, separate: bool = False) -> Float[Tensor, "t h w"]:
-        features = self.kernel.features(self.observations.inputs)
         return dense_terms(
             self.kernel,
             self.image,
-            self.lattice,
+            self.sampler,
             self.local,
-            features,
+            self.features,
             separate=separate,
-            max_union=self.max_union,
+            max_union=None if self.static is None else self.static.max_union,
         )
 
 
@@ -175,9 +199,16 @@ def fit(
     *,
     blocks: Blocks | None = None,
     offset: Float[Tensor, ""] | None = None,
-    max_union: int | None = None,
+    static: StaticShapes | None = None,
+    solve: Callable[..., BlockSolutions] = BlockSolutions.of,
 ) -> FieldFit:
-    """Condition the field on observations; `offset` is the prior mean of the global log-scale."""
-    blocks = blocks or Blocks.split(observations, config)
-    linear = LinearPosterior.fit(kernel, observations, blocks, offset)
-    return FieldFit(kernel, image, observations, linear, config, max_union)
+    """Condition the field on observations; `offset` is the prior mean of the global log-scale.
+
+    `solve` is called as `BlockSolutions.of`, and may keep solutions from edit to edit.
+    """
+    blocks = (blocks or Blocks.split(observations, config)).within(observations.mask)
+    features = kernel.features(observations.inputs)
+    H = kernel.linear_features(observations.inputs)
+    solutions = solve(kernel, observations, features, H, blocks)
+    linear = LinearPosterior.fit(observations, H, blocks, solutions, offset)
+    return FieldFit(kernel, image, observations, linear, features, config, static)

@@ -17,12 +17,18 @@ from scalefield.errors import InputError
 from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.inference import calibrated_std, with_spread_of_repeated_pixels
+from scalefield.field.inference import (
+    calibrated_std,
+    with_error_scale,
+    with_spread_of_repeated_pixels,
+)
+from scalefield.field.local import Lattice, PixelSampler
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import FieldNet
 from scalefield.field.outliers import detect_outliers
-from scalefield.field.posterior import fit
-from scalefield.runtime.devices import check_device, one_thread
+from scalefield.field.posterior import StaticShapes, fit
+from scalefield.runtime.devices import check_device
+from scalefield.runtime.threads import one_thread
 
 MAX_UNION = 48
 """Anchors of a cell: the neighbours of its four nodes, of which few differ."""
@@ -95,6 +101,10 @@ class LiveField:
             torch.zeros(max_anchors, device=target),
             torch.full((max_anchors,), noise, device=target),
         )
+        self.last_uv = torch.tensor([shape[1] - 1.0, shape[0] - 1.0], device=target)
+        cell_px = self.inference.cell_size_px(shape, max_anchors)
+        sampler = PixelSampler(model.kernel, Lattice(shape, cell_px, target))
+        self.static = StaticShapes(sampler, MAX_UNION)
         self.graph: torch.cuda.CUDAGraph | None = None
         if target.type == "cuda":
             self.graph, self.output = captured(self.run)
@@ -103,18 +113,17 @@ class LiveField:
     def run(self) -> LiveOutput:
         """Depth and standard deviation for what the buffers hold."""
         mde_depth, image, pixels, depth_m, noise = self.inputs
-        (height, width), model = mde_depth.shape, self.model
+        model = self.model
         log_depth, median = log_depth_and_level(mde_depth[None])
         picture = grid_image(image, log_depth.shape[2:])[None] if self.with_image else None
         with one_thread():
             maps = model.net(log_depth.float(), picture, None)
         maps = maps if self.mean_known else maps.without_mean()
         inputs = ImageInputs(mde_depth, maps, median[0])
-        column, row = (pixels + 0.5).floor().unbind(dim=1)
-        inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-        known = inside & (depth_m > 0) & depth_m.isfinite()
-        rows = row.nan_to_num().clamp(0, height - 1).long()
-        columns = column.nan_to_num().clamp(0, width - 1).long()
+        uv = (pixels + 0.5).floor()
+        inside = ((uv >= 0) & (uv <= self.last_uv)).all(dim=1)
+        known = inside & (depth_m > 0) & (depth_m < torch.inf)
+        columns, rows = uv.nan_to_num().clamp(min=0).minimum(self.last_uv).long().unbind(dim=1)
         at = inputs.pixels(rows, columns)
         y = depth_m.double().where(known, 1.0).log() - at.log_depth - inputs.log_depth_median
         observed = Observations(at, y, noise.double(), known)
@@ -123,11 +132,12 @@ class LiveField:
         if self.robust:
             found = detect_outliers(model.kernel, observed, blocks, config.outliers, static=True)
             observed = found.apply(observed)
-        observed = with_spread_of_repeated_pixels(observed, inputs.unit_px)
-        fitted = fit(model.kernel, inputs, observed, config, blocks=blocks, max_union=MAX_UNION)
+        observed = with_spread_of_repeated_pixels(observed, inputs)
+        inputs, observed = with_error_scale(model, inputs, observed, config)
+        fitted = fit(model.kernel, inputs, observed, config, blocks=blocks, static=self.static)
         std_log = calibrated_std(model, fitted)
-        result = LiveOutput(mde_depth * fitted.mean().exp(), std_log)
-        return LiveOutput(*(x.masked_fill(~known.any(), torch.nan) for x in result))
+        result, nothing = (mde_depth * fitted.mean().exp(), std_log), ~known.any()
+        return LiveOutput(*(x.masked_fill(nothing, torch.nan) for x in result))
 
     def __call__(
         self,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scalefield.field.blocks import Observations
+from scalefield.field.error_scale import ErrorScale, log_evidence
 from scalefield.field.kernel import Kernel, KernelInputs
 from scalefield.mde.output import MDEOutput
 
@@ -32,9 +34,6 @@ LOW_QUANTILE = 0.005
 """Quantile of the map that counts as its low end."""
 SAMPLES = 1 << 17
 """Pixels from which the quantiles are computed."""
-AMPLITUDES = (1.0, 0.3)
-"""Factors on the prior standard deviation of the field, in equal parts: the errors of strong
-estimators are smaller than those of training, and then the anchors determine the shift better."""
 NODES = 15
 """Values of t at which the evidence is computed, first over the prior, then around the mode."""
 EXTENT = 3.5
@@ -107,13 +106,14 @@ def shift_posterior(
     affine: AffineMap,
     observed: Observations,
     pixels: tuple[Tensor, Tensor],
+    *,
     prior: Shift,
+    scales: Sequence[ErrorScale],
 ) -> Shift:
     """Mean and standard deviation of t given observations made with the prior's mean.
 
     The posterior density is computed at nodes over the prior, then at nodes around its mode.
     """
-    kernels = [kernel.scaled(factor) for factor in AMPLITUDES]
     at_anchors = dataclasses.replace(affine, values=affine.values[pixels].double())
     log_depth, median = at_anchors.log_depth(prior.mean), affine.median_log_depth(prior.mean)
 
@@ -121,8 +121,7 @@ def shift_posterior(
         t = torch.linspace(centre - half_width, centre + half_width, NODES, dtype=torch.float64)
         changes = torch.stack([at_anchors.log_depth(x) - log_depth for x in t.tolist()])
         medians = changes.new_tensor([affine.median_log_depth(x) - median for x in t.tolist()])
-        evidence = [log_evidence(k, observed, changes, medians).cpu() for k in kernels]
-        log_density = torch.stack(evidence).logsumexp(dim=0)
+        log_density = evidence_of_changes(kernel, observed, changes, medians, scales).cpu()
         log_density = log_density - 0.5 * ((t - prior.mean) / prior.std) ** 2
         weights = (log_density - log_density.max()).exp()
         weights = weights / weights.sum()
@@ -134,28 +133,25 @@ def shift_posterior(
     return moments(coarse.mean, EXTENT * coarse.std)
 
 
-def log_evidence(
+def evidence_of_changes(
     kernel: Kernel,
     observed: Observations,
     changes: Float[Tensor, "t n"],
     median_changes: Float[Tensor, " t"],
+    scales: Sequence[ErrorScale],
 ) -> Float[Tensor, " t"]:
     """Log marginal likelihood of observations, up to a constant, for several changes of log D_MDE
-    at the anchors and at the image's median pixel.
+    at the anchors and at the image's median pixel, averaged over the scales of its errors.
 
     The shift is known in each of them, so that its linear part is left out.
     """
     inputs, y, noise, mask = observed
-    inputs, y, noise, changes = inputs[mask], y[mask], noise[mask], changes[:, mask]
     inputs = KernelInputs(*(x.expand(len(changes), *x.shape) for x in vars(inputs).values()))
     inputs = dataclasses.replace(
         inputs,
         log_depth=inputs.log_depth + changes - median_changes[:, None],
         shift=torch.zeros_like(changes),
     )
-    target = y - changes - inputs.mean
-    target = target - target.median(dim=1, keepdim=True).values
-    factor = torch.linalg.cholesky(kernel(inputs, inputs) + torch.diag(noise**2))
-    whitened = torch.linalg.solve_triangular(factor, target[..., None], upper=False)[..., 0]
-    log_determinant = factor.diagonal(dim1=1, dim2=2).log().sum(dim=1)
-    return -0.5 * whitened.square().sum(dim=1) - log_determinant
+    noise, mask = (x.expand_as(changes) for x in (noise, mask))
+    changed = Observations(inputs, y - changes, noise, mask)
+    return torch.stack([log_evidence(kernel, changed, s) for s in scales]).logsumexp(dim=0)

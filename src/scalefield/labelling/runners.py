@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 from scalefield.labelling.labeller import Record, failed_records
 from scalefield.labelling.samples import Job
-from scalefield.runtime.devices import one_thread
+from scalefield.runtime.threads import one_thread
 from scalefield.runtime.workers import worker_pool
 
 Label = Callable[[Job], list[Record]]

@@ -22,7 +22,7 @@ from scalefield.field.inference import FieldResult, ScalePrior, expected_recover
 from scalefield.field.model import FieldModel, load_field
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Method, Recovery, Solver
-from scalefield.runtime.devices import one_thread
+from scalefield.runtime.threads import one_thread
 from scalefield.validation import require_choice
 
 ONE_THREAD_PIXELS = 1 << 20

@@ -14,7 +14,13 @@ from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.datasets import Frame
 from scalefield.errors import InputError
 from scalefield.mde import MODELS
-from scalefield.reproduction.matrix import GeneratorJob, aligner_rows, basis_rows
+from scalefield.reproduction.matrix import (
+    UNIVERSAL,
+    GeneratorJob,
+    aligner_rows,
+    basis_rows,
+    universal_rows,
+)
 from scalefield.reproduction.stages import Estimator, Reproduction
 from scalefield.training.basis import BasisTraining, learn
 from scalefield.training.data import Batch, frame_table
@@ -198,7 +204,12 @@ def _recoveries(reproduction: Reproduction, dataset: str) -> int:
 
     conditions = (*REGIMES, *(f"drop-{n}" for n in DROP_SEQUENCE if reproduction.drop))
     generators: dict[GeneratorJob, Path] = {job: Path() for job in reproduction.job_list}
-    rows = basis_rows(generators)
+    universal = reproduction.generators == UNIVERSAL
+    rows = (
+        universal_rows()
+        if universal
+        else basis_rows(generators, drop_seeds=reproduction.drop_seeds)
+    )
     if reproduction.aligners:
         rows += aligner_rows(dataset, disparity=reproduction.disparity)
     return sum(row.applies(c) for row in (*rows, *reproduction.extra_rows) for c in conditions)

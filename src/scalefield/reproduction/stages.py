@@ -44,6 +44,7 @@ from scalefield.training.prepared import (
     prepare_datasets,
     split_names,
 )
+from scalefield.training.resident import ResidentFrames
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,8 @@ class Reproduction:
     """Also evaluate the aligners in disparity."""
     drop: bool = True
     """Run the drop-anchor sequence."""
+    drop_seeds: tuple[int, ...] = (0,)
+    """Seeds of the training whose K = 8 takes part in the drop-anchor sequence."""
     limit: int | None = None
     """Frames of each split of each dataset."""
     device: str = "auto"
@@ -103,7 +106,7 @@ class Reproduction:
     jobs: int = 1
     """Generators that are trained at the same time on the device."""
     frames_on_device: bool = False
-    """Every training process holds all prepared training frames in the device's memory, instead of
+    """Every training process holds all prepared frames in the device's memory, instead of
     reading them from disk in each epoch: for a thousand frames rather than for ten thousand."""
     mde_batch: int = 8
     """Images that an MDE predicts at once."""
@@ -115,6 +118,8 @@ class Reproduction:
     """Discard results of other rows, such as those of fewer seeds."""
     tables: bool = True
     """Write the report, for which matplotlib is needed; else stop after the evaluation."""
+    pictures: bool = True
+    """Draw a picture of every generator's training into its folder."""
     gallery: bool = True
     """Keep pictures of the worst, median and best images for the report."""
     show_progress: bool = True
@@ -227,31 +232,18 @@ class Reproduction:
             return
 
         def task(job: GeneratorJob) -> TrainingTask:
-            start = job.start
-            return TrainingTask(
-                config=self.config(job),
-                out=self.run_folder(estimator, job),
-                start=None if start is None else self.run_folder(estimator, start) / "model",
-                train=train,
-                val=val,
-                device=self.device,
-                workers=max(1, self.workers // self.jobs) if self.workers > 1 else 0,
-                source=f"the MDE {estimator.label}",
-                frames_on_device=self.frames_on_device,
-                # Bars of several would overwrite each other.
-                show_progress=self.show_progress and self.jobs == 1,
-            )
+            return self.training_task(estimator, job, train, val)
 
         if self.jobs == 1:
             for job in pending:
                 task(job).run()
             return
-        with worker_pool(min(self.jobs, len(pending)), _nothing) as pool:
+        with worker_pool(min(self.jobs, len(pending)), no_start) as pool:
             running: dict[Future[None], GeneratorJob] = {}
             while pending or running:
                 # No more than there are processes, so that the first of the list that can start
                 # is the next to start: a seed is completed before another is begun.
-                ready = [job for job in pending if self._ready(estimator, job)]
+                ready = [job for job in pending if self.can_start(estimator, job)]
                 for job in ready[: self.jobs - len(running)]:
                     pending.remove(job)
                     running[pool.submit(TrainingTask.run, task(job))] = job
@@ -261,7 +253,28 @@ class Reproduction:
                     future.result()
                     print(f"{estimator.label}: {job.name} is trained", flush=True)
 
-    def _ready(self, estimator: Estimator, job: GeneratorJob) -> bool:
+    def training_task(
+        self, estimator: Estimator, job: GeneratorJob, train: PreparedFrames, val: PreparedFrames
+    ) -> TrainingTask:
+        """The training of one generator."""
+        start = job.start
+        return TrainingTask(
+            config=self.config(job),
+            out=self.run_folder(estimator, job),
+            start=None if start is None else self.run_folder(estimator, start) / "model",
+            train=train,
+            val=val,
+            device=self.device,
+            workers=max(1, self.workers // self.jobs) if self.workers > 1 else 0,
+            source=f"the MDE {estimator.label}",
+            frames_on_device=self.frames_on_device,
+            picture=self.pictures,
+            # Bars of several would overwrite each other.
+            show_progress=self.show_progress and self.jobs == 1,
+        )
+
+    def can_start(self, estimator: Estimator, job: GeneratorJob) -> bool:
+        """Whether the generator that a job fine-tunes is there."""
         return job.start is None or self.finished(estimator, job.start)
 
     def config(self, job: GeneratorJob) -> BasisTraining:
@@ -332,7 +345,8 @@ class Reproduction:
             yield from universal_rows()
         else:
             folder = self.out / "generators" if self.generators is None else Path(self.generators)
-            yield from basis_rows(find_generators(folder, estimator.label, self.job_list))
+            found = find_generators(folder, estimator.label, self.job_list)
+            yield from basis_rows(found, drop_seeds=self.drop_seeds)
         yield from self.extra_rows
 
     def report(self, folders: list[Path]) -> Path:
@@ -361,26 +375,32 @@ class TrainingTask:
     workers: int
     source: str
     frames_on_device: bool = False
+    picture: bool = True
     show_progress: bool = True
 
     def run(self) -> None:
         """Train to the end, and record that in the folder of the run."""
         on = pick_device(self.device)
+        train, val = (
+            ResidentFrames.of(frames, on) if self.frames_on_device else frames
+            for frames in (self.train, self.val)
+        )
         train_basis(
             self.config,
-            self.train.on(on) if self.frames_on_device else self.train,
-            self.val,
+            train,
+            val,
             self.out,
             device=self.device,
             start_from=None if self.start is None else Generator.load(self.start),
             workers=self.workers,
+            picture=self.picture,
             source=self.source,
             show_progress=self.show_progress,
         )
         write_json(self.out / FINISHED, {"epochs": self.config.epochs})
 
 
-def _nothing() -> None:
+def no_start() -> None:
     """A worker process needs no preparation."""
 
 

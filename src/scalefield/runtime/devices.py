@@ -1,16 +1,14 @@
-"""Torch devices, and settings of torch that hold for the duration of a block."""
+"""Torch devices, and settings of their libraries that hold for the duration of a block."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
-from threading import Lock
 from typing import Any
 
 import torch
 
 from scalefield.errors import InputError, one_line
+from scalefield.runtime.threads import GlobalSetting
 
 
 def check_device(device: str) -> str:
@@ -22,37 +20,6 @@ def check_device(device: str) -> str:
         raise InputError(f"device {device!r} cannot be used here ({why}); cpu always can") from None
     return device
 
-
-class GlobalSetting:
-    """A setting of the whole process that has another value while any thread is in its block.
-
-    The first thread to enter stores the former value, the last one to leave restores it.
-    """
-
-    def __init__(self, read: Callable[[], Any], write: Callable[[Any], None], wanted: Any) -> None:
-        self.read, self.write, self.wanted = read, write, wanted
-        self.lock, self.inside, self.before = Lock(), 0, None
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """A block during which the setting has the wanted value."""
-        with self.lock:
-            if not self.inside:
-                self.before = self.read()
-                self.write(self.wanted)
-            self.inside += 1
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.inside -= 1
-                if not self.inside:
-                    self.write(self.before)
-
-
-one_thread = GlobalSetting(torch.get_num_threads, torch.set_num_threads, 1)
-"""One torch thread, for sequences of small matrix operations. Several threads synchronise at every
-operation, and on a busy machine each synchronisation costs a whole time slice."""
 
 _cudnn: Any = torch.backends.cudnn
 _by_name = hasattr(getattr(_cudnn, "conv", None), "fp32_precision")  # since torch 2.9

@@ -25,7 +25,7 @@ def map_frames(
     work: Callable[[str], Result], names: Sequence[str], workers: int
 ) -> Iterator[tuple[str, Result]]:
     """Each name with the result of `work(name)`, computed by `workers` processes."""
-    from scalefield.runtime.devices import one_thread
+    from scalefield.runtime.threads import one_thread
 
     if workers == 1 or len(names) < 2:
         with one_thread():

@@ -53,6 +53,7 @@ from scalefield.training.loop import (
 from scalefield.training.model_card import basis_card
 from scalefield.training.prepared import PreparedFrames, start_worker
 from scalefield.training.progress_plot import ProgressPicture
+from scalefield.training.resident import ResidentFrames
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,12 @@ class BasisTraining(OptimiserConfig):
     losses: LossWeights = field(default_factory=LossWeights)
     ridge: Ridge = field(default_factory=Ridge)
 
+    @property
+    def draws_nothing(self) -> bool:
+        """Whether a frame has the same anchors, pixels and depth in every step."""
+        changes = self.mirror or self.stretch or self.offset_noise or self.pixels
+        return self.anchor_draw == "protocol" and not changes
+
 
 def default_preset(k: int, regime: str, **changes: object) -> BasisTraining:
     """Our recipe: one model for all of low and below, or one from medium to high."""
@@ -146,7 +153,13 @@ def step_losses(generator: nn.Module, batch: Batch, config: BasisTraining) -> di
         basis_maps, gating = generator(batch.features, batch.log_depth)
     basis_maps, gating = basis_maps.float(), gating.float()
     M = sample_at(basis_maps, batch.anchor_positions)
-    solution = solve(M, batch.y, batch.anchor_weights, config.ridge, batch.offset_noise)
+    try:
+        solution = solve(M, batch.y, batch.anchor_weights, config.ridge, batch.offset_noise)
+    except torch.linalg.LinAlgError:
+        raise InputError(
+            "the training has diverged: the basis maps are not finite any more; choose a smaller "
+            "learning rate, or a limit of the gradient"
+        ) from None
     weights, offset = solution.weights.float()[..., None], solution.offset.float()[:, None]
     fitted = (M @ weights)[..., 0] + offset
     log_scale = (sample_at(basis_maps, batch.pixel_positions) @ weights)[..., 0] + offset
@@ -273,12 +286,16 @@ class StepBatches(Dataset[Batch]):
 
     def __getitem__(self, index: int) -> Batch:
         """This process's part of the batch of step `first` + index."""
-        step = self.first + index
         # Torch asks for items until there is an end, and so does a plain loop.
-        if step >= self.last:
+        if index >= len(self):
             raise IndexError(index)
-        mine = self.indices(step)[self.rank :: self.world] or self.indices(step)[:1]
-        return training_batch([self.frames[i] for i in mine], self.config, step)
+        frames = [self.frames[i] for i in self.mine(index)]
+        return training_batch(frames, self.config, self.first + index)
+
+    def mine(self, index: int) -> list[int]:
+        """The frames of step `first` + index that this process takes."""
+        indices = self.indices(self.first + index)
+        return indices[self.rank :: self.world] or indices[:1]
 
     def indices(self, step: int) -> list[int]:
         """The frames of a step, of all processes."""
@@ -311,7 +328,7 @@ class ValidationBatches(Dataset[Batch]):
         """One batch."""
         if index >= len(self.batches):
             raise IndexError(index)
-        chosen = [self.frames[i] for i in self.batches[index]]
+        chosen = [self.frames[i] for i in self.mine(index)]
         if self.config.zero_features:
             chosen = [without_features(frame) for frame in chosen]
         count, most = len(chosen), max(frame.drawn for frame in chosen)
@@ -323,6 +340,10 @@ class ValidationBatches(Dataset[Batch]):
             [1.0] * count,
         )
 
+    def mine(self, index: int) -> list[int]:
+        """The frames of a batch."""
+        return self.batches[index]
+
 
 def stream(
     batches: StepBatches | ValidationBatches, device: torch.device, workers: int
@@ -330,8 +351,16 @@ def stream(
     """The batches in order on the device, made ahead of time.
 
     `workers` processes of a DataLoader make them from prepared frames on disk. Without workers, or
-    where frames lie in memory already, two threads do.
+    where frames lie in memory already, two threads do. Frames that lie on the device and are the
+    same in every step are gathered there, without any work ahead of time.
     """
+    frames, config = batches.frames, batches.config
+    if isinstance(frames, ResidentFrames) and config.draws_nothing:
+        for i in range(len(batches)):
+            yield frames.gather(
+                batches.mine(i), config.validate, zero_features=config.zero_features
+            )
+        return
     if workers and isinstance(batches.frames, PreparedFrames):
         loader: DataLoader = DataLoader(
             batches,
@@ -410,6 +439,7 @@ def train_basis(
     workers: int = 0,
     checkpoint_every: int = 500,
     tensorboard: bool = False,
+    picture: bool = True,
     source: str = "one MDE's output",
     show_progress: bool = True,
 ) -> Generator:
@@ -418,7 +448,8 @@ def train_basis(
     `start_from` continues another model (the paper's fine-tuning). Under torchrun every process
     takes its share of each batch, and the gradients are those of the whole batch. `workers`
     processes read prepared frames from disk. The state is saved every `checkpoint_every` steps and
-    after each epoch. `source` names the MDE in the model card.
+    after each epoch. `picture` draws progress.png now and then. `source` names the MDE in the model
+    card.
     """
     if not len(train) or not len(val):
         raise InputError(f"training needs frames, found {len(train)} and {len(val)} to validate")
@@ -440,9 +471,9 @@ def train_basis(
     batches = StepBatches(train, config, first=start, last=steps, rank=rank, world=world)
     quiet = rank > 0 or not show_progress
     progress = tqdm(total=steps, initial=start, desc=out.name, unit="step", disable=quiet)
-    clock, ready = Clock(on), stream(batches, on, workers)
+    clock, ready = Clock(on, run.elapsed_s if start else 0.0), stream(batches, on, workers)
     kept = keep_batches(val, config, rank=rank, world=world)
-    picture = ProgressPicture(out / "progress.png", val[0], config.validate)
+    drawing = ProgressPicture(out / "progress.png" if picture else None, val[0], config.validate)
 
     def save(step: int) -> None:
         if rank == 0:
@@ -466,12 +497,13 @@ def train_basis(
         )
         if rank == 0:
             last = {f"train_{k}": float(v.detach()) for k, v in losses.items()}
-            run.log(step + 1, clock, **last, **{f"val_{k}": v for k, v in scores.items()})
+            last |= {f"val_{k}": v for k, v in scores.items()}
+            run.log(step + 1, clock, elapsed_s=clock.elapsed_s, **last)
             if scores["loss"] < best:
                 best = scores["loss"]
                 data = f"Trained on {len(train)} frames, chosen on {len(val)} others."
                 write_model(out, ema.model, source, data, config, scores["absrel"])
-            picture.draw(run.metrics(), ema.model, last=step + 1 == steps)
+            drawing.draw(run.metrics(), ema.model, last=step + 1 == steps)
         save(step + 1)
         progress.set_postfix(val=f"{scores['dense']:.4f}", absrel=f"{scores['absrel']:.4f}")
     progress.close()

@@ -265,6 +265,23 @@ class Batch:
             features = torch.addcmul(least, features, step)
         return replace(moved, features=features, quantisation=None)
 
+    def move(self, device: torch.device | str) -> Batch:
+        """The batch on a device, features as they are kept."""
+        return self._each(lambda tensor: tensor.to(device))
+
+    def select(self, rows: Int64[Tensor, " b2"], *, anchors: int, pixels: int) -> Batch:
+        """Some frames of the batch, with so many of the first anchors and pixels of each."""
+        chosen = self._each(lambda tensor: tensor[rows])
+        return replace(
+            chosen,
+            anchor_positions=chosen.anchor_positions[:, :anchors],
+            y=chosen.y[:, :anchors],
+            anchor_weights=chosen.anchor_weights[:, :anchors],
+            pixel_positions=chosen.pixel_positions[:, :pixels],
+            mde_log_depth=chosen.mde_log_depth[:, :pixels],
+            true_log_depth=chosen.true_log_depth[:, :pixels],
+        )
+
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         tensors = {f.name: getattr(self, f.name) for f in fields(self)}
         changed = {k: None if v is None else change(v) for k, v in tensors.items()}
@@ -320,11 +337,13 @@ def make_batch(
     stretch: Sequence[float],
     *,
     offset_noise: Sequence[float] = (),
+    features: bool = True,
 ) -> Batch:
     """Stack frames of one bucket; the shorter anchor sets are padded with weight zero.
 
-    A frame is mirrored where `mirror` says so, and its D_MDE becomes D^stretch. Maps stay on the
-    frames' device and tables on the host: `Batch.to` brings them together.
+    Without `features` the batch has no F. A frame is mirrored where `mirror` says so, and its D_MDE
+    becomes D^stretch. Maps stay on the frames' device and tables on the host: `Batch.to` brings
+    them together.
     """
     count, most = len(frames), max(len(rows) for rows in anchor_rows)
     anchor_positions = np.zeros((count, most, 2), np.float32)
@@ -355,10 +374,10 @@ def make_batch(
             [m.flip(-1) if turn else m for m, turn in zip(maps, mirror, strict=True)]
         )
 
-    features = [frame.features for frame in frames if frame.features is not None]
-    steps = [frame.quantisation for frame in frames if frame.quantisation is not None]
+    kept = [frame.features for frame in frames if features and frame.features is not None]
+    steps = [frame.quantisation for frame in frames if features and frame.quantisation is not None]
     return Batch(
-        features=stack(features) if features else None,
+        features=stack(kept) if kept else None,
         log_depth=stack([frame.log_depth for frame in frames]) * stretched,
         anchor_positions=torch.from_numpy(anchor_positions),
         y=torch.from_numpy(y),

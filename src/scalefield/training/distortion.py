@@ -3,10 +3,13 @@
 A distortion is a function of log-depth and position. The grid that a network sees and the pixels
 that a loss uses are therefore distorted alike.
 
-Strength 1 stands for a small network in an unknown place. The errors of large published estimators
-correspond to strengths of 0.05 to 0.3: log-depth is wrong by 1 to 13 % (median absolute deviation),
-the difference between two pixels of one surface grows about linearly with their distance, the
-slope over log-depth is ±0.1 to ±0.3, and one pixel in fifty is wrong by 5 to 10 times the median.
+Strength 1 stands for a small network in an unknown place, 0.02 to 0.1 for a large published one.
+`recipes/measure_errors.py` compares the drawn errors with those of published estimators. After the
+best affine fit the latter are wrong by 2 to 4 % in log-depth (1.4826 times the median of the
+absolute error). Up to nine tenths of that variance are a plane over the image and a slope over
+log-depth, and one pixel in fifty is wrong by 5 to 9 times the median. Plane, slope and the errors
+of whole objects fall less than the other errors from small networks to large ones: they are
+proportional to the cube root of the strength, the other errors to the strength itself.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import torch
 import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+
+from scalefield.field.shift import LOW_QUANTILE, SHIFT_PRIOR
 
 KNOTS = 8
 STEPS = 3
@@ -31,12 +36,17 @@ LEAST_DISPARITY = 0.005
 class DistortionConfig:
     """How strong and how frequent each error is. Standard deviations are those at strength 1."""
 
-    least_strength: float = 0.05
+    least_strength: float = 0.005
     """Least strength for true depth; strengths are log-uniform."""
-    most_strength: float = 1.3
+    most_strength: float = 0.9
     """Largest strength for true depth."""
-    slope: float = 0.15
-    """Log-depth is multiplied by exp(slope · z)."""
+    spread: float = 0.6
+    """Standard deviation of the log of each error's own factor on the strength: in one image the
+    plane dominates, in another one the steps between objects."""
+    tilt: float = 0.22
+    """Slopes of log-depth over both axes of the image, which are −1 … 1; with ∛strength."""
+    slope: float = 0.3
+    """Log-depth is multiplied by exp(slope · z); with ∛strength."""
     warp: float = 0.2
     """Each of eight pieces of log-depth is stretched by exp(warp · z)."""
     shift: float = 0.25
@@ -49,19 +59,46 @@ class DistortionConfig:
     """Offset of the log-depth of a whole segment, with heavy tails."""
     segment_share: float = 0.35
     """Share of segments with an offset."""
+    misplaced: float = 0.25
+    """Offset of the log-depth of few whole segments; with ∛strength."""
+    misplaced_share: float = 0.06
+    """Share of segments with that offset."""
     blur: float = 0.4
     """Chance of blurred edges, whatever the strength."""
-    affine: float = 0.25
-    """Chance that the map is a disparity of unknown shift, whose estimate has an error."""
-    affine_log_std: float = 0.6
-    """Standard deviation of the log of the farthest disparity after the estimated shift, with few
-    anchors; with n anchors it is divided by √(1 + n/3)."""
-    quantised: float = 0.1
+    affine: float = 0.45
+    """Chance that the map is disparity of unknown scale and shift."""
+    affine_std: float = 0.9
+    """Standard deviation of the shift's estimate from two anchors; from n it is divided by
+    √(n − 1), and joined with the prior of `scalefield.field.shift`."""
+    affine_floor: float = 0.12
+    """Standard deviation of that estimate from very many anchors: errors of the map act as a
+    shift."""
+    quantised_disparity: float = 0.15
     """Chance that disparity has 8 bits between the image's minimum and maximum."""
+    quantised_depth: float = 0.05
+    """Chance that depth has 8 bits, of which an image uses between 33 and 255 steps."""
 
-    def residual_log_std(self, anchors: int) -> float:
-        """Standard deviation of the log of the farthest disparity, with so many anchors."""
-        return self.affine_log_std / math.sqrt(1 + anchors / 3)
+
+@dataclass(frozen=True, eq=False)
+class Quantisation:
+    """Steps in which the depth or disparity of each of b images is stored."""
+
+    active: Bool[Tensor, " b"]
+    """Images that are quantised."""
+    sign: Float[Tensor, " b"]
+    """1 for depth, −1 for disparity."""
+    low: Float[Tensor, " b"]
+    """Value of the lowest step."""
+    step: Float[Tensor, " b"]
+    """Difference between two steps."""
+
+    def __call__(self, log_depth: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        """Log-depth of the nearest step; what rounds to zero is half a step from it."""
+        sign, low, step = (x[:, None] for x in (self.sign, self.low, self.step))
+        value = (sign * log_depth).exp()
+        rounded = low + ((value - low) / step).round().clamp(0, 255) * step
+        rounded = rounded.clamp(min=0.5 * step)
+        return torch.where(self.active[:, None], sign * rounded.log(), log_depth)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +109,8 @@ class Distortion:
     """Slopes of a monotone, piecewise linear warp of log-depth over −2 … 2."""
     shift: Float[Tensor, " b"]
     """Added to disparity, in units of the median's."""
+    tilt: Float[Tensor, "b 2"]
+    """Slopes of log-depth over both axes of the image."""
     smooth: Float[Tensor, "b 1 hs ws"]
     """A smooth field over the image."""
     boxes: Float[Tensor, "b steps 6"]
@@ -84,12 +123,8 @@ class Distortion:
     """Log-depth of the grid with blurred edges."""
     blur: Float[Tensor, " b"] | None = None
     """Weight of `blurred`, in 0 … 1."""
-    disparity_range: Float[Tensor, "b 2"] | None = None
-    """Least and largest disparity, between which it is quantised to 8 bits."""
-    quantised: Bool[Tensor, " b"] | None = None
-    """Images whose disparity is quantised."""
-    residual: Float[Tensor, " b"] | None = None
-    """Added to disparity at the end: the error of the estimated shift."""
+    quantisation: Quantisation | None = None
+    """Steps of the map."""
 
     @classmethod
     def draw(
@@ -106,10 +141,13 @@ class Distortion:
         def normal(*shape: int) -> Tensor:
             return torch.randn(count, *shape, generator=rng)
 
-        def on(chance: float) -> Tensor:
-            return strength.cpu() * (torch.rand(count, generator=rng) < chance)
+        def on(chance: float, power: float = 1.0) -> Tensor:
+            drawn = strength.cpu() ** power * (config.spread * normal()).exp()
+            return drawn * (torch.rand(count, generator=rng) < chance)
 
-        stretch = (config.slope * normal(1) + config.warp * normal(KNOTS)) * on(0.6)[:, None]
+        stretch = config.slope * normal(1) * on(0.6, power=1 / 3)[:, None]
+        stretch = (stretch + config.warp * normal(KNOTS) * on(0.6)[:, None]).clamp(-1.2, 1.2)
+        tilt = config.tilt * normal(2) * on(0.6, power=1 / 3)[:, None]
         shift = config.shift * (normal() + 0.4) * on(0.4)
         finest = 4 * 2 ** (len(config.smooth) - 1), 5 * 2 ** (len(config.smooth) - 1)
         smooth = torch.zeros(count, 1, *finest)
@@ -122,8 +160,14 @@ class Distortion:
         slab = torch.stack([depth - 0.4, depth + 0.4], dim=-1)
         boxes = torch.cat([centre, 0.1 + 0.4 * size, slab], dim=-1)
         offsets = config.boxes * normal(STEPS) * on(0.5)[:, None]
-        drawn = (stretch.exp(), shift, smooth, boxes, offsets)
-        return cls(*(values.to(device) for values in drawn))
+        return cls(
+            stretch=stretch.exp().to(device),
+            shift=shift.to(device),
+            tilt=tilt.to(device),
+            smooth=smooth.to(device),
+            boxes=boxes.to(device),
+            offsets=offsets.to(device),
+        )
 
     def with_grid(
         self,
@@ -133,9 +177,8 @@ class Distortion:
         strength: Float[Tensor, " b"],
         *,
         config: DistortionConfig,
-        anchors: int,
     ) -> Distortion:
-        """The same with errors that depend on the image: segments, edges, quantisation, shift."""
+        """The same with errors that depend on the image: segments, edges, quantisation."""
         count, device = len(log_depth), log_depth.device
 
         def rand(*shape: int) -> Tensor:
@@ -146,7 +189,9 @@ class Distortion:
 
         heavy = normal(SEGMENTS) * (0.7 * normal(SEGMENTS)).exp()
         heavy = heavy * (rand(SEGMENTS) < config.segment_share) * (rand(1) < 0.6)
+        misplaced = normal(SEGMENTS) * (rand(SEGMENTS) < config.misplaced_share)
         offset = config.segments * strength[:, None] * heavy
+        offset = offset + config.misplaced * strength[:, None] ** (1 / 3) * misplaced
         of_cell = offset.gather(1, (segments % SEGMENTS).flatten(1)).reshape(log_depth.shape)
         radius = int(torch.randint(1, 4, (), generator=rng))
         padded = nnf.pad(log_depth, (radius,) * 4, mode="replicate")
@@ -156,36 +201,32 @@ class Distortion:
             blurred=nnf.avg_pool2d(padded, 2 * radius + 1, 1),
             blur=rand() * (rand() < config.blur),
         )
-        disparity = (-changed.biased(log_depth.flatten(1), grid_positions(log_depth))).exp()
-        farthest = disparity.quantile(0.02, dim=1)
-        error = config.residual_log_std(anchors) * normal()
-        affine = rand() < config.affine
-        return replace(
-            changed,
-            disparity_range=torch.stack([disparity.amin(dim=1), disparity.amax(dim=1)], dim=1),
-            quantised=rand() < config.quantised,
-            residual=torch.where(affine, farthest * error.expm1(), 0),
+        biased = changed.biased(log_depth.flatten(1), grid_positions(log_depth))
+        kind = rand()
+        depth = kind > 1 - config.quantised_depth
+        sign = torch.where(depth, 1.0, -1.0)
+        value = (sign[:, None] * biased).exp()
+        low = torch.where(depth, 0.0, value.amin(dim=1))
+        steps = torch.where(depth, 33 + 222 * rand(), 255.0)
+        quantisation = Quantisation(
+            active=depth | (kind < config.quantised_disparity),
+            sign=sign,
+            low=low,
+            step=((value.amax(dim=1) - low) / steps).clamp(min=1e-9),
         )
+        return replace(changed, quantisation=quantisation)
 
     def __call__(
         self, log_depth: Float[Tensor, "b n"], position: Float[Tensor, "b n 2"]
     ) -> Float[Tensor, "b n"]:
         """Distorted log-depth of pixels at positions in −1 … 1; log_depth is around its median."""
-        warped = self.biased(log_depth, position)
-        if self.disparity_range is None or self.quantised is None or self.residual is None:
-            return warped
-        disparity = (-warped).exp()
-        low, high = self.disparity_range[:, None].unbind(-1)
-        step = ((high - low) / 255).clamp(min=1e-9)
-        rounded = low + ((disparity - low) / step).round().clamp(0, 255) * step
-        disparity = torch.where(self.quantised[:, None], rounded, disparity)
-        disparity = disparity + self.residual[:, None]
-        return -disparity.clamp(min=LEAST_DISPARITY).log()
+        biased = self.biased(log_depth, position)
+        return biased if self.quantisation is None else self.quantisation(biased)
 
     def biased(
         self, log_depth: Float[Tensor, "b n"], position: Float[Tensor, "b n 2"]
     ) -> Float[Tensor, "b n"]:
-        """Log-depth with all errors of the estimator, before quantisation and the shift's error."""
+        """Log-depth with all errors of the estimator, before quantisation."""
         grid = position[:, None].to(self.smooth.dtype)
 
         def sampled(maps: Tensor, mode: str) -> Tensor:
@@ -200,7 +241,7 @@ class Distortion:
             warped = warped + self.stretch[:, i, None] * (d + 2 - i * step).clamp(0, step)
         inverse = (-warped).exp() + self.shift[:, None]
         warped = -inverse.clamp(min=LEAST_DISPARITY).log()
-        warped = warped + sampled(self.smooth, "bicubic")
+        warped = warped + sampled(self.smooth, "bicubic") + (position * self.tilt[:, None]).sum(-1)
         for i in range(STEPS):
             u, v, half_u, half_v, near, far = (x[:, None] for x in self.boxes[:, i].unbind(-1))
             inside = ((position[..., 0] - u).abs() < half_u) & (
@@ -211,6 +252,82 @@ class Distortion:
         if self.segments is not None:
             warped = warped + sampled(self.segments, "nearest")
         return warped
+
+
+@dataclass(frozen=True, eq=False)
+class UnknownShift:
+    """Maps whose scale and shift are lost, as `scalefield.field.shift` treats them.
+
+    With d' = (disparity − low) / unit, log D_MDE = −log(d' + eᵗ). How a map was normalised (by its
+    minimum and maximum, or by its median and mean deviation) therefore makes no difference. The
+    network sees it at the prior mean of t, the kernel at an estimate of t with its deviation.
+    """
+
+    affine: Bool[Tensor, " b"]
+    """Images of unknown shift; the others stay as they are."""
+    low: Float[Tensor, " b"]
+    """Disparity of the farthest pixels."""
+    unit: Float[Tensor, " b"]
+    """Disparity of the median pixel minus `low`."""
+    estimate: Float[Tensor, " b"]
+    """Estimated t."""
+    std: Float[Tensor, " b"]
+    """Standard deviation of the estimate."""
+
+    @classmethod
+    def draw(
+        cls,
+        grid: Float[Tensor, "b n"],
+        rng: torch.Generator,
+        *,
+        config: DistortionConfig,
+        anchors: int,
+    ) -> UnknownShift:
+        """Which of the maps with this log-depth lose their shift, and its estimates from so many
+        anchors: the posterior mean of a normal prior and a normal likelihood."""
+        count, device = len(grid), grid.device
+        affine = (torch.rand(count, generator=rng) < config.affine).to(device)
+        noise = torch.randn(count, generator=rng).to(device)
+        disparity = (-grid).exp()
+        low = disparity.quantile(LOW_QUANTILE, dim=1)
+        unit = (disparity.median(dim=1).values - low).clamp(min=1e-3)
+        prior_precision = SHIFT_PRIOR.std**-2
+        precision = 0.0
+        if anchors > 1:
+            precision = 1 / (config.affine_std**2 / (anchors - 1) + config.affine_floor**2)
+        weight = precision / (precision + prior_precision)
+        error = noise / math.sqrt(precision) if precision else 0.0
+        estimate = SHIFT_PRIOR.mean + weight * ((low / unit).log() + error - SHIFT_PRIOR.mean)
+        std = torch.full_like(unit, (precision + prior_precision) ** -0.5)
+        return cls(affine, low, unit, estimate, std)
+
+    def seen(self, log_depth: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        """Log-depth at the prior mean of the shift, for the network."""
+        return self._log_depth(log_depth, torch.full_like(self.estimate, SHIFT_PRIOR.mean))
+
+    def estimated(self, log_depth: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        """Log-depth at the estimated shift, for the kernel."""
+        return self._log_depth(log_depth, self.estimate)
+
+    def sensitivity(self, log_depth: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+        """Change of the log-depth for one standard deviation of the estimate."""
+        power = self.estimate.exp()[:, None]
+        change = -self.std[:, None] * (power / self._from_zero(log_depth, power)).clamp(max=1)
+        return torch.where(self.affine[:, None], change, 0.0)
+
+    def _from_zero(
+        self, log_depth: Float[Tensor, "b n"], power: Float[Tensor, "b 1"]
+    ) -> Float[Tensor, "b n"]:
+        values = ((-log_depth).exp() - self.low[:, None]) / self.unit[:, None]
+        return torch.maximum(values + power, 0.5 * power)
+
+    def _log_depth(
+        self, log_depth: Float[Tensor, "b n"], t: Float[Tensor, " b"]
+    ) -> Float[Tensor, "b n"]:
+        """Log-depth at a shift, around that of the median pixel, where d' = 1."""
+        power = t.exp()[:, None]
+        shifted = power.log1p() - self._from_zero(log_depth, power).log()
+        return torch.where(self.affine[:, None], shifted, log_depth)
 
 
 def grid_positions(grid: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b n 2"]:

@@ -14,6 +14,7 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from scalefield.field.error_scale import ERROR_SCALES, ErrorScale
 from scalefield.field.kernel import Kernel, StationaryTerm
 from scalefield.field.model import FieldModel
 from scalefield.field.network import FieldNet, FieldNetConfig
@@ -27,6 +28,7 @@ from scalefield.training.field_batches import (
     solve,
 )
 from scalefield.training.field_validation import (
+    Outcome,
     calibrate,
     outcomes,
     summary,
@@ -38,6 +40,7 @@ from scalefield.training.loop import (
     OptimiserConfig,
     RunFolder,
     Schedule,
+    StepReport,
     load_checkpoint,
     pick_device,
     save_checkpoint,
@@ -55,6 +58,7 @@ START = Kernel(
     noise_std=0.01,
     slope_std=0.2,
     mean_weight_std=0.5,
+    plane_std=0.1,
 )
 """Where training begins. The constant stays, because the global scale is free, and so does the
 noise: anchors drawn from the true depth have none, and those of a user are good to a percent."""
@@ -89,6 +93,8 @@ class FieldTraining(OptimiserConfig):
     """Share of an MDE's frames that are distorted further; true depth always is."""
     distortion: DistortionConfig = field(default_factory=DistortionConfig)
     """The errors that are drawn."""
+    error_scales: tuple[ErrorScale, ...] = ERROR_SCALES
+    """Hypotheses about how much an estimator errs; the anchors decide between them."""
     imageless: float = 0.3
     """Share of frames whose image is withheld: it is optional."""
     featureless: float = 0.3
@@ -102,7 +108,7 @@ class LearnedKernel(nn.Module):
     def __init__(self, start: Kernel) -> None:
         super().__init__()
         self.start = start
-        numbers = [start.mode_std, start.slope_std, start.mean_weight_std]
+        numbers = [start.mode_std, start.slope_std, start.mean_weight_std, start.plane_std]
         for term in start.terms:
             numbers += [term.amplitude, term.position_lengthscale, term.depth_lengthscale]
         self.logarithms = nn.Parameter(torch.tensor(numbers, dtype=torch.float64).log())
@@ -117,7 +123,7 @@ class LearnedKernel(nn.Module):
 
     def built(self, numbers: Sequence[float | Tensor]) -> Kernel:
         """A kernel with these numbers in place of those learned."""
-        mode_std, slope_std, mean_weight_std, *rest = numbers
+        mode_std, slope_std, mean_weight_std, plane_std, *rest = numbers
         terms = tuple(
             StationaryTerm(rest[3 * i], rest[3 * i + 1], rest[3 * i + 2], term.family)
             for i, term in enumerate(self.start.terms)
@@ -129,6 +135,7 @@ class LearnedKernel(nn.Module):
             self.start.noise_std,
             slope_std,
             mean_weight_std,
+            plane_std,
         )
 
 
@@ -150,8 +157,8 @@ def losses(
 ) -> dict[str, Tensor]:
     """The losses' parts, AbsRel at `pixels`, and the weighted sum `loss`."""
     maps = see(learned.net, batch)
-    posterior = solve(learned.kernel(), batch, maps, rows)
-    points, truth = batch.points(maps, pixels), batch.target(pixels)
+    posterior, factors = solve(learned.kernel(), batch, maps, rows, config.error_scales)
+    points, truth = batch.points(maps, pixels).scaled(*factors), batch.target(pixels)
     mean = posterior.mean(points)
     variance = posterior.variance(points) + posterior.kernel.noise_std**2
     error = truth - mean
@@ -174,6 +181,20 @@ def losses(
     return parts | {"loss": total}
 
 
+def validated(
+    net: FieldNet, kernel: Kernel, val: Sequence[Bank], config: FieldTraining
+) -> list[Outcome]:
+    """The field on the frames of val."""
+    return outcomes(net, kernel, val, config.validate, config.error_scales)
+
+
+def draw_count(limits: tuple[int, int], rng: torch.Generator) -> int:
+    """A number of anchors, log-uniform between the limits."""
+    least, most = limits
+    fraction = float(torch.rand((), generator=rng))
+    return round(math.exp(math.log(least) + fraction * math.log((most + 0.5) / least)))
+
+
 def train_field(
     config: FieldTraining,
     train: Sequence[Bank],
@@ -185,7 +206,7 @@ def train_field(
     estimators: Sequence[str] | None = None,
     validate_every: int = 1000,
     show_progress: bool = True,
-    report_every_s: float = 20.0,
+    report_every: int = 100,
 ) -> FieldModel:
     """Train, choose shrinkage and calibrate on val, and write `out`/model.
 
@@ -214,20 +235,19 @@ def train_field(
         first, _ = load_checkpoint(run.checkpoint, learned, ema, optimiser)
         schedule.resume(run.elapsed_s)
     chance = torch.stack([bank.chance.sum() for bank in train])
-    least, most = config.anchors
     clock = Clock(torch_device)
     progress = tqdm(
         range(first, config.steps), initial=first, total=config.steps, desc=out.name,
-        disable=not show_progress, mininterval=report_every_s,
+        disable=not show_progress, mininterval=20.0,
     )  # fmt: skip
+    report = StepReport(out.name, schedule, report_every if show_progress else None)
     for step in progress:
         rng = step_generator(config.seed, step)
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = rate * schedule.rate(step, config.warmup)
         with clock.waiting(step):
             bank = train[int(torch.multinomial(chance, 1, generator=rng))]
-            fraction = float(torch.rand((), generator=rng))
-            n = round(math.exp(math.log(least) + fraction * math.log((most + 0.5) / least)))
+            n = draw_count(config.anchors, rng)
             batch = draw_batch(
                 bank, config.batch, rng, imageless=config.imageless,
                 featureless=config.featureless, distorted=config.distorted,
@@ -245,18 +265,21 @@ def train_field(
             nn.utils.clip_grad_norm_(learned.parameters(), 1.0)
             optimiser.step()
             ema.update(learned, step)
+        report(step + 1, parts["loss"])
         ended = schedule.progress(step + 1) >= 1
         if (step + 1) % validate_every == 0 or ended:
-            found = outcomes(best.net, best.kernel.plain(), val, config.validate)
-            scores = summary(found)
+            scores = summary(validated(best.net, best.kernel.plain(), val, config))
             last = {k: float(v.detach()) for k, v in parts.items()}
             run.log(step + 1, clock, elapsed_s=schedule.elapsed_s, **last, **scores)
             save_checkpoint(run.checkpoint, learned, ema, optimiser, step=step + 1, best=math.inf)
             progress.set_postfix({k: f"{v:.4f}" for k, v in scores.items()})
         if ended:
             break
-    net, kernel = tune_on_validation(best.net, best.kernel.plain(), val, config.validate)
-    numbers: dict[str, Any] = {**calibrate(outcomes(net, kernel, val, config.validate))}
+    net, kernel = tune_on_validation(
+        best.net, best.kernel.plain(), val, config.validate, config.error_scales
+    )
+    numbers: dict[str, Any] = {**calibrate(validated(net, kernel, val, config))}
+    numbers["error_scales"] = config.error_scales
     if estimators is not None:
         numbers["estimators"] = tuple(estimators)
     model = FieldModel(kernel, net, **numbers)

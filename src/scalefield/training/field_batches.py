@@ -15,12 +15,21 @@ from torch import Tensor
 from scalefield.anchor_sampling import anchor_grid_shape
 from scalefield.basis.cues import LOG_DEPTH_LIMIT
 from scalefield.basis.grids import sample_at
+from scalefield.field.blocks import Observations
+from scalefield.field.error_scale import ErrorScale, scale_factors
 from scalefield.field.exact import ExactPosterior
-from scalefield.field.kernel import Kernel, KernelInputs
+from scalefield.field.kernel import Kernel, KernelInputs, ScaleFactors
 from scalefield.field.network import FieldMaps, FieldNet
 from scalefield.training.data import PIXELS, TrainingFrame
-from scalefield.training.distortion import Distortion, DistortionConfig, grid_positions
+from scalefield.training.distortion import (
+    Distortion,
+    DistortionConfig,
+    UnknownShift,
+    grid_positions,
+)
 
+MOST_FOR_SCALE = 128
+"""Largest number of anchors from which the scale of the errors is estimated."""
 MOST_DRAWN = 1024
 """Largest number of pixels at the start of a frame's table that the protocol draws as anchors."""
 
@@ -110,13 +119,16 @@ class FieldBatch:
     units: Float[Tensor, "b 2"]
     mde_log_depth: Float[Tensor, "b p"]
     true_log_depth: Float[Tensor, "b p"]
+    shift: Float[Tensor, "b p"] | None = None
+    """`KernelInputs.shift` there; None where the shift of every map is known."""
 
     def points(self, maps: FieldMaps, rows: Int64[Tensor, "b m"]) -> KernelInputs:
         """What the kernel sees at some of the known pixels."""
         positions = self.positions.gather(1, rows[..., None].expand(-1, -1, 2))
         values = sample_at(maps.maps, positions)
         log_depth = self.mde_log_depth.gather(1, rows)
-        return maps.layout.kernel_inputs(positions * self.units[:, None], log_depth, values)
+        shift = None if self.shift is None else self.shift.gather(1, rows)
+        return maps.layout.kernel_inputs(positions * self.units[:, None], log_depth, values, shift)
 
     def target(self, rows: Int64[Tensor, "b m"]) -> Float[Tensor, "b m"]:
         """y there, up to the image's level."""
@@ -135,9 +147,10 @@ def draw_batch(
     anchors: int = 12,
 ) -> FieldBatch:
     """Frames drawn by their chance, mirrored and recoloured at random, shares of them without their
-    image, without their features, and distorted.
+    image, without their features, distorted, and as disparity of unknown shift.
 
-    `anchors` is the number of anchors that the batch is meant for.
+    `anchors` is the number of anchors that the batch is meant for: with more of them, an unknown
+    shift is estimated better.
     """
     chosen = torch.multinomial(bank.chance, size, replacement=True, generator=rng)
     device = bank.log_depth.device
@@ -169,19 +182,22 @@ def draw_batch(
     segments = bank.segments[chosen]
     segments = torch.where(mirror[:, None, None], segments.flip(-1), segments)
     distort = Distortion.draw(size, rng, device, strength, config).with_grid(
-        log_depth, segments, rng, strength, config=config, anchors=anchors
+        log_depth, segments, rng, strength, config=config
     )
     grid = distort(log_depth.flatten(1), grid_positions(log_depth))
     level = grid.median(dim=1, keepdim=True).values
-    grid = (grid - level).clamp(-LOG_DEPTH_LIMIT, LOG_DEPTH_LIMIT)
+    grid, pixels = grid - level, distort(mde_log_depth, positions) - level
+    unknown = UnknownShift.draw(grid, rng, config=config, anchors=anchors)
+    seen = unknown.seen(grid).clamp(-LOG_DEPTH_LIMIT, LOG_DEPTH_LIMIT)
     return FieldBatch(
-        log_depth=grid.reshape(log_depth.shape),
+        log_depth=seen.reshape(log_depth.shape),
         image=image,
         features=features,
         positions=positions,
         units=bank.units[chosen],
-        mde_log_depth=distort(mde_log_depth, positions) - level,
+        mde_log_depth=unknown.estimated(pixels),
         true_log_depth=bank.true_log_depth[chosen],
+        shift=unknown.sensitivity(pixels),
     )
 
 
@@ -229,12 +245,23 @@ def see(net: FieldNet, batch: FieldBatch) -> FieldMaps:
 
 
 def solve(
-    kernel: Kernel, batch: FieldBatch, maps: FieldMaps, rows: Int64[Tensor, "b n"]
-) -> ExactPosterior:
-    """The posterior given the anchors in `rows`."""
-    y = batch.target(rows)
+    kernel: Kernel,
+    batch: FieldBatch,
+    maps: FieldMaps,
+    rows: Int64[Tensor, "b n"],
+    scales: Sequence[ErrorScale],
+) -> tuple[ExactPosterior, ScaleFactors]:
+    """The posterior given the anchors in `rows`, and the factors on the prior deviations that they
+    suggest. The posterior is evaluated at inputs that are scaled by these factors."""
+    y, inputs = batch.target(rows), batch.points(maps, rows)
     noise = torch.full_like(y, float(kernel.noise_std))
-    return ExactPosterior.fit(kernel, batch.points(maps, rows), y, noise)
+    some = slice(None, None, 1 + (y.shape[1] - 1) // MOST_FOR_SCALE)
+    with torch.no_grad():
+        subset = KernelInputs(*(x[:, some].detach().double() for x in vars(inputs).values()))
+        mask = torch.ones_like(y[:, some], dtype=torch.bool)
+        observed = Observations(subset, y[:, some], noise[:, some], mask)
+        factors = scale_factors(kernel, observed, scales)
+    return ExactPosterior.fit(kernel, inputs.scaled(*factors), y, noise), factors
 
 
 def distorted_frame(
@@ -242,26 +269,28 @@ def distorted_frame(
 ) -> TrainingFrame:
     """The frame with one random error of its relative depth, by the seed.
 
-    `anchors` is the number of anchors that the frame is meant for. The strength is log-uniform
-    between those of `config`.
+    The strength is log-uniform between those of `config`. A shift that is unknown is replaced by
+    its estimate from `anchors` anchors.
     """
     rng = torch.Generator().manual_seed(seed)
     log_depth = frame.log_depth.float().cpu()[None]
     lowest, highest = config.least_strength, config.most_strength
     strength = lowest * (highest / lowest) ** torch.rand(1, generator=rng)
     distort = Distortion.draw(1, rng, log_depth.device, strength, config).with_grid(
-        log_depth, _segments(frame).cpu()[None], rng, strength, config=config, anchors=anchors
+        log_depth, _segments(frame).cpu()[None], rng, strength, config=config
     )
     size = torch.tensor([frame.shape[1], frame.shape[0]]).float()
     positions = (torch.from_numpy(frame.pixels) + 0.5) * 2 / size - 1
     grid = distort(log_depth.flatten(1), grid_positions(log_depth))
+    pixels = distort(torch.from_numpy(frame.mde_log_depth - frame.level)[None], positions[None])
+    unknown = UnknownShift.draw(grid, rng, config=config, anchors=anchors)
+    grid, pixels = unknown.estimated(grid), unknown.estimated(pixels)
     level = grid.median()
     centred = (grid - level).clamp(-LOG_DEPTH_LIMIT, LOG_DEPTH_LIMIT).reshape(log_depth[0].shape)
-    pixels = distort(torch.from_numpy(frame.mde_log_depth - frame.level)[None], positions[None])[0]
     return replace(
         frame,
         log_depth=centred.to(frame.log_depth.device),
         level=float(level),
-        mde_log_depth=pixels.numpy(),
+        mde_log_depth=pixels[0].numpy(),
         true=False,
     )

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from scalefield.field.error_scale import ErrorScale
 from scalefield.field.inference import empirical_bayes_scale, sum_abs_z
 from scalefield.field.kernel import Kernel
 from scalefield.field.network import FieldNet, FieldNetConfig
@@ -38,7 +39,11 @@ class Outcome:
 
 @torch.no_grad()
 def outcomes(
-    net: FieldNet, kernel: Kernel, val: Sequence[Bank], regimes: Sequence[str | int]
+    net: FieldNet,
+    kernel: Kernel,
+    val: Sequence[Bank],
+    regimes: Sequence[str | int],
+    scales: Sequence[ErrorScale],
 ) -> list[Outcome]:
     """The field on frames with the protocol's anchors."""
     found = []
@@ -59,15 +64,16 @@ def outcomes(
             points, truth = batch.points(maps, everywhere), batch.target(everywhere)
             for regime in regimes:
                 rows = torch.from_numpy(bank.anchors[regime][i])[None].to(batch.units.device)
-                posterior = solve(kernel, batch, maps, rows)
-                error = (truth - posterior.mean(points))[0]
+                posterior, factors = solve(kernel, batch, maps, rows, scales)
+                scaled = points.scaled(*factors)
+                error = (truth - posterior.mean(scaled))[0]
                 residual, deviation = posterior[0].leave_one_out()
                 found.append(
                     Outcome(
                         group=group,
                         regime=regime,
                         n=rows.shape[1],
-                        scores=(error / posterior.variance(points)[0].sqrt()).cpu(),
+                        scores=(error / posterior.variance(scaled)[0].sqrt()).cpu(),
                         absrel=float((-error).expm1().abs().mean()),
                         sum_abs_z=sum_abs_z(residual, deviation).cpu(),
                         scale_error=float((truth - points.mean).median() - maps.expected_log_depth),
@@ -92,7 +98,11 @@ ROUGHNESS = (1.0, 1.3, 1.6, 2.0)
 
 
 def tune_on_validation(
-    net: FieldNet, kernel: Kernel, val: Sequence[Bank], regimes: Sequence[str | int]
+    net: FieldNet,
+    kernel: Kernel,
+    val: Sequence[Bank],
+    regimes: Sequence[str | int],
+    scales: Sequence[ErrorScale],
 ) -> tuple[FieldNet, Kernel]:
     """The network with shrunk embeddings and amplitudes, and the kernel with rougher terms, that
     are best on val.
@@ -104,7 +114,7 @@ def tune_on_validation(
     """
 
     def score(settings: tuple[FieldNetConfig, Kernel]) -> float:
-        found = outcomes(with_config(net, settings[0]), settings[1], val, regimes)
+        found = outcomes(with_config(net, settings[0]), settings[1], val, regimes, scales)
         return math.prod(summary(found).values())
 
     start = net.config

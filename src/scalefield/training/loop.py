@@ -11,6 +11,7 @@ import dataclasses
 import json
 import math
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from scalefield.errors import InputError, MissingExtra, one_line
 from scalefield.io import read_json, write_atomic, write_json
@@ -195,8 +197,15 @@ class Clock:
 
     EVERY = 20
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, elapsed_s: float = 0.0) -> None:
+        """Start; `elapsed_s` is what earlier processes spent on the same run."""
         self.device, self.waited, self.worked = device, 0.0, 0.0
+        self.began = time.monotonic() - elapsed_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of the run, validation included."""
+        return time.monotonic() - self.began
 
     @contextmanager
     def waiting(self, step: int) -> Iterator[None]:
@@ -231,6 +240,28 @@ class Clock:
         if self.device.type == "cuda":
             found["peak_gpu_gb"] = round(torch.cuda.max_memory_allocated(self.device) / 1e9, 3)
         return found
+
+
+class StepReport:
+    """Lines on stderr with the loss and the speed of a run, every `every` steps; None: never."""
+
+    def __init__(self, name: str, schedule: Schedule, every: int | None = 100) -> None:
+        self.name, self.schedule, self.every = name, schedule, every
+        self.last: tuple[int, float] | None = None
+
+    def __call__(self, step: int, loss: Tensor) -> None:
+        """Report after `step` steps; reading the loss waits for the device."""
+        now = self.schedule.elapsed_s
+        if self.last is None:  # the first steps load and choose kernels
+            self.last = step, now
+        if self.every is None or step % self.every:
+            return
+        value, (last_step, last_s) = float(loss.detach()), self.last
+        now = self.schedule.elapsed_s
+        speed = (step - last_step) / (now - last_s) if now > last_s else math.nan
+        self.last = step, now
+        line = f"{self.name}: step {step}, loss {value:.4f}, {speed:.1f} steps/s, "
+        tqdm.write(f"{line}{self.schedule.progress(step):.0%}", file=sys.stderr)
 
 
 class RunFolder:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import math
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -25,7 +29,7 @@ from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.weights import WEIGHTS
 from scalefield.mde import MDE
 from scalefield.mde import open_mde as open_any_mde
-from scalefield.mde.lite import PREPROCESS, LiteNet, load_imagenet_encoder
+from scalefield.mde.lite import PREPROCESS, LiteNet, LiteNetwork, load_imagenet_encoder, load_lite
 from scalefield.mde.vit import PATCH, VitNetwork, read_vit
 from scalefield.seeding import seeded_rng
 from scalefield.training.data import CrossFit
@@ -35,6 +39,7 @@ from scalefield.training.loop import (
     OptimiserConfig,
     RunFolder,
     Schedule,
+    StepReport,
     load_checkpoint,
     pick_device,
     save_checkpoint,
@@ -118,7 +123,7 @@ def load_frames(dataset: Dataset, config: MDETraining, device: torch.device) -> 
 
     jobs = [(source, name) for source in (dataset, rooms) for name in source.names("train")]
     with ThreadPoolExecutor(8) as pool:
-        loaded = list(tqdm(pool.map(load, jobs), total=len(jobs), desc="frames", unit="frame"))
+        loaded = list(tqdm(pool.map(load, jobs), total=len(jobs), desc="frames", mininterval=5.0))
     kept = [frame for frame in loaded if frame is not None]
     if not kept:
         raise InputError("no frame is left to train on")
@@ -277,12 +282,12 @@ def fit(
     *,
     run: RunFolder,
     save_every: int,
-    report_every_s: float = 20.0,
+    report_every: int = 100,
 ) -> nn.Module:
     """Minimise the loss of random crops with AdamW; the moving average of `net` comes out.
 
-    `net.encoder` is pretrained and has a rate of its own. The loss is shown every
-    `report_every_s` seconds: in the progress bar, or as a line on stderr where bars are disabled.
+    `net.encoder` is pretrained and has a rate of its own. Every `report_every` steps a line on
+    stderr has the loss and the steps a second.
     """
     ema = Ema(net, config.ema)
     pretrained = [p for name, p in net.named_parameters() if name.startswith("encoder.")]
@@ -303,9 +308,9 @@ def fit(
     stride = 1 if config.full_resolution else 2
     progress = tqdm(
         range(start, config.steps), initial=start, total=config.steps, desc=run.path.name,
-        mininterval=report_every_s,
+        mininterval=20.0,
     )  # fmt: skip
-    reported_s = 0.0
+    report = StepReport(run.path.name, schedule, report_every)
     for step in progress:
         rng = step_generator(config.seed, step)
         crop = config.crops[int(torch.randint(len(config.crops), (), generator=rng))]
@@ -322,16 +327,7 @@ def fit(
             torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             optimiser.step()
             ema.update(net, step)
-        if schedule.elapsed_s - reported_s > report_every_s:
-            reported_s = schedule.elapsed_s
-            shown = {
-                "loss": f"{float(loss.detach()):.4f}",
-                "done": f"{schedule.progress(step + 1):.0%}",
-            }
-            progress.set_postfix(shown)
-            if progress.disable:  # a log without progress bars still shows the loss
-                text = ", ".join(f"{key} {value}" for key, value in shown.items())
-                print(f"{run.path.name}: step {step + 1}, {text}", file=sys.stderr, flush=True)
+        report(step + 1, loss)
         ended = schedule.progress(step + 1) >= 1
         if (step + 1) % save_every == 0 or ended:
             run.log(step + 1, clock, elapsed_s=schedule.elapsed_s, loss=float(loss.detach()))
@@ -341,19 +337,77 @@ def fit(
     return ema.model
 
 
+MemoryFormat = Literal["contiguous", "channels_last", "auto"]
+"""Memory format of the network; auto times both on a GPU. With cudnn.benchmark, channels_last in
+bfloat16 made each of the first steps take 16 to 90 s on an H200, for the depthwise convolutions."""
+FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+def fastest_format(net: LiteNet, config: MDETraining, slow_s: float = 0.5) -> torch.memory_format:
+    """The memory format with the shorter training step on this GPU; contiguous without one.
+
+    A format that takes more than `slow_s` for two images is not tried with a whole batch.
+    """
+    device = next(net.parameters()).device
+    seconds: dict[str, float] = {}
+    if device.type != "cuda":
+        return FORMATS["contiguous"]
+    for name, layout in FORMATS.items():
+        trial = copy.deepcopy(net).to(memory_format=layout).train()  # type: ignore[call-overload]
+        for count in (2, config.batch):
+            shape = (count, 3, *config.crops[0])
+            images = torch.rand(shape, device=device).contiguous(memory_format=layout)
+            repeats = [step_seconds(trial, images) for _ in range(4)]
+            seconds[name] = min(repeats)
+            text = f"{name}: {seconds[name]:.3f} s for {count} crops, {repeats[0]:.1f} s at first"
+            print(text, file=sys.stderr, flush=True)
+            if seconds[name] > slow_s:
+                seconds[name] = math.inf
+                break
+    chosen = min(seconds, key=lambda name: seconds[name])
+    print(f"memory format: {chosen}", file=sys.stderr, flush=True)
+    return FORMATS[chosen]
+
+
+def step_seconds(net: LiteNet, images: Float[Tensor, "b 3 h w"]) -> float:
+    """Time of one forward and backward pass on a GPU."""
+    torch.cuda.synchronize(images.device)
+    began = time.perf_counter()
+    with torch.autocast(images.device.type, torch.bfloat16):
+        log_depth, _ = net(images)
+    log_depth.float().square().mean().backward()
+    torch.cuda.synchronize(images.device)
+    return time.perf_counter() - began
+
+
+def weights_of(folder: Path, config: MDETraining) -> dict[str, Tensor]:
+    """Weights of a model that a training with this configuration can continue."""
+    network = load_lite(folder).network
+    assert isinstance(network, LiteNetwork)
+    if config.full_resolution != (network.net.upsampling is not None):
+        raise InputError(
+            f"{folder}: full_resolution is {not config.full_resolution} there, "
+            f"wanted {config.full_resolution}"
+        )
+    return network.net.state_dict()
+
+
 def train_mde(
     config: MDETraining,
     dataset: Dataset,
     out: Path,
     *,
     encoder: Path | None,
+    start_from: Path | None = None,
     teacher: Path | None = None,
     device: str = "auto",
+    memory_format: MemoryFormat = "contiguous",
     save_every: int = 500,
 ) -> None:
     """Train on the split "train" (without the fold left out) and write `out`/model.
 
-    A teacher is the folder of a model that `train_teacher` made on the same fold.
+    `start_from` is the folder of a model of this architecture that the training continues, in place
+    of `encoder`. A teacher is the folder of a model that `train_teacher` made on the same fold.
     """
     torch_device = pick_device(device)
     run = RunFolder(out, config)
@@ -362,15 +416,16 @@ def train_mde(
     taught = None if teacher is None else open_teacher(teacher, scenes, torch_device)
     torch.manual_seed(config.seed)
     net = LiteNet(full_resolution=config.full_resolution)
-    if encoder is not None:
+    if start_from is not None:
+        net.load_state_dict(weights_of(start_from, config))
+    elif encoder is not None:
         load_imagenet_encoder(net, torch.load(encoder, weights_only=True, map_location="cpu"))
-    # Not channels_last: with it, in bfloat16 and with cudnn.benchmark, the depthwise convolutions
-    # of the encoder made each of the first steps take 16 to 90 s on an H200. Contiguous tensors
-    # gave 6.5 steps a second.
     net = net.to(torch_device)
+    layout = fastest_format(net, config) if memory_format == "auto" else FORMATS[memory_format]
+    net = net.to(memory_format=layout)  # type: ignore[call-overload]
 
     def crop_loss(images: Tensor, truth: Tensor, rng: torch.Generator) -> Tensor:
-        seen = hide(colour(images, rng), rng).contiguous()
+        seen = hide(colour(images, rng), rng).contiguous(memory_format=layout)
         with torch.autocast(torch_device.type, torch.bfloat16, enabled=torch_device.type == "cuda"):
             log_depth, _ = net(seen)
         loss = relative_loss(log_depth.float(), truth, config)

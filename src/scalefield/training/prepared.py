@@ -14,7 +14,7 @@ import json
 import re
 import signal
 import sys
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -168,6 +168,9 @@ def pack_frame(frame: TrainingFrame, scene: str, kept: str) -> bytes:
     return save(tensors, metadata={"record": json.dumps(record)})
 
 
+FINISHING = 4
+"""Threads that join tables with the MDE's outputs, pack the frames and write them."""
+
 DAMAGE = (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError)
 """What a damaged file may cause."""
 
@@ -277,7 +280,7 @@ def prepare_split(
     """
     preparation, called = preparation or Preparation(), name or dataset.name
     names = split_names(dataset, split, limit, called)
-    claim_folder(folder, called, split, mde, preparation)
+    claim_folder(folder, dataset, called, split, mde, preparation)
     mine = names[rank::world]
     missing = [frame for frame in mine if not frame_file(folder, frame).is_file()]
     if missing:
@@ -325,8 +328,8 @@ def split_names(
     names = dataset.names(split)
     if not names:
         raise InputError(
-            f"the split {split} of {called or dataset.name} has no frame; training needs train "
-            "and val, and a few frames or drives are too few to be split"
+            f"the split {split} of {called or dataset.name} has no frame; training needs train and "
+            "val, an evaluation test, and a few frames or drives are too few to be split"
         )
     return names if limit is None else thin(names, limit)
 
@@ -365,8 +368,9 @@ def skipped_file(folder: Path, name: str) -> Path:
     return folder / "skipped" / f"{name}.json"
 
 
-def claim_folder(
+def claim_folder(  # noqa: PLR0917
     folder: Path,
+    dataset: FrameDataset,
     called: str,
     split: str,
     mde: MDE | CrossFit,
@@ -377,6 +381,7 @@ def claim_folder(
         "format": FORMAT,
         "dataset": called,
         "split": split,
+        "ranges_m": getattr(dataset, "ranges_m", {}),
         "mde": describe_mde(mde),
         "preparation": dataclasses.asdict(preparation),
     }
@@ -430,22 +435,26 @@ def _prepare_missing(
         worker_init_fn=start_worker,
     )
     waiting: dict[tuple, list[FrameTable]] = defaultdict(list)
-    writing: list[Future[None]] = []
+    writing: deque[tuple[str, Future[str | None]]] = deque()
+
+    def write(table: FrameTable, output: MDEOutput) -> str | None:
+        try:
+            frame = training_frame(table, output)
+        except InputError as e:
+            return str(e)
+        data = pack_frame(frame, table.scene, preparation.features)
+        write_atomic(frame_file(folder, table.name), data)
+        return None
 
     def finish(members: list[FrameTable], model: MDE) -> Iterator[tuple[str, str | None]]:
         for table, output in zip(members, predict(model, members), strict=True):
-            try:
-                frame = training_frame(table, output)
-            except InputError as e:
-                yield table.name, str(e)
-                continue
-            data = pack_frame(frame, table.scene, preparation.features)
-            writing.append(pool.submit(write_atomic, frame_file(folder, table.name), data))
-            yield table.name, None
-        while writing and (writing[0].done() or len(writing) > 4 * batch):
-            writing.pop(0).result()
+            writing.append((table.name, pool.submit(write, table, output)))
+        # Outputs that wait are large: no more than two batches of them.
+        while writing and (writing[0][1].done() or len(writing) > 2 * batch):
+            name, future = writing.popleft()
+            yield name, future.result()
 
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(FINISHING) as pool:
         models: dict[int, MDE] = {}
         for name, table in zip(names, loader, strict=True):
             if isinstance(table, str):
@@ -459,8 +468,8 @@ def _prepare_missing(
                 yield from finish(waiting.pop(key), model)
         for (model_index, _), members in waiting.items():
             yield from finish(members, models[model_index])
-        for write in writing:
-            write.result()
+        for name, future in writing:
+            yield name, future.result()
 
 
 def predict(mde: MDE, tables: Sequence[FrameTable]) -> list[MDEOutput]:

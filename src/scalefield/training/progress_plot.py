@@ -21,13 +21,13 @@ MAPS_SHOWN = 8
 
 
 class ProgressPicture:
-    """The picture of a run, drawn at intervals and at the end.
+    """The picture of a run, drawn at intervals and at the end; none without a path.
 
     Drawing may take longer than an epoch of a small set.
     """
 
     def __init__(
-        self, path: Path, frame: TrainingFrame, regime: str, every_s: float = 60.0
+        self, path: Path | None, frame: TrainingFrame, regime: str, every_s: float = 60.0
     ) -> None:
         self.path, self.frame, self.regime, self.every_s = path, frame, regime, every_s
         self.drawn = float("-inf")
@@ -35,6 +35,8 @@ class ProgressPicture:
     def draw(self, lines: Sequence[dict[str, Any]], generator: nn.Module, *, last: bool) -> None:
         """Draw, if it is time."""
         now = time.monotonic()
+        if self.path is None:
+            return
         if last or now - self.drawn >= self.every_s:
             draw_progress(self.path, lines, generator, self.frame, self.regime)
             self.drawn = now

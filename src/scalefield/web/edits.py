@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -20,6 +20,8 @@ from scalefield.basis.ridge import solve
 from scalefield.basis.targets import anchor_weights, targets
 from scalefield.defaults import METHOD_NAME
 from scalefield.errors import InputError
+from scalefield.field.editor import FieldEditor
+from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import FieldResult
 from scalefield.field.placement import suggest_from
 from scalefield.mde import MDEOutput
@@ -42,21 +44,22 @@ class Edit:
 
     anchors: Anchors
     method: str
-    size: Literal["full", "display"] = "full"
-    """Whether a slow method works on the photograph or on the displayed pixels only."""
+    size: Literal["full", "preview"] = "full"
+    """With "preview" `field` is evaluated on a coarser grid than the displayed pixels, and a method
+    without a solve at display size works on the displayed pixels only."""
 
 
 def parse_edit(body: Any, limits: Limits) -> Edit:
     """An edit from JSON: {"anchors": [{"u", "v", "depth_m"[, "sigma_m"]}, …], "method": name,
-    "size": "full" or "display"}; all anchors have a sigma_m or none has."""
+    "size": "full" or "preview"}; all anchors have a sigma_m or none has."""
     if not isinstance(body, dict) or not isinstance(body.get("anchors"), list):
         raise InputError('wanted a JSON object with "anchors": [{"u", "v", "depth_m"}, …]')
     rows, method = body["anchors"], body.get("method", METHOD_NAME)
     if len(rows) > limits.anchors:
         raise InputError(f"{len(rows)} anchors, and this server takes at most {limits.anchors}")
     size = body.get("size", "full")
-    if size not in ("full", "display"):
-        raise InputError(f'size is "full" or "display", found {str(size)[:40]!r}')
+    if size not in ("full", "preview"):
+        raise InputError(f'size is "full" or "preview", found {str(size)[:40]!r}')
     # Options could name files of this machine, so a name is all that a client may give.
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"no method {str(method)[:40]!r}; there are {', '.join(METHODS)}")
@@ -98,17 +101,20 @@ def numbers(rows: list[Any], names: tuple[str, ...], what: str) -> dict[str, Any
 def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The header and the maps of the page's next picture.
 
-    ℓ comes on the generator's grid, from which the page makes D·e^ℓ itself, or at the displayed
-    pixels; `std_log`, if the method has one, on the grid. The values are those of `recover`.
+    ℓ comes at the displayed pixels or on a coarser grid, which the page interpolates before it
+    computes D·e^ℓ; `std_log`, if the method has one, on the generator's grid. Unless the header's
+    "size" is "preview", the values are those of `recover`.
     """
     start = time.perf_counter()
     relative = session.relative
-    # With an unknown shift the relative depth itself changes with the anchors.
-    quick = None if relative.output.affine else QUICK_METHODS.get(edit.method)
-    method = quick(relative) if quick else make_method(edit.method)
-    preview = not quick and edit.size == "display" and session.shape != relative.shown.shape
+    quick = quick_method(relative, edit)
+    method = quick or make_method(edit.method)
+    if isinstance(quick, SmallField):
+        preview = quick.image is not relative.shown_field
+    else:
+        preview = not quick and edit.size == "preview" and session.shape != relative.shown.shape
     output, anchors = relative.output, edit.anchors
-    if preview:
+    if preview and not quick:
         output, anchors = session.at_display_size(anchors)
     recovery = recover_from(output, anchors, method)
     log_scale: Any = recovery.log_scale
@@ -123,7 +129,7 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
     report = recovery.report
     header = {
         "method": edit.method,
-        "size": "display" if preview else "full",
+        "size": "preview" if preview else "full",
         "revision": relative.revision,
         "limits_m": list(depth_limits(edit.anchors)),
         "anchors": anchor_states(report),
@@ -170,9 +176,13 @@ def on_grid(std_log: Tensor, size: Sequence[int]) -> Tensor:
 
 @dataclass(eq=False)
 class SmallField(Method):
-    """`Field` at the displayed pixels only, and its std_log on the generator's grid."""
+    """`Field` at the pixels of a smaller image, and its std_log on the generator's grid."""
 
     relative: Relative
+    image: ImageInputs
+    """The inputs of `field` where it is evaluated."""
+    editor: FieldEditor
+    """Evaluates successive fits over that image."""
     result: FieldResult | None = None
     """The fitted field of the last call."""
 
@@ -181,8 +191,8 @@ class SmallField(Method):
         memory = self.relative.block_memory
         self.result = result = Field().fit(self.relative.field, anchors, memory)
         used = without(anchors, result.rejected)
-        shown = replace(result.fit, image=self.relative.shown_field)
-        edited = self.relative.field_editor.update(shown)
+        shown = replace(result.fit, image=self.image)
+        edited = self.editor.update(shown)
         log_scale = edited.mean
         std_log = result.calibration.std(shown.lattice, edited.variance, edited.prior)
         rows, columns = used.pixels(mde_output.shape)
@@ -204,8 +214,21 @@ class SmallField(Method):
         )
 
 
-QUICK_METHODS: dict[str, Callable[[Relative], Method]] = {"basis": SmallBasis, "field": SmallField}
+QUICK_METHODS = ("basis", "field")
 """Methods with a solve at display size; the others work on every pixel of the photograph."""
+
+
+def quick_method(relative: Relative, edit: Edit) -> SmallBasis | SmallField | None:
+    """The edit's method at display size or below; None where it needs every pixel."""
+    if relative.output.affine:
+        return None  # with an unknown shift the relative depth itself changes with the anchors
+    if edit.method == "basis":
+        return SmallBasis(relative)
+    if edit.method != "field":
+        return None
+    if edit.size == "preview":
+        return SmallField(relative, relative.preview_field, relative.preview_editor)
+    return SmallField(relative, relative.shown_field, relative.field_editor)
 
 
 def residuals(fitted: Tensor, y: Tensor) -> tuple[float, ...]:

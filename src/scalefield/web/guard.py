@@ -32,7 +32,7 @@ HEADERS = {
 
 
 TOKEN_COOKIE = "scalefield_token"
-TOKEN_WANTED = "this server asks for a token; open the address with ?token=… that it printed"
+TOKEN_WANTED = "this server requires a token; open the address with ?token=… that it printed"
 log = logging.getLogger(__name__)
 
 
@@ -116,7 +116,7 @@ class Guard:
 
 
 def is_navigation(scope: Scope, headers: Headers) -> bool:
-    """Whether a person follows a link to the page."""
+    """Whether the request follows a link to the page."""
     return (
         scope["method"] == "GET"
         and scope["path"] == "/"
@@ -161,8 +161,8 @@ class Bodies:
     async def read(self, request: Request, limit: int) -> AsyncIterator[bytes]:
         """The whole body, which counts until the block ends; or 413, 408, 503."""
         too_large = HTTPException(413, f"that is more than the {limit / 2**20:g} MiB taken here")
-        promised = request.headers.get("content-length", "0")
-        if not promised.isdecimal() or int(promised) > limit:
+        declared = request.headers.get("content-length", "0")
+        if not declared.isdecimal() or int(declared) > limit:
             raise too_large
         chunks: list[bytes] = []
         size = 0

@@ -122,7 +122,7 @@ def document(limits: Limits) -> dict[str, Any]:
                         | {"schema": {"enum": ["depth", "disparity"]}},
                         _query(
                             "name",
-                            "file name; its ending (.npy, .npz, .png, .exr, .pfm) says the format",
+                            "file name; its ending (.npy, .npz, .png, .exr, .pfm) gives the format",
                         ),
                         _query("resize", "true allows another size than the photograph's"),
                         _query("key", "the array or channel, where the file holds several"),
@@ -189,9 +189,10 @@ def _schemas(limits: Limits) -> dict[str, Any]:
         "anchors": {"type": "array", "maxItems": limits.anchors, "items": _ref("Anchor")},
         "method": {"enum": list(METHODS), "default": METHOD_NAME},
         "size": {
-            "enum": ["full", "display"],
+            "enum": ["full", "preview"],
             "default": "full",
-            "description": "for /recover: display lets a slow method work on displayed pixels",
+            "description": "for /recover: preview gives a quicker result on a coarser grid, "
+            "where the method has one; the size in the answer states which it is",
         },
         "fov_deg": {**number, "description": "horizontal field of view, for clouds"},
         "max_points": {
@@ -205,7 +206,7 @@ def _schemas(limits: Limits) -> dict[str, Any]:
         "Error": {
             "type": "object",
             "properties": {
-                "error": {**string, "description": "a sentence for people"},
+                "error": {**string, "description": "a sentence to show to the user"},
                 "code": {**string, "description": "the same for every case of its kind"},
                 "choices": {"type": "array", "items": string},
             },

@@ -61,7 +61,7 @@ class Pool:
 
     def __init__(self, threads: int, most_waiting: int, *, cancellable: bool = False) -> None:
         self.executor = ThreadPoolExecutor(threads)
-        self.room = threads + most_waiting
+        self.places_left = threads + most_waiting
         self.idle = threads
         self.cancellable = cancellable
         """Whether running work ends when its client leaves; costs some time a function call."""
@@ -70,7 +70,7 @@ class Pool:
 
     def check(self) -> None:
         """`Busy` if nothing more may wait."""
-        if self.room <= 0:
+        if self.places_left <= 0:
             raise Busy("the server is busy; try again in a moment")
 
     def run(self, work: Callable[[], T], client: str = "") -> Coroutine[Any, Any, T]:
@@ -79,7 +79,7 @@ class Pool:
         A coroutine that is cancelled while it waits cancels the work.
         """
         self.check()
-        self.room -= 1
+        self.places_left -= 1
         loop = asyncio.get_running_loop()
         job = _Job(work, client, loop.create_future(), self.cancellable)
         self._waiting.setdefault(client, deque()).append(job)
@@ -119,5 +119,5 @@ class Pool:
                 job.done.set_result(result)
         finally:
             self.idle += 1
-            self.room += 1
+            self.places_left += 1
             self._start_waiting()

@@ -30,6 +30,8 @@ State = Literal["waiting", "working", "ready", "failed"]
 
 DISPLAY_SIDE = 800
 """Longer side, in pixels, of what the page shows; depth to download has the photograph's size."""
+PREVIEW_SIDE = 240
+"""Longer side, in pixels, of the first result of `field` after an edit."""
 
 
 class Gone(LookupError):
@@ -51,6 +53,8 @@ class Relative:
     """Counts the relative depths that the session has had."""
     field_editor: FieldEditor = dataclasses.field(default_factory=FieldEditor)
     """Maps of `field` at the displayed pixels, from edit to edit."""
+    preview_editor: FieldEditor = dataclasses.field(default_factory=FieldEditor)
+    """Maps of `field` at the pixels of `preview_field`, from edit to edit."""
     block_memory: BlockMemory = dataclasses.field(default_factory=BlockMemory)
     """Blocks of anchors and their outliers, from edit to edit."""
 
@@ -72,6 +76,17 @@ class Relative:
         """The inputs of `field` at the displayed pixels."""
         return replace(self.field, mde_depth=self.shown.mde_depth)
 
+    @cached_property
+    def preview_field(self) -> ImageInputs:
+        """The inputs of `field` on a coarser grid than `shown_field`, for a quick first result;
+        `shown_field` itself where that is small."""
+        depth = self.shown.mde_depth
+        shape = depth.shape[0], depth.shape[1]
+        if max(shape) <= PREVIEW_SIDE:
+            return self.shown_field
+        rows, columns = map(torch.from_numpy, middle_pixels(shape, PREVIEW_SIDE))
+        return replace(self.field, mde_depth=depth[rows[:, None], columns])
+
     @property
     def nbytes(self) -> int:
         """Approximate memory in bytes, without the photograph."""
@@ -79,7 +94,8 @@ class Relative:
         held = [*self.basis[1], self.field.maps.maps, self.shown.prediction]
         held += [output.prediction, output.mde_depth, output.valid]
         held += [] if features is None else [features]
-        return sum({t.data_ptr(): t.nbytes for t in held}.values()) + self.field_editor.nbytes
+        kept = self.field_editor.nbytes + self.preview_editor.nbytes
+        return sum({t.data_ptr(): t.nbytes for t in held}.values()) + kept
 
 
 WAITING = "waiting for its turn"
@@ -135,7 +151,7 @@ class Session:
             self.error = str(e)
             self._report("failed", "failed", 1.0)
         except BaseException:  # so that the page does not wait; the log has the traceback
-            self.error = "the relative depth could not be made; the server's log says more"
+            self.error = "the relative depth could not be computed; the server's log has the reason"
             self._report("failed", "failed", 1.0)
             raise
 
@@ -172,13 +188,7 @@ class Session:
     @cached_property
     def display(self) -> tuple[Int64[np.ndarray, " hd"], Int64[np.ndarray, " wd"]]:
         """Rows and columns of the photograph that the page shows: the middle of each block."""
-        shrink = min(1.0, DISPLAY_SIDE / max(self.shape))
-        counts = (max(1, round(side * shrink)) for side in self.shape)
-        rows, columns = (
-            np.floor((np.arange(count) + 0.5) * (side / count)).astype(np.int64)
-            for count, side in zip(counts, self.shape, strict=True)
-        )
-        return rows, columns
+        return middle_pixels(self.shape, DISPLAY_SIDE)
 
     def at_display_size(self, anchors: Anchors) -> tuple[MDEOutput, Anchors]:
         """The relative depth and the anchors on the displayed pixels, for a quick first result."""
@@ -222,6 +232,20 @@ class Session:
             "kind": output.kind if output else "",
             "revision": self.revision,
         }
+
+
+def middle_pixels(
+    shape: tuple[int, int], longer_side: int
+) -> tuple[Int64[np.ndarray, " h"], Int64[np.ndarray, " w"]]:
+    """Rows and columns of the middle pixels of equal blocks, at most `longer_side` along the longer
+    side; all of them where the image is not larger."""
+    shrink = min(1.0, longer_side / max(shape))
+    counts = (max(1, round(side * shrink)) for side in shape)
+    rows, columns = (
+        np.floor((np.arange(count) + 0.5) * (side / count)).astype(np.int64)
+        for count, side in zip(counts, shape, strict=True)
+    )
+    return rows, columns
 
 
 def measurable(output: MDEOutput) -> Bool[Tensor, "h w"]:

@@ -44,7 +44,7 @@ class Limits:
 
 @dataclass(frozen=True, eq=False)
 class Photo:
-    """An upright uint8 RGB image and, where its EXIF tells, the horizontal field of view."""
+    """An upright uint8 RGB image and, where its EXIF has it, the horizontal field of view."""
 
     pixels: UInt8[np.ndarray, "h w 3"]
     fov_deg: float | None

@@ -4,18 +4,18 @@ import test from "node:test";
 import { packProject, unpackProject } from "../../../src/scalefield/web/static/project_file.js";
 import { Server, ServerError, unpack } from "../../../src/scalefield/web/static/server.js";
 import { Sessions } from "../../../src/scalefield/web/static/sessions.js";
-import { LastWins } from "../../../src/scalefield/web/static/solver.js";
+import { LatestRequest } from "../../../src/scalefield/web/static/solver.js";
 import { addAnchor, emptyWork } from "../../../src/scalefield/web/static/state.js";
 import { Store } from "../../../src/scalefield/web/static/store.js";
 import { strToU8, zipSync } from "../../../src/scalefield/web/static/vendor/fflate.js";
 
 const later = () => new Promise((go) => setTimeout(go));
 
-test("of quick wishes for one method the first ends and the newest follows", async () => {
+test("of quick requests for one method the first ends and the newest follows", async () => {
   const done = [], gates = [];
-  const last = new LastWins(async (wish) => {
+  const last = new LatestRequest(async (request) => {
     await new Promise((go) => gates.push(go));
-    done.push(wish.n);
+    done.push(request.n);
   });
   for (let n = 0; n < 5; n++) last.request({ method: "field", quick: true, n });
   gates.shift()();
@@ -28,7 +28,7 @@ test("of quick wishes for one method the first ends and the newest follows", asy
 
 test("another method aborts what is under way at once, and a slow one too", async () => {
   const aborted = [], busy = [];
-  const last = new LastWins((wish, signal) => new Promise((go) => signal.addEventListener("abort", () => go(aborted.push(wish.n)))), (wish) => busy.push(wish?.n ?? null));
+  const last = new LatestRequest((request, signal) => new Promise((go) => signal.addEventListener("abort", () => go(aborted.push(request.n)))), (request) => busy.push(request?.n ?? null));
   last.request({ method: "knn", quick: false, n: 0 });
   last.request({ method: "knn", quick: false, n: 1 });
   last.request({ method: "field", quick: true, n: 2 });
@@ -42,7 +42,7 @@ test("another method aborts what is under way at once, and a slow one too", asyn
 });
 
 test("a failing request leaves the next one free", async () => {
-  const last = new LastWins(async () => {
+  const last = new LatestRequest(async () => {
     throw new Error("no");
   });
   await assert.rejects(last.start({ method: "a", quick: true }));
@@ -108,13 +108,13 @@ test("a session that the server lost is made again from the kept photo", async (
   assert.deepEqual(asked, ["GET /api/sessions/old/x", "POST /api/sessions?name=a.jpg", "GET /api/sessions/new/x"]);
 });
 
-test("a silent server is waited for, and told", async () => {
+test("withRetries asks a server that does not answer again, and reports it", async () => {
   const told = [];
   let silent = 2;
   const sessions = new Sessions(new Server("tab"), async () => new Blob([]), (offline) => told.push(offline));
   fakeFetch(() => (silent-- > 0 ? { status: 0 } : { body: { ok: 1 } }));
   globalThis.setTimeout = ((original) => (go) => original(go, 0))(globalThis.setTimeout);
-  assert.deepEqual(await sessions.patiently(async () => (await sessions.server.ask("/api")).json()), { ok: 1 });
+  assert.deepEqual(await sessions.withRetries(async () => (await sessions.server.ask("/api")).json()), { ok: 1 });
   assert.deepEqual(told, [true, true, false]);
 });
 
@@ -143,7 +143,7 @@ test("without a database work is kept in memory, and old projects are tidied awa
   }
   await store.put("tabs", "t", { id: "t", projects: ["p0"] });
   await store.put("tabs", "old", { id: "old", projects: ["p1"] });
-  await store.tidy(2, new Set(["p0"]));
+  await store.deleteUnneeded(2, new Set(["p0"]));
   assert.deepEqual((await store.all("projects")).map((p) => p.id).sort(), ["p0", "p3", "p4"]);
   assert.deepEqual((await store.all("tabs")).map((t) => t.id), ["t"]);
   assert.equal(await store.get("photos", "k1"), undefined);

@@ -107,6 +107,19 @@ def basis_label(label: str) -> tuple[int, bool, int] | None:
     return None if found is None else (int(found[1]), bool(found[2]), int(found[3] or 0))
 
 
+def later_seeds(labels: Sequence[str]) -> set[str]:
+    """The labels of a reproduction's Basis rows that repeat another row with a later seed.
+
+    >>> later_seeds(["Basis K=8, seed 2", "Basis K=8, seed 1", "LWLR"])
+    {'Basis K=8, seed 2'}
+    """
+    found = {label: about for label in labels if (about := basis_label(label)) is not None}
+    first: dict[tuple[int, bool], int] = {}
+    for k, blind, seed in found.values():
+        first[k, blind] = min(seed, first.get((k, blind), seed))
+    return {label for label, (k, blind, seed) in found.items() if seed > first[k, blind]}
+
+
 def seeds_of(runs: Sequence[Run], condition: str) -> dict[tuple[int, bool], list[dict[str, Any]]]:
     """The cells of a reproduction's Basis rows by K and F = 0, one cell a seed, runs pooled."""
     cells, _ = pooled(runs, EVERYWHERE)

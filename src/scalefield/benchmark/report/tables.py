@@ -16,6 +16,7 @@ from scalefield.benchmark.report.runs import (
     Run,
     ablation_series,
     basis_label,
+    later_seeds,
     pooled,
     row_models,
     seeds_of,
@@ -91,7 +92,7 @@ def main_table(
     caption = (
         f"Mean over images ({counts}), {_clamping_words(clamping)}. Anchors an image: {regimes}. "
         "Best bold, second underlined; a method with fewer images has their number beside it and "
-        f"no rank.{_row_notes(runs)}"
+        f"no rank.{_row_notes(runs)}{_seed_note(runs)}"
     )
     return Table(name, title, caption, "Method", columns, rows)
 
@@ -118,6 +119,13 @@ def _row_notes(runs: Sequence[Run]) -> str:
     return "".join(f" {note}." for note in dict.fromkeys(notes))
 
 
+def _seed_note(runs: Sequence[Run]) -> str:
+    """Where generators of several seeds have a table of their own."""
+    if not later_seeds([m for run in runs for m in run.scores.methods]):
+        return ""
+    return " Basis rows are of the first seed of the training; a table below has all seeds."
+
+
 Head = tuple[tuple[str, ...], dict[str, dict[str, Any]], int]
 """What a group of columns is titled, its cells by method, and how many images a whole one has."""
 
@@ -125,8 +133,13 @@ Head = tuple[tuple[str, ...], dict[str, dict[str, Any]], int]
 def _main_metrics(
     runs: Sequence[Run], heads: Sequence[Head], clamping: str
 ) -> tuple[tuple[tuple[str, ...], ...], Rows]:
-    """AbsRel and δ1 under each head: the columns, and the rows of methods that have any of them."""
-    values: dict[str, list[Cell]] = {m: [] for run in runs for m in run.scores.methods}
+    """AbsRel and δ1 under each head: the columns, and the rows of methods that have any of them.
+
+    Of several seeds of a generator the first has a row; `seeds_table` has their spread.
+    """
+    methods = list(dict.fromkeys(m for run in runs for m in run.scores.methods))
+    later = later_seeds(methods)
+    values: dict[str, list[Cell]] = {m: [] for m in methods if m not in later}
     for _, by_method, total in heads:
         for metric in MAIN_METRICS:
             column = _column(list(values), by_method, metric, clamping, total)
@@ -383,7 +396,7 @@ def paper_drop_table(runs: Sequence[Run], row: str = "Basis K=8") -> Table | Non
 
 
 def seeds_table(runs: Sequence[Run]) -> Table | None:
-    """Mean, least and largest over the seeds of the training, of one MDE, runs pooled."""
+    """Mean and standard deviation over the seeds of the training, of one MDE, runs pooled."""
     labels = [about for run in runs for m in run.scores.methods if (about := basis_label(m))]
     if len({seed for _, _, seed in labels}) < 2:
         return None
@@ -401,12 +414,15 @@ def seeds_table(runs: Sequence[Run]) -> Table | None:
                 if not means:
                     cells.append(Cell(None))
                     continue
-                text = f"{np.mean(means):.3f} ({min(means):.3f}–{max(means):.3f})"
-                cells.append(Cell(float(np.mean(means)), text=text, note=f"{len(means)} seeds"))
+                text = f"{np.mean(means):.3f}"
+                if len(means) > 1:
+                    text += f" ± {np.std(means, ddof=1):.3f}"
+                note = f"{len(means)} seeds, {min(means):.3f}–{max(means):.3f}"
+                cells.append(Cell(float(np.mean(means)), text=text, note=note))
     return Table(
         f"seeds-{_stem(_together(runs), runs[0].mde)}",
         f"{_together(runs)}, {runs[0].mde}: generators over seeds",
-        "Mean over the seeds of the training, with the least and the largest; each is a mean over "
+        "Mean and standard deviation (n − 1) over the seeds of the training; each is a mean over "
         "images, clamped.",
         "Generator",
         tuple(columns),

@@ -4,7 +4,7 @@ import { $, element, setText } from "./dom.js";
 import { Page } from "./page.js";
 import { Server } from "./server.js";
 import { newId, replaceAnchors } from "./state.js";
-import { Neighbours, Store } from "./store.js";
+import { OtherTabs, Store } from "./store.js";
 import { writeAnchorTable } from "./table.js";
 
 const UNITS = ["m", "cm", "ft", "in"];
@@ -57,7 +57,7 @@ function wire(page) {
   });
   on("fov", "change", (e) => {
     const wrong = page.tools.takeFov(e.target.value, "given");
-    if (wrong) page.complain(wrong);
+    if (wrong) page.showError(wrong);
   });
   on("measure-done", "click", () => page.finish());
   on("measure-cancel", "click", () => page.escape());
@@ -263,7 +263,7 @@ async function start() {
   remember("client", server.client, () => sessionStorage);
   const [info, store] = await Promise.all([server.info(), Store.open()]);
   const page = new Page(info, server, store);
-  page.workspace.neighbours = new Neighbours((id) => page.workspace.holds(id));
+  page.workspace.otherTabs = new OtherTabs((id) => page.workspace.holds(id));
   wire(page);
   const unit = recall("unit");
   if (unit && UNITS.includes(unit)) {
@@ -271,12 +271,12 @@ async function start() {
     document.querySelector(`#units input[value="${unit}"]`)?.setAttribute("checked", "");
   }
   const tab = recall("tab", () => sessionStorage) ?? "";
-  const copied = Boolean(tab) && (await page.workspace.neighbours.hold(tab));
+  const copied = Boolean(tab) && (await page.workspace.otherTabs.haveOpen(tab));
   const restored = await page.workspace.restore(tab, copied);
   remember("tab", page.workspace.tabId, () => sessionStorage);
   if (!restored) await page.workspace.showStart();
   document.body.dataset.ready = "yes"; // from here on a click does something
-  page.workspace.tidy();
+  page.workspace.deleteUnneeded();
 }
 
 start().catch((e) => {

@@ -1,4 +1,4 @@
-// The card of a point: what is read there, and the question for its measured distance.
+// The card of a point: the depth there, and the input of its measured distance.
 
 import { $, element, fillReading, setText } from "./dom.js";
 import { LengthError, exactNumber, parseLength } from "./lengths.js";

@@ -43,7 +43,7 @@ void main() { gl_FragColor = vec4(tint, 1.0); }`;
 
 const STEEPEST = 9; // depth over width of a surface, from which it is an edge between two
 
-/** Log-depth without holes and without the pixels at edges, which would be drawn as curtains.
+/** Log-depth without holes and without the pixels at depth edges, which would be drawn as stretched surfaces.
  *  @param {Float32Array} logDepth @param {number} width
  *  @param {number} pixelAngle width of a pixel one metre away, in metres
  *  @returns {Float32Array} 1e9 where nothing is drawn */

@@ -28,7 +28,6 @@ export async function annotatedImage(page) {
   } finally {
     Object.assign(stage, { ...kept });
     delete stage.context; // the method of the class again
-    stage.redraw(true);
   }
   if (bar) drawBar(context, page, size);
   return canvas.convertToBlob({ type: "image/png" });
@@ -57,7 +56,7 @@ export async function projectBytes(page) {
   const depth = project.depth ? await page.store.get("photos", project.depth.key) : null;
   const results = [];
   if (work.anchors.length) {
-    const { anchors, method } = page.solving.wish(project.settings.method);
+    const { anchors, method } = page.solving.requestFor(project.settings.method);
     const file = await page.sessions.use(project, (/** @type {string} */ id) => page.server.file(id, "depth.png", { anchors, method }));
     results.push({ name: "depth.png", bytes: await bytes(file) });
     if (loaded.result) {

@@ -38,8 +38,8 @@ export const panView = (view, dx, dy, photo, stage) => holdView({ ...view, x: vi
  *  @param {View} view @param {Size} photo @param {Size} stage @returns {View} */
 export function holdView(view, photo, stage) {
   const fit = fitView(photo, stage);
-  /** @param {number} at @param {number} size @param {number} room @param {number} gap */
-  const hold = (at, size, room, gap) => (size <= room ? Math.min(room - size, Math.max(0, at)) : Math.min(gap, Math.max(room - size - gap, at)));
+  /** @param {number} at @param {number} size @param {number} space @param {number} gap */
+  const hold = (at, size, space, gap) => (size <= space ? Math.min(space - size, Math.max(0, at)) : Math.min(gap, Math.max(space - size - gap, at)));
   return { scale: view.scale, x: hold(view.x, view.scale * photo.width, stage.width, fit.x), y: hold(view.y, view.scale * photo.height, stage.height, fit.y) };
 }
 
@@ -112,7 +112,7 @@ export function extent(kind, points) {
   return length;
 }
 
-/** What is measured between samples, with the range that holds it with 90 %.
+/** What is measured between samples, with its 90 % interval.
  *
  *  The standard deviation is Σ |∂value / ∂log depth| · std, which no correlation between the
  *  samples' errors can exceed. The range is that of a log-normal distribution.
@@ -133,5 +133,5 @@ export function estimate(kind, samples, photo, fovDeg) {
   return { value, low: value / reach, high: value > 0 ? value * reach : NINETY * std, relativeStd };
 }
 
-/** The range that holds a depth with 90 %. @param {number} depth @param {number} std @returns {[number, number]} */
+/** The 90 % interval of a depth. @param {number} depth @param {number} std @returns {[number, number]} */
 export const depthRange = (depth, std) => [depth * Math.exp(-NINETY * std), depth * Math.exp(NINETY * std)];

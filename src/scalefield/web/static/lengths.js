@@ -1,4 +1,4 @@
-// Strict reading of numbers and lengths that people type: nothing is guessed.
+// Strict parser of numbers and lengths as users type them: ambiguous text is an error.
 // scalefield.io.lengths follows the same rules; tests/io/length_cases.json tests both.
 
 /** @typedef {"km" | "m" | "dm" | "cm" | "mm" | "yd" | "ft" | "in"} Unit */

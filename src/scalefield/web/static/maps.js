@@ -49,7 +49,7 @@ export function composeLogDepth(logMde, logScale, limits_m) {
 }
 
 /** A few thousand of the finite values, in order. @param {Float32Array} values */
-function some(values) {
+function evenSample(values) {
   const step = Math.max(1, Math.floor(values.length / 6007));
   const found = [];
   for (let i = 0; i < values.length; i += step) if (Number.isFinite(values[i])) found.push(values[i]);
@@ -62,7 +62,7 @@ const at = (sorted, fraction) => sorted[Math.round(fraction * (sorted.length - 1
 /** Percentiles of the finite values, from a few thousand of them.
  *  @param {Float32Array} values @param {number[]} fractions */
 export function percentiles(values, fractions) {
-  const sorted = some(values);
+  const sorted = evenSample(values);
   return fractions.map((fraction) => at(sorted, fraction));
 }
 
@@ -108,7 +108,7 @@ export function depthScale(table, arrays) {
 
 /** ℓ around its median, as a factor. @param {number[][]} table @param {Float32Array} values */
 export function factorScale(table, values) {
-  const sorted = some(values);
+  const sorted = evenSample(values);
   const middle = at(sorted, 0.5);
   const reach = Math.max(at(sorted.map((v) => Math.abs(v - middle)).sort(), 0.995), 0.02);
   return new Scale(table, middle - reach, middle + reach, false, middle);
@@ -160,5 +160,5 @@ export function colourTable(stops) {
   });
 }
 
-/** Sure is pale, unsure is dark: a palette of its own, so that nobody reads it as distance. */
+/** Small deviations are pale, large ones dark: another palette than that of depth, so that the two are not confused. */
 export const UNCERTAINTY_TABLE = colourTable(["#fbfbf4", "#f3e3b4", "#e8b26a", "#cf7238", "#963a2a", "#4e1a2c"]);

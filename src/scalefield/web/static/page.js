@@ -48,7 +48,7 @@ export class Page {
         this.stage.redraw();
       },
       onMove: (id, du, dv) => this.moveAnchor(id, du, dv),
-      onError: (sentence) => this.complain(sentence),
+      onError: (sentence) => this.showError(sentence),
     });
   }
 
@@ -138,7 +138,7 @@ export class Page {
     const i = this.work.anchors.findIndex((a) => a.id === id);
     if (i < 0) return;
     this.commit(removeAnchor(this.work, id));
-    this.say(`Anchor ${i + 1} removed.`);
+    this.announce(`Anchor ${i + 1} removed.`);
   }
 
   /** @param {number} id @param {number} du @param {number} dv */
@@ -166,8 +166,8 @@ export class Page {
       return this.views.showAll();
     }
     const { method, compare } = loaded.project.settings;
-    this.solving.solver.request(this.solving.wish(method));
-    if (compare) this.solving.comparer.request(this.solving.wish(compare));
+    this.solving.solver.request(this.solving.requestFor(method));
+    if (compare) this.solving.comparer.request(this.solving.requestFor(compare));
     else {
       this.solving.comparer.cancel();
       loaded.other = null;
@@ -177,7 +177,7 @@ export class Page {
     showPanel(this);
   }
 
-  // ---- what the stage asks -----------------------------------------------------------------------
+  // ---- what the stage needs -----------------------------------------------------------------------
 
   /** @param {number} i */
   aboutAnchor(i) {
@@ -234,8 +234,8 @@ export class Page {
     return readingAt(this.loaded, pixel, this.unit, { titles: this.titles, view: this.view });
   }
 
-  /** What a screen reader is told of a pixel. @param {Pixel} pixel */
-  spoken(pixel) {
+  /** Text about a pixel for screen readers. @param {Pixel} pixel */
+  describePixel(pixel) {
     const reading = this.reading(pixel);
     const anchor = this.work.anchors.findIndex((a) => a.id === this.stage.hoveredAnchor);
     return [anchor >= 0 ? `Anchor ${anchor + 1}` : "", reading ? `${reading.value}${reading.range ? `, between ${reading.range}` : ""}` : `${pixel.u} right, ${pixel.v} down`].filter(Boolean).join(". ");
@@ -279,16 +279,16 @@ export class Page {
     this.stage.element.dataset.hovered = String(this.work.anchors.findIndex((a) => a.id === id) + 1 || "");
   }
 
-  // ---- saying ------------------------------------------------------------------------------------
+  // ---- messages ------------------------------------------------------------------------------------
 
   /** @param {string} words */
-  say(words) {
-    clearTimeout(this.saying);
-    this.saying = setTimeout(() => setText($("live"), words), 250);
+  announce(words) {
+    clearTimeout(this.announcing);
+    this.announcing = setTimeout(() => setText($("live"), words), 250);
   }
 
   /** @param {string} words */
-  complain(words) {
+  showError(words) {
     const place = document.body.dataset.screen === "work" ? $("stage-area") : document.body;
     if ($("toast").parentElement !== place) place.append($("toast"));
     setText($("toast-text"), words[0].toUpperCase() + words.slice(1));
@@ -319,8 +319,8 @@ export class Page {
       if (name === "measurements.csv") return text(writeMeasurements(this.work.measurements, loaded.session, loaded.result, this.fov));
       if (name === "annotated.png") return download(await annotatedImage(this), named);
       if (name.startsWith("cloud.") && !this.fov) return this.tools.askFov(() => this.download(name));
-      this.say(`${name} is being made.`);
-      const { anchors, method } = this.solving.wish(project.settings.method);
+      this.announce(`${name} is being made.`);
+      const { anchors, method } = this.solving.requestFor(project.settings.method);
       const body = { anchors, method, fov_deg: this.fov?.deg ?? null, max_points: Number($("max-points").value) };
       const button = $("downloads").querySelector(`[data-file="${name}"]`);
       button.setAttribute("aria-busy", "true");
@@ -329,9 +329,9 @@ export class Page {
       } finally {
         button.removeAttribute("aria-busy");
       }
-      this.say(`${name} is downloaded.`);
+      this.announce(`${name} is downloaded.`);
     } catch (e) {
-      this.complain(/** @type {Error} */ (e).message);
+      this.showError(/** @type {Error} */ (e).message);
     }
   }
 
@@ -339,15 +339,15 @@ export class Page {
   setDistance(pixel, depth_m, id) {
     if (id === null) this.commit(addAnchor(this.work, { u: pixel.u, v: pixel.v, depth_m }));
     else if (this.work.anchors.find((a) => a.id === id)?.depth_m !== depth_m) this.commit(changeAnchor(this.work, id, { depth_m }));
-    this.say(`Distance set to ${formatLength(depth_m, this.unit)}.`);
+    this.announce(`Distance set to ${formatLength(depth_m, this.unit)}.`);
   }
 }
 
-/** Beside the pointer, on the other side where there is no room. @param {HTMLElement} node @param {Stage} stage @param {Pixel} pixel */
+/** Beside the pointer, on the other side where there is no space. @param {HTMLElement} node @param {Stage} stage @param {Pixel} pixel */
 function placeReadout(node, stage, pixel) {
   const { view, size } = stage, x = view.x + (pixel.u + 0.5) * view.scale, y = view.y + (pixel.v + 0.5) * view.scale;
   const { offsetWidth: w, offsetHeight: h } = node, gap = stage.loupe ? 30 : 16;
-  const fit = (/** @type {number} */ at, /** @type {number} */ length, /** @type {number} */ room) => Math.max(4, Math.min(at + gap + length > room ? at - gap - length : at + gap, room - length - 4));
+  const fit = (/** @type {number} */ at, /** @type {number} */ length, /** @type {number} */ space) => Math.max(4, Math.min(at + gap + length > space ? at - gap - length : at + gap, space - length - 4));
   node.style.left = `${fit(x, w, size.width)}px`;
   node.style.top = `${fit(y, h, size.height)}px`;
 }

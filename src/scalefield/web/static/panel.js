@@ -1,4 +1,4 @@
-// The panel beside the picture: what is chosen, what was found, what can be taken along.
+// The panel beside the picture: what is chosen, what was found, and the exports.
 
 import { $, element, setText } from "./dom.js";
 import { countedFromOne, doubledAnchors } from "./state.js";
@@ -40,7 +40,7 @@ function showAnchorNotes({ work }) {
   setText($("anchor-notes"), notes.join(" "));
 }
 
-/** The method, and what it says of its result. @param {any} page */
+/** The method and the notes on its result. @param {any} page */
 export function showMethod(page) {
   const { method, compare } = page.project.settings, { result } = page.loaded;
   if ($("method").value !== method) $("method").value = method;
@@ -49,14 +49,14 @@ export function showMethod(page) {
   const notes = [];
   if (result) {
     const { header } = result, bad = result.suspects.size;
-    const told = header.warnings
+    const warnings = header.warnings
       .filter((/** @type {{code: string}} */ warning) => warning.code !== "outliers_downweighted")
       .map((/** @type {{text: string}} */ warning) => countedFromOne(warning.text));
     if (bad) notes.push(`${bad === 1 ? "One anchor contradicts" : `${bad} anchors contradict`} the others: ${numbered(result)}. Measure again, or delete.`);
-    notes.push(...told.map((/** @type {string} */ w) => `Careful: ${w}.`), ...header.fallbacks.map(countedFromOne));
+    notes.push(...warnings.map((/** @type {string} */ w) => `Careful: ${w}.`), ...header.fallbacks.map(countedFromOne));
     const title = page.methods[result.method].title;
     if (result.method !== method) notes.push(`Shown: ${title}, until ${page.methods[method].title} is solved.`);
-    else notes.push(`${title}${result.preview ? ", at display size" : ""}: solved in ${header.milliseconds.toFixed(0)} ms.`);
+    else notes.push(`Shown: ${title}${result.preview && !page.methods[method].quick ? ", at display size; the full size follows" : ""}.`);
   }
   const list = $("notes");
   if (notes.join("\n") !== [...list.children].map((c) => c.textContent).join("\n")) list.replaceChildren(...notes.map((words) => element("li", "", words)));
@@ -83,8 +83,8 @@ function showMeasurements(page) {
   });
   if (rows.length !== list.children.length || rows.some((/** @type {any} */ r, /** @type {number} */ i) => list.children[i] !== r)) list.replaceChildren(...rows);
   const notes = [];
-  if (measurements.length) notes.push("Ranges hold with 90 % for any correlation between the errors of the points.");
-  if (measurements.some((/** @type {any} */ m) => m.kind === "height")) notes.push("Heights take the camera as held level.");
+  if (measurements.length) notes.push("Ranges are 90 % intervals, whatever the correlation between the errors of the points.");
+  if (measurements.some((/** @type {any} */ m) => m.kind === "height")) notes.push("Heights assume a level camera.");
   if (measurements.length && fov?.source === "assumed") notes.push(`The field of view is assumed (${fov.deg}°): lengths across the photo may be off.`);
   $("measure-note").hidden = !notes.length;
   setText($("measure-note"), notes.join(" "));

@@ -1,4 +1,4 @@
-// What is known at a pixel, of an anchor and of a measurement; nothing here touches the page.
+// Text and numbers about pixels, anchors and measurements; nothing here touches the page.
 
 import { UNSURE_STD, depthRange, estimate } from "./geometry.js";
 import { formatArea, formatLength, formatMeasured, formatNumber, formatPercent } from "./lengths.js";
@@ -12,7 +12,7 @@ import { countedFromOne } from "./state.js";
  *    stdLog: Float32Array | null, logDepth: Float32Array, preview: boolean}} Result */
 /** @typedef {{value: string, range: string, unsure: boolean, notes: string[]}} Reading */
 
-const WORTH_SAYING = 2; // standard deviations from which the others' expectation is shown
+const NOTABLE_SIGMAS = 2; // the depth that the other anchors predict is shown from this many standard deviations
 
 /** The index of the displayed pixel in which a pixel of the photo lies. @param {Session} session @param {Pixel} pixel */
 export function displayIndex(session, { u, v }) {
@@ -62,7 +62,7 @@ export function inkOn(colour) {
   return 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#15161a" : "#fff";
 }
 
-/** Colour and words for every anchor, from the result that knows it.
+/** Colour and text for every anchor, from the result that was solved with it.
  *  @param {import("./state.js").Anchor[]} anchors @param {Result | null} result @param {Unit} unit
  *  @param {(depth_m: number) => string} colourOf */
 export function aboutAnchors(anchors, result, unit, colourOf) {
@@ -79,7 +79,7 @@ export function aboutAnchors(anchors, result, unit, colourOf) {
       about.words = `${about.unused ? "not used: " : ""}the others give ${expected} (${formatPercent(Math.log(others.depth_m / anchor.depth_m))})`;
       about.plate = `${plate} · others ${formatNumber(others.depth_m, unit)}`;
     } else if (about.unused) about.words = `not used: ${countedFromOne(state.reason)}`;
-    else if (others && Math.abs(others.sigmas) > WORTH_SAYING) about.words = `used; the others alone would give ${expected}`;
+    else if (others && Math.abs(others.sigmas) > NOTABLE_SIGMAS) about.words = `used; the others alone would give ${expected}`;
     else about.words = `map ${formatPercent(state.residual_log)}`;
     return about;
   });

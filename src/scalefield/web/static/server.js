@@ -1,4 +1,4 @@
-// The server: requests, and how maps arrive from it (see wire.py).
+// Requests to the server, and the format of its maps (see wire.py).
 
 /** @typedef {{shape: number[], values: Float32Array}} MapValues */
 /** @typedef {{header: any, maps: Record<string, MapValues>}} Packed */
@@ -8,7 +8,7 @@
 
 const HOLE = 65535, STEPS = 65534;
 
-/** What the server or the way to it refuses: `code` is the same for every case of its kind. */
+/** An error of the server or of the connection; `code` identifies its kind. */
 export class ServerError extends Error {
   /** @param {string} code @param {string} sentence @param {string[]} [choices] */
   constructor(code, sentence, choices = []) {

@@ -1,11 +1,11 @@
-// A server session for every project: made when needed, made again when the server has lost it.
+// A server session for every project: created when needed, and again when the server has lost it.
 
 import { ServerError, isAbort } from "./server.js";
 
 /** @typedef {import("./server.js").Session} Session */
 /** @typedef {import("./state.js").Project} Project */
 
-const PATIENCE_MS = 1500;
+const RETRY_MS = 1500;
 
 export class Sessions {
   /** @param {import("./server.js").Server} server
@@ -19,8 +19,8 @@ export class Sessions {
     this.ids = new Map();
   }
 
-  /** A session id that an earlier life of this tab used. @param {string} project */
-  recalled(project) {
+  /** The session id of a project, also from before a reload of this tab. @param {string} project */
+  knownId(project) {
     try {
       return this.ids.get(project) ?? sessionStorage.getItem(`scalefield.session.${project}`);
     } catch {
@@ -40,7 +40,7 @@ export class Sessions {
 
   /** @param {string} project */
   forget(project) {
-    const id = this.recalled(project);
+    const id = this.knownId(project);
     this.ids.delete(project);
     try {
       sessionStorage.removeItem(`scalefield.session.${project}`);
@@ -54,8 +54,8 @@ export class Sessions {
    *  @param {Project} project @param {(session: {step: string, progress: number}) => void} onProgress
    *  @param {AbortSignal} [signal] @returns {Promise<Session>} */
   async ready(project, onProgress, signal) {
-    return this.patiently(async () => {
-      const known = this.recalled(project.id);
+    return this.withRetries(async () => {
+      const known = this.knownId(project.id);
       if (known) {
         try {
           return await this.server.untilReady(await this.server.session(known, signal), onProgress, signal);
@@ -88,12 +88,12 @@ export class Sessions {
     return anchors ? { ...session, anchors } : session;
   }
 
-  /** Do something with a session; a lost one is made again, a silent server is waited for.
+  /** Do something with a session; a lost one is made again, and a server that does not answer is asked again.
    *  @template T @param {Project} project @param {(id: string) => Promise<T>} work @param {AbortSignal} [signal] @returns {Promise<T>} */
   async use(project, work, signal) {
-    return this.patiently(async () => {
+    return this.withRetries(async () => {
       try {
-        const id = this.recalled(project.id) ?? (await this.create(project, () => {}, signal)).id;
+        const id = this.knownId(project.id) ?? (await this.create(project, () => {}, signal)).id;
         return await work(id);
       } catch (e) {
         if (!(e instanceof ServerError) || e.code !== "session_gone") throw e;
@@ -103,7 +103,7 @@ export class Sessions {
   }
 
   /** Try again while the server does not answer. @template T @param {() => Promise<T>} work @param {AbortSignal} [signal] @returns {Promise<T>} */
-  async patiently(work, signal) {
+  async withRetries(work, signal) {
     for (;;) {
       try {
         const result = await work();
@@ -112,7 +112,7 @@ export class Sessions {
       } catch (e) {
         if (isAbort(e) || !(e instanceof ServerError) || e.code !== "offline") throw e;
         this.onOffline(true);
-        await new Promise((go) => setTimeout(go, PATIENCE_MS));
+        await new Promise((go) => setTimeout(go, RETRY_MS));
         signal?.throwIfAborted();
       }
     }

@@ -1,35 +1,35 @@
-// Which request is under way: the last one wins, earlier ones are cancelled or replaced.
+// Which request is running: a newer one replaces or aborts the earlier ones.
 
-/** @typedef {{method: string, quick: boolean}} Wish */
+/** @typedef {{method: string, quick: boolean}} SolveRequest */
 
-/** Runs `work` for the newest wish. A quick one that is under way for the same method may end, and
- *  the newest of those that came meanwhile follows, so that dragging shows results as it goes; any
- *  other is aborted at once.
- *  @template {Wish} T */
-export class LastWins {
-  /** @param {(wish: T, signal: AbortSignal) => Promise<void>} work
-   *  @param {(wish: T | null) => void} [onBusy] called with what is under way, or null */
+/** Runs `work` for the latest request. If a quick request for the same method is running, it may end,
+ *  and the latest of those that came in the meantime follows: dragging then shows results all the
+ *  time. A running request of any other kind is aborted at once.
+ *  @template {SolveRequest} T */
+export class LatestRequest {
+  /** @param {(request: T, signal: AbortSignal) => Promise<void>} work
+   *  @param {(request: T | null) => void} [onBusy] called with the running request, or null */
   constructor(work, onBusy = () => {}) {
     this.work = work;
     this.onBusy = onBusy;
-    /** @type {{wish: T, controller: AbortController} | null} */
+    /** @type {{request: T, controller: AbortController} | null} */
     this.running = null;
     /** @type {T | null} */
     this.waiting = null;
   }
 
-  /** @param {T} wish */
-  request(wish) {
+  /** @param {T} request */
+  request(request) {
     const { running } = this;
-    if (running && running.wish.method === wish.method && running.wish.quick && wish.quick) {
-      this.waiting = wish;
+    if (running && running.request.method === request.method && running.request.quick && request.quick) {
+      this.waiting = request;
       return;
     }
     this.cancel();
-    this.start(wish);
+    this.start(request);
   }
 
-  /** Abort what is under way and forget what waits. */
+  /** Abort the running request and drop the waiting one. */
   cancel() {
     const { running } = this;
     this.waiting = null;
@@ -38,13 +38,13 @@ export class LastWins {
     if (running) this.onBusy(null);
   }
 
-  /** @param {T} wish */
-  async start(wish) {
+  /** @param {T} request */
+  async start(request) {
     const controller = new AbortController();
-    const mine = (this.running = { wish, controller });
-    this.onBusy(wish);
+    const mine = (this.running = { request, controller });
+    this.onBusy(request);
     try {
-      await this.work(wish, controller.signal);
+      await this.work(request, controller.signal);
     } finally {
       if (this.running === mine) {
         this.running = null;

@@ -1,25 +1,29 @@
-// What is asked of the server after an edit: the map, the one to compare with, where to measure next.
+// Requests to the server after an edit: the map, the map to compare with, where to measure next.
 
 import { $ } from "./dom.js";
 import { composeLogDepth, upsample } from "./maps.js";
 import { showNext } from "./panel.js";
 import { isAbort } from "./server.js";
-import { LastWins } from "./solver.js";
+import { LatestRequest } from "./solver.js";
 import { countedFromOne } from "./state.js";
+
+/** The sizes in the order of the requests. Where a method has no preview, the server answers with the full result.
+ *  @type {("preview" | "full")[]} */
+const SIZES = ["preview", "full"];
 
 export class Solving {
   /** @param {import("./page.js").Page} page */
   constructor(page) {
     this.page = page;
-    this.solver = new LastWins((wish, signal) => this.solve(wish, signal), (wish) => page.views.showBusy(wish));
-    this.comparer = new LastWins((wish, signal) => this.solveOther(wish, signal));
-    this.hinter = new LastWins((wish, signal) => this.suggest(wish, signal));
+    this.solver = new LatestRequest((request, signal) => this.solve(request, signal), (request) => page.views.showBusy(request));
+    this.comparer = new LatestRequest((request, signal) => this.solveOther(request, signal));
+    this.suggester = new LatestRequest((request, signal) => this.suggest(request, signal));
     /** @type {any[]} */
     this.suggestions = [];
   }
 
   /** @param {string} method */
-  wish(method) {
+  requestFor(method) {
     const { anchors } = this.page.work, sigma = anchors.every((a) => a.sigma_m);
     return {
       method, quick: this.page.methods[method].quick, loaded: this.page.loaded, items: anchors,
@@ -27,68 +31,68 @@ export class Solving {
     };
   }
 
-  /** @param {any} wish @param {AbortSignal} signal */
-  async solve(wish, signal) {
-    const { loaded } = wish;
+  /** @param {any} request @param {AbortSignal} signal */
+  async solve(request, signal) {
+    const { loaded } = request;
     try {
-      for (const size of this.sizes(wish)) {
-        const result = await this.recover(wish, size, signal);
+      for (const size of SIZES) {
+        const result = await this.recover(request, size, signal);
         if (signal.aborted || this.page.loaded !== loaded || !this.page.work.anchors.length) return;
         loaded.result = result;
         loaded.abouts = null;
         this.page.views.showAll();
-        document.body.dataset.solved = `${result.method} ${wish.anchors.length} ${result.preview ? "display" : "full"}`;
+        document.body.dataset.solved = `${result.method} ${request.anchors.length} ${result.preview ? "preview" : "full"}`;
+        if (!result.preview || this.solver.waiting) return;
       }
     } catch (e) {
-      if (!isAbort(e) && !signal.aborted) this.page.complain(countedFromOne(/** @type {Error} */ (e).message));
+      if (!isAbort(e) && !signal.aborted) this.page.showError(countedFromOne(/** @type {Error} */ (e).message));
     }
   }
 
-  /** A slow method shows its result at display size first. @param {any} wish @returns {("display" | "full")[]} */
-  sizes({ quick, loaded }) {
-    const { width, display_width } = loaded.session;
-    return quick || width === display_width ? ["full"] : ["display", "full"];
-  }
-
-  /** @param {any} wish @param {AbortSignal} signal */
-  async solveOther(wish, signal) {
-    const { loaded } = wish;
+  /** @param {any} request @param {AbortSignal} signal */
+  async solveOther(request, signal) {
+    const { loaded } = request;
     try {
-      for (const size of this.sizes(wish)) {
-        const other = await this.recover(wish, size, signal);
-        if (signal.aborted || this.page.loaded !== loaded || loaded.project.settings.compare !== wish.method) return;
+      for (const size of SIZES) {
+        const other = await this.recover(request, size, signal);
+        if (signal.aborted || this.page.loaded !== loaded || loaded.project.settings.compare !== request.method) return;
         loaded.other = other;
         this.page.views.showAll();
+        if (!other.preview || this.comparer.waiting) return;
       }
     } catch (e) {
       if (isAbort(e) || signal.aborted) return;
       this.page.change({ compare: "" });
       loaded.other = null;
-      this.page.complain(countedFromOne(/** @type {Error} */ (e).message));
+      this.page.showError(countedFromOne(/** @type {Error} */ (e).message));
       this.page.views.showAll();
     }
   }
 
-  /** @param {any} wish @param {"display" | "full"} size @param {AbortSignal} signal @returns {Promise<import("./readings.js").Result>} */
+  /** @param {any} request @param {"preview" | "full"} size @param {AbortSignal} signal @returns {Promise<import("./readings.js").Result>} */
   async recover({ method, items, anchors, loaded }, size, signal) {
     const { header, maps } = await this.page.sessions.use(loaded.project, (id) => this.page.server.recover(id, { anchors, method, size }, signal), signal);
     const { session, logMde } = loaded, logScale = upsample(maps.log_scale, session);
+    /** @type {Float32Array | null} */
+    let stdLog = null;
     return {
-      header, method, logScale, preview: header.size === "display",
+      header, method, logScale, preview: header.size === "preview",
       index: new Map(items.map((/** @type {any} */ a, /** @type {number} */ i) => [a.id, i])),
       suspects: new Set(header.suspects),
-      stdLog: maps.std_log ? upsample(maps.std_log, session) : null,
+      get stdLog() { // computed when it is first needed
+        return maps.std_log ? (stdLog ??= upsample(maps.std_log, session)) : null;
+      },
       logDepth: composeLogDepth(logMde, logScale, header.limits_m),
     };
   }
 
   /** Ask where to measure next, if that is to be shown. */
   wantNext() {
-    if ($("next").checked) this.hinter.request(this.wish(this.page.info.method));
+    if ($("next").checked) this.suggester.request(this.requestFor(this.page.info.method));
     else this.suggestions = [];
   }
 
-  /** @param {any} wish @param {AbortSignal} signal */
+  /** @param {any} request @param {AbortSignal} signal */
   async suggest({ loaded, anchors }, signal) {
     try {
       const found = await this.page.sessions.use(loaded.project, (id) => this.page.server.suggest(id, { anchors }, signal), signal);
@@ -97,7 +101,7 @@ export class Solving {
       this.page.stage.redraw();
       showNext(this.page);
     } catch (e) {
-      if (!isAbort(e) && !signal.aborted) this.page.complain(/** @type {Error} */ (e).message);
+      if (!isAbort(e) && !signal.aborted) this.page.showError(/** @type {Error} */ (e).message);
     }
   }
 
@@ -111,7 +115,7 @@ export class Solving {
       loaded.basis = { method, revision: header.revision, ...maps.basis_maps };
       this.page.views.showView();
     } catch (e) {
-      this.page.complain(/** @type {Error} */ (e).message);
+      this.page.showError(/** @type {Error} */ (e).message);
     } finally {
       loaded.basisWanted = "";
     }

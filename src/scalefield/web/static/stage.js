@@ -1,15 +1,15 @@
-// The picture one works on: zoom and pan, pointer and keyboard, and what is drawn over it.
+// The picture: zoom and pan, pointer and keyboard input, and what is drawn over it.
 
 import { $ } from "./dom.js";
 import { fitView, nearestPixel, panView, thinned, toPixel, toStage, zoomView, holdView } from "./geometry.js";
 
-const REACH = { mouse: 13, pen: 16, touch: 24 }; // screen pixels within which an anchor is meant
+const REACH = { mouse: 13, pen: 16, touch: 24 }; // screen pixels within which a press selects an anchor
 const MOVED = { mouse: 4, pen: 6, touch: 9 }; // screen pixels from which a press is a drag
 const MANY = 150; // anchors from which they are dots
 const LOUPE = 58; // radius in screen pixels
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 
-/** What the stage asks of the page.
+/** What the stage needs of the page.
  *  @typedef {object} Host
  *  @property {any} session
  *  @property {import("./state.js").Work} work
@@ -23,10 +23,10 @@ const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
  *  @property {(id: number | null) => void} hovered
  *  @property {() => any} drawing
  *  @property {(id: number) => void} removeAnchor
- *  @property {(words: string) => void} say
+ *  @property {(words: string) => void} announce
  *  @property {() => void} escape
  *  @property {() => void} finish
- *  @property {(pixel: any) => string} spoken
+ *  @property {(pixel: any) => string} describePixel
  */
 
 export class Stage {
@@ -46,6 +46,8 @@ export class Stage {
     this.hoveredAnchor = null;
     this.dirty = { base: true, overlay: true };
     this.frame = 0;
+    /** @type {any[]} */
+    this.drawnBase = [];
     /** @type {Map<number, {x: number, y: number}>} */
     this.pointers = new Map();
     /** @type {any} */
@@ -126,9 +128,18 @@ export class Stage {
 
   draw() {
     if (!this.photo || !this.size.width) return;
-    if (this.dirty.base) this.drawBase();
+    if (this.dirty.base && this.baseChanged()) this.drawBase();
     this.drawOverlay();
     this.dirty = { base: false, overlay: false };
+  }
+
+  /** Whether the picture or its place differs from what was drawn last; with an edit in the view Photo it does not. */
+  baseChanged() {
+    const { first, second, blend, share } = this.host.picture() ?? {}, { view, size } = this;
+    const now = [first, second, blend, second ? share : 0, view.x, view.y, view.scale, size.width, size.height, devicePixelRatio];
+    const changed = now.some((value, i) => value !== this.drawnBase[i]);
+    this.drawnBase = now;
+    return changed;
   }
 
   /** A canvas of the stage's size in device pixels, cleared, that draws in screen pixels.
@@ -215,7 +226,7 @@ export class Stage {
     this.drawPlates(context, anchors, numbers, first);
   }
 
-  /** Distances beside the anchors, where there is room for them.
+  /** Distances beside the anchors, where they do not overlap.
    *  @param {CanvasRenderingContext2D} context @param {any[]} anchors @param {Map<number, number>} numbers @param {Set<number>} first */
   drawPlates(context, anchors, numbers, first) {
     /** @type {number[][]} */
@@ -237,7 +248,7 @@ export class Stage {
     }
   }
 
-  /** A magnified circle beside the finger, with the pixel that is meant in its middle.
+  /** A magnified circle beside the finger, with the chosen pixel in its middle.
    *  @param {CanvasRenderingContext2D} context @param {import("./geometry.js").Pixel} pixel */
   drawLoupe(context, pixel) {
     const picture = this.host.picture();
@@ -421,7 +432,7 @@ export class Stage {
       this.reveal(next);
       this.point(next);
       this.hover(this.anchorAt(toStage(this.view, next), "mouse")?.id ?? null);
-      this.host.say(this.host.spoken(next));
+      this.host.announce(this.host.describePixel(next));
     } else if (e.key === "Enter" || e.key === " ") {
       this.byKeyboard = true;
       if (near && this.host.tool === "point") this.host.anchorPressed(near.id, "keyboard");
@@ -439,7 +450,7 @@ export class Stage {
   /** Pan until a pixel is on the stage. @param {import("./geometry.js").Pixel} pixel */
   reveal(pixel) {
     const { x, y } = toStage(this.view, pixel), edge = 30;
-    const off = (/** @type {number} */ at, /** @type {number} */ room) => (at < edge ? edge - at : at > room - edge ? room - edge - at : 0);
+    const off = (/** @type {number} */ at, /** @type {number} */ space) => (at < edge ? edge - at : at > space - edge ? space - edge - at : 0);
     const dx = off(x, this.size.width), dy = off(y, this.size.height);
     if (!this.fitted && (dx || dy)) this.pan(dx, dy);
   }

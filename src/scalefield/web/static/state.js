@@ -1,4 +1,4 @@
-// What a person has made: projects, their anchors and measurements, and the steps back.
+// The user's work: projects, their anchors and measurements, and the history of edits.
 
 /** @typedef {{id: number, u: number, v: number, depth_m: number, sigma_m: number | null}} Anchor */
 /** @typedef {"distance" | "path" | "area" | "height"} MeasureKind */
@@ -111,7 +111,7 @@ export class History {
     return new History({ past: last(this.past), present: this.present, future: last(this.future) });
   }
 
-  /** Forget the steps of a project that is deleted. @param {string} project */
+  /** Drop the steps of a project that is deleted. @param {string} project */
   forget(project) {
     this.past = this.past.filter((s) => s.project !== project);
     this.future = this.future.filter((s) => s.project !== project);

@@ -71,7 +71,7 @@ export class Store {
 
   /** Delete what no kept project needs: the oldest projects beyond `most`, tabs without projects,
    *  photos of none. @param {number} most @param {Set<string>} needed projects that stay in any case */
-  async tidy(most, needed) {
+  async deleteUnneeded(most, needed) {
     const projects = (await this.all("projects")).sort((a, b) => b.updated - a.updated);
     const kept = projects.filter((p, i) => i < most || needed.has(p.id));
     const ids = new Set(kept.map((p) => p.id));
@@ -83,8 +83,8 @@ export class Store {
   }
 }
 
-/** Who else has this tab's work or a project open: other tabs answer on a channel. */
-export class Neighbours {
+/** Asks the other tabs, on a channel, whether they have a tab's work or a project open. */
+export class OtherTabs {
   /** @param {(id: string) => boolean} holds whether this tab has a tab id or project id open */
   constructor(holds) {
     this.channel = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("scalefield");
@@ -96,13 +96,13 @@ export class Neighbours {
     });
   }
 
-  /** Whether another tab has it open; no answer within `patience_ms` means no.
+  /** Whether another tab has it open; no answer within `timeout_ms` means no.
    *  @param {string} id @returns {Promise<boolean>} */
-  async hold(id, patience_ms = 150) {
+  async haveOpen(id, timeout_ms = 150) {
     if (!this.channel) return false;
     const answer = new Promise((resolve) => {
       this.asked.set(id, () => resolve(true));
-      setTimeout(() => resolve(false), patience_ms);
+      setTimeout(() => resolve(false), timeout_ms);
     });
     this.channel.postMessage({ ask: id });
     const held = await answer;

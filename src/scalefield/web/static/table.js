@@ -1,4 +1,4 @@
-// Strict reading of tables of anchors (CSV and its relatives): nothing is guessed.
+// Strict parser of tables of anchors (CSV and similar formats): ambiguous text is an error.
 // scalefield.io.anchor_tables follows the same rules; tests/io/length_cases.json tests both.
 
 import { LengthError, decimalMark, normalised, numberReadings, parseLength } from "./lengths.js";

@@ -24,7 +24,7 @@ export class Tools {
 
   /** @param {Pixel} pixel */
   measureAt(pixel) {
-    if (!this.page.loaded.result) return this.page.complain("Set a distance first; without one there are no metres to measure.");
+    if (!this.page.loaded.result) return this.page.showError("Set a distance first; without one there are no metres to measure.");
     if (!this.page.fov) return this.askFov(() => this.measureAt(pixel));
     const kind = this.measureKind;
     const last = this.pending?.points.at(-1);
@@ -48,7 +48,7 @@ export class Tools {
     this.pending = null;
     this.page.commit(addMeasurement(this.page.work, pending.kind, pending.points));
     const found = measured(pending, this.page.session, this.page.loaded.result, this.page.fov?.deg ?? null, this.page.unit);
-    this.page.say(`${pending.kind}: ${found.value}, ${found.range}`);
+    this.page.announce(`${pending.kind}: ${found.value}, ${found.range}`);
     this.page.views.showOptions();
     this.page.views.showCaption();
     this.page.views.cloud?.redraw();

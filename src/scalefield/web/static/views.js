@@ -14,6 +14,7 @@ import { circle, drawMeasurement, labelMeasurement, write } from "./stage.js";
 /** @typedef {import("./geometry.js").Pixel} Pixel */
 
 export const ASSUMED_FOV = 60;
+const BUSY_MS = 250; // a solve that takes longer is shown as under way; an animation would slow down a shorter one
 export const FLAT = ["photo", "depth", "uncertainty", "mde", "field"];
 
 export class Views {
@@ -30,6 +31,8 @@ export class Views {
     this.barValues = null;
     /** @type {any} */
     this.busyWith = null;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.busyTimer = undefined;
     /** @type {Pixel | null} */
     this.pointedAt = null;
   }
@@ -60,6 +63,7 @@ export class Views {
     const enough = pending && pending.points.length >= (pending.kind === "area" ? 3 : 2);
     $("measure-done").hidden = !enough || !["path", "area"].includes(pending.kind);
     $("measure-cancel").hidden = !pending;
+    $("measure-options").classList.toggle("pending", Boolean(pending));
   }
 
   showView() {
@@ -239,7 +243,7 @@ export class Views {
     const captions = {
       photo: !result ? `${click} something whose distance you know.` : touch ? "Tap anywhere to read its distance or to set one." : "Point anywhere to read its distance; click to set one.",
       depth: "Recovered depth: straight ahead of the camera, not along the slant.",
-      uncertainty: "One standard deviation of the distance, as a share of it: pale is sure, dark is not.",
+      uncertainty: "One standard deviation of the distance, as a share of it: pale is small, dark is large.",
       field: `Metres per unit of relative depth, around its median${result ? ` of ${Math.exp(percentiles(result.logScale, [0.5])[0]).toPrecision(3)}` : ""}.`,
       mde: `Relative depth of ${session.relative_depth}: nearer and farther, in no unit.`,
       basis: result?.header.weights ? "What each basis map adds to the scale field: map × weight, as a factor, all on one scale." : "Basis maps of this photo. The methods Gaussian process and Learned basis maps give them weights.",
@@ -250,7 +254,7 @@ export class Views {
       const n = pending?.points.length ?? 0;
       const hints = {
         distance: n ? `${click} the second point.` : `${click} two points to read the distance between them.`,
-        height: `${click} ${n ? "the second point" : "the lower and the upper end"}. Heights assume a level camera.`,
+        height: `${click} ${n ? "the second end" : "both ends"}; a level camera is assumed.`,
         path: n ? `${click} further points; Done ends the path.` : `${click} the points of a path.`,
         area: n ? `${click} further corners; Done ends the area.` : `${click} the corners of an area.`,
       };
@@ -276,12 +280,13 @@ export class Views {
     drawProfile($("profile-chart"), lines, this.page.unit, this.pointedAt ? (this.pointedAt.u + 0.5) / session.width : null);
   }
 
-  /** What is under way, with the method's name. @param {any} wish */
-  showBusy(wish) {
-    this.busyWith = wish;
-    $("busy").hidden = !wish;
-    $("stage").setAttribute("aria-busy", String(Boolean(wish)));
-    if (wish) setText($("busy-text"), `Solving with ${this.page.titles[wish.method]} …`);
+  /** What is under way, with the method's name. @param {any} request */
+  showBusy(request) {
+    this.busyWith = request;
+    $("stage").setAttribute("aria-busy", String(Boolean(request)));
+    clearTimeout(this.busyTimer);
+    if (request) this.busyTimer = setTimeout(() => ($("busy").hidden = false), BUSY_MS);
+    else $("busy").hidden = true;
     this.showStale();
   }
 

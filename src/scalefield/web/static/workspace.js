@@ -28,8 +28,8 @@ export class Workspace {
     this.writes = 0;
     /** @type {any} */
     this.sampleAnchors = null;
-    /** @type {import("./store.js").Neighbours | null} */
-    this.neighbours = null;
+    /** @type {import("./store.js").OtherTabs | null} */
+    this.otherTabs = null;
   }
 
   /** A new project for a photo; undo leads back to the one before.
@@ -61,7 +61,7 @@ export class Workspace {
       signal.throwIfAborted();
       this.page.solving.solver.cancel();
       this.page.solving.comparer.cancel();
-      this.page.solving.hinter.cancel();
+      this.page.solving.suggester.cancel();
       this.page.loaded = loaded;
       if (step) this.history.commit(project.id, project.work);
       this.page.tools.pending = null;
@@ -73,7 +73,7 @@ export class Workspace {
       if (replaced) return false;
       if (!this.projectNeeded(project.id)) await this.discard(project.id);
       this.page.loaded ? show("work") : this.showStart();
-      if (!signal.aborted) this.page.complain(/** @type {Error} */ (e).message);
+      if (!signal.aborted) this.page.showError(/** @type {Error} */ (e).message);
       return false;
     }
   }
@@ -144,7 +144,7 @@ export class Workspace {
     this.page.edited();
     this.save();
     showGallery(this.page);
-    this.page.say(`${project.name} is ready. ${this.page.work.anchors.length ? "" : "Set the first distance."}`);
+    this.page.announce(`${project.name} is ready. ${this.page.work.anchors.length ? "" : "Set the first distance."}`);
   }
 
   /** @param {string} id */
@@ -170,7 +170,7 @@ export class Workspace {
       const photo = await this.page.server.samplePhoto(name);
       await this.open(await this.addProject(photo, `${name}.jpg`, { sample: name }));
     } catch (e) {
-      this.page.complain(/** @type {Error} */ (e).message);
+      this.page.showError(/** @type {Error} */ (e).message);
     }
   }
 
@@ -180,7 +180,7 @@ export class Workspace {
     const rest = files.filter((f) => !photos.includes(f));
     const limit = this.page.info.limits.upload_bytes;
     const large = photos.find((f) => f.size > limit);
-    if (large) return this.page.complain(`${large.name} has ${(large.size / 2 ** 20).toFixed(0)} MiB, and at most ${limit / 2 ** 20} are taken.`);
+    if (large) return this.page.showError(`${large.name} has ${(large.size / 2 ** 20).toFixed(0)} MiB, and at most ${limit / 2 ** 20} are taken.`);
     let first = null;
     for (const photo of photos) {
       const project = await this.addProject(photo, photo.name || "pasted.png");
@@ -195,13 +195,13 @@ export class Workspace {
     if (/\.zip$/i.test(file.name)) return this.openProjectFile(file);
     if (DEPTH_FILES.test(file.name)) {
       if (this.page.loaded) return this.bringDepth(file);
-      return this.page.complain("That is a depth file. Choose its photo first, then give the depth under Camera.");
+      return this.page.showError("That is a depth file. Choose its photo first, then give the depth under Camera.");
     }
     if (/\.(csv|tsv|txt)$/i.test(file.name) || file.type.startsWith("text/")) {
-      if (!this.page.loaded) return this.page.complain("That is a table of anchors. Choose the photo first.");
+      if (!this.page.loaded) return this.page.showError("That is a table of anchors. Choose the photo first.");
       return this.takeTable(async () => decodeText(await file.arrayBuffer()), file.name);
     }
-    // Whatever it is, the server can tell why it is no photo.
+    // Any other file goes to the server, whose error states why it is not a photo.
     await this.open(await this.addProject(file, file.name));
   }
 
@@ -210,9 +210,9 @@ export class Workspace {
     try {
       const rows = this.checkedTable(await read());
       this.page.commit(replaceAnchors(this.page.work, rows));
-      this.page.say(`${rows.length} anchors read.`);
+      this.page.announce(`${rows.length} anchors read.`);
     } catch (e) {
-      this.page.complain(`${name ? `${name}, ` : ""}${/** @type {Error} */ (e).message}.`);
+      this.page.showError(`${name ? `${name}, ` : ""}${/** @type {Error} */ (e).message}.`);
     }
   }
 
@@ -236,7 +236,7 @@ export class Workspace {
       }
       await this.open(project);
     } catch (e) {
-      this.page.complain(/** @type {Error} */ (e).message);
+      this.page.showError(/** @type {Error} */ (e).message);
     }
   }
 
@@ -246,9 +246,9 @@ export class Workspace {
     try {
       const bytes = await projectBytes(this.page);
       download(new Blob([/** @type {BlobPart} */ (bytes)], { type: "application/zip" }), `${stem(project.name)}.scalefield.zip`);
-      this.page.say("The project is saved.");
+      this.page.announce("The project is saved.");
     } catch (e) {
-      this.page.complain(/** @type {Error} */ (e).message);
+      this.page.showError(/** @type {Error} */ (e).message);
     }
   }
 
@@ -259,7 +259,7 @@ export class Workspace {
       this.page.showSheet("method");
       $("depth-kind").closest("details").open = true;
       $("depth-kind").focus();
-      return this.page.complain("Choose first what the depth file holds: depth grows with distance, disparity falls with it.");
+      return this.page.showError("Choose first what the depth file holds: depth grows with distance, disparity falls with it.");
     }
     const depth = { key: newId(), name: file.name, kind, resize: $("depth-resize").checked, array };
     try {
@@ -272,11 +272,11 @@ export class Workspace {
       showCamera(this.page);
       this.page.edited();
       this.save();
-      this.page.say(`Relative depth now comes from ${file.name}.`);
+      this.page.announce(`Relative depth now comes from ${file.name}.`);
     } catch (e) {
       const { code, choices, message } = /** @type {any} */ (e);
       if (code === "choose_array") return this.chooseArray(file, choices);
-      this.page.complain(message);
+      this.page.showError(message);
     }
   }
 
@@ -303,7 +303,7 @@ export class Workspace {
       const { past, present, future } = this.history.shortened(MOST_KEPT_ANCHORS);
       await this.page.store.put("tabs", this.tabId, { id: this.tabId, projects: [...this.projects.keys()], history: { past, present, future } });
     } catch (e) {
-      this.page.complain(`This browser could not keep your work (${/** @type {Error} */ (e).message}); save the project as a file.`);
+      this.page.showError(`This browser could not keep your work (${/** @type {Error} */ (e).message}); save the project as a file.`);
     } finally {
       this.writes -= 1;
       if (!this.writes) document.body.dataset.saved = "yes";
@@ -349,7 +349,7 @@ export class Workspace {
     const kept = this.projects.get(id) ?? (await this.page.store.get("projects", id));
     if (!kept) return;
     // A project that another tab has open is copied: the two do not disturb each other.
-    const project = (await this.neighbours?.hold(id)) ? { ...kept, id: newId(), name: kept.name } : kept;
+    const project = (await this.otherTabs?.haveOpen(id)) ? { ...kept, id: newId(), name: kept.name } : kept;
     this.projects.set(project.id, project);
     await this.open(project);
   }
@@ -360,12 +360,12 @@ export class Workspace {
     this.projects.delete(id);
     this.history.forget(id);
     this.page.sessions.forget(id);
-    await this.tidy();
+    await this.deleteUnneeded();
     await this.showStart();
   }
 
-  tidy() {
-    return this.page.store.tidy(MOST_KEPT, new Set(this.projects.keys()));
+  deleteUnneeded() {
+    return this.page.store.deleteUnneeded(MOST_KEPT, new Set(this.projects.keys()));
   }
 
   /** @param {string} id whether this tab has that tab id or project open */

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalefield.field.lattice import TILE_CANDIDATES, Lattice, nearest, nearest_in_tiles
+from scalefield.field.local import TILE_CANDIDATES, Lattice, nearest, nearest_in_tiles
 
 CPU = torch.device("cpu")
 shapes = st.tuples(st.integers(1, 40), st.integers(1, 40))
@@ -42,7 +42,7 @@ def test_interpolation_between_nodes_reproduces_planes(shape, cell):
 def test_corners_are_the_four_nodes_around_each_cell(shape, cell):
     lattice = Lattice(shape, cell, CPU)
     rows, columns = lattice.cells
-    uv = lattice.node_uv[lattice.corners(0, rows)]
+    uv = lattice.node_uv[lattice.corners]
     assert len(uv) == rows * columns
     top = torch.stack(
         torch.meshgrid(torch.arange(columns), torch.arange(rows), indexing="xy"), dim=-1
@@ -50,8 +50,8 @@ def test_corners_are_the_four_nodes_around_each_cell(shape, cell):
     top = top.reshape(-1, 1, 2) * cell - 0.5
     offset = cell * torch.tensor([[0, 0], [1, 0], [0, 1], [1, 1]])
     assert torch.equal(uv, (top + offset).double())
-    last = rows // 2
-    assert torch.equal(lattice.corners(last, rows), lattice.corners(0, rows)[last * columns :])
+    middle = top[:, 0] + 0.5 + cell // 2
+    assert torch.equal(lattice.middle_uv, middle)
 
 
 @given(shape=shapes, cell=cells)

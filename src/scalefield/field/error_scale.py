@@ -1,0 +1,80 @@
+"""How much the estimator errs in one image: factors on the prior deviations of the field.
+
+The errors of large estimators are a tenth of those of small networks, and a larger share of them is
+a plane over the image. Each of a few hypotheses scales the modes and stationary terms by one factor
+and the plane by another. Their evidence at the anchors weights them, and the prior covariance of
+the field is the weighted mean of theirs: each factor is the root of its weighted mean square. Both
+are rounded to quarter octaves, so that the edit of one anchor seldom changes the field elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scalefield.field.blocks import Cholesky, Observations, masked_median
+from scalefield.field.kernel import Kernel, ScaleFactors
+
+STEPS_PER_OCTAVE = 4
+"""Values of a factor between 1 and 2."""
+
+
+class ErrorScale(NamedTuple):
+    """A hypothesis about the errors of an estimator."""
+
+    probability: float
+    """Its prior probability."""
+    field: float
+    """Factor on the prior deviation of the modes and the stationary terms."""
+    plane: float
+    """Factor on the prior deviation of the plane."""
+
+
+ERROR_SCALES = (ErrorScale(0.5, 1.0, 1.0), ErrorScale(0.3, 0.3, 2.5), ErrorScale(0.2, 0.1, 2.5))
+"""A small network in an unknown place, and two strong estimators."""
+
+
+def log_evidence(kernel: Kernel, observed: Observations, scale: ErrorScale) -> Float[Tensor, "*b"]:
+    """Log of the scale's probability times the marginal likelihood of observations of b images
+    around their median, up to a constant."""
+    inputs, y, noise, mask = observed
+    inputs, target = inputs.scaled(scale.field, scale.plane), y - inputs.mean
+    target = (target - masked_median(target, mask)[..., None]).where(mask, 0)
+    pairs = mask[..., :, None] & mask[..., None, :]
+    variance = torch.where(mask, noise**2, 1.0)
+    cholesky = Cholesky.of(kernel(inputs, inputs).where(pairs, 0) + torch.diag_embed(variance))
+    square = (target * cholesky.solve(target[..., None])[..., 0]).sum(dim=-1)
+    return math.log(scale.probability) - 0.5 * square - cholesky.half_log_det()
+
+
+def scale_factors(
+    kernel: Kernel, observed: Observations, scales: Sequence[ErrorScale]
+) -> ScaleFactors:
+    """Factors of the mean prior covariance given observations of b images."""
+    weights = torch.stack([log_evidence(kernel, observed, s) for s in scales]).softmax(dim=0)
+
+    def rounded(factors: list[float]) -> Float[Tensor, "*b"]:
+        terms = [w * factor**2 for w, factor in zip(weights, factors, strict=True)]
+        log2 = 0.5 * torch.stack(terms).sum(dim=0).log2()
+        return torch.exp2((STEPS_PER_OCTAVE * log2).round() / STEPS_PER_OCTAVE)
+
+    return ScaleFactors(rounded([s.field for s in scales]), rounded([s.plane for s in scales]))
+
+
+def factors_of_image(
+    kernel: Kernel, observed: Observations, scales: Sequence[ErrorScale], most: int
+) -> ScaleFactors:
+    """Factors from at most so many of an image's observations, evenly spaced in their order."""
+    if len(observed.y) > most:
+        mask = observed.mask
+        count = mask.sum()
+        rank = torch.arange(most, device=mask.device) * count.clamp(min=most) // most
+        index = torch.searchsorted(mask.cumsum(dim=0), rank + 1).clamp(max=len(mask) - 1)
+        inputs, y, noise, _ = observed
+        observed = Observations(inputs[index], y[index], noise[index], rank < count)
+    return scale_factors(kernel, observed, scales)

@@ -1,0 +1,119 @@
+"""Factors on the prior deviations, from the errors of an estimator at the anchors."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from field.worlds import KERNEL, image_inputs, observations_of, observe_pixels, random_pixels
+from scalefield.field.config import InferenceConfig
+from scalefield.field.error_scale import (
+    ERROR_SCALES,
+    ErrorScale,
+    factors_of_image,
+    log_evidence,
+    scale_factors,
+)
+from scalefield.field.exact import ExactPosterior
+from scalefield.field.inference import with_error_scale
+from scalefield.field.kernel import KernelInputs
+from scalefield.field.model import FieldModel
+from scalefield.field.posterior import fit
+
+SHAPE = (48, 64)
+
+
+def sampled(scale: ErrorScale, n: int, seed: int):
+    """Observations of a field drawn from the prior of one hypothesis."""
+    observed = observations_of(n, seed)
+    inputs = observed.inputs.scaled(scale.field, scale.plane)
+    covariance = KERNEL(inputs, inputs) + torch.diag(observed.noise**2)
+    rng = torch.Generator().manual_seed(seed)
+    draw = torch.randn(n, generator=rng, dtype=torch.float64)
+    return observed._replace(y=torch.linalg.cholesky(covariance) @ draw + observed.inputs.mean)
+
+
+@pytest.mark.parametrize("scale", ERROR_SCALES)
+def test_evidence_is_the_normal_density_with_scaled_deviations(scale):
+    observed = observations_of(11, 2)
+    kernel = dataclasses.replace(
+        KERNEL,
+        mode_std=scale.field * KERNEL.mode_std,
+        plane_std=scale.plane * KERNEL.plane_std,
+        terms=tuple(
+            dataclasses.replace(t, amplitude=scale.field * t.amplitude) for t in KERNEL.terms
+        ),
+    )
+    covariance = kernel(observed.inputs, observed.inputs) + torch.diag(observed.noise**2)
+    target = observed.y - observed.inputs.mean
+    normal = torch.distributions.MultivariateNormal(torch.zeros(11).double(), covariance)
+    wanted = float(normal.log_prob(target - target.median())) + np.log(scale.probability)
+    found = float(log_evidence(KERNEL, observed, scale)) - 5.5 * np.log(2 * np.pi)
+    assert found == pytest.approx(wanted, rel=1e-6)
+
+
+@settings(max_examples=20)
+@given(n=st.integers(1, 30), padding=st.integers(1, 20), seed=st.integers(0, 100))
+def test_masked_observations_do_not_change_the_evidence(n, padding, seed):
+    padded = observations_of(n + padding, seed)
+    padded = padded._replace(mask=torch.arange(n + padding) < n)
+    alone = type(padded)(padded.inputs[:n], padded.y[:n], padded.noise[:n], padded.mask[:n])
+    for scale in ERROR_SCALES:
+        torch.testing.assert_close(
+            log_evidence(KERNEL, padded, scale), log_evidence(KERNEL, alone, scale)
+        )
+
+
+@pytest.mark.parametrize("scale", ERROR_SCALES)
+def test_factors_of_fields_drawn_from_a_hypothesis_are_its_factors(scale):
+    found = [scale_factors(KERNEL, sampled(scale, 60, seed), ERROR_SCALES) for seed in range(9)]
+    for name in ("field", "plane"):
+        median = float(torch.stack([getattr(factors, name) for factors in found]).median())
+        assert median == pytest.approx(getattr(scale, name), rel=0.15)
+
+
+def test_factors_of_images_in_a_batch_are_those_of_each():
+    observed = [sampled(scale, 20, 4) for scale in ERROR_SCALES]
+    inputs = zip(*(vars(o.inputs).values() for o in observed), strict=True)
+    rest = (torch.stack([o[i] for o in observed]) for i in (1, 2, 3))
+    together = type(observed[0])(KernelInputs(*map(torch.stack, inputs)), *rest)
+    found = scale_factors(KERNEL, together, ERROR_SCALES)
+    for i, one in enumerate(observed):
+        alone = scale_factors(KERNEL, one, ERROR_SCALES)
+        assert [float(x) for x in alone] == [float(x[i]) for x in found]
+
+
+def test_factors_of_many_observations_ignore_those_that_are_masked():
+    observed = observations_of(300, 1)
+    wild = torch.arange(300) % 3 == 0
+    wrong = observed._replace(y=observed.y + 100.0 * wild, mask=~wild)
+    right = observed._replace(mask=~wild)
+    assert factors_of_image(KERNEL, wrong, ERROR_SCALES, 64) == factors_of_image(
+        KERNEL, right, ERROR_SCALES, 64
+    )
+
+
+def test_one_anchor_leaves_the_prior_mean_of_the_factors():
+    """One anchor determines the global scale alone: the weights are the prior probabilities."""
+    found = scale_factors(KERNEL, observations_of(1, 0), ERROR_SCALES)
+    for name in ("field", "plane"):
+        wanted = sum(s.probability * getattr(s, name) ** 2 for s in ERROR_SCALES) ** 0.5
+        assert float(getattr(found, name)) == pytest.approx(wanted, rel=0.2)
+
+
+@pytest.mark.parametrize("n", [5, 60])
+def test_a_scaled_image_is_evaluated_as_the_exact_posterior_of_scaled_inputs(n):
+    image = image_inputs(SHAPE)
+    observed = observe_pixels(image, *random_pixels(SHAPE, n))
+    config = InferenceConfig(neighbours=n)
+    image, observed = with_error_scale(FieldModel(KERNEL, lambda: None), image, observed, config)
+    assert float(image.factors.field) < 0.9
+    fitted = fit(KERNEL, image, observed, config)
+    rows, columns = (x.flatten() for x in torch.meshgrid(*map(torch.arange, SHAPE), indexing="ij"))
+    exact = ExactPosterior.fit(KERNEL, observed.inputs, observed.y, observed.noise)
+    wanted = exact.mean(image.pixels(rows, columns)).reshape(SHAPE)
+    torch.testing.assert_close(fitted.mean().double(), wanted, rtol=0, atol=1e-3)
+    torch.testing.assert_close(sum(fitted.parts().values()), fitted.mean(), rtol=0, atol=1e-5)

@@ -1,0 +1,156 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { gridStep } from "../../../src/scalefield/web/static/cloud.js";
+import { stem } from "../../../src/scalefield/web/static/dom.js";
+import { holdView, pointOf } from "../../../src/scalefield/web/static/geometry.js";
+import { formatArea } from "../../../src/scalefield/web/static/lengths.js";
+import { Scale, paint } from "../../../src/scalefield/web/static/maps.js";
+import { aboutAnchors, metresAt, sampleAt, writeMeasurements } from "../../../src/scalefield/web/static/readings.js";
+import { Solving } from "../../../src/scalefield/web/static/solving.js";
+import { removeMeasurement } from "../../../src/scalefield/web/static/state.js";
+
+const session = { width: 4, height: 2, display_width: 2, display_height: 1 };
+const result = {
+  method: "field", preview: false, index: new Map([[7, 0], [8, 1], [9, 2]]), suspects: new Set([1]),
+  logDepth: Float32Array.from([Math.log(2), NaN]), logScale: new Float32Array(2), stdLog: Float32Array.from([0.1, 0.2]),
+  header: {
+    anchors: [{ residual_log: 0.01 }, { residual_log: 0.5 }, { reason: "same as #0" }],
+    others: [{ depth_m: 2, sigmas: 0.1 }, { depth_m: 3, sigmas: 5 }, null],
+  },
+};
+const anchors = [7, 8, 9, 10].map((id) => ({ id, u: id, v: 0, depth_m: 2, sigma_m: null }));
+
+test("aboutAnchors: residual, contradiction, unused, and nothing yet for an anchor that is not solved", () => {
+  const [first, second, third, fourth] = aboutAnchors(anchors, result, "m", () => "rgb(0 0 0)");
+  assert.match(first.words, /^map \+1/);
+  assert.equal(first.suspect, false);
+  assert.equal(second.suspect, true);
+  assert.match(second.words, /the others give 3\.00 m \(\+50/);
+  assert.match(second.plate, /2.* · others 3\.00/);
+  assert.equal(third.unused, true);
+  assert.equal(third.words, "not used: same as #1"); // the page counts from one
+  assert.equal(fourth.words, "");
+  assert.deepEqual(aboutAnchors(anchors, null, "m", () => "rgb(0 0 0)").map((a) => a.words), ["", "", "", ""]);
+});
+
+test("aboutAnchors shows what the others predict from two standard deviations", () => {
+  const told = (sigmas) => aboutAnchors([anchors[0]], { ...result, header: { anchors: [{ residual_log: 0 }], others: [{ depth_m: 3, sigmas }] } }, "m", () => "")[0].words;
+  assert.match(told(-2.1), /the others alone would give 3\.00 m/);
+  assert.doesNotMatch(told(1.9), /others/);
+});
+
+test("metresAt and sampleAt: the displayed pixel, null at a hole and outside of any map", () => {
+  assert.ok(Math.abs(metresAt(session, result.logDepth, { u: 1, v: 1 }) - 2) < 1e-6);
+  assert.equal(metresAt(session, result.logDepth, { u: 3, v: 0 }), null);
+  assert.equal(metresAt(session, null, { u: 0, v: 0 }), null);
+  assert.equal(sampleAt(session, result, { u: 3, v: 0 }), null);
+  assert.ok(Math.abs(sampleAt(session, result, { u: 0, v: 0 }).std - 0.1) < 1e-6);
+  assert.equal(sampleAt(session, { ...result, stdLog: null }, { u: 0, v: 0 }).std, null);
+});
+
+test("writeMeasurements: a line each, in metres, empty cells where there is no value", () => {
+  const flat = { ...result, logDepth: new Float32Array(2).fill(Math.log(2)) };
+  const measurements = [
+    { id: 1, kind: "distance", points: [{ u: 0, v: 0 }, { u: 3, v: 0 }] },
+    { id: 2, kind: "area", points: [{ u: 0, v: 0 }, { u: 3, v: 0 }] },
+  ];
+  const [title, first, second, end] = writeMeasurements(measurements, session, flat, { deg: 90, source: "given" }).split("\n");
+  assert.equal(title.split(",").length, first.split(",").length);
+  const cells = first.split(",");
+  assert.deepEqual([cells[0], cells[1], cells[2], cells[3]], ["1", "distance", "3", "m"]); // 3 pixels of 2 m / 2 px
+  assert.ok(Number(cells[4]) < 3 && Number(cells[5]) > 3);
+  assert.deepEqual(cells.slice(6), ["field", "90", "given", "0 0 / 3 0"]);
+  assert.deepEqual(second.split(",").slice(0, 6), ["2", "area", "", "m2", "", ""]);
+  assert.equal(end, "");
+});
+
+test("pointOf: the middle of the photo is straight ahead, its edge at half the field of view", () => {
+  const photo = { width: 101, height: 51 };
+  const middle = pointOf(photo, 90, { u: 50, v: 25 }, 2), edge = pointOf(photo, 90, { u: 100.5, v: 25 }, 2);
+  assert.deepEqual(Object.values(middle).map((x) => Math.abs(Number(x.toFixed(9)))), [0, 0, 2]);
+  assert.ok(Math.abs(Object.values(edge)[0] - 2) < 0.05);
+});
+
+test("holdView: a small photo stays within the stage, a large one covers it", () => {
+  const stage = { width: 100, height: 100 };
+  assert.deepEqual(holdView({ scale: 1, x: -30, y: 200 }, { width: 50, height: 50 }, stage), { scale: 1, x: 0, y: 50 });
+  const { x, y } = holdView({ scale: 1, x: 500, y: -900 }, { width: 400, height: 400 }, stage);
+  assert.ok(x >= 0 && x <= 100 && y >= -400 && y <= -200);
+});
+
+test("formatArea in square units", () => {
+  assert.equal(formatArea(2, "m"), "2 m²");
+  assert.equal(formatArea(2, "cm"), "20000 cm²");
+  assert.equal(formatArea(0.1, "ft"), "1.08 ft²");
+});
+
+test("gridStep is round in the unit that is shown", () => {
+  for (const unit_m of [1, 0.01, 0.3048]) {
+    for (const metres of [0.4, 3, 12, 90]) {
+      const steps = gridStep(metres, unit_m) / unit_m, mantissa = steps / 10 ** Math.floor(Math.log10(steps) + 1e-9);
+      assert.ok([1, 2, 5].some((m) => Math.abs(m - mantissa) < 1e-9), `${metres} ${unit_m} ${steps}`);
+    }
+  }
+});
+
+test("stem is the name without its last ending, and removeMeasurement changes nothing in place", () => {
+  assert.deepEqual(["a.b.jpg", "a", ".x"].map(stem), ["a.b", "a", ""]);
+  const work = { anchors: [], measurements: [{ id: 1, kind: "area", points: [] }, { id: 2, kind: "path", points: [] }] };
+  assert.deepEqual(removeMeasurement(work, 1).measurements.map((m) => m.id), [2]);
+  assert.equal(work.measurements.length, 2);
+});
+
+test("paint: the ends of the table beyond the scale, grey at holes", () => {
+  const table = Array.from({ length: 256 }, (_, i) => [i, 0, 255 - i]);
+  const scale = new Scale(table, 0, 1, false);
+  let drawn = null;
+  const context = { createImageData: (w, h) => ({ data: new Uint8ClampedArray(4 * w * h) }), putImageData: (image) => (drawn = image.data) };
+  paint({ width: 0, height: 0, getContext: () => context }, Float32Array.from([-1, 0.5, 2, NaN]), scale, 4, 1);
+  assert.deepEqual([...drawn], [0, 0, 255, 255, 128, 0, 127, 255, 255, 0, 0, 255, 138, 138, 138, 255]);
+  assert.equal(scale.colour(2), "rgb(255 0 0)");
+});
+
+/** A page whose server answers `sizes` one after the other; records what is asked and shown. */
+function fakePage(sizes) {
+  const asked = [], shown = [];
+  globalThis.document = { body: { dataset: {} } };
+  const loaded = { project: {}, session: { width: 2, height: 1, display_width: 2, display_height: 1 }, logMde: new Float32Array(2) };
+  const page = {
+    loaded, work: { anchors: [{ id: 1, u: 0, v: 0, depth_m: 1, sigma_m: null }] }, methods: { field: { quick: true } },
+    views: { showBusy() {}, showAll: () => shown.push(loaded.result.preview ? "preview" : "full") },
+    sessions: { use: (_, work) => work("id") },
+    server: {
+      recover: async (_, { size }) => {
+        asked.push(size);
+        return { header: { size: sizes.shift(), suspects: [], limits_m: [0.1, 10] }, maps: { log_scale: { shape: [1, 2], values: new Float32Array(2) } } };
+      },
+    },
+  };
+  const solving = new Solving(page);
+  page.solving = solving;
+  return { solving, asked, shown, request: solving.requestFor("field") };
+}
+
+test("Solving shows a preview, and then the full result", async () => {
+  const { solving, asked, shown, request } = fakePage(["preview", "full"]);
+  await solving.solver.start(request);
+  assert.deepEqual(asked, ["preview", "full"]);
+  assert.deepEqual(shown, ["preview", "full"]);
+  assert.equal(document.body.dataset.solved, "field 1 full");
+});
+
+test("Solving asks once where the server answers with the full result", async () => {
+  const { solving, asked, request } = fakePage(["full"]);
+  await solving.solver.start(request);
+  assert.deepEqual(asked, ["preview"]);
+});
+
+test("Solving leaves out the full result of an edit that is followed by another", async () => {
+  const { solving, asked, request } = fakePage(["preview", "preview", "full"]);
+  const running = solving.solver.start(request);
+  solving.solver.request(request);
+  await running;
+  while (solving.solver.running) await new Promise((go) => setTimeout(go));
+  assert.deepEqual(asked, ["preview", "preview", "full"]);
+});
