@@ -56,8 +56,8 @@ def video_frames(source: str | int, anchors: Anchors) -> Iterator[Frame]:
     if not capture.isOpened():
         raise SystemExit(f"{source}: cannot be opened as a video or a camera")
     while True:
-        there, image = capture.read()
-        if not there:
+        captured, image = capture.read()
+        if not captured:
             return
         yield np.ascontiguousarray(image[..., ::-1]), anchors
 

@@ -27,19 +27,19 @@ def resampling(old: int, new: int, average: bool) -> np.ndarray:
 def recover(session, mde_depth, u, v, depth_m, *, features=None):
     """D̂ = D · exp(ℓ): basis maps from the network, their weights from the anchors."""
     prefix = "scalefield:"
-    said = {
+    metadata = {
         k.removeprefix(prefix): x for k, x in session.get_modelmeta().custom_metadata_map.items()
     }
     h, w = mde_depth.shape
-    scale = min(1, int(said["cells"]) / max(h, w))
+    scale = min(1, int(metadata["cells"]) / max(h, w))
     hg, wg = max(1, round(h * scale)), max(1, round(w * scale))
     log_depth = resampling(h, hg, True) @ np.log(mde_depth) @ resampling(w, wg, True).T
     centre, limit = (
         np.sort(log_depth, axis=None)[(hg * wg - 1) // 2],
-        float(said["log_depth_limit"]),
+        float(metadata["log_depth_limit"]),
     )
     inputs = {"log_depth": np.clip(log_depth - centre, -limit, limit)[None, None]}
-    if int(said["feature_channels"]):
+    if int(metadata["feature_channels"]):
         average = features.shape[1] >= hg and features.shape[2] >= wg
         inputs["features"] = features[None]
         inputs["rows"] = resampling(features.shape[1], hg, average)
@@ -49,8 +49,10 @@ def recover(session, mde_depth, u, v, depth_m, *, features=None):
     up_v, up_u = resampling(hg, h, False), resampling(wg, w, False)
     M = np.einsum("ni,kij,nj->nk", up_v[v], basis_maps, up_u[u], optimize=True)
     y = np.log(depth_m) - np.log(mde_depth[v, u])
-    offset = np.median(y) if said["centre"] == "median" else 0.0
-    ridge = np.diag([float(said["ridge_global"])] + [float(said["ridge"])] * (len(basis_maps) - 1))
+    offset = np.median(y) if metadata["centre"] == "median" else 0.0
+    ridge = np.diag(
+        [float(metadata["ridge_global"])] + [float(metadata["ridge"])] * (len(basis_maps) - 1)
+    )
     weights = np.linalg.solve(M.T @ M + ridge, M.T @ (y - offset))
     log_scale = offset + up_v @ np.tensordot(weights, basis_maps, axes=1) @ up_u.T
     return mde_depth * np.exp(log_scale)

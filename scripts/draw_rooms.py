@@ -21,9 +21,9 @@ def main() -> None:
     rooms = Rooms(10, size=SIZE)
     frames = [rooms.load(name) for name in rooms.names("train")]
     rows = []
-    for some in (frames[:5], frames[5:]):
-        rows.append(np.concatenate([frame.image for frame in some], axis=1))
-        depths = [depth_scale(frame.depth_m).colours(frame.depth_m) for frame in some]
+    for row in (frames[:5], frames[5:]):
+        rows.append(np.concatenate([frame.image for frame in row], axis=1))
+        depths = [depth_scale(frame.depth_m).colours(frame.depth_m) for frame in row]
         rows.append(np.concatenate(depths, axis=1))
     Image.fromarray(np.concatenate(rows)).save(Path(__file__).parent.parent / "docs" / "rooms.png")
 

@@ -38,10 +38,10 @@ def main() -> None:
             assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
             return done.stdout
 
-        where = run(sys.executable, "-c", "import scalefield; print(scalefield.__file__)")
-        assert Path(where.strip()).resolve().is_relative_to(here), where
+        location = run(sys.executable, "-c", "import scalefield; print(scalefield.__file__)")
+        assert Path(location.strip()).resolve().is_relative_to(here), location
         run(command, "demo", "--out", "demo")
-        samples = Path(where.strip()).parent / "samples"
+        samples = Path(location.strip()).parent / "samples"
         photo, anchors = str(samples / "room.jpg"), str(samples / "room_anchors.csv")
         run(command, "recover", photo, "--anchors", anchors, "--out", "result", "--method", "basis")
         for name in ("demo", "result"):

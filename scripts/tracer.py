@@ -90,9 +90,9 @@ class Group:
         d = (self.linear @ direction.T).reshape(-1, 3, len(origin))
         t = np.empty((len(self.shapes), len(origin)), np.float32)
         for kind, hit in HITS.items():
-            which = np.flatnonzero(self.kinds == kind)
-            if len(which):
-                t[which] = hit(o[which], d[which], self.taper[which])
+            members = np.flatnonzero(self.kinds == kind)
+            if len(members):
+                t[members] = hit(o[members], d[members], self.taper[members])
         index = t.argmin(0)
         return t[index, np.arange(len(origin))], index
 

@@ -232,9 +232,9 @@ def test_anchors_of_a_turned_photograph_are_those_of_the_upright_one(folder, cap
     Path("anchors.csv").write_text("u,v,depth_m\n1,1,2\n7,2,3\n")
     words = ["turned.jpg", "--anchors", "anchors.csv", "--method", "median", *OWN]
     assert main(["recover", *words]) == 2
-    said = capsys.readouterr().err
-    assert "line 3 at u=7, v=2" in said
-    assert "EXIF rotates the photograph, and u and v refer to the upright picture" in said
+    message = capsys.readouterr().err
+    assert "line 3 at u=7, v=2" in message
+    assert "EXIF rotates the photograph, and u and v refer to the upright picture" in message
     Path("anchors.csv").write_text("u,v,depth_m\n1,1,2\n2,7,3\n")
     upright = "turned.jpg: EXIF rotates the photograph; u, v, maps and intrinsics are those of"
     for command in (["recover", *words], ["suggest", "turned.jpg", *OWN]):
@@ -357,7 +357,7 @@ def test_cli_output_is_never_an_input(folder, capsys):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(
-    ("streams", "code", "said"),
+    ("streams", "code", "message"),
     [
         ("| true", 0, ""),
         ("> /dev/full", 1, "scalefield: [Errno 28] No space left on device\n"),
@@ -366,7 +366,7 @@ def test_cli_output_is_never_an_input(folder, capsys):
     ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_cli_streams_may_be_closed_or_full(streams, code, said, unbuffered):
+def test_cli_streams_may_be_closed_or_full(streams, code, message, unbuffered):
     command = f"set -o pipefail; {sys.executable} -m scalefield.cli --help {streams}"
     done = subprocess.run(
         ["bash", "-c", command],
@@ -375,7 +375,7 @@ def test_cli_streams_may_be_closed_or_full(streams, code, said, unbuffered):
         check=False,
         env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
     )
-    assert (done.returncode, done.stderr) == (code, said)
+    assert (done.returncode, done.stderr) == (code, message)
 
 
 def test_cli_terminal_without_our_letters_is_no_error(folder, monkeypatch):
@@ -393,8 +393,8 @@ def test_cli_other_libraries_warnings_are_not_for_users(folder, monkeypatch, cap
 
     monkeypatch.setattr("scalefield.io.read_image", load)
     assert recover(*OWN) == 1
-    said = ["a cache is damaged", "not enough memory on this machine"]
-    assert capsys.readouterr().err.splitlines() == [f"scalefield: {line}" for line in said]
+    message = ["a cache is damaged", "not enough memory on this machine"]
+    assert capsys.readouterr().err.splitlines() == [f"scalefield: {line}" for line in message]
 
 
 def test_cli_torch_without_memory_is_a_sentence_and_other_errors_are_not_hidden(

@@ -26,7 +26,7 @@ def sunrgbd(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--mde", "nosuch"], "no MDE 'nosuch'; there are lite"),
         (["--mde", "nosuch:thing"], "nosuch:thing cannot be imported"),
@@ -38,16 +38,16 @@ def sunrgbd(tmp_path):
     ],
 )
 def test_benchmark_commands_wrong_names_are_refused_before_anything_is_written(
-    sunrgbd, tmp_path, capsys, flags, said
+    sunrgbd, tmp_path, capsys, flags, message
 ) -> None:
     data = ["--dataset", "sunrgbd", "--root", str(sunrgbd), "--mde", "lite", "--split", "all"]
     assert main(["evaluate", *data, "--out", str(tmp_path / "out"), *flags]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("folders", "said"),
+    ("folders", "message"),
     [
         ([], "nothing to report: give one or more folders"),
         (["a", "a/../a"], "a is given twice"),
@@ -55,11 +55,11 @@ def test_benchmark_commands_wrong_names_are_refused_before_anything_is_written(
     ],
 )
 def test_benchmark_commands_report_wants_folders_that_evaluate_wrote(
-    tmp_path, monkeypatch, capsys, folders, said
+    tmp_path, monkeypatch, capsys, folders, message
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["report", *folders]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -68,7 +68,7 @@ def test_benchmark_commands_ranges_are_read_by_source() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("texts", "message"),
     [
         (["kitti"], "--range must be SOURCE=NEAR,FAR in metres, found 'kitti'"),
         (["kitti=1,2,3"], "must be SOURCE=NEAR,FAR"),
@@ -79,6 +79,6 @@ def test_benchmark_commands_ranges_are_read_by_source() -> None:
         (["kitti=1,2", "kitti=1,3"], "--range kitti is given twice"),
     ],
 )
-def test_benchmark_commands_ranges_that_cannot_be_meant_are_refused(texts, said) -> None:
-    with pytest.raises(InputError, match=said):
+def test_benchmark_commands_ranges_that_cannot_be_meant_are_refused(texts, message) -> None:
+    with pytest.raises(InputError, match=message):
         parse_ranges(texts)

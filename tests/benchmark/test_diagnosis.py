@@ -260,14 +260,16 @@ def test_advice_says_what_the_numbers_say() -> None:
         seen(0.3 * (-1) ** i + 0.05 * TILT + 0.04 * LOG_DEPTH, f"f{i}", scene=f"s{i % 2}")
         for i in range(4)
     ]
-    said = " ".join([*advice(summarise(images)), *extremes(summarise(images))]).replace("\xa0", " ")
-    assert said.startswith("97 % of the squared log error is one number per image: one anchor ")
-    assert "100 % of that scatter is between scenes and not within them: carry it from" in said
-    assert "Of what a scale leaves, 9 % follows depth" in said
-    assert "91 % is a tilt or a bow over the image" in said
-    assert "100 % of it is the same in every image. " in said
-    assert "few images (4): about 25 % is the same in every image by chance" in said
+    message = " ".join([*advice(summarise(images)), *extremes(summarise(images))]).replace(
+        "\xa0", " "
+    )
+    assert message.startswith("97 % of the squared log error is one number per image: one anchor ")
+    assert "100 % of that scatter is between scenes and not within them: carry it from" in message
+    assert "Of what a scale leaves, 9 % follows depth" in message
+    assert "91 % is a tilt or a bow over the image" in message
+    assert "100 % of it is the same in every image. " in message
+    assert "few images (4): about 25 % is the same in every image by chance" in message
     more = " ".join(advice(summarise(images), few_images=4)).replace("\xa0", " ")
     assert "100 % of it is the same in every image: look for a cause in the camera" in more
     assert "few images" not in more
-    assert "Worst frame: f" in said
+    assert "Worst frame: f" in message

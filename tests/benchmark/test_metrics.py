@@ -87,8 +87,8 @@ def test_truth_intervals_are_in_log_depth_and_nested(true_m, factor) -> None:
     truth, spread = Truth.of(true_m), np.full(len(true_m), abs(math.log(factor)))
     wide = coverage(coverage_sums(factor * true_m, spread / 0.674, truth))
     assert all(wide[f"coverage_{level}"] == 1 for level in LEVELS)
-    some = coverage(coverage_sums(factor * true_m, spread / 1.5, truth))  # between 80 and 90 %
-    assert [some[f"coverage_{level}"] for level in LEVELS] == [factor == 1, factor == 1, 1, 1]
+    partial = coverage(coverage_sums(factor * true_m, spread / 1.5, truth))  # between 80 and 90 %
+    assert [partial[f"coverage_{level}"] for level in LEVELS] == [factor == 1, factor == 1, 1, 1]
 
 
 def test_coverage_sums_width_that_is_none_is_refused() -> None:

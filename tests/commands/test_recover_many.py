@@ -70,10 +70,10 @@ def test_recover_folder_names_a_bad_image_and_goes_on(folder, capsys):
     Path("photos/bad.jpg").write_text("text")
     Path("photos/c.anchors.csv").write_text("u,v,depth_m\n99,1,2\n")
     assert main(["recover", "photos"]) == 1
-    said = capsys.readouterr()
-    assert "scalefield: bad failed: photos/bad.jpg: not a readable image" in said.err
-    assert "c failed: 1 of 1 anchors lie outside" in said.err
-    assert "2 images recovered, 2 failed" in said.out
+    message = capsys.readouterr()
+    assert "scalefield: bad failed: photos/bad.jpg: not a readable image" in message.err
+    assert "c failed: 1 of 1 anchors lie outside" in message.err
+    assert "2 images recovered, 2 failed" in message.out
     assert not Path("photos_metric/bad").exists()
     assert "failed" in records("photos_metric")["bad"]
 
@@ -186,6 +186,6 @@ def test_recover_anchors_of_the_sub_folder_are_found_by_key(folder):
 
 def test_recover_names_a_table_in_the_place_of_an_image(tmp_path, capsys):
     assert main(["recover", "photo.jpg", "anchors.csv", "--out", str(tmp_path / "out")]) == 2
-    said = "anchors.csv is no image; give anchors as --anchors anchors.csv"
-    assert said in capsys.readouterr().err
+    message = "anchors.csv is no image; give anchors as --anchors anchors.csv"
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

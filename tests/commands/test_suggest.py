@@ -77,7 +77,7 @@ def test_suggest_map_and_anchors_in_files_without_units_are_taken_as_told(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (
             ["--depth", "a.npy", "--mde", "lite"],
@@ -87,6 +87,6 @@ def test_suggest_map_and_anchors_in_files_without_units_are_taken_as_told(tmp_pa
         (["--anchor-units", "1000"], "--anchor-units is for anchors in a .png, and none is given"),
     ],
 )
-def test_suggest_flags_that_would_not_be_heard_are_refused(flags, said, capsys):
+def test_suggest_flags_that_would_not_be_heard_are_refused(flags, message, capsys):
     assert main(["suggest", str(samples.load().image_path), *flags]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_a_generator_is_trained_and_used(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("command", "flags", "said"),
+    ("command", "flags", "message"),
     [
         ("train", ["--epochs", "0"], "--epochs must be 1 or more, found 0"),
         ("train", ["--k", "-1"], "--k must be 1 or more, found -1"),
@@ -75,11 +75,11 @@ def test_a_generator_is_trained_and_used(tmp_path, capsys):
         ),
     ],
 )
-def test_counts_that_cannot_be_meant_are_refused(tmp_path, capsys, command, flags, said):
+def test_counts_that_cannot_be_meant_are_refused(tmp_path, capsys, command, flags, message):
     mde = ["--mde", "lite"] if command == "train" else []
     words = [command, "--root", str(tmp_path), "--out", str(tmp_path / "out"), *mde, *flags]
     assert main([*words, "--device", "cpu"]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -119,8 +119,8 @@ def test_several_datasets_are_trained_on_together(tmp_path, capsys):
     recipe = ["--rate", "2e-4", "--batch", "3", "--width", "32", "--gate-loss", "0.5"]
     logs = ["--tensorboard"] if find_spec("tensorboard") else []
     assert main([*command, *flags, *recipe, "--gate-reduction", "sum", *logs]) == 0
-    said = capsys.readouterr().err
-    assert "1 of 4 frames could not be prepared and are left out: made/there/01" in said
+    message = capsys.readouterr().err
+    assert "1 of 4 frames could not be prepared and are left out: made/there/01" in message
     config = json.loads((out / "run.json").read_text())["config"]
     assert (config["rate"], config["batch"], config["width"]) == (2e-4, 3, 32)
     assert config["losses"] == {"anchor": 0.1, "decor": 1e-4, "gate": 0.5, "literal_gate_sum": True}
@@ -165,7 +165,7 @@ def test_field_is_trained_from_the_command_line(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         ([], "either as --data NAME=FOLDER … or as --root FOLDER"),
         (["--data", "kitti"], "--data must be NAME=FOLDER, found 'kitti'"),
@@ -173,10 +173,10 @@ def test_field_is_trained_from_the_command_line(tmp_path, capsys):
         (["--data", "a={0}", "--workers", "-1"], "--workers must be 0 or more"),
     ],
 )
-def test_data_that_cannot_be_meant_are_refused(tmp_path, capsys, flags, said):
+def test_data_that_cannot_be_meant_are_refused(tmp_path, capsys, flags, message):
     given = [flag.format(tmp_path) for flag in flags]
     assert main(["train", "--mde", "lite", "--out", str(tmp_path / "out"), *given]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_an_empty_validation_split_is_a_sentence_before_anything_is_computed(tmp_path, capsys):

@@ -37,7 +37,7 @@ def test_read_matrix_short_elements():
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b"", "no MATLAB file"),
         (b"MATLAB 7.3 MAT-file" + bytes(200), "no MATLAB file"),
@@ -46,6 +46,6 @@ def test_read_matrix_short_elements():
         (saved(seglabel="text"), "no matrix of numbers"),
     ],
 )
-def test_read_matrix_everything_else_is_a_sentence(data, said):
-    with pytest.raises(ValueError, match=said):
+def test_read_matrix_everything_else_is_a_sentence(data, message):
+    with pytest.raises(ValueError, match=message):
         read_matrix(data, "seglabel")

@@ -134,12 +134,12 @@ def test_export_field_onnx_equals_torch(tmp_path, name, consumer, capsys):
     assert "the kernel's inputs" in capsys.readouterr().out
     model = load_field(name)
     session = onnxruntime.InferenceSession(path)
-    said = session.get_modelmeta().custom_metadata_map
-    layout = ChannelLayout(**json.loads(said["scalefield:layout"]))
-    channels = int(said["scalefield:feature_channels"])
+    message = session.get_modelmeta().custom_metadata_map
+    layout = ChannelLayout(**json.loads(message["scalefield:layout"]))
+    channels = int(message["scalefield:feature_channels"])
     assert channels == model.net.config.feature_channels
-    assert json.loads(said["scalefield:model"])["std_scale"] == model.std_scale
-    assert len(json.loads(said["scalefield:kernel"])["terms"]) == layout.terms
+    assert json.loads(message["scalefield:model"])["std_scale"] == model.std_scale
+    assert len(json.loads(message["scalefield:kernel"])["terms"]) == layout.terms
     for batch, shape, grid in ((1, (120, 160), (96, 128)), (3, (50, 160), (12, 39))):
         torch.manual_seed(batch)
         log_depth = torch.randn(batch, 1, *shape).cumsum(dim=3) / 10

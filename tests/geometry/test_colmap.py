@@ -350,9 +350,9 @@ def test_colmap_adds_depth_to_a_transforms_json_that_exists(scene, patched, tmp_
     path.write_text(json.dumps(theirs))
     capsys.readouterr()
     assert main([*words, "--out", str(tmp_path)]) == 0
-    said = capsys.readouterr()
-    assert "1 of its 6 images are not in the model, the first images/other.png" in said.err
-    assert "ns-train" not in said.out
+    message = capsys.readouterr()
+    assert "1 of its 6 images are not in the model, the first images/other.png" in message.err
+    assert "ns-train" not in message.out
     assert json.loads(path.read_text()) == theirs
 
 
@@ -598,7 +598,7 @@ def test_colmap_poor_and_failed_frames_are_named(scene, patched, tmp_path, capsy
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--method", "nosuch"], "no method 'nosuch'"),
         (["--mde", "nosuch"], "no MDE 'nosuch'"),
@@ -608,12 +608,12 @@ def test_colmap_poor_and_failed_frames_are_named(scene, patched, tmp_path, capsy
     ],
 )
 def test_colmap_what_can_be_refused_is_refused_before_anything_is_undistorted(
-    scene, tmp_path, capfd, flags, said
+    scene, tmp_path, capfd, flags, message
 ):
     out = tmp_path / "out"
     words = ["colmap", str(scene.model), str(scene.folder / "images"), "--undistort"]
     assert main([*words, "--out", str(out), *flags]) == 2
-    assert said in capfd.readouterr().err
+    assert message in capfd.readouterr().err
     assert not out.exists()
 
 
@@ -623,8 +623,8 @@ def test_colmap_wrong_folder_of_images_leaves_an_earlier_result_as_it_was(scene,
     params.write_text("earlier")
     words = ["colmap", str(scene.model), str(tmp_path), "--method", "median"]
     assert main([*words, "--out", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert f"could be recovered; the first: {tmp_path / NAMES[0]}: no such file" in said
+    message = capsys.readouterr().err
+    assert f"could be recovered; the first: {tmp_path / NAMES[0]}: no such file" in message
     assert params.read_text() == "earlier"
     assert not (tmp_path / "colmap.json").exists()
 
@@ -634,7 +634,7 @@ def test_images_that_colmap_would_die_of_are_refused(scene, tmp_path, capfd, dam
     images, out = tmp_path / "images", tmp_path / "out"
     shutil.copytree(scene.folder / "images", images)
     bad = images / NAMES[1]
-    said = {
+    message = {
         "missing": f"{bad}: no such file",
         "small": f"{bad} is 8×6 and the model's camera 320×240",
         "short": f"{bad}: not a readable image",
@@ -651,7 +651,7 @@ def test_images_that_colmap_would_die_of_are_refused(scene, tmp_path, capfd, dam
             tag(scene.folder / "images", images, 6, sideways=True)
     words = ["colmap", str(scene.model), str(images), "--undistort", "--out", str(out)]
     assert main([*words, "--method", "median"]) == 2
-    assert said[damage] in capfd.readouterr().err
+    assert message[damage] in capfd.readouterr().err
     assert not out.exists()
 
 

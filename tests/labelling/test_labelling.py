@@ -147,8 +147,8 @@ def test_label_second_run_does_only_the_rest_and_other_settings_are_refused(
     (out / "p4.npz").unlink()
     capsys.readouterr()
     assert run(folder, out, *GENEROUS) == 0
-    assert "6 kept" in (said := capsys.readouterr().out)
-    assert "4 were done before" in said
+    assert "6 kept" in (message := capsys.readouterr().out)
+    assert "4 were done before" in message
     assert content(out) == whole
     assert run(folder, out, *GENEROUS, "--min-anchors", "3") == 2
     assert "labels of another configuration (rules differ)" in capsys.readouterr().err
@@ -415,7 +415,7 @@ def test_reason_prints_rule_value_and_limit():
 
 
 @pytest.mark.parametrize(
-    ("flag", "value", "said"),
+    ("flag", "value", "message"),
     [
         ("--max-error", "nan", "--max-error must be 0 … 1e+09, found nan"),
         ("--max-std-log", "inf", "--max-std-log must be 0 … 1e+09, found inf"),
@@ -426,9 +426,9 @@ def test_reason_prints_rule_value_and_limit():
         ("--option", "space=depth", "--option space is given twice"),
     ],
 )
-def test_rules_that_cannot_be_meant_are_refused(folder, tmp_path, capsys, flag, value, said):
+def test_rules_that_cannot_be_meant_are_refused(folder, tmp_path, capsys, flag, value, message):
     assert run(folder, tmp_path / "out", "--option", "space=depth", flag, value) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -455,9 +455,9 @@ def test_wrong_anchors_are_rejected_and_counted(folder, tmp_path, capsys):
     assert run(folder, out, *limits) == 0
     assert manifest(out)["p0"]["keep"] is False
     assert manifest(out)["p0"]["reasons"][0]["rule"] == "max_error"
-    said = capsys.readouterr().out
-    assert "5 kept, 1 rejected (" in said
-    assert "max_error 1" in said
+    message = capsys.readouterr().out
+    assert "5 kept, 1 rejected (" in message
+    assert "max_error 1" in message
     assert (out / "p0.npz").is_file()  # rejected is not lost
 
 

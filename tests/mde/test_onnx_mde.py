@@ -89,16 +89,16 @@ def test_load_onnx_another_f_is_another_revision(tiny):
 
 def test_load_mde_described_by_a_file_beside_it_or_elsewhere(tiny, tmp_path, photograph):
     path, _ = tiny
-    said = {
+    message = {
         "kind": "depth", "size": [32, 48], "multiple": 8, "dynamic": True,
         "mean": [0, 0, 0], "std": [1, 1, 1], "features": "f",
     }  # fmt: skip
     with pytest.raises(InputError, match=r"describe it in .*tiny.json"):
         load_mde(str(path))
-    path.with_suffix(".json").write_text(json.dumps(said))
+    path.with_suffix(".json").write_text(json.dumps(message))
     elsewhere = tmp_path / "folder" / "other.json"
     elsewhere.parent.mkdir()
-    elsewhere.write_text(json.dumps({**said, "onnx": "../tiny.onnx"}))
+    elsewhere.write_text(json.dumps({**message, "onnx": "../tiny.onnx"}))
     image = photograph(64, 72)
     wanted = load_onnx(path, TINY)(image)
     for source in (path, path.with_suffix(".json"), elsewhere):
@@ -109,7 +109,7 @@ def test_load_mde_described_by_a_file_beside_it_or_elsewhere(tiny, tmp_path, pho
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("message", "sentence"),
     [
         ({"size": [1, 1]}, "lacks 'kind'"),
         ({"kind": "metres", "size": [1, 1]}, 'kind must be "depth" or "disparity", found \'met'),
@@ -120,9 +120,9 @@ def test_load_mde_described_by_a_file_beside_it_or_elsewhere(tiny, tmp_path, pho
         ({"kind": "depth", "size": [1, 1], "feature": "f"}, "no field 'feature'; there are kind"),
     ],
 )
-def test_parse_config_descriptions_are_checked(said, sentence):
+def test_parse_config_descriptions_are_checked(message, sentence):
     with pytest.raises(InputError, match=sentence):
-        parse_config(said, "model.json")
+        parse_config(message, "model.json")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '"kind"'])

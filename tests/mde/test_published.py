@@ -122,7 +122,7 @@ class Code:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ({"a": torch.zeros(2), "epoch": 3}, "found int under 'epoch'"),
         ({"model": {"a": torch.zeros(2)}, "optimizer": {}}, "found dict under 'model'"),
@@ -132,14 +132,14 @@ class Code:
         (b"no pickle at all", "not a file of weights alone"),
     ],
 )
-def test_a_file_that_holds_anything_but_tensors_is_refused(tmp_path, monkeypatch, content, said):
+def test_a_file_that_holds_anything_but_tensors_is_refused(tmp_path, monkeypatch, content, message):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "weights.pt"
     if isinstance(content, bytes):
         file.write_bytes(content)
     else:
         torch.save(content, file)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         read_tensors(file)
     assert not (tmp_path / "ran").exists()
 

@@ -142,16 +142,16 @@ def test_a_second_run_makes_nothing_again(reproduced, there, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--limit", "5"], "holds a reproduction with another limit"),
         (["--limit", "6", "--datasets", "kitti"], "another datasets"),
         (["--limit", "6", "--rate", "0.1"], "holds a run with another rate"),
     ],
 )
-def test_another_configuration_is_not_mixed_in(reproduced, there, capsys, flags, said):
+def test_another_configuration_is_not_mixed_in(reproduced, there, capsys, flags, message):
     assert main(command(there, "--no-gallery", *flags)) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_ready_generators_are_taken_and_missing_ones_named(reproduced, there, monkeypatch, capsys):
@@ -216,19 +216,19 @@ def test_reproduce_goes_on_after_a_kill_at_every_stage(reproduced, there):
 
 def test_the_plan_names_stages_with_time_and_disk_and_writes_nothing(there, capsys):
     assert main(command(there, "--plan", out="planned")) == 0
-    said = capsys.readouterr().out
-    lines = said.splitlines()
+    message = capsys.readouterr().out
+    lines = message.splitlines()
     assert lines[0].split() == ["stage", "work", "time", "disk"]
     assert [line.split("  ")[0] for line in lines[1:]] == [
         "prepare da3-base", "train da3-base", "evaluate da3-base",
         "prepare midas-hybrid", "train midas-hybrid", "evaluate midas-hybrid", "all",
     ]  # fmt: skip
-    assert "F of 16 channels as uint8" in said
+    assert "F of 16 channels as uint8" in message
     assert not (there / "planned").exists()
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--datasets", "nyu"], "--datasets nyu: not among --data"),
         (["--k", "9"], "the paper's K are 8, 30, 50, found 9"),
@@ -240,9 +240,9 @@ def test_the_plan_names_stages_with_time_and_disk_and_writes_nothing(there, caps
         (["--mde", "nosuch"], "no MDE 'nosuch'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_is_written(there, capsys, flags, said):
+def test_what_cannot_be_meant_is_refused_before_anything_is_written(there, capsys, flags, message):
     assert main(command(there, *flags, out="no")) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (there / "no").exists()
 
 

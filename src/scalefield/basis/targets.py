@@ -19,7 +19,7 @@ def targets(mde_output: MDEOutput, anchors: Anchors) -> Float64[np.ndarray, " n"
 def anchor_weights(anchors: Anchors) -> Float64[np.ndarray, " n"]:
     """ω: ones, or inverse variances of log-depth scaled to a mean of one.
 
-    Where only some anchors have a deviation, the others count as `Anchors.complete_sigma_m` says.
+    Anchors without a deviation get the one of `Anchors.complete_sigma_m`.
     """
     sigma_m = anchors.complete_sigma_m()
     if sigma_m is None:

@@ -173,13 +173,13 @@ class Shared:
         basis: Float64[np.ndarray, "n q"],
         y: Float64[np.ndarray, " n"],
     ) -> Shared:
-        """For one image, after the basis is taken out, a mean over pixels."""
+        """The moments of one image, without what the basis explains; means over pixels."""
         added = design - basis @ (basis.T @ design)
         return cls(added.T @ added / len(y), added.T @ y / len(y), design.mean(axis=0))
 
     @classmethod
     def pooled(cls, each: Sequence[Shared]) -> Shared:
-        """For all images together, a mean over images."""
+        """The moments of all images together; means over images."""
         gram, moment, mean = (
             np.mean([getattr(s, name) for s in each], axis=0) for name in ("gram", "moment", "mean")
         )
@@ -218,8 +218,8 @@ class ImageDiagnosis:
     curve: Float64[np.ndarray, " knots"]
     """The function of depth at `KNOTS`; NaN where the image has too few pixels."""
     where: dict[str, Float64[np.ndarray, "bins 4"]]
-    """By depth, place and relief: shares of pixels, sums of the MDE's error (log D_MDE − log D,
-    without the image's scale) and of its square, and of the rest's square, over all pixels."""
+    """Bins of depth, place and relief: shares of pixels, sums of the MDE's error (log D_MDE − log
+    D, without the image's scale) and of its square, and of the rest's square, over all pixels."""
 
 
 def decompose(pixels: Pixels) -> dict[str, Float64[np.ndarray, " n"]]:

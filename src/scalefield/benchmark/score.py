@@ -57,7 +57,8 @@ class Scores:
     methods: tuple[str, ...]
     conditions: tuple[str, ...]
     values: dict[tuple[str, str], Float64[np.ndarray, "images methods conditions"]]
-    """By clamping and metric, and by "coverage" and its columns; NaN where there is no result."""
+    """Values by clamping and metric, and by "coverage" and its columns; NaN where there is no
+    result."""
     anchors: Float64[np.ndarray, "images conditions"]
 
     @classmethod
@@ -112,7 +113,7 @@ class Scores:
 
 
 def aggregate(scores: Scores, group: str) -> list[dict[str, Any]]:
-    """For each method and condition the mean over images with its interval, for every metric."""
+    """The mean over images with its interval, for each method, condition and metric."""
     chosen = scores.within(group)
     resampling = scores.resampling(chosen)
     cells = []

@@ -224,7 +224,7 @@ class ColmapCommand:
         scene: SceneFolder,
         done: Mapping[str, dict[str, Any]],
     ) -> list[str]:
-        """Write transforms.json, or return a sentence that says why it cannot be written."""
+        """Write transforms.json, or return the reason why it cannot be written."""
         from scalefield.export.nerfstudio import add_depth, is_ours, make_transforms
         from scalefield.geometry.colmap import stems
         from scalefield.io import write_json

@@ -84,7 +84,7 @@ class Meta:
     kind: Kind
     """Whether the prediction grows with distance (depth) or falls with it (disparity)."""
     affine: bool
-    """Whether its shift is unknown too; by default that of disparity is."""
+    """Whether the shift of the prediction is unknown too; by default that of disparity is."""
     group: str
     """Family under which results are reported; `source` if not given, else the frame's name."""
     scene: str

@@ -52,7 +52,7 @@ class DepthGraph(nn.Module):
         self.generator = generator
 
     def forward(self, log_depth: Float[Tensor, "b 1 h w"]) -> BasisMaps:
-        """As `Generator.forward` without features."""
+        """The maps of `Generator.forward` without features."""
         cues = geometric_cues(log_depth)
         if self.generator.config.feature_channels:
             zeros = log_depth.new_zeros(1, self.generator.config.feature_channels, 1, 1)
@@ -76,7 +76,7 @@ class FeatureGraph(nn.Module):
         rows: Float[Tensor, "h hf"],
         columns: Float[Tensor, "w wf"],
     ) -> BasisMaps:
-        """As `Generator.forward`, if the matrices represent `trunk.resize`."""
+        """The maps of `Generator.forward`, if the matrices represent `trunk.resize`."""
         reduced = resized(self.generator.feature_projection.reduce(features), rows, columns)
         return self.generator.from_cues(torch.cat([reduced, geometric_cues(log_depth)], dim=1))
 
@@ -91,7 +91,7 @@ class FieldGraph(nn.Module):
     def forward(
         self, log_depth: Float[Tensor, "b 1 h w"], image: Float[Tensor, "b 3 h w"]
     ) -> tuple[Tensor, Tensor]:
-        """As `FieldNet.forward`; an image of NaN is no image."""
+        """The maps of `FieldNet.forward`; an image of NaN is no image."""
         maps = self.net(log_depth, image)
         return maps.maps, maps.expected_log_depth
 
@@ -111,7 +111,7 @@ class FieldFeatureGraph(nn.Module):
         rows: Float[Tensor, "h hf"],
         columns: Float[Tensor, "w wf"],
     ) -> tuple[Tensor, Tensor]:
-        """As `FieldNet.forward`, if the matrices represent `trunk.resize`."""
+        """The maps of `FieldNet.forward`, if the matrices represent `trunk.resize`."""
         reduced = resized(self.net.feature_projection.reduce(features), rows, columns)
         maps = self.net.from_cues(log_depth, image, reduced)
         return maps.maps, maps.expected_log_depth

@@ -72,7 +72,7 @@ class MDECache:
         return self.batch([image])[0]
 
     def batch(self, images: Sequence[UInt8[np.ndarray, "h w 3"]]) -> list[MDEOutput]:
-        """The same for several images of one size; those not on disk are computed together."""
+        """Outputs for several images of one size; those not on disk are computed together."""
         outputs = {i: self.load(image) for i, image in enumerate(images)}
         missing = [i for i, output in outputs.items() if output is None]
         for i, output in zip(missing, self._compute([images[i] for i in missing]), strict=True):

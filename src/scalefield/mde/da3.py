@@ -114,7 +114,7 @@ class Backbone(nn.Module):
         self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, width, c.patch, c.patch)})
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.camera_token = nn.Parameter(torch.zeros(1, 2, width))
-        """For the reference view, which a single view is, and for the others."""
+        """Tokens of the reference view, which a single view is, and of the others."""
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + c.grid**2, width))
         self.blocks = nn.ModuleList(
             Block(width, c.heads, qk_norm=i >= c.alternate_from) for i in range(c.depth)

@@ -55,8 +55,8 @@ class Weights:
 
 
 def weights_home() -> Path:
-    """Where weights that were brought by hand lie, as OWNER/NAME/model.safetensors (or another
-    published file), and where pickled ones are kept after conversion."""
+    """Folder of weights that were brought by hand, as OWNER/NAME/model.safetensors (or another
+    published file), and of pickled ones after conversion."""
     return Path(os.environ.get("SCALEFIELD_WEIGHTS", "~/.cache/scalefield/weights")).expanduser()
 
 

@@ -45,7 +45,8 @@ class SameConv(nn.Conv2d):
     """A convolution padded as TensorFlow does, which the encoder was trained with."""
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
-        """For even sizes and stride 2, the odd row and column of padding go right and below."""
+        """Convolve with padding: for even sizes and stride 2, the odd row and column go right and
+        below."""
         kernel, stride = self.kernel_size[0], self.stride[0]
         if stride == 1:  # the same on all sides, so that nothing need be copied
             return nnf.conv2d(x, self.weight, None, 1, kernel // 2, 1, self.groups)

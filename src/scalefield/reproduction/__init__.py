@@ -1,2 +1,3 @@
-"""The paper's experiment from raw data to its tables: `matrix` says what is trained and evaluated,
-`stages` does it in steps that resume, `plan` estimates time and disk before anything runs."""
+"""The paper's experiment from raw data to its tables: `matrix` defines what is trained and
+evaluated, `stages` does it in steps that resume, `plan` estimates time and disk before anything
+runs."""

@@ -74,7 +74,7 @@ class TrainingFrame:
 
 @dataclass(frozen=True, eq=False)
 class CrossFit:
-    """Models of one kind, each trained without some places: every frame gets one that never saw it.
+    """Models of one kind, each trained without some places: every frame gets one not trained on it.
 
     On its own training frames an MDE is far better than anywhere else, and a generator trained
     there learns to correct errors that it will not meet.
@@ -220,7 +220,7 @@ def prepare(
     regimes: Sequence[str | int] = (),
     device: str | torch.device = "cpu",
 ) -> list[TrainingFrame]:
-    """All frames of a split, as `mde` sees them, in the device's memory."""
+    """All frames of a split with the predictions of `mde`, in the memory of the device."""
     names = tqdm(dataset.names(split), desc=f"prepare {split}", unit="frame")
     return [prepare_frame(dataset.load(name), mde, regimes, device=device) for name in names]
 
@@ -246,7 +246,7 @@ class Batch:
     """Step and least value of each channel of uint8 features."""
 
     def pin_memory(self) -> Batch:
-        """A copy in page-locked memory, which a GPU fetches while the host goes on."""
+        """A copy in page-locked memory, which a GPU fetches while the host continues."""
         return self._each(Tensor.pin_memory)
 
     def pin_host(self) -> Batch:
@@ -289,7 +289,7 @@ class Batch:
 
 
 def buckets_of(frames: Sequence[TrainingFrame]) -> list[tuple[int, ...]]:
-    """The bucket of each frame; prepared frames on disk know theirs without being read."""
+    """The bucket of each frame; that of prepared frames on disk is known without reading them."""
     known = getattr(frames, "buckets", None)
     return [frame.bucket for frame in frames] if known is None else known
 

@@ -110,7 +110,7 @@ def _segments(frame: TrainingFrame) -> Int64[Tensor, "h w"]:
 
 @dataclass(frozen=True, eq=False)
 class FieldBatch:
-    """Some frames, as one step sees them."""
+    """Frames of one step."""
 
     log_depth: Float[Tensor, "b 1 h w"]
     image: Float[Tensor, "b 3 h w"]
@@ -123,7 +123,7 @@ class FieldBatch:
     """`KernelInputs.shift` there; None where the shift of every map is known."""
 
     def points(self, maps: FieldMaps, rows: Int64[Tensor, "b m"]) -> KernelInputs:
-        """What the kernel sees at some of the known pixels."""
+        """Inputs of the kernel at some of the known pixels."""
         positions = self.positions.gather(1, rows[..., None].expand(-1, -1, 2))
         values = sample_at(maps.maps, positions)
         log_depth = self.mde_log_depth.gather(1, rows)

@@ -135,7 +135,7 @@ def save_checkpoint(
     step: int,
     best: float,
 ) -> None:
-    """Everything needed to go on, in one safetensors file, written atomically."""
+    """Everything needed to continue, in one safetensors file, written atomically."""
     tensors: dict[str, Tensor] = {}
     for prefix, module in (("model", model), ("ema", ema.model)):
         tensors |= {f"{prefix}/{k}": v for k, v in module.state_dict().items()}

@@ -251,7 +251,7 @@ class _Tables(Dataset[FrameTable | str]):
 
 
 def start_worker(_: int) -> None:
-    """In a worker of a DataLoader: Ctrl+C is for the parent, which ends its workers itself."""
+    """Ignore Ctrl+C in a worker of a DataLoader; the parent ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

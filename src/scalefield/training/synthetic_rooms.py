@@ -1,4 +1,4 @@
-"""Rooms that never were: random furniture, colours, lights and cameras, rendered with their depth.
+"""Synthetic rooms: random furniture, colours, lights and cameras, rendered with their depth.
 
 A few hundred photographed frames come from a few dozen places. Rooms without end teach what those
 cannot: walls meet floors and objects rest on others, independent of their colours.

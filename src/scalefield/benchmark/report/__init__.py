@@ -140,7 +140,7 @@ def _written(figure: Any, path: Path, caption: str, shown: str = "svg") -> Image
 
 
 def _strips(runs: Sequence[Run]) -> dict[str, Panel]:
-    """For each method its worst, median and best image."""
+    """The worst, median and best image of each method."""
     panels: dict[str, Panel] = {}
     for run in runs:
         for entry, picture, depth_m in read_gallery(run.folder):

@@ -92,7 +92,7 @@ _STRIP_WORDS = (
 
 
 def _introduction(diagnosis: dict[str, Any]) -> str:
-    """Where the numbers come from, the error as one bar, and the advice, in HTML."""
+    """The source of the numbers, the error as one bar, and the advice, in HTML."""
     config, data, origin = (diagnosis[key] for key in ("config", "data", "provenance"))
     facts = (
         ("dataset", f"{config['name']}, {data['diagnosed']} of {data['frames']} frames"),

@@ -120,7 +120,7 @@ def _row_notes(runs: Sequence[Run]) -> str:
 
 
 def _seed_note(runs: Sequence[Run]) -> str:
-    """Where generators of several seeds have a table of their own."""
+    """A note that refers to the table of all seeds, if there are several."""
     if not later_seeds([m for run in runs for m in run.scores.methods]):
         return ""
     return " Basis rows are of the first seed of the training; a table below has all seeds."
