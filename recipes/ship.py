@@ -24,8 +24,8 @@ from scalefield.training.model_card import basis_card
 
 DATA = """Trained on 782 frames of public sample data: KITTI (CC BY-NC-SA 3.0), Taskonomy and
 7-Scenes (both for non-commercial research), SUN3D, an office of Replica, and single recordings of
-rooms, tabletops and bins; and on rooms rendered by `scalefield.training.synthetic_rooms`. The code is
-Apache-2.0; the weights inherit what these terms ask of derived works, so take them for research,
+rooms, tabletops and bins; and on rooms rendered by `scalefield.training.synthetic_rooms`. The code
+is Apache-2.0; the weights inherit what these terms ask of derived works, so take them for research,
 and train your own with the recipe for anything else."""
 
 LITE = """# lite-research
@@ -67,8 +67,8 @@ Made by `recipes/train_shipped.py field`.
 
 FIELD_LITE = """# field-research-lite
 
-The twin of `field` that also looks at F, the features of `lite-research`, and so serves that estimator
-alone. For comparison: F gives next to nothing, so `field` is what `recover` uses.
+The twin of `field` that also looks at F, the features of `lite-research`, and so serves that
+estimator alone. For comparison: F gives next to nothing, so `field` is what `recover` uses.
 
 Trained as `field` was, but on the `lite` that ships, seed {seed}, {steps} steps of {batch} frames.
 Only the frames of `lite` have an F, and three in ten of those are shown without.
@@ -104,7 +104,9 @@ def main(runs: Path) -> None:
     """Write every shipped folder anew."""
     config = json.loads((runs / "lite" / "run.json").read_text())["config"]
     for name in ("model.safetensors", "config.json"):
-        write_atomic(WEIGHTS / "lite-research" / name, (runs / "lite" / "model" / name).read_bytes())
+        write_atomic(
+            WEIGHTS / "lite-research" / name, (runs / "lite" / "model" / name).read_bytes()
+        )
     numbers = {name: config[name] for name in ("steps", "rooms", "seed")}
     card = LITE.format(data=DATA, **numbers)
     write_atomic(WEIGHTS / "lite-research" / "README.md", card.encode())

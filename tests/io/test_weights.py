@@ -59,7 +59,10 @@ def test_folders_of_others_need_no_sums(tmp_path):
 
 @pytest.mark.parametrize(
     ("load", "name"),
-    [(load_generator.__wrapped__, "basis-research-lite-k8"), (load_lite.__wrapped__, WEIGHTS / "lite")],
+    [
+        (load_generator.__wrapped__, "basis-research-lite-k8"),
+        (load_lite.__wrapped__, WEIGHTS / "lite"),
+    ],
 )
 def test_the_loaders_look_at_the_sums(load, name, monkeypatch):
     monkeypatch.setattr(weights, "read_sums", lambda folder: {})
