@@ -10,10 +10,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-RUNS = [  # rows of a later run replace those of an earlier one: errors do not depend on the run
-    ROOT / "results" / "places-lite" / "results.json",
-    ROOT / "results" / "places-lite-field" / "results.json",
-]
+RUN = ROOT / "results" / "places" / "results.json"
 ROWS = {  # label in the results: what the README calls it
     "Field": "**`field`**",
     "Field, learned level": "`field`, `scale_prior=learned`",
@@ -35,11 +32,10 @@ CONDITIONS = {
 MARKS = re.compile(r"(<!-- results:begin -->\n).*?(<!-- results:end -->)", re.DOTALL)
 
 
-def table(runs: list[dict]) -> str:
+def table(results: dict) -> str:
     """AbsRel by method and number of anchors, over all images, best in bold."""
     cells = {
         (cell["method"], cell["condition"]): cell["clamped"]
-        for results in runs
         for cell in results["cells"]
         if cell["group"] == "all"
     }
@@ -66,8 +62,8 @@ def table(runs: list[dict]) -> str:
 
 def filled(readme: str) -> str:
     """The README with its table written anew; the words around the table stay."""
-    runs = [json.loads(path.read_text()) for path in RUNS]
-    return MARKS.sub(lambda m: m[1] + table(runs) + "\n" + m[2], readme)
+    results = json.loads(RUN.read_text())
+    return MARKS.sub(lambda m: m[1] + table(results) + "\n" + m[2], readme)
 
 
 if __name__ == "__main__":
