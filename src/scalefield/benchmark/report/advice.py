@@ -99,7 +99,8 @@ def _share(x: float) -> str:
 
 
 def extremes(summary: dict[str, Any]) -> list[str]:
-    """The range of depth with the largest error, once each image has its scale."""
+    """Sentences on the depths, the relief and the frame with the largest error, once each image has
+    its scale."""
     depths, relief = ([r for r in summary[w] if r["pixels"] > RARE] for w in ("depth", "relief"))
     far = max(depths, key=lambda row: row["rms_log"])
     frame = worst(summary)[0]
