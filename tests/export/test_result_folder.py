@@ -13,6 +13,8 @@ from PIL import Image
 
 from scalefield import Anchors, Camera, InputError, recover
 from scalefield.export.result_folder import MOST_LISTED, OUTPUTS, summary, write_outputs
+from scalefield.field.error_scale import ErrorScale
+from scalefield.field.model import load_field
 from scalefield.recovery import Recovery
 from scalefield.report import Rejection
 
@@ -78,7 +80,9 @@ def test_summary_has_the_leave_one_out_error_of_field(recovery):
 
 
 def test_field_leave_one_out_is_the_prediction_without_the_anchor():
-    kept = {"mde_depth": RELATIVE, "kind": "depth", "robust": False}
+    """With one scale of the errors: the others may suggest another scale than all of them."""
+    model = dataclasses.replace(load_field("field"), error_scales=(ErrorScale(1.0, 1.0, 1.0),))
+    kept = {"mde_depth": RELATIVE, "kind": "depth", "robust": False, "model": model}
     found = recover(None, ROWS, **kept).report.leave_one_out_log
     for i, (u, v, depth_m) in enumerate(ROWS):
         others = recover(None, [row for row in ROWS if row is not ROWS[i]], **kept)

@@ -65,7 +65,8 @@ def test_estimator_lite_comes_from_the_package(monkeypatch):
 
 
 def test_load_mde_unknown_names_list_the_known_ones():
-    with pytest.raises(InputError, match=r"no MDE 'da4'; there are lite, da3-small, .*\.onnx"):
+    names = r"no MDE 'da4'; there are lite, lite-research, da3-small, .*\.onnx"
+    with pytest.raises(InputError, match=names):
         load_mde("da4")
 
 
