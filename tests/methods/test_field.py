@@ -355,9 +355,8 @@ def test_the_mean_function_is_zero_for_estimators_that_were_not_in_training():
 
 
 def test_a_model_that_is_not_there_or_names_no_estimators_is_refused(tmp_path):
-    with pytest.raises(
-        InputError, match=r"no field model 'nosuch'.*'field', 'field-research', 'field-research-lite'"
-    ):
+    names = r"no field model 'nosuch'.*'field', 'field-research', 'field-research-lite'"
+    with pytest.raises(InputError, match=names):
         load_field("nosuch")
     load_field("field").save(tmp_path)
     config = tmp_path / "config.json"
