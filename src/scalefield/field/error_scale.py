@@ -35,7 +35,7 @@ class ErrorScale(NamedTuple):
     """Factor on the prior deviation of the plane."""
 
 
-ERROR_SCALES = (ErrorScale(0.5, 1.0, 1.0), ErrorScale(0.3, 0.3, 2.5), ErrorScale(0.2, 0.1, 2.5))
+ERROR_SCALES = (ErrorScale(0.5, 1.0, 1.0), ErrorScale(0.3, 0.3, 4.0), ErrorScale(0.2, 0.1, 4.0))
 """A small network in an unknown place, and two strong estimators."""
 
 
