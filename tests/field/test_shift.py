@@ -123,7 +123,7 @@ def test_the_shift_becomes_certain_with_more_anchors(model):
     stds = [estimate_shift(model, image, draw_anchors(truth, n)).std for n in (1, 4, 30, 120)]
     assert stds == sorted(stds, reverse=True)
     assert stds[0] > 0.8 * SHIFT_PRIOR.std
-    assert stds[-1] < 0.25
+    assert stds[-1] < 0.3 * SHIFT_PRIOR.std
 
 
 def test_the_shift_is_continuous_in_a_measurement(model):
@@ -175,7 +175,7 @@ def test_std_log_includes_the_shift(model):
     unsure, sure = (
         recover_from(each, anchors, Field()).std_log.numpy()[far].mean() for each in (output, known)
     )
-    assert unsure > 1.1 * sure
+    assert unsure > 1.05 * sure
 
 
 def test_parts_of_a_decomposition_with_a_shift_sum_to_log_scale(model):
