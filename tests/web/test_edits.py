@@ -164,10 +164,10 @@ def test_few_anchors_have_no_suspects_and_many_are_not_listed(session) -> None:
             {
                 "anchors": [
                     {"u": 1, "v": 2, "depth_m": 3},
-                    {"u": 1, "v": 2, "depth_m": 3, "sigma_m": 1},
+                    {"u": 1, "v": 2, "depth_m": 3, "sigma_m": "1"},
                 ]
             },
-            "anchor #1: 'sigma_m' is not read",
+            "anchor #1: sigma_m must be a number",
         ),
         ({"anchors": [], "size": "tiny"}, "size is"),
         ({"anchors": [{"u": 1, "v": 2, "depth_m": -1}]}, "above zero"),
@@ -218,6 +218,10 @@ def test_every_method_may_be_asked_for_by_name_only() -> None:
 def test_anchors_may_carry_sigma_m() -> None:
     rows = [{"u": 1, "v": 2, "depth_m": 3, "sigma_m": 0.1}]
     assert parse_edit({"anchors": rows}, LIMITS).anchors.sigma_m.tolist() == [0.1]
+    rows.insert(0, {"u": 1, "v": 2, "depth_m": 3})
+    first, second = parse_edit({"anchors": rows}, LIMITS).anchors.sigma_m.tolist()
+    assert np.isnan(first)
+    assert second == 0.1
 
 
 @pytest.mark.parametrize("method", ["knn", "lwlr", "median"])

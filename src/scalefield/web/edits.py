@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -51,7 +52,7 @@ class Edit:
 
 def parse_edit(body: Any, limits: Limits) -> Edit:
     """An edit from JSON: {"anchors": [{"u", "v", "depth_m"[, "sigma_m"]}, …], "method": name,
-    "size": "full" or "preview"}; all anchors have a sigma_m or none has."""
+    "size": "full" or "preview"}."""
     if not isinstance(body, dict) or not isinstance(body.get("anchors"), list):
         raise InputError('wanted a JSON object with "anchors": [{"u", "v", "depth_m"}, …]')
     rows, method = body["anchors"], body.get("method", METHOD_NAME)
@@ -63,10 +64,8 @@ def parse_edit(body: Any, limits: Limits) -> Edit:
     # Options could name files of this machine, so a name is all that a client may give.
     if not isinstance(method, str) or method not in METHODS:
         raise InputError(f"no method {str(method)[:40]!r}; there are {', '.join(METHODS)}")
-    names: tuple[str, ...] = ("u", "v", "depth_m")
-    if rows and isinstance(rows[0], dict) and "sigma_m" in rows[0]:
-        names += ("sigma_m",)
-    return Edit(Anchors(**numbers(rows, names, "anchor")), method, size)
+    columns = numbers(rows, ("u", "v", "depth_m"), "anchor", optional=("sigma_m",))
+    return Edit(Anchors(**columns), method, size)
 
 
 def parse_points(
@@ -83,19 +82,25 @@ def parse_points(
     return pixel_indices(u, v, shape, noun="points")
 
 
-def numbers(rows: list[Any], names: tuple[str, ...], what: str) -> dict[str, Any]:
-    """The columns of a list of JSON objects that have a number under each name, and no other."""
+def numbers(
+    rows: list[Any], names: tuple[str, ...], what: str, optional: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The columns of a list of JSON objects that have a number under each name, and no other.
+
+    An optional number is NaN where it is missing; a column of none is left out.
+    """
     for i, row in enumerate(rows):
         if not isinstance(row, dict):
             raise InputError(f"{what} #{i}: an object with {', '.join(names)} is wanted")
-        if unknown := sorted(row.keys() - set(names)):
+        if unknown := sorted(row.keys() - set(names + optional)):
             instead = f"{unknown[0][:40]!r} is not read here; give {', '.join(names)}"
             raise InputError(f"{what} #{i}: {instead}")
-        for name in names:
+        for name in (*names, *(name for name in optional if name in row)):
             value = row.get(name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise InputError(f"{what} #{i}: {name} must be a number")
-    return {name: [row[name] for row in rows] for name in names}
+    given = names + tuple(name for name in optional if any(name in row for row in rows))
+    return {name: [row.get(name, math.nan) for row in rows] for name in given}
 
 
 def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

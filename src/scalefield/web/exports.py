@@ -82,6 +82,7 @@ def python_lines(session: Session, edit: Edit) -> str:
     given = {n: getattr(edit.anchors, n) for n in ("u", "v", "depth_m", "sigma_m")}
     columns = {name: values.tolist() for name, values in given.items() if values is not None}
     listed = ",\n".join(f"    {name}={values!r}" for name, values in columns.items())
+    listed = listed.replace("nan", 'float("nan")')  # an anchor without a sigma_m
     photo, lines = repr(session.name), ["import scalefield as sf"]
     if session.sample:
         lines.append("from scalefield import samples")

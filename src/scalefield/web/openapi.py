@@ -220,7 +220,7 @@ def _schemas(limits: Limits) -> dict[str, Any]:
                 "sigma_m": {
                     **number,
                     "exclusiveMinimum": 0,
-                    "description": "standard deviation; of every anchor or of none",
+                    "description": "standard deviation of depth_m; optional",
                 },
             },
             "required": ["u", "v", "depth_m"],

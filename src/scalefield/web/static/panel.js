@@ -35,7 +35,6 @@ function showAnchorNotes({ work }) {
     const numbers = work.anchors.flatMap((/** @type {any} */ a, /** @type {number} */ i) => (doubled.has(a.id) ? [`#${i + 1}`] : []));
     notes.push(`${numbers.slice(0, 6).join(", ")} lie on the same pixel.`);
   }
-  if (work.anchors.some((/** @type {any} */ a) => a.sigma_m) && !work.anchors.every((/** @type {any} */ a) => a.sigma_m)) notes.push("sigma_m is used only where every anchor has one.");
   $("anchor-notes").hidden = !notes.length;
   setText($("anchor-notes"), notes.join(" "));
 }

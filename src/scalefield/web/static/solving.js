@@ -24,10 +24,10 @@ export class Solving {
 
   /** @param {string} method */
   requestFor(method) {
-    const { anchors } = this.page.work, sigma = anchors.every((a) => a.sigma_m);
+    const { anchors } = this.page.work;
     return {
       method, quick: this.page.methods[method].quick, loaded: this.page.loaded, items: anchors,
-      anchors: anchors.map(({ u, v, depth_m, sigma_m }) => (sigma ? { u, v, depth_m, sigma_m } : { u, v, depth_m })),
+      anchors: anchors.map(({ u, v, depth_m, sigma_m }) => (sigma_m ? { u, v, depth_m, sigma_m } : { u, v, depth_m })),
     };
   }
 
