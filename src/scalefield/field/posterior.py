@@ -8,7 +8,7 @@ the number of anchors.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -69,6 +69,10 @@ class FieldFit:
     """Features of the anchors."""
     config: InferenceConfig
     static: StaticShapes | None = None
+
+    def over(self, image: ImageInputs) -> FieldFit:
+        """The same posterior over another resolution of the image."""
+        return replace(self, image=replace(image, factors=self.image.factors))
 
     @cached_property
     def sampler(self) -> PixelSampler:
