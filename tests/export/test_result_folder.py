@@ -82,7 +82,7 @@ def test_summary_has_the_leave_one_out_error_of_field(recovery):
 def test_field_leave_one_out_is_the_prediction_without_the_anchor():
     """With one scale of the errors: the others may suggest another scale than all of them. The
     prior mean of the global scale, the median of the anchors, differs a little as well."""
-    model = dataclasses.replace(load_field("field"), error_scales=(ErrorScale(1.0, 1.0, 1.0),))
+    model = dataclasses.replace(load_field("field"), error_scales=(ErrorScale(1.0, 1.0, 1.0, 1.0),))
     kept = {"mde_depth": RELATIVE, "kind": "depth", "robust": False, "model": model}
     found = recover(None, ROWS, **kept).report.leave_one_out_log
     for i, (u, v, depth_m) in enumerate(ROWS):

@@ -7,6 +7,7 @@ from scalefield.field import editor
 from scalefield.field.blocks import Blocks, BlockSolutions
 from scalefield.field.config import InferenceConfig
 from scalefield.field.editor import BlockMemory, FieldEditor, same_anchors
+from scalefield.field.kernel import ScaleFactors
 from scalefield.field.outliers import detect_outliers
 from scalefield.field.posterior import fit
 
@@ -156,3 +157,17 @@ def test_block_memory_solves_only_the_blocks_that_an_edit_changes():
             fit(KERNEL, image, some, CONFIG, blocks=blocks, solve=solve)
     number = len(blocks.index)
     assert solved == [number, number, 1, number, number, 1, number]
+
+
+def test_maps_and_blocks_are_computed_anew_when_the_kernel_changes():
+    """As when an edit changes the scale of the estimator's errors."""
+    image, memory, edited = image_inputs(SHAPE), BlockMemory(), FieldEditor()
+    observed = ordered(anchors_of(image, 401))
+    blocks, _ = memory.search(KERNEL, observed, CONFIG)
+    for factor in (1.0, 0.25, 0.25, 1.0):
+        kernel = KERNEL.scaled(ScaleFactors(*torch.tensor([factor, factor, 1.0]).double()))
+        found = fit(kernel, image, observed, CONFIG, blocks=blocks, solve=memory.solve)
+        wanted = fit(kernel, image, observed, CONFIG, blocks=blocks)
+        torch.testing.assert_close(found.linear.weights, wanted.linear.weights)
+        mean = edited.update(found).mean
+        torch.testing.assert_close(mean, wanted.mean(), rtol=0, atol=1e-4)

@@ -18,8 +18,8 @@ from scalefield.field.error_scale import (
     scale_factors,
 )
 from scalefield.field.exact import ExactPosterior
-from scalefield.field.inference import with_error_scale
-from scalefield.field.kernel import KernelInputs
+from scalefield.field.inference import kernel_of_image
+from scalefield.field.kernel import KernelInputs, ScaleFactors
 from scalefield.field.model import FieldModel
 from scalefield.field.posterior import fit
 
@@ -29,8 +29,8 @@ SHAPE = (48, 64)
 def sampled(scale: ErrorScale, n: int, seed: int):
     """Observations of a field drawn from the prior of one hypothesis."""
     observed = observations_of(n, seed)
-    inputs = observed.inputs.scaled(scale.field, scale.plane)
-    covariance = KERNEL(inputs, inputs) + torch.diag(observed.noise**2)
+    kernel = KERNEL.scaled(ScaleFactors(*scale[1:]))
+    covariance = kernel(observed.inputs, observed.inputs) + torch.diag(observed.noise**2)
     rng = torch.Generator().manual_seed(seed)
     draw = torch.randn(n, generator=rng, dtype=torch.float64)
     return observed._replace(y=torch.linalg.cholesky(covariance) @ draw + observed.inputs.mean)
@@ -41,10 +41,13 @@ def test_evidence_is_the_normal_density_with_scaled_deviations(scale):
     observed = observations_of(11, 2)
     kernel = dataclasses.replace(
         KERNEL,
-        mode_std=scale.field * KERNEL.mode_std,
+        mode_std=scale.smooth * KERNEL.mode_std,
         plane_std=scale.plane * KERNEL.plane_std,
         terms=tuple(
-            dataclasses.replace(t, amplitude=scale.field * t.amplitude) for t in KERNEL.terms
+            dataclasses.replace(
+                t, amplitude=t.amplitude * (scale.smooth if t.family == "rbf" else scale.rough)
+            )
+            for t in KERNEL.terms
         ),
     )
     covariance = kernel(observed.inputs, observed.inputs) + torch.diag(observed.noise**2)
@@ -70,7 +73,7 @@ def test_masked_observations_do_not_change_the_evidence(n, padding, seed):
 @pytest.mark.parametrize("scale", ERROR_SCALES)
 def test_factors_of_fields_drawn_from_a_hypothesis_are_its_factors(scale):
     found = [scale_factors(KERNEL, sampled(scale, 60, seed), ERROR_SCALES) for seed in range(9)]
-    for name in ("field", "plane"):
+    for name in ScaleFactors._fields:
         median = float(torch.stack([getattr(factors, name) for factors in found]).median())
         assert median == pytest.approx(getattr(scale, name), rel=0.15)
 
@@ -99,21 +102,21 @@ def test_factors_of_many_observations_ignore_those_that_are_masked():
 def test_one_anchor_leaves_the_prior_mean_of_the_factors():
     """One anchor determines the global scale alone: the weights are the prior probabilities."""
     found = scale_factors(KERNEL, observations_of(1, 0), ERROR_SCALES)
-    for name in ("field", "plane"):
+    for name in ScaleFactors._fields:
         wanted = sum(s.probability * getattr(s, name) ** 2 for s in ERROR_SCALES) ** 0.5
         assert float(getattr(found, name)) == pytest.approx(wanted, rel=0.2)
 
 
 @pytest.mark.parametrize("n", [5, 60])
-def test_a_scaled_image_is_evaluated_as_the_exact_posterior_of_scaled_inputs(n):
+def test_a_scaled_kernel_is_evaluated_as_the_exact_posterior(n):
     image = image_inputs(SHAPE)
     observed = observe_pixels(image, *random_pixels(SHAPE, n))
     config = InferenceConfig(neighbours=n)
-    image, observed = with_error_scale(FieldModel(KERNEL, lambda: None), image, observed, config)
-    assert float(image.factors.field) < 0.9
-    fitted = fit(KERNEL, image, observed, config)
+    kernel = kernel_of_image(FieldModel(KERNEL, lambda: None), observed, config)
+    assert float(kernel.mode_std) < 0.9 * KERNEL.mode_std
+    fitted = fit(kernel, image, observed, config)
     rows, columns = (x.flatten() for x in torch.meshgrid(*map(torch.arange, SHAPE), indexing="ij"))
-    exact = ExactPosterior.fit(KERNEL, observed.inputs, observed.y, observed.noise)
+    exact = ExactPosterior.fit(kernel, observed.inputs, observed.y, observed.noise)
     wanted = exact.mean(image.pixels(rows, columns)).reshape(SHAPE)
     torch.testing.assert_close(fitted.mean().double(), wanted, rtol=0, atol=1e-3)
     torch.testing.assert_close(sum(fitted.parts().values()), fitted.mean(), rtol=0, atol=1e-5)

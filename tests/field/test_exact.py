@@ -97,10 +97,13 @@ def test_images_in_a_batch_are_solved_alone(n, seed):
     y, noise = (torch.stack([p[i] for p in problems]) for i in (1, 2))
     together = ExactPosterior.fit(KERNEL, stacked, y, noise)
     query = kernel_inputs(5, seed + 9)
+    queries = KernelInputs(*(x.expand(3, *x.shape) for x in vars(query).values()))
+    found = together.mean(queries), together.variance(queries), *together.leave_one_out()
     for i, (anchors, own, sigma) in enumerate(problems):
         alone = ExactPosterior.fit(KERNEL, anchors, own, sigma)
-        torch.testing.assert_close(together[i].mean(query), alone.mean(query))
-        torch.testing.assert_close(together[i].variance(query), alone.variance(query))
+        wanted = alone.mean(query), alone.variance(query), *alone.leave_one_out()
+        for ours, theirs in zip(found, wanted, strict=True):
+            torch.testing.assert_close(ours[i], theirs)
 
 
 @settings(max_examples=30)

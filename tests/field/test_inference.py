@@ -58,8 +58,7 @@ def test_leave_one_out_is_that_of_the_exact_posterior_in_the_order_given(model, 
     result = infer(model, image, anchors, robust=False)
     residual, std = result.leave_one_out()
     inputs, y, noise, _ = observe(model, image, anchors)
-    inputs = inputs.scaled(*result.fit.image.factors)
-    exact = ExactPosterior.fit(model.kernel, inputs, y, noise).leave_one_out()
+    exact = ExactPosterior.fit(result.fit.kernel, inputs, y, noise).leave_one_out()
     np.testing.assert_allclose(residual, exact[0].numpy(), atol=1e-4)
     np.testing.assert_allclose(
         std, exact[1].numpy() * float(result.calibration.at_anchors), rtol=1e-3

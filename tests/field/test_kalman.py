@@ -82,7 +82,7 @@ def test_before_any_anchor_the_depth_is_the_expected_one():
 
 def test_one_step_of_prediction_drifts_the_scale_and_decays_the_weights():
     model = load_field("field")
-    prior = prior_variance(model, model.image_inputs(room()[0]))
+    prior = prior_variance(model.kernel, model.image_inputs(room()[0]))
     modes = len(prior) - 2
     start = FilterState(torch.ones(modes + 2).double(), torch.diag(0.5 * prior))
     stream = FieldFilter(drift=0.1, decay=0.2, state=start)
@@ -97,7 +97,7 @@ def test_one_step_of_prediction_drifts_the_scale_and_decays_the_weights():
 
 def test_decay_of_one_forgets_all_but_the_scale():
     model = load_field("field")
-    prior = prior_variance(model, model.image_inputs(room()[0]))
+    prior = prior_variance(model.kernel, model.image_inputs(room()[0]))
     start = FilterState(torch.ones(18).double(), torch.diag(0.5 * prior))
     mean, covariance = FieldFilter(decay=1.0, drift=0.0, state=start).predict(prior)
     assert mean.tolist() == [1.0, *[0.0] * 17]
@@ -111,7 +111,7 @@ def test_two_frames_of_one_linear_field_are_one_frame_with_all_anchors():
     maps = torch.rand(1, 4, 5, 6, generator=torch.Generator().manual_seed(0)) - 0.5
     layout = ChannelLayout(modes=3, terms=0, embedding_size=1)
     kernel = Kernel(constant_std=50.0, mode_std=1.0, terms=(), noise_std=0.05, mean_weight_std=0.5)
-    scales = (ErrorScale(1.0, 1.0, 1.0),)
+    scales = (ErrorScale(1.0, 1.0, 1.0, 1.0),)
     model = FieldModel(
         kernel, lambda *_: FieldMaps(maps, torch.zeros(1), layout), error_scales=scales
     )

@@ -96,7 +96,7 @@ def test_pixel_sampler_equals_upsampled_maps_and_features_of_every_pixel(shape, 
             z = features.z[j].reshape(*shape, -1)[band].float()
             for d in range(z.shape[-1]):
                 torch.testing.assert_close(whole(absolute[:, j, d]), z[..., d], rtol=0, atol=1e-4)
-            amplitude = features.amplitude[j].reshape(shape)[band].float()
+            amplitude = at.amplitude[:, j].reshape(shape)[band].float()
             torch.testing.assert_close(whole(found.amplitude[:, j]), amplitude, rtol=0, atol=1e-5)
 
 

@@ -236,11 +236,8 @@ def flat_world():
     position = torch.from_numpy(np.stack([u, v], axis=1) / 10.0)
     flat = torch.zeros(100, dtype=torch.float64)
     embedding = 0 * one[:, None].expand(-1, 2, -1)
-    return (
-        KernelInputs(position, flat, 0 * one, embedding, one.expand(-1, 2), flat, flat, position),
-        u,
-        v,
-    )
+    inputs = KernelInputs(position, flat, 0 * one, embedding, one.expand(-1, 2), flat, flat)
+    return inputs, u, v
 
 
 def test_scattered_errors_are_rejected_and_a_missed_object_is_kept():

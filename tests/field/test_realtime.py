@@ -24,7 +24,7 @@ def output() -> MDEOutput:
 def measured(output: MDEOutput, n: int) -> Anchors:
     rng = np.random.default_rng(n)
     u, v = rng.integers(0, SHAPE[1], n), rng.integers(0, SHAPE[0], n)
-    return Anchors(u, v, 2 * output.mde_depth[v, u].double().numpy() * rng.uniform(0.97, 1.03, n))
+    return Anchors(u, v, 2 * output.mde_depth[v, u].double().numpy() * rng.uniform(0.995, 1.005, n))
 
 
 def call(live: LiveField, output: MDEOutput, anchors: Anchors, **more: torch.Tensor):

@@ -85,7 +85,7 @@ def test_log_evidence_is_the_normal_density_of_shifted_targets():
     observed = observations_of(12, 3)
     changes = torch.stack([torch.zeros(12), torch.linspace(-0.5, 0.8, 12)]).double()
     medians = torch.tensor([0.0, 0.1], dtype=torch.float64)
-    scales = [ErrorScale(1.0, 1.0, 1.0)]
+    scales = [ErrorScale(1.0, 1.0, 1.0, 1.0)]
     found = evidence_of_changes(KERNEL, observed, changes, medians, scales)
     for change, median, value in zip(changes, (0.0, 0.1), found, strict=True):
         inputs = dataclasses.replace(

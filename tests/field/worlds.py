@@ -45,7 +45,7 @@ def kernel_inputs(n: int, seed: int = 0, modes: int = 4) -> KernelInputs:
     draw = lambda *shape: torch.rand(*shape, generator=rng, dtype=torch.float64)  # noqa: E731
     first = draw(n, 2), draw(n) * 2, draw(n, modes) - 0.5
     rest = draw(n, 2, 3) - 0.5, 0.5 + draw(n, 2), draw(n) - 0.5, 0.1 * draw(n)
-    return KernelInputs(*first, *rest, plane=first[0])
+    return KernelInputs(*first, *rest)
 
 
 def problem(n: int, seed: int, noise: float = 0.02) -> tuple:

@@ -114,8 +114,8 @@ def test_others_are_the_predictions_of_the_remaining_anchors(room, client) -> No
         rest = anchors[np.delete(np.arange(6), i)]
         recovered = sf.recover(session.image, rest, method="field")
         v, u = int(anchors.v[i]), int(anchors.u[i])
-        # Nearly: a left-out anchor also leaves the median that the field starts from.
-        assert told[i]["depth_m"] == pytest.approx(float(recovered.depth_m[v, u]), rel=0.02)
+        # Nearly: a left-out anchor is also missing where the scale of the errors is estimated.
+        assert told[i]["depth_m"] == pytest.approx(float(recovered.depth_m[v, u]), rel=0.06)
         printed = np.log(anchors.depth_m[i] / recovered.depth_m[v, u]) / recovered.std_log[v, u]
         # The image's own spread is learned with the anchor here and without it there.
         assert 0.4 < told[i]["sigmas"] / printed < 2.5

@@ -66,6 +66,7 @@ class EditorState:
     """What is kept from one edit to the next, which each edit changes in place: copies would cost
     more than most edits."""
 
+    kernel: Kernel
     image: ImageInputs
     lattice: Lattice
     observations: Observations
@@ -88,6 +89,7 @@ class EditorState:
         of_nodes = [torch.empty(nodes, size, dtype=torch.float64) for size in (count, count, width)]
         scalars = [torch.empty(nodes, dtype=torch.float64) for _ in range(3)]
         return cls(
+            fit.kernel,
             fit.image,
             lattice,
             fit.observations,
@@ -98,6 +100,12 @@ class EditorState:
             AtPixel(*of_nodes, *scalars[1:]),
             torch.empty(width + 2, cells, lattice.cell_px**2),
         )
+
+    def same_prior(self, fit: FieldFit) -> bool:
+        """Whether a fit has the same kernel over the same image."""
+        image = fit.image
+        same_image = self.image.maps is image.maps and self.image.mde_depth is image.mde_depth
+        return same_image and self.kernel == fit.kernel
 
     def follow(self, fit: FieldFit) -> Int64[Tensor, " a"]:
         """Take over the observations of a fit; returns the nodes whose neighbours change.
@@ -153,7 +161,8 @@ class EditorState:
             self.sums[:, cells] = values.mul_(lattice.blending).sum(dim=2).transpose(0, 1)
 
         map_threads(solve, [(part,) for part in nodes.split(CHUNK_NODES)])
-        anchors, changed = AnchorFeatures.of(fit.features), torch.zeros(len(lattice.node_uv))
+        anchors = AnchorFeatures.of(fit.kernel, fit.features)
+        changed = torch.zeros(len(lattice.node_uv))
         changed[nodes] = 1
         cells = changed[lattice.corners].any(dim=1).nonzero()[:, 0]
         map_threads(evaluate, [(part,) for part in cells.split(CHUNK_CELLS)])
@@ -192,7 +201,7 @@ class FieldEditor:
         count = min(fit.config.neighbours, len(fit.observations.y))
         if (
             state is None
-            or not state.image.same_prior(fit.image)
+            or not state.same_prior(fit)
             or (state.lattice.cell_px, state.neighbours.shape[1]) != (lattice.cell_px, count)
         ):
             nodes = torch.arange(len(lattice.node_uv))
@@ -223,7 +232,7 @@ class BlockMemory:
         """A block may grow to `max_growth` times `InferenceConfig.block_size` anchors."""
         self.max_growth, self.lock = max_growth, Lock()
         self.last: tuple[Observations, Blocks, OutlierResult] | None = None
-        self.last_solved: tuple[Observations, Blocks, BlockSolutions] | None = None
+        self.last_solved: tuple[Kernel, Observations, Blocks, BlockSolutions] | None = None
 
     def search(
         self, kernel: Kernel, observed: Observations, config: InferenceConfig
@@ -275,8 +284,9 @@ class BlockMemory:
         """`BlockSolutions.of`, computed for the blocks that differ from those of the last call."""
         with self.lock:
             last, changed = self.last_solved, torch.ones(len(blocks.index), dtype=torch.bool)
-            if last is not None and last[1].index.shape == blocks.index.shape:
-                before, kept, solutions = last
+            same_shape = last is not None and last[2].index.shape == blocks.index.shape
+            if last is not None and same_shape and last[0] == kernel:
+                _, before, kept, solutions = last
                 former = same_anchors(observed, before)
                 same = (former[blocks.index] == kept.index) | ~blocks.mask
                 changed = ~(same & (blocks.mask == kept.mask)).all(dim=1)
@@ -288,7 +298,7 @@ class BlockMemory:
                 number = changed.nonzero()[:, 0]
                 pairs = zip(solutions, new, strict=True)
                 solutions = BlockSolutions(*(a.index_copy(0, number, b) for a, b in pairs))
-            self.last_solved = observed, blocks, solutions
+            self.last_solved = kernel, observed, blocks, solutions
         return solutions
 
 

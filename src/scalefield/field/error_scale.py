@@ -1,10 +1,11 @@
 """How much the estimator errs in one image: factors on the prior deviations of the field.
 
-The errors of large estimators are a tenth of those of small networks, and a larger share of them is
-a plane over the image. Each of a few hypotheses scales the modes and stationary terms by one factor
-and the plane by another. Their evidence at the anchors weights them, and the prior covariance of
-the field is the weighted mean of theirs: each factor is the root of its weighted mean square. Both
-are rounded to quarter octaves, so that the edit of one anchor seldom changes the field elsewhere.
+The errors of large estimators are a tenth of those of small networks, they are smoother, and a
+larger share of them is a plane over the image. Each of a few hypotheses scales the smooth parts of
+the kernel by one factor, its exponential terms by another, and the plane by a third. Their evidence
+at the anchors weights them, and the prior covariance of the field is the weighted mean of theirs:
+each factor is the root of its weighted mean square. Factors are rounded to quarter octaves, so that
+the edit of one anchor seldom changes the field elsewhere.
 """
 
 from __future__ import annotations
@@ -29,13 +30,17 @@ class ErrorScale(NamedTuple):
 
     probability: float
     """Its prior probability."""
-    field: float
-    """Factor on the prior deviation of the modes and the stationary terms."""
+    smooth: float
+    rough: float
     plane: float
-    """Factor on the prior deviation of the plane."""
+    """Factors as in `ScaleFactors`."""
 
 
-ERROR_SCALES = (ErrorScale(0.5, 1.0, 1.0), ErrorScale(0.3, 0.3, 4.0), ErrorScale(0.2, 0.1, 4.0))
+ERROR_SCALES = (
+    ErrorScale(probability=0.5, smooth=1.0, rough=1.0, plane=1.0),
+    ErrorScale(probability=0.3, smooth=0.3, rough=0.2, plane=4.0),
+    ErrorScale(probability=0.2, smooth=0.1, rough=0.05, plane=4.0),
+)
 """A small network in an unknown place, and two strong estimators."""
 
 
@@ -43,7 +48,7 @@ def log_evidence(kernel: Kernel, observed: Observations, scale: ErrorScale) -> F
     """Log of the scale's probability times the marginal likelihood of observations of b images
     around their median, up to a constant."""
     inputs, y, noise, mask = observed
-    inputs, target = inputs.scaled(scale.field, scale.plane), y - inputs.mean
+    kernel, target = kernel.scaled(ScaleFactors(*scale[1:])), y - inputs.mean
     target = (target - masked_median(target, mask)[..., None]).where(mask, 0)
     pairs = mask[..., :, None] & mask[..., None, :]
     variance = torch.where(mask, noise**2, 1.0)
@@ -58,12 +63,13 @@ def scale_factors(
     """Factors of the mean prior covariance given observations of b images."""
     weights = torch.stack([log_evidence(kernel, observed, s) for s in scales]).softmax(dim=0)
 
-    def rounded(factors: list[float]) -> Float[Tensor, "*b"]:
+    def rounded(factors: Sequence[float]) -> Float[Tensor, "*b"]:
         terms = [w * factor**2 for w, factor in zip(weights, factors, strict=True)]
         log2 = 0.5 * torch.stack(terms).sum(dim=0).log2()
         return torch.exp2((STEPS_PER_OCTAVE * log2).round() / STEPS_PER_OCTAVE)
 
-    return ScaleFactors(rounded([s.field for s in scales]), rounded([s.plane for s in scales]))
+    _, *factors = zip(*scales, strict=True)
+    return ScaleFactors(*map(rounded, factors))
 
 
 def factors_of_image(

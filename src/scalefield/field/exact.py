@@ -52,11 +52,6 @@ class ExactPosterior:
         alpha = torch.cholesky_solve((residual - offset[..., None])[..., None], factor)[..., 0]
         return cls(kernel, anchors, offset, factor, alpha)
 
-    def __getitem__(self, image: int) -> ExactPosterior:
-        """The posterior of one image of a batch."""
-        parts = (self.offset[image], self.factor[image], self.alpha[image])
-        return ExactPosterior(self.kernel, self.anchors[image], *parts)
-
     def mean(self, inputs: KernelInputs) -> Float[Tensor, "*b m"]:
         """E[ℓ] at pixels."""
         inputs = inputs.to(torch.float64)
@@ -92,10 +87,10 @@ class ExactPosterior:
         half = torch.linalg.solve_triangular(self.factor, H, upper=False)
         return torch.eye(H.shape[1], dtype=half.dtype, device=half.device) - half.mT @ half
 
-    def leave_one_out(self) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+    def leave_one_out(self) -> tuple[Float[Tensor, "*b n"], Float[Tensor, "*b n"]]:
         """Residuals yᵢ − E[yᵢ | y₋ᵢ] and their standard deviations.
 
         With P = (K + diag(σ²))⁻¹ the residual is (P(y − μ − offset))ᵢ / Pᵢᵢ, its variance 1 / Pᵢᵢ.
         """
-        precision = torch.cholesky_inverse(self.factor).diagonal()
+        precision = torch.cholesky_inverse(self.factor).diagonal(dim1=-2, dim2=-1)
         return self.alpha / precision, precision.rsqrt()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.basis.grids import sample
-from scalefield.field.kernel import KernelInputs, ScaleFactors
+from scalefield.field.kernel import KernelInputs
 from scalefield.field.network import FieldMaps
 from scalefield.field.shift import AffineMap, Shift
 from scalefield.mde.output import MDEOutput
@@ -34,8 +34,6 @@ class ImageInputs:
     """The map whose shift is unknown; None for maps that are known up to a scale."""
     shift: Float[Tensor, "h w"] | None = None
     """Change of log D_MDE for one standard deviation of that shift."""
-    factors: ScaleFactors | None = None
-    """Factors on the prior deviations of the field, from its errors at the anchors; None is 1."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -52,14 +50,6 @@ class ImageInputs:
     def unit_px(self) -> float:
         """Unit of `KernelInputs.position`: the square root of the image's area, in pixels."""
         return math.sqrt(math.prod(self.shape))
-
-    def same_prior(self, other: ImageInputs) -> bool:
-        """Whether the field has the same prior over both: one image, one shift, equal factors."""
-        if self.maps is not other.maps or self.mde_depth is not other.mde_depth:
-            return False
-        if self.factors is None or other.factors is None:
-            return self.factors is other.factors
-        return torch.equal(torch.stack(self.factors), torch.stack(other.factors))
 
     def position(
         self, rows: Float[Tensor, " n"], columns: Float[Tensor, " n"]
@@ -124,8 +114,7 @@ class ImageInputs:
         log_depth = self.mde_depth[rows, columns].double().log() - self.log_depth_median
         shift = None if self.shift is None else self.shift[rows, columns].double()
         position = self.position(rows.double(), columns.double())
-        inputs = self.maps.layout.kernel_inputs(position, log_depth, values, shift)
-        return inputs if self.factors is None else inputs.scaled(*self.factors)
+        return self.maps.layout.kernel_inputs(position, log_depth, values, shift)
 
     def anchors(self, anchors: Anchors) -> KernelInputs:
         """The kernel's inputs at the anchors' pixels."""

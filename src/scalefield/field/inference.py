@@ -19,6 +19,7 @@ from scalefield.field.config import InferenceConfig
 from scalefield.field.editor import BlockMemory
 from scalefield.field.error_scale import factors_of_image
 from scalefield.field.image_inputs import ImageInputs
+from scalefield.field.kernel import Kernel
 from scalefield.field.local import Lattice
 from scalefield.field.model import FieldModel
 from scalefield.field.outliers import OutlierResult, detect_outliers
@@ -167,8 +168,7 @@ def infer(
         in_conflict = (outliers.rejected | outliers.downweighted).cpu().numpy()
         observed = outliers.apply(observed)
     observed = with_spread_of_repeated_pixels(observed, image)
-    image, observed = with_error_scale(model, image, observed, config)
-    kernel, offset = model.kernel, None
+    kernel, offset = kernel_of_image(model, observed, config), None
     if scale_prior == "learned":
         kernel = dataclasses.replace(kernel, constant_std=model.scale_prior_std)
         offset = image.maps.expected_log_depth[0].double() - image.log_depth_median
@@ -254,13 +254,10 @@ def with_spread_of_repeated_pixels(observed: Observations, image: ImageInputs) -
     return observed._replace(noise=torch.maximum(noise, deviation))
 
 
-def with_error_scale(
-    model: FieldModel, image: ImageInputs, observed: Observations, config: InferenceConfig
-) -> tuple[ImageInputs, Observations]:
-    """The image and its observations with the prior deviations that the observations suggest."""
+def kernel_of_image(model: FieldModel, observed: Observations, config: InferenceConfig) -> Kernel:
+    """The model's kernel with the prior deviations that the observations of an image suggest."""
     factors = factors_of_image(model.kernel, observed, model.error_scales, config.exact_block)
-    scaled = observed._replace(inputs=observed.inputs.scaled(*factors))
-    return dataclasses.replace(image, factors=factors), scaled
+    return model.kernel.scaled(factors)
 
 
 def outlier_report(

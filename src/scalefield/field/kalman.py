@@ -21,10 +21,11 @@ from scalefield.field.inference import (
     calibrated_std,
     estimate_shift,
     expected_recovery,
+    kernel_of_image,
     observe,
     outlier_report,
-    with_error_scale,
 )
+from scalefield.field.kernel import Kernel
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import FieldMaps
 from scalefield.field.outliers import detect_outliers
@@ -107,16 +108,14 @@ class FieldFilter:
             observed, rejected = outliers.apply(observed), rejected + found
         if self.state is None and not bool(observed.mask.any()):
             return expected_recovery(model, mde_output, image)
-        image, observed = with_error_scale(model, image, observed, self.inference)
-        prior = prior_variance(model, image)
+        kernel = kernel_of_image(model, observed, self.inference)
+        prior = prior_variance(kernel, image)
         self.state = self.state or initial_state(observed, prior)
         mean, covariance = self.predict(prior)
         root = torch.linalg.cholesky(covariance)
         augmented = with_state(image, mean, root)
         # Constant, modes and mean function are the state's now, with unit variance.
-        kernel = dataclasses.replace(
-            model.kernel, constant_std=0.0, mode_std=1.0, mean_weight_std=0.0
-        )
+        kernel = dataclasses.replace(kernel, constant_std=0.0, mode_std=1.0, mean_weight_std=0.0)
         observed = observed._replace(inputs=observe(model, augmented, given[valid]).inputs)
         fitted = fit(kernel, augmented, observed, self.inference, offset=root.new_zeros(()))
         # The modes come last among the linear parts.
@@ -162,17 +161,11 @@ class FieldFilter:
         return FilterState(keep * mean, keep[:, None] * covariance * keep + torch.diag(added))
 
 
-def prior_variance(model: FieldModel, image: ImageInputs) -> Float[Tensor, " w"]:
+def prior_variance(kernel: Kernel, image: ImageInputs) -> Float[Tensor, " w"]:
     """Prior variance of the constant, the weights of the modes, and that of the mean function."""
-    kernel, modes = model.kernel, image.maps.layout.modes
-    mode_std = kernel.mode_std * scale_of_modes(image)
-    stds = [kernel.constant_std, *[mode_std] * modes, kernel.mean_weight_std]
+    modes = image.maps.layout.modes
+    stds = [kernel.constant_std, *[kernel.mode_std] * modes, kernel.mean_weight_std]
     return torch.tensor([float(std) for std in stds], dtype=torch.float64).square() + 1e-12
-
-
-def scale_of_modes(image: ImageInputs) -> float:
-    """Factor on the prior deviation of the modes' weights in this image."""
-    return 1.0 if image.factors is None else float(image.factors.field)
 
 
 def initial_state(observed: Observations, prior: Float[Tensor, " w"]) -> FilterState:
@@ -193,9 +186,7 @@ def with_state(
     """
     maps, layout = image.maps.maps, image.maps.layout
     linear = torch.cat([torch.ones_like(maps[:, :1]), image.maps.modes, image.maps.mean], dim=1)
-    # The factor on the modes is in the state's covariance already.
-    unscaled = root.to(maps.dtype) / scale_of_modes(image)
-    modes = torch.einsum("bwij,wv->bvij", linear, unscaled)
+    modes = torch.einsum("bwij,wv->bvij", linear, root.to(maps.dtype))
     shift = torch.einsum("bwij,w->bij", linear, mean.to(maps.dtype))[:, None]
     rest = maps[:, layout.modes : -1]
     wider = dataclasses.replace(layout, modes=len(mean))

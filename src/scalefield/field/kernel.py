@@ -1,16 +1,15 @@
 """The covariance function of `field`: k(x, x') between the log-scales of two pixels.
 
     k(x, x') = constant² + mode² · E(x)ᵀE(x') + slope² · d(x) d(x') + mean_weight² · μ(x) μ(x')
-               + s(x) s(x') + plane² · q(x)ᵀq(x')
+               + s(x) s(x') + plane² · p(x)ᵀp(x')
                + Σ_j amplitude_j² · a_j(x) a_j(x') · κ_j(‖z_j(x) − z_j(x')‖)
 
 The first terms are linear in features of a pixel: the global scale, the modes E (the paper's basis
 maps, whose ridge regression is this term alone), a slope over the relative log-depth d, the weight
 of the learned mean function μ, the unknown shift of an affine-invariant map (`shift`), and a plane
-over the position, q. The
-stationary terms κ_j are RBF or exponential (Matérn-1/2) covariances over z_j: position and
-log-depth, each divided by its lengthscale, and a learned embedding φ_j. Pixels covary when they are
-close, at a similar depth, and alike in the embedding.
+over the position p. The stationary terms κ_j are RBF or exponential (Matérn-1/2) covariances over
+z_j: position and log-depth, each divided by its lengthscale, and a learned embedding φ_j. Pixels
+covary when they are close, at a similar depth, and alike in the embedding.
 """
 
 from __future__ import annotations
@@ -46,8 +45,6 @@ class KernelInputs:
     """μ: the learned mean function, up to a constant."""
     shift: Float[Tensor, "*b n"]
     """s: change of log D_MDE for one standard deviation of the map's shift; 0 if it is known."""
-    plane: Float[Tensor, "*b n 2"]
-    """q: the position, in units of the prior deviation of the plane's slopes."""
 
     def __len__(self) -> int:
         return self.log_depth.shape[-1]
@@ -61,31 +58,19 @@ class KernelInputs:
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return KernelInputs(*(torch.cat(pair) for pair in pairs))
 
-    def scaled(self, field: float | Tensor, plane: float | Tensor) -> KernelInputs:
-        """The inputs for which the prior deviation of the modes and the stationary terms, and that
-        of the plane, are multiplied by factors; tensors have one for each image."""
-
-        def per_pixel(factor: float | Tensor) -> float | Tensor:
-            return factor[..., None, None] if isinstance(factor, Tensor) else factor
-
-        return dataclasses.replace(
-            self,
-            modes=self.modes * per_pixel(field),
-            amplitude=self.amplitude * per_pixel(field),
-            plane=self.plane * per_pixel(plane),
-        )
-
     def to(self, dtype: torch.dtype) -> KernelInputs:
         """The same inputs in another precision."""
         return KernelInputs(*(values.to(dtype) for values in vars(self).values()))
 
 
 class ScaleFactors(NamedTuple):
-    """Factors on prior deviations, one for each of b images (`scalefield.field.error_scale`)."""
+    """Factors on prior deviations; tensors have one for each of b images."""
 
-    field: Float[Tensor, "*b"]
-    """Of the modes and the stationary terms."""
-    plane: Float[Tensor, "*b"]
+    smooth: float | Float[Tensor, "*b"]
+    """Of the modes and the RBF terms."""
+    rough: float | Float[Tensor, "*b"]
+    """Of the exponential terms."""
+    plane: float | Float[Tensor, "*b"]
     """Of the plane."""
 
 
@@ -144,8 +129,30 @@ class Kernel:
             "plane_std",
         )
         for name in stds:
-            if not bool(getattr(self, name) >= 0):
-                raise InputError(f"{name} must not be negative, found {getattr(self, name)}")
+            value = getattr(self, name)
+            if not isinstance(value, Tensor) and not value >= 0:
+                raise InputError(f"{name} must not be negative, found {value}")
+
+    def scaled(self, factors: ScaleFactors) -> Kernel:
+        """The kernel with its prior deviations multiplied by factors, those of b images by one
+        for each."""
+
+        def broadcast(factor: float | Tensor, axes: int) -> float | Tensor:
+            if not isinstance(factor, Tensor) or factor.ndim == 0:
+                return factor
+            return factor[(..., *[None] * axes)]
+
+        of_family = {"rbf": factors.smooth, "exponential": factors.rough}
+        terms = tuple(
+            dataclasses.replace(t, amplitude=t.amplitude * broadcast(of_family[t.family], 1))
+            for t in self.terms
+        )
+        return dataclasses.replace(
+            self,
+            terms=terms,
+            mode_std=self.mode_std * broadcast(factors.smooth, 2),
+            plane_std=self.plane_std * broadcast(factors.plane, 2),
+        )
 
     def __call__(self, a: KernelInputs, b: KernelInputs) -> Float[Tensor, "*b n m"]:
         """Covariance of every pair."""
@@ -158,7 +165,7 @@ class Kernel:
         constant = torch.ones_like(inputs.log_depth) * self.constant_std
         slope, mean = self.slope_std * inputs.log_depth, self.mean_weight_std * inputs.mean
         single = torch.stack([constant, slope, mean, inputs.shift], dim=-1)
-        plane = self.plane_std * inputs.plane
+        plane = self.plane_std * inputs.position
         return torch.cat([single, plane, self.mode_std * inputs.modes], dim=-1)
 
     def features(self, inputs: KernelInputs) -> TermFeatures:

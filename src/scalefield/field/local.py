@@ -334,7 +334,7 @@ def dense_terms(
     if not kernel.terms:
         return torch.zeros(0 if separate else 1, *lattice.shape, device=lattice.device)
     (rows, columns), side = lattice.cells, lattice.cell_px
-    anchors = AnchorFeatures.of(features)
+    anchors = AnchorFeatures.of(kernel, features)
 
     def evaluate(first: int, last: int) -> Float[Tensor, "t rows w"]:
         corners = lattice.corners[first * columns : last * columns]
@@ -358,11 +358,14 @@ class AnchorFeatures(NamedTuple):
 
     z: Float[Tensor, "n j d"]
     amplitude: Float[Tensor, "n j"]
+    """amplitude_j² · a_j: a pixel of a_j = 1 has this covariance with an anchor at its own z_j."""
 
     @classmethod
-    def of(cls, features: TermFeatures) -> AnchorFeatures:
-        """The same features in another order."""
-        return cls(features.z.transpose(0, 1).float(), features.amplitude.mT.float())
+    def of(cls, kernel: Kernel, features: TermFeatures) -> AnchorFeatures:
+        """The features of anchors under a kernel."""
+        pairs = zip(kernel.terms, features.amplitude, strict=True)
+        amplitude = torch.stack([term.amplitude * a for term, a in pairs], dim=1)
+        return cls(features.z.transpose(0, 1).float(), amplitude.float())
 
 
 class CellPixels(NamedTuple):
@@ -373,6 +376,7 @@ class CellPixels(NamedTuple):
     z: Float[Tensor, "c j d_2 p"]
     """z_j relative to the reference, −½ of its squared norm, and 1."""
     amplitude: Float[Tensor, "c j p"]
+    """a_j at the pixels."""
 
 
 class PixelSampler:
@@ -388,7 +392,6 @@ class PixelSampler:
         terms, unit_px = kernel.terms, lattice.unit_px
         self.position_scale = column([1 / (float(t.position_lengthscale) * unit_px) for t in terms])
         self.depth_scale = column([1 / float(t.depth_lengthscale) for t in terms])
-        self.amplitude = column([float(t.amplitude) for t in terms])
         self.centre_uv = torch.tensor([(x - 1) / 2 for x in reversed(lattice.shape)], device=device)
         offset = torch.arange(side, device=device) - float(side // 2)
         self.offsets = torch.stack(torch.meshgrid(offset, offset, indexing="xy"))
@@ -436,11 +439,7 @@ class PixelSampler:
 
     def maps(self, image: ImageInputs) -> Float[Tensor, "1 c h w"]:
         """The embeddings and amplitudes of the terms."""
-        maps, layout = image.maps.maps.float(), image.maps.layout
-        amplitude = maps[:, -1 - layout.terms : -1]
-        if image.factors is not None:
-            amplitude = amplitude * image.factors.field.float()
-        return torch.cat([maps[:, layout.modes : -1 - layout.terms], amplitude], dim=1)
+        return image.maps.maps[:, image.maps.layout.modes : -1].float()
 
     def assembled(
         self,
@@ -449,7 +448,7 @@ class PixelSampler:
         middle_uv: Float[Tensor, "rc 2"],
     ) -> CellPixels:
         """The features of pixels from the maps and the log-depth there."""
-        terms, side = len(self.amplitude), self.lattice.cell_px
+        terms, side = len(self.depth_scale), self.lattice.cell_px
         size = values.shape[2] // terms - 1
         z = values.new_empty(*values.shape[:2], terms, size + 5, side, side)
         z[:, :, :, :2] = self.offsets * self.position_scale[..., None]
@@ -461,8 +460,7 @@ class PixelSampler:
         torch.mul(z[:, :, :-2].square().sum(dim=2), -0.5, out=z[:, :, -2])
         z[:, :, -1] = 1
         reference[:, :, :2] = (middle_uv - self.centre_uv)[:, None] * self.position_scale[:, 0]
-        amplitude = values[:, :, -terms:] * self.amplitude
-        return CellPixels(reference, z, amplitude.flatten(3).flatten(0, 1))
+        return CellPixels(reference, z, values[:, :, -terms:].flatten(3).flatten(0, 1))
 
 
 def interpolation(

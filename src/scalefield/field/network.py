@@ -57,9 +57,7 @@ class ChannelLayout:
         shift = torch.zeros_like(log_depth) if shift is None else shift
         modes, embedding, amplitude, mean = values.split(self.sizes, dim=-1)
         embedding = embedding.unflatten(-1, (self.terms, self.embedding_size))
-        return KernelInputs(
-            position, log_depth, modes, embedding, amplitude, mean[..., 0], shift, plane=position
-        )
+        return KernelInputs(position, log_depth, modes, embedding, amplitude, mean[..., 0], shift)
 
 
 class FieldMaps(NamedTuple):

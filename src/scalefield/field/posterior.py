@@ -8,7 +8,7 @@ the number of anchors.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -69,10 +69,6 @@ class FieldFit:
     """Features of the anchors."""
     config: InferenceConfig
     static: StaticShapes | None = None
-
-    def over(self, image: ImageInputs) -> FieldFit:
-        """The same posterior over another resolution of the image."""
-        return replace(self, image=replace(image, factors=self.image.factors))
 
     @cached_property
     def sampler(self) -> PixelSampler:
@@ -148,14 +144,13 @@ class FieldFit:
     def coefficients(self) -> LinearCoefficients:
         """The linear part in the units of its features."""
         kernel, theta = self.kernel, self.linear.weights
-        field, plane = self.image.factors or (1.0, 1.0)
         return LinearCoefficients(
             constant=self.linear.offset + kernel.constant_std * theta[0],
             slope=kernel.slope_std * theta[1],
             mean_weight=1 + kernel.mean_weight_std * theta[2],
             shift=theta[3],
-            plane=plane * kernel.plane_std * theta[4:6],
-            modes=field * kernel.mode_std * theta[6:],
+            plane=kernel.plane_std * theta[4:6],
+            modes=kernel.mode_std * theta[6:],
         )
 
     def linear_map(self) -> Float[Tensor, "h w"]:

@@ -19,7 +19,7 @@ from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import (
     calibrated_std,
-    with_error_scale,
+    kernel_of_image,
     with_spread_of_repeated_pixels,
 )
 from scalefield.field.local import Lattice, PixelSampler
@@ -133,8 +133,8 @@ class LiveField:
             found = detect_outliers(model.kernel, observed, blocks, config.outliers, static=True)
             observed = found.apply(observed)
         observed = with_spread_of_repeated_pixels(observed, inputs)
-        inputs, observed = with_error_scale(model, inputs, observed, config)
-        fitted = fit(model.kernel, inputs, observed, config, blocks=blocks, static=self.static)
+        kernel = kernel_of_image(model, observed, config)
+        fitted = fit(kernel, inputs, observed, config, blocks=blocks, static=self.static)
         std_log = calibrated_std(model, fitted)
         result, nothing = (mde_depth * fitted.mean().exp(), std_log), ~known.any()
         return LiveOutput(*(x.masked_fill(nothing, torch.nan) for x in result))

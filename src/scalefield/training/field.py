@@ -55,7 +55,7 @@ START = Kernel(
         StationaryTerm(0.15, 1.0, 0.4, "rbf"),
         StationaryTerm(0.2, 0.3, 0.6, "exponential"),
     ),
-    noise_std=0.01,
+    noise_std=0.003,
     slope_std=0.2,
     mean_weight_std=0.5,
     plane_std=0.1,
@@ -157,8 +157,8 @@ def losses(
 ) -> dict[str, Tensor]:
     """The losses' parts, AbsRel at `pixels`, and the weighted sum `loss`."""
     maps = see(learned.net, batch)
-    posterior, factors = solve(learned.kernel(), batch, maps, rows, config.error_scales)
-    points, truth = batch.points(maps, pixels).scaled(*factors), batch.target(pixels)
+    posterior = solve(learned.kernel(), batch, maps, rows, config.error_scales)
+    points, truth = batch.points(maps, pixels), batch.target(pixels)
     mean = posterior.mean(points)
     variance = posterior.variance(points) + posterior.kernel.noise_std**2
     error = truth - mean

@@ -18,7 +18,7 @@ from scalefield.basis.grids import sample_at
 from scalefield.field.blocks import Observations
 from scalefield.field.error_scale import ErrorScale, scale_factors
 from scalefield.field.exact import ExactPosterior
-from scalefield.field.kernel import Kernel, KernelInputs, ScaleFactors
+from scalefield.field.kernel import Kernel, KernelInputs
 from scalefield.field.network import FieldMaps, FieldNet
 from scalefield.training.data import PIXELS, TrainingFrame
 from scalefield.training.distortion import (
@@ -250,9 +250,8 @@ def solve(
     maps: FieldMaps,
     rows: Int64[Tensor, "b n"],
     scales: Sequence[ErrorScale],
-) -> tuple[ExactPosterior, ScaleFactors]:
-    """The posterior given the anchors in `rows`, and the factors on the prior deviations that they
-    suggest. The posterior is evaluated at inputs that are scaled by these factors."""
+) -> ExactPosterior:
+    """The posterior given the anchors in `rows`, with the prior deviations that they suggest."""
     y, inputs = batch.target(rows), batch.points(maps, rows)
     noise = torch.full_like(y, float(kernel.noise_std))
     some = slice(None, None, 1 + (y.shape[1] - 1) // MOST_FOR_SCALE)
@@ -261,7 +260,7 @@ def solve(
         mask = torch.ones_like(y[:, some], dtype=torch.bool)
         observed = Observations(subset, y[:, some], noise[:, some], mask)
         factors = scale_factors(kernel, observed, scales)
-    return ExactPosterior.fit(kernel, inputs.scaled(*factors), y, noise), factors
+    return ExactPosterior.fit(kernel.scaled(factors), inputs, y, noise)
 
 
 def distorted_frame(

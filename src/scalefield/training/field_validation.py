@@ -64,16 +64,15 @@ def outcomes(
             points, truth = batch.points(maps, everywhere), batch.target(everywhere)
             for regime in regimes:
                 rows = torch.from_numpy(bank.anchors[regime][i])[None].to(batch.units.device)
-                posterior, factors = solve(kernel, batch, maps, rows, scales)
-                scaled = points.scaled(*factors)
-                error = (truth - posterior.mean(scaled))[0]
-                residual, deviation = posterior[0].leave_one_out()
+                posterior = solve(kernel, batch, maps, rows, scales)
+                error = (truth - posterior.mean(points))[0]
+                residual, deviation = (x[0] for x in posterior.leave_one_out())
                 found.append(
                     Outcome(
                         group=group,
                         regime=regime,
                         n=rows.shape[1],
-                        scores=(error / posterior.variance(scaled)[0].sqrt()).cpu(),
+                        scores=(error / posterior.variance(points)[0].sqrt()).cpu(),
                         absrel=float((-error).expm1().abs().mean()),
                         sum_abs_z=sum_abs_z(residual, deviation).cpu(),
                         scale_error=float((truth - points.mean).median() - maps.expected_log_depth),

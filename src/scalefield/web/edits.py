@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -196,7 +196,7 @@ class SmallField(Method):
         memory = self.relative.block_memory
         self.result = result = Field().fit(self.relative.field, anchors, memory)
         used = without(anchors, result.rejected)
-        shown = result.fit.over(self.image)
+        shown = replace(result.fit, image=self.image)
         edited = self.editor.update(shown)
         log_scale = edited.mean
         std_log = result.calibration.std(shown.lattice, edited.variance, edited.prior)
