@@ -25,6 +25,7 @@ from scalefield.datasets.kitti import read_calibration
 from scalefield.geometry.point_clouds import anchors_from_points, read_points
 from scalefield.io import read_image
 from scalefield.mde import load_mde
+from scalefield.mde.output import Kind
 
 Frame = tuple[np.ndarray, Anchors]
 """An RGB image and the anchors measured in it."""
@@ -69,13 +70,21 @@ def run(frames: Iterator[Frame], mde_name: str, device: str, max_anchors: int) -
     for index, (image, anchors) in enumerate(frames):
         start = time.perf_counter()
         output = mde(image)
+        # Of disparity with an unknown shift, LiveField takes the disparity itself.
+        kind: Kind = output.kind if output.affine else "depth"
+        prediction = output.disparity if kind == "disparity" else output.mde_depth
         if live is None:
             live = LiveField(
-                output.shape, max_anchors=max_anchors, estimator=output.model, device=device
+                output.shape,
+                kind=kind,
+                affine=output.affine,
+                max_anchors=max_anchors,
+                estimator=output.model,
+                device=device,
             )
         pixels = torch.from_numpy(np.stack([anchors.u, anchors.v], axis=1)).float()
         depth_m, std_log = live(
-            output.mde_depth.float(),
+            prediction.float(),
             pixels,
             torch.tensor(anchors.depth_m).float(),
             image=torch.from_numpy(image),

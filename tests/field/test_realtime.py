@@ -48,6 +48,36 @@ def test_live_field_equals_field(output, n, robust) -> None:
     assert float((std_log / wanted.std_log).log().abs().median()) < 1e-4
 
 
+@pytest.mark.parametrize("kind", ["depth", "disparity"])
+def test_live_field_estimates_the_shift_as_field_does(output, kind) -> None:
+    anchors = measured(output, 40)
+    prediction = output.mde_depth if kind == "depth" else 1 / output.mde_depth
+    changed = MDEOutput(7 * prediction - 0.4, kind, affine=True, image=output.image)
+    live = LiveField(SHAPE, kind=kind, affine=True, max_anchors=60)
+    pixels = torch.from_numpy(np.stack([anchors.u, anchors.v], axis=1)).float()
+    measured_m = torch.tensor(anchors.depth_m).float()
+    depth_m, std_log = live(changed.prediction, pixels, measured_m, image=output.image)
+    wanted = recover_from(changed, anchors, Field())
+    assert wanted.report.shift is not None
+    difference = (depth_m.log() - wanted.depth_m.log()).abs()
+    assert float(difference.median()) < 1e-4
+    assert float(difference.max()) < 5e-3
+    assert float((std_log / wanted.std_log).log().abs().median()) < 1e-2
+    # A known shift would be wrong by more.
+    exact = (depth_m / (2 * output.mde_depth)).log().abs()
+    assert float(exact.median()) < 0.02
+
+
+def test_live_field_takes_the_inverse_of_disparity_with_a_known_shift(output) -> None:
+    anchors = measured(output, 12)
+    live = LiveField(SHAPE, kind="disparity", affine=False, max_anchors=12)
+    pixels = torch.from_numpy(np.stack([anchors.u, anchors.v], axis=1)).float()
+    measured_m = torch.tensor(anchors.depth_m).float()
+    found = live(1 / output.mde_depth, pixels, measured_m, image=output.image)
+    wanted = call(LiveField(SHAPE, max_anchors=12), output, anchors)
+    torch.testing.assert_close(found.depth_m, wanted.depth_m, rtol=1e-4, atol=0)
+
+
 def test_live_field_ignores_padding_and_pixels_outside(output) -> None:
     anchors = measured(output, 10)
     exact = call(LiveField(SHAPE, max_anchors=10), output, anchors)

@@ -37,6 +37,18 @@ class Observations(NamedTuple):
     mask: Bool[Tensor, " n"]
     """Which rows are anchors; the others are padding."""
 
+    def thinned(self, most: int) -> tuple[Observations, Int64[Tensor, " m"]]:
+        """At most so many observations of the mask, evenly spaced in their order, and their
+        index."""
+        inputs, y, noise, mask = self
+        index = torch.arange(min(most, len(y)), device=y.device)
+        if len(y) <= most:
+            return self, index
+        count = mask.sum()
+        rank = index * count.clamp(min=most) // most
+        index = torch.searchsorted(mask.cumsum(dim=0), rank + 1).clamp(max=len(y) - 1)
+        return Observations(inputs[index], y[index], noise[index], rank < count), index
+
 
 @dataclass(frozen=True, eq=False)
 class Blocks:

@@ -76,11 +76,4 @@ def factors_of_image(
     kernel: Kernel, observed: Observations, scales: Sequence[ErrorScale], most: int
 ) -> ScaleFactors:
     """Factors from at most so many of an image's observations, evenly spaced in their order."""
-    if len(observed.y) > most:
-        mask = observed.mask
-        count = mask.sum()
-        rank = torch.arange(most, device=mask.device) * count.clamp(min=most) // most
-        index = torch.searchsorted(mask.cumsum(dim=0), rank + 1).clamp(max=len(mask) - 1)
-        inputs, y, noise, _ = observed
-        observed = Observations(inputs[index], y[index], noise[index], rank < count)
-    return scale_factors(kernel, observed, scales)
+    return scale_factors(kernel, observed.thinned(most)[0], scales)

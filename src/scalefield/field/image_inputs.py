@@ -87,7 +87,7 @@ class ImageInputs:
         return dataclasses.replace(
             self,
             mde_depth=self.affine.log_depth(shift.mean).exp(),
-            log_depth_median=self.log_depth_median.new_tensor(median),
+            log_depth_median=median.to(self.log_depth_median),
             shift=shift.std * self.affine.sensitivity(shift.mean),
         )
 
@@ -103,7 +103,7 @@ class ImageInputs:
         if self.affine is None or shift is None:
             return None
         low, value, high = (
-            self.affine.offset(shift.mean + z * shift.std) for z in (-1.645, 0, 1.645)
+            self.affine.offset(float(shift.mean + z * shift.std)) for z in (-1.645, 0, 1.645)
         )
         return ShiftInterval(value, low, high)
 

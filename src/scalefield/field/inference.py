@@ -207,9 +207,10 @@ def estimate_shift(
         blocks = Blocks.split(observed, config)
         observed = detect_outliers(model.kernel, observed, blocks, config.outliers).apply(observed)
     rows, columns = (image.index(x) for x in anchors.pixels(image.shape))
-    return shift_posterior(
+    shift = shift_posterior(
         model.kernel, affine, observed, (rows, columns), prior=prior, scales=model.error_scales
     )
+    return Shift(float(shift.mean), float(shift.std))
 
 
 def shift_warnings(shift: Shift, prior: Shift) -> tuple[Warning, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, UInt8
@@ -27,8 +27,11 @@ from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import FieldNet
 from scalefield.field.outliers import detect_outliers
 from scalefield.field.posterior import StaticShapes, fit
+from scalefield.field.shift import AffineMap, shift_posterior
+from scalefield.mde.output import Kind, affine_by_default
 from scalefield.runtime.devices import check_device
 from scalefield.runtime.threads import one_thread
+from scalefield.validation import require_choice
 
 MAX_UNION = 48
 """Anchors of a cell: the neighbours of its four nodes, of which few differ."""
@@ -37,8 +40,8 @@ MAX_UNION = 48
 class LiveInputs(NamedTuple):
     """Buffers that a graph reads."""
 
-    mde_depth: Float[Tensor, "h w"]
-    """D_MDE, positive and finite everywhere, as `MDEOutput.mde_depth` is."""
+    prediction: Float[Tensor, "h w"]
+    """Relative depth or disparity, finite everywhere, and positive unless its shift is unknown."""
     image: UInt8[Tensor, "h w 3"]
     pixels: Float[Tensor, "n 2"]
     """(u, v) of the anchors; pixel centres are at integers."""
@@ -58,8 +61,8 @@ class LiveOutput(NamedTuple):
 class LiveField:
     """`field` for images of one size with at most `max_anchors` anchors.
 
-        live = LiveField((375, 1242), device="cuda")
-        depth_m, std_log = live(mde_depth, pixels, lidar_m, image=image)
+        live = LiveField((375, 1242), kind="disparity", device="cuda")
+        depth_m, std_log = live(disparity, pixels, lidar_m, image=image)
 
     On a GPU the network, the outlier search, the solve and the evaluation at every pixel are
     captured as one CUDA graph when the object is made. A call overwrites what the one before it
@@ -70,6 +73,8 @@ class LiveField:
         self,
         shape: tuple[int, int],
         *,
+        kind: Kind = "depth",
+        affine: bool | None = None,
         model: str | Path | FieldModel = "field",
         max_anchors: int = 20_000,
         robust: bool = True,
@@ -78,7 +83,9 @@ class LiveField:
         inference: InferenceConfig | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
-        """`with_image`: whether calls bring the image. `estimator`: name of the MDE, for which the
+        """`kind` and `affine`: what the estimator predicts, and whether its shift is unknown, as in
+        `recover`; disparity is taken as affine-invariant unless `affine` says otherwise.
+        `with_image`: whether calls bring the image. `estimator`: name of the MDE, for which the
         mean function is used if the model was trained with it."""
         if min(*shape, max_anchors) < 1:
             raise InputError(
@@ -90,6 +97,8 @@ class LiveField:
         target = torch.device(check_device(str(device)))
         net = copy.deepcopy(model.net)  # the caller's stays where it is
         self.model = replace(model, net=net.to(target) if isinstance(net, FieldNet) else net)
+        require_choice("kind", kind, get_args(Kind))
+        self.kind, self.affine = kind, affine_by_default(kind) if affine is None else affine
         self.robust, self.with_image = robust, with_image
         self.inference = inference or InferenceConfig()
         self.mean_known = model.estimators is None or estimator in model.estimators
@@ -112,36 +121,65 @@ class LiveField:
     @torch.no_grad()
     def run(self) -> LiveOutput:
         """Depth and standard deviation for what the buffers hold."""
-        mde_depth, image, pixels, depth_m, noise = self.inputs
-        model = self.model
+        _, _, pixels, depth_m, noise = self.inputs
+        model, config = self.model, self.inference
+        uv = (pixels + 0.5).floor()
+        inside = ((uv >= 0) & (uv <= self.last_uv)).all(dim=1)
+        known = inside & (depth_m > 0) & (depth_m < torch.inf)
+        columns, rows = uv.nan_to_num().clamp(min=0).minimum(self.last_uv).long().unbind(dim=1)
+        measured = depth_m.double().where(known, 1.0).log()
+
+        def observe(inputs: ImageInputs) -> Observations:
+            at = inputs.pixels(rows, columns)
+            y = measured - at.log_depth - inputs.log_depth_median
+            return Observations(at, y, noise.double(), known)
+
+        def without_outliers(observed: Observations, blocks: Blocks) -> Observations:
+            if not self.robust:
+                return observed
+            found = detect_outliers(model.kernel, observed, blocks, config.outliers, static=True)
+            return found.apply(observed)
+
+        inputs = self.image_inputs()
+        if inputs.affine is not None:
+            few, index = observe(inputs).thinned(config.exact_block)
+            few = without_outliers(few, Blocks.split(few, config))
+            at, prior, scales = (rows[index], columns[index]), model.shift_prior, model.error_scales
+            shift = shift_posterior(
+                model.kernel, inputs.affine, few, at, prior=prior, scales=scales
+            )
+            inputs = inputs.with_shift(shift)
+        observed = observe(inputs)
+        blocks = Blocks.split(observed, config)
+        observed = without_outliers(observed, blocks)
+        observed = with_spread_of_repeated_pixels(observed, inputs)
+        kernel = kernel_of_image(model, observed, config)
+        fitted = fit(kernel, inputs, observed, config, blocks=blocks, static=self.static)
+        std_log = calibrated_std(model, fitted)
+        result, nothing = (inputs.mde_depth * fitted.mean().exp(), std_log), ~known.any()
+        return LiveOutput(*(x.masked_fill(nothing, torch.nan) for x in result))
+
+    def image_inputs(self) -> ImageInputs:
+        """The kernel's inputs over the image; those of an affine-invariant map at the mean of the
+        shift's prior, as in `FieldModel.image_inputs`."""
+        prediction, image = self.inputs.prediction, self.inputs.image
+        model, affine = self.model, None
+        if self.affine:
+            affine = AffineMap.normalised(prediction, prediction, self.kind)
+            mde_depth = affine.log_depth(model.shift_prior.mean).exp()
+        else:
+            mde_depth = prediction if self.kind == "depth" else prediction.reciprocal()
         log_depth, median = log_depth_and_level(mde_depth[None])
         picture = grid_image(image, log_depth.shape[2:])[None] if self.with_image else None
         with one_thread():
             maps = model.net(log_depth.float(), picture, None)
         maps = maps if self.mean_known else maps.without_mean()
-        inputs = ImageInputs(mde_depth, maps, median[0])
-        uv = (pixels + 0.5).floor()
-        inside = ((uv >= 0) & (uv <= self.last_uv)).all(dim=1)
-        known = inside & (depth_m > 0) & (depth_m < torch.inf)
-        columns, rows = uv.nan_to_num().clamp(min=0).minimum(self.last_uv).long().unbind(dim=1)
-        at = inputs.pixels(rows, columns)
-        y = depth_m.double().where(known, 1.0).log() - at.log_depth - inputs.log_depth_median
-        observed = Observations(at, y, noise.double(), known)
-        config = self.inference
-        blocks = Blocks.split(observed, config)
-        if self.robust:
-            found = detect_outliers(model.kernel, observed, blocks, config.outliers, static=True)
-            observed = found.apply(observed)
-        observed = with_spread_of_repeated_pixels(observed, inputs)
-        kernel = kernel_of_image(model, observed, config)
-        fitted = fit(kernel, inputs, observed, config, blocks=blocks, static=self.static)
-        std_log = calibrated_std(model, fitted)
-        result, nothing = (mde_depth * fitted.mean().exp(), std_log), ~known.any()
-        return LiveOutput(*(x.masked_fill(nothing, torch.nan) for x in result))
+        inputs = ImageInputs(mde_depth, maps, median[0], affine)
+        return inputs if affine is None else inputs.with_shift(model.shift_prior)
 
     def __call__(
         self,
-        mde_depth: Float[Tensor, "_ _"],
+        prediction: Float[Tensor, "_ _"],
         pixels: Float[Tensor, "_ _"],
         depth_m: Float[Tensor, " _"],
         *,
@@ -150,10 +188,10 @@ class LiveField:
     ) -> LiveOutput:
         """Metric depth and the standard deviation of its logarithm; see `LiveInputs`."""
         buffers, n = self.inputs, len(depth_m)
-        if mde_depth.shape != buffers.mde_depth.shape:
+        if prediction.shape != buffers.prediction.shape:
             raise InputError(
-                f"relative depth of shape {tuple(buffers.mde_depth.shape)} wanted, "
-                f"found {tuple(mde_depth.shape)}"
+                f"a prediction of shape {tuple(buffers.prediction.shape)} wanted, "
+                f"found {tuple(prediction.shape)}"
             )
         if pixels.shape != (n, 2) or depth_m.ndim != 1:
             raise InputError(
@@ -165,7 +203,7 @@ class LiveField:
         if (image is not None) != self.with_image:
             wanted = "an" if self.with_image else "no"
             raise InputError(f"{wanted} image wanted: this was made with_image={self.with_image}")
-        buffers.mde_depth.copy_(mde_depth, non_blocking=True)
+        buffers.prediction.copy_(prediction, non_blocking=True)
         buffers.pixels[:n].copy_(pixels, non_blocking=True)
         buffers.depth_m[:n].copy_(depth_m, non_blocking=True)
         buffers.depth_m[n:] = 0

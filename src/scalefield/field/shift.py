@@ -19,7 +19,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -28,7 +28,7 @@ from torch import Tensor
 from scalefield.field.blocks import Observations
 from scalefield.field.error_scale import ErrorScale, log_evidence
 from scalefield.field.kernel import Kernel, KernelInputs
-from scalefield.mde.output import MDEOutput
+from scalefield.mde.output import Kind, MDEOutput
 
 LOW_QUANTILE = 0.005
 """Quantile of the map that counts as its low end."""
@@ -42,11 +42,14 @@ DECIMALS = 6
 """Decimals of the posterior's moments."""
 
 
-class Shift(NamedTuple):
-    """t ~ N(mean, std²)."""
+Number = float | Float[Tensor, ""]
 
-    mean: float
-    std: float
+
+class Shift(NamedTuple):
+    """t ~ N(mean, std²); tensors where nothing may wait for a GPU."""
+
+    mean: Number
+    std: Number
 
 
 SHIFT_PRIOR = Shift(0.1, 1.2)
@@ -62,9 +65,9 @@ class AffineMap:
     """d' of the image or of some of its pixels."""
     sign: int
     """log D_MDE = sign · log(d' + eᵗ)."""
-    low: float
+    low: Float[Tensor, ""]
     """Value of the prediction where d' = 0."""
-    unit: float
+    unit: Float[Tensor, ""]
     """Difference of the prediction where d' differs by 1."""
 
     @classmethod
@@ -72,35 +75,47 @@ class AffineMap:
         """The normalised map of an estimator's output; holes have the median."""
         disparity = mde_output.kind == "disparity"
         prediction = mde_output.disparity if disparity else mde_output.mde_depth
-        known = prediction[mde_output.valid]
-        known = known[:: 1 + known.numel() // SAMPLES].sort().values.double()
-        low, median, high = (
-            float(known[round(q * (len(known) - 1))]) for q in (LOW_QUANTILE, 0.5, 1.0)
-        )
-        # Of a map with little but its low end, the range is the unit; a constant map has any.
-        unit = next((x for x in (median - low, high - low, abs(low)) if x > 0), 1.0)
-        values = (prediction.double() - low) / unit
-        return cls(values.float(), -1 if disparity else 1, low, unit)
+        return cls.normalised(prediction, prediction[mde_output.valid], mde_output.kind)
 
-    def log_depth(self, t: float) -> Float[Tensor, "*p"]:
-        """log D_MDE for a shift."""
+    @classmethod
+    def normalised(
+        cls, prediction: Float[Tensor, "h w"], known: Float[Tensor, "*k"], kind: Kind
+    ) -> AffineMap:
+        """A finite map, normalised by those of its values that are known."""
+        known = known.flatten()
+        known = known[:: 1 + len(known) // SAMPLES].sort().values.double()
+        low, median, high = (known[round(q * (len(known) - 1))] for q in (LOW_QUANTILE, 0.5, 1.0))
+        # Of a map with little but its low end, the range is the unit; a constant map has any.
+        unit = torch.ones_like(low)
+        for length in (low.abs(), high - low, median - low):
+            unit = torch.where(length > 0, length, unit)
+        values = (prediction.double() - low) / unit
+        return cls(values.float(), -1 if kind == "disparity" else 1, low, unit)
+
+    def log_depth(self, t: float | Tensor) -> Float[Tensor, "*p"]:
+        """log D_MDE for a shift, or for several of shape (n, 1) at a list of pixels."""
         return self.sign * self._from_zero(t).log()
 
-    def sensitivity(self, t: float) -> Float[Tensor, "*p"]:
+    def sensitivity(self, t: float | Tensor) -> Float[Tensor, "*p"]:
         """∂ log D_MDE / ∂t, between −1 and 1."""
-        return self.sign * (math.exp(t) / self._from_zero(t)).clamp(max=1)
+        return self.sign * (exp(t) / self._from_zero(t)).clamp(max=1)
 
-    def median_log_depth(self, t: float) -> float:
+    def median_log_depth(self, t: float | Tensor) -> Float[Tensor, "*t"]:
         """log D_MDE of the image's median pixel, where d' = 1."""
-        return self.sign * math.log1p(math.exp(t))
+        return self.sign * (torch.ones_like(self.low) * exp(t)).log1p()
 
     def offset(self, t: float) -> float:
         """b in the units of the prediction d: depth or disparity is proportional to d + b."""
-        return math.exp(t) * self.unit - self.low
+        return math.exp(t) * float(self.unit) - float(self.low)
 
-    def _from_zero(self, t: float) -> Float[Tensor, "*p"]:
+    def _from_zero(self, t: float | Tensor) -> Float[Tensor, "*p"]:
         # Values below the low end stay positive, at most a factor of two beyond it.
-        return (self.values + math.exp(t)).clamp(min=0.5 * math.exp(t))
+        return (self.values + exp(t)).clamp(min=0.5 * exp(t))
+
+
+def exp(t: float | Tensor) -> Any:
+    """eᵗ, without a copy to the device for a plain number."""
+    return t.exp() if isinstance(t, Tensor) else math.exp(t)
 
 
 def shift_posterior(
@@ -112,29 +127,29 @@ def shift_posterior(
     prior: Shift,
     scales: Sequence[ErrorScale],
 ) -> Shift:
-    """Mean and standard deviation of t given observations made with the prior's mean.
+    """Mean and standard deviation of t given observations made with the prior's mean, as tensors.
 
     The posterior density is computed at nodes over the prior, then at nodes around its mode.
     """
     at_anchors = dataclasses.replace(affine, values=affine.values[pixels].double())
     log_depth, median = at_anchors.log_depth(prior.mean), affine.median_log_depth(prior.mean)
 
-    def moments(centre: float, half_width: float) -> Shift:
-        t = torch.linspace(centre - half_width, centre + half_width, NODES, dtype=torch.float64)
-        changes = torch.stack([at_anchors.log_depth(x) - log_depth for x in t.tolist()])
-        medians = changes.new_tensor([affine.median_log_depth(x) - median for x in t.tolist()])
-        log_density = evidence_of_changes(kernel, observed, changes, medians, scales).cpu()
-        log_density = log_density - 0.5 * ((t - prior.mean) / prior.std) ** 2
-        weights = (log_density - log_density.max()).exp()
-        weights = weights / weights.sum()
-        mean = float(weights @ t)
-        spacing = 2 * half_width / (NODES - 1)
-        return Shift(mean, max(float(weights @ (t - mean) ** 2) ** 0.5, 0.3 * spacing))
+    nodes = torch.linspace(-EXTENT, EXTENT, NODES, dtype=torch.float64, device=log_depth.device)
 
-    coarse = moments(prior.mean, EXTENT * prior.std)
-    fine = moments(coarse.mean, EXTENT * coarse.std)
+    def moments(centre: Number, std: Number) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        t = centre + std * nodes
+        changes = at_anchors.log_depth(t[:, None]) - log_depth
+        medians = affine.median_log_depth(t) - median
+        log_density = evidence_of_changes(kernel, observed, changes, medians, scales)
+        log_density = log_density - 0.5 * ((t - prior.mean) / prior.std) ** 2
+        weights = log_density.softmax(dim=0)
+        mean = weights @ t
+        spacing = t[1] - t[0]
+        return mean, (weights @ (t - mean) ** 2).sqrt().maximum(0.3 * spacing)
+
+    mean, std = moments(*moments(*prior))
     # Rounding errors of the anchors' targets must not change the float32 map of the whole image.
-    return Shift(round(fine.mean, DECIMALS), round(fine.std, DECIMALS))
+    return Shift(mean.round(decimals=DECIMALS), std.round(decimals=DECIMALS))
 
 
 def evidence_of_changes(

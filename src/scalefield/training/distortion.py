@@ -291,19 +291,20 @@ class UnknownShift:
         disparity = (-grid).exp()
         low = disparity.quantile(LOW_QUANTILE, dim=1)
         unit = (disparity.median(dim=1).values - low).clamp(min=1e-3)
-        prior_precision = SHIFT_PRIOR.std**-2
+        mean, std = map(float, SHIFT_PRIOR)
+        prior_precision = std**-2
         precision = 0.0
         if anchors > 1:
             precision = 1 / (config.affine_std**2 / (anchors - 1) + config.affine_floor**2)
         weight = precision / (precision + prior_precision)
         error = noise / math.sqrt(precision) if precision else 0.0
-        estimate = SHIFT_PRIOR.mean + weight * ((low / unit).log() + error - SHIFT_PRIOR.mean)
-        std = torch.full_like(unit, (precision + prior_precision) ** -0.5)
-        return cls(affine, low, unit, estimate, std)
+        estimate = mean + weight * ((low / unit).log() + error - mean)
+        estimate_std = torch.full_like(unit, (precision + prior_precision) ** -0.5)
+        return cls(affine, low, unit, estimate, estimate_std)
 
     def seen(self, log_depth: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         """Log-depth at the prior mean of the shift, for the network."""
-        return self._log_depth(log_depth, torch.full_like(self.estimate, SHIFT_PRIOR.mean))
+        return self._log_depth(log_depth, torch.full_like(self.estimate, float(SHIFT_PRIOR.mean)))
 
     def estimated(self, log_depth: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         """Log-depth at the estimated shift, for the kernel."""
