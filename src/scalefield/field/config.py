@@ -14,17 +14,14 @@ class OutlierConfig:
 
     min_anchors: int = 5
     """Among fewer anchors none is called an outlier: there is no majority."""
-    error_stds: tuple[float, ...] = (0.8, 0.2)
-    """Standard deviations of an outlier's error in log-depth, in equal parts."""
+    error_std: float = 0.8
+    """Standard deviation of an outlier's error in log-depth."""
     prior_counts: tuple[float, float] = (2.0, 6.0)
     """Beta prior of the share of outliers, as counts of outliers and inliers."""
     max_share: float = 0.45
     """Largest share of outliers in a block."""
     roughness: tuple[float, ...] = (2.0, 1.0, 0.5)
     """Factors on the field's prior standard deviation that are compared."""
-    min_anchors_smooth: int = 10
-    """In blocks of fewer anchors the field is not taken to be smoother than learned: agreement of a
-    few anchors would make outliers of the others."""
     roughness_log_std: float = 0.7
     """Prior standard deviation of the logarithm of that factor."""
     iterations: int = 14
@@ -33,13 +30,9 @@ class OutlierConfig:
     """In each step, at most one of so many successive anchors of a block becomes an outlier."""
     min_relative_gain: float = 0.4
     """Least gain of an anchor that becomes an outlier, relative to the highest in its block."""
-    min_evidence: float = 2.0
-    """Log Bayes factor for the presence of any outlier below which none is reported."""
-    even_evidence: float = 6.0
-    """Log Bayes factor at which the presence of outliers has a probability of one half."""
     gross_log_error: float = 2.08
-    """Deviations from the block's median beyond this (a factor of 8) need no such evidence: they
-    are misplaced decimal points and wrong units."""
+    """Deviations from the block's median beyond this (a factor of 8) are misplaced decimal points
+    and wrong units: they need no evidence that any anchor is an outlier."""
     min_weight: float = 0.1
     """Outliers whose relative weight falls below this are rejected."""
     sharpness: float = 2.0
@@ -52,9 +45,6 @@ class OutlierConfig:
     corroboration_log_odds: float = -1.1
     """Prior log-odds that an anchor in conflict with the field lies on an object that the estimator
     missed, rather than being an outlier."""
-    cluster_log_odds: float = 0.1
-    """Log-odds that each further conflicting neighbour adds to corroboration: outliers are
-    scattered, missed objects are not."""
 
 
 @dataclass(frozen=True)

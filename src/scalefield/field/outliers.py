@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -63,8 +62,8 @@ class BlockTargets(NamedTuple):
     """Logarithm of the measured depth, up to a constant."""
     variance: Float[Tensor, "b s"]
     """σ² of each anchor; so large for padding that it has no influence."""
-    error: Float[Tensor, "b e s"]
-    """Variances of an outlier's error: the configured ones, or target² beyond gross_log_error."""
+    error: Float[Tensor, "b s"]
+    """Variance of an outlier's error: the configured one, or target² beyond gross_log_error."""
     covariance: Float[Tensor, "b s s"]
     """Covariance of the field without its constant."""
     position: Float[Tensor, "b s 2"]
@@ -142,12 +141,11 @@ def gather_blocks(
     target = (y - inputs.mean)[index]
     target = (target - row_median(target, mask)).masked_fill(~mask, 0)
     gross = target.abs() > config.gross_log_error
-    error = [torch.where(gross, target**2, std**2) for std in config.error_stds]
     return BlockTargets(
         target,
         (y + inputs.log_depth)[index],
         torch.where(mask, noise[index] ** 2, PADDING_VARIANCE),
-        torch.stack(error, dim=1),
+        torch.where(gross, target**2, config.error_std**2),
         kernel.local_covariance(features) + H @ H.mT,
         inputs.position[index].masked_fill(~mask[..., None], torch.inf),
         mask,
@@ -184,8 +182,6 @@ def search(
     )
     evidence = -cholesky.half_log_det().unflatten(0, (repeats, b))
     evidence = evidence - 0.5 * (roughness.log() / config.roughness_log_std) ** 2
-    unsupported = (n < config.min_anchors_smooth) & (roughness < 1)
-    evidence = evidence.masked_fill(unsupported, -torch.inf)
     outlier = (closed > 0) & block.mask
     counts = nnf.pad(outlier.sum(dim=2), (0, 0, 1, 0))  # none at first
     prior = log_prior(counts, n, config)
@@ -197,33 +193,19 @@ def search(
         x[best] for x in (outlier, roughness, evidence, last_row, precision)
     )
     residual = last_row[:, :-1] / precision
-    variance = (1 / precision - block.error[:, 0] * outlier).clamp(min=1e-10)
-    model = ErrorModel.of(block.error)
-    factor = model.log_bayes_factor(residual / variance, 1 / variance)
+    variance = (1 / precision - block.error * outlier).clamp(min=1e-10)
+    factor = log_bayes_factor(residual / variance, 1 / variance, block.error)
     return SearchState(outlier, roughness, evidence, residual, variance, factor), clean
 
 
-class ErrorModel(NamedTuple):
-    """Normal mixture of the errors of outliers."""
-
-    precision: Float[Tensor, "b e s"]
-    """1/e of the variances e of its parts."""
-    log_weight: Float[Tensor, "b e s"]
-    """Logarithm of 1/√e over the number of parts."""
-
-    @classmethod
-    def of(cls, error: Float[Tensor, "b e s"]) -> ErrorModel:
-        """Parts of these variances, with equal weight."""
-        return cls(1 / error, torch.xlogy(-0.5, error * error.shape[1] ** 2))
-
-    def log_bayes_factor(
-        self, alpha: Float[Tensor, "b s"], precision: Float[Tensor, "b s"]
-    ) -> Float[Tensor, "b s"]:
-        """log p(residual | outlier) − log p(residual | inlier), of the leave-one-out residual α/P
-        with variance 1/P: for one part of variance e it is α²/(P + 1/e) − log(1 + eP), halved."""
-        total = precision[:, None] + self.precision
-        parts = torch.xlogy(-0.5, total).addcdiv_(alpha[:, None] ** 2, total, value=0.5)
-        return reduce(torch.logaddexp, parts.add_(self.log_weight).unbind(dim=1))
+def log_bayes_factor(
+    alpha: Float[Tensor, "b s"], precision: Float[Tensor, "b s"], error: Float[Tensor, "b s"]
+) -> Float[Tensor, "b s"]:
+    """log p(residual | outlier) − log p(residual | inlier), of the leave-one-out residual α/P with
+    variance 1/P, to which an outlier adds the variance e of its error:
+    ½ (e α²/(1 + eP) − log(1 + eP))."""
+    ratio = (error * precision).add_(1)
+    return ratio.log().mul_(-0.5).addcdiv_(error * alpha**2, ratio, value=0.5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,11 +230,8 @@ class Sweep:
     """Number of outliers that may be added."""
     pivots: Float[Tensor, "b t q"]
     """Their product is √(det C) relative to that without outliers; 1 for steps to come."""
-    error_std: Float[Tensor, "b s"]
-    """Standard deviation of the error of an outlier."""
-    error_precision: Float[Tensor, "b e s"]
-    error_log_weight: Float[Tensor, "b e s"]
-    """As in `ErrorModel`."""
+    error: Float[Tensor, "b s"]
+    """As in `BlockTargets`."""
     log_odds: Float[Tensor, "b l"]
     """Prior log-odds of one more outlier, by the number that may be added."""
 
@@ -262,7 +241,7 @@ class Sweep:
         P: Float[Tensor, "b s s"],
         target: Float[Tensor, "b s"],
         mask: Bool[Tensor, "b s"],
-        error: Float[Tensor, "b e s"],
+        error: Float[Tensor, "b s"],
         config: OutlierConfig,
     ) -> Sweep:
         """The state without outliers."""
@@ -279,8 +258,7 @@ class Sweep:
             (~mask).to(P.dtype),
             (most * (n >= config.min_anchors)).long(),
             P.new_ones(len(P), config.iterations, rows // config.segment_size),
-            error[:, 0].sqrt(),
-            *ErrorModel.of(error),
+            error,
             ((count + a) / (n - count - 1 + b)).log(),
         )
 
@@ -320,8 +298,7 @@ class Sweep:
     def choose(self, config: OutlierConfig) -> tuple[Int64[Tensor, "b q"], Bool[Tensor, "b q"]]:
         """The anchor that gains most in each segment of successive anchors, and whether it becomes
         an outlier."""
-        model = ErrorModel(self.error_precision, self.error_log_weight)
-        gain = model.log_bayes_factor(self.last_row[:, :-1], self.precision)
+        gain = log_bayes_factor(self.last_row[:, :-1], self.precision, self.error)
         gain = gain.add_(self.log_odds.gather(1, self.left))
         index, chosen = best_of_segments(gain.sub_(self.closed, alpha=CLOSED_PENALTY), config)
         return index, chosen & (chosen.cumsum(dim=1) <= self.left)
@@ -341,7 +318,7 @@ class Sweep:
             at = at.expand(-1, -1, 1, *values.shape[2:])
             return values.unflatten(1, (segments, -1)).gather(2, at)[:, :, 0]
 
-        std = (at_index(self.error_std) * chosen)[..., None]
+        std = (at_index(self.error).sqrt() * chosen)[..., None]
         rows = at_index(matrix[:, :-1]) * std
         inner = at_index(rows[..., :-1].mT) * std
         inner.diagonal(dim1=1, dim2=2).add_(1)
@@ -384,16 +361,15 @@ def relative_weights(
     a, b = config.prior_counts
     odds = state.bayes_factor + ((count + a) / (n - count + b)).log()[:, None]
     wrong = torch.sigmoid(config.sharpness * odds)
-    error = torch.maximum(block.error[:, 0], state.residual**2)
+    error = torch.maximum(block.error, state.residual**2)
     confirmed = corroboration(block, state, anchors, config)
-    evidence = (state.evidence - clean)[:, None]
-    present = torch.sigmoid(evidence - config.even_evidence)
-    gross = block.error[:, 0] > config.error_stds[0] ** 2
-    present = torch.where(gross, 1.0, present)
+    # The best of n candidates became the first outlier, which by itself raises the evidence.
+    present = torch.sigmoid(state.evidence - clean - n.clamp(min=1).log())
+    present = torch.where(block.error > config.error_std**2, 1.0, present[:, None])
+    present = present * (count > 0)[:, None]
     weight = 1 - (1 - confirmed) * wrong * error / (error + state.variance) * present
-    reported = block.mask & (evidence >= config.min_evidence)
-    weight = torch.where(reported, weight.clamp(min=1e-6), 1.0)
-    return weight, state.outlier & reported, confirmed > 0.5
+    weight = torch.where(block.mask, weight.clamp(min=1e-6), 1.0)
+    return weight, state.outlier & (present > 0.5), confirmed > 0.5
 
 
 def corroboration(
@@ -414,14 +390,9 @@ def corroboration(
     counted = (rank >= first) & (rank < first + 3)
     best = (agreement.sort(dim=2, descending=True).values * counted).sum(dim=2) / 3
     error_density = state.bayes_factor + normal_log_density(state.residual, state.variance)
-    outlier = state.outlier.to(best.dtype)
-    count = outlier.sum(dim=1, keepdim=True)
-    share = count / block.mask.sum(dim=1, keepdim=True).clamp(min=1)
-    clustered = near.gather(outlier, 0.0) - share[..., None] * near.known
     odds = (best + 1e-12).log() - error_density + config.corroboration_log_odds
-    odds = odds + config.cluster_log_odds * clustered.sum(dim=2)
     odds = odds.masked_fill(~state.outlier, -torch.inf)
-    probability, total = torch.sigmoid(odds), count + 1
+    probability, total = torch.sigmoid(odds), state.outlier.sum(dim=1, keepdim=True) + 1
     for _ in range(4):
         mixture = (probability.sum(dim=1, keepdim=True) + 0.5) / total
         probability = torch.sigmoid(odds + torch.logit(mixture))
