@@ -67,14 +67,12 @@ def batched(features: list[TermFeatures]) -> TermFeatures:
 @settings(max_examples=25)
 @given(n=st.integers(1, 9), seed=st.integers(0, 500), at_first=st.booleans())
 def test_local_covariance_of_small_sets_equals_stationary_of_each(n, seed, at_first):
-    """Float32 rounds an exponential's exponent, at worst, to the root of its unit: 3·10⁻⁴ for
-    distances of up to three lengthscales, times an amplitude² of 0.1."""
     sets = [KERNEL.features(kernel_inputs(n, seed + i)) for i in range(3)]
     reference = batched(sets).z[:, :, :1] if at_first else None
     found = KERNEL.local_covariance(batched(sets), reference)
     assert found.dtype == torch.float64
     for each, features in zip(found, sets, strict=True):
-        torch.testing.assert_close(each, KERNEL.stationary(features, features), rtol=0, atol=3e-5)
+        torch.testing.assert_close(each, KERNEL.stationary(features, features), rtol=0, atol=1e-6)
         prior = features.amplitude.square().sum(dim=0)
         torch.testing.assert_close(each.diagonal(), prior, rtol=1e-6, atol=0)
 
@@ -105,3 +103,14 @@ def test_kernel_inputs_joined_and_indexed():
 
 def test_term_names_are_family_and_number():
     assert term_names(KERNEL) == ["rbf 1", "exponential 2"]
+
+
+def test_local_covariance_of_repeated_pixels_is_positive_semidefinite():
+    """Also where log-depth is far from the reference: a rounded distance would be the larger one
+    of an exponential term."""
+    inputs = kernel_inputs(12, seed=3)
+    inputs = dataclasses.replace(inputs, log_depth=30 * inputs.log_depth)
+    features = KERNEL.features(inputs[torch.arange(12).repeat_interleave(3)])
+    features = TermFeatures(*(x[:, None].float() for x in features))
+    covariance = KERNEL.local_covariance(features)[0]
+    assert float(torch.linalg.eigvalsh(covariance).min()) > -1e-8

@@ -265,7 +265,7 @@ def object_block(scale, log_depth, outlier, config):
     inside = torch.from_numpy(outlier)
     variance = torch.where(inside, 0.02**2, 0.01**2).double()[None]
     residual = torch.from_numpy(scale)[None]
-    wrong = norm(scale=np.sqrt(variance.numpy() + config.error_std ** 2))
+    wrong = norm(scale=np.sqrt(variance.numpy() + config.error_std**2))
     factor = wrong.logpdf(scale) - norm(scale=np.sqrt(variance.numpy())).logpdf(scale)
     nothing = torch.zeros(1, dtype=torch.float64)
     return block, SearchState(

@@ -193,26 +193,26 @@ class Kernel:
     def local_covariance(
         self, features: TermFeatures, reference: Float[Tensor, "j c 1 d"] | None = None
     ) -> Float[Tensor, "c n n"]:
-        """`stationary` within each of many small sets, evaluated in float32 and returned in
-        float64.
+        """`stationary` within each of many small sets, in float64.
 
-        Distances are matrix products of features relative to a reference, the mean of each set by
-        default, which keeps their cancellation below 1e-6. Distances to the reference itself have
-        no cancellation.
+        Distances are matrix products in float64 of features relative to a reference, the mean of
+        each set by default: rounded distances between anchors on one pixel would make the matrix
+        indefinite. The correlations are evaluated in float32.
         """
         reference = features.z.mean(dim=-2, keepdim=True) if reference is None else reference
-        z = (features.z - reference).float().flatten(0, 1)
-        norm = -0.5 * z.square().sum(dim=-1, keepdim=True)
-        exponent = torch.baddbmm(norm, z, z.mT).add_(norm.mT)  # −½ of the squared distances
-        exponent = exponent.unflatten(0, features.z.shape[:2])
-        for j, term in enumerate(self.terms):
+        c, n = features.amplitude.shape[1:]
+        total = torch.zeros(c, n, n, dtype=torch.float64, device=features.z.device)
+        for term, z, amplitude in zip(
+            self.terms, (features.z - reference).double(), features.amplitude.float(), strict=True
+        ):
+            norm = -0.5 * z.square().sum(dim=-1, keepdim=True)
+            exponent = torch.baddbmm(norm, z, z.mT).add_(norm.mT).float()  # −½ distance²
             if term.family == "exponential":
-                exponent[j].clamp_(max=0).mul_(-2).sqrt_().neg_()
-        # The root of a rounded distance of zero is not zero.
-        exponent.diagonal(dim1=-2, dim2=-1).zero_()
-        amplitude = features.amplitude.float()
-        covariance = exponent.exp_().mul_(amplitude[..., None]).mul_(amplitude[..., None, :])
-        return covariance.sum(dim=0, dtype=torch.float64)
+                exponent.clamp_(max=0).mul_(-2).sqrt_().neg_()
+            # The root of a rounded distance of zero is not zero.
+            exponent.diagonal(dim1=-2, dim2=-1).zero_()
+            total += exponent.exp_().mul_(amplitude[..., None]).mul_(amplitude[..., None, :])
+        return total
 
     def variance(self, inputs: KernelInputs) -> Float[Tensor, "*b n"]:
         """k(x, x) at every pixel."""
