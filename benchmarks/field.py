@@ -86,11 +86,13 @@ def spoil(anchors: Anchors, frame: Frame, share: float) -> tuple[Anchors, np.nda
     return dataclasses.replace(anchors, depth_m=depth_m), wrong
 
 
-def wrong_anchors(dataset: Folder, mde: MDE, every: int, split: str) -> dict[str, Any]:
-    """Medium regime, a share of the anchors spoiled, against the correct ones alone."""
+def wrong_anchors(
+    dataset: Folder, mde: MDE, every: int, split: str, regime: str
+) -> dict[str, float]:
+    """A share of the anchors of a regime spoiled, against the correct ones alone."""
     found: dict[str, list[float]] = defaultdict(list)
     for frame, output in frames(dataset, mde, every, split):
-        anchors = sample_anchors(frame.depth_m, frame.mask, "medium", seed=0, name=frame.name)
+        anchors = sample_anchors(frame.depth_m, frame.mask, regime, seed=0, name=frame.name)
         found["clean, robust"].append(absrel(Field(), output, anchors, frame))
         found["clean, not robust"].append(absrel(Field(robust=False), output, anchors, frame))
         for share in (0.1, 0.3):
@@ -234,10 +236,10 @@ def markdown(results: dict[str, Any]) -> str:
     split, mde = config.get("split", "test"), config["mde"]
     lines = ["# What `field` does with wrong, well-placed, many and few anchors", ""]
     lines += [f"AbsRel on the split {split}, with `{mde}`; by `benchmarks/field.py`."]
-    if wrong := results.get("wrong anchors"):
+    for regime, wrong in results.get("wrong anchors", {}).items():
         lines += [
             "",
-            "| wrong anchors, medium | robust | not robust | wrong ones left out |",
+            f"| wrong anchors, {regime} | robust | not robust | wrong ones left out |",
             "|---|---|---|---|",
         ]
         for share in ("clean", "10% wrong", "30% wrong"):
@@ -300,7 +302,10 @@ def main() -> None:
         },
     }
     parts: dict[str, Callable[[], Any]] = {
-        "wrong anchors": lambda: wrong_anchors(dataset, mde, every_wrong, args.split),
+        "wrong anchors": lambda: {
+            regime: wrong_anchors(dataset, mde, every_wrong, args.split, regime)
+            for regime in ("low", "medium", "high")
+        },
         "where to measure": lambda: where_to_measure(dataset, mde, args.every, args.split),
         "video": lambda: {str(n): video(dataset, mde, n) for n in (3,)},
         "many anchors": lambda: many_anchors(dataset, mde),
