@@ -111,9 +111,12 @@ def test_the_plain_ridge_shrinks_the_global_mode_and_centring_does_not():
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=9))
 def test_masked_median_is_numpy_s(values):
-    padded = torch.tensor([[*values, 7.0, -7.0]], dtype=torch.float64)
-    known = torch.tensor([[True] * len(values) + [False] * 2])
-    assert masked_median(padded, known).item() == pytest.approx(np.median(values))
+    """Of the known values of each row; 0 where there is none."""
+    padded = torch.tensor([[*values, 7.0, -7.0]] * 2, dtype=torch.float64)
+    known = torch.tensor([[True] * len(values) + [False] * 2, [False] * (len(values) + 2)])
+    found, nothing = masked_median(padded, known).tolist()
+    assert found == pytest.approx(np.median(values))
+    assert nothing == 0
 
 
 def test_solve_float32_inputs_are_solved_in_float64():

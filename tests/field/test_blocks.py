@@ -1,7 +1,5 @@
 import dataclasses
 
-import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +10,6 @@ from scalefield.field.blocks import (
     BlockSolutions,
     Cholesky,
     LinearPosterior,
-    masked_median,
 )
 from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
@@ -66,14 +63,6 @@ def test_blocks_within_a_mask_are_the_same_blocks_with_fewer_anchors(n, seed):
     assert sorted(fewer.index[fewer.mask].tolist()) == mask.nonzero().flatten().tolist()
     assert torch.equal(fewer.index[fewer.mask], blocks.index[fewer.mask])
     assert bool((fewer.index[~fewer.mask] == 0).all())
-
-
-@given(n=st.integers(1, 40), seed=st.integers(0, 500))
-def test_masked_median_equals_numpy(n, seed):
-    rng = np.random.default_rng(seed)
-    values, mask = rng.normal(size=n), rng.random(n) < 0.6
-    found = float(masked_median(torch.from_numpy(values), torch.from_numpy(mask)))
-    assert found == (pytest.approx(np.median(values[mask])) if mask.any() else 0.0)
 
 
 @given(n=st.integers(1, 60), seed=st.integers(0, 500), width=st.sampled_from([(), (3,)]))

@@ -21,7 +21,6 @@ from scalefield.field.outliers import (
     detect_outliers,
     gather_blocks,
     log_prior,
-    row_median,
     search,
 )
 
@@ -143,15 +142,6 @@ def test_best_of_segments_takes_one_anchor_of_each_that_gains_nearly_most():
     index, chosen = best_of_segments(gain, OutlierConfig(segment_size=2, min_relative_gain=0.5))
     assert index[0].tolist() == [1, 1, 0, 0]
     assert chosen.tolist() == [[True, True, False, False], [False] * 4]
-
-
-@given(rows=st.integers(1, 4), n=st.integers(1, 9), seed=st.integers(0, 500))
-def test_row_median_equals_numpy(rows, n, seed):
-    rng = np.random.default_rng(seed)
-    values, mask = rng.normal(size=(rows, n)), rng.random((rows, n)) < 0.6
-    found = row_median(torch.from_numpy(values), torch.from_numpy(mask))[:, 0]
-    for each, row, known in zip(found.tolist(), values, mask, strict=True):
-        assert each == (pytest.approx(np.median(row[known])) if known.any() else 0.0)
 
 
 @settings(max_examples=60)

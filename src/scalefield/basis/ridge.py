@@ -50,12 +50,13 @@ class Solution:
         return combined + self.offset.to(basis_maps.dtype)[:, None, None]
 
 
-def masked_median(values: Float[Tensor, "b n"], known: Bool[Tensor, "b n"]) -> Float[Tensor, " b"]:
-    """The median (mean of the two middle ones) of each row's known values."""
-    ordered = values.masked_fill(~known, torch.inf).sort(dim=1).values
-    count = known.sum(dim=1)
-    low, high = ((count - 1) // 2)[:, None], (count // 2)[:, None]
-    return (ordered.gather(1, low.clamp(min=0)) + ordered.gather(1, high))[:, 0] / 2
+def masked_median(values: Float[Tensor, "*b n"], mask: Bool[Tensor, "*b n"]) -> Float[Tensor, "*b"]:
+    """Median over the mask, the mean of the two middle values of an even number; 0 over none."""
+    ordered = values.masked_fill(~mask, torch.inf).sort(dim=-1).values
+    count = mask.sum(dim=-1, keepdim=True)
+    around = (count - torch.arange(2, device=values.device)).clamp(min=0) // 2
+    middle = ordered.gather(-1, around.clamp(max=values.shape[-1] - 1)).mean(dim=-1)
+    return middle.nan_to_num(posinf=0.0)
 
 
 def solve(

@@ -18,6 +18,7 @@ import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from scalefield.basis.ridge import masked_median
 from scalefield.field.config import InferenceConfig
 from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures
 from scalefield.runtime.threads import map_threads
@@ -258,12 +259,3 @@ class LinearPosterior:
             loo_residual=alpha / diagonal,
             loo_std=diagonal.rsqrt(),
         )
-
-
-def masked_median(values: Float[Tensor, "*b n"], mask: Bool[Tensor, "*b n"]) -> Float[Tensor, "*b"]:
-    """Median over the mask, the mean of the two middle values of an even number; 0 over none."""
-    ordered = values.masked_fill(~mask, torch.inf).sort(dim=-1).values
-    count = mask.sum(dim=-1, keepdim=True)
-    around = (count - torch.arange(2, device=values.device)).clamp(min=0) // 2
-    middle = ordered.gather(-1, around.clamp(max=values.shape[-1] - 1)).mean(dim=-1)
-    return middle.nan_to_num(posinf=0.0)

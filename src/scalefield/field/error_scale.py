@@ -18,7 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.field.blocks import Cholesky, Observations, masked_median
+from scalefield.basis.ridge import masked_median
+from scalefield.field.blocks import Cholesky, Observations
 from scalefield.field.kernel import Kernel, ScaleFactors
 
 STEPS_PER_OCTAVE = 4

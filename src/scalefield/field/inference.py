@@ -14,7 +14,8 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.basis.grids import grid_shape, upsample
-from scalefield.field.blocks import Blocks, BlockSolutions, Observations, masked_median
+from scalefield.basis.ridge import masked_median
+from scalefield.field.blocks import Blocks, BlockSolutions, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.editor import BlockMemory
 from scalefield.field.error_scale import factors_of_image

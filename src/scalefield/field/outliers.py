@@ -25,6 +25,7 @@ import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from scalefield.basis.ridge import masked_median
 from scalefield.field.blocks import Blocks, Cholesky, Observations
 from scalefield.field.config import OutlierConfig
 from scalefield.field.kernel import Kernel, TermFeatures
@@ -90,16 +91,16 @@ def detect_outliers(
     kernel: Kernel,
     observations: Observations,
     blocks: Blocks,
-    settings: OutlierConfig,
+    config: OutlierConfig,
     static: bool = False,
 ) -> OutlierResult:
     """Search every block of anchors. `static` makes a fixed number of steps, without a sync."""
     n, count = len(observations.y), observations.mask.sum()
-    blocks = blocks.padded(settings.segment_size)
+    blocks = blocks.padded(config.segment_size)
 
     def search_blocks(part: Blocks) -> Float[Tensor, "b s 4"]:
-        block = gather_blocks(kernel, observations, part, settings)
-        state, clean = search(block, float(kernel.constant_std) ** 2, settings, static)
+        block = gather_blocks(kernel, observations, part, config)
+        state, clean = search(block, float(kernel.constant_std) ** 2, config, static)
         if static:
             return marks_of(block, state, clean)
         found = block.target.new_zeros(*block.target.shape, 4)
@@ -114,11 +115,11 @@ def detect_outliers(
     def marks_of(
         block: BlockTargets, state: SearchState, clean: Float[Tensor, " b"]
     ) -> Float[Tensor, "b s 4"]:
-        weight, conflict, corroborated = relative_weights(block, state, clean, count, settings)
+        weight, conflict, corroborated = relative_weights(block, state, clean, count, config)
         # An anchor with variance v of its residual moves the field w times as far once that is v/w.
         added = state.variance / state.roughness[:, None] ** 2 * (1 / weight - 1) * block.mask
         confirmed, uncertain = conflict & corroborated, conflict & ~corroborated
-        rejected = uncertain & (weight < settings.min_weight)
+        rejected = uncertain & (weight < config.min_weight)
         marks = (rejected, uncertain & ~rejected, confirmed)
         return torch.stack([*(mark.to(added.dtype) for mark in marks), added], dim=-1)
 
@@ -139,7 +140,7 @@ def gather_blocks(
     features = TermFeatures(*(x.unflatten(1, index.shape) for x in features))
     H = kernel.linear_features(rows)[:, 1:].unflatten(0, index.shape)  # without the constant
     target = (y - inputs.mean)[index]
-    target = (target - row_median(target, mask)).masked_fill(~mask, 0)
+    target = (target - masked_median(target, mask)[:, None]).masked_fill(~mask, 0)
     gross = target.abs() > config.gross_log_error
     return BlockTargets(
         target,
@@ -150,14 +151,6 @@ def gather_blocks(
         inputs.position[index].masked_fill(~mask[..., None], torch.inf),
         mask,
     )
-
-
-def row_median(values: Float[Tensor, "b s"], mask: Bool[Tensor, "b s"]) -> Float[Tensor, "b 1"]:
-    """Median of each row over the mask; 0 where that is empty."""
-    ordered = values.masked_fill(~mask, torch.inf).sort(dim=1).values
-    last = (mask.sum(dim=1, keepdim=True) - 1).clamp(min=0)
-    middle = 0.5 * (ordered.gather(1, last // 2) + ordered.gather(1, (last + 1) // 2))
-    return middle.nan_to_num(posinf=0.0)
 
 
 def search(
