@@ -34,7 +34,7 @@ class OutlierConfig:
     """Deviations from the block's median beyond this (a factor of 8) are misplaced decimal points
     and wrong units: they need no evidence that any anchor is an outlier."""
     min_weight: float = 0.1
-    """Outliers whose relative weight falls below this are rejected."""
+    """Outliers are rejected if their relative weight, rounded to tenths, is not above this."""
     sharpness: float = 2.0
     """Factor on the log-odds of being an outlier where they become a weight."""
     neighbours: int = 10

@@ -32,6 +32,8 @@ from scalefield.field.kernel import Kernel, TermFeatures
 
 PADDING_VARIANCE = 1e9
 """Noise variance of rows of a block that hold no anchor."""
+WEIGHT_STEPS = 10
+"""Weights are rounded to tenths, so that the edit of one anchor seldom changes those of others."""
 CLOSED_PENALTY = 1e30
 """Subtracted from the gain of anchors that cannot become outliers, in units of `Sweep.closed`."""
 
@@ -119,7 +121,7 @@ def detect_outliers(
         # An anchor with variance v of its residual moves the field w times as far once that is v/w.
         added = state.variance / state.roughness[:, None] ** 2 * (1 / weight - 1) * block.mask
         confirmed, uncertain = conflict & corroborated, conflict & ~corroborated
-        rejected = uncertain & (weight < config.min_weight)
+        rejected = uncertain & (weight <= config.min_weight)
         marks = (rejected, uncertain & ~rejected, confirmed)
         return torch.stack([*(mark.to(added.dtype) for mark in marks), added], dim=-1)
 
@@ -361,7 +363,8 @@ def relative_weights(
     present = torch.where(block.error > config.error_std**2, 1.0, present[:, None])
     present = present * (count > 0)[:, None]
     weight = 1 - (1 - confirmed) * wrong * error / (error + state.variance) * present
-    weight = torch.where(block.mask, weight.clamp(min=1e-6), 1.0)
+    weight = (WEIGHT_STEPS * weight).round() / WEIGHT_STEPS
+    weight = torch.where(block.mask, weight.clamp(min=0.5 / WEIGHT_STEPS), 1.0)
     return weight, state.outlier & (present > 0.5), confirmed > 0.5
 
 
