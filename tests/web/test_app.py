@@ -314,7 +314,8 @@ def test_files_come_home(client: TestClient, room: dict, tmp_path) -> None:
     (tmp_path / "cloud.ply").write_bytes(fetch("cloud.ply", fov_deg=60).content)
     points = read_points(tmp_path / "cloud.ply")
     assert 0.9 * expected.depth_m.size < len(points) <= expected.depth_m.size
-    # Points at the edges of objects are left out, and the farthest pixel may be one.
+    # Points at the edges of objects are left out; the others have the depth of a pixel.
+    assert np.isin(points[:, 2].astype(np.float32), expected.depth_m).all()
     assert points[:, 2].max() == pytest.approx(expected.depth_m.max(), rel=1e-2)
     # The thinned points are points of the whole cloud.
     nearest = np.abs(points[:, None] - thin[None, ::97]).sum(axis=2).min(axis=0)

@@ -32,9 +32,11 @@ class ErrorScale(NamedTuple):
     probability: float
     """Its prior probability."""
     smooth: float
+    """Factor on the prior deviation of the modes and the RBF terms."""
     rough: float
+    """Factor on the prior deviation of the exponential terms."""
     plane: float
-    """Factors as in `ScaleFactors`."""
+    """Factor on the prior deviation of the plane."""
 
 
 ERROR_SCALES = (

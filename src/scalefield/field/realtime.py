@@ -18,6 +18,7 @@ from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import (
+    MIN_NOISE_STD,
     calibrated_std,
     kernel_of_image,
     with_spread_of_repeated_pixels,
@@ -209,7 +210,8 @@ class LiveField:
         buffers.depth_m[n:] = 0
         buffers.noise[:] = float(self.model.kernel.noise_std)
         if sigma_m is not None:
-            buffers.noise[:n].copy_(torch.hypot(sigma_m / depth_m, torch.full_like(depth_m, 1e-3)))
+            floor = torch.full_like(depth_m, MIN_NOISE_STD)
+            buffers.noise[:n].copy_(torch.hypot(sigma_m / depth_m, floor))
         if image is not None:
             buffers.image.copy_(image, non_blocking=True)
         if self.graph is None:
