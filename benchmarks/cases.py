@@ -186,8 +186,7 @@ def field_steps(world: World, n: int) -> dict[str, Work]:
         "field: a new image": new(output, partial(robust, anchors=anchors)),
         "field: an added anchor": prepared(lambda: adding(robust, world, n)),
         "field: an added anchor, not robust": prepared(lambda: adding(not_robust, world, n)),
-        "field: its dense part, anchors known": prepared(lambda: dense_part("mean", world, n)),
-        "field: its uncertainty, anchors known": prepared(lambda: dense_part("std", world, n)),
+        "field: its dense part, anchors known": prepared(lambda: dense_part(world, n)),
     }
 
 
@@ -204,15 +203,10 @@ def adding(method: Field, world: World, n: int) -> Work:
     return work
 
 
-def dense_part(name: str, world: World, n: int) -> Work:
-    """The mean or the standard deviation at every pixel, of a field that is fitted already."""
+def dense_part(world: World, n: int) -> Work:
+    """Mean, standard deviation and support at every pixel, of a field that is fitted already."""
     method = Field()
-    fitted = method.fit(method.load().image_inputs(world.output), world.anchors(n)).fit
-
-    def work() -> object:
-        return getattr(dataclasses.replace(fitted), name)()  # a copy, which has no local solves yet
-
-    return work
+    return method.fit(method.load().image_inputs(world.output), world.anchors(n)).fit.render
 
 
 def aligners(world: World, n: int) -> dict[str, Work]:

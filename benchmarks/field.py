@@ -27,7 +27,6 @@ from scalefield.api import recover_from
 from scalefield.datasets import Folder, Frame
 from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
-from scalefield.field.inference import observe
 from scalefield.field.kalman import FieldFilter
 from scalefield.field.model import load_field
 from scalefield.field.placement import suggest_from
@@ -157,7 +156,7 @@ def exact_absrel(mde_output: MDEOutput, anchors: Anchors, frame: Frame, every: i
     """AbsRel of the exact Gaussian process given all anchors, at every n-th known pixel."""
     model = load_field("field")
     image = model.image_inputs(mde_output)
-    inputs, y, noise, _ = observe(model, image, anchors)
+    inputs, y, noise, _ = image.observe(anchors, model.kernel)
     posterior = ExactPosterior.fit(model.kernel, inputs, y, noise)
     rows, columns = np.nonzero(frame.mask & mde_output.valid.cpu().numpy())
     ratios = []

@@ -89,7 +89,7 @@ def edits(world: World, repeats: int) -> dict[str, list[float]]:
 
         def work() -> None:
             index = np.arange(n + next(step) % 2)
-            editor.update(field.fit(image, anchors[index], memory).fit)
+            editor.render(field.fit(image, anchors[index], memory).fit)
 
         return work
 

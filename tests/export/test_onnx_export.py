@@ -15,8 +15,8 @@ from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.basis.pretrained import load_generator
 from scalefield.cli import main
 from scalefield.export.onnx import OPSET, export_onnx
+from scalefield.field.image_inputs import ChannelLayout
 from scalefield.field.model import load_field
-from scalefield.field.network import ChannelLayout
 from scalefield.methods.basis import Basis
 
 onnxruntime = pytest.importorskip("onnxruntime")

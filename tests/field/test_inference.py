@@ -8,16 +8,10 @@ from field.worlds import draw_anchors, room, with_depth
 from scalefield.anchors import Anchors
 from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
-from scalefield.field.inference import (
-    MIN_NOISE_STD,
-    Calibration,
-    empirical_bayes_scale,
-    infer,
-    observe,
-    sum_abs_z,
-    with_spread_of_repeated_pixels,
-)
+from scalefield.field.image_inputs import MIN_NOISE_STD
+from scalefield.field.inference import calibrated, empirical_bayes_scale, infer, sum_abs_z
 from scalefield.field.model import load_field
+from scalefield.field.posterior import UNCALIBRATED
 
 
 @pytest.fixture(scope="module")
@@ -31,22 +25,27 @@ def world(model):
     return model.image_inputs(mde_output), truth
 
 
+def uncalibrated_std(fitted):
+    """The posterior's own standard deviation at every pixel."""
+    return dataclasses.replace(fitted, calibration=UNCALIBRATED).render().std
+
+
 def test_targets_are_log_ratios_and_noise_is_that_of_the_anchors(model, world):
     image, truth = world
     anchors = draw_anchors(truth, 5)
-    observed = observe(model, image, anchors)
+    observed = image.observe(anchors, model.kernel)
     rows, columns = anchors.v.astype(int), anchors.u.astype(int)
     wanted = np.log(anchors.depth_m) - image.mde_depth[rows, columns].double().log().numpy()
     np.testing.assert_allclose(observed.y.numpy(), wanted, atol=1e-9)
     assert observed.noise.tolist() == [float(model.kernel.noise_std)] * 5
     assert bool(observed.mask.all())
     precise = Anchors(anchors.u, anchors.v, anchors.depth_m, np.full(5, 1e-9))
-    noise = observe(model, image, precise).noise
+    noise = image.observe(precise, model.kernel).noise
     assert noise.tolist() == pytest.approx([MIN_NOISE_STD] * 5)
 
 
 def test_no_anchors_are_one_masked_observation(model, world):
-    observed = observe(model, world[0], Anchors([], [], []))
+    observed = world[0].observe(Anchors([], [], []), model.kernel)
     assert observed.mask.tolist() == [False]
 
 
@@ -57,11 +56,11 @@ def test_leave_one_out_is_that_of_the_exact_posterior_in_the_order_given(model, 
     anchors = draw_anchors(truth, n)
     result = infer(model, image, anchors, robust=False)
     residual, std = result.leave_one_out()
-    inputs, y, noise, _ = observe(model, image, anchors)
+    inputs, y, noise, _ = image.observe(anchors, model.kernel)
     exact = ExactPosterior.fit(result.fit.kernel, inputs, y, noise).leave_one_out()
     np.testing.assert_allclose(residual, exact[0].numpy(), atol=1e-4)
     np.testing.assert_allclose(
-        std, exact[1].numpy() * float(result.calibration.at_anchors), rtol=1e-3
+        std, exact[1].numpy() * float(result.fit.calibration.at_anchors), rtol=1e-3
     )
 
 
@@ -77,13 +76,13 @@ def test_leave_one_out_of_outliers_is_their_distance_from_the_others(model, worl
     clean = infer(model, image, anchors[np.setdiff1d(np.arange(40), [5, 17])])
     for i, factor in ((5, 10), (17, 3)):
         at = (torch.tensor([int(x)]) for x in (anchors.v[i], anchors.u[i]))
-        predicted = clean.fit.predict(*at)
+        mean, variance = clean.fit.predict(*at)
         wanted = np.log(depth_m[i] / float(image.mde_depth[int(anchors.v[i]), int(anchors.u[i])]))
-        wanted -= float(predicted.mean)
+        wanted -= float(mean)
         assert residual[i] == pytest.approx(wanted, abs=0.05)
         assert residual[i] == pytest.approx(np.log(factor), abs=0.3)
-        own = float(predicted.variance + model.kernel.noise_std**2) ** 0.5
-        assert std[i] / float(result.calibration.at_anchors) == pytest.approx(own, rel=0.2)
+        own = float(variance + model.kernel.noise_std**2) ** 0.5
+        assert std[i] / float(result.fit.calibration.at_anchors) == pytest.approx(own, rel=0.2)
 
 
 def test_the_scale_of_std_follows_the_residuals_of_the_image(model, world):
@@ -93,7 +92,7 @@ def test_the_scale_of_std_follows_the_residuals_of_the_image(model, world):
     scales = []
     for noise in (0.0, 0.1, 0.3):
         noisy = with_depth(anchors, anchors.depth_m * np.exp(noise * rng.normal(size=200)))
-        scales.append(float(infer(model, image, noisy, robust=False).calibration.factor))
+        scales.append(float(infer(model, image, noisy, robust=False).fit.calibration.factor))
     assert scales == sorted(scales)
     assert scales[2] > 3 * scales[0]
 
@@ -106,13 +105,15 @@ def test_calibration_factor_is_the_formula(model, world):
         total = float(z.abs().sum()) * np.sqrt(np.pi / 2)
         wanted = (model.prior_count + total) / (model.prior_count + n - 1)
         wanted *= model.std_scale * n**-model.std_decay
-        found = float(Calibration.of(model, fitted).at_anchors)
+        found = float(calibrated(model, fitted).calibration.at_anchors)
         assert found == pytest.approx(wanted, rel=1e-5)
     nothing = dataclasses.replace(
         fitted,
         observations=fitted.observations._replace(mask=torch.zeros(50, dtype=torch.bool)),
     )
-    assert float(Calibration.of(model, nothing).at_anchors) == pytest.approx(model.std_scale)
+    assert float(calibrated(model, nothing).calibration.at_anchors) == pytest.approx(
+        model.std_scale
+    )
 
 
 def test_calibration_shrinks_std_only_where_the_anchors_determine_the_field(model, world):
@@ -122,12 +123,12 @@ def test_calibration_shrinks_std_only_where_the_anchors_determine_the_field(mode
     anchors = draw_anchors(truth, 900)
     anchors = anchors[anchors.u < 0.4 * width]
     result = infer(model, image, anchors)
-    assert float(result.calibration.factor) < 0.6
-    std, raw = result.std(), result.fit.std() * model.std_scale
+    assert float(result.fit.calibration.factor) < 0.6
+    std, raw = result.fit.render().std, uncalibrated_std(result.fit) * model.std_scale
     left, right = slice(0, int(0.3 * width)), slice(int(0.8 * width), None)
     assert float((std / raw)[:, left].median()) < 0.7
     assert float((std / raw)[:, right].median()) > 0.9
-    support = result.fit.support()
+    support = result.fit.render().support
     assert 0 <= float(support.min()) <= float(support.max()) <= 1
     assert float(support[:, left].median()) > 0.8
     assert float(support[:, right].median()) < 0.5 * float(support[:, left].median())
@@ -138,18 +139,19 @@ def test_calibration_enlarges_std_everywhere_if_the_estimator_errs_more(model, w
     anchors = draw_anchors(truth, 60)
     noisy = with_depth(anchors, anchors.depth_m * np.exp(np.random.default_rng(0).normal(size=60)))
     result = infer(model, image, noisy, robust=False)
-    assert float(result.calibration.factor) > 1
-    wanted = result.fit.std() * result.calibration.at_anchors
-    torch.testing.assert_close(result.std(), wanted.float(), rtol=1e-4, atol=1e-6)
+    assert float(result.fit.calibration.factor) > 1
+    wanted = uncalibrated_std(result.fit) * result.fit.calibration.at_anchors
+    torch.testing.assert_close(result.fit.render().std, wanted.float(), rtol=1e-4, atol=1e-6)
 
 
 def test_contradicting_readings_of_one_pixel_get_the_noise_of_their_spread(model, world):
     image, _ = world
-    observed = observe(model, image, Anchors([9, 9, 30], [7, 7, 20], [1.6, 2.9, 1.6]))
-    found = with_spread_of_repeated_pixels(observed, image).noise
+    anchors = Anchors([9, 9, 30], [7, 7, 20], [1.6, 2.9, 1.6])
+    observed = image.observe(anchors, model.kernel)
+    found = observed.with_spread_of_repeated_pixels().noise
     deviation = np.log(2.9 / 1.6) / 2
     assert found.tolist() == pytest.approx([deviation, deviation, float(observed.noise[2])])
-    std = infer(model, image, Anchors([9, 9, 30], [7, 7, 20], [1.6, 2.9, 1.6])).std()
+    std = infer(model, image, anchors).fit.render().std
     assert float(std.max()) < 2
 
 

@@ -7,10 +7,10 @@ from field.worlds import absrel, draw_anchors, room, with_depth
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
 from scalefield.field.error_scale import ErrorScale
+from scalefield.field.image_inputs import ChannelLayout, FieldMaps
 from scalefield.field.kalman import FieldFilter, FilterState, prior_variance
 from scalefield.field.kernel import Kernel
 from scalefield.field.model import FieldModel, load_field
-from scalefield.field.network import ChannelLayout, FieldMaps
 from scalefield.mde import load_mde
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.field import Field

@@ -7,7 +7,6 @@ from scalefield import samples
 from scalefield.basis.grids import grid_shape
 from scalefield.errors import InputError
 from scalefield.field.exact import ExactPosterior
-from scalefield.field.inference import observe
 from scalefield.field.model import load_field
 from scalefield.field.placement import (
     CELLS,
@@ -63,7 +62,7 @@ def test_suggestions_lie_on_the_side_without_anchors():
 def exact_posterior(mde_output, anchors):
     model = load_field("field")
     image = model.image_inputs(mde_output)
-    inputs, y, noise, _ = observe(model, image, anchors)
+    inputs, y, noise, _ = image.observe(anchors, model.kernel)
     return ExactPosterior.fit(model.kernel, inputs, y, noise), image
 
 

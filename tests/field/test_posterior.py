@@ -1,7 +1,5 @@
-import dataclasses
 from functools import cached_property
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,7 +18,7 @@ from field.worlds import (
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel
-from scalefield.field.local import Lattice, PixelSampler, dense_terms
+from scalefield.field.lattice import Lattice, PixelSampler, dense_terms
 from scalefield.field.posterior import fit
 
 SHAPE = (45, 60)
@@ -37,6 +35,11 @@ def layouts(n, kind):
     return rows, columns
 
 
+def node_variance(fitted):
+    """Var[ℓ] at the nodes."""
+    return fitted.systems().total_variance(fitted.linear.covariance)
+
+
 @pytest.mark.parametrize("noise", [0.02, 1e-3])
 @pytest.mark.parametrize("kind", ["different", "pairs", "collinear"])
 @pytest.mark.parametrize("n", [1, 2, 7, 16])
@@ -51,17 +54,19 @@ def test_with_few_anchors_every_pixel_has_the_exact_posterior(n, kind, noise):
     observed = observe_pixels(image, rows, columns, noise=noise)
     fitted = fit(KERNEL, image, observed, InferenceConfig())
     exact = exact_of(fitted)
-    difference = (fitted.mean().double().flatten() - exact.mean(all_pixels(image))).abs()
+    difference = (fitted.render().mean.double().flatten() - exact.mean(all_pixels(image))).abs()
     difference = difference.reshape(SHAPE)
     assert float(difference.max()) < 3e-4
     difference[rows, columns] = 0
     assert float(difference.max()) < (2e-4 if kind == "pairs" else 1e-5)
     at_nodes = image.pixels(*fitted.lattice.node_pixels)
     std = exact.variance(at_nodes).sqrt()
-    torch.testing.assert_close(fitted.local.variance.sqrt(), std, rtol=0, atol=2e-4)
-    torch.testing.assert_close(fitted.local.mean, exact.mean(at_nodes), rtol=0, atol=2e-4)
-    predicted = fitted.predict(rows, columns)
-    torch.testing.assert_close(predicted.mean, exact.mean(observed.inputs), rtol=0, atol=3e-4)
+    torch.testing.assert_close(node_variance(fitted).sqrt(), std, rtol=0, atol=2e-4)
+    mean, variance = fitted.predict(*fitted.lattice.node_pixels)
+    torch.testing.assert_close(mean, exact.mean(at_nodes), rtol=0, atol=2e-4)
+    torch.testing.assert_close(variance.sqrt(), std, rtol=0, atol=2e-4)
+    mean, _ = fitted.predict(rows, columns)
+    torch.testing.assert_close(mean, exact.mean(observed.inputs), rtol=0, atol=3e-4)
 
 
 @settings(max_examples=10)
@@ -74,7 +79,7 @@ def test_with_few_anchors_images_of_every_shape_have_the_exact_mean(n, seed, sha
     image = image_inputs(shape, seed=seed)
     fitted = fit_pixels(image, n, seed=seed)
     wanted = exact_of(fitted).mean(all_pixels(image)).reshape(shape)
-    torch.testing.assert_close(fitted.mean().double(), wanted, rtol=0, atol=5e-4)
+    torch.testing.assert_close(fitted.render().mean.double(), wanted, rtol=0, atol=5e-4)
 
 
 def test_more_neighbours_come_closer_to_the_exact_posterior():
@@ -88,7 +93,7 @@ def test_more_neighbours_come_closer_to_the_exact_posterior():
     for neighbours in (2, 4, 8, 16, 64):
         fitted = fit_pixels(image, 300, neighbours=neighbours, exact_block=300)
         exact = exact_of(fitted)
-        apart = fitted.mean().double().flatten() - exact.mean(inputs)
+        apart = fitted.render().mean.double().flatten() - exact.mean(inputs)
         errors.append(float((apart / exact.variance(inputs).sqrt()).square().mean().sqrt()))
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > 0.1
@@ -102,7 +107,7 @@ def test_std_of_many_anchors_is_that_of_the_exact_posterior_at_the_nodes():
     image = image_inputs((96, 128))
     fitted = fit_pixels(image, 300, exact_block=300)
     at_nodes = image.pixels(*fitted.lattice.node_pixels)
-    ratio = fitted.local.variance.sqrt() / exact_of(fitted).variance(at_nodes).sqrt()
+    ratio = node_variance(fitted).sqrt() / exact_of(fitted).variance(at_nodes).sqrt()
     assert float(ratio.min()) > 0.99
     assert float(ratio.median()) < 1.02
     assert float(ratio.max()) < 1.2
@@ -134,13 +139,14 @@ def test_the_field_is_continuous_across_the_borders_of_cells():
     borders of cells than inside them; without it the steps there are five times as large."""
     image = image_inputs((160, 208), SMOOTH_KERNEL, box=False, variation=0.0)
     fitted = fit_pixels(image, 3000, SMOOTH_KERNEL)
-    lattice = fitted.lattice
+    lattice, systems = fitted.lattice, fitted.systems()
+    predictors = systems.neighbours, systems.solved[..., 0]
     assert lattice.cell_px == 8
     terms = []
     for each in (lattice, OneNode(lattice.shape, lattice.cell_px, lattice.device)):
         features = SMOOTH_KERNEL.features(fitted.observations.inputs)
         sampler = PixelSampler(SMOOTH_KERNEL, each)
-        (values,) = dense_terms(SMOOTH_KERNEL, image, sampler, fitted.local, features)
+        (values,) = dense_terms(SMOOTH_KERNEL, image, sampler, predictors, features)
         terms.append(largest_steps(values, lattice.cell_px))
     (across, inside), (unblended, _) = terms
     assert across < 1.2 * inside
@@ -156,7 +162,7 @@ def test_the_parts_sum_to_the_mean():
             *("global", "mean", "slope", "plane", "mode 1", "mode 2", "mode 3", "mode 4"),
             *("rbf 1", "exponential 2"),
         ]
-        torch.testing.assert_close(sum(parts.values()), fitted.mean(), rtol=0, atol=1e-5)
+        torch.testing.assert_close(sum(parts.values()), fitted.render().mean, rtol=0, atol=1e-5)
 
 
 def test_coefficients_are_those_of_the_linear_map():
@@ -166,7 +172,7 @@ def test_coefficients_are_those_of_the_linear_map():
     at = all_pixels(image)
     wanted = constant + slope * at.log_depth + mean_weight * at.mean
     wanted = wanted + at.position @ plane + at.modes @ modes
-    found = fitted.linear_map().flatten().double()
+    found = image.linear_map(fitted.coefficients()).flatten().double()
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
 
 
@@ -179,13 +185,13 @@ def test_smoother_weights_equal_finite_differences(n, blocks):
     row, column = 20, 31
     at = torch.tensor([row]), torch.tensor([column])
     weights = fitted.smoother_weights(row, column)
-    before = fitted.predict(*at).mean
+    before, _ = fitted.predict(*at)
     for i in range(0, n, 7):
         y = fitted.observations.y.clone()
         y[i] += 0.01
         observed = fitted.observations._replace(y=y)
         moved = fit(KERNEL, image, observed, fitted.config, offset=fitted.linear.offset)
-        slope = (moved.predict(*at).mean - before) / 0.01
+        slope = (moved.predict(*at)[0] - before) / 0.01
         assert float(slope) == pytest.approx(float(weights[i]), abs=1e-6)
 
 
@@ -204,8 +210,8 @@ def test_a_mirrored_world_has_the_mirrored_field():
     reflected = observed._replace(inputs=other.pixels(rows, 63 - columns))
     ours = fit(KERNEL, image, observed, InferenceConfig())
     theirs = fit(KERNEL, other, reflected, InferenceConfig())
-    torch.testing.assert_close(theirs.mean().flip(1), ours.mean(), rtol=0, atol=2e-3)
-    assert float((theirs.mean().flip(1) - ours.mean()).abs().mean()) < 1e-4
+    torch.testing.assert_close(theirs.render().mean.flip(1), ours.render().mean, rtol=0, atol=2e-3)
+    assert float((theirs.render().mean.flip(1) - ours.render().mean).abs().mean()) < 1e-4
 
 
 @settings(max_examples=10)
@@ -221,8 +227,8 @@ def test_padding_does_not_change_the_field(n, padding, seed):
     inputs, y, noise, _ = observed
     short = type(observed)(inputs[:n], y[:n], noise[:n], mask[:n])
     alone = fit(KERNEL, image, short, config)
-    torch.testing.assert_close(padded.mean(), alone.mean(), rtol=0, atol=1e-3)
-    torch.testing.assert_close(padded.std(), alone.std(), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(padded.render().mean, alone.render().mean, rtol=0, atol=1e-3)
+    torch.testing.assert_close(padded.render().std, alone.render().std, rtol=1e-3, atol=1e-4)
 
 
 def test_without_any_observation_the_field_is_the_prior():
@@ -231,9 +237,9 @@ def test_without_any_observation_the_field_is_the_prior():
     nothing = observed._replace(mask=torch.zeros(1, dtype=torch.bool))
     fitted = fit(KERNEL, image, nothing, InferenceConfig())
     mean = all_pixels(image).mean.reshape(SHAPE).float()
-    torch.testing.assert_close(fitted.mean(), mean, rtol=0, atol=1e-6)
+    torch.testing.assert_close(fitted.render().mean, mean, rtol=0, atol=1e-6)
     prior = KERNEL.variance(image.pixels(*fitted.lattice.node_pixels))
-    torch.testing.assert_close(fitted.local.variance, prior)
+    torch.testing.assert_close(node_variance(fitted), prior)
 
 
 def test_a_kernel_without_stationary_terms_is_bayesian_linear_regression():
@@ -241,20 +247,26 @@ def test_a_kernel_without_stationary_terms_is_bayesian_linear_regression():
     image = image_inputs(SHAPE, linear)
     fitted = fit_pixels(image, 30, linear)
     wanted = exact_of(fitted).mean(all_pixels(image)).reshape(SHAPE)
-    torch.testing.assert_close(fitted.mean().double(), wanted, rtol=0, atol=1e-5)
-    torch.testing.assert_close(sum(fitted.parts().values()), fitted.mean(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(fitted.render().mean.double(), wanted, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        sum(fitted.parts().values()), fitted.render().mean, rtol=0, atol=1e-5
+    )
 
 
 def test_cells_follow_the_spacing_of_anchors_and_the_size_of_the_image():
     config = InferenceConfig()
-    assert config.cell_size_px((480, 640), 20_000) == 8
-    assert config.cell_size_px((480, 640), 100) == 16
-    assert config.cell_size_px((480, 640), 0) == 16
-    assert config.cell_size_px((3000, 4000), 20_000) == 25
-    assert [config.cell_size_px((48, 64), n) for n in (50, 500, 1000, 10**6)] == [8, 4, 4, 1]
+
+    def cell_px(shape, n):
+        return Lattice.of(shape, n, config, torch.device("cpu")).cell_px
+
+    assert cell_px((480, 640), 20_000) == 8
+    assert cell_px((480, 640), 100) == 16
+    assert cell_px((480, 640), 0) == 16
+    assert cell_px((3000, 4000), 20_000) == 25
+    assert [cell_px((48, 64), n) for n in (50, 500, 1000, 10**6)] == [8, 4, 4, 1]
     for shape in ((375, 1242), (1080, 1920), (4000, 3000)):
         for n in (1, 1000, 20_000):
-            assert max(shape) / config.cell_size_px(shape, n) <= config.max_cells
+            assert max(shape) / cell_px(shape, n) <= config.max_cells
 
 
 @pytest.mark.parametrize("n", [50, 200, 800, 2400])
@@ -262,7 +274,8 @@ def test_dense_anchors_are_all_neighbours_of_some_node(n):
     """Otherwise more anchors would make the field worse: those in the middle of a cell would be
     farther from every corner than its neighbours are."""
     fitted = fit_pixels(image_inputs((60, 80)), n)
-    used = fitted.local.neighbours[fitted.local.mask].unique()
+    systems = fitted.systems()
+    used = systems.neighbours[systems.mask].unique()
     assert len(used) > 0.97 * n
 
 
@@ -270,7 +283,7 @@ def test_sizes_of_cells_hardly_change_the_field():
     """8 or 16 pixels between nodes: a fraction of the noise of one anchor."""
     image = image_inputs((96, 128), box=False)
     fine, coarse = (
-        fit_pixels(image, 100, cell_px=(side, side)).mean().double() for side in (8, 16)
+        fit_pixels(image, 100, cell_px=(side, side)).render().mean.double() for side in (8, 16)
     )
     assert float((fine - coarse).abs().mean()) < 0.2 * KERNEL.noise_std
 
@@ -282,7 +295,7 @@ def test_arguments_are_not_changed_in_place():
     maps = image.maps.maps.clone()
     before = [each.clone() for each in given]
     fitted = fit(KERNEL, image, observed, InferenceConfig())
-    fitted.mean(), fitted.std(), fitted.parts(), fitted.smoother_weights(1, 2)
+    fitted.render(), fitted.parts(), fitted.smoother_weights(1, 2)
     assert all(torch.equal(x, y) for x, y in zip(given, before, strict=True))
     assert torch.equal(image.maps.maps, maps)
 
@@ -290,8 +303,17 @@ def test_arguments_are_not_changed_in_place():
 def test_the_config_reaches_the_solves():
     image = image_inputs(SHAPE)
     fitted = fit_pixels(image, 50, neighbours=3, cell_px=(5, 5))
-    assert fitted.local.neighbours.shape == (10 * 13, 3)
+    assert fitted.systems().neighbours.shape == (10 * 13, 3)
     assert fitted.lattice.cell_px == 5
-    more = dataclasses.replace(fitted, config=InferenceConfig(neighbours=7))
-    assert more.local.neighbours.shape[1] == 7
-    assert np.prod(more.lattice.nodes) == len(more.local.mean)
+
+
+def test_a_fit_over_another_size_of_the_image_has_its_own_lattice_and_the_same_field():
+    """Half the size: pixels of both at the same place have nearly the same position and depth."""
+    image, half = image_inputs((96, 128), box=False), image_inputs((48, 64), box=False)
+    fitted = fit_pixels(image, 12)
+    small = fitted.over(half)
+    assert small.lattice.shape == (48, 64)
+    mean = small.render().mean
+    assert mean.shape == (48, 64)
+    around = torch.nn.functional.avg_pool2d(fitted.render().mean[None], 2)[0]
+    assert float((mean - around).abs().mean()) < 0.01

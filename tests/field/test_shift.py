@@ -185,7 +185,7 @@ def test_parts_of_a_decomposition_with_a_shift_sum_to_log_scale(model):
     parts = result.fit.parts()
     assert "shift" in parts
     torch.testing.assert_close(
-        torch.stack(list(parts.values())).sum(dim=0), result.fit.mean(), rtol=0, atol=1e-4
+        torch.stack(list(parts.values())).sum(dim=0), result.fit.render().mean, rtol=0, atol=1e-4
     )
 
 

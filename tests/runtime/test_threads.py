@@ -1,10 +1,11 @@
 import threading
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
 
-from scalefield.runtime.threads import idle_threads, map_threads, one_thread
+from scalefield.runtime.threads import map_threads, one_thread, worker_threads
 
 
 @pytest.fixture(params=[1, 3])
@@ -52,14 +53,16 @@ def test_map_threads_within_map_threads(threads):
     assert torch.get_num_threads() == threads
 
 
-def test_idle_threads_counts_those_that_one_thread_leaves(threads):
-    assert idle_threads() == 1
-    with one_thread():
-        assert idle_threads() == threads
-        assert torch.get_num_threads() == 1
-        found = map_threads(lambda _: threading.get_ident(), [(i,) for i in range(9)], threads)
-        assert len(set(found)) <= threads
-    assert idle_threads() == 1
+def test_worker_threads_are_those_that_one_thread_leaves(threads):
+    barrier = threading.Barrier(threads)
+    for block in (nullcontext, one_thread):
+        with block(), worker_threads() as thread_map:
+            # As many items as threads wait for one another: fewer threads would time out.
+            list(thread_map(lambda _: barrier.wait(timeout=60), range(threads)))
+            idents = list(thread_map(lambda _: threading.get_ident(), range(9)))
+            assert len(set(idents)) <= threads
+            assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == threads
 
 
 def test_map_threads_in_a_block_of_one_thread_uses_the_idle_ones(threads):

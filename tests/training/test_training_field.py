@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from scalefield.field.error_scale import ERROR_SCALES
-from scalefield.field.network import ChannelLayout, FieldNet, FieldNetConfig
+from scalefield.field.image_inputs import ChannelLayout
+from scalefield.field.network import FieldNet, FieldNetConfig
 from scalefield.field.shift import SHIFT_PRIOR, AffineMap
 from scalefield.mde import MDEOutput
 from scalefield.training.data import prepare

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -11,10 +12,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from scalefield.errors import InputError
-from scalefield.runtime.threads import idle_threads, map_threads
+from scalefield.runtime.threads import worker_threads
 
 BAND_ROWS = 32
 """Rows of a band of a convolution on a processor."""
+
+Convolve = Callable[..., Tensor]
+"""A function as `convolve`."""
 
 
 class FeatureProjection(nn.Module):
@@ -90,10 +94,25 @@ class Trunk(nn.Module):
         self.merge = nn.Sequential(conv(width + width // 2, width), norm(width), nn.GELU())
 
     def forward(self, cues: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h w"]:
-        """Residual blocks at half the resolution, merged with the fine stem."""
+        """Residual blocks at half the resolution, merged with the fine stem.
+
+        Without gradients on a processor, convolutions are computed in bands of rows by threads that
+        do not wait for one another: torch's own threads would do so at every operation, and on a
+        busy machine each wait is a time slice.
+        """
+        at_once = cues.is_cuda or torch.is_grad_enabled() or torch.jit.is_tracing()
+        if at_once or torch.compiler.is_compiling():
+            return self.evaluate(cues, convolve)
+        with worker_threads() as thread_map:
+            return self.evaluate(cues, partial(convolve_in_bands, thread_map=thread_map))
+
+    def evaluate(self, cues: Float[Tensor, "b c h w"], convolve: Convolve) -> Tensor:
+        """`forward` with a function that evaluates each convolution."""
         stem, merge = cast(nn.Conv2d, self.stem[0]), cast(nn.Conv2d, self.merge[0])
         fine = nnf.gelu(convolve(stem, cues))
-        coarse = self.blocks(convolve(self.down, fine))
+        coarse = convolve(self.down, fine)
+        for block in self.blocks:
+            coarse = block(coarse, convolve)
         size = cues.shape[2:]
         coarse = nnf.interpolate(coarse, size=size, mode="bilinear", align_corners=False)
         return self.merge[1:](convolve(merge, torch.cat([coarse, fine], dim=1)))
@@ -109,7 +128,7 @@ class ResidualBlock(nn.Module):
             norm(width), nn.GELU(), conv(width, width),
         )  # fmt: skip
 
-    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+    def forward(self, x: Float[Tensor, "b c h w"], convolve: Convolve) -> Tensor:
         """The input plus its learned correction."""
         layers: tuple[Any, ...] = tuple(self.layers)
         norm1, _, conv1, norm2, _, conv2 = layers
@@ -126,15 +145,21 @@ def conv(inputs: int, outputs: int, stride: int = 1, dilation: int = 1) -> nn.Co
 def convolve(
     layer: nn.Conv2d, x: Float[Tensor, "b c h w"], norm: nn.GroupNorm | None = None
 ) -> Float[Tensor, "b c2 h2 w2"]:
-    """layer(x), or layer(GELU(norm(x))), for a layer made by `conv`.
+    """layer(x), or layer(GELU(norm(x)))."""
+    return layer(x if norm is None else nnf.gelu(norm(x)))
 
-    In a block of `one_thread` each idle thread computes bands of rows: torch's own threads would
-    wait for one another at every operation, and on a busy machine each wait is a time slice. The
-    bands do not depend on the number of threads, so neither does the result.
+
+def convolve_in_bands(
+    layer: nn.Conv2d,
+    x: Float[Tensor, "b c h w"],
+    norm: nn.GroupNorm | None = None,
+    *,
+    thread_map: Callable[..., Iterable[Tensor]],
+) -> Float[Tensor, "b c2 h2 w2"]:
+    """`convolve` in bands of rows, for a layer made by `conv`.
+
+    The bands do not depend on the number of threads, so neither does the result.
     """
-    whole = x.is_cuda or torch.is_grad_enabled()
-    if whole or torch.jit.is_tracing() or torch.compiler.is_compiling():
-        return layer(x if norm is None else nnf.gelu(norm(x)))
     (stride, _), (dilation, _) = layer.stride, layer.dilation
     height, rows = x.shape[2], (x.shape[2] - 1) // stride + 1
     if norm is not None:
@@ -144,7 +169,9 @@ def convolve(
         shift = norm.bias - mean.repeat_interleave(size, dim=1) * scale
         scale, shift = scale[..., None, None], shift[..., None, None]
 
-    def band(first: int, last: int) -> Float[Tensor, "b c2 rows w2"]:
+    @torch.no_grad()  # a setting of each thread
+    def band(first: int) -> Float[Tensor, "b c2 rows w2"]:
+        last = min(first + BAND_ROWS, rows)
         top, bottom = first * stride - dilation, (last - 1) * stride + dilation + 1
         part = x[:, :, max(top, 0) : min(bottom, height)]
         if norm is not None:
@@ -153,8 +180,7 @@ def convolve(
         part = nnf.pad(part, beyond, mode="replicate")
         return nnf.conv2d(part, layer.weight, layer.bias, stride, 0, dilation)
 
-    bands = [(first, min(first + BAND_ROWS, rows)) for first in range(0, rows, BAND_ROWS)]
-    return torch.cat(map_threads(band, bands, idle_threads()), dim=2)
+    return torch.cat(list(thread_map(band, range(0, rows, BAND_ROWS))), dim=2)
 
 
 def norm(width: int) -> nn.GroupNorm:

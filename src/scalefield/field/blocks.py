@@ -50,6 +50,19 @@ class Observations(NamedTuple):
         index = torch.searchsorted(mask.cumsum(dim=0), rank + 1).clamp(max=len(y) - 1)
         return Observations(inputs[index], y[index], noise[index], rank < count), index
 
+    def with_spread_of_repeated_pixels(self) -> Observations:
+        """The observations of one pixel with a noise of at least their deviation from their mean:
+        readings that contradict each other by more than their noise are not that precise."""
+        inputs, y, noise, mask = self
+        u, v = inputs.position.unbind(dim=1)
+        pixel, order = (v * (1 << 20) + u).sort()
+        # `unique` would do, but a CUDA graph knows no result of variable size.
+        changes = torch.cat([pixel.new_zeros(1), (pixel[1:] != pixel[:-1]).to(pixel)])
+        group = torch.empty_like(order).index_copy(0, order, changes.cumsum(dim=0).long())
+        counts, sums = (y.new_zeros(len(y)).index_add(0, group, x) for x in (mask.to(y), y * mask))
+        deviation = (y - (sums / counts.clamp(min=1))[group]).abs() * mask
+        return self._replace(noise=torch.maximum(noise, deviation))
+
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
@@ -96,9 +109,9 @@ class Blocks:
 
     def map(self, function: Callable[[Blocks], Any]) -> list[Any]:
         """`function` of a few blocks at a time, on several threads; on a GPU of all at once."""
-        if self.index.is_cuda:
-            return [function(self)]
         step = max(1, CHUNK_ELEMENTS // self.index.shape[1] ** 2)
+        if self.index.is_cuda or len(self.index) <= step:
+            return [function(self)]
         starts = range(0, len(self.index), step)
         parts = [(Blocks(self.index[i : i + step], self.mask[i : i + step]),) for i in starts]
         return map_threads(function, parts)

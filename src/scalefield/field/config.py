@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from scalefield.validation import require
@@ -75,12 +74,3 @@ class InferenceConfig:
         require(self.max_cell_spacing >= 1, "max_cell_spacing", "1 or more", self.max_cell_spacing)
         least, largest = self.cell_px
         require(1 <= least <= largest, "cell_px", "1 or more, in order", self.cell_px)
-
-    def cell_size_px(self, shape: tuple[int, int], anchors: int) -> int:
-        """Side of a cell for an image of this shape with this number of anchors."""
-        least, largest = self.cell_px
-        spacing = math.sqrt(math.prod(shape) / max(anchors, 1))
-        side = least if spacing < largest else largest
-        while side > max(1, self.max_cell_spacing * spacing):
-            side = -(-side // 2)
-        return max(side, -(-max(shape) // self.max_cells))

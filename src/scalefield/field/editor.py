@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from threading import Lock
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from scipy.spatial import cKDTree
 from torch import Tensor
 
@@ -22,17 +21,10 @@ from scalefield.field.blocks import Blocks, BlockSolutions, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, TermFeatures
-from scalefield.field.local import (
-    AnchorFeatures,
-    AtPixel,
-    Lattice,
-    cell_weights,
-    correlations,
-    nearest,
-)
+from scalefield.field.lattice import AnchorFeatures, Lattice, cell_weights, correlations, nearest
 from scalefield.field.outliers import OutlierResult, detect_outliers
-from scalefield.field.posterior import FieldFit
-from scalefield.runtime.threads import map_threads
+from scalefield.field.posterior import FieldFit, LocalSystems, RenderedField
+from scalefield.runtime.threads import map_threads, one_thread
 
 NOISE_TOLERANCE = 1e-3
 """Relative change of an anchor's noise below which its nodes are kept: the weights of the outlier
@@ -48,19 +40,6 @@ TIE_TOLERANCE = 1e-5
 """Relative difference of distances within which `nearest` may take either anchor."""
 
 
-class EditedMaps(NamedTuple):
-    """The field after an edit."""
-
-    mean: Float[Tensor, "h w"]
-    """E[ℓ], as `FieldFit.mean`."""
-    variance: Float[Tensor, " m"]
-    """Var[ℓ] at the nodes, as `LocalSystems.variance`."""
-    prior: Float[Tensor, " m"]
-    """Prior variance of the stationary part at the nodes."""
-    nodes_solved: int
-    """Number of nodes whose systems were solved anew."""
-
-
 @dataclass(eq=False)
 class EditorState:
     """What is kept from one edit to the next, which each edit changes in place: copies would cost
@@ -70,42 +49,39 @@ class EditorState:
     image: ImageInputs
     lattice: Lattice
     observations: Observations
-    neighbours: Int64[Tensor, "m k"]
-    mask: Bool[Tensor, "m k"]
+    systems: LocalSystems
+    """At all nodes, solved for the columns y − μ, 1 and H."""
     reach_px: Float[Tensor, " m"]
     """Distance of each node's farthest neighbour; infinite if it has fewer than k."""
-    coefficients: Float[Tensor, "m k r"]
-    """C⁻¹ applied to the columns y − μ, 1 and H of each node's neighbours."""
-    at_nodes: AtPixel
     sums: Float[Tensor, "r c p"]
-    """Σᵢ k(x, aᵢ) coefficientsᵢ at the pixels of each cell."""
+    """Σᵢ k(x, aᵢ) solvedᵢ of each column at the pixels of each cell."""
 
     @classmethod
-    def empty(cls, fit: FieldFit, count: int) -> EditorState:
-        """The state before any node is solved, with `count` neighbours of each."""
+    def empty(cls, fit: FieldFit, k: int) -> EditorState:
+        """The state before any node is solved, with k neighbours of each."""
         lattice, width = fit.lattice, fit.linear.H.shape[1]
         nodes, cells = len(lattice.node_uv), len(lattice.corners)
-        neighbours = torch.zeros(nodes, count, dtype=torch.int64)
-        of_nodes = [torch.empty(nodes, size, dtype=torch.float64) for size in (count, count, width)]
-        scalars = [torch.empty(nodes, dtype=torch.float64) for _ in range(3)]
-        return cls(
-            fit.kernel,
-            fit.image,
-            lattice,
-            fit.observations,
+        neighbours = torch.zeros(nodes, k, dtype=torch.int64)
+        smoother, columns, *scalars = (
+            torch.empty(nodes, *size, dtype=torch.float64) for size in ((k,), (width,), (), (), ())
+        )
+        systems = LocalSystems(
             neighbours,
             torch.zeros_like(neighbours, dtype=torch.bool),
-            scalars[0],
-            torch.empty(nodes, count, width + 2),
-            AtPixel(*of_nodes, *scalars[1:]),
-            torch.empty(width + 2, cells, lattice.cell_px**2),
+            torch.empty(nodes, k, width + 2),
+            smoother,
+            columns,
+            *scalars[1:],
         )
+        sums = torch.empty(width + 2, cells, lattice.cell_px**2)
+        return cls(fit.kernel, fit.image, lattice, fit.observations, systems, scalars[0], sums)
 
-    def same_prior(self, fit: FieldFit) -> bool:
-        """Whether a fit has the same kernel over the same image."""
-        image = fit.image
+    def serves(self, fit: FieldFit, k: int) -> bool:
+        """Whether a fit has the same kernel over the same image, and k neighbours at each node."""
+        image, lattice = fit.image, fit.lattice
         same_image = self.image.maps is image.maps and self.image.mde_depth is image.mde_depth
-        return same_image and self.kernel == fit.kernel
+        same_nodes = self.lattice.cell_px == lattice.cell_px and self.systems.mask.shape[1] == k
+        return same_image and same_nodes and self.kernel == fit.kernel
 
     def follow(self, fit: FieldFit) -> Int64[Tensor, " a"]:
         """Take over the observations of a fit; returns the nodes whose neighbours change.
@@ -113,14 +89,14 @@ class EditorState:
         These are the nodes with a neighbour that is gone, and those with a new anchor closer than
         their farthest neighbour.
         """
-        before, now = self.observations, fit.observations
+        before, now, systems = self.observations, fit.observations, self.systems
         former = same_anchors(now, before)
         kept = (former >= 0) & now.mask & before.mask[former]
         current = torch.full((len(before.y),), -1)
         current[former[kept]] = kept.nonzero()[:, 0]
-        self.neighbours = current[self.neighbours]
-        changed = ((self.neighbours < 0) & self.mask).any(dim=1)
-        self.neighbours.clamp_(min=0)
+        systems.neighbours.copy_(current[systems.neighbours])
+        changed = ((systems.neighbours < 0) & systems.mask).any(dim=1)
+        systems.neighbours.clamp_(min=0)
         added = fit.image.pixel_uv(now.inputs.position[now.mask & ~kept])
         for part in added.split(CHUNK_ANCHORS):
             apart = torch.cdist(self.lattice.node_uv, part)
@@ -132,35 +108,32 @@ class EditorState:
         """Solve the systems of nodes, and evaluate the cells at them."""
         if len(nodes) == 0:
             return
-        lattice, solver, (inputs, y, _, known) = self.lattice, fit.solver, fit.observations
+        lattice, systems, (inputs, y, _, mask) = self.lattice, self.systems, fit.observations
         position, uv = fit.image.pixel_uv(inputs.position), lattice.node_uv[nodes]
-        near, there = nearest(uv, position, known, self.neighbours.shape[1])
-        self.neighbours[nodes], self.mask[nodes] = near, there
-        apart = (position[near] - uv[:, None]).norm(dim=2).masked_fill(~there, torch.inf)
+        near, near_mask = nearest(uv, position, mask, systems.mask.shape[1])
+        apart = (position[near] - uv[:, None]).norm(dim=2).masked_fill(~near_mask, torch.inf)
         self.reach_px[nodes] = apart.amax(dim=1)
         targets = torch.stack([y - inputs.mean, torch.ones_like(y)], dim=1)
-        columns, (rows, cols) = torch.cat([targets, solver.H], dim=1), lattice.node_pixels
+        values, (rows, cols) = torch.cat([targets, fit.linear.H], dim=1), lattice.node_pixels
 
-        def solve(part: Int64[Tensor, " m"]) -> None:
-            near, there = self.neighbours[part], self.mask[part]
-            right = columns[near] * there[..., None]
-            at = fit.image.pixels(rows[part], cols[part])
-            solved, at_pixel = solver.solve(near, there, at, right)
-            self.coefficients[part] = torch.stack(solved, dim=-1).float()
-            for values, new in zip(self.at_nodes, at_pixel, strict=True):
-                values[part] = new
+        def solve(part: slice) -> None:
+            at = fit.image.pixels(rows[nodes[part]], cols[nodes[part]])
+            solved = fit.solve(near[part], near_mask[part], at, values)
+            for kept, new in zip(systems, solved, strict=True):
+                kept[nodes[part]] = new.to(kept.dtype)
 
         def evaluate(cells: Int64[Tensor, " c"]) -> None:
             pixels, at = fit.sampler.cells(fit.image, cells), lattice.corners[cells]
-            weights = cell_weights(self.neighbours[at], self.coefficients[at])
+            weights = cell_weights(systems.neighbours[at], systems.solved[at])
             covariance = correlations(fit.kernel, pixels, anchors, weights.anchors)
             covariance.mul_(anchors.amplitude[weights.anchors].mT[..., None])
             covariance = covariance.mul_(pixels.amplitude[:, :, None]).sum(dim=1)  # c u p
             by_node = weights.alpha.permute(0, 3, 1, 2).flatten(1, 2)  # c r·4 u
-            values = torch.bmm(by_node, covariance).unflatten(1, (-1, 4))
-            self.sums[:, cells] = values.mul_(lattice.blending).sum(dim=2).transpose(0, 1)
+            sums = torch.bmm(by_node, covariance).unflatten(1, (-1, 4))
+            self.sums[:, cells] = sums.mul_(lattice.blending).sum(dim=2).transpose(0, 1)
 
-        map_threads(solve, [(part,) for part in nodes.split(CHUNK_NODES)])
+        parts = [slice(i, i + CHUNK_NODES) for i in range(0, len(nodes), CHUNK_NODES)]
+        map_threads(solve, [(part,) for part in parts])
         anchors = AnchorFeatures.of(fit.kernel, fit.features)
         changed = torch.zeros(len(lattice.node_uv))
         changed[nodes] = 1
@@ -169,55 +142,51 @@ class EditorState:
 
 
 class FieldEditor:
-    """Evaluates successive fits over one image on a processor; see `update`."""
+    """Renders successive fits over one image on a processor; see `render`."""
 
     def __init__(self, min_anchors: int = 64) -> None:
         """With fewer than `min_anchors` anchors most nodes share most of their neighbours, and the
-        maps are computed from scratch."""
+        field is rendered from scratch."""
         self.min_anchors, self.lock = min_anchors, Lock()
         self.state: EditorState | None = None
+        self.nodes_solved = 0
+        """Number of nodes that the last call solved anew."""
 
     @property
     def nbytes(self) -> int:
         """Roughly what it holds in memory."""
         state = self.state
-        return 0 if state is None else state.sums.nbytes + state.coefficients.nbytes
+        return 0 if state is None else state.sums.nbytes + state.systems.solved.nbytes
 
-    def update(self, fit: FieldFit) -> EditedMaps:
-        """The maps of a fit: those of `FieldFit`, computed where they differ from the last one.
+    def render(self, fit: FieldFit) -> RenderedField:
+        """`FieldFit.render`, computed where it differs from the last call.
 
-        All fits of one editor must have one kernel and configuration; a fit over another image is
-        computed as a whole, as every fit over an affine-invariant map is, whose shift changes.
+        A fit over another image or with another kernel is rendered as a whole, as every fit over
+        an affine-invariant map is, whose shift changes.
         """
         if len(fit.observations.y) < self.min_anchors or fit.image.device.type != "cpu":
-            local = fit.local
-            return EditedMaps(fit.mean(), local.variance, local.prior, len(fit.lattice.node_uv))
-        with self.lock, torch.no_grad():
-            return self._update(fit)
+            self.nodes_solved = len(fit.lattice.node_uv)
+            return fit.render()
+        with self.lock, torch.no_grad(), one_thread():
+            return self._render(fit)
 
-    def _update(self, fit: FieldFit) -> EditedMaps:
+    def _render(self, fit: FieldFit) -> RenderedField:
         # An edit that fails leaves no half-changed state behind.
         lattice, state, self.state = fit.lattice, self.state, None
-        count = min(fit.config.neighbours, len(fit.observations.y))
-        if (
-            state is None
-            or not state.same_prior(fit)
-            or (state.lattice.cell_px, state.neighbours.shape[1]) != (lattice.cell_px, count)
-        ):
-            nodes = torch.arange(len(lattice.node_uv))
-            state = EditorState.empty(fit, count)
-        else:
+        k = min(fit.config.neighbours, len(fit.observations.y))
+        if state is not None and state.serves(fit, k):
             nodes = state.follow(fit)
+        else:
+            state, nodes = EditorState.empty(fit, k), torch.arange(len(lattice.node_uv))
         state.solve(fit, nodes)
-        self.state, linear = state, fit.linear
+        self.state, self.nodes_solved, linear = state, len(nodes), fit.linear
         combination = torch.cat([torch.stack([linear.offset.new_ones(()), -linear.offset]),
                                  -linear.weights]).float()  # fmt: skip
         stationary = lattice.image(
             (combination @ state.sums.flatten(1)).unflatten(0, (-1, lattice.cell_px**2))
         )
-        at_nodes = state.at_nodes
-        variance = at_nodes.total_variance(linear.covariance)
-        return EditedMaps(fit.linear_map() + stationary, variance, at_nodes.prior, len(nodes))
+        mean = fit.image.linear_map(fit.coefficients()) + stationary
+        return fit.rendered(mean, state.systems)
 
 
 class BlockMemory:

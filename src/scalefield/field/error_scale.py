@@ -47,24 +47,37 @@ ERROR_SCALES = (
 """A small network in an unknown place, and two strong estimators."""
 
 
-def log_evidence(kernel: Kernel, observed: Observations, scale: ErrorScale) -> Float[Tensor, "*b"]:
-    """Log of the scale's probability times the marginal likelihood of observations of b images
-    around their median, up to a constant."""
+def log_evidence(
+    kernel: Kernel, observed: Observations, scales: Sequence[ErrorScale]
+) -> Float[Tensor, "h ..."]:
+    """Log of the probability of each of h scales times the marginal likelihood of observations of b
+    images around their median, up to a constant."""
     inputs, y, noise, mask = observed
-    kernel, target = kernel.scaled(ScaleFactors(*scale[1:])), y - inputs.mean
+    target = y - inputs.mean
     target = (target - masked_median(target, mask)[..., None]).where(mask, 0)
+    unscaled, parts = kernel.covariance_parts(inputs)
+    # Plain numbers: a CUDA graph holds no copy from the host.
+    covariance = torch.stack(
+        [
+            unscaled + sum(f**2 * part for f, part in zip(scale[1:], parts, strict=True))
+            for scale in scales
+        ]
+    )
     pairs = mask[..., :, None] & mask[..., None, :]
     variance = torch.where(mask, noise**2, 1.0)
-    cholesky = Cholesky.of(kernel(inputs, inputs).where(pairs, 0) + torch.diag_embed(variance))
+    cholesky = Cholesky.of(covariance.where(pairs, 0) + torch.diag_embed(variance))
+    target = target.expand(len(scales), *target.shape)
     square = (target * cholesky.solve(target[..., None])[..., 0]).sum(dim=-1)
-    return math.log(scale.probability) - 0.5 * square - cholesky.half_log_det()
+    log_likelihood = -0.5 * square - cholesky.half_log_det()
+    prior = [math.log(scale.probability) for scale in scales]
+    return torch.stack([p + x for p, x in zip(prior, log_likelihood, strict=True)])
 
 
 def scale_factors(
     kernel: Kernel, observed: Observations, scales: Sequence[ErrorScale]
 ) -> ScaleFactors:
     """Factors of the mean prior covariance given observations of b images."""
-    weights = torch.stack([log_evidence(kernel, observed, s) for s in scales]).softmax(dim=0)
+    weights = log_evidence(kernel, observed, scales).softmax(dim=0)
 
     def rounded(factors: Sequence[float]) -> Float[Tensor, "*b"]:
         terms = [w * factor**2 for w, factor in zip(weights, factors, strict=True)]
@@ -75,8 +88,9 @@ def scale_factors(
     return ScaleFactors(*map(rounded, factors))
 
 
-def factors_of_image(
+def kernel_of_image(
     kernel: Kernel, observed: Observations, scales: Sequence[ErrorScale], most: int
-) -> ScaleFactors:
-    """Factors from at most so many of an image's observations, evenly spaced in their order."""
-    return scale_factors(kernel, observed.thinned(most)[0], scales)
+) -> Kernel:
+    """The kernel with the prior deviations that the observations of an image suggest: at most so
+    many of them, evenly spaced in their order."""
+    return kernel.scaled(scale_factors(kernel, observed.thinned(most)[0], scales))

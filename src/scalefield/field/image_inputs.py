@@ -1,4 +1,4 @@
-"""The kernel's inputs over an image: everything that does not depend on the anchors."""
+"""The kernel's inputs over an image, from its relative depth and the maps of the network."""
 
 from __future__ import annotations
 
@@ -6,19 +6,95 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.basis.grids import sample
-from scalefield.field.kernel import KernelInputs
-from scalefield.field.network import FieldMaps
+from scalefield.basis.grids import sample, upsample
+from scalefield.field.blocks import Observations
+from scalefield.field.kernel import Kernel, KernelInputs
 from scalefield.field.shift import AffineMap, Shift
 from scalefield.mde.output import MDEOutput
 from scalefield.report import ShiftInterval
+
+MIN_NOISE_STD = 1e-3
+"""Least standard deviation of an anchor's log-depth: the pixel that it falls in and the relative
+depth there agree no better, however precise the measurement."""
+
+
+@dataclass(frozen=True)
+class ChannelLayout:
+    """How the channels of the network's output are divided."""
+
+    modes: int = 16
+    """Number of linear modes."""
+    terms: int = 3
+    """Number of stationary terms."""
+    embedding_size: int = 8
+    """Length of the embedding of each stationary term."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """Channels of E, φ, a and μ."""
+        return [self.modes, self.terms * self.embedding_size, self.terms, 1]
+
+    @property
+    def total(self) -> int:
+        """Channels in all."""
+        return sum(self.sizes)
+
+    def kernel_inputs(
+        self,
+        position: Float[Tensor, "*b n 2"],
+        log_depth: Float[Tensor, "*b n"],
+        values: Float[Tensor, "*b n c"],
+        shift: Float[Tensor, "*b n"] | None = None,
+    ) -> KernelInputs:
+        """The kernel's inputs at pixels from the values of the maps there."""
+        shift = torch.zeros_like(log_depth) if shift is None else shift
+        modes, embedding, amplitude, mean = values.split(self.sizes, dim=-1)
+        embedding = embedding.unflatten(-1, (self.terms, self.embedding_size))
+        return KernelInputs(position, log_depth, modes, embedding, amplitude, mean[..., 0], shift)
+
+
+class FieldMaps(NamedTuple):
+    """Output of the network for b images, on its grid."""
+
+    maps: Float[Tensor, "b c h w"]
+    """Channels by `layout`."""
+    expected_log_depth: Float[Tensor, " b"]
+    """Expected log-depth in metres of the image's median pixel."""
+    layout: ChannelLayout
+
+    @property
+    def modes(self) -> Float[Tensor, "b k h w"]:
+        """E."""
+        return self.maps[:, : self.layout.modes]
+
+    @property
+    def mean(self) -> Float[Tensor, "b 1 h w"]:
+        """μ."""
+        return self.maps[:, -1:]
+
+    def without_mean(self) -> FieldMaps:
+        """The same with μ = 0."""
+        zero = torch.zeros_like(self.mean)
+        return self._replace(maps=torch.cat([self.maps[:, :-1], zero], dim=1))
+
+
+class LinearCoefficients(NamedTuple):
+    """Linear part of E[ℓ]: constant + slope·d + mean_weight·μ + shift·s + planeᵀp + modesᵀE."""
+
+    constant: Float[Tensor, ""]
+    slope: Float[Tensor, ""]
+    mean_weight: Float[Tensor, ""]
+    shift: Float[Tensor, ""]
+    plane: Float[Tensor, " 2"]
+    modes: Float[Tensor, " k"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,18 +111,18 @@ class ImageInputs:
     shift: Float[Tensor, "h w"] | None = None
     """Change of log D_MDE for one standard deviation of that shift."""
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int]:
         """Height and width of the image."""
         height, width = self.mde_depth.shape
         return height, width
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         """Where the maps are."""
         return self.maps.maps.device
 
-    @property
+    @cached_property
     def unit_px(self) -> float:
         """Unit of `KernelInputs.position`: the square root of the image's area, in pixels."""
         return math.sqrt(math.prod(self.shape))
@@ -74,6 +150,30 @@ class ImageInputs:
             for size in (width, height)
         )
         return slopes[1] * v[:, None] + slopes[0] * u
+
+    def linear_map(self, coefficients: LinearCoefficients) -> Float[Tensor, "h w"]:
+        """The linear part of E[ℓ] at every pixel."""
+        constant, slope, mean_weight, shift, plane, modes = (c.float() for c in coefficients)
+        on_grid = torch.einsum("k,bkhw->bhw", modes, self.maps.modes)[:, None]
+        on_grid = on_grid + mean_weight * self.maps.mean + constant
+        linear = upsample(on_grid, self.shape)[0, 0] + slope * self.log_depth + self.plane(plane)
+        return linear if self.shift is None else linear + shift * self.shift
+
+    def linear_parts(self, coefficients: LinearCoefficients) -> dict[str, Float[Tensor, "h w"]]:
+        """Maps that sum to `linear_map`, by name."""
+        constant, slope, mean_weight, shift, plane, modes = (c.float() for c in coefficients)
+        parts = {
+            "global": constant.expand(self.shape),
+            "mean": mean_weight * upsample(self.maps.mean, self.shape)[0, 0],
+            "slope": slope * self.log_depth,
+            "plane": self.plane(plane),
+        }
+        if self.shift is not None:
+            parts["shift"] = shift * self.shift
+        for k, weight in enumerate(modes):
+            mode = upsample(self.maps.modes[:, k : k + 1], self.shape)[0, 0]
+            parts[f"mode {k + 1}"] = weight * mode
+        return parts
 
     @cached_property
     def log_depth(self) -> Float[Tensor, "h w"]:
@@ -116,10 +216,26 @@ class ImageInputs:
         position = self.position(rows.double(), columns.double())
         return self.maps.layout.kernel_inputs(position, log_depth, values, shift)
 
-    def anchors(self, anchors: Anchors) -> KernelInputs:
-        """The kernel's inputs at the anchors' pixels."""
-        rows, columns = anchors.pixels(self.shape)
-        return self.pixels(self.index(rows), self.index(columns))
+    def observe(
+        self, anchors: Anchors, kernel: Kernel, order: Int64[np.ndarray, " n"] | None = None
+    ) -> Observations:
+        """The anchors as observations of the Gaussian process, in a given order; without any, one
+        masked row. The kernel's noise is that of anchors without one of their own."""
+        if len(anchors.depth_m) == 0:
+            pixel = torch.zeros(1, dtype=torch.int64, device=self.device)
+            inputs = self.pixels(pixel, pixel)
+            zero = torch.zeros_like(inputs.log_depth)
+            return Observations(inputs, zero, zero + 1, zero > 0)
+        pixels = anchors.pixels(self.shape)
+        noise = anchors.sigma_log(float(kernel.noise_std), floor=MIN_NOISE_STD)
+        given = (*pixels, np.log(anchors.depth_m), noise)
+        rows, columns, log_depth, sigma = (
+            self.tensor(values if order is None else values[order]) for values in given
+        )
+        inputs = self.pixels(rows, columns)
+        # The kernel's log-depth is that of D_MDE minus its median.
+        y = log_depth - inputs.log_depth - self.log_depth_median
+        return Observations(inputs, y, sigma, torch.ones_like(y, dtype=torch.bool))
 
     def cells(self, shape: tuple[int, int]) -> tuple[KernelInputs, Int64[np.ndarray, "n 2"]]:
         """The middle pixels of a grid's cells, row by row, and their (row, column)."""
@@ -127,8 +243,8 @@ class ImageInputs:
         rows = ((np.arange(shape[0]) + 0.5) * (height / shape[0])).astype(np.int64)
         columns = ((np.arange(shape[1]) + 0.5) * (width / shape[1])).astype(np.int64)
         chosen = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1).reshape(-1, 2)
-        return self.pixels(self.index(chosen[:, 0]), self.index(chosen[:, 1])), chosen
+        return self.pixels(*map(self.tensor, chosen.T)), chosen
 
-    def index(self, values: Int64[np.ndarray, " n"]) -> Int64[Tensor, " n"]:
-        """Indices as a tensor on the maps' device."""
+    def tensor(self, values: Shaped[np.ndarray, " n"]) -> Shaped[Tensor, " n"]:
+        """Values as a tensor on the maps' device."""
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)

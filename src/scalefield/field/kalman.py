@@ -16,24 +16,18 @@ from scalefield.anchors import Anchors
 from scalefield.errors import InputError
 from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import InferenceConfig
-from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.inference import (
-    calibrated_std,
-    estimate_shift,
-    expected_recovery,
-    kernel_of_image,
-    observe,
-    outlier_report,
-)
+from scalefield.field.error_scale import kernel_of_image
+from scalefield.field.image_inputs import FieldMaps, ImageInputs
+from scalefield.field.inference import calibrated, estimate_shift, expected_recovery
 from scalefield.field.kernel import Kernel
 from scalefield.field.model import FieldModel, load_field
-from scalefield.field.network import FieldMaps
 from scalefield.field.outliers import detect_outliers
 from scalefield.field.posterior import fit
 from scalefield.field.shift import Shift
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Recovery
 from scalefield.report import Rejection, Warning
+from scalefield.runtime.threads import one_thread
 from scalefield.validation import require
 
 SHIFT_DRIFT = 0.3
@@ -81,6 +75,7 @@ class FieldFilter:
         require(0 <= self.drift < math.inf, "drift", "0 or more", self.drift)
         require(0 <= self.decay <= 1, "decay", "0 … 1", self.decay)
 
+    @one_thread()
     def __call__(self, mde_output: MDEOutput, anchors: Anchors | None = None) -> Recovery[Tensor]:
         """The recovery of the next frame."""
         if not isinstance(mde_output, MDEOutput):
@@ -95,7 +90,7 @@ class FieldFilter:
         valid = mde_output.valid.cpu().numpy()[rows, columns]
         if image.affine is not None:
             image = image.with_shift(self.estimate_shift(model, image, given[valid]))
-        observed = observe(model, image, given[valid])
+        observed = image.observe(given[valid], model.kernel)
         rejected = tuple(
             Rejection(int(i), "no_relative_depth", "no relative depth here")
             for i in np.flatnonzero(~valid)
@@ -104,11 +99,13 @@ class FieldFilter:
         if self.robust and valid.any():
             blocks = Blocks.split(observed, self.inference)
             outliers = detect_outliers(model.kernel, observed, blocks, self.inference.outliers)
-            found, warnings = outlier_report(outliers, given, np.flatnonzero(valid))
+            found, warnings = outliers.report(given, np.flatnonzero(valid))
             observed, rejected = outliers.apply(observed), rejected + found
         if self.state is None and not bool(observed.mask.any()):
             return expected_recovery(model, mde_output, image)
-        kernel = kernel_of_image(model, observed, self.inference)
+        kernel = kernel_of_image(
+            model.kernel, observed, model.error_scales, self.inference.exact_block
+        )
         prior = prior_variance(kernel, image)
         self.state = self.state or initial_state(observed, prior)
         mean, covariance = self.predict(prior)
@@ -116,8 +113,10 @@ class FieldFilter:
         augmented = with_state(image, mean, root)
         # Constant, modes and mean function are the state's now, with unit variance.
         kernel = dataclasses.replace(kernel, constant_std=0.0, mode_std=1.0, mean_weight_std=0.0)
-        observed = observed._replace(inputs=observe(model, augmented, given[valid]).inputs)
+        inputs = augmented.observe(given[valid], model.kernel).inputs
+        observed = observed._replace(inputs=inputs)
         fitted = fit(kernel, augmented, observed, self.inference, offset=root.new_zeros(()))
+        field = calibrated(model, fitted).render()
         # The modes come last among the linear parts.
         weights = fitted.linear.weights[-len(mean) :]
         left = fitted.linear.covariance[-len(mean) :, -len(mean) :]
@@ -125,13 +124,13 @@ class FieldFilter:
         recovery = Recovery.from_log_scale(
             image.as_output(mde_output),
             given,
-            fitted.mean(),
+            field.mean,
             kind=mde_output.kind,
             shift=image.shift_interval(self.shift),
             rejected=rejected,
             warnings=warnings,
-            std_log=calibrated_std(model, fitted),
-            support=fitted.support(),
+            std_log=field.std,
+            support=field.support,
         )
         return dataclasses.replace(recovery, basis_maps=image.maps.modes[0])
 

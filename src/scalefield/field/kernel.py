@@ -15,6 +15,7 @@ covary when they are close, at a similar depth, and alike in the embedding.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -184,11 +185,35 @@ class Kernel:
     def stationary(self, a: TermFeatures, b: TermFeatures) -> Float[Tensor, "*b n m"]:
         """Covariance of every pair by the stationary terms."""
         total = a.z.new_zeros(*a.z.shape[1:-1], b.z.shape[-2])
+        for covariance in self.stationary_terms(a, b):
+            total = total + covariance
+        return total
+
+    def stationary_terms(
+        self, a: TermFeatures, b: TermFeatures
+    ) -> Iterator[Float[Tensor, "*b n m"]]:
+        """Covariance of every pair by each stationary term."""
         for term, za, zb, aa, ab in zip(
             self.terms, a.z, b.z, a.amplitude, b.amplitude, strict=True
         ):
-            total = total + outer(aa, ab) * correlation(term, squared_distance(za, zb))
-        return total
+            yield outer(aa, ab) * correlation(term, squared_distance(za, zb))
+
+    def covariance_parts(
+        self, inputs: KernelInputs
+    ) -> tuple[Float[Tensor, "*b n n"], tuple[Float[Tensor, "*b n n"], ...]]:
+        """Covariance of every pair in parts: the one without a factor, and those whose deviations
+        the three `ScaleFactors` multiply."""
+        H, features = self.linear_features(inputs), self.features(inputs)
+        unscaled, plane, modes = (x @ x.mT for x in H.split([4, 2, inputs.modes.shape[-1]], dim=-1))
+        smooth, rough = modes, torch.zeros_like(modes)
+        for term, covariance in zip(
+            self.terms, self.stationary_terms(features, features), strict=True
+        ):
+            if term.family == "rbf":
+                smooth = smooth + covariance
+            else:
+                rough = rough + covariance
+        return unscaled, (smooth, rough, plane)
 
     def local_covariance(
         self, features: TermFeatures, reference: Float[Tensor, "j c 1 d"] | None = None

@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float, UInt8
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
+from torch import Tensor
 
 from scalefield.basis.cues import grid_image, log_depth_and_level
 from scalefield.basis.trunk import current_names
 from scalefield.errors import InputError, one_line
 from scalefield.field.error_scale import ERROR_SCALES, ErrorScale
-from scalefield.field.image_inputs import ImageInputs
+from scalefield.field.image_inputs import ChannelLayout, FieldMaps, ImageInputs
 from scalefield.field.kernel import Kernel, StationaryTerm
-from scalefield.field.network import ChannelLayout, FieldMaps, FieldNet, FieldNetConfig
+from scalefield.field.network import FieldNet, FieldNetConfig
 from scalefield.field.shift import SHIFT_PRIOR, AffineMap, Shift
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.weights import WEIGHTS, verify_checksums
@@ -103,31 +105,49 @@ class FieldModel:
             net = FieldNet(from_json(FieldNetConfig, config))
         return from_json(cls, {**values, "kernel": from_json(Kernel, kernel), "net": net})
 
-    @torch.no_grad()
+    def knows(self, estimator: str) -> bool:
+        """Whether the mean function applies to an estimator of this name."""
+        return self.estimators is None or estimator in self.estimators
+
     def image_inputs(self, mde_output: MDEOutput) -> ImageInputs:
         """The kernel's inputs over the image, from one run of the network.
 
         The network sees an affine-invariant map at the mean of the shift's prior.
         """
-        affine = AffineMap.of(mde_output) if mde_output.affine else None
-        mde_depth = mde_output.mde_depth
-        if affine is not None:
-            mde_depth = affine.log_depth(self.shift_prior.mean).exp()
+        relative = AffineMap.of(mde_output) if mde_output.affine else mde_output.mde_depth
+        features = mde_output.features
+        if isinstance(self.net, FieldNet):
+            self.net.to(mde_output.prediction.device)
+            features = features if self.net.config.feature_channels else None
+        with full_precision():
+            return self.evaluate(
+                relative, mde_output.image, features, use_mean=self.knows(mde_output.model)
+            )
+
+    @torch.no_grad()
+    def evaluate(
+        self,
+        relative: Float[Tensor, "h w"] | AffineMap,
+        image: UInt8[Tensor, "h w 3"] | None,
+        features: Float[Tensor, "c hf wf"] | None = None,
+        *,
+        use_mean: bool,
+    ) -> ImageInputs:
+        """`image_inputs` of a relative depth map, or of one with an unknown shift, on the network's
+        device; `use_mean`: whether the mean function applies."""
+        if isinstance(relative, AffineMap):
+            affine, mde_depth = relative, relative.log_depth(self.shift_prior.mean).exp()
+        else:
+            affine, mde_depth = None, relative
         # The logarithm first: float64 maps may hold depths that float32 cannot.
         log_depth, median = log_depth_and_level(mde_depth[None])
-        log_depth = log_depth.float()
-        image, features = mde_output.image, mde_output.features
         if image is not None:
             image = grid_image(image.to(log_depth.device), log_depth.shape[2:])[None]
         if features is not None:
             features = features[None].float()
-        if isinstance(self.net, FieldNet):
-            self.net.to(log_depth.device)
-            features = features if self.net.config.feature_channels else None
-        with full_precision(), one_thread():
-            maps = self.net(log_depth, image, features)
-        if self.estimators is not None and mde_output.model not in self.estimators:
-            maps = maps.without_mean()
+        with one_thread():
+            maps = self.net(log_depth.float(), image, features)
+        maps = maps if use_mean else maps.without_mean()
         inputs = ImageInputs(mde_depth, maps, median[0], affine)
         return inputs if affine is None else inputs.with_shift(self.shift_prior)
 

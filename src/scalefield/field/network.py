@@ -6,8 +6,7 @@ the mean function μ, and the expected log-depth in metres of the image's median
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as nnf
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from scalefield.basis.cues import geometric_cues
 from scalefield.basis.grids import GRID_CELLS
 from scalefield.basis.trunk import FeatureProjection, Trunk
-from scalefield.field.kernel import KernelInputs
+from scalefield.field.image_inputs import ChannelLayout, FieldMaps
 
 MAX_MEAN = 0.7
 """Bound of the mean function: about a factor of two."""
@@ -26,70 +25,10 @@ MAX_LOG_AMPLITUDE = 1.2
 
 
 @dataclass(frozen=True)
-class ChannelLayout:
-    """How the channels of the network's output are divided."""
-
-    modes: int = 16
-    """Number of linear modes."""
-    terms: int = 3
-    """Number of stationary terms."""
-    embedding_size: int = 8
-    """Length of the embedding of each stationary term."""
-
-    @property
-    def sizes(self) -> list[int]:
-        """Channels of E, φ, a and μ."""
-        return [self.modes, self.terms * self.embedding_size, self.terms, 1]
-
-    @property
-    def total(self) -> int:
-        """Channels in all."""
-        return sum(self.sizes)
-
-    def kernel_inputs(
-        self,
-        position: Float[Tensor, "*b n 2"],
-        log_depth: Float[Tensor, "*b n"],
-        values: Float[Tensor, "*b n c"],
-        shift: Float[Tensor, "*b n"] | None = None,
-    ) -> KernelInputs:
-        """The kernel's inputs at pixels from the values of the maps there."""
-        shift = torch.zeros_like(log_depth) if shift is None else shift
-        modes, embedding, amplitude, mean = values.split(self.sizes, dim=-1)
-        embedding = embedding.unflatten(-1, (self.terms, self.embedding_size))
-        return KernelInputs(position, log_depth, modes, embedding, amplitude, mean[..., 0], shift)
-
-
-class FieldMaps(NamedTuple):
-    """Output of the network for b images, on its grid."""
-
-    maps: Float[Tensor, "b c h w"]
-    """Channels by `layout`."""
-    expected_log_depth: Float[Tensor, " b"]
-    """Expected log-depth in metres of the image's median pixel."""
-    layout: ChannelLayout
-
-    @property
-    def modes(self) -> Float[Tensor, "b k h w"]:
-        """E."""
-        return self.maps[:, : self.layout.modes]
-
-    @property
-    def mean(self) -> Float[Tensor, "b 1 h w"]:
-        """μ."""
-        return self.maps[:, -1:]
-
-    def without_mean(self) -> FieldMaps:
-        """The same with μ = 0."""
-        zero = torch.zeros_like(self.mean)
-        return self._replace(maps=torch.cat([self.maps[:, :-1], zero], dim=1))
-
-
-@dataclass(frozen=True)
 class FieldNetConfig:
     """Architecture of a `FieldNet`."""
 
-    layout: ChannelLayout = ChannelLayout()
+    layout: ChannelLayout = field(default_factory=ChannelLayout)
     feature_channels: int = 0
     """Channels of F; 0 for the universal model, which serves any depth map."""
     feature_width: int = 16

@@ -20,15 +20,18 @@ import dataclasses
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from scalefield.anchors import Anchors
 from scalefield.basis.ridge import masked_median
 from scalefield.field.blocks import Blocks, Cholesky, Observations
 from scalefield.field.config import OutlierConfig
 from scalefield.field.kernel import Kernel, TermFeatures
+from scalefield.report import Rejection, Warning
 
 PADDING_VARIANCE = 1e9
 """Noise variance of rows of a block that hold no anchor."""
@@ -54,6 +57,26 @@ class OutlierResult:
     def apply(self, observations: Observations) -> Observations:
         """The observations without the rejected ones, with the increased noise."""
         return observations._replace(noise=self.noise, mask=observations.mask & ~self.rejected)
+
+    def report(
+        self, anchors: Anchors, order: Int64[np.ndarray, " n"]
+    ) -> tuple[tuple[Rejection, ...], tuple[Warning, ...]]:
+        """Rejections and warnings; `order` has the index of each observation in the anchors."""
+        marks = (self.rejected, self.downweighted, self.corroborated)
+        rejected, downweighted, corroborated = (np.sort(order[m.cpu().numpy()]) for m in marks)
+        warnings: tuple[Warning, ...] = ()
+        if len(downweighted):
+            listed = anchors.describe(downweighted)
+            text = f"used with less weight, because the others contradict them: {listed}"
+            warnings += (Warning("outliers_downweighted", text),)
+        if len(corroborated):
+            text = (
+                "used, because neighbours confirm them; the relative depth seems to be wrong "
+                "there: " + anchors.describe(corroborated)
+            )
+            warnings += (Warning("outliers_corroborated", text),)
+        reason = "contradicted by the others"
+        return tuple(Rejection(int(i), "outlier", reason) for i in rejected), warnings
 
 
 class BlockTargets(NamedTuple):
@@ -141,6 +164,7 @@ def gather_blocks(
     features = kernel.features(rows)
     features = TermFeatures(*(x.unflatten(1, index.shape) for x in features))
     H = kernel.linear_features(rows)[:, 1:].unflatten(0, index.shape)  # without the constant
+    covariance = kernel.local_covariance(features) + H @ H.mT
     target = (y - inputs.mean)[index]
     target = (target - masked_median(target, mask)[:, None]).masked_fill(~mask, 0)
     gross = target.abs() > config.gross_log_error
@@ -149,7 +173,7 @@ def gather_blocks(
         (y + inputs.log_depth)[index],
         torch.where(mask, noise[index] ** 2, PADDING_VARIANCE),
         torch.where(gross, target**2, config.error_std**2),
-        kernel.local_covariance(features) + H @ H.mT,
+        covariance,
         inputs.position[index].masked_fill(~mask[..., None], torch.inf),
         mask,
     )
@@ -168,14 +192,15 @@ def search(
     covariance = block.covariance * roughness[..., None, None].square() + constant
     covariance.diagonal(dim1=2, dim2=3).add_(block.variance)
     cholesky = Cholesky.of(covariance.flatten(0, 1))
+    P, half_log_det = cholesky.inverse(), cholesky.half_log_det()
     target, mask, error = (
         x.repeat(repeats, *[1] * (x.ndim - 1)) for x in (block.target, block.mask, block.error)
     )
-    first = Sweep.start(cholesky.inverse(), target, mask, error, config)
+    first = Sweep.start(P, target, mask, error, config)
     last_row, precision, closed, log_det = (
         x.unflatten(0, (repeats, b)) for x in first.run(config, static)
     )
-    evidence = -cholesky.half_log_det().unflatten(0, (repeats, b))
+    evidence = -half_log_det.unflatten(0, (repeats, b))
     evidence = evidence - 0.5 * (roughness.log() / config.roughness_log_std) ** 2
     outlier = (closed > 0) & block.mask
     counts = nnf.pad(outlier.sum(dim=2), (0, 0, 1, 0))  # none at first

@@ -22,7 +22,6 @@ from scalefield.field.blocks import Blocks
 from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
 from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.inference import MIN_NOISE_STD, observe
 from scalefield.field.model import load_field
 from scalefield.field.outliers import detect_outliers
 from scalefield.mde.output import MDEOutput
@@ -77,8 +76,8 @@ def suggest_from(
         numbers = one_a_cell(among, mde_output.shape)
         chosen = among[numbers]
         pixels = np.stack(chosen.pixels(mde_output.shape), axis=1)
-        seen = cells.joined(image.anchors(chosen))
-        noise = chosen.sigma_log(float(kernel.noise_std), floor=MIN_NOISE_STD)
+        observed = image.observe(chosen, learned.kernel)
+        seen, noise = cells.joined(observed.inputs), observed.noise.cpu().numpy()
     rows, columns = pixels.T
     allowed = possible[rows, columns]
     if not allowed.any():
@@ -90,7 +89,7 @@ def suggest_from(
         )
     if len(anchors):
         kept = anchors[nearest_to_middles(anchors, mde_output.shape, MAX_ANCHORS)]
-        observed = observe(learned, image, kept)
+        observed = image.observe(kept, learned.kernel)
         config = InferenceConfig()
         blocks = Blocks.split(observed, config)
         observed = detect_outliers(kernel, observed, blocks, config.outliers).apply(observed)

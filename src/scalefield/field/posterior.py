@@ -1,34 +1,29 @@
 """The field given anchors: fit once, then evaluate anywhere.
 
-`fit` estimates the linear part from blocks of anchors (`blocks`), and `FieldFit` evaluates the
-stationary part by local kriging (`local`) on a lattice over the image. The cost hardly depends on
-the number of anchors.
+`fit` estimates the linear part from blocks of anchors (`blocks`). `FieldFit` evaluates the
+stationary part by local kriging, a nearest-neighbour Gaussian process (Vecchia, 1988; Datta,
+Banerjee, Finley and Gelfand, 2016; MuyGPs, Muyskens, Priest, Goumiri and Schneider, 2021): at every
+node of a lattice over the image (`lattice`) the k nearest anchors make one small system, and all
+systems are factorised in one batch. With no more than k anchors every node has the exact system.
+The cost hardly depends on the number of anchors.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from scalefield.basis.grids import upsample
-from scalefield.field.blocks import Blocks, BlockSolutions, LinearPosterior, Observations
+from scalefield.field.blocks import Blocks, BlockSolutions, Cholesky, LinearPosterior, Observations
 from scalefield.field.config import InferenceConfig
-from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.kernel import Kernel, TermFeatures, term_names
-from scalefield.field.local import (
-    Lattice,
-    LocalSolver,
-    LocalSystems,
-    PixelSampler,
-    dense_terms,
-    nearest,
-)
+from scalefield.field.image_inputs import ImageInputs, LinearCoefficients
+from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures, term_names
+from scalefield.field.lattice import Lattice, PixelSampler, dense_terms, nearest
 from scalefield.runtime.threads import map_threads
 
 TINY = 1e-12
@@ -37,24 +32,76 @@ CHUNK_NODES = 1024
 """Local systems that one thread solves at once."""
 
 
-class LinearCoefficients(NamedTuple):
-    """E[ℓ] without its stationary part: constant + slope·d + mean_weight·μ + shift·s + planeᵀp +
-    modesᵀE."""
+class Calibration(NamedTuple):
+    """Factors that turn the posterior's standard deviation into that of the errors.
 
-    constant: Float[Tensor, ""]
-    slope: Float[Tensor, ""]
-    mean_weight: Float[Tensor, ""]
-    shift: Float[Tensor, ""]
-    plane: Float[Tensor, " 2"]
-    modes: Float[Tensor, " k"]
+    An estimator that errs half as much as in training has leave-one-out residuals half as large,
+    and then the standard deviation is halved too: but only at pixels that the anchors determine
+    about as well as they determine each other. Where more of the prior variance is left, the
+    learned factor holds, because no residual tells about such pixels.
+    """
+
+    learned: float = 1.0
+    """The model's factor for all images."""
+    factor: float | Float[Tensor, ""] = 1.0
+    """This image's factor, from leave-one-out residuals; near 1 with few anchors."""
+    remaining: float | Float[Tensor, ""] = 1.0
+    """Median share of the prior variance that is left at an anchor given the others."""
+
+    @property
+    def at_anchors(self) -> float | Float[Tensor, ""]:
+        """The factor at pixels that are determined as well as the anchors are by each other."""
+        return self.learned * self.factor
+
+    def std(self, variance: Float[Tensor, " m"], prior: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
+        """Calibrated standard deviation, from the posterior variance and the prior variance of the
+        stationary part."""
+        if not isinstance(self.factor, Tensor):
+            return self.learned * self.factor * variance.sqrt()
+        remaining = (variance / prior.clamp(min=TINY)).clamp(min=TINY)
+        weight = (self.remaining / remaining).clamp(max=1).square()
+        log_factor = self.factor.log()
+        log_factor = torch.where(log_factor < 0, weight * log_factor, log_factor)
+        return self.learned * variance.sqrt() * log_factor.exp()
 
 
-class StaticShapes(NamedTuple):
-    """What is fixed beforehand where shapes must not depend on the anchors."""
+UNCALIBRATED = Calibration()
+"""The standard deviation of the posterior itself."""
 
-    sampler: PixelSampler
-    max_union: int
-    """Bound on the number of anchors of a cell."""
+
+class LocalSystems(NamedTuple):
+    """The systems C of the anchors near m positions, solved and evaluated at a pixel of each."""
+
+    neighbours: Int64[Tensor, "m k"]
+    mask: Bool[Tensor, "m k"]
+    """Whether the position has so many neighbours."""
+    solved: Float[Tensor, "m k r"]
+    """C⁻¹ applied to r columns of values at the neighbours; 0 where there is no neighbour."""
+    smoother: Float[Tensor, "m k"]
+    """C⁻¹k(x): weights of the neighbours' residuals in the mean at the pixel."""
+    columns: Float[Tensor, "m w"]
+    """H(x) − Σᵢ smootherᵢ H(aᵢ): what θ adds to the mean at the pixel."""
+    prior: Float[Tensor, " m"]
+    """Prior variance of the stationary part at the pixel."""
+    variance: Float[Tensor, " m"]
+    """Its posterior variance."""
+
+    def total_variance(self, covariance: Float[Tensor, "w w"]) -> Float[Tensor, " m"]:
+        """Var[ℓ] at the pixels, given Cov[θ]."""
+        linear = ((self.columns @ covariance) * self.columns).sum(dim=1)
+        return (self.variance + linear).clamp(min=0)
+
+
+class RenderedField(NamedTuple):
+    """The field at every pixel."""
+
+    mean: Float[Tensor, "h w"]
+    """E[ℓ]."""
+    std: Float[Tensor, "h w"]
+    """Calibrated standard deviation of ℓ, computed at the nodes and interpolated."""
+    support: Float[Tensor, "h w"]
+    """Share of the prior variance of the stationary part that the anchors near a pixel remove: 0
+    where the field is extrapolated, near 1 beside an anchor of similar depth."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,32 +115,40 @@ class FieldFit:
     features: TermFeatures
     """Features of the anchors."""
     config: InferenceConfig
-    static: StaticShapes | None = None
-
-    @cached_property
-    def sampler(self) -> PixelSampler:
-        """The inputs of the stationary terms at the pixels of the lattice's cells."""
-        if self.static is not None:
-            return self.static.sampler
-        return PixelSampler.of(self.kernel, self.image, self.config, len(self.observations.y))
+    sampler: PixelSampler
+    """The inputs of the stationary terms at the pixels of the lattice's cells."""
+    max_union: int | None = None
+    """Bound on the number of anchors of a cell, where shapes must not depend on the anchors."""
+    calibration: Calibration = UNCALIBRATED
 
     @property
     def lattice(self) -> Lattice:
         """The nodes of the local solves."""
         return self.sampler.lattice
 
-    @cached_property
-    def local(self) -> LocalSystems:
-        """The local solves at all nodes."""
+    def over(self, image: ImageInputs) -> FieldFit:
+        """The same posterior over the same image at another size."""
+        sampler = PixelSampler.of(self.kernel, image, self.config, len(self.observations.y))
+        return dataclasses.replace(self, image=image, sampler=sampler)
+
+    def render(self) -> RenderedField:
+        """The field at every pixel."""
+        systems = self.systems()
+        mean = self.image.linear_map(self.coefficients()) + self._terms(systems)[0]
+        return self.rendered(mean, systems)
+
+    def rendered(self, mean: Float[Tensor, "h w"], systems: LocalSystems) -> RenderedField:
+        """The field of a given mean, with the systems at all nodes."""
+        variance = systems.total_variance(self.linear.covariance)
+        support = (systems.prior - systems.variance) / systems.prior.clamp(min=TINY)
+        std = self.calibration.std(variance, systems.prior)
+        std, support = self.lattice.interpolate(torch.stack([std, support.clamp(0, 1)]))
+        return RenderedField(mean, std, support)
+
+    def systems(self) -> LocalSystems:
+        """The local systems at all nodes, solved for the residuals of the linear part."""
         lattice = self.lattice
         return self.solve_near(lattice.node_uv, *lattice.node_pixels, row_length=lattice.nodes[1])
-
-    @cached_property
-    def solver(self) -> LocalSolver:
-        """Solves the systems of the anchors near given positions."""
-        features = TermFeatures(*(x.float() for x in self.features))
-        variance = self.observations.noise**2
-        return LocalSolver(self.kernel, features, self.linear.H, variance, self.linear)
 
     def solve_near(
         self,
@@ -102,44 +157,68 @@ class FieldFit:
         columns: Int64[Tensor, " m"],
         row_length: int = 1,
     ) -> LocalSystems:
-        """Local solves with the anchors nearest to positions, evaluated at one pixel of each.
+        """Local systems of the anchors nearest to positions, evaluated at one pixel of each.
 
         Positions may come in rows of `row_length`, of which a GPU makes use.
         """
-        inputs, _, _, mask = self.observations
-        solver = self.solver
-        position, static = self.image.pixel_uv(inputs.position), self.static is not None
+        (inputs, _, _, mask), static = self.observations, self.max_union is not None
+        position, at = self.image.pixel_uv(inputs.position), self.image.pixels(rows, columns)
         near = nearest(uv, position, mask, self.config.neighbours, row_length, at_once=static)
-        at = self.image.pixels(rows, columns)
+        residual = self.linear.residual[:, None]
         if uv.is_cuda or static:
-            return solver(*near, at)
+            return self.solve(*near, at, residual)
         parts = [slice(i, i + CHUNK_NODES) for i in range(0, len(uv), CHUNK_NODES)]
-        chunks = [(near[0][part], near[1][part], at[part]) for part in parts]
-        return LocalSystems(*map(torch.cat, zip(*map_threads(solver, chunks), strict=True)))
+        chunks = [(near[0][part], near[1][part], at[part], residual) for part in parts]
+        return LocalSystems(*map(torch.cat, zip(*map_threads(self.solve, chunks), strict=True)))
 
-    def mean(self) -> Float[Tensor, "h w"]:
-        """E[ℓ] at every pixel."""
-        return self.linear_map() + self._terms()[0]
+    def solve(
+        self,
+        neighbours: Int64[Tensor, "m k"],
+        mask: Bool[Tensor, "m k"],
+        at: KernelInputs,
+        values: Float[Tensor, "n r"],
+    ) -> LocalSystems:
+        """The systems of given neighbours for columns of values at the anchors; `at` are the
+        kernel's inputs at one pixel for each of them."""
+        kernel, H = self.kernel, self.linear.H
+        local, pixel = self.features.gather(neighbours), kernel.features(at)
+        z, amplitude = pixel.z[:, :, None].float(), pixel.amplitude[:, :, None].float()
+        joint = TermFeatures(  # the pixel itself comes first
+            torch.cat([z, local.z.float()], dim=2),
+            torch.cat([amplitude, local.amplitude.float() * mask], dim=2),
+        )
+        covariance = kernel.local_covariance(joint, reference=z)
+        prior, cross, covariance = covariance[:, 0, 0], covariance[:, 0, 1:], covariance[:, 1:, 1:]
+        noise = torch.where(mask, self.observations.noise[neighbours] ** 2, 1.0)
+        covariance.diagonal(dim1=1, dim2=2).add_(noise)
+        right = torch.cat([values[neighbours] * mask[..., None], cross[..., None]], dim=-1)
+        solved = Cholesky.of(covariance).solve(right)
+        smoother = solved[..., -1]
+        columns = kernel.linear_features(at) - torch.einsum("mk,mkw->mw", smoother, H[neighbours])
+        variance = prior - (cross * smoother).sum(dim=1)
+        return LocalSystems(neighbours, mask, solved[..., :-1], smoother, columns, prior, variance)
 
-    def std(self) -> Float[Tensor, "h w"]:
-        """Standard deviation of ℓ: computed at the nodes and interpolated."""
-        return self.lattice.interpolate(self.local.variance.sqrt())
+    def predict(
+        self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]
+    ) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+        """E[ℓ] and Var[ℓ] at single pixels, each from its own nearest anchors."""
+        systems, at = self.at_pixels(rows, columns), self.image.pixels(rows, columns)
+        linear, H = self.linear, self.kernel.linear_features(at)
+        residual = linear.residual[systems.neighbours] * systems.mask
+        stationary = (systems.smoother * residual).sum(dim=1)
+        mean = linear.offset + at.mean + H @ linear.weights + stationary
+        return mean, systems.total_variance(linear.covariance)
 
-    def support(self) -> Float[Tensor, "h w"]:
-        """Share of the prior variance of the stationary part that the anchors near a pixel remove:
-        0 where the field is extrapolated, near 1 beside an anchor of similar depth."""
-        share = self.local.explained / self.local.prior.clamp(min=TINY)
-        return self.lattice.interpolate(share.clamp(0, 1))
-
-    def predict(self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]) -> LocalSystems:
-        """ℓ at single pixels, each from its own nearest anchors."""
+    def at_pixels(self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]) -> LocalSystems:
+        """The systems of the anchors nearest to single pixels."""
         return self.solve_near(torch.stack([columns, rows], dim=1).double(), rows, columns)
 
     def smoother_weights(self, row: int, column: int) -> Float[Tensor, " n"]:
         """∂E[ℓ]/∂yᵢ at one pixel: how much each anchor determines the field there."""
-        local = self.predict(*(torch.tensor([x], device=self.image.device) for x in (row, column)))
-        weights = self.linear.whitened @ (self.linear.covariance @ local.columns[0])
-        return weights.index_add(0, local.neighbours[0], local.smoother[0] * local.mask[0])
+        pixel = (torch.tensor([x], device=self.image.device) for x in (row, column))
+        systems = self.at_pixels(*pixel)
+        weights = self.linear.whitened @ (self.linear.covariance @ systems.columns[0])
+        return weights.index_add(0, systems.neighbours[0], systems.smoother[0] * systems.mask[0])
 
     def coefficients(self) -> LinearCoefficients:
         """The linear part in the units of its features."""
@@ -153,40 +232,22 @@ class FieldFit:
             modes=kernel.mode_std * theta[6:],
         )
 
-    def linear_map(self) -> Float[Tensor, "h w"]:
-        """Linear part of E[ℓ] at every pixel."""
-        constant, slope, mean_weight, shift, plane, modes = (c.float() for c in self.coefficients())
-        maps = self.image.maps
-        on_grid = torch.einsum("k,bkhw->bhw", modes, maps.modes)[:, None] + mean_weight * maps.mean
-        smooth = upsample(on_grid + constant, self.image.shape)[0, 0]
-        linear = smooth + slope * self.image.log_depth + self.image.plane(plane)
-        return linear if self.image.shift is None else linear + shift * self.image.shift
-
     def parts(self) -> dict[str, Float[Tensor, "h w"]]:
         """Maps that sum to E[ℓ], by name."""
-        constant, slope, mean_weight, shift, plane, modes = (c.float() for c in self.coefficients())
-        maps, shape = self.image.maps, self.image.shape
-        parts = {
-            "global": constant.expand(shape),
-            "mean": mean_weight * upsample(maps.mean, shape)[0, 0],
-            "slope": slope * self.image.log_depth,
-            "plane": self.image.plane(plane),
-        }
-        if self.image.shift is not None:
-            parts["shift"] = shift * self.image.shift
-        for k, weight in enumerate(modes, start=1):
-            parts[f"mode {k}"] = weight * upsample(maps.modes[:, k - 1 : k], shape)[0, 0]
-        return parts | dict(zip(term_names(self.kernel), self._terms(separate=True), strict=True))
+        stationary = self._terms(self.systems(), separate=True)
+        names = term_names(self.kernel)
+        linear = self.image.linear_parts(self.coefficients())
+        return linear | dict(zip(names, stationary, strict=True))
 
-    def _terms(self, separate: bool = False) -> Float[Tensor, "t h w"]:
+    def _terms(self, systems: LocalSystems, separate: bool = False) -> Float[Tensor, "t h w"]:
         return dense_terms(
             self.kernel,
             self.image,
             self.sampler,
-            self.local,
+            (systems.neighbours, systems.solved[..., 0]),
             self.features,
             separate=separate,
-            max_union=None if self.static is None else self.static.max_union,
+            max_union=self.max_union,
         )
 
 
@@ -198,16 +259,19 @@ def fit(
     *,
     blocks: Blocks | None = None,
     offset: Float[Tensor, ""] | None = None,
-    static: StaticShapes | None = None,
+    sampler: PixelSampler | None = None,
+    max_union: int | None = None,
     solve: Callable[..., BlockSolutions] = BlockSolutions.of,
 ) -> FieldFit:
     """Condition the field on observations; `offset` is the prior mean of the global log-scale.
 
-    `solve` is called as `BlockSolutions.of`, and may keep solutions from edit to edit.
+    `sampler` and `max_union` are given where shapes must not depend on the anchors. `solve` is
+    called as `BlockSolutions.of`, and may keep solutions from edit to edit.
     """
-    blocks = (blocks or Blocks.split(observations, config)).within(observations.mask)
+    sampler = sampler or PixelSampler.of(kernel, image, config, len(observations.y))
     features = kernel.features(observations.inputs)
     H = kernel.linear_features(observations.inputs)
+    blocks = (blocks or Blocks.split(observations, config)).within(observations.mask)
     solutions = solve(kernel, observations, features, H, blocks)
     linear = LinearPosterior.fit(observations, H, blocks, solutions, offset)
-    return FieldFit(kernel, image, observations, linear, features, config, static)
+    return FieldFit(kernel, image, observations, linear, features, config, sampler, max_union)

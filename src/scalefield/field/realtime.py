@@ -11,27 +11,21 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from scalefield.basis.cues import grid_image, log_depth_and_level
 from scalefield.basis.realtime import captured
 from scalefield.errors import InputError
 from scalefield.field.blocks import Blocks, Observations
 from scalefield.field.config import InferenceConfig
-from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.inference import (
-    MIN_NOISE_STD,
-    calibrated_std,
-    kernel_of_image,
-    with_spread_of_repeated_pixels,
-)
-from scalefield.field.local import Lattice, PixelSampler
+from scalefield.field.error_scale import kernel_of_image
+from scalefield.field.image_inputs import MIN_NOISE_STD, ImageInputs
+from scalefield.field.inference import calibrated
+from scalefield.field.lattice import Lattice, PixelSampler
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import FieldNet
 from scalefield.field.outliers import detect_outliers
-from scalefield.field.posterior import StaticShapes, fit
+from scalefield.field.posterior import fit
 from scalefield.field.shift import AffineMap, shift_posterior
 from scalefield.mde.output import Kind, affine_by_default
 from scalefield.runtime.devices import check_device
-from scalefield.runtime.threads import one_thread
 from scalefield.validation import require_choice
 
 MAX_UNION = 48
@@ -102,19 +96,17 @@ class LiveField:
         self.kind, self.affine = kind, affine_by_default(kind) if affine is None else affine
         self.robust, self.with_image = robust, with_image
         self.inference = inference or InferenceConfig()
-        self.mean_known = model.estimators is None or estimator in model.estimators
-        noise = float(model.kernel.noise_std)
+        self.use_mean = model.knows(estimator)
         self.inputs = LiveInputs(
             torch.ones(shape, device=target),
             torch.zeros(*shape, 3, dtype=torch.uint8, device=target),
             torch.zeros(max_anchors, 2, device=target),
             torch.zeros(max_anchors, device=target),
-            torch.full((max_anchors,), noise, device=target),
+            torch.full((max_anchors,), float(model.kernel.noise_std), device=target),
         )
         self.last_uv = torch.tensor([shape[1] - 1.0, shape[0] - 1.0], device=target)
-        cell_px = self.inference.cell_size_px(shape, max_anchors)
-        sampler = PixelSampler(model.kernel, Lattice(shape, cell_px, target))
-        self.static = StaticShapes(sampler, MAX_UNION)
+        lattice = Lattice.of(shape, max_anchors, self.inference, target)
+        self.sampler = PixelSampler(model.kernel, lattice)
         self.graph: torch.cuda.CUDAGraph | None = None
         if target.type == "cuda":
             self.graph, self.output = captured(self.run)
@@ -152,31 +144,25 @@ class LiveField:
             inputs = inputs.with_shift(shift)
         observed = observe(inputs)
         blocks = Blocks.split(observed, config)
-        observed = without_outliers(observed, blocks)
-        observed = with_spread_of_repeated_pixels(observed, inputs)
-        kernel = kernel_of_image(model, observed, config)
-        fitted = fit(kernel, inputs, observed, config, blocks=blocks, static=self.static)
-        std_log = calibrated_std(model, fitted)
-        result, nothing = (inputs.mde_depth * fitted.mean().exp(), std_log), ~known.any()
+        observed = without_outliers(observed, blocks).with_spread_of_repeated_pixels()
+        kernel = kernel_of_image(model.kernel, observed, model.error_scales, config.exact_block)
+        fitted = fit(
+            kernel, inputs, observed, config,
+            blocks=blocks, sampler=self.sampler, max_union=MAX_UNION,
+        )  # fmt: skip
+        field, nothing = calibrated(model, fitted).render(), ~known.any()
+        result = inputs.mde_depth * field.mean.exp(), field.std
         return LiveOutput(*(x.masked_fill(nothing, torch.nan) for x in result))
 
     def image_inputs(self) -> ImageInputs:
-        """The kernel's inputs over the image; those of an affine-invariant map at the mean of the
-        shift's prior, as in `FieldModel.image_inputs`."""
-        prediction, image = self.inputs.prediction, self.inputs.image
-        model, affine = self.model, None
+        """The kernel's inputs over the image, as `FieldModel.image_inputs`."""
+        prediction, image = self.inputs.prediction, self.inputs.image if self.with_image else None
+        relative: Tensor | AffineMap = prediction
         if self.affine:
-            affine = AffineMap.normalised(prediction, prediction, self.kind)
-            mde_depth = affine.log_depth(model.shift_prior.mean).exp()
-        else:
-            mde_depth = prediction if self.kind == "depth" else prediction.reciprocal()
-        log_depth, median = log_depth_and_level(mde_depth[None])
-        picture = grid_image(image, log_depth.shape[2:])[None] if self.with_image else None
-        with one_thread():
-            maps = model.net(log_depth.float(), picture, None)
-        maps = maps if self.mean_known else maps.without_mean()
-        inputs = ImageInputs(mde_depth, maps, median[0], affine)
-        return inputs if affine is None else inputs.with_shift(model.shift_prior)
+            relative = AffineMap.normalised(prediction, prediction, self.kind)
+        elif self.kind == "disparity":
+            relative = prediction.reciprocal()
+        return self.model.evaluate(relative, image, use_mean=self.use_mean)
 
     def __call__(
         self,

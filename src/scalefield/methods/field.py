@@ -63,16 +63,12 @@ class Field(Method):
 
     def solver(self, mde_output: MDEOutput) -> Solver:
         """The method for one image; the network runs once."""
-        few = mde_output.prediction.numel() <= ONE_THREAD_PIXELS
-        threads = one_thread if few else nullcontext
-        with threads():
-            image = self.load().image_inputs(mde_output)
+        image = self.load().image_inputs(mde_output)
 
         def solve(anchors: Anchors) -> Recovery[Tensor]:
-            with threads():
-                if len(anchors) == 0:
-                    return expected_recovery(self.load(), mde_output, image)
-                return self.recovery(self.fit(image, anchors), mde_output, anchors)
+            if len(anchors) == 0:
+                return expected_recovery(self.load(), mde_output, image)
+            return self.recovery(self.fit(image, anchors), mde_output, anchors)
 
         return solve
 
@@ -88,38 +84,38 @@ class Field(Method):
         self, image: ImageInputs, anchors: Anchors, memory: BlockMemory | None = None
     ) -> FieldResult:
         """The posterior over an image; `memory` keeps blocks and outliers from edit to edit."""
-        return infer(
-            self.load(),
-            image,
-            anchors,
-            robust=self.robust,
-            scale_prior=self.scale_prior,
-            config=self.inference,
-            memory=memory,
-        )
+        with one_thread():  # small matrices
+            return infer(
+                self.load(),
+                image,
+                anchors,
+                robust=self.robust,
+                scale_prior=self.scale_prior,
+                config=self.inference,
+                memory=memory,
+            )
 
     def recovery(
         self, result: FieldResult, mde_output: MDEOutput, anchors: Anchors
     ) -> Recovery[Tensor]:
         """Maps of the image's size from a fitted field."""
-        fitted = result.fit
-        recovery = Recovery.from_log_scale(
-            fitted.image.as_output(mde_output),
-            anchors,
-            fitted.mean(),
-            kind=mde_output.kind,
-            shift=fitted.image.shift_interval(result.shift),
-            rejected=result.rejected,
-            warnings=result.warnings,
-            leave_one_out_log=result.leave_one_out_log(),
-            std_log=result.std(),
-            support=fitted.support(),
-        )
-        return dataclasses.replace(
-            recovery,
-            weights=fitted.coefficients().modes.float(),
-            basis_maps=fitted.image.maps.modes[0],
-        )
+        few = mde_output.prediction.numel() <= ONE_THREAD_PIXELS
+        with one_thread() if few else nullcontext():
+            image, field = result.fit.image, result.fit.render()
+            weights, modes = result.fit.coefficients().modes.float(), image.maps.modes[0]
+            recovery = Recovery.from_log_scale(
+                image.as_output(mde_output),
+                anchors,
+                field.mean,
+                kind=mde_output.kind,
+                shift=image.shift_interval(result.shift),
+                rejected=result.rejected,
+                warnings=result.warnings,
+                leave_one_out_log=result.leave_one_out_log(),
+                std_log=field.std,
+                support=field.support,
+            )
+        return dataclasses.replace(recovery, weights=weights, basis_maps=modes)
 
     def decompose(self, mde_output: MDEOutput, anchors: Anchors) -> Decomposition:
         """Maps that sum to log_scale, and the share of each: the global scale, the mean function,

@@ -71,21 +71,25 @@ one_thread = GlobalSetting(torch.get_num_threads, torch.set_num_threads, 1)
 operation, and on a busy machine each synchronisation costs a whole time slice."""
 
 
-def map_threads(
-    function: Callable[..., Any], items: Iterable[tuple[Any, ...]], threads: int | None = None
-) -> list[Any]:
-    """`function(*item)` of every item, on as many threads as are given, or as torch uses outside of
-    blocks of `one_thread`."""
-    items, threads = list(items), threads or max(torch.get_num_threads(), idle_threads())
-    with one_thread():
-        if threads == 1 or len(items) < 2:
-            return [function(*item) for item in items]
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return list(pool.map(lambda item: function(*item), items))
-
-
-def idle_threads() -> int:
-    """The number of threads that torch would use if it were not in a block of `one_thread`; 1
-    outside of such blocks."""
+@contextmanager
+def worker_threads() -> Iterator[Callable[..., Iterable[Any]]]:
+    """A block with a `map` that shares its items among as many threads as torch uses outside of
+    blocks of `one_thread`; torch itself has one thread in the block."""
     held = one_thread.held()
-    return 1 if held is None else int(held.former)
+    count = torch.get_num_threads() if held is None else int(held.former)
+    with one_thread():
+        if count == 1:
+            yield map
+            return
+        with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield pool.map
+
+
+def map_threads(function: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """`function(*item)` of every item, on the threads of `worker_threads`."""
+    items = list(items)
+    if len(items) < 2:
+        with one_thread():
+            return [function(*item) for item in items]
+    with worker_threads() as thread_map:
+        return list(thread_map(lambda item: function(*item), items))

@@ -18,8 +18,9 @@ from scalefield.basis.grids import sample_at
 from scalefield.field.blocks import Observations
 from scalefield.field.error_scale import ErrorScale, scale_factors
 from scalefield.field.exact import ExactPosterior
+from scalefield.field.image_inputs import FieldMaps
 from scalefield.field.kernel import Kernel, KernelInputs
-from scalefield.field.network import FieldMaps, FieldNet
+from scalefield.field.network import FieldNet
 from scalefield.training.data import PIXELS, TrainingFrame
 from scalefield.training.distortion import (
     Distortion,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -196,19 +196,15 @@ class SmallField(Method):
         memory = self.relative.block_memory
         self.result = result = Field().fit(self.relative.field, anchors, memory)
         used = without(anchors, result.rejected)
-        shown = replace(result.fit, image=self.image)
-        edited = self.editor.update(shown)
-        log_scale = edited.mean
-        std_log = result.calibration.std(shown.lattice, edited.variance, edited.prior)
-        rows, columns = used.pixels(mde_output.shape)
-        index = self.relative.field.index
-        fitted = result.fit.predict(index(rows), index(columns)).mean
+        field = self.editor.render(result.fit.over(self.image))
+        pixels = map(self.relative.field.tensor, used.pixels(mde_output.shape))
+        fitted, _ = result.fit.predict(*pixels)
         y = torch.from_numpy(targets(mde_output, used))
         return Recovery(
             depth_m=torch.empty(0),  # computed by the page
-            log_scale=log_scale,
+            log_scale=field.mean,
             # It is smooth: the generator's grid is enough.
-            std_log=on_grid(std_log, self.relative.field.maps.maps.shape[2:]),
+            std_log=on_grid(field.std, self.relative.field.maps.maps.shape[2:]),
             weights=result.fit.coefficients().modes.float(),
             report=Report(
                 anchors_used=len(used),

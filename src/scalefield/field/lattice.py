@@ -1,10 +1,9 @@
-"""Local kriging: the stationary part of the field from the anchors nearest to each node.
+"""A lattice over the image: the anchors near its nodes, and the field at the pixels of its cells.
 
-A nearest-neighbour Gaussian process (Vecchia, 1988; Datta, Banerjee, Finley and Gelfand, 2016;
-MuyGPs, Muyskens, Priest, Goumiri and Schneider, 2021). At every node of a lattice the k nearest
-anchors make one small system, and all systems are factorised in one batch. A pixel's prediction is
-the bilinear blend of the predictors of its cell's four nodes, so the field is continuous. With no
-more than k anchors every node has the exact system, and so has every pixel.
+Each node has a predictor of the stationary part of the field, a weighted sum of covariances with
+the anchors nearest to it. A pixel's prediction is the bilinear blend of the predictors of its
+cell's four nodes, so the field is continuous. Where all nodes have the same predictor, so has every
+pixel.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from scalefield.basis.grids import to_unit, upsample
-from scalefield.field.blocks import Cholesky, LinearPosterior
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures
+from scalefield.field.kernel import Kernel, TermFeatures
 from scalefield.runtime.threads import map_threads
 
 CUDA_PIXELS = 3 << 16
@@ -50,6 +48,18 @@ class Lattice:
     """Height and width of the image in pixels."""
     cell_px: int
     device: torch.device
+
+    @classmethod
+    def of(
+        cls, shape: tuple[int, int], anchors: int, config: InferenceConfig, device: torch.device
+    ) -> Lattice:
+        """The lattice for an image of this shape with this number of anchors."""
+        least, largest = config.cell_px
+        spacing = math.sqrt(math.prod(shape) / max(anchors, 1))
+        side = least if spacing < largest else largest
+        while side > max(1, config.max_cell_spacing * spacing):
+            side = -(-side // 2)
+        return cls(shape, max(side, -(-max(shape) // config.max_cells)), device)
 
     @property
     def cells(self) -> tuple[int, int]:
@@ -101,9 +111,9 @@ class Lattice:
         weights = torch.stack([1 - t, t])
         return torch.einsum("iv,ju->ijvu", weights, weights).reshape(4, -1)
 
-    def interpolate(self, values: Float[Tensor, " m"]) -> Float[Tensor, "h w"]:
+    def interpolate(self, values: Float[Tensor, "*t m"]) -> Float[Tensor, "*t h w"]:
         """Values at the nodes, interpolated bilinearly at every pixel."""
-        return self.image(values.float()[self.corners] @ self.blending)
+        return self.image(values.float()[..., self.corners] @ self.blending)
 
     def image(self, pixels: Float[Tensor, "*t c p"]) -> Float[Tensor, "*t rows w"]:
         """Pixels of whole rows of cells as rows of the image."""
@@ -180,107 +190,6 @@ def nearest_in_tiles(
     return index, there
 
 
-class LocalSystems(NamedTuple):
-    """Anchors near each of m positions, and the systems that they make."""
-
-    neighbours: Int64[Tensor, "m k"]
-    mask: Bool[Tensor, "m k"]
-    """Whether the position has so many neighbours."""
-    alpha: Float[Tensor, "m k"]
-    """C⁻¹ applied to the neighbours' residuals; 0 where there is no neighbour."""
-    smoother: Float[Tensor, "m k"]
-    """C⁻¹k(x): weights of the neighbours' residuals in the mean at the position's pixel."""
-    columns: Float[Tensor, "m w"]
-    """H(x) − Σᵢ smootherᵢ H(aᵢ): what θ adds to the mean at the pixel."""
-    mean: Float[Tensor, " m"]
-    """E[ℓ] at the pixel."""
-    variance: Float[Tensor, " m"]
-    """Var[ℓ] at the pixel."""
-    prior: Float[Tensor, " m"]
-    """Prior variance of the stationary part at the pixel."""
-    explained: Float[Tensor, " m"]
-    """How much of it the neighbours remove."""
-
-
-class AtPixel(NamedTuple):
-    """What the systems of m positions say about one pixel of each, whatever the residuals are."""
-
-    cross: Float[Tensor, "m k"]
-    """Covariance of the pixel and the neighbours."""
-    smoother: Float[Tensor, "m k"]
-    """As in `LocalSystems`."""
-    columns: Float[Tensor, "m w"]
-    """As in `LocalSystems`."""
-    prior: Float[Tensor, " m"]
-    """Prior variance of the stationary part."""
-    variance: Float[Tensor, " m"]
-    """Its posterior variance."""
-
-    def total_variance(self, covariance: Float[Tensor, "w w"]) -> Float[Tensor, " m"]:
-        """Var[ℓ], given Cov[θ]."""
-        spread = ((self.columns @ covariance) * self.columns).sum(dim=1)
-        return (self.variance + spread).clamp(min=0)
-
-
-@dataclass(frozen=True, eq=False)
-class LocalSolver:
-    """Solves the systems of the anchors near given positions."""
-
-    kernel: Kernel
-    features: TermFeatures
-    """Features of the anchors, in float32."""
-    H: Float[Tensor, "n w"]
-    """Linear features of the anchors."""
-    variance: Float[Tensor, " n"]
-    """σ² of the anchors."""
-    linear: LinearPosterior
-
-    def __call__(
-        self,
-        neighbours: Int64[Tensor, "m k"],
-        mask: Bool[Tensor, "m k"],
-        at: KernelInputs,
-    ) -> LocalSystems:
-        """All systems at once; `at` are the inputs at one pixel for each of them."""
-        linear = self.linear
-        target = linear.residual[neighbours] * mask
-        (alpha,), at_pixel = self.solve(neighbours, mask, at, target[..., None])
-        H, columns = self.kernel.linear_features(at), at_pixel.columns
-        mean = linear.offset + at.mean + H @ linear.weights + (at_pixel.cross * alpha).sum(dim=1)
-        variance = at_pixel.total_variance(linear.covariance)
-        explained = at_pixel.prior - at_pixel.variance
-        return LocalSystems(
-            neighbours, mask, alpha, at_pixel.smoother, columns, mean, variance,
-            at_pixel.prior, explained,
-        )  # fmt: skip
-
-    def solve(
-        self,
-        neighbours: Int64[Tensor, "m k"],
-        mask: Bool[Tensor, "m k"],
-        at: KernelInputs,
-        right: Float[Tensor, "m k r"],
-    ) -> tuple[tuple[Float[Tensor, "m k"], ...], AtPixel]:
-        """C⁻¹ applied to each of r columns, and what does not depend on them."""
-        kernel = self.kernel
-        local, pixel = self.features.gather(neighbours), kernel.features(at)
-        z = pixel.z[:, :, None].float()
-        amplitude = torch.cat([pixel.amplitude[:, :, None].float(), local.amplitude * mask], dim=2)
-        # The pixel itself comes first.
-        joint = kernel.local_covariance(
-            TermFeatures(torch.cat([z, local.z], dim=2), amplitude), reference=z
-        )
-        prior, cross, covariance = joint[:, 0, 0], joint[:, 0, 1:], joint[:, 1:, 1:]
-        covariance.diagonal(dim1=1, dim2=2).add_(torch.where(mask, self.variance[neighbours], 1.0))
-        solved = Cholesky.of(covariance).solve(torch.cat([right, cross[..., None]], dim=-1))
-        *solutions, smoother = solved.unbind(dim=-1)
-        columns = kernel.linear_features(at) - torch.einsum(
-            "mk,mkw->mw", smoother, self.H[neighbours]
-        )
-        variance = prior - (cross * smoother).sum(dim=1)
-        return tuple(solutions), AtPixel(cross, smoother, columns, prior, variance)
-
-
 class CellWeights(NamedTuple):
     """The anchors that matter in each cell, and their coefficients at its four nodes."""
 
@@ -319,7 +228,7 @@ def dense_terms(
     kernel: Kernel,
     image: ImageInputs,
     sampler: PixelSampler,
-    local: LocalSystems,
+    predictors: tuple[Int64[Tensor, "m k"], Float[Tensor, "m k"]],
     features: TermFeatures,
     *,
     separate: bool = False,
@@ -327,18 +236,19 @@ def dense_terms(
 ) -> Float[Tensor, "t h w"]:
     """Stationary part of E[ℓ] at every pixel: the sum of its terms, or each by itself.
 
-    `features` are those of the anchors. `max_union` bounds the number of anchors of a cell where
+    `predictors` are the anchors near each node and their coefficients, `features` those of the
+    anchors. `max_union` bounds the number of anchors of a cell where
     shapes must be static; the image is then evaluated at once.
     """
     lattice = sampler.lattice
     if not kernel.terms:
         return torch.zeros(0 if separate else 1, *lattice.shape, device=lattice.device)
     (rows, columns), side = lattice.cells, lattice.cell_px
-    anchors = AnchorFeatures.of(kernel, features)
+    anchors, (neighbours, alpha) = AnchorFeatures.of(kernel, features), predictors
 
     def evaluate(first: int, last: int) -> Float[Tensor, "t rows w"]:
         corners = lattice.corners[first * columns : last * columns]
-        weights = cell_weights(local.neighbours[corners], local.alpha[corners], max_union)
+        weights = cell_weights(neighbours[corners], alpha[corners], max_union)
         terms = terms_at(
             kernel, sampler.band(image, first, last), anchors, weights, lattice.blending
         )
@@ -402,8 +312,7 @@ class PixelSampler:
         cls, kernel: Kernel, image: ImageInputs, config: InferenceConfig, anchors: int
     ) -> PixelSampler:
         """For the cells of an image with this number of anchors."""
-        cell_px = config.cell_size_px(image.shape, anchors)
-        return cls(kernel, Lattice(image.shape, cell_px, image.device))
+        return cls(kernel, Lattice.of(image.shape, anchors, config, image.device))
 
     def band(self, image: ImageInputs, first: int, last: int) -> CellPixels:
         """The pixels of the cells in rows first … last − 1; those beyond the image repeat it."""

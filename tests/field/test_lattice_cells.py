@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from field.worlds import KERNEL, all_pixels, fit_pixels, image_inputs
 from scalefield.basis.grids import upsample
-from scalefield.field.local import Lattice, PixelSampler, cell_weights, dense_terms
-from scalefield.field.posterior import StaticShapes
+from scalefield.field.lattice import Lattice, PixelSampler, cell_weights, dense_terms
 
 CPU = torch.device("cpu")
 
@@ -100,15 +99,21 @@ def test_pixel_sampler_equals_upsampled_maps_and_features_of_every_pixel(shape, 
             torch.testing.assert_close(whole(found.amplitude[:, j]), amplitude, rtol=0, atol=1e-5)
 
 
+def predictors(fitted):
+    """The anchors near each node and their coefficients."""
+    systems = fitted.systems()
+    return systems.neighbours, systems.solved[..., 0]
+
+
 def blended_slowly(fitted):
     """Stationary part at every pixel: the predictors of its cell's nodes, blended, in float64."""
-    lattice, local, kernel = fitted.lattice, fitted.local, fitted.kernel
+    lattice, kernel, (neighbours, coefficients) = fitted.lattice, fitted.kernel, predictors(fitted)
     height, width = fitted.image.shape
     anchors = kernel.features(fitted.observations.inputs)
     pixels = kernel.features(all_pixels(fitted.image))
     covariance = kernel.stationary(pixels, anchors)
-    at_nodes = torch.zeros(len(local.alpha), len(fitted.observations.y), dtype=torch.float64)
-    at_nodes.scatter_add_(1, local.neighbours, local.alpha)
+    at_nodes = torch.zeros(len(neighbours), len(fitted.observations.y), dtype=torch.float64)
+    at_nodes.scatter_add_(1, neighbours, coefficients)
     out = torch.zeros(height, width, dtype=torch.float64)
     side, columns = lattice.cell_px, lattice.nodes[1]
     for v in range(height):
@@ -132,34 +137,36 @@ def test_dense_terms_equal_a_slow_blend_of_the_nodes_predictors(n, cell, seed):
     image = image_inputs((20, 27), seed=seed)
     fitted = fit_pixels(image, n, seed=seed, neighbours=5, cell_px=(cell, cell))
     features = KERNEL.features(fitted.observations.inputs)
-    found = dense_terms(KERNEL, image, fitted.sampler, fitted.local, features)
+    found = dense_terms(KERNEL, image, fitted.sampler, predictors(fitted), features)
     wanted = blended_slowly(fitted).float()
     # An anchor's own pixel lies at the cusp of the exponential term, where float32 rounds a
     # distance of 0 to the root of its unit; α is up to some tens.
     torch.testing.assert_close(found[0], wanted, rtol=0, atol=1e-3)
     assert float((found[0] - wanted).abs().mean()) < 2e-5
-    separate = dense_terms(KERNEL, image, fitted.sampler, fitted.local, features, separate=True)
+    separate = dense_terms(
+        KERNEL, image, fitted.sampler, predictors(fitted), features, separate=True
+    )
     assert len(separate) == 2
     torch.testing.assert_close(separate.sum(dim=0), found[0], rtol=0, atol=1e-5)
 
 
 def test_dense_terms_do_not_depend_on_a_bound_of_the_union_that_holds_all():
     fitted = fit_pixels(image_inputs((40, 50)), 300)
-    bounded = dataclasses.replace(fitted, static=StaticShapes(fitted.sampler, 64))
-    torch.testing.assert_close(bounded.mean(), fitted.mean(), rtol=0, atol=1e-6)
+    bounded = dataclasses.replace(fitted, max_union=64)
+    torch.testing.assert_close(bounded.render().mean, fitted.render().mean, rtol=0, atol=1e-6)
 
 
 def test_dense_terms_in_several_bands_and_threads_equal_one(monkeypatch):
     """Each thread evaluates a band of rows of cells. Its maps are interpolated in another order,
     which moves the mean by up to 3·10⁻⁵ at the cusps of the exponential term."""
     fitted = fit_pixels(image_inputs((61, 50)), 200)
-    whole = fitted.mean()
-    monkeypatch.setattr("scalefield.field.local.CPU_PIXELS", 1)
-    torch.testing.assert_close(fitted.mean(), whole, rtol=0, atol=1e-4)
+    whole = fitted.render().mean
+    monkeypatch.setattr("scalefield.field.lattice.CPU_PIXELS", 1)
+    torch.testing.assert_close(fitted.render().mean, whole, rtol=0, atol=1e-4)
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        torch.testing.assert_close(fitted.mean(), whole, rtol=0, atol=1e-4)
+        torch.testing.assert_close(fitted.render().mean, whole, rtol=0, atol=1e-4)
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(threads)
