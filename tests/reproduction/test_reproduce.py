@@ -113,6 +113,10 @@ def test_every_dataset_is_evaluated_with_every_estimator(reproduced):
 def test_the_report_has_the_papers_tables_and_names_the_models(reproduced):
     text = (reproduced / "report" / "report.md").read_text()
     assert "KITTI: the paper's figures [ours]" in text
+    title = text.splitlines()[0]
+    assert title.endswith(
+        "(not as in the paper: at most 6 frames of each split, 1 and 1 epochs, batch, width)"
+    )
     assert "UrbanSyn + SUN RGB-D: the paper's figures [ours]" in text
     drop = text.split("### Drop-anchor test")[1].split("###")[0]
     row = next(line for line in drop.splitlines() if line.startswith("| 1 |"))
@@ -163,10 +167,32 @@ def test_ready_generators_are_taken_and_missing_ones_named(reproduced, there, mo
     out = there / "with_ready"
     assert not (out / "prepared").exists()
     assert not (out / "generators").exists()
-    shutil.rmtree(ready / "da3-base" / "k30-high")
+    (ready / "da3-base" / "k30-high" / "model" / "model.safetensors").write_bytes(b"x")
     assert main(command(there, *flags, out="refused")) == 2
-    assert "wanted a generator in each of k30-high" in capsys.readouterr().err
+    assert "k30-high/model: not the weights of such a generator" in capsys.readouterr().err
+    shutil.rmtree(ready / "da3-base" / "k30-high")
+    for plan in ([], ["--plan"]):
+        assert main(command(there, *flags, *plan, out="refused")) == 2
+        message = "no generator (config.json and model.safetensors) in k30-high; wanted are k8-low,"
+        assert message in capsys.readouterr().err
+    shutil.copytree(ready / "midas-hybrid" / "k30-high", ready / "da3-base" / "k30-high")
+    assert main(command(there, *flags, out="refused")) == 2
+    message = "wanted a generator for F of 16 channels, found one for 8; it belongs to another MDE"
+    assert message in capsys.readouterr().err
     assert not (there / "refused").exists()
+
+
+def test_results_of_other_weights_are_not_reported(reproduced, there, capsys):
+    file = reproduced / "generators" / "da3-base" / "k8-medium-f0" / "model" / "model.safetensors"
+    before = file.read_bytes()
+    file.write_bytes(before[:-4] + bytes(4))
+    try:
+        assert main(command(there, "--no-gallery", "--limit", "6", "--no-report")) == 2
+    finally:
+        file.write_bytes(before)
+    message = capsys.readouterr().err
+    assert "holds results that were not made with the present weights in" in message
+    assert "k8-medium-f0/model; discard them with --overwrite" in message
 
 
 def test_shipped_generators_are_labelled_universal(there, capsys):
@@ -240,12 +266,74 @@ def test_the_plan_names_stages_with_time_and_disk_and_writes_nothing(there, caps
         (["--mde", "="], "--mde wants NAME or LABEL=SOURCE"),
         (["--mde", "a=tiny_mdes:da3", "a=tiny_mdes:dpt"], "two estimators have one label"),
         (["--mde", "nosuch"], "no MDE 'nosuch'"),
+        (["--batch", "0"], "batch must be 1 or more, found 0"),
+        (["--width", "1"], "width must be 2 or more, found 1"),
+        (["--rate", "nan"], "rate must be 0 or more, found nan"),
+        (["--pixels", "-5"], "pixels must be 0 or more, found -5"),
+        (["--beta", "-1"], "beta must be 0 or more, found -1"),
+        (["--clip", "-1"], "clip must be 0 or more, found -1"),
+        (["--ema", "1"], "ema must be below 1"),
+        (["--weight-decay", "-1"], "weight_decay must be 0 or more, found -1"),
+        (["--anchor-loss", "nan"], "the weight of the anchor loss must be 0 or more, found nan"),
+        (["--seeds", "-1"], "seed must be 0 or more, found -1"),
+        (["--device", "nosuch"], "device 'nosuch'"),
+        (["--rows", "nosuch"], "no method 'nosuch'"),
+        (["--rows", "Global: global"], "two methods are called 'Global' under low"),
+        (["--generators", "shiped"], "shiped/da3-base: no generator"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(there, capsys, flags, message):
-    assert main(command(there, *flags, out="no")) == 2
-    assert message in capsys.readouterr().err
+    for plan in ([], ["--plan"]):
+        assert main(command(there, *flags, *plan, out="no")) == 2
+        assert message in capsys.readouterr().err
     assert not (there / "no").exists()
+
+
+def test_a_misspelt_dataset_is_not_read_as_a_plain_folder(there, capsys):
+    given = command(there, out="no")
+    given[given.index(f"kitti={there / 'kitti'}")] = f"kiti={there / 'kitti'}"
+    assert main(given) == 2
+    message = capsys.readouterr().err
+    assert "--data kiti: neither a layout (kitti, urbansyn, sunrgbd, predictions) nor" in message
+    assert "did you mean kitti?" in message
+
+
+def test_folds_that_are_not_there_are_refused_before_anything_is_written(there, capsys):
+    assert main(command(there, "--cross-fit", "da3-base=nosuch,nosuch2", out="no")) == 2
+    assert "no MDE 'nosuch'" in capsys.readouterr().err
+    assert not (there / "no").exists()
+
+
+def test_an_estimator_without_features_is_refused_before_training(there, capsys):
+    (there / "plain_mde.py").write_text(PLAIN_MDE)
+    flags = ["--mde", "plain=plain_mde:mde", "--limit", "2"]
+    assert main(command(there, *flags, data=("sunrgbd",), out="plain")) == 2
+    assert "the MDE plain gives no features F" in capsys.readouterr().err
+    assert not (there / "plain" / "generators").exists()
+
+
+PLAIN_MDE = """
+import torch
+from scalefield.mde import MDEOutput
+
+
+class Plain:
+    name, revision = "plain", "1"
+
+    def __call__(self, image):
+        return MDEOutput(torch.from_numpy(image[..., 0] / 255.0 + 1.0).float(), "depth")
+
+
+mde = Plain()
+"""
+
+
+def test_the_plan_tells_absent_weights_from_unknown_names(there, capsys, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("SCALEFIELD_WEIGHTS", str(there / "no weights"))
+    monkeypatch.setattr("scalefield.reproduction.plan.step_seconds", lambda *_: 0.1)
+    assert main(command(there, "--mde", "da3-base", "--plan", "--limit", "2")) == 0
+    assert "F of 128 channels as uint8  not known: no weights" in capsys.readouterr().out
 
 
 def test_an_empty_split_is_refused_before_anything_is_written(there, tmp_path, capsys):

@@ -14,6 +14,7 @@ from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.basis.ridge import LITERAL
 from scalefield.errors import InputError
 from scalefield.training.basis import (
+    LOGGED,
     BasisTraining,
     default_preset,
     paper_preset,
@@ -68,6 +69,15 @@ def test_train_basis_that_diverges_is_a_sentence(tmp_path, frames):
     data = frames["train"][:4], frames["val"][:1]
     with pytest.raises(InputError, match="the training has diverged"):
         train_basis(config, *data, tmp_path, device="cpu", show_progress=False)
+
+
+def test_a_loss_that_is_not_finite_ends_the_training(frames, monkeypatch):
+    """A GPU does not report that the solve has failed; the validation loss shows it."""
+    losses = dict.fromkeys(LOGGED, torch.tensor(torch.nan))
+    monkeypatch.setattr("scalefield.training.basis.step_losses", lambda *_: losses)
+    generator = Generator(GeneratorConfig(k=4))
+    with pytest.raises(InputError, match="the training has diverged"):
+        validation(generator, frames["val"], CONFIG)
 
 
 def test_fine_tuning_starts_from_the_other_model(tmp_path, frames):

@@ -110,8 +110,8 @@ class ReproduceCommand:
             print(plan_text(plan(reproduction)))
             return
         page = reproduction.run()
-        if text := summary(reproduction):
-            print(text)
+        for line in summary(reproduction):
+            print(line)
         print(page)
 
     def reproduction(self) -> Reproduction:

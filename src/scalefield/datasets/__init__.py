@@ -9,9 +9,10 @@ from scalefield.datasets.folder import Folder
 from scalefield.datasets.frame import Dataset, Frame
 from scalefield.datasets.kitti import Kitti
 from scalefield.datasets.predictions import Predictions
+from scalefield.datasets.splits import SPLITS
 from scalefield.datasets.sunrgbd import SunRgbd
 from scalefield.datasets.urbansyn import UrbanSyn
-from scalefield.errors import InputError
+from scalefield.errors import InputError, did_you_mean
 from scalefield.io.exr import import_openexr
 
 __all__ = [
@@ -87,8 +88,14 @@ def open_datasets(
             raise InputError(f"--data must be NAME=FOLDER, found {text!r}")
         if name in opened:
             raise InputError(f"--data {name} is given twice")
-        known = name in DATASETS
-        layout = name if known else "folder"
+        layout = name if name in DATASETS else "folder"
         ranges = ranges_m if layout == "folder" else None
+        listed = any(Path(root, f"{split}.txt").is_file() for split in SPLITS)
+        if name not in DATASETS and Path(root).is_dir() and not listed:
+            layouts = [known for known in DATASETS if known != "folder"]
+            raise InputError(
+                f"--data {name}: neither a layout ({', '.join(layouts)}) nor a plain folder, "
+                f"because {root} has no train.txt, val.txt or test.txt{did_you_mean(name, layouts)}"
+            )
         opened[name] = open_dataset(layout, root, ranges, sunrgbd_max_m=sunrgbd_max_m)
     return opened

@@ -49,7 +49,7 @@ def anchors_from_points(
     shape: tuple[int, int],
     *,
     camera_from_points: Float64[np.ndarray, "4 4"] | None = None,
-    see_through: SeeThrough | None = SeeThrough(),  # noqa: B008
+    see_through: SeeThrough | None = SeeThrough(),
 ) -> Anchors:
     """The visible points as anchors in row order: the nearest one in each pixel.
 

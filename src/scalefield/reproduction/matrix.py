@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalefield.basis.generator import GeneratorConfig, read_config
+from scalefield.basis.generator import Generator
 from scalefield.benchmark.method_spec import MethodSpec
 from scalefield.errors import InputError
 from scalefield.io.weights import shipped
@@ -150,35 +150,39 @@ def universal_rows() -> list[MethodSpec]:
 
 
 def find_generators(
-    folder: Path, mde: str, jobs: Sequence[GeneratorJob]
+    folder: Path, mde: str, jobs: Sequence[GeneratorJob], *, channels: int | None = None
 ) -> dict[GeneratorJob, Path]:
     """The ready generators FOLDER/MDE/NAME[/model] of these jobs; a missing one is refused.
 
-    What a configuration says about K and F must agree with the name.
+    Each must have the K and the F of its job, and weights that fit its configuration. Generators
+    with F must be for F of one number of channels, which is `channels` if that is given.
     """
     found: dict[GeneratorJob, Path] = {}
     for job in jobs:
-        places = (folder / mde / job.name / "model", folder / mde / job.name)
-        place = next((p for p in places if (p / "config.json").is_file()), None)
-        if place is None:
-            missing = [j.name for j in jobs if not (folder / mde / j.name).is_dir()]
+        for path in (folder / mde / job.name, folder / mde / job.name / "model"):
+            if (path / "config.json").is_file():
+                found[job] = path
+    missing = [job.name for job in jobs if job not in found]
+    if missing:
+        raise InputError(
+            f"{folder / mde}: no generator (config.json and model.safetensors) in "
+            f"{', '.join(missing)}; wanted are {', '.join(job.name for job in jobs)}"
+        )
+    for job, path in found.items():
+        config = Generator.load(path).config
+        if config.k != job.k or (config.used_channels == 0) != job.zero_features:
             raise InputError(
-                f"{folder / mde}: wanted a generator in each of {', '.join(missing or [job.name])}"
+                f"{path}: wanted K = {job.k} {_with(not job.zero_features)}, found K = {config.k} "
+                f"{_with(config.used_channels > 0)}"
             )
-        config = read_config(place / "config.json")
-        if config.k != job.k or without_features(config) != job.zero_features:
+        channels = channels or config.used_channels
+        if config.used_channels not in (0, channels):
             raise InputError(
-                f"{place}: wanted K = {job.k} {_with(job.zero_features)}, found K = {config.k} "
-                f"{_with(without_features(config))}"
+                f"{path}: wanted a generator for F of {channels} channels, found one for "
+                f"{config.used_channels}; it belongs to another MDE"
             )
-        found[job] = place
     return found
 
 
-def without_features(config: GeneratorConfig) -> bool:
-    """Whether a generator does not see F."""
-    return config.zero_features or config.feature_channels == 0
-
-
-def _with(absent: bool) -> str:
-    return "without F" if absent else "with F"
+def _with(features: bool) -> str:
+    return "with F" if features else "without F"

@@ -8,19 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from scalefield.anchor_sampling import DROP_SEQUENCE, REGIMES
+from scalefield.anchor_sampling import REGIMES
 from scalefield.basis.cues import grid_shape
 from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.datasets import Frame
 from scalefield.errors import InputError
 from scalefield.mde import MODELS
-from scalefield.reproduction.matrix import (
-    UNIVERSAL,
-    GeneratorJob,
-    aligner_rows,
-    basis_rows,
-    universal_rows,
-)
+from scalefield.mde.hub import WeightsNotFound
 from scalefield.reproduction.stages import Estimator, Reproduction
 from scalefield.training.basis import BasisTraining, learn
 from scalefield.training.data import Batch, frame_table
@@ -78,6 +72,7 @@ class _Sample:
 
 def plan(reproduction: Reproduction, costs: Costs | None = None) -> list[Line]:
     """The stages with estimated time and disk; nothing is written."""
+    reproduction.check()
     costs = costs or Costs()
     samples = {name: _sample(reproduction, name, costs) for name in reproduction.datasets}
     lines = []
@@ -120,7 +115,7 @@ def _measure_mde(
     card = MODELS.get(estimator.source)
     try:
         mde, _ = open_mde(estimator.source, str(pick_device(reproduction.device)))
-    except InputError:
+    except WeightsNotFound:
         return (card.feature_channels or 0) if card else 0, None
     seconds, channels = {}, 0
     for name, sample in samples.items():
@@ -190,7 +185,7 @@ def _evaluate_line(
     count, seconds = 0, 0.0
     for name, sample in samples.items():
         frames = sample.frames[reproduction.split]
-        recoveries = _recoveries(reproduction, name)
+        recoveries = _recoveries(reproduction, estimator, name)
         each = recoveries * costs.recover_s_per_megapixel * sample.megapixels + sample.read_s
         count += frames
         seconds += frames * each / max(1, reproduction.workers)
@@ -198,21 +193,10 @@ def _evaluate_line(
     return Line(f"evaluate {estimator.label}", f"{count:,} frames", seconds, count * 1e-4)
 
 
-def _recoveries(reproduction: Reproduction, dataset: str) -> int:
+def _recoveries(reproduction: Reproduction, estimator: Estimator, dataset: str) -> int:
     """Rows times conditions of one frame."""
-    from pathlib import Path
-
-    conditions = (*REGIMES, *(f"drop-{n}" for n in DROP_SEQUENCE if reproduction.drop))
-    generators: dict[GeneratorJob, Path] = {job: Path() for job in reproduction.job_list}
-    universal = reproduction.generators == UNIVERSAL
-    rows = (
-        universal_rows()
-        if universal
-        else basis_rows(generators, drop_seeds=reproduction.drop_seeds)
-    )
-    if reproduction.aligners:
-        rows += aligner_rows(dataset, disparity=reproduction.disparity)
-    return sum(row.applies(c) for row in (*rows, *reproduction.extra_rows) for c in conditions)
+    evaluation = reproduction.evaluation(estimator, dataset)
+    return sum(row.applies(c) for row in evaluation.methods for c in evaluation.conditions)
 
 
 def step_seconds(

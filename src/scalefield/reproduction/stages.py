@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scalefield.anchor_sampling import REGIMES
 from scalefield.basis.generator import Generator
 from scalefield.benchmark.method_spec import MethodSpec
 from scalefield.datasets import DATASETS, Dataset
 from scalefield.datasets.splits import SPLITS, write_list
-from scalefield.errors import InputError, require_package
+from scalefield.errors import InputError, counted, require_package
 from scalefield.io import read_json, write_json
 from scalefield.io.run_folder import config_differences
-from scalefield.mde import ALIASES
+from scalefield.io.weights import sha256
+from scalefield.mde import ALIASES, MODELS
 from scalefield.reproduction.matrix import (
     UNIVERSAL,
     GeneratorJob,
@@ -36,7 +38,7 @@ from scalefield.reproduction.matrix import (
 from scalefield.runtime.workers import worker_pool
 from scalefield.training.basis import BasisTraining, paper_preset, train_basis
 from scalefield.training.loop import RunFolder, pick_device
-from scalefield.training.mde import open_cross_fit, open_mde
+from scalefield.training.mde import open_cross_fit
 from scalefield.training.prepared import (
     Preparation,
     PreparedFrames,
@@ -45,6 +47,9 @@ from scalefield.training.prepared import (
     split_names,
 )
 from scalefield.training.resident import ResidentFrames
+
+if TYPE_CHECKING:
+    from scalefield.benchmark.run import Evaluation
 
 
 @dataclass(frozen=True)
@@ -137,9 +142,18 @@ class Reproduction:
         return paper_jobs(self.seeds, self.ks, ablation=self.ablation)
 
     def check(self) -> None:
-        """Whatever can be refused before work starts: empty splits, packages, weights, names."""
+        """Raise InputError for what can be refused before work starts, except an MDE's weights.
+
+        That is missing packages, options of the training, the device, empty splits, labels, rows
+        and ready generators.
+        """
         if self.tables:
             require_package("matplotlib", "plot", "drawing the report's figures")
+        pick_device(self.device)
+        for job in self.job_list:
+            self.config(job)
+        for spec in self.extra_rows:
+            spec.make().prepare()
         wanted = (*(("train", "val") if self.trains else ()), self.split)
         for name, dataset in self.datasets.items():
             for split in wanted:
@@ -148,15 +162,24 @@ class Reproduction:
         if len(set(labels)) < len(labels):
             raise InputError(f"two estimators have one label: {', '.join(labels)}")
         for estimator in self.estimators:
-            open_mde(estimator.source, "cpu")
-            if self.generators not in (None, UNIVERSAL):
-                find_generators(Path(str(self.generators)), estimator.label, self.job_list)
+            for name in self.datasets:
+                self.evaluation(estimator, name)
+
+    def check_estimators(self) -> None:
+        """Raise InputError if the weights of an MDE cannot be opened, or training needs F and there
+        is none; weights are fetched."""
+        for estimator in self.estimators:
+            open_cross_fit(estimator.source, estimator.cross_fit, "cpu")
+            card = MODELS.get(estimator.source)
+            if self.trains and card is not None and card.feature_channels is None:
+                raise InputError(no_features(estimator.label))
 
     # ---- the stages ----
 
     def run(self) -> Path:
         """All stages, one after another; the value is the report's page, or the results' folder."""
         self.check()
+        self.check_estimators()
         self.claim()
         self.write_splits()
         if self.trains:
@@ -219,6 +242,8 @@ class Reproduction:
             if (found := left_out(self.prepared_folder(estimator, name, split)))
         }
         write_json(self.out / "prepared" / estimator.label / "left_out.json", skipped)
+        if made[0][0].features is None:
+            raise InputError(no_features(estimator.label))
         return made
 
     def prepared_folder(self, estimator: Estimator, name: str, split: str) -> Path:
@@ -305,23 +330,13 @@ class Reproduction:
     def evaluate(self, estimator: Estimator, name: str) -> Path:
         """Every row on one dataset with one MDE; the value is the folder of the results."""
         from scalefield.benchmark.gallery import write_gallery
-        from scalefield.benchmark.run import Evaluation, Evaluator, run
+        from scalefield.benchmark.run import Evaluator, run
         from scalefield.benchmark.score import score_files
         from scalefield.datasets.source import FrameSource
 
         folder = self.out / "results" / f"{name}-{estimator.label}"
-        evaluation = Evaluation(
-            name=name,
-            dataset=name if name in DATASETS else "folder",
-            split=self.split,
-            mde=estimator.label,
-            methods=tuple(self.rows(estimator, name)),
-            regimes=tuple(REGIMES),
-            drop=self.drop,
-            seed=0,
-            ranges_m=getattr(self.datasets[name], "ranges_m", {}),
-            cached=self.cache is not None,
-        )
+        evaluation = self.evaluation(estimator, name)
+        self.claim_results(folder, evaluation)
         device = str(pick_device(self.device))
         source = FrameSource(self.datasets[name], estimator.source, device, self.cache)
         evaluator = Evaluator(source, evaluation, folder)
@@ -337,6 +352,23 @@ class Reproduction:
             write_gallery(evaluator)
         return folder
 
+    def evaluation(self, estimator: Estimator, name: str) -> Evaluation:
+        """What is measured on one dataset with one MDE."""
+        from scalefield.benchmark.run import Evaluation
+
+        return Evaluation(
+            name=name,
+            dataset=name if name in DATASETS else "folder",
+            split=self.split,
+            mde=estimator.label,
+            methods=tuple(self.rows(estimator, name)),
+            regimes=tuple(REGIMES),
+            drop=self.drop,
+            seed=0,
+            ranges_m=getattr(self.datasets[name], "ranges_m", {}),
+            cached=self.cache is not None,
+        )
+
     def rows(self, estimator: Estimator, dataset: str) -> Iterator[MethodSpec]:
         """The rows of the tables: aligners, generators, and what was asked for beside them."""
         if self.aligners:
@@ -344,17 +376,60 @@ class Reproduction:
         if self.generators == UNIVERSAL:
             yield from universal_rows()
         else:
-            folder = self.out / "generators" if self.generators is None else Path(self.generators)
-            found = find_generators(folder, estimator.label, self.job_list)
-            yield from basis_rows(found, drop_seeds=self.drop_seeds)
+            yield from basis_rows(self.generator_folders(estimator), drop_seeds=self.drop_seeds)
         yield from self.extra_rows
+
+    def generator_folders(self, estimator: Estimator) -> dict[GeneratorJob, Path]:
+        """The folder of every generator of an MDE: ready ones, checked, or those to be trained."""
+        if self.generators is None:
+            return {job: self.run_folder(estimator, job) / "model" for job in self.job_list}
+        card = MODELS.get(estimator.source)
+        channels = None if card is None else card.feature_channels
+        return find_generators(
+            Path(self.generators), estimator.label, self.job_list, channels=channels
+        )
+
+    def claim_results(self, folder: Path, evaluation: Evaluation) -> None:
+        """Record the weights behind the rows; results that were made with others are refused."""
+        files = {
+            str(spec.options["generator"]): Path(spec.options["generator"]) / "model.safetensors"
+            for spec in evaluation.methods
+            if "generator" in spec.options
+        }
+        digests = {name: sha256(file) for name, file in files.items() if file.is_file()}
+        record = folder / "generators.json"
+        differing = config_differences(record, digests)
+        if differing and not self.overwrite:
+            raise InputError(
+                f"{folder} holds results that were not made with the present weights in "
+                f"{', '.join(differing)}; discard them with --overwrite, or choose another --out"
+            )
+        if differing:
+            shutil.rmtree(folder)
+        write_json(record, digests)
 
     def report(self, folders: list[Path]) -> Path:
         """Tables and figures of all results, with the paper's figures beside them."""
         from scalefield.benchmark.report import load_run, write_report
 
         runs = [load_run(folder) for folder in folders]
-        return write_report(runs, self.out / "report", self.title)
+        return write_report(runs, self.out / "report", self.title + self.deviations)
+
+    @property
+    def deviations(self) -> str:
+        """What differs from the paper's data and recipe, as the end of the report's title."""
+        found = [] if self.limit is None else [f"at most {self.limit} frames of each split"]
+        if self.trains:
+            if self.epochs != Reproduction.epochs:
+                found.append(f"{self.epochs[0]} and {self.epochs[1]} epochs")
+            preset = paper_preset(8, "low")
+            found += sorted(k for k, v in self.changes.items() if getattr(preset, k) != v)
+        return f" (not as in the paper: {', '.join(found)})" if found else ""
+
+
+def no_features(label: str) -> str:
+    """The message about an MDE without F."""
+    return f"the MDE {label} gives no features F, which the paper's generators are trained with"
 
 
 FINISHED = "finished.json"
@@ -404,12 +479,25 @@ def no_start() -> None:
     """A worker process needs no preparation."""
 
 
-def summary(reproduction: Reproduction) -> str:
-    """How many frames were left out, by dataset and split, in a sentence; empty for none."""
-    parts = []
+def summary(reproduction: Reproduction) -> list[str]:
+    """Lines about frames that were left out, and rows without a result, for the end of a run."""
+    lines = []
     for estimator in reproduction.estimators:
         file = reproduction.out / "prepared" / estimator.label / "left_out.json"
-        if file.is_file():
-            counts = {place: len(found) for place, found in read_json(file).items()}
-            parts += [f"{n} of {place} with {estimator.label}" for place, n in counts.items()]
-    return f"frames left out: {', '.join(parts)}" if parts else ""
+        if reproduction.trains and file.is_file():
+            lines += [
+                f"{counted(len(frames), 'frame')} of {place} left out with {estimator.label}"
+                for place, frames in read_json(file).items()
+            ]
+        for name in reproduction.datasets:
+            folder = reproduction.out / "results" / f"{name}-{estimator.label}"
+            results = read_json(folder / "results.json")
+            if missing := results["data"]["missing"]:
+                lines.append(f"{counted(len(missing), 'frame')} of {folder.name} not evaluated")
+            lines += [
+                f"{folder.name}: {row['method']} ({row['condition']}) has no result on "
+                f"{counted(row['images'], 'image')}; the first is {row['first']}"
+                for row in results["failures"]
+                if row["kind"] == "error"
+            ]
+    return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -101,6 +102,16 @@ class BasisTraining(OptimiserConfig):
     losses: LossWeights = field(default_factory=LossWeights)
     ridge: Ridge = field(default_factory=Ridge)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_at_least(2, "k", "width")
+        self.require_at_least(1, "epochs")
+        self.require_at_least(0, "clip", "pixels", "beta", "anchor_jitter", "stretch")
+        self.require_at_least(0, "offset_noise", "feature_dropout")
+        least, most = self.anchors
+        if not 1 <= least <= most:
+            raise InputError(f"anchors must be two counts from 1 up, found {least} and {most}")
+
     @property
     def draws_nothing(self) -> bool:
         """Whether a frame has the same anchors, pixels and depth in every step."""
@@ -146,6 +157,12 @@ def paper_preset(
     return BasisTraining(**(literal | changes))  # type: ignore[arg-type]
 
 
+DIVERGED = (
+    "the training has diverged: the basis maps are not finite any more; choose a smaller learning "
+    "rate, or a limit of the gradient"
+)
+
+
 def step_losses(generator: nn.Module, batch: Batch, config: BasisTraining) -> dict[str, Tensor]:
     """The four losses, AbsRel over the batch's pixels, and their weighted sum `loss`."""
     halved = batch.log_depth.device.type == "cuda" and config.precision == "auto"
@@ -156,10 +173,7 @@ def step_losses(generator: nn.Module, batch: Batch, config: BasisTraining) -> di
     try:
         solution = solve(M, batch.y, batch.anchor_weights, config.ridge, batch.offset_noise)
     except torch.linalg.LinAlgError:
-        raise InputError(
-            "the training has diverged: the basis maps are not finite any more; choose a smaller "
-            "learning rate, or a limit of the gradient"
-        ) from None
+        raise InputError(DIVERGED) from None
     weights, offset = solution.weights.float()[..., None], solution.offset.float()[:, None]
     fitted = (M @ weights)[..., 0] + offset
     log_scale = (sample_at(basis_maps, batch.pixel_positions) @ weights)[..., 0] + offset
@@ -406,7 +420,10 @@ def validation(
         sums += torch.stack([value.double() for value in losses.values()]) * len(batch.y)
     if world > 1:
         torch.distributed.all_reduce(sums)
-    return dict(zip(names or LOGGED, (sums / len(frames)).tolist(), strict=True))
+    means = dict(zip(names or LOGGED, (sums / len(frames)).tolist(), strict=True))
+    if not math.isfinite(means["loss"]):  # on a GPU the solve does not report it
+        raise InputError(DIVERGED)
+    return means
 
 
 def keep_batches(

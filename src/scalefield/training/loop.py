@@ -57,6 +57,21 @@ class OptimiserConfig:
     seed: int = 0
     """Seed of the initial weights and of everything that is drawn in training."""
 
+    def __post_init__(self) -> None:
+        self.require_at_least(1, "batch")
+        self.require_at_least(0, "rate", "weight_decay", "warmup", "ema", "seed")
+        if self.ema >= 1 or self.seed >= 2**63:
+            raise InputError(
+                f"ema must be below 1 and seed below 2⁶³, found {self.ema} and {self.seed}"
+            )
+
+    def require_at_least(self, least: int, *names: str) -> None:
+        """Raise InputError where a field of these names is smaller, infinite or not a number."""
+        for name in names:
+            value = getattr(self, name)
+            if not least <= value < math.inf:
+                raise InputError(f"{name} must be {least} or more, found {value}")
+
 
 def step_generator(seed: int, step: int, device: str | torch.device = "cpu") -> torch.Generator:
     """The random generator of one step. Also seeds the global one, which dropout uses."""

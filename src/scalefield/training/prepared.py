@@ -34,7 +34,7 @@ from scalefield.datasets.splits import thin
 from scalefield.errors import InputError, one_line
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.run_folder import config_differences
-from scalefield.mde import MDE, MDEOutput
+from scalefield.mde import MDE, MDEOutput, estimate_batch
 from scalefield.runtime.progress import progress
 from scalefield.training.data import (
     PIXELS,
@@ -399,7 +399,8 @@ def claim_folder(  # noqa: PLR0917
 def describe_mde(mde: MDE | CrossFit) -> Any:
     """What identifies the outputs of an MDE: its name, weights and preprocessing."""
     if isinstance(mde, CrossFit):
-        return [describe_mde(model) for model, _ in mde.models]
+        described = [describe_mde(model) for model, _ in mde.models]
+        return described if len(described) > 1 else described[0]
     revision = getattr(mde, "revision", None)
     if not isinstance(revision, str):
         raise InputError(
@@ -447,7 +448,8 @@ def _prepare_missing(
         return None
 
     def finish(members: list[FrameTable], model: MDE) -> Iterator[tuple[str, str | None]]:
-        for table, output in zip(members, predict(model, members), strict=True):
+        outputs = estimate_batch(model, [table.image.numpy() for table in members])
+        for table, output in zip(members, outputs, strict=True):
             writing.append((table.name, pool.submit(write, table, output)))
         # Outputs that wait are large: no more than two batches of them.
         while writing and (writing[0][1].done() or len(writing) > 2 * batch):
@@ -470,10 +472,3 @@ def _prepare_missing(
             yield from finish(members, models[model_index])
         for name, future in writing:
             yield name, future.result()
-
-
-def predict(mde: MDE, tables: Sequence[FrameTable]) -> list[MDEOutput]:
-    """The MDE's outputs for images of one size, in one pass where it can."""
-    images = [table.image.numpy() for table in tables]
-    together = getattr(mde, "batch", None)
-    return [mde(image) for image in images] if together is None else together(images)
