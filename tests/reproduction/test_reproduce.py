@@ -127,6 +127,10 @@ def test_the_report_has_the_papers_tables_and_names_the_models(reproduced):
     assert "da3-base/k8-medium-f0 (K = 8, F = 0)" in models
     assert "a bandwidth of 25 px at an image width of 1242 px" in text
     assert "160 px at 2048 px" in text
+    assert "LWLR and LWLR, disparity on urbansyn: a bandwidth of 50 px" in text
+    assert "means over the images of urbansyn + sunrgbd, clamped" in text
+    assert "the first is the paper's, over its three datasets" in text
+    assert "The column after it is the share of images in which |α₁| is the largest" in text
     assert (reproduced / "report" / "figures" / "ablation-pooled.svg").is_file()
     assert "α₁² / ‖y‖²" in text
 
@@ -202,6 +206,7 @@ def test_shipped_generators_are_labelled_universal(there, capsys):
     text = (there / "universal" / "report" / "report.md").read_text()
     assert "| Basis K=8 (universal, F = 0) |" in text
     beside = text.split("KITTI: the paper's figures [ours]")[1].split("###")[0]
+    assert "means over the images of kitti, clamped" in beside
     row = next(line for line in beside.splitlines() if line.startswith("| Basis K=8 |"))
     assert "[" not in row  # nothing of ours stands beside the paper's own generator
 
