@@ -81,21 +81,31 @@ def open_datasets(
     A name of `DATASETS` is read in that layout, any other as a plain folder. `sunrgbd_max_m`
     replaces the depth above which SUN RGB-D is taken as unknown.
     """
-    opened: dict[str, Dataset] = {}
+    roots: dict[str, Path] = {}
     for text in texts:
-        name, found, root = text.partition("=")
-        if not found or not name or not root:
+        name, _, root = text.partition("=")
+        if not name or not root:
             raise InputError(f"--data must be NAME=FOLDER, found {text!r}")
-        if name in opened:
+        if name in roots:
             raise InputError(f"--data {name} is given twice")
-        layout = name if name in DATASETS else "folder"
-        ranges = ranges_m if layout == "folder" else None
-        listed = any(Path(root, f"{split}.txt").is_file() for split in SPLITS)
-        if name not in DATASETS and Path(root).is_dir() and not listed:
-            layouts = [known for known in DATASETS if known != "folder"]
-            raise InputError(
-                f"--data {name}: neither a layout ({', '.join(layouts)}) nor a plain folder, "
-                f"because {root} has no train.txt, val.txt or test.txt{did_you_mean(name, layouts)}"
-            )
-        opened[name] = open_dataset(layout, root, ranges, sunrgbd_max_m=sunrgbd_max_m)
-    return opened
+        roots[name] = Path(root)
+    return {
+        name: open_dataset(name, root, sunrgbd_max_m=sunrgbd_max_m)
+        if name in DATASETS and name != "folder"
+        else _open_folder(name, root, ranges_m)
+        for name, root in roots.items()
+    }
+
+
+def _open_folder(
+    name: str, root: Path, ranges_m: Mapping[str, tuple[float, float]] | None
+) -> Dataset:
+    """A plain folder; one without lists of frames is refused, since its name may be a typo."""
+    dataset = open_dataset("folder", root, ranges_m)
+    if not any((root / f"{split}.txt").is_file() for split in SPLITS):
+        layouts = [known for known in DATASETS if known != "folder"]
+        raise InputError(
+            f"--data {name}: neither a layout ({', '.join(layouts)}) nor a plain folder, because "
+            f"{root} has no train.txt, val.txt or test.txt{did_you_mean(name, layouts)}"
+        )
+    return dataset

@@ -232,7 +232,8 @@ def spectral_table(run: Run, condition: str = "low") -> Table | None:
         f"{run.name}: spectral structure, {condition} anchors",
         "Medians over images. α₁² / ‖y‖² is the share of the targets' energy along the leading "
         "eigenvector of C. The column after it is the share of images in which |α₁| is the "
-        f"largest coefficient. The paper, for K = 8 and DA3: {theirs}, and |α₁| is expected to dominate.",
+        f"largest coefficient. The paper, for K = 8 and DA3: {theirs}, and |α₁| is expected to "
+        "dominate.",
         "Method and place",
         (*((title,) for title in SPECTRAL_TITLES.values()), ("images",)),
         _rows(rows),
