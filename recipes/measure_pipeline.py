@@ -41,16 +41,9 @@ from scalefield.mde.transformers_mde import PREPROCESS as DPT_PREPROCESS
 from scalefield.mde.transformers_mde import TransformersNetwork
 from scalefield.reproduction.matrix import aligner_rows, universal_rows
 from scalefield.runtime.provenance import provenance
-from scalefield.training.basis import (
-    BasisTraining,
-    StepBatches,
-    build,
-    default_preset,
-    learn,
-    paper_preset,
-    stream,
-    validation,
-)
+from scalefield.training.basis import build, learn, validation
+from scalefield.training.basis_batches import StepBatches, stream
+from scalefield.training.basis_config import BasisTraining, default_preset, paper_preset
 from scalefield.training.data import frame_table, training_frame
 from scalefield.training.loop import pick_device
 from scalefield.training.prepared import (

@@ -13,7 +13,7 @@ from PIL import Image
 from scalefield.cli import main
 from scalefield.io import write_depth_png
 from scalefield.mde.lite import LITE_WEIGHTS
-from scalefield.training.mde import trained_on
+from scalefield.training.cross_fit import trained_on
 from training.world import World
 
 

@@ -9,15 +9,11 @@ import torch
 
 from scalefield.basis.generator import Generator
 from scalefield.errors import InputError
-from scalefield.training.basis import (
-    BasisTraining,
-    StepBatches,
-    ValidationBatches,
-    paper_preset,
-    stream,
-    train_basis,
-)
-from scalefield.training.data import CrossFit, prepare
+from scalefield.training.basis import train_basis
+from scalefield.training.basis_batches import StepBatches, ValidationBatches, stream
+from scalefield.training.basis_config import BasisTraining, paper_preset
+from scalefield.training.cross_fit import CrossFit
+from scalefield.training.data import prepare
 from scalefield.training.prepared import (
     Preparation,
     PreparedFrames,

@@ -13,23 +13,11 @@ import torch
 from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.basis.ridge import LITERAL
 from scalefield.errors import InputError
-from scalefield.training.basis import (
-    LOGGED,
-    BasisTraining,
-    default_preset,
-    paper_preset,
-    train_basis,
-    training_batch,
-    validation,
-)
-from scalefield.training.data import (
-    CrossFit,
-    draw_anchors,
-    epoch_batches,
-    make_batch,
-    prepare,
-    prepare_frame,
-)
+from scalefield.training.basis import LOGGED, train_basis, validation
+from scalefield.training.basis_batches import training_batch
+from scalefield.training.basis_config import BasisTraining, default_preset, paper_preset
+from scalefield.training.cross_fit import CrossFit
+from scalefield.training.data import draw_anchors, epoch_batches, make_batch, prepare, prepare_frame
 from training.world import BiasedMDE, World
 
 CONFIG = BasisTraining(k=4, epochs=3, batch=4, anchors=(5, 15))
@@ -164,7 +152,7 @@ def test_anchors_of_the_protocol_are_the_same_in_every_step(frames):
 
 
 def test_uniform_counts_reach_both_ends(frames):
-    from scalefield.training.basis import draw_count
+    from scalefield.training.basis_batches import draw_count
 
     config = BasisTraining(anchors=(3, 6), counts="uniform")
     rng = np.random.default_rng(0)
@@ -230,8 +218,8 @@ def test_anchors_are_table_rows_spread_over_the_image(frames):
 def test_mirroring_and_stretching_change_both_sides_alike(frames):
     """A mirrored frame holds the same anchors at mirrored places; D^γ shows in map and table."""
     frame, rows = frames["train"][0], np.arange(6)
-    plain = make_batch([frame], [rows], [rows], [False], [1.0])
-    turned = make_batch([frame], [rows], [rows], [True], [2.0])
+    plain = make_batch([frame], [rows], [rows])
+    turned = make_batch([frame], [rows], [rows], mirror=[True], stretch=[2.0])
     flip = torch.tensor([-1.0, 1.0])
     torch.testing.assert_close(turned.anchor_positions, plain.anchor_positions * flip)
     torch.testing.assert_close(turned.log_depth, plain.log_depth.flip(-1) * 2)

@@ -8,8 +8,10 @@ import torch
 from safetensors.torch import load_file
 
 from scalefield.errors import InputError
+from scalefield.mde import open_mde
 from scalefield.mde.lite import load_lite
 from scalefield.training import mde as mde_training
+from scalefield.training.cross_fit import known_scenes, trained_on
 from scalefield.training.loop import step_generator
 from scalefield.training.mde import (
     MDETraining,
@@ -20,10 +22,8 @@ from scalefield.training.mde import (
     gradient_loss,
     hide,
     load_frames,
-    open_mde,
     relative_loss,
     train_mde,
-    trained_on,
 )
 from training.world import World
 
@@ -115,7 +115,7 @@ def test_training_writes_a_model_that_records_its_scenes(tmp_path):
     seen = trained_on(tmp_path / "model")
     scenes = {world.load(name).scene for name in world.names("train")}
     assert seen == {scene for scene in scenes if fold_of(scene, 2) != 0}
-    mde, known = open_mde(str(tmp_path / "model"), "cpu")
+    mde, known = open_mde(str(tmp_path / "model")), known_scenes(str(tmp_path / "model"))
     assert known == seen
     assert 0 < aligned_absrel(mde, world.load("room/12")) < 1
     steps = [json.loads(x)["step"] for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]

@@ -120,7 +120,7 @@ class ReproduceCommand:
         from scalefield.datasets import open_datasets
         from scalefield.reproduction.matrix import HOME_REGIME
         from scalefield.reproduction.stages import Estimator, Reproduction
-        from scalefield.training.basis import paper_preset
+        from scalefield.training.basis_config import paper_preset
         from scalefield.training.prepared import Preparation
 
         counts = {

@@ -143,8 +143,8 @@ class TrainCommand:
         from scalefield.basis.generator import Generator
         from scalefield.errors import require_package
         from scalefield.training.basis import train_basis
+        from scalefield.training.cross_fit import open_cross_fit
         from scalefield.training.loop import pick_device, processes
-        from scalefield.training.mde import open_cross_fit
         from scalefield.training.prepared import (
             Preparation,
             mde_folder,
@@ -252,7 +252,7 @@ class TrainCommand:
 
     def _train_field(self, train: Any, val: Any, mde: str, device: str) -> None:
         """Train `field` on the MDE's frames, without F, which the shipped model does not use."""
-        from scalefield.training.basis import without_features
+        from scalefield.training.data import without_features
         from scalefield.training.field import FieldTraining, train_field
         from scalefield.training.field_batches import make_banks
         from scalefield.training.prepared import to_device
@@ -270,7 +270,7 @@ class TrainCommand:
 
     def config(self) -> Any:
         """The hyper-parameters that the flags give."""
-        from scalefield.training.basis import default_preset, paper_preset
+        from scalefield.training.basis_config import default_preset, paper_preset
 
         changes: dict[str, object] = {"zero_features": self.zero_features, "seed": self.seed}
         if self.preset == "paper":

@@ -13,13 +13,13 @@ from scalefield.basis.cues import grid_shape
 from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.datasets import Frame
 from scalefield.errors import InputError
-from scalefield.mde import MODELS
+from scalefield.mde import MODELS, open_mde
 from scalefield.mde.hub import WeightsNotFound
 from scalefield.reproduction.stages import Estimator, Reproduction
-from scalefield.training.basis import BasisTraining, learn
+from scalefield.training.basis import learn
+from scalefield.training.basis_config import BasisTraining
 from scalefield.training.data import Batch, frame_table
 from scalefield.training.loop import pick_device
-from scalefield.training.mde import open_mde
 from scalefield.training.prepared import split_names
 
 BYTES_OF_F = {"uint8": 1, "float16": 2, "none": 0}
@@ -114,7 +114,7 @@ def _measure_mde(
     """Channels of F, and seconds an image by dataset; without weights, what is known of them."""
     card = MODELS.get(estimator.source)
     try:
-        mde, _ = open_mde(estimator.source, str(pick_device(reproduction.device)))
+        mde = open_mde(estimator.source, str(pick_device(reproduction.device)))
     except WeightsNotFound:
         return (card.feature_channels or 0) if card else 0, None
     seconds, channels = {}, 0

@@ -36,9 +36,10 @@ from scalefield.reproduction.matrix import (
     universal_rows,
 )
 from scalefield.runtime.workers import worker_pool
-from scalefield.training.basis import BasisTraining, paper_preset, train_basis
+from scalefield.training.basis import train_basis
+from scalefield.training.basis_config import BasisTraining, paper_preset
+from scalefield.training.cross_fit import open_cross_fit
 from scalefield.training.loop import RunFolder, pick_device
-from scalefield.training.mde import open_cross_fit
 from scalefield.training.prepared import (
     Preparation,
     PreparedFrames,

@@ -22,6 +22,7 @@ from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
 from scalefield.mde import MDE, MDEOutput
 from scalefield.seeding import seeded_rng
+from scalefield.training.cross_fit import CrossFit
 
 PIXELS = 8192
 """Known pixels kept of each frame, drawn once by its name."""
@@ -70,28 +71,6 @@ class TrainingFrame:
     def tree(self) -> cKDTree:
         """Finds the known pixel nearest to a position."""
         return cKDTree(self.pixels)
-
-
-@dataclass(frozen=True, eq=False)
-class CrossFit:
-    """Models of one kind, each trained without some places: every frame gets one not trained on it.
-
-    On its own training frames an MDE is far better than anywhere else, and a generator trained
-    there learns to correct errors that it will not meet.
-    """
-
-    models: tuple[tuple[MDE, frozenset[str]], ...]
-    """Each MDE with the scenes that it was trained on."""
-
-    def for_scene(self, scene: str) -> MDE:
-        """The first model that was not trained on the scene."""
-        for mde, scenes in self.models:
-            if scene not in scenes:
-                return mde
-        raise InputError(
-            f"every one of the {len(self.models)} MDEs was trained on the scene {scene!r}, and a "
-            "generator must be trained out of sample; cross-fit the MDE with --folds"
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,23 +308,52 @@ def draw_anchors(
     return nearest
 
 
+def protocol_anchors(frame: TrainingFrame, regime: str) -> Int64[np.ndarray, " n"]:
+    """Rows of the anchors that the protocol draws for a frame."""
+    if regime not in frame.anchors:
+        kept = ", ".join(map(str, frame.anchors)) or "none"
+        raise InputError(
+            f"{frame.name}: prepared without the anchors of the regime {regime}; it has {kept}"
+        )
+    return frame.anchors[regime]
+
+
+def without_features(frame: TrainingFrame) -> TrainingFrame:
+    """The frame without F, which is then never read from disk nor sent to the device."""
+    return replace(frame, features=None, quantisation=None)
+
+
+def all_pixels(frames: Sequence[TrainingFrame]) -> list[Int64[np.ndarray, " p"]]:
+    """Rows of all known pixels of each frame; a frame with fewer repeats them, because equal
+    counts make one tensor."""
+    most = max(frame.drawn for frame in frames)
+    return [np.arange(most) % frame.drawn for frame in frames]
+
+
+def protocol_batch(frames: Sequence[TrainingFrame], regime: str) -> Batch:
+    """Frames of one bucket as they are, with the protocol's anchors of a regime and all pixels."""
+    return make_batch(
+        frames, [protocol_anchors(frame, regime) for frame in frames], all_pixels(frames)
+    )
+
+
 def make_batch(
     frames: Sequence[TrainingFrame],
     anchor_rows: Sequence[Int64[np.ndarray, " _"]],
     pixel_rows: Sequence[Int64[np.ndarray, " p"]],
-    mirror: Sequence[bool],
-    stretch: Sequence[float],
     *,
+    mirror: Sequence[bool] = (),
+    stretch: Sequence[float] = (),
     offset_noise: Sequence[float] = (),
-    features: bool = True,
 ) -> Batch:
     """Stack frames of one bucket; the shorter anchor sets are padded with weight zero.
 
-    Without `features` the batch has no F. A frame is mirrored where `mirror` says so, and its D_MDE
-    becomes D^stretch. Maps stay on the frames' device and tables on the host: `Batch.to` brings
-    them together.
+    A frame is mirrored where `mirror` is true, and its D_MDE becomes D^stretch; frames stay as they
+    are where these are empty. Maps stay on the frames' device and tables on the host: `Batch.to`
+    brings them together.
     """
     count, most = len(frames), max(len(rows) for rows in anchor_rows)
+    mirror, stretch = mirror or [False] * count, stretch or [1.0] * count
     anchor_positions = np.zeros((count, most, 2), np.float32)
     y, weights = np.zeros((2, count, most), np.float32)
     pixel_positions, mde_log_depth, true_log_depth = [], [], []
@@ -374,8 +382,8 @@ def make_batch(
             [m.flip(-1) if turn else m for m, turn in zip(maps, mirror, strict=True)]
         )
 
-    kept = [frame.features for frame in frames if features and frame.features is not None]
-    steps = [frame.quantisation for frame in frames if features and frame.quantisation is not None]
+    kept = [frame.features for frame in frames if frame.features is not None]
+    steps = [frame.quantisation for frame in frames if frame.quantisation is not None]
     return Batch(
         features=stack(kept) if kept else None,
         log_depth=stack([frame.log_depth for frame in frames]) * stretched,

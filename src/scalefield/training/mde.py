@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +24,12 @@ from tqdm import tqdm
 
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
-from scalefield.io import read_json, write_atomic, write_json
-from scalefield.io.weights import WEIGHTS
+from scalefield.io import write_atomic, write_json
 from scalefield.mde import MDE
-from scalefield.mde import open_mde as open_any_mde
 from scalefield.mde.lite import PREPROCESS, LiteNet, LiteNetwork, load_imagenet_encoder, load_lite
 from scalefield.mde.vit import PATCH, VitNetwork, read_vit
 from scalefield.seeding import seeded_rng
-from scalefield.training.data import CrossFit
+from scalefield.training.cross_fit import trained_on
 from scalefield.training.loop import (
     Clock,
     Ema,
@@ -473,43 +470,6 @@ def write_model(
     digest = hashlib.sha256(data).hexdigest()[:8]
     revision = f"s{config.seed}-f{config.fold}of{config.folds}-{config.steps}-{digest}"
     write_json(folder / "config.json", {"revision": revision, "trained_on": scenes, **more})
-
-
-def open_mde(name: str, device: str, cache: Path | None = None) -> tuple[MDE, frozenset[str]]:
-    """An MDE by name, folder or import path, and the scenes it is known to have been trained on."""
-    shipped = WEIGHTS / name
-    folder = shipped if shipped.is_dir() else Path(name)
-    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-    seen = trained_on(folder) if "trained_on" in config else frozenset()
-    return open_any_mde(name, device, cache), seen
-
-
-def open_cross_fit(
-    name: str,
-    folders: Sequence[Path],
-    device: str,
-    cache: Path | None = None,
-    *,
-    in_sample: bool = False,
-) -> tuple[MDE, CrossFit]:
-    """An MDE, and the models that predict its training frames.
-
-    These are the models of `folders`, or the MDE itself if there are none. `in_sample` lets the MDE
-    predict frames that it was trained on.
-    """
-    mde, seen = open_mde(name, device, cache)
-    folds = [(open_mde(str(folder), device, cache)[0], trained_on(folder)) for folder in folders]
-    return mde, CrossFit(tuple(folds or [(mde, frozenset() if in_sample else seen)]))
-
-
-def trained_on(folder: Path) -> frozenset[str]:
-    """Scenes on which a model was trained."""
-    try:
-        return frozenset(json.loads((Path(folder) / "config.json").read_text())["trained_on"])
-    except (OSError, ValueError, KeyError) as e:
-        raise InputError(
-            f"{folder}: config.json does not state what it was trained on ({e})"
-        ) from None
 
 
 def aligned_by_group(mde: MDE, dataset: Dataset, split: str = "val") -> dict[str, float]:

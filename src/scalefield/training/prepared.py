@@ -36,14 +36,8 @@ from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.run_folder import config_differences
 from scalefield.mde import MDE, MDEOutput, estimate_batch
 from scalefield.runtime.progress import progress
-from scalefield.training.data import (
-    PIXELS,
-    CrossFit,
-    FrameTable,
-    TrainingFrame,
-    frame_table,
-    training_frame,
-)
+from scalefield.training.cross_fit import CrossFit
+from scalefield.training.data import PIXELS, FrameTable, TrainingFrame, frame_table, training_frame
 from scalefield.training.loop import wait_for_all
 
 FORMAT = 1

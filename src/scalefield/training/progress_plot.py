@@ -48,16 +48,16 @@ def draw_progress(
     generator: nn.Module,
     frame: TrainingFrame,
     regime: str,
-) -> bool:
-    """Write `path`; False where matplotlib, which is optional, is not installed."""
+) -> None:
+    """Write `path`, or nothing where matplotlib, which is optional, is not installed."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        return False
+        return
     rows = frame.anchors[regime]
     device = next(generator.parameters()).device
-    batch = make_batch([frame], [rows], [rows], [False], [1.0]).to(device)
+    batch = make_batch([frame], [rows], [rows]).to(device)
     with torch.no_grad():
         basis_maps, gating = (x.float() for x in generator(batch.features, batch.log_depth))
     spectrum = spectral_statistics(sample_at(basis_maps, batch.anchor_positions)[0], gating[0])
@@ -85,4 +85,3 @@ def draw_progress(
     buffer = io.BytesIO()
     FigureCanvasAgg(figure).print_png(buffer)
     write_atomic(path, buffer.getvalue())
-    return True

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import overload
 
-import numpy as np
 import torch
 
-from scalefield.errors import InputError
-from scalefield.training.data import Batch, TrainingFrame, make_batch
+from scalefield.training.data import Batch, TrainingFrame, protocol_batch, without_features
 from scalefield.training.prepared import Entry, PreparedFrames
 
 
@@ -97,20 +95,10 @@ class ResidentFrames(Sequence[TrainingFrame]):
 
     def _stack(self, indices: list[int], regime: str, *, zero_features: bool) -> _Stack:
         frames = [self.frames[i] for i in indices]
-        absent = next((f.name for f in frames if regime not in f.anchors), None)
-        if absent is not None:
-            raise InputError(f"{absent}: prepared without the anchors of the regime {regime}")
-        most = max(frame.drawn for frame in frames)
-        whole = make_batch(
-            frames,
-            [frame.anchors[regime] for frame in frames],
-            [np.arange(most) % frame.drawn for frame in frames],
-            [False] * len(frames),
-            [1.0] * len(frames),
-            features=not zero_features,
-        )
+        if zero_features:
+            frames = [without_features(frame) for frame in frames]
         return _Stack(
-            whole.move(self.device),
+            protocol_batch(frames, regime).move(self.device),
             {i: len(self.frames[i].anchors[regime]) for i in indices},
             {i: self.frames[i].drawn for i in indices},
             {i: row for row, i in enumerate(indices)},
