@@ -264,7 +264,7 @@ def test_the_plan_names_stages_with_time_and_disk_and_writes_nothing(there, caps
     ("flags", "message"),
     [
         (["--datasets", "nyu"], "--datasets nyu: not among --data"),
-        (["--k", "9"], "the paper's K are 8, 30, 50, found 9"),
+        (["--k", "9"], "--k: the paper's K are 8, 30, 50, found 9"),
         (["--limit", "0"], "--limit must be 1 or more"),
         (["--cross-fit", "lite=a,b"], "--cross-fit lite: no such --mde"),
         (["--cross-fit", "lite"], "--cross-fit wants LABEL=FOLDER"),

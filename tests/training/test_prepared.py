@@ -14,16 +14,14 @@ from scalefield.training.basis_batches import StepBatches, ValidationBatches, st
 from scalefield.training.basis_config import BasisTraining, paper_preset
 from scalefield.training.cross_fit import CrossFit
 from scalefield.training.data import prepare
-from scalefield.training.prepared import (
+from scalefield.training.preparation import (
     Preparation,
-    PreparedFrames,
-    dequantise,
     frame_file,
     left_out,
     open_prepared,
     prepare_split,
-    quantise,
 )
+from scalefield.training.prepared import PreparedFrames, dequantise, quantise
 from scalefield.training.resident import ResidentFrames
 from training.world import BiasedMDE, World
 
@@ -158,7 +156,7 @@ def test_preparation_goes_on_where_it_was_cut_off(tmp_path):
 
 
 def test_two_processes_share_the_preparation(tmp_path, monkeypatch):
-    monkeypatch.setattr("scalefield.training.prepared.wait_for_all", lambda world: None)
+    monkeypatch.setattr("scalefield.training.preparation.wait_for_all", lambda world: None)
     chosen = Preparation(regimes=("low",))
     for rank in (1, 0):
         mde = Revised()

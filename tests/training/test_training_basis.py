@@ -122,7 +122,7 @@ def test_a_run_goes_on_from_within_an_epoch(tmp_path, frames, monkeypatch):
     data = frames["train"], frames["val"]
     options = {"device": "cpu", "show_progress": False, "checkpoint_every": 2}
     train_basis(config, *data, tmp_path / "whole", **options)
-    real = basis.learn
+    real = basis.training_step
 
     def cut(*args, **kwargs):
         if args[4] == 9:  # the fourth step of the second epoch; the last checkpoint was at eight
@@ -130,11 +130,11 @@ def test_a_run_goes_on_from_within_an_epoch(tmp_path, frames, monkeypatch):
         return real(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(basis, "learn", cut)
+        patch.setattr(basis, "training_step", cut)
         with pytest.raises(KeyboardInterrupt):
             train_basis(config, *data, tmp_path / "cut", **options)
     steps = []
-    monkeypatch.setattr(basis, "learn", lambda *a, **k: steps.append(a[4]) or real(*a, **k))
+    monkeypatch.setattr(basis, "training_step", lambda *a, **k: steps.append(a[4]) or real(*a, **k))
     train_basis(config, *data, tmp_path / "cut", **options)
     assert steps == [8, 9, 10, 11]
     for name in ("model/model.safetensors", "checkpoint.safetensors", "metrics.jsonl"):

@@ -11,16 +11,14 @@ from scalefield.errors import InputError
 from scalefield.mde import open_mde
 from scalefield.mde.lite import load_lite
 from scalefield.training import mde as mde_training
+from scalefield.training.augmentation import colour_jitter, random_crops, random_erasing
 from scalefield.training.cross_fit import known_scenes, trained_on
 from scalefield.training.loop import step_generator
 from scalefield.training.mde import (
     MDETraining,
     aligned_absrel,
-    augment,
-    colour,
     fold_of,
     gradient_loss,
-    hide,
     load_frames,
     relative_loss,
     train_mde,
@@ -42,7 +40,7 @@ class Photographs(World):
 def test_image_and_depth_stay_together_under_augmentation():
     """Brightness is depth in this world, so after any window both must still agree."""
     bank = load_frames(Photographs(), MDETraining(), torch.device("cpu"))
-    images, log_depth = augment(bank, torch.arange(12), (64, 96), step_generator(0, 5))
+    images, log_depth = random_crops(bank, torch.arange(12), (64, 96), step_generator(0, 5))
     assert images.shape == (12, 3, 64, 96)
     assert log_depth.shape == (12, 1, 32, 48)
     for i in range(12):
@@ -55,7 +53,7 @@ def test_image_and_depth_stay_together_under_augmentation():
 
 def test_colours_change_and_stay_in_range():
     images = torch.rand(4, 3, 16, 16) * 2 - 1
-    out = colour(images, step_generator(0, 1))
+    out = colour_jitter(images, step_generator(0, 1))
     assert float(out.min()) >= -1
     assert float(out.max()) <= 1
     assert not torch.allclose(out, images, atol=0.05)
@@ -63,7 +61,7 @@ def test_colours_change_and_stay_in_range():
 
 def test_half_of_the_images_lose_a_rectangle_and_nothing_else():
     images = torch.linspace(-1, 1, 40).expand(200, 3, 30, 40)
-    out = hide(images, step_generator(0, 1))
+    out = random_erasing(images, step_generator(0, 1))
     changed = (out != images).any(dim=1)
     hit = changed.flatten(1).any(dim=1)
     assert 80 <= int(hit.sum()) <= 120

@@ -18,7 +18,7 @@ from scalefield.training.mde import (
     fold_of,
     load_frames,
     open_teacher,
-    teach,
+    teacher_log_depth,
     train_mde,
 )
 from scalefield.training.teacher import TEACHER, backbone_from_onnx, load_backbone, train_teacher
@@ -122,7 +122,7 @@ def test_teacher_output_is_on_the_grid_of_the_student():
         return torch.nn.functional.avg_pool2d(pixels[:, :1], 2)
 
     images = torch.linspace(-1, 1, 416).expand(2, 3, 320, 416)
-    answer = teach(brightness, images, (160, 208))
+    answer = teacher_log_depth(brightness, images, (160, 208))
     wanted = torch.nn.functional.avg_pool2d(images[:, :1], 2)
     torch.testing.assert_close(answer, wanted, atol=0.02, rtol=0)
 

@@ -118,10 +118,10 @@ class ReproduceCommand:
         """The plan that the flags describe, checked."""
         from scalefield.benchmark.method_spec import parse_methods
         from scalefield.datasets import open_datasets
-        from scalefield.reproduction.matrix import HOME_REGIME
+        from scalefield.reproduction.matrix import TRAINING_REGIME
         from scalefield.reproduction.stages import Estimator, Reproduction
         from scalefield.training.basis_config import paper_preset
-        from scalefield.training.prepared import Preparation
+        from scalefield.training.preparation import Preparation
 
         counts = {
             "limit": self.limit, "workers": self.workers, "jobs": self.jobs,
@@ -131,12 +131,12 @@ class ReproduceCommand:
         for name, count in counts.items():
             if count is not None and count < 1:
                 raise InputError(f"--{name} must be 1 or more, found {count}")
-        unknown = [k for k in self.k if k not in HOME_REGIME]
-        if unknown or not self.k or not self.seeds or not self.mde:
-            raise InputError(
-                "--mde, --k and --seeds must not be empty, and the paper's K are "
-                f"{', '.join(map(str, HOME_REGIME))}, found {', '.join(map(str, self.k)) or 'none'}"
-            )
+        if not (self.k and self.seeds and self.mde):
+            raise InputError("--mde, --k and --seeds need at least one value each")
+        unknown = [k for k in self.k if k not in TRAINING_REGIME]
+        if unknown:
+            known = ", ".join(map(str, TRAINING_REGIME))
+            raise InputError(f"--k: the paper's K are {known}, found {unknown[0]}")
         opened = open_datasets(
             self.data, parse_ranges(self.range), sunrgbd_max_m=self.sunrgbd_max_m
         )

@@ -145,7 +145,7 @@ class TrainCommand:
         from scalefield.training.basis import train_basis
         from scalefield.training.cross_fit import open_cross_fit
         from scalefield.training.loop import pick_device, processes
-        from scalefield.training.prepared import (
+        from scalefield.training.preparation import (
             Preparation,
             mde_folder,
             prepare_datasets,

@@ -12,9 +12,9 @@ from scalefield.benchmark.method_spec import MethodSpec
 from scalefield.errors import InputError
 from scalefield.io.weights import shipped
 
-HOME_REGIME = {8: "low", 30: "medium", 50: "medium"}
+TRAINING_REGIME = {8: "low", 30: "medium", 50: "medium"}
 """K, and the regime in which it is trained for 25 epochs."""
-EVALUATED = {8: ("low", "medium", "high"), 30: ("medium", "high"), 50: ("medium", "high")}
+EVALUATED_REGIMES = {8: ("low", "medium", "high"), 30: ("medium", "high"), 50: ("medium", "high")}
 """K, and the regimes of its rows; any other than its own is reached by five epochs more."""
 ABLATION_REGIME = "medium"
 """Regime in which the paper compares F with F = 0."""
@@ -49,7 +49,7 @@ class GeneratorJob:
     @property
     def start(self) -> GeneratorJob | None:
         """The generator that is fine-tuned for this regime; None where training starts afresh."""
-        home = HOME_REGIME[self.k]
+        home = TRAINING_REGIME[self.k]
         if self.regime == home:
             return None
         return GeneratorJob(self.k, home, self.zero_features, self.seed)
@@ -64,7 +64,7 @@ def paper_jobs(
     order = {seed: place for place, seed in enumerate(seeds)}
     for seed in order:
         for k in ks:
-            wanted = [GeneratorJob(k, regime, False, seed) for regime in EVALUATED[k]]
+            wanted = [GeneratorJob(k, regime, False, seed) for regime in EVALUATED_REGIMES[k]]
             if ablation:
                 wanted.append(GeneratorJob(k, ABLATION_REGIME, True, seed))
             for job in wanted:
@@ -111,7 +111,7 @@ def basis_rows(
     for job, folder in sorted(
         generators.items(), key=lambda item: (order[item[0].seed], item[0].zero_features, item[0].k)
     ):
-        conditions = [job.regime] if job.regime in EVALUATED[job.k] else []
+        conditions = [job.regime] if job.regime in EVALUATED_REGIMES[job.k] else []
         if job.zero_features and job.regime != ABLATION_REGIME:
             continue
         if job.k == 8 and job.regime == "low" and not job.zero_features and job.seed in drop_seeds:
@@ -144,7 +144,7 @@ def universal_rows() -> list[MethodSpec]:
             {"generator": f"basis-depth-k{k}", "estimate_shift": False},
             ("low", "medium", "high", "drop") if k == 8 else ("medium", "high"),
         )
-        for k in HOME_REGIME
+        for k in TRAINING_REGIME
         if f"basis-depth-k{k}" in shipped("basis-")
     ]
 

@@ -16,11 +16,11 @@ from scalefield.errors import InputError
 from scalefield.mde import MODELS, open_mde
 from scalefield.mde.hub import WeightsNotFound
 from scalefield.reproduction.stages import Estimator, Reproduction
-from scalefield.training.basis import learn
+from scalefield.training.basis import training_step
 from scalefield.training.basis_config import BasisTraining
 from scalefield.training.data import Batch, frame_table
 from scalefield.training.loop import pick_device
-from scalefield.training.prepared import split_names
+from scalefield.training.preparation import split_names
 
 BYTES_OF_F = {"uint8": 1, "float16": 2, "none": 0}
 
@@ -217,7 +217,9 @@ def step_seconds(
         if step == 1:  # the first is slower
             _synchronise(on)
             began = time.perf_counter()
-        learn(generator, optimiser, batch, config, step, rate=1.0, share=1.0)
+        training_step(
+            generator, optimiser, batch, config, step, rate_factor=1.0, gradient_weight=1.0
+        )
     _synchronise(on)
     return (time.perf_counter() - began) / steps
 

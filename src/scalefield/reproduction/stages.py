@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalefield.anchor_sampling import REGIMES
-from scalefield.basis.generator import Generator
 from scalefield.benchmark.method_spec import MethodSpec
 from scalefield.datasets import DATASETS, Dataset
 from scalefield.datasets.splits import SPLITS, write_list
@@ -35,19 +34,13 @@ from scalefield.reproduction.matrix import (
     paper_jobs,
     universal_rows,
 )
+from scalefield.reproduction.training_task import FINISHED, TrainingTask
 from scalefield.runtime.workers import worker_pool
-from scalefield.training.basis import train_basis
 from scalefield.training.basis_config import BasisTraining, paper_preset
 from scalefield.training.cross_fit import open_cross_fit
 from scalefield.training.loop import RunFolder, pick_device
-from scalefield.training.prepared import (
-    Preparation,
-    PreparedFrames,
-    left_out,
-    prepare_datasets,
-    split_names,
-)
-from scalefield.training.resident import ResidentFrames
+from scalefield.training.preparation import Preparation, left_out, prepare_datasets, split_names
+from scalefield.training.prepared import PreparedFrames
 
 if TYPE_CHECKING:
     from scalefield.benchmark.run import Evaluation
@@ -264,7 +257,7 @@ class Reproduction:
             for job in pending:
                 task(job).run()
             return
-        with worker_pool(min(self.jobs, len(pending)), no_start) as pool:
+        with worker_pool(min(self.jobs, len(pending))) as pool:
             running: dict[Future[None], GeneratorJob] = {}
             while pending or running:
                 # No more than there are processes, so that the first of the list that can start
@@ -431,53 +424,6 @@ class Reproduction:
 def no_features(label: str) -> str:
     """The message about an MDE without F."""
     return f"the MDE {label} gives no features F, which the paper's generators are trained with"
-
-
-FINISHED = "finished.json"
-"""Written into a run's folder when its training has ended."""
-
-
-@dataclass(frozen=True, eq=False)
-class TrainingTask:
-    """One generator to be trained, here or in a process of its own."""
-
-    config: BasisTraining
-    out: Path
-    start: Path | None
-    """The generator to fine-tune."""
-    train: PreparedFrames
-    val: PreparedFrames
-    device: str
-    workers: int
-    source: str
-    frames_on_device: bool = False
-    picture: bool = True
-    show_progress: bool = True
-
-    def run(self) -> None:
-        """Train to the end, and record that in the folder of the run."""
-        on = pick_device(self.device)
-        train, val = (
-            ResidentFrames.of(frames, on) if self.frames_on_device else frames
-            for frames in (self.train, self.val)
-        )
-        train_basis(
-            self.config,
-            train,
-            val,
-            self.out,
-            device=self.device,
-            start_from=None if self.start is None else Generator.load(self.start),
-            workers=self.workers,
-            picture=self.picture,
-            source=self.source,
-            show_progress=self.show_progress,
-        )
-        write_json(self.out / FINISHED, {"epochs": self.config.epochs})
-
-
-def no_start() -> None:
-    """A worker process needs no preparation."""
 
 
 def summary(reproduction: Reproduction) -> list[str]:

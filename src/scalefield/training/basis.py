@@ -26,7 +26,7 @@ from scalefield.io import write_atomic
 from scalefield.training.basis_batches import (
     StepBatches,
     ValidationBatches,
-    keep_batches,
+    load_validation_batches,
     stream,
 )
 from scalefield.training.basis_config import BasisTraining
@@ -88,29 +88,29 @@ def step_losses(generator: nn.Module, batch: Batch, config: BasisTraining) -> di
     }
 
 
-def learn(
+def training_step(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
     batch: Batch,
     config: BasisTraining,
     step: int,
     *,
-    rate: float,
-    share: float,
+    rate_factor: float,
+    gradient_weight: float,
 ) -> dict[str, Tensor]:
-    """One step of the optimiser, at a part of the learning rate; the losses before it.
+    """Make one step of the optimiser at `rate_factor` times the learning rate; return its losses.
 
-    `share` is this process's part of the batch, in parts of the mean process's.
+    `gradient_weight` is this process's number of frames divided by the mean over the processes.
     """
     if batch.features is not None and config.feature_dropout > 0:
         step_generator(config.seed, step)
         features = nn.functional.dropout2d(batch.features, config.feature_dropout)
         batch = replace(batch, features=features)
     for group in optimiser.param_groups:
-        group["lr"] = config.rate * rate
+        group["lr"] = config.rate * rate_factor
     losses = step_losses(model, batch, config)
     optimiser.zero_grad(set_to_none=True)
-    (losses["loss"] * share).backward()
+    (losses["loss"] * gradient_weight).backward()
     if config.clip:
         nn.utils.clip_grad_norm_(model.parameters(), config.clip)
     optimiser.step()
@@ -131,7 +131,7 @@ def validation(
     """Mean losses over frames with the protocol's anchors of the regime `config.validate`.
 
     Each process scores its part of the frames, and all get the mean over all of them. `kept` are
-    the batches themselves, where `keep_batches` made them before.
+    the batches themselves, where `load_validation_batches` made them before.
     """
     device = next(generator.parameters()).device
     names: list[str] = []
@@ -201,7 +201,7 @@ def train_basis(
     quiet = rank > 0 or not show_progress
     progress = tqdm(total=steps, initial=start, desc=out.name, unit="step", disable=quiet)
     clock, ready = Clock(on, run.elapsed_s if start else 0.0), stream(batches, on, workers)
-    kept = keep_batches(val, config, rank=rank, world=world)
+    kept = load_validation_batches(val, config, rank=rank, world=world)
     drawing = ProgressPicture(out / "progress.png" if picture else None, val[0], config.validate)
 
     def save(step: int) -> None:
@@ -213,8 +213,15 @@ def train_basis(
         with clock.waiting(step):
             batch = next(ready)
         with clock.working(step):
-            rate, share = cosine_rate(step, steps, config.warmup), batches.share(step)
-            losses = learn(model, optimiser, batch, config, step, rate=rate, share=share)
+            losses = training_step(
+                model,
+                optimiser,
+                batch,
+                config,
+                step,
+                rate_factor=cosine_rate(step, steps, config.warmup),
+                gradient_weight=batches.gradient_weight(step),
+            )
             ema.update(generator, step)
         progress.update()
         if (step + 1) % per_epoch:

@@ -21,8 +21,8 @@ from scalefield.training.data import (
     protocol_batch,
     without_features,
 )
-from scalefield.training.loop import ahead
-from scalefield.training.prepared import PreparedFrames, start_worker
+from scalefield.training.loop import prefetch, start_worker
+from scalefield.training.prepared import PreparedFrames
 from scalefield.training.resident import ResidentFrames
 
 
@@ -88,15 +88,15 @@ class StepBatches(Dataset[Batch]):
         # Torch asks for items until there is an end, and so does a plain loop.
         if index >= len(self):
             raise IndexError(index)
-        frames = [self.frames[i] for i in self.mine(index)]
+        frames = [self.frames[i] for i in self.frame_indices(index)]
         return training_batch(frames, self.config, self.first + index)
 
-    def mine(self, index: int) -> list[int]:
+    def frame_indices(self, index: int) -> list[int]:
         """The frames of step `first` + index that this process takes."""
-        indices = self.indices(self.first + index)
+        indices = self.step_indices(self.first + index)
         return indices[self.rank :: self.world] or indices[:1]
 
-    def indices(self, step: int) -> list[int]:
+    def step_indices(self, step: int) -> list[int]:
         """The frames of a step, of all processes."""
         epoch, place = divmod(step, self.per_epoch)
         if self._epoch[0] != epoch:
@@ -104,9 +104,9 @@ class StepBatches(Dataset[Batch]):
             self._epoch = epoch, batches
         return self._epoch[1][place]
 
-    def share(self, step: int) -> float:
-        """This process's part of a step's batch, in parts of the mean process's."""
-        indices = self.indices(step)
+    def gradient_weight(self, step: int) -> float:
+        """This process's number of frames of a step, divided by the mean over the processes."""
+        indices = self.step_indices(step)
         return len(indices[self.rank :: self.world]) * self.world / len(indices)
 
 
@@ -127,12 +127,12 @@ class ValidationBatches(Dataset[Batch]):
         """One batch."""
         if index >= len(self.batches):
             raise IndexError(index)
-        chosen = [self.frames[i] for i in self.mine(index)]
+        chosen = [self.frames[i] for i in self.frame_indices(index)]
         if self.config.zero_features:
             chosen = [without_features(frame) for frame in chosen]
         return protocol_batch(chosen, self.config.validate)
 
-    def mine(self, index: int) -> list[int]:
+    def frame_indices(self, index: int) -> list[int]:
         """The frames of a batch."""
         return self.batches[index]
 
@@ -150,7 +150,7 @@ def stream(
     if isinstance(frames, ResidentFrames) and config.draws_nothing:
         for i in range(len(batches)):
             yield frames.gather(
-                batches.mine(i), config.validate, zero_features=config.zero_features
+                batches.frame_indices(i), config.validate, zero_features=config.zero_features
             )
         return
     if workers and isinstance(batches.frames, PreparedFrames):
@@ -164,11 +164,11 @@ def stream(
         )
         yield from (batch.to(device) for batch in loader)
         return
-    for batch in ahead(batches.__getitem__, range(len(batches))):
+    for batch in prefetch(batches.__getitem__, range(len(batches))):
         yield (batch.pin_host() if device.type == "cuda" else batch).to(device)
 
 
-def keep_batches(
+def load_validation_batches(
     frames: Sequence[TrainingFrame],
     config: BasisTraining,
     *,

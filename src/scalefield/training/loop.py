@@ -11,6 +11,7 @@ import dataclasses
 import json
 import math
 import os
+import signal
 import sys
 import time
 from collections import deque
@@ -185,7 +186,7 @@ def load_checkpoint(
     return step, best
 
 
-def ahead(make: Callable[[Job], Made], jobs: Iterable[Job], threads: int = 2) -> Iterator[Made]:
+def prefetch(make: Callable[[Job], Made], jobs: Iterable[Job], threads: int = 2) -> Iterator[Made]:
     """What `make` makes of every job, in order, a few steps before it is needed.
 
     The device works on one step while the next ones are made ready; `make` depends on its job
@@ -202,6 +203,12 @@ def ahead(make: Callable[[Job], Made], jobs: Iterable[Job], threads: int = 2) ->
             yield made
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def start_worker(_: int) -> None:
+    """Ignore Ctrl+C in a worker of a DataLoader; the parent ends its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class Clock:
