@@ -426,7 +426,7 @@ def build(args: argparse.Namespace, unit: Unit) -> Reproduction:
     from scalefield.basis.losses import LossWeights
     from scalefield.benchmark.method_spec import parse_methods
     from scalefield.datasets import Folder
-    from scalefield.reproduction.stages import Estimator, Reproduction
+    from scalefield.reproduction.stages import EstimatorSpec, Reproduction
 
     label, mean = unit.label, unit.label == "fastdepth-mean"
     sources = {
@@ -439,7 +439,7 @@ def build(args: argparse.Namespace, unit: Unit) -> Reproduction:
     return Reproduction(
         out=args.out,
         datasets={DATA_NAME: Folder(args.data, RANGES_M)},
-        estimators=(Estimator(label, sources.get(label, str(args.fastdepth))),),
+        estimators=(EstimatorSpec(label, sources.get(label, str(args.fastdepth))),),
         seeds=(unit.seed,),
         drop_seeds=(unit.seed,),
         ks=(8,) if mean else (8, 30, 50),

@@ -95,7 +95,7 @@ def test_features_in_8_bits_are_within_half_a_step():
 def test_batches_of_8_bit_features_are_those_of_float16_but_for_half_a_step(both):
     half = StepBatches([dequantise(frame) for frame in both()[0]], CONFIG, first=0, last=1)
     bits = StepBatches(both()[0], CONFIG, first=0, last=1)
-    one, other = half[0].to("cpu"), bits[0].to("cpu")
+    one, other = half[0].dequantised(), bits[0].dequantised()
     torch.testing.assert_close(one.features, other.features, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(one.y, other.y)
 
@@ -107,7 +107,7 @@ def test_streamed_batches_do_not_depend_on_the_workers(both, workers):
     found = list(stream(batches, torch.device("cpu"), workers))
     assert len(found) == 4
     for index, batch in enumerate(found):
-        wanted = batches[index].to("cpu")
+        wanted = batches[index].dequantised()
         for field in dataclasses.fields(batch):
             one, other = getattr(batch, field.name), getattr(wanted, field.name)
             assert one is other is None or torch.equal(one, other), field.name

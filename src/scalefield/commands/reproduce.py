@@ -119,7 +119,7 @@ class ReproduceCommand:
         from scalefield.benchmark.method_spec import parse_methods
         from scalefield.datasets import open_datasets
         from scalefield.reproduction.matrix import TRAINING_REGIME
-        from scalefield.reproduction.stages import Estimator, Reproduction
+        from scalefield.reproduction.stages import EstimatorSpec, Reproduction
         from scalefield.training.basis_config import paper_preset
         from scalefield.training.preparation import Preparation
 
@@ -149,7 +149,7 @@ class ReproduceCommand:
             )
         folds = self._folds()
         estimators = tuple(
-            Estimator.parse(text, folds.pop(text.partition("=")[0], ())) for text in self.mde
+            EstimatorSpec.parse(text, folds.pop(text.partition("=")[0], ())) for text in self.mde
         )
         if folds:
             raise InputError(f"--cross-fit {next(iter(folds))}: no such --mde")

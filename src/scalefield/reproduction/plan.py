@@ -15,7 +15,7 @@ from scalefield.datasets import Frame
 from scalefield.errors import InputError
 from scalefield.mde import MODELS, open_mde
 from scalefield.mde.hub import WeightsNotFound
-from scalefield.reproduction.stages import Estimator, Reproduction
+from scalefield.reproduction.stages import EstimatorSpec, Reproduction
 from scalefield.training.basis import training_step
 from scalefield.training.basis_config import BasisTraining
 from scalefield.training.data import Batch, frame_table
@@ -109,7 +109,7 @@ def _sample(reproduction: Reproduction, name: str, costs: Costs) -> _Sample:
 
 
 def _measure_mde(
-    reproduction: Reproduction, estimator: Estimator, samples: dict[str, _Sample]
+    reproduction: Reproduction, estimator: EstimatorSpec, samples: dict[str, _Sample]
 ) -> tuple[int, dict[str, float] | None]:
     """Channels of F, and seconds an image by dataset; without weights, what is known of them."""
     card = MODELS.get(estimator.source)
@@ -129,7 +129,7 @@ def _measure_mde(
 
 def _prepare_line(
     reproduction: Reproduction,
-    estimator: Estimator,
+    estimator: EstimatorSpec,
     samples: dict[str, _Sample],
     channels: int,
     predict_s: dict[str, float] | None,
@@ -151,7 +151,7 @@ def _prepare_line(
 
 def _train_line(
     reproduction: Reproduction,
-    estimator: Estimator,
+    estimator: EstimatorSpec,
     samples: dict[str, _Sample],
     channels: int,
     costs: Costs,
@@ -177,7 +177,7 @@ def _train_line(
 
 def _evaluate_line(
     reproduction: Reproduction,
-    estimator: Estimator,
+    estimator: EstimatorSpec,
     samples: dict[str, _Sample],
     predict_s: dict[str, float] | None,
     costs: Costs,
@@ -193,7 +193,7 @@ def _evaluate_line(
     return Line(f"evaluate {estimator.label}", f"{count:,} frames", seconds, count * 1e-4)
 
 
-def _recoveries(reproduction: Reproduction, estimator: Estimator, dataset: str) -> int:
+def _recoveries(reproduction: Reproduction, estimator: EstimatorSpec, dataset: str) -> int:
     """Rows times conditions of one frame."""
     evaluation = reproduction.evaluation(estimator, dataset)
     return sum(row.applies(c) for row in evaluation.methods for c in evaluation.conditions)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Estimator:
+class EstimatorSpec:
     """An MDE of the reproduction: what tables call it, and where it comes from."""
 
     label: str
@@ -57,7 +57,7 @@ class Estimator:
     """Folders of models of the same kind, each trained without some places."""
 
     @classmethod
-    def parse(cls, text: str, cross_fit: tuple[Path, ...] = ()) -> Estimator:
+    def parse(cls, text: str, cross_fit: tuple[Path, ...] = ()) -> EstimatorSpec:
         """Read NAME or LABEL=SOURCE."""
         label, found, source = text.partition("=")
         if found and not (label and source):
@@ -72,7 +72,7 @@ class Reproduction:
 
     out: Path
     datasets: dict[str, Dataset]
-    estimators: tuple[Estimator, ...]
+    estimators: tuple[EstimatorSpec, ...]
     seeds: tuple[int, ...] = (0,)
     """Seeds of the training; the anchors of the evaluation have the seed 0."""
     ks: tuple[int, ...] = (8, 30, 50)
@@ -208,7 +208,7 @@ class Reproduction:
             for split in SPLITS:
                 write_list(self.out / "splits" / name / f"{split}.txt", dataset.names(split))
 
-    def prepare(self, estimator: Estimator) -> tuple[PreparedFrames, PreparedFrames]:
+    def prepare(self, estimator: EstimatorSpec) -> tuple[PreparedFrames, PreparedFrames]:
         """The training and validation frames of all datasets, as one MDE predicts them."""
         device = str(pick_device(self.device))
         mde, models = open_cross_fit(
@@ -240,11 +240,11 @@ class Reproduction:
             raise InputError(no_features(estimator.label))
         return made
 
-    def prepared_folder(self, estimator: Estimator, name: str, split: str) -> Path:
+    def prepared_folder(self, estimator: EstimatorSpec, name: str, split: str) -> Path:
         """Folder of the prepared frames of a split."""
         return self.out / "prepared" / estimator.label / f"{name}-{split}"
 
-    def train(self, estimator: Estimator, train: PreparedFrames, val: PreparedFrames) -> None:
+    def train(self, estimator: EstimatorSpec, train: PreparedFrames, val: PreparedFrames) -> None:
         """Every generator of an MDE that is not there yet, several at a time."""
         pending = [job for job in self.job_list if not self.finished(estimator, job)]
         if not pending:
@@ -273,7 +273,11 @@ class Reproduction:
                     print(f"{estimator.label}: {job.name} is trained", flush=True)
 
     def training_task(
-        self, estimator: Estimator, job: GeneratorJob, train: PreparedFrames, val: PreparedFrames
+        self,
+        estimator: EstimatorSpec,
+        job: GeneratorJob,
+        train: PreparedFrames,
+        val: PreparedFrames,
     ) -> TrainingTask:
         """The training of one generator."""
         start = job.start
@@ -292,12 +296,12 @@ class Reproduction:
             show_progress=self.show_progress and self.jobs == 1,
         )
 
-    def can_start(self, estimator: Estimator, job: GeneratorJob) -> bool:
+    def can_start(self, estimator: EstimatorSpec, job: GeneratorJob) -> bool:
         """Whether the generator that a job fine-tunes is there."""
         return job.start is None or self.finished(estimator, job.start)
 
     def config(self, job: GeneratorJob) -> BasisTraining:
-        """The paper's recipe for a generator, with the changes asked for."""
+        """The paper's recipe for a generator, with `changes`."""
         tuned = job.start is not None
         preset = paper_preset(
             job.k,
@@ -309,11 +313,11 @@ class Reproduction:
         )
         return dataclasses.replace(preset, **self.changes)
 
-    def run_folder(self, estimator: Estimator, job: GeneratorJob) -> Path:
+    def run_folder(self, estimator: EstimatorSpec, job: GeneratorJob) -> Path:
         """Folder in which a generator is trained."""
         return self.out / "generators" / estimator.label / job.name
 
-    def finished(self, estimator: Estimator, job: GeneratorJob) -> bool:
+    def finished(self, estimator: EstimatorSpec, job: GeneratorJob) -> bool:
         """Whether a generator is trained to its end; one with another recipe is refused."""
         folder = self.run_folder(estimator, job)
         if not (folder / FINISHED).is_file():
@@ -321,7 +325,7 @@ class Reproduction:
         RunFolder(folder, self.config(job))
         return True
 
-    def evaluate(self, estimator: Estimator, name: str) -> Path:
+    def evaluate(self, estimator: EstimatorSpec, name: str) -> Path:
         """Every row on one dataset with one MDE; the value is the folder of the results."""
         from scalefield.benchmark.gallery import write_gallery
         from scalefield.benchmark.run import Evaluator, run
@@ -346,7 +350,7 @@ class Reproduction:
             write_gallery(evaluator)
         return folder
 
-    def evaluation(self, estimator: Estimator, name: str) -> Evaluation:
+    def evaluation(self, estimator: EstimatorSpec, name: str) -> Evaluation:
         """What is measured on one dataset with one MDE."""
         from scalefield.benchmark.run import Evaluation
 
@@ -363,8 +367,8 @@ class Reproduction:
             cached=self.cache is not None,
         )
 
-    def rows(self, estimator: Estimator, dataset: str) -> Iterator[MethodSpec]:
-        """The rows of the tables: aligners, generators, and what was asked for beside them."""
+    def rows(self, estimator: EstimatorSpec, dataset: str) -> Iterator[MethodSpec]:
+        """The rows of the tables: aligners, generators, and `extra_rows`."""
         if self.aligners:
             yield from aligner_rows(dataset, disparity=self.disparity)
         if self.generators == UNIVERSAL:
@@ -373,7 +377,7 @@ class Reproduction:
             yield from basis_rows(self.generator_folders(estimator), drop_seeds=self.drop_seeds)
         yield from self.extra_rows
 
-    def generator_folders(self, estimator: Estimator) -> dict[GeneratorJob, Path]:
+    def generator_folders(self, estimator: EstimatorSpec) -> dict[GeneratorJob, Path]:
         """The folder of every generator of an MDE: ready ones, checked, or those to be trained."""
         if self.generators is None:
             return {job: self.run_folder(estimator, job) / "model" for job in self.job_list}

@@ -139,7 +139,7 @@ def validation(
     ready: Iterator[Batch] = (
         stream(ValidationBatches(frames, config, rank, world), device, workers)
         if kept is None
-        else (batch.to(device) for batch in kept)
+        else (batch.to(device).dequantised() for batch in kept)
     )
     for batch in ready:
         losses = step_losses(generator, batch, config)

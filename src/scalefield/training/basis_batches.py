@@ -162,10 +162,11 @@ def stream(
             prefetch_factor=2,
             worker_init_fn=start_worker,
         )
-        yield from (batch.to(device) for batch in loader)
+        yield from (batch.to(device).dequantised() for batch in loader)
         return
     for batch in prefetch(batches.__getitem__, range(len(batches))):
-        yield (batch.pin_host() if device.type == "cuda" else batch).to(device)
+        pinned = batch.pin_memory() if device.type == "cuda" else batch
+        yield pinned.to(device).dequantised()
 
 
 def load_validation_batches(

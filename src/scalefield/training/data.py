@@ -209,7 +209,7 @@ class Batch:
     """Frames of one bucket, stacked, with anchors and target pixels drawn for this step."""
 
     features: Shaped[Tensor, "b c hf wf"] | None
-    """F as it is kept; float32 after `to`."""
+    """F as it is kept; float32 after `dequantised`."""
     log_depth: Float[Tensor, "b 1 hg wg"]
     anchor_positions: Float[Tensor, "b n 2"]
     """(u, v) in −1 … 1 over the image, so that frames of different sizes share a batch."""
@@ -225,28 +225,23 @@ class Batch:
     """Step and least value of each channel of uint8 features."""
 
     def pin_memory(self) -> Batch:
-        """A copy in page-locked memory, which a GPU fetches while the host continues."""
-        return self._each(Tensor.pin_memory)
-
-    def pin_host(self) -> Batch:
-        """The same for the tensors that are not on a device already."""
+        """A copy whose host tensors are in page-locked memory, which a GPU fetches while the host
+        continues."""
         return self._each(lambda t: t.pin_memory() if t.device.type == "cpu" else t)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The batch on a device, features as float32 numbers."""
-        moved = self._each(lambda tensor: tensor.to(device, non_blocking=True))
-        features = moved.features
-        if features is None:
-            return moved
-        features = features.float()
-        if moved.quantisation is not None:
-            step, least = moved.quantisation[..., None, None].unbind(1)
-            features = torch.addcmul(least, features, step)
-        return replace(moved, features=features, quantisation=None)
-
-    def move(self, device: torch.device | str) -> Batch:
         """The batch on a device, features as they are kept."""
-        return self._each(lambda tensor: tensor.to(device))
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def dequantised(self) -> Batch:
+        """The batch with features in float32."""
+        if self.features is None:
+            return self
+        features = self.features.float()
+        if self.quantisation is not None:
+            step, least = self.quantisation[..., None, None].unbind(1)
+            features = torch.addcmul(least, features, step)
+        return replace(self, features=features, quantisation=None)
 
     def select(self, rows: Int64[Tensor, " b2"], *, anchors: int, pixels: int) -> Batch:
         """Some frames of the batch, with so many of the first anchors and pixels of each."""

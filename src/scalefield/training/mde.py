@@ -186,7 +186,7 @@ def fit(
     save_every: int,
     report_every: int = 100,
 ) -> nn.Module:
-    """Minimise the loss of random crops with AdamW; the moving average of `net` comes out.
+    """Minimise the loss of random crops with AdamW; return the moving average of `net`.
 
     `net.encoder` is pretrained and has a rate of its own. Every `report_every` steps a line on
     stderr has the loss and the steps a second.

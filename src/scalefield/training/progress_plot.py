@@ -57,7 +57,7 @@ def draw_progress(
         return
     rows = frame.anchors[regime]
     device = next(generator.parameters()).device
-    batch = make_batch([frame], [rows], [rows]).to(device)
+    batch = make_batch([frame], [rows], [rows]).to(device).dequantised()
     with torch.no_grad():
         basis_maps, gating = (x.float() for x in generator(batch.features, batch.log_depth))
     spectrum = spectral_statistics(sample_at(basis_maps, batch.anchor_positions)[0], gating[0])

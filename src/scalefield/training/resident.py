@@ -74,7 +74,7 @@ class ResidentFrames(Sequence[TrainingFrame]):
             rows,
             anchors=max(stack.anchors[i] for i in indices),
             pixels=max(stack.pixels[i] for i in indices),
-        ).to(self.device)
+        ).dequantised()
 
     @cached_property
     def _made(self) -> dict[tuple[str, bool], dict[tuple[int, ...], _Stack]]:
@@ -98,7 +98,7 @@ class ResidentFrames(Sequence[TrainingFrame]):
         if zero_features:
             frames = [without_features(frame) for frame in frames]
         return _Stack(
-            protocol_batch(frames, regime).move(self.device),
+            protocol_batch(frames, regime).to(self.device),
             {i: len(self.frames[i].anchors[regime]) for i in indices},
             {i: self.frames[i].drawn for i in indices},
             {i: row for row, i in enumerate(indices)},
