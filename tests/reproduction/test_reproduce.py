@@ -6,11 +6,13 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from reproduction.native_layouts import MDES, write_kitti, write_sunrgbd, write_urbansyn
 from scalefield.cli import main
+from scalefield.datasets import SunRgbd
 from scalefield.errors import InputError
 from scalefield.io.weights import WEIGHTS
 from scalefield.reproduction.matrix import (
@@ -21,6 +23,8 @@ from scalefield.reproduction.matrix import (
     paper_jobs,
     universal_rows,
 )
+from scalefield.reproduction.plan import plan
+from scalefield.reproduction.stages import EstimatorSpec, Reproduction
 
 pytest.importorskip("matplotlib", reason="the extra plot is not installed")
 pytest.importorskip("transformers", reason="the extra mde is not installed")
@@ -175,8 +179,8 @@ def test_ready_generators_are_taken_and_missing_ones_named(reproduced, there, mo
     assert main(command(there, *flags, out="refused")) == 2
     assert "k30-high/model: not the weights of such a generator" in capsys.readouterr().err
     shutil.rmtree(ready / "da3-base" / "k30-high")
-    for plan in ([], ["--plan"]):
-        assert main(command(there, *flags, *plan, out="refused")) == 2
+    for planned in ([], ["--plan"]):
+        assert main(command(there, *flags, *planned, out="refused")) == 2
         message = "no generator (config.json and model.safetensors) in k30-high; wanted are k8-low,"
         assert message in capsys.readouterr().err
     shutil.copytree(ready / "midas-hybrid" / "k30-high", ready / "da3-base" / "k30-high")
@@ -288,8 +292,8 @@ def test_the_plan_names_stages_with_time_and_disk_and_writes_nothing(there, caps
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(there, capsys, flags, message):
-    for plan in ([], ["--plan"]):
-        assert main(command(there, *flags, *plan, out="no")) == 2
+    for planned in ([], ["--plan"]):
+        assert main(command(there, *flags, *planned, out="no")) == 2
         assert message in capsys.readouterr().err
     assert not (there / "no").exists()
 
@@ -338,7 +342,22 @@ def test_the_plan_tells_absent_weights_from_unknown_names(there, capsys, monkeyp
     monkeypatch.setenv("SCALEFIELD_WEIGHTS", str(there / "no weights"))
     monkeypatch.setattr("scalefield.reproduction.plan.step_seconds", lambda *_: 0.1)
     assert main(command(there, "--mde", "da3-base", "--plan", "--limit", "2")) == 0
-    assert "F of 128 channels as uint8  not known: no weights" in capsys.readouterr().out
+    message = capsys.readouterr().out
+    assert "F of 128 channels as uint8  not known: no weights" in message
+    assert "frames, MDE not counted" in message
+
+
+def test_the_plan_counts_the_cache_of_the_estimator(there):
+    without = Reproduction(
+        there / "planned",
+        {"sunrgbd": SunRgbd(there / "sunrgbd")},
+        (EstimatorSpec.parse("da3-base=tiny_mdes:da3"),),
+        generators="shipped",
+        device="cpu",
+    )
+    sizes = [plan(r)[0].gigabytes for r in (without, replace(without, cache=there / "cache"))]
+    # Depth and confidence in float32, and 16 channels of F in float16 on a grid of 32 × 32 or less.
+    assert 8 * 48 * 64 < (sizes[1] - sizes[0]) * 1e9 < 8 * 48 * 64 + 2 * 16 * 32 * 32
 
 
 def test_an_empty_split_is_refused_before_anything_is_written(there, tmp_path, capsys):

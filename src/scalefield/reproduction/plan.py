@@ -70,6 +70,18 @@ class _Sample:
         return self.shape[0] * self.shape[1] / 1e6
 
 
+@dataclass(frozen=True)
+class _Predictions:
+    """What was measured of an MDE on the first frame of each dataset."""
+
+    channels: int
+    """Channels of F; 0 without F."""
+    seconds: dict[str, float] | None
+    """Time of an image by dataset; None without weights."""
+    cached_bytes: dict[str, int]
+    """Size of an output in the cache by dataset; empty without weights."""
+
+
 def plan(reproduction: Reproduction, costs: Costs | None = None) -> list[Line]:
     """The stages with estimated time and disk; nothing is written."""
     reproduction.check()
@@ -77,11 +89,11 @@ def plan(reproduction: Reproduction, costs: Costs | None = None) -> list[Line]:
     samples = {name: _sample(reproduction, name, costs) for name in reproduction.datasets}
     lines = []
     for estimator in reproduction.estimators:
-        channels, predict_s = _measure_mde(reproduction, estimator, samples)
+        measured = _measure_mde(reproduction, estimator, samples)
         if reproduction.trains:
-            lines.append(_prepare_line(reproduction, estimator, samples, channels, predict_s))
-            lines.append(_train_line(reproduction, estimator, samples, channels, costs))
-        lines.append(_evaluate_line(reproduction, estimator, samples, predict_s, costs))
+            lines.append(_prepare_line(reproduction, estimator, samples, measured))
+            lines.append(_train_line(reproduction, estimator, samples, measured.channels, costs))
+        lines.append(_evaluate_line(reproduction, estimator, samples, measured, costs))
     return lines
 
 
@@ -110,31 +122,35 @@ def _sample(reproduction: Reproduction, name: str, costs: Costs) -> _Sample:
 
 def _measure_mde(
     reproduction: Reproduction, estimator: EstimatorSpec, samples: dict[str, _Sample]
-) -> tuple[int, dict[str, float] | None]:
-    """Channels of F, and seconds an image by dataset; without weights, what is known of them."""
+) -> _Predictions:
+    """Run the MDE on one image of each dataset; without weights, return what is known of it."""
     card = MODELS.get(estimator.source)
     try:
         mde = open_mde(estimator.source, str(pick_device(reproduction.device)))
     except WeightsNotFound:
-        return (card.feature_channels or 0) if card else 0, None
-    seconds, channels = {}, 0
+        return _Predictions((card.feature_channels or 0) if card else 0, None, {})
+    seconds, cached_bytes, channels = {}, {}, 0
     for name, sample in samples.items():
         mde(sample.image)  # the first call is slower
         began = time.perf_counter()
         output = mde(sample.image)
-        channels = 0 if output.features is None else output.features.shape[0]
         seconds[name] = time.perf_counter() - began
-    return channels, seconds
+        cached_bytes[name] = 4 * output.prediction.numel()
+        if output.confidence is not None:
+            cached_bytes[name] += 4 * output.confidence.numel()
+        if output.features is not None:
+            channels = output.features.shape[0]
+            cached_bytes[name] += 2 * output.features.numel()
+    return _Predictions(channels, seconds, cached_bytes)
 
 
 def _prepare_line(
     reproduction: Reproduction,
     estimator: EstimatorSpec,
     samples: dict[str, _Sample],
-    channels: int,
-    predict_s: dict[str, float] | None,
+    measured: _Predictions,
 ) -> Line:
-    chosen = reproduction.preparation
+    chosen, channels, predict_s = reproduction.preparation, measured.channels, measured.seconds
     count, size, reading, predicting = 0, 0.0, 0.0, 0.0
     for name, sample in samples.items():
         frames = sample.frames["train"] + sample.frames["val"]
@@ -179,18 +195,22 @@ def _evaluate_line(
     reproduction: Reproduction,
     estimator: EstimatorSpec,
     samples: dict[str, _Sample],
-    predict_s: dict[str, float] | None,
+    measured: _Predictions,
     costs: Costs,
 ) -> Line:
-    count, seconds = 0, 0.0
+    count, seconds, size = 0, 0.0, 0.0
     for name, sample in samples.items():
         frames = sample.frames[reproduction.split]
         recoveries = _recoveries(reproduction, estimator, name)
         each = recoveries * costs.recover_s_per_megapixel * sample.megapixels + sample.read_s
         count += frames
         seconds += frames * each / max(1, reproduction.workers)
-        seconds += 0.0 if predict_s is None else frames * predict_s[name]
-    return Line(f"evaluate {estimator.label}", f"{count:,} frames", seconds, count * 1e-4)
+        seconds += 0.0 if measured.seconds is None else frames * measured.seconds[name]
+        size += frames * 1e-4
+        if reproduction.cache is not None:
+            size += frames * measured.cached_bytes.get(name, 0) / 1e9
+    what = f"{count:,} frames" + (", MDE not counted" if measured.seconds is None else "")
+    return Line(f"evaluate {estimator.label}", what, seconds, size)
 
 
 def _recoveries(reproduction: Reproduction, estimator: EstimatorSpec, dataset: str) -> int:
