@@ -92,18 +92,18 @@ def prepare_split(
     Workers read frames and draw their pixels and anchors; this process runs the MDE on batches of
     images of one size. Of several processes (`rank` of `world`) each prepares its share, and all
     wait for the last. A frame that cannot be read is left out, counted and named; it is tried
-    again the next time. `name` is what the data are called, where it is not the reader's name.
+    again the next time. `name` is the name of the data, if it is not the name of the reader.
     """
-    preparation, called = preparation or Preparation(), name or dataset.name
-    names = split_names(dataset, split, limit, called)
-    claim_folder(folder, dataset, called, split, mde, preparation)
-    mine = names[rank::world]
-    missing = [frame for frame in mine if not frame_file(folder, frame).is_file()]
+    preparation, label = preparation or Preparation(), name or dataset.name
+    names = split_names(dataset, split, limit, label)
+    claim_folder(folder, dataset, label, split, mde, preparation)
+    own_names = names[rank::world]
+    missing = [frame for frame in own_names if not frame_file(folder, frame).is_file()]
     if missing:
         bar = progress(
-            len(mine),
-            initial=len(mine) - len(missing),
-            desc=f"prepare {called} {split}",
+            len(own_names),
+            initial=len(own_names) - len(missing),
+            desc=f"prepare {label} {split}",
             unit="frame",
             show=show_progress and rank == 0,
         )
@@ -122,14 +122,14 @@ def prepare_split(
 
 
 def split_names(
-    dataset: FrameDataset, split: str, limit: int | None = None, called: str | None = None
+    dataset: FrameDataset, split: str, limit: int | None = None, label: str | None = None
 ) -> list[str]:
     """The frames of a split, thinned evenly to `limit`; an empty split is refused."""
     names = dataset.names(split)
     if not names:
         raise InputError(
-            f"the split {split} of {called or dataset.name} has no frame; training needs train and "
-            "val, an evaluation test, and a few frames or drives are too few to be split"
+            f"the split {split} of {label or dataset.name} has no frame; training needs the splits "
+            "train and val, and evaluation needs test: the data may have too few frames or drives"
         )
     return names if limit is None else thin(names, limit)
 
@@ -171,7 +171,7 @@ def skipped_file(folder: Path, name: str) -> Path:
 def claim_folder(  # noqa: PLR0917
     folder: Path,
     dataset: FrameDataset,
-    called: str,
+    label: str,
     split: str,
     mde: MDE | CrossFit,
     preparation: Preparation,
@@ -179,7 +179,7 @@ def claim_folder(  # noqa: PLR0917
     """Record what the folder's frames are; a folder that holds others is refused."""
     wanted = {
         "format": FORMAT,
-        "dataset": called,
+        "dataset": label,
         "split": split,
         "ranges_m": getattr(dataset, "ranges_m", {}),
         "mde": describe_mde(mde),
