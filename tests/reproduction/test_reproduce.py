@@ -203,6 +203,33 @@ def test_results_of_other_weights_are_not_reported(reproduced, there, capsys):
     assert "k8-medium-f0/model; discard them with --overwrite" in message
 
 
+def test_the_first_seed_stands_beside_the_paper_whatever_its_number(reproduced, there):
+    ready = there / "seed 1"
+    for job in paper_jobs((1,), (8,)):
+        source = reproduced / "generators" / "da3-base" / job.name.removesuffix("-s1") / "model"
+        shutil.copytree(source, ready / "da3-base" / job.name)
+    flags = ["--generators", str(ready), "--seeds", "1", "--k", "8", "--no-gallery"]
+    flags += ["--mde", "da3-base=tiny_mdes:da3", "--no-disparity"]
+    assert main(command(there, *flags, data=("kitti",), out="seeded")) == 0
+    text = (there / "seeded" / "report" / "report.md").read_text()
+    beside = text.split("KITTI: the paper's figures [ours]")[1].split("###")[0]
+    row = next(line for line in beside.splitlines() if line.startswith("| Basis K=8 |"))
+    assert row.startswith("| Basis K=8 | 0.15 [")
+    assert "| 1 | 0.18 [" in text.split("### Drop-anchor test of Basis K=8")[1]
+
+
+def test_ready_generators_need_no_lists_for_training(there):
+    from commands.test_train import write_folder
+
+    data = write_folder(there / "plain")
+    (data / "val.txt").rename(data / "test.txt")
+    (data / "train.txt").unlink()
+    flags = ["--generators", "shipped", "--mde", "da3-base=tiny_mdes:da3", "--no-disparity"]
+    flags += ["--no-gallery", "--no-drop", "--no-report"]
+    assert main(command(there, *flags, data=("plain",), out="listed")) == 0
+    assert [p.name for p in (there / "listed/splits/plain").iterdir()] == ["test.txt"]
+
+
 def test_shipped_generators_are_labelled_universal(there, capsys):
     flags = ["--generators", "shipped", "--datasets", "kitti", "--no-gallery", "--no-drop"]
     flags += ["--mde", "da3-base=tiny_mdes:da3", "--no-disparity"]

@@ -98,14 +98,14 @@ def aligner_rows(dataset: str, *, disparity: bool = True, strict: bool = True) -
     return rows
 
 
-def basis_rows(
-    generators: Mapping[GeneratorJob, Path], *, drop_seeds: Sequence[int] = (0,)
-) -> list[MethodSpec]:
+def basis_rows(generators: Mapping[GeneratorJob, Path]) -> list[MethodSpec]:
     """The paper's Basis rows, each regime by its own generator, and the F = 0 rows.
 
-    The drop-anchor test is done with K = 8 as trained for few anchors. The first seed's rows come
-    first, with F before those without, by K.
+    The drop-anchor test is done with K = 8 as trained for few anchors, with the smallest seed, which
+    is also the one in the main tables. Rows are in the order of the seeds, with F before those
+    without, by K.
     """
+    drop_job = GeneratorJob(8, "low", seed=min((job.seed for job in generators), default=0))
     rows = []
     order = {seed: place for place, seed in enumerate(dict.fromkeys(j.seed for j in generators))}
     for job, folder in sorted(
@@ -114,7 +114,7 @@ def basis_rows(
         conditions = [job.regime] if job.regime in EVALUATED_REGIMES[job.k] else []
         if job.zero_features and job.regime != ABLATION_REGIME:
             continue
-        if job.k == 8 and job.regime == "low" and not job.zero_features and job.seed in drop_seeds:
+        if job == drop_job:
             conditions.append("drop")
         rows.append(
             MethodSpec(

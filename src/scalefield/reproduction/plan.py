@@ -99,8 +99,7 @@ def plan(reproduction: Reproduction, costs: Costs | None = None) -> list[Line]:
 
 def _sample(reproduction: Reproduction, name: str, costs: Costs) -> _Sample:
     dataset = reproduction.datasets[name]
-    splits = {reproduction.split, *(("train", "val") if reproduction.trains else ())}
-    names = {s: split_names(dataset, s, reproduction.limit, name) for s in sorted(splits)}
+    names = {s: split_names(dataset, s, reproduction.limit, name) for s in reproduction.splits}
     chosen = reproduction.preparation
     began, read = time.perf_counter(), list[Frame]()
     for frame_name in names[reproduction.split]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from scalefield.anchor_sampling import REGIMES
 from scalefield.benchmark.method_spec import MethodSpec
 from scalefield.datasets import DATASETS, Dataset
-from scalefield.datasets.splits import SPLITS, write_list
+from scalefield.datasets.splits import write_list
 from scalefield.errors import InputError, counted, require_package
 from scalefield.io import read_json, write_json
 from scalefield.io.run_folder import config_differences
@@ -95,8 +95,6 @@ class Reproduction:
     """Also evaluate the aligners in disparity."""
     drop: bool = True
     """Run the drop-anchor sequence."""
-    drop_seeds: tuple[int, ...] = (0,)
-    """Seeds of the training whose K = 8 takes part in the drop-anchor sequence."""
     limit: int | None = None
     """Frames of each split of each dataset."""
     device: str = "auto"
@@ -130,6 +128,12 @@ class Reproduction:
         """Whether generators are trained here."""
         return self.generators is None
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits whose frames are used."""
+        used = ("train", "val", self.split) if self.trains else (self.split,)
+        return tuple(dict.fromkeys(used))
+
     @cached_property
     def job_list(self) -> list[GeneratorJob]:
         """The generators of one MDE."""
@@ -148,9 +152,8 @@ class Reproduction:
             self.config(job)
         for spec in self.extra_rows:
             spec.make().prepare()
-        wanted = (*(("train", "val") if self.trains else ()), self.split)
         for name, dataset in self.datasets.items():
-            for split in wanted:
+            for split in self.splits:
                 split_names(dataset, split, self.limit, name)
         labels = [estimator.label for estimator in self.estimators]
         if len(set(labels)) < len(labels):
@@ -205,7 +208,7 @@ class Reproduction:
     def write_splits(self) -> None:
         """The lists of frames, as text that a reader can diff."""
         for name, dataset in self.datasets.items():
-            for split in SPLITS:
+            for split in self.splits:
                 write_list(self.out / "splits" / name / f"{split}.txt", dataset.names(split))
 
     def prepare(self, estimator: EstimatorSpec) -> tuple[PreparedFrames, PreparedFrames]:
@@ -374,7 +377,7 @@ class Reproduction:
         if self.generators == UNIVERSAL:
             yield from universal_rows()
         else:
-            yield from basis_rows(self.generator_folders(estimator), drop_seeds=self.drop_seeds)
+            yield from basis_rows(self.generator_folders(estimator))
         yield from self.extra_rows
 
     def generator_folders(self, estimator: EstimatorSpec) -> dict[GeneratorJob, Path]:

@@ -16,6 +16,7 @@ from scalefield.benchmark.report.runs import (
     Run,
     ablation_series,
     basis_label,
+    first_seeds,
     later_seeds,
     pooled,
     row_models,
@@ -336,6 +337,7 @@ def paper_table(runs: Sequence[Run], title: str) -> Table | None:
     values: dict[str, list[Cell]] = {m: [] for rows in theirs.values() for m in rows}
     for mde in dict.fromkeys([*names, *(run.mde for run in members)]):
         cells, _ = pooled([run for run in members if run.mde == mde], EVERYWHERE)
+        cells = first_seeds(cells)
         ours = {(c["method"].casefold(), c["condition"]): c["clamped"] for c in cells}
         figures = theirs.get(names.get(mde, ""), {})
         for i, regime in enumerate(REGIMES):
@@ -372,7 +374,7 @@ def paper_drop_table(runs: Sequence[Run], row: str = "Basis K=8") -> Table | Non
     for mde in dict.fromkeys(run.mde for run in runs):
         members = [run for run in runs if run.mde == mde]
         cells, _ = pooled(members, EVERYWHERE)
-        ours = {c["condition"]: c["clamped"] for c in cells if c["method"] == row}
+        ours = {c["condition"]: c["clamped"] for c in first_seeds(cells) if c["method"] == row}
         if not any(condition.startswith("drop-") for condition in ours):
             continue
         same = all(run.results["config"]["dataset"] in known for run in members)
