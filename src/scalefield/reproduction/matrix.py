@@ -101,9 +101,9 @@ def aligner_rows(dataset: str, *, disparity: bool = True, strict: bool = True) -
 def basis_rows(generators: Mapping[GeneratorJob, Path]) -> list[MethodSpec]:
     """The paper's Basis rows, each regime by its own generator, and the F = 0 rows.
 
-    The drop-anchor test is done with K = 8 as trained for few anchors, with the smallest seed, which
-    is also the one in the main tables. Rows are in the order of the seeds, with F before those
-    without, by K.
+    The drop-anchor test is done with K = 8 as trained for few anchors. Of several seeds it has the
+    smallest, which is also the one in the main tables. Rows are in the order of the seeds, with F
+    before those without, by K.
     """
     drop_job = GeneratorJob(8, "low", seed=min((job.seed for job in generators), default=0))
     rows = []
