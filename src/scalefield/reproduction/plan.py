@@ -27,7 +27,7 @@ BYTES_OF_F = {"uint8": 1, "float16": 2, "none": 0}
 
 @dataclass(frozen=True)
 class Costs:
-    """Assumptions that are not measured by `plan` itself."""
+    """Options of the estimate: one assumed cost, and how much is measured."""
 
     recover_s_per_megapixel: float = 0.10
     """One row under one condition, on one core: the mean over the aligners and the universal

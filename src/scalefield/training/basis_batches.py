@@ -27,7 +27,10 @@ from scalefield.training.resident import ResidentFrames
 
 
 def training_batch(frames: Sequence[TrainingFrame], config: BasisTraining, step: int) -> Batch:
-    """Anchors, pixels, mirroring and offset noise of this step, each frame's by its own name."""
+    """The frames as a batch with random anchors, pixels, mirroring and noise.
+
+    The random numbers of a frame depend on the seed, the step and its name.
+    """
     anchor_rows, drawn_pixels, mirror, stretch, noise = [], [], [], [], []
     frames = [without_features(frame) for frame in frames] if config.zero_features else frames
     for frame in frames:

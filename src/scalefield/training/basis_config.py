@@ -14,7 +14,7 @@ from scalefield.training.loop import OptimiserConfig
 
 @dataclass(frozen=True)
 class BasisTraining(OptimiserConfig):
-    """Hyper-parameters. The defaults were chosen on val; `paper_preset` has the paper's words."""
+    """Hyper-parameters. The defaults were chosen on val; `paper_preset` has the paper's values."""
 
     k: int = 8
     """K, the number of basis maps."""
@@ -47,11 +47,11 @@ class BasisTraining(OptimiserConfig):
     mirror: bool = True
     """Mirror half of the images."""
     stretch: float = 0.15
-    """D_MDE becomes D^γ with log γ of this standard deviation: biases that the places lack."""
+    """D_MDE becomes D^γ with log γ of this standard deviation, which varies the bias of the MDE."""
     offset_noise: float = 0.3
-    """Standard deviation of the error put on the offset, which keeps the global channel alive."""
+    """Standard deviation of the error added to the offset, which only the global channel corrects."""
     feature_dropout: float = 0.2
-    """Chance of each channel of F to be dropped."""
+    """Probability with which each channel of F is set to zero."""
     zero_features: bool = False
     """The F = 0 variant, same architecture."""
     losses: LossWeights = field(default_factory=LossWeights)

@@ -125,7 +125,10 @@ class Schedule:
 
 
 class Ema:
-    """An exponential moving average of a model, buffers copied; younger steps count early on."""
+    """An exponential moving average of the parameters of a model, and a copy of its buffers.
+
+    The decay is smaller in the first steps.
+    """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
@@ -187,10 +190,10 @@ def load_checkpoint(
 
 
 def prefetch(make: Callable[[Job], Made], jobs: Iterable[Job], threads: int = 2) -> Iterator[Made]:
-    """What `make` makes of every job, in order, a few steps before it is needed.
+    """Yield make(job) for every job in order, computed by threads a few jobs ahead.
 
-    The device works on one step while the next ones are made ready; `make` depends on its job
-    alone, so that threads change nothing.
+    The device computes one step while the next batches are made. `make` must depend on its job
+    alone.
     """
     pool, waiting, jobs = ThreadPoolExecutor(threads), deque[Future[Made]](), iter(jobs)
     try:
@@ -364,7 +367,7 @@ def processes() -> tuple[int, int]:
 
 
 def wait_for_all(world: int) -> None:
-    """Return when every process of torchrun has come here."""
+    """Wait until every process of torchrun has called this function."""
     if world > 1:
         torch.distributed.barrier()
 

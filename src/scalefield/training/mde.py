@@ -333,9 +333,9 @@ def train_mde(
         loss = relative_loss(log_depth.float(), truth, config)
         if teacher_net is None:
             return loss
-        # The teacher sees the crop as it was photographed, and answers for every pixel.
-        answer = teacher_log_depth(teacher_net, images, (truth.shape[2], truth.shape[3]))
-        return loss + config.distil * relative_loss(log_depth.float(), answer, config)
+        # The teacher gets the crop before its colours are changed, and predicts every pixel.
+        target = teacher_log_depth(teacher_net, images, (truth.shape[2], truth.shape[3]))
+        return loss + config.distil * relative_loss(log_depth.float(), target, config)
 
     average = fit(net, crop_loss, config, bank, run=run, save_every=save_every)
     write_model(out / "model", average, config, scenes, full_resolution=config.full_resolution)

@@ -40,7 +40,7 @@ class ResidentFrames(Sequence[TrainingFrame]):
 
     @classmethod
     def of(cls, prepared: PreparedFrames, device: torch.device | str) -> ResidentFrames:
-        """Read all prepared frames; the newest ones of a process are kept for its next call."""
+        """Read all prepared frames; a process keeps the last two sets for its next call."""
         return _read(prepared.entries, str(device))
 
     def __len__(self) -> int:
