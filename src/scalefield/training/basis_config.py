@@ -49,7 +49,7 @@ class BasisTraining(OptimiserConfig):
     stretch: float = 0.15
     """D_MDE becomes D^γ with log γ of this standard deviation, which varies the bias of the MDE."""
     offset_noise: float = 0.3
-    """Standard deviation of the error added to the offset, which only the global channel corrects."""
+    """Standard deviation of an error of the offset, which only the global channel can correct."""
     feature_dropout: float = 0.2
     """Probability with which each channel of F is set to zero."""
     zero_features: bool = False
