@@ -41,28 +41,19 @@ from scalefield.mde.transformers_mde import PREPROCESS as DPT_PREPROCESS
 from scalefield.mde.transformers_mde import TransformersNetwork
 from scalefield.reproduction.matrix import aligner_rows, universal_rows
 from scalefield.runtime.provenance import provenance
-from scalefield.training.basis import (
-    BasisTraining,
-    StepBatches,
-    build,
-    default_preset,
-    learn,
-    paper_preset,
-    stream,
-    validation,
-)
+from scalefield.training.basis import build, training_step, validation
+from scalefield.training.basis_batches import StepBatches, stream
+from scalefield.training.basis_config import BasisTraining, default_preset, paper_preset
 from scalefield.training.data import frame_table, training_frame
 from scalefield.training.loop import pick_device
-from scalefield.training.prepared import (
-    FINISHING,
+from scalefield.training.preparation import (
+    WRITER_THREADS,
     Preparation,
-    PreparedFrames,
-    dequantise,
     frame_file,
     open_prepared,
-    pack_frame,
     prepare_split,
 )
+from scalefield.training.prepared import PreparedFrames, dequantise, pack_frame
 
 FULL = {"kitti": (1009, 100, 289), "urbansyn": (6031, 754, 754), "sunrgbd": (8267, 1034, 1034)}
 RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
@@ -173,7 +164,7 @@ def arithmetic(measured: dict[str, dict], cores: int = 16) -> dict[str, object]:
             "disk_gb": {kept: round(size, 1) for kept, size in disk.items()},
             "prepare_core_h": round((reading + finishing) / 3600, 2),
             f"prepare_min_on_{cores}_cores": round(
-                max(reading / cores, finishing / FINISHING) / 60, 1
+                max(reading / cores, finishing / WRITER_THREADS) / 60, 1
             ),
         }
     return totals
@@ -289,7 +280,9 @@ def measure_steps(
             asked = time.perf_counter()
             batch = next(ready)
             waited += time.perf_counter() - asked
-            learn(generator, optimiser, batch, config, step, rate=1.0, share=1.0)
+            training_step(
+                generator, optimiser, batch, config, step, rate_factor=1.0, gradient_weight=1.0
+            )
         torch.cuda.synchronize(on)
         return time.perf_counter() - began, waited
 

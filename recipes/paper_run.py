@@ -217,7 +217,7 @@ def environment(args: argparse.Namespace) -> dict[str, str]:
 def work(args: argparse.Namespace) -> None:
     """All units: while generators are trained, the next estimator is prepared and finished units
     are evaluated, each by processes of its own."""
-    from scalefield.reproduction.stages import TrainingTask, no_start
+    from scalefield.reproduction.training_task import TrainingTask
     from scalefield.runtime.workers import worker_pool
 
     prepared = args.out / "prepared"
@@ -235,7 +235,7 @@ def work(args: argparse.Namespace) -> None:
     preparing = Preparing(args, [unit for unit, _ in pending])
     evaluating = Evaluating(args)
     running: dict[Future[None], tuple[Unit, GeneratorJob]] = {}
-    with worker_pool(args.jobs, no_start) as pool:
+    with worker_pool(args.jobs) as pool:
         while True:
             open_units = {unit for unit, _ in (*pending, *running.values())}
             evaluating.go_on([unit for unit in builds if unit not in open_units])
@@ -369,7 +369,7 @@ class Shard:
 
     def names(self, split: str) -> list[str]:
         """The frames of a split."""
-        from scalefield.training.prepared import split_names
+        from scalefield.training.preparation import split_names
 
         return split_names(self.dataset, split, self.limit)[self.index :: self.count]
 
@@ -380,7 +380,7 @@ class Shard:
 
 def shards(args: argparse.Namespace, unit: Unit) -> int:
     """Processes among which preparation is divided; none of them without a frame."""
-    from scalefield.training.prepared import split_names
+    from scalefield.training.preparation import split_names
 
     dataset = build(args, unit).datasets[DATA_NAME]
     counts = [len(split_names(dataset, split, args.limit)) for split in ("train", "val")]
@@ -426,7 +426,7 @@ def build(args: argparse.Namespace, unit: Unit) -> Reproduction:
     from scalefield.basis.losses import LossWeights
     from scalefield.benchmark.method_spec import parse_methods
     from scalefield.datasets import Folder
-    from scalefield.reproduction.stages import Estimator, Reproduction
+    from scalefield.reproduction.stages import EstimatorSpec, Reproduction
 
     label, mean = unit.label, unit.label == "fastdepth-mean"
     sources = {
@@ -439,9 +439,8 @@ def build(args: argparse.Namespace, unit: Unit) -> Reproduction:
     return Reproduction(
         out=args.out,
         datasets={DATA_NAME: Folder(args.data, RANGES_M)},
-        estimators=(Estimator(label, sources.get(label, str(args.fastdepth))),),
+        estimators=(EstimatorSpec(label, sources.get(label, str(args.fastdepth))),),
         seeds=(unit.seed,),
-        drop_seeds=(unit.seed,),
         ks=(8,) if mean else (8, 30, 50),
         changes={"losses": LossWeights(literal_gate_sum=False)} if mean else {},
         epochs=tuple(args.epochs),

@@ -64,7 +64,9 @@ from scalefield.mde import MDEOutput, load_mde
 from scalefield.mde.estimator import Estimator
 from scalefield.mde.lite import load_lite
 from scalefield.mde.vit import VitSize, load_vit
-from scalefield.training.basis import default_preset, train_basis
+from scalefield.training.basis import train_basis
+from scalefield.training.basis_config import default_preset
+from scalefield.training.cross_fit import trained_on
 from scalefield.training.data import (
     FrameTable,
     TrainingFrame,
@@ -82,7 +84,7 @@ from scalefield.training.field_validation import (
     summary,
     tune_on_validation,
 )
-from scalefield.training.mde import MDETraining, aligned_absrel, train_mde, trained_on
+from scalefield.training.mde import MDETraining, aligned_absrel, train_mde
 from scalefield.training.synthetic_rooms import Rooms
 from scalefield.training.teacher import train_teacher
 

@@ -435,3 +435,11 @@ def test_models_are_named_and_the_universal_one_is_labelled(reproduced) -> None:
 )
 def test_labels_of_a_reproduction_are_read(label, found) -> None:
     assert basis_label(label) == found
+
+
+def test_the_papers_ablation_curves_can_be_told_apart() -> None:
+    figure, axis = figures.pyplot().subplots()
+    figures._paper_ablation(axis, 0)
+    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in axis.lines}
+    figures.pyplot().close(figure)
+    assert len(looks) == len(axis.lines) == 4

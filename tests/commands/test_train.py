@@ -13,7 +13,7 @@ from PIL import Image
 from scalefield.cli import main
 from scalefield.io import write_depth_png
 from scalefield.mde.lite import LITE_WEIGHTS
-from scalefield.training.mde import trained_on
+from scalefield.training.cross_fit import trained_on
 from training.world import World
 
 
@@ -219,3 +219,31 @@ def test_train_under_torchrun_shares_preparation_and_trains_one_model(tmp_path):
     alone = train(tmp_path / "one" / "run")
     for name in ("val_loss", "val_absrel"):
         assert together[name] == pytest.approx(alone[name], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--method", "field", "--preset", "paper", "--k", "30", "--epochs", "2"],
+            "--method field does not use --preset, --k, --epochs",
+        ),
+        (["--steps", "5"], "--method basis does not use --steps"),
+        (["--rate", "-1"], "rate must be 0 or more, found -1"),
+        (["--width", "1"], "width must be 2 or more, found 1"),
+    ],
+)
+def test_flags_without_effect_or_sense_are_refused(tmp_path, capsys, flags, message):
+    data = write_folder(tmp_path / "data")
+    words = ["train", "--root", str(data), "--mde", "lite", "--out", str(tmp_path / "out"), *flags]
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "prepared").exists()
+
+
+def test_field_under_torchrun_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    words = ["train", "--method", "field", "--root", str(tmp_path), "--mde", "lite"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    assert "--method field trains in one process" in capsys.readouterr().err

@@ -128,7 +128,7 @@ class Code:
         ({"model": {"a": torch.zeros(2)}, "optimizer": {}}, "found dict under 'model'"),
         ([torch.zeros(2)], "wanted tensors by name, found list"),
         ({}, "wanted tensors by name, found dict"),
-        ({"a": Code()}, "not a file of weights alone"),
+        ({"a": Code()}, r"all that is read \(it names the Python object posix.system\)"),
         (b"no pickle at all", "not a file of weights alone"),
     ],
 )
@@ -142,6 +142,12 @@ def test_a_file_that_holds_anything_but_tensors_is_refused(tmp_path, monkeypatch
     with pytest.raises(InputError, match=message):
         read_tensors(file)
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_release_file_without_its_blocks_is_refused_in_plain_words(tmp_path):
+    torch.save({"pretrained.model.pos_embed": torch.zeros(1, 10, 16)}, tmp_path / "w.pt")
+    with pytest.raises(InputError, match=r"missing, such as 'pretrained.model.blocks.0.…'"):
+        convert_release(tmp_path / "w.pt", tmp_path / "out")
 
 
 def test_a_wrapped_state_dict_is_read(tmp_path):

@@ -6,11 +6,13 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from reproduction.native_layouts import MDES, write_kitti, write_sunrgbd, write_urbansyn
 from scalefield.cli import main
+from scalefield.datasets import SunRgbd
 from scalefield.errors import InputError
 from scalefield.io.weights import WEIGHTS
 from scalefield.reproduction.matrix import (
@@ -21,6 +23,8 @@ from scalefield.reproduction.matrix import (
     paper_jobs,
     universal_rows,
 )
+from scalefield.reproduction.plan import plan
+from scalefield.reproduction.stages import EstimatorSpec, Reproduction
 
 pytest.importorskip("matplotlib", reason="the extra plot is not installed")
 pytest.importorskip("transformers", reason="the extra mde is not installed")
@@ -113,6 +117,10 @@ def test_every_dataset_is_evaluated_with_every_estimator(reproduced):
 def test_the_report_has_the_papers_tables_and_names_the_models(reproduced):
     text = (reproduced / "report" / "report.md").read_text()
     assert "KITTI: the paper's figures [ours]" in text
+    title = text.splitlines()[0]
+    assert title.endswith(
+        "(not as in the paper: at most 6 frames of each split, 1 and 1 epochs, batch, width)"
+    )
     assert "UrbanSyn + SUN RGB-D: the paper's figures [ours]" in text
     drop = text.split("### Drop-anchor test")[1].split("###")[0]
     row = next(line for line in drop.splitlines() if line.startswith("| 1 |"))
@@ -123,6 +131,10 @@ def test_the_report_has_the_papers_tables_and_names_the_models(reproduced):
     assert "da3-base/k8-medium-f0 (K = 8, F = 0)" in models
     assert "a bandwidth of 25 px at an image width of 1242 px" in text
     assert "160 px at 2048 px" in text
+    assert "LWLR and LWLR, disparity on urbansyn: a bandwidth of 50 px" in text
+    assert "means over the images of urbansyn + sunrgbd, clamped" in text
+    assert "the first is the paper's, over its three datasets" in text
+    assert "The column after it is the share of images in which |α₁| is the largest" in text
     assert (reproduced / "report" / "figures" / "ablation-pooled.svg").is_file()
     assert "α₁² / ‖y‖²" in text
 
@@ -163,10 +175,59 @@ def test_ready_generators_are_taken_and_missing_ones_named(reproduced, there, mo
     out = there / "with_ready"
     assert not (out / "prepared").exists()
     assert not (out / "generators").exists()
-    shutil.rmtree(ready / "da3-base" / "k30-high")
+    (ready / "da3-base" / "k30-high" / "model" / "model.safetensors").write_bytes(b"x")
     assert main(command(there, *flags, out="refused")) == 2
-    assert "wanted a generator in each of k30-high" in capsys.readouterr().err
+    assert "k30-high/model: not the weights of such a generator" in capsys.readouterr().err
+    shutil.rmtree(ready / "da3-base" / "k30-high")
+    for planned in ([], ["--plan"]):
+        assert main(command(there, *flags, *planned, out="refused")) == 2
+        message = "no generator (config.json and model.safetensors) in k30-high; wanted are k8-low,"
+        assert message in capsys.readouterr().err
+    shutil.copytree(ready / "midas-hybrid" / "k30-high", ready / "da3-base" / "k30-high")
+    assert main(command(there, *flags, out="refused")) == 2
+    message = "wanted a generator for F of 16 channels, found one for 8; it belongs to another MDE"
+    assert message in capsys.readouterr().err
     assert not (there / "refused").exists()
+
+
+def test_results_of_other_weights_are_not_reported(reproduced, there, capsys):
+    file = reproduced / "generators" / "da3-base" / "k8-medium-f0" / "model" / "model.safetensors"
+    before = file.read_bytes()
+    file.write_bytes(before[:-4] + bytes(4))
+    try:
+        assert main(command(there, "--no-gallery", "--limit", "6", "--no-report")) == 2
+    finally:
+        file.write_bytes(before)
+    message = capsys.readouterr().err
+    assert "holds results that were not made with the present weights in" in message
+    assert "k8-medium-f0/model; discard them with --overwrite" in message
+
+
+def test_the_first_seed_stands_beside_the_paper_whatever_its_number(reproduced, there):
+    ready = there / "seed 1"
+    for job in paper_jobs((1,), (8,)):
+        source = reproduced / "generators" / "da3-base" / job.name.removesuffix("-s1") / "model"
+        shutil.copytree(source, ready / "da3-base" / job.name)
+    flags = ["--generators", str(ready), "--seeds", "1", "--k", "8", "--no-gallery"]
+    flags += ["--mde", "da3-base=tiny_mdes:da3", "--no-disparity"]
+    assert main(command(there, *flags, data=("kitti",), out="seeded")) == 0
+    text = (there / "seeded" / "report" / "report.md").read_text()
+    beside = text.split("KITTI: the paper's figures [ours]")[1].split("###")[0]
+    row = next(line for line in beside.splitlines() if line.startswith("| Basis K=8 |"))
+    assert row.startswith("| Basis K=8 | 0.15 [")
+    assert "| 1 | 0.18 [" in text.split("### Drop-anchor test of Basis K=8")[1]
+
+
+def test_ready_generators_need_no_lists_for_training(there):
+    from commands.test_train import write_folder
+
+    data = write_folder(there / "plain")
+    (data / "val.txt").rename(data / "test.txt")
+    (data / "train.txt").unlink()
+    flags = ["--generators", "shipped", "--mde", "da3-base=tiny_mdes:da3", "--no-disparity"]
+    flags += ["--no-gallery", "--no-drop", "--no-report"]
+    assert main(command(there, *flags, data=("plain",), out="listed")) == 0
+    assert [p.name for p in (there / "listed/splits/plain").iterdir()] == ["test.txt"]
 
 
 def test_shipped_generators_are_labelled_universal(there, capsys):
@@ -176,6 +237,7 @@ def test_shipped_generators_are_labelled_universal(there, capsys):
     text = (there / "universal" / "report" / "report.md").read_text()
     assert "| Basis K=8 (universal, F = 0) |" in text
     beside = text.split("KITTI: the paper's figures [ours]")[1].split("###")[0]
+    assert "means over the images of kitti, clamped" in beside
     row = next(line for line in beside.splitlines() if line.startswith("| Basis K=8 |"))
     assert "[" not in row  # nothing of ours stands beside the paper's own generator
 
@@ -233,19 +295,96 @@ def test_the_plan_names_stages_with_time_and_disk_and_writes_nothing(there, caps
     ("flags", "message"),
     [
         (["--datasets", "nyu"], "--datasets nyu: not among --data"),
-        (["--k", "9"], "the paper's K are 8, 30, 50, found 9"),
+        (["--k", "9"], "--k: the paper's K are 8, 30, 50, found 9"),
         (["--limit", "0"], "--limit must be 1 or more"),
         (["--cross-fit", "lite=a,b"], "--cross-fit lite: no such --mde"),
         (["--cross-fit", "lite"], "--cross-fit wants LABEL=FOLDER"),
         (["--mde", "="], "--mde wants NAME or LABEL=SOURCE"),
         (["--mde", "a=tiny_mdes:da3", "a=tiny_mdes:dpt"], "two estimators have one label"),
         (["--mde", "nosuch"], "no MDE 'nosuch'"),
+        (["--batch", "0"], "batch must be 1 or more, found 0"),
+        (["--width", "1"], "width must be 2 or more, found 1"),
+        (["--rate", "nan"], "rate must be 0 or more, found nan"),
+        (["--pixels", "-5"], "pixels must be 0 or more, found -5"),
+        (["--beta", "-1"], "beta must be 0 or more, found -1"),
+        (["--clip", "-1"], "clip must be 0 or more, found -1"),
+        (["--ema", "1"], "ema must be below 1"),
+        (["--weight-decay", "-1"], "weight_decay must be 0 or more, found -1"),
+        (["--anchor-loss", "nan"], "the weight of the anchor loss must be 0 or more, found nan"),
+        (["--seeds", "-1"], "seed must be 0 or more, found -1"),
+        (["--device", "nosuch"], "device 'nosuch'"),
+        (["--rows", "nosuch"], "no method 'nosuch'"),
+        (["--rows", "Global: global"], "two methods are called 'Global' under low"),
+        (["--generators", "shiped"], "shiped/da3-base: no generator"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_written(there, capsys, flags, message):
-    assert main(command(there, *flags, out="no")) == 2
-    assert message in capsys.readouterr().err
+    for planned in ([], ["--plan"]):
+        assert main(command(there, *flags, *planned, out="no")) == 2
+        assert message in capsys.readouterr().err
     assert not (there / "no").exists()
+
+
+def test_a_misspelt_dataset_is_not_read_as_a_plain_folder(there, capsys):
+    given = command(there, out="no")
+    given[given.index(f"kitti={there / 'kitti'}")] = f"kiti={there / 'kitti'}"
+    assert main(given) == 2
+    message = capsys.readouterr().err
+    assert "--data kiti: neither a layout (kitti, urbansyn, sunrgbd, predictions) nor" in message
+    assert "did you mean kitti?" in message
+
+
+def test_folds_that_are_not_there_are_refused_before_anything_is_written(there, capsys):
+    assert main(command(there, "--cross-fit", "da3-base=nosuch,nosuch2", out="no")) == 2
+    assert "no MDE 'nosuch'" in capsys.readouterr().err
+    assert not (there / "no").exists()
+
+
+def test_an_estimator_without_features_is_refused_before_training(there, capsys):
+    (there / "plain_mde.py").write_text(PLAIN_MDE)
+    flags = ["--mde", "plain=plain_mde:mde", "--limit", "2"]
+    assert main(command(there, *flags, data=("sunrgbd",), out="plain")) == 2
+    assert "the MDE plain gives no features F" in capsys.readouterr().err
+    assert not (there / "plain" / "generators").exists()
+
+
+PLAIN_MDE = """
+import torch
+from scalefield.mde import MDEOutput
+
+
+class Plain:
+    name, revision = "plain", "1"
+
+    def __call__(self, image):
+        return MDEOutput(torch.from_numpy(image[..., 0] / 255.0 + 1.0).float(), "depth")
+
+
+mde = Plain()
+"""
+
+
+def test_the_plan_tells_absent_weights_from_unknown_names(there, capsys, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("SCALEFIELD_WEIGHTS", str(there / "no weights"))
+    monkeypatch.setattr("scalefield.reproduction.plan.step_seconds", lambda *_: 0.1)
+    assert main(command(there, "--mde", "da3-base", "--plan", "--limit", "2")) == 0
+    message = capsys.readouterr().out
+    assert "F of 128 channels as uint8  not known: no weights" in message
+    assert "frames, MDE not counted" in message
+
+
+def test_the_plan_counts_the_cache_of_the_estimator(there):
+    without = Reproduction(
+        there / "planned",
+        {"sunrgbd": SunRgbd(there / "sunrgbd")},
+        (EstimatorSpec.parse("da3-base=tiny_mdes:da3"),),
+        generators="shipped",
+        device="cpu",
+    )
+    sizes = [plan(r)[0].gigabytes for r in (without, replace(without, cache=there / "cache"))]
+    # Depth and confidence in float32, and 16 channels of F in float16 on a grid of 32 × 32 or less.
+    assert 8 * 48 * 64 < (sizes[1] - sizes[0]) * 1e9 < 8 * 48 * 64 + 2 * 16 * 32 * 32
 
 
 def test_an_empty_split_is_refused_before_anything_is_written(there, tmp_path, capsys):

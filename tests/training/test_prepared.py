@@ -9,25 +9,19 @@ import torch
 
 from scalefield.basis.generator import Generator
 from scalefield.errors import InputError
-from scalefield.training.basis import (
-    BasisTraining,
-    StepBatches,
-    ValidationBatches,
-    paper_preset,
-    stream,
-    train_basis,
-)
-from scalefield.training.data import CrossFit, prepare
-from scalefield.training.prepared import (
+from scalefield.training.basis import train_basis
+from scalefield.training.basis_batches import StepBatches, ValidationBatches, stream
+from scalefield.training.basis_config import BasisTraining, paper_preset
+from scalefield.training.cross_fit import CrossFit
+from scalefield.training.data import prepare
+from scalefield.training.preparation import (
     Preparation,
-    PreparedFrames,
-    dequantise,
     frame_file,
     left_out,
     open_prepared,
     prepare_split,
-    quantise,
 )
+from scalefield.training.prepared import PreparedFrames, dequantise, quantise
 from scalefield.training.resident import ResidentFrames
 from training.world import BiasedMDE, World
 
@@ -101,7 +95,7 @@ def test_features_in_8_bits_are_within_half_a_step():
 def test_batches_of_8_bit_features_are_those_of_float16_but_for_half_a_step(both):
     half = StepBatches([dequantise(frame) for frame in both()[0]], CONFIG, first=0, last=1)
     bits = StepBatches(both()[0], CONFIG, first=0, last=1)
-    one, other = half[0].to("cpu"), bits[0].to("cpu")
+    one, other = half[0].dequantised(), bits[0].dequantised()
     torch.testing.assert_close(one.features, other.features, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(one.y, other.y)
 
@@ -113,7 +107,7 @@ def test_streamed_batches_do_not_depend_on_the_workers(both, workers):
     found = list(stream(batches, torch.device("cpu"), workers))
     assert len(found) == 4
     for index, batch in enumerate(found):
-        wanted = batches[index].to("cpu")
+        wanted = batches[index].dequantised()
         for field in dataclasses.fields(batch):
             one, other = getattr(batch, field.name), getattr(wanted, field.name)
             assert one is other is None or torch.equal(one, other), field.name
@@ -162,7 +156,7 @@ def test_preparation_goes_on_where_it_was_cut_off(tmp_path):
 
 
 def test_two_processes_share_the_preparation(tmp_path, monkeypatch):
-    monkeypatch.setattr("scalefield.training.prepared.wait_for_all", lambda world: None)
+    monkeypatch.setattr("scalefield.training.preparation.wait_for_all", lambda world: None)
     chosen = Preparation(regimes=("low",))
     for rank in (1, 0):
         mde = Revised()

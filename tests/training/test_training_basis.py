@@ -13,22 +13,11 @@ import torch
 from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.basis.ridge import LITERAL
 from scalefield.errors import InputError
-from scalefield.training.basis import (
-    BasisTraining,
-    default_preset,
-    paper_preset,
-    train_basis,
-    training_batch,
-    validation,
-)
-from scalefield.training.data import (
-    CrossFit,
-    draw_anchors,
-    epoch_batches,
-    make_batch,
-    prepare,
-    prepare_frame,
-)
+from scalefield.training.basis import LOGGED, train_basis, validation
+from scalefield.training.basis_batches import training_batch
+from scalefield.training.basis_config import BasisTraining, default_preset, paper_preset
+from scalefield.training.cross_fit import CrossFit
+from scalefield.training.data import draw_anchors, epoch_batches, make_batch, prepare, prepare_frame
 from training.world import BiasedMDE, World
 
 CONFIG = BasisTraining(k=4, epochs=3, batch=4, anchors=(5, 15))
@@ -68,6 +57,15 @@ def test_train_basis_that_diverges_is_a_sentence(tmp_path, frames):
     data = frames["train"][:4], frames["val"][:1]
     with pytest.raises(InputError, match="the training has diverged"):
         train_basis(config, *data, tmp_path, device="cpu", show_progress=False)
+
+
+def test_a_loss_that_is_not_finite_ends_the_training(frames, monkeypatch):
+    """A GPU does not report that the solve has failed; the validation loss shows it."""
+    losses = dict.fromkeys(LOGGED, torch.tensor(torch.nan))
+    monkeypatch.setattr("scalefield.training.basis.step_losses", lambda *_: losses)
+    generator = Generator(GeneratorConfig(k=4))
+    with pytest.raises(InputError, match="the training has diverged"):
+        validation(generator, frames["val"], CONFIG)
 
 
 def test_fine_tuning_starts_from_the_other_model(tmp_path, frames):
@@ -124,7 +122,7 @@ def test_a_run_goes_on_from_within_an_epoch(tmp_path, frames, monkeypatch):
     data = frames["train"], frames["val"]
     options = {"device": "cpu", "show_progress": False, "checkpoint_every": 2}
     train_basis(config, *data, tmp_path / "whole", **options)
-    real = basis.learn
+    real = basis.training_step
 
     def cut(*args, **kwargs):
         if args[4] == 9:  # the fourth step of the second epoch; the last checkpoint was at eight
@@ -132,11 +130,11 @@ def test_a_run_goes_on_from_within_an_epoch(tmp_path, frames, monkeypatch):
         return real(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(basis, "learn", cut)
+        patch.setattr(basis, "training_step", cut)
         with pytest.raises(KeyboardInterrupt):
             train_basis(config, *data, tmp_path / "cut", **options)
     steps = []
-    monkeypatch.setattr(basis, "learn", lambda *a, **k: steps.append(a[4]) or real(*a, **k))
+    monkeypatch.setattr(basis, "training_step", lambda *a, **k: steps.append(a[4]) or real(*a, **k))
     train_basis(config, *data, tmp_path / "cut", **options)
     assert steps == [8, 9, 10, 11]
     for name in ("model/model.safetensors", "checkpoint.safetensors", "metrics.jsonl"):
@@ -154,7 +152,7 @@ def test_anchors_of_the_protocol_are_the_same_in_every_step(frames):
 
 
 def test_uniform_counts_reach_both_ends(frames):
-    from scalefield.training.basis import draw_count
+    from scalefield.training.basis_batches import draw_count
 
     config = BasisTraining(anchors=(3, 6), counts="uniform")
     rng = np.random.default_rng(0)
@@ -220,8 +218,8 @@ def test_anchors_are_table_rows_spread_over_the_image(frames):
 def test_mirroring_and_stretching_change_both_sides_alike(frames):
     """A mirrored frame holds the same anchors at mirrored places; D^γ shows in map and table."""
     frame, rows = frames["train"][0], np.arange(6)
-    plain = make_batch([frame], [rows], [rows], [False], [1.0])
-    turned = make_batch([frame], [rows], [rows], [True], [2.0])
+    plain = make_batch([frame], [rows], [rows])
+    turned = make_batch([frame], [rows], [rows], mirror=[True], stretch=[2.0])
     flip = torch.tensor([-1.0, 1.0])
     torch.testing.assert_close(turned.anchor_positions, plain.anchor_positions * flip)
     torch.testing.assert_close(turned.log_depth, plain.log_depth.flip(-1) * 2)

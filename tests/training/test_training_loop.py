@@ -1,4 +1,4 @@
-"""What training loops share: batches made ahead, and the clock."""
+"""What training loops share: prefetched batches, and the clock."""
 
 import threading
 import time
@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from scalefield.training.loop import Clock, Schedule, ahead, cosine_rate
+from scalefield.training.loop import Clock, Schedule, cosine_rate, prefetch
 
 
 def test_what_is_made_ahead_comes_in_order() -> None:
@@ -14,13 +14,13 @@ def test_what_is_made_ahead_comes_in_order() -> None:
         time.sleep(0.002 * (job % 3))  # the later of two may be ready first
         return job * job
 
-    assert list(ahead(make, range(20))) == [job * job for job in range(20)]
-    assert list(ahead(make, [])) == []
+    assert list(prefetch(make, range(20))) == [job * job for job in range(20)]
+    assert list(prefetch(make, [])) == []
 
 
 def test_the_next_is_made_while_the_present_one_is_worked_on() -> None:
     begun = [threading.Event() for _ in range(3)]
-    made = ahead(lambda job: begun[job].set(), range(3))
+    made = prefetch(lambda job: begun[job].set(), range(3))
     next(made)
     assert begun[1].wait(5)
     made.close()
@@ -32,7 +32,7 @@ def test_batches_raise_the_error_of_a_batch_at_its_turn() -> None:
             raise ValueError("no such frame")
         return job
 
-    made = ahead(make, range(9))
+    made = prefetch(make, range(9))
     assert [next(made), next(made)] == [0, 1]
     with pytest.raises(ValueError, match="no such frame"):
         next(made)

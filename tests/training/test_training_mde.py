@@ -8,22 +8,20 @@ import torch
 from safetensors.torch import load_file
 
 from scalefield.errors import InputError
+from scalefield.mde import open_mde
 from scalefield.mde.lite import load_lite
 from scalefield.training import mde as mde_training
+from scalefield.training.augmentation import colour_jitter, random_crops, random_erasing
+from scalefield.training.cross_fit import known_scenes, trained_on
 from scalefield.training.loop import step_generator
 from scalefield.training.mde import (
     MDETraining,
     aligned_absrel,
-    augment,
-    colour,
     fold_of,
     gradient_loss,
-    hide,
     load_frames,
-    open_mde,
     relative_loss,
     train_mde,
-    trained_on,
 )
 from training.world import World
 
@@ -42,7 +40,7 @@ class Photographs(World):
 def test_image_and_depth_stay_together_under_augmentation():
     """Brightness is depth in this world, so after any window both must still agree."""
     bank = load_frames(Photographs(), MDETraining(), torch.device("cpu"))
-    images, log_depth = augment(bank, torch.arange(12), (64, 96), step_generator(0, 5))
+    images, log_depth = random_crops(bank, torch.arange(12), (64, 96), step_generator(0, 5))
     assert images.shape == (12, 3, 64, 96)
     assert log_depth.shape == (12, 1, 32, 48)
     for i in range(12):
@@ -55,7 +53,7 @@ def test_image_and_depth_stay_together_under_augmentation():
 
 def test_colours_change_and_stay_in_range():
     images = torch.rand(4, 3, 16, 16) * 2 - 1
-    out = colour(images, step_generator(0, 1))
+    out = colour_jitter(images, step_generator(0, 1))
     assert float(out.min()) >= -1
     assert float(out.max()) <= 1
     assert not torch.allclose(out, images, atol=0.05)
@@ -63,7 +61,7 @@ def test_colours_change_and_stay_in_range():
 
 def test_half_of_the_images_lose_a_rectangle_and_nothing_else():
     images = torch.linspace(-1, 1, 40).expand(200, 3, 30, 40)
-    out = hide(images, step_generator(0, 1))
+    out = random_erasing(images, step_generator(0, 1))
     changed = (out != images).any(dim=1)
     hit = changed.flatten(1).any(dim=1)
     assert 80 <= int(hit.sum()) <= 120
@@ -115,7 +113,7 @@ def test_training_writes_a_model_that_records_its_scenes(tmp_path):
     seen = trained_on(tmp_path / "model")
     scenes = {world.load(name).scene for name in world.names("train")}
     assert seen == {scene for scene in scenes if fold_of(scene, 2) != 0}
-    mde, known = open_mde(str(tmp_path / "model"), "cpu")
+    mde, known = open_mde(str(tmp_path / "model")), known_scenes(str(tmp_path / "model"))
     assert known == seen
     assert 0 < aligned_absrel(mde, world.load("room/12")) < 1
     steps = [json.loads(x)["step"] for x in (tmp_path / "metrics.jsonl").read_text().splitlines()]

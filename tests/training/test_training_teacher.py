@@ -7,17 +7,18 @@ import torch
 from safetensors.torch import save_file
 
 from scalefield.errors import InputError
+from scalefield.mde import open_mde
 from scalefield.mde.vit import PATCH, VitNet, VitSize
 from scalefield.training import mde as training_mde
-from scalefield.training.data import CrossFit, prepare
+from scalefield.training.cross_fit import CrossFit, known_scenes
+from scalefield.training.data import prepare
 from scalefield.training.loop import RunFolder, save_checkpoint
 from scalefield.training.mde import (
     MDETraining,
     fold_of,
     load_frames,
-    open_mde,
     open_teacher,
-    teach,
+    teacher_log_depth,
     train_mde,
 )
 from scalefield.training.teacher import TEACHER, backbone_from_onnx, load_backbone, train_teacher
@@ -60,7 +61,7 @@ def test_teacher_records_its_scenes_and_serves_others(tmp_path):
     world = Photographs()
     folder = train_tiny(BRIEF, tmp_path)
     scenes = {world.load(name).scene for name in world.names("train")}
-    mde, seen = open_mde(str(folder), "cpu")
+    mde, seen = open_mde(str(folder)), known_scenes(str(folder))
     assert mde.name == "vit-s"
     assert seen == {scene for scene in scenes if fold_of(scene, 2) != 0}
     with pytest.raises(InputError, match="was trained on the scene"):
@@ -121,7 +122,7 @@ def test_teacher_output_is_on_the_grid_of_the_student():
         return torch.nn.functional.avg_pool2d(pixels[:, :1], 2)
 
     images = torch.linspace(-1, 1, 416).expand(2, 3, 320, 416)
-    answer = teach(brightness, images, (160, 208))
+    answer = teacher_log_depth(brightness, images, (160, 208))
     wanted = torch.nn.functional.avg_pool2d(images[:, :1], 2)
     torch.testing.assert_close(answer, wanted, atol=0.02, rtol=0)
 

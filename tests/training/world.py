@@ -53,7 +53,8 @@ class BiasedMDE:
 
 def main(out: str, epochs: str) -> None:
     """Train, for tests that kill the process or start several."""
-    from scalefield.training.basis import BasisTraining, train_basis
+    from scalefield.training.basis import train_basis
+    from scalefield.training.basis_config import BasisTraining
     from scalefield.training.data import prepare
 
     torch.set_num_threads(1)

@@ -51,6 +51,11 @@ class GeneratorConfig:
                 f"k={self.k}, feature_channels={self.feature_channels}, dilations={self.dilations}"
             )
 
+    @property
+    def used_channels(self) -> int:
+        """Channels of F that the generator uses; 0 for F = 0."""
+        return 0 if self.zero_features else self.feature_channels
+
 
 class BasisMaps(NamedTuple):
     """Basis maps E and gating G on the generator's grid."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as nnf
 from jaxtyping import Float
 from torch import Tensor
+
+from scalefield.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,13 @@ class LossWeights:
     literal_gate_sum: bool = False
     """Sum the gate loss over pixels as the paper writes it, not the mean (which does not depend
     on resolution)."""
+
+    def __post_init__(self) -> None:
+        for name in ("anchor", "decor", "gate"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(
+                    f"the weight of the {name} loss must be 0 or more, found {getattr(self, name)}"
+                )
 
 
 def dense_loss(

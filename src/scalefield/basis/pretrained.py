@@ -69,8 +69,8 @@ class Card:
     def markdown(self, generator: Generator, repository: str) -> str:
         """The card as the hub's README.md."""
         config = generator.config
-        features = 0 if config.zero_features else config.feature_channels
-        uses = f"with F of {features} channels" if features else "without features (F = 0)"
+        channels = config.used_channels
+        uses = f"with F of {channels} channels" if channels else "without features (F = 0)"
         return CARD.format(
             licence=self.licence,
             name=repository.rpartition("/")[2],

@@ -110,18 +110,18 @@ class ReproduceCommand:
             print(plan_text(plan(reproduction)))
             return
         page = reproduction.run()
-        if text := summary(reproduction):
-            print(text)
+        for line in summary(reproduction):
+            print(line)
         print(page)
 
     def reproduction(self) -> Reproduction:
         """The plan that the flags describe, checked."""
         from scalefield.benchmark.method_spec import parse_methods
         from scalefield.datasets import open_datasets
-        from scalefield.reproduction.matrix import HOME_REGIME
-        from scalefield.reproduction.stages import Estimator, Reproduction
-        from scalefield.training.basis import paper_preset
-        from scalefield.training.prepared import Preparation
+        from scalefield.reproduction.matrix import TRAINING_REGIME
+        from scalefield.reproduction.stages import EstimatorSpec, Reproduction
+        from scalefield.training.basis_config import paper_preset
+        from scalefield.training.preparation import Preparation
 
         counts = {
             "limit": self.limit, "workers": self.workers, "jobs": self.jobs,
@@ -131,12 +131,12 @@ class ReproduceCommand:
         for name, count in counts.items():
             if count is not None and count < 1:
                 raise InputError(f"--{name} must be 1 or more, found {count}")
-        unknown = [k for k in self.k if k not in HOME_REGIME]
-        if unknown or not self.k or not self.seeds or not self.mde:
-            raise InputError(
-                "--mde, --k and --seeds must not be empty, and the paper's K are "
-                f"{', '.join(map(str, HOME_REGIME))}, found {', '.join(map(str, self.k)) or 'none'}"
-            )
+        if not (self.k and self.seeds and self.mde):
+            raise InputError("--mde, --k and --seeds need at least one value each")
+        unknown = [k for k in self.k if k not in TRAINING_REGIME]
+        if unknown:
+            known = ", ".join(map(str, TRAINING_REGIME))
+            raise InputError(f"--k: the paper's K are {known}, found {unknown[0]}")
         opened = open_datasets(
             self.data, parse_ranges(self.range), sunrgbd_max_m=self.sunrgbd_max_m
         )
@@ -149,7 +149,7 @@ class ReproduceCommand:
             )
         folds = self._folds()
         estimators = tuple(
-            Estimator.parse(text, folds.pop(text.partition("=")[0], ())) for text in self.mde
+            EstimatorSpec.parse(text, folds.pop(text.partition("=")[0], ())) for text in self.mde
         )
         if folds:
             raise InputError(f"--cross-fit {next(iter(folds))}: no such --mde")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -143,9 +143,9 @@ class TrainCommand:
         from scalefield.basis.generator import Generator
         from scalefield.errors import require_package
         from scalefield.training.basis import train_basis
+        from scalefield.training.cross_fit import open_cross_fit
         from scalefield.training.loop import pick_device, processes
-        from scalefield.training.mde import open_cross_fit
-        from scalefield.training.prepared import (
+        from scalefield.training.preparation import (
             Preparation,
             mde_folder,
             prepare_datasets,
@@ -220,6 +220,22 @@ class TrainCommand:
         _require_seed(self.seed)
         if self.workers < 0:
             raise InputError(f"--workers must be 0 or more, found {self.workers}")
+        unused = self._unused()
+        if unused:
+            raise InputError(f"--method {self.method} does not use {', '.join(unused)}")
+        if self.method == "field" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise InputError("--method field trains in one process; torchrun is for --method basis")
+
+    def _unused(self) -> list[str]:
+        """Flags that are given and that the method does not use."""
+        given = [f.name for f in fields(self) if f.default not in (MISSING, getattr(self, f.name))]
+        if self.method == "basis":
+            return ["--steps"] if "steps" in given else []
+        given += [f.name for f in fields(self.recipe) if getattr(self.recipe, f.name) is not None]
+        basis_only = {f.name for f in fields(self.recipe)} - {"batch", "rate"}
+        basis_only |= {"preset", "k", "regime", "zero_features", "start_from", "checkpoint_every"}
+        basis_only |= {"tensorboard"}
+        return [f"--{name.replace('_', '-')}" for name in given if name in basis_only]
 
     def _datasets(self) -> Any:
         from scalefield.datasets import open_dataset, open_datasets
@@ -236,7 +252,7 @@ class TrainCommand:
 
     def _train_field(self, train: Any, val: Any, mde: str, device: str) -> None:
         """Train `field` on the MDE's frames, without F, which the shipped model does not use."""
-        from scalefield.training.basis import without_features
+        from scalefield.training.data import without_features
         from scalefield.training.field import FieldTraining, train_field
         from scalefield.training.field_batches import make_banks
         from scalefield.training.prepared import to_device
@@ -254,7 +270,7 @@ class TrainCommand:
 
     def config(self) -> Any:
         """The hyper-parameters that the flags give."""
-        from scalefield.training.basis import default_preset, paper_preset
+        from scalefield.training.basis_config import default_preset, paper_preset
 
         changes: dict[str, object] = {"zero_features": self.zero_features, "seed": self.seed}
         if self.preset == "paper":

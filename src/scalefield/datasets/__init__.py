@@ -9,9 +9,10 @@ from scalefield.datasets.folder import Folder
 from scalefield.datasets.frame import Dataset, Frame
 from scalefield.datasets.kitti import Kitti
 from scalefield.datasets.predictions import Predictions
+from scalefield.datasets.splits import SPLITS
 from scalefield.datasets.sunrgbd import SunRgbd
 from scalefield.datasets.urbansyn import UrbanSyn
-from scalefield.errors import InputError
+from scalefield.errors import InputError, did_you_mean
 from scalefield.io.exr import import_openexr
 
 __all__ = [
@@ -80,15 +81,31 @@ def open_datasets(
     A name of `DATASETS` is read in that layout, any other as a plain folder. `sunrgbd_max_m`
     replaces the depth above which SUN RGB-D is taken as unknown.
     """
-    opened: dict[str, Dataset] = {}
+    roots: dict[str, Path] = {}
     for text in texts:
-        name, found, root = text.partition("=")
-        if not found or not name or not root:
+        name, _, root = text.partition("=")
+        if not name or not root:
             raise InputError(f"--data must be NAME=FOLDER, found {text!r}")
-        if name in opened:
+        if name in roots:
             raise InputError(f"--data {name} is given twice")
-        known = name in DATASETS
-        layout = name if known else "folder"
-        ranges = ranges_m if layout == "folder" else None
-        opened[name] = open_dataset(layout, root, ranges, sunrgbd_max_m=sunrgbd_max_m)
-    return opened
+        roots[name] = Path(root)
+    return {
+        name: open_dataset(name, root, sunrgbd_max_m=sunrgbd_max_m)
+        if name in DATASETS and name != "folder"
+        else _open_folder(name, root, ranges_m)
+        for name, root in roots.items()
+    }
+
+
+def _open_folder(
+    name: str, root: Path, ranges_m: Mapping[str, tuple[float, float]] | None
+) -> Dataset:
+    """A plain folder; one without lists of frames is refused, since its name may be a typo."""
+    dataset = open_dataset("folder", root, ranges_m)
+    if not any((root / f"{split}.txt").is_file() for split in SPLITS):
+        layouts = [known for known in DATASETS if known != "folder"]
+        raise InputError(
+            f"--data {name}: neither a layout ({', '.join(layouts)}) nor a plain folder, because "
+            f"{root} has no train.txt, val.txt or test.txt{did_you_mean(name, layouts)}"
+        )
+    return dataset

@@ -23,6 +23,10 @@ FILES = (WEIGHTS_FILE, "config.json", "preprocessor_config.json", "README.md")
 """All that is fetched at first: no pickled weights and no code."""
 
 
+class WeightsNotFound(InputError):
+    """Weights that are not on this machine and cannot be fetched."""
+
+
 @dataclass(frozen=True)
 class Weights:
     """A folder with `model.safetensors`, and what identifies the published file."""
@@ -169,10 +173,10 @@ def _from_hub(repository: str, revision: str | None, files: tuple[str, ...]) -> 
     except HFValidationError:
         raise InputError(f"{repository!r} is neither a folder nor a hub id owner/name") from None
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, ConnectionError):
-        raise InputError(_by_hand(repository, revision, "the hub cannot be reached")) from None
+        raise WeightsNotFound(_by_hand(repository, revision, "the hub cannot be reached")) from None
     except (HfHubHTTPError, EntryNotFoundError) as e:
         why = str(e).strip().splitlines()[0]
-        raise InputError(_by_hand(repository, revision, f"the hub refused ({why})")) from None
+        raise WeightsNotFound(_by_hand(repository, revision, f"the hub refused ({why})")) from None
     return Weights(folder, folder.name)
 
 

@@ -41,8 +41,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as e:
+        named = re.search(r"\bGLOBAL ([\w.]+)", str(e))  # an object that torch does not load
+        why = f"it names the Python object {named[1]}" if named else one_line(e, 120)
         raise InputError(
-            f"{path}: not a file of weights alone, which is all that is read ({one_line(e, 120)})"
+            f"{path}: not a file of weights alone, which is all that is read ({why})"
         ) from None
     if isinstance(found, Mapping) and len(found) == 1 and next(iter(found)) in WRAPPERS:
         found = next(iter(found.values()))
@@ -352,5 +354,5 @@ def _count(state: Mapping[str, Tensor], pattern: str) -> int:
     found = (re.match(pattern, name) for name in state)
     numbers = [int(match[1]) for match in found if match]
     if not numbers:
-        raise KeyError(pattern.replace("\\", ""))
+        raise KeyError(pattern.replace(r"(\d+)", "0").replace("\\", "") + "…")
     return max(numbers) + 1

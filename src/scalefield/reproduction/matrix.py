@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalefield.basis.generator import GeneratorConfig, read_config
+from scalefield.basis.generator import Generator
 from scalefield.benchmark.method_spec import MethodSpec
 from scalefield.errors import InputError
 from scalefield.io.weights import shipped
 
-HOME_REGIME = {8: "low", 30: "medium", 50: "medium"}
+TRAINING_REGIME = {8: "low", 30: "medium", 50: "medium"}
 """K, and the regime in which it is trained for 25 epochs."""
-EVALUATED = {8: ("low", "medium", "high"), 30: ("medium", "high"), 50: ("medium", "high")}
+EVALUATED_REGIMES = {8: ("low", "medium", "high"), 30: ("medium", "high"), 50: ("medium", "high")}
 """K, and the regimes of its rows; any other than its own is reached by five epochs more."""
 ABLATION_REGIME = "medium"
 """Regime in which the paper compares F with F = 0."""
@@ -49,7 +49,7 @@ class GeneratorJob:
     @property
     def start(self) -> GeneratorJob | None:
         """The generator that is fine-tuned for this regime; None where training starts afresh."""
-        home = HOME_REGIME[self.k]
+        home = TRAINING_REGIME[self.k]
         if self.regime == home:
             return None
         return GeneratorJob(self.k, home, self.zero_features, self.seed)
@@ -64,7 +64,7 @@ def paper_jobs(
     order = {seed: place for place, seed in enumerate(seeds)}
     for seed in order:
         for k in ks:
-            wanted = [GeneratorJob(k, regime, False, seed) for regime in EVALUATED[k]]
+            wanted = [GeneratorJob(k, regime, False, seed) for regime in EVALUATED_REGIMES[k]]
             if ablation:
                 wanted.append(GeneratorJob(k, ABLATION_REGIME, True, seed))
             for job in wanted:
@@ -98,23 +98,23 @@ def aligner_rows(dataset: str, *, disparity: bool = True, strict: bool = True) -
     return rows
 
 
-def basis_rows(
-    generators: Mapping[GeneratorJob, Path], *, drop_seeds: Sequence[int] = (0,)
-) -> list[MethodSpec]:
+def basis_rows(generators: Mapping[GeneratorJob, Path]) -> list[MethodSpec]:
     """The paper's Basis rows, each regime by its own generator, and the F = 0 rows.
 
-    The drop-anchor test is done with K = 8 as trained for few anchors. The first seed's rows come
-    first, with F before those without, by K.
+    The drop-anchor test is done with K = 8 as trained for few anchors. Of several seeds it has the
+    smallest, which is also the one in the main tables. Rows are in the order of the seeds, with F
+    before those without, by K.
     """
+    drop_job = GeneratorJob(8, "low", seed=min((job.seed for job in generators), default=0))
     rows = []
     order = {seed: place for place, seed in enumerate(dict.fromkeys(j.seed for j in generators))}
     for job, folder in sorted(
         generators.items(), key=lambda item: (order[item[0].seed], item[0].zero_features, item[0].k)
     ):
-        conditions = [job.regime] if job.regime in EVALUATED[job.k] else []
+        conditions = [job.regime] if job.regime in EVALUATED_REGIMES[job.k] else []
         if job.zero_features and job.regime != ABLATION_REGIME:
             continue
-        if job.k == 8 and job.regime == "low" and not job.zero_features and job.seed in drop_seeds:
+        if job == drop_job:
             conditions.append("drop")
         rows.append(
             MethodSpec(
@@ -144,41 +144,45 @@ def universal_rows() -> list[MethodSpec]:
             {"generator": f"basis-depth-k{k}", "estimate_shift": False},
             ("low", "medium", "high", "drop") if k == 8 else ("medium", "high"),
         )
-        for k in HOME_REGIME
+        for k in TRAINING_REGIME
         if f"basis-depth-k{k}" in shipped("basis-")
     ]
 
 
 def find_generators(
-    folder: Path, mde: str, jobs: Sequence[GeneratorJob]
+    folder: Path, mde: str, jobs: Sequence[GeneratorJob], *, channels: int | None = None
 ) -> dict[GeneratorJob, Path]:
     """The ready generators FOLDER/MDE/NAME[/model] of these jobs; a missing one is refused.
 
-    What a configuration says about K and F must agree with the name.
+    Each must have the K and the F of its job, and weights that fit its configuration. Generators
+    with F must be for F of one number of channels, which is `channels` if that is given.
     """
     found: dict[GeneratorJob, Path] = {}
     for job in jobs:
-        places = (folder / mde / job.name / "model", folder / mde / job.name)
-        place = next((p for p in places if (p / "config.json").is_file()), None)
-        if place is None:
-            missing = [j.name for j in jobs if not (folder / mde / j.name).is_dir()]
+        for path in (folder / mde / job.name, folder / mde / job.name / "model"):
+            if (path / "config.json").is_file():
+                found[job] = path
+    missing = [job.name for job in jobs if job not in found]
+    if missing:
+        raise InputError(
+            f"{folder / mde}: no generator (config.json and model.safetensors) in "
+            f"{', '.join(missing)}; wanted are {', '.join(job.name for job in jobs)}"
+        )
+    for job, path in found.items():
+        config = Generator.load(path).config
+        if config.k != job.k or (config.used_channels == 0) != job.zero_features:
             raise InputError(
-                f"{folder / mde}: wanted a generator in each of {', '.join(missing or [job.name])}"
+                f"{path}: wanted K = {job.k} {_with(not job.zero_features)}, found K = {config.k} "
+                f"{_with(config.used_channels > 0)}"
             )
-        config = read_config(place / "config.json")
-        if config.k != job.k or without_features(config) != job.zero_features:
+        channels = channels or config.used_channels
+        if config.used_channels not in (0, channels):
             raise InputError(
-                f"{place}: wanted K = {job.k} {_with(job.zero_features)}, found K = {config.k} "
-                f"{_with(without_features(config))}"
+                f"{path}: wanted a generator for F of {channels} channels, found one for "
+                f"{config.used_channels}; it belongs to another MDE"
             )
-        found[job] = place
     return found
 
 
-def without_features(config: GeneratorConfig) -> bool:
-    """Whether a generator does not see F."""
-    return config.zero_features or config.feature_channels == 0
-
-
-def _with(absent: bool) -> str:
-    return "without F" if absent else "with F"
+def _with(features: bool) -> str:
+    return "with F" if features else "without F"

@@ -8,32 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from scalefield.anchor_sampling import DROP_SEQUENCE, REGIMES
+from scalefield.anchor_sampling import REGIMES
 from scalefield.basis.cues import grid_shape
 from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.datasets import Frame
 from scalefield.errors import InputError
-from scalefield.mde import MODELS
-from scalefield.reproduction.matrix import (
-    UNIVERSAL,
-    GeneratorJob,
-    aligner_rows,
-    basis_rows,
-    universal_rows,
-)
-from scalefield.reproduction.stages import Estimator, Reproduction
-from scalefield.training.basis import BasisTraining, learn
+from scalefield.mde import MODELS, open_mde
+from scalefield.mde.hub import WeightsNotFound
+from scalefield.reproduction.stages import EstimatorSpec, Reproduction
+from scalefield.training.basis import training_step
+from scalefield.training.basis_config import BasisTraining
 from scalefield.training.data import Batch, frame_table
 from scalefield.training.loop import pick_device
-from scalefield.training.mde import open_mde
-from scalefield.training.prepared import split_names
+from scalefield.training.preparation import split_names
 
 BYTES_OF_F = {"uint8": 1, "float16": 2, "none": 0}
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Assumptions that are not measured by `plan` itself."""
+    """Options of the estimate: one assumed cost, and how much is measured."""
 
     recover_s_per_megapixel: float = 0.10
     """One row under one condition, on one core: the mean over the aligners and the universal
@@ -76,24 +70,36 @@ class _Sample:
         return self.shape[0] * self.shape[1] / 1e6
 
 
+@dataclass(frozen=True)
+class _Predictions:
+    """What was measured of an MDE on the first frame of each dataset."""
+
+    channels: int
+    """Channels of F; 0 without F."""
+    seconds: dict[str, float] | None
+    """Time of an image by dataset; None without weights."""
+    cached_bytes: dict[str, int]
+    """Size of an output in the cache by dataset; empty without weights."""
+
+
 def plan(reproduction: Reproduction, costs: Costs | None = None) -> list[Line]:
     """The stages with estimated time and disk; nothing is written."""
+    reproduction.check()
     costs = costs or Costs()
     samples = {name: _sample(reproduction, name, costs) for name in reproduction.datasets}
     lines = []
     for estimator in reproduction.estimators:
-        channels, predict_s = _measure_mde(reproduction, estimator, samples)
+        measured = _measure_mde(reproduction, estimator, samples)
         if reproduction.trains:
-            lines.append(_prepare_line(reproduction, estimator, samples, channels, predict_s))
-            lines.append(_train_line(reproduction, estimator, samples, channels, costs))
-        lines.append(_evaluate_line(reproduction, estimator, samples, predict_s, costs))
+            lines.append(_prepare_line(reproduction, estimator, samples, measured))
+            lines.append(_train_line(reproduction, estimator, samples, measured.channels, costs))
+        lines.append(_evaluate_line(reproduction, estimator, samples, measured, costs))
     return lines
 
 
 def _sample(reproduction: Reproduction, name: str, costs: Costs) -> _Sample:
     dataset = reproduction.datasets[name]
-    splits = {reproduction.split, *(("train", "val") if reproduction.trains else ())}
-    names = {s: split_names(dataset, s, reproduction.limit, name) for s in sorted(splits)}
+    names = {s: split_names(dataset, s, reproduction.limit, name) for s in reproduction.splits}
     chosen = reproduction.preparation
     began, read = time.perf_counter(), list[Frame]()
     for frame_name in names[reproduction.split]:
@@ -114,32 +120,36 @@ def _sample(reproduction: Reproduction, name: str, costs: Costs) -> _Sample:
 
 
 def _measure_mde(
-    reproduction: Reproduction, estimator: Estimator, samples: dict[str, _Sample]
-) -> tuple[int, dict[str, float] | None]:
-    """Channels of F, and seconds an image by dataset; without weights, what is known of them."""
+    reproduction: Reproduction, estimator: EstimatorSpec, samples: dict[str, _Sample]
+) -> _Predictions:
+    """Run the MDE on one image of each dataset; without weights, return what is known of it."""
     card = MODELS.get(estimator.source)
     try:
-        mde, _ = open_mde(estimator.source, str(pick_device(reproduction.device)))
-    except InputError:
-        return (card.feature_channels or 0) if card else 0, None
-    seconds, channels = {}, 0
+        mde = open_mde(estimator.source, str(pick_device(reproduction.device)))
+    except WeightsNotFound:
+        return _Predictions((card.feature_channels or 0) if card else 0, None, {})
+    seconds, cached_bytes, channels = {}, {}, 0
     for name, sample in samples.items():
         mde(sample.image)  # the first call is slower
         began = time.perf_counter()
         output = mde(sample.image)
-        channels = 0 if output.features is None else output.features.shape[0]
         seconds[name] = time.perf_counter() - began
-    return channels, seconds
+        cached_bytes[name] = 4 * output.prediction.numel()
+        if output.confidence is not None:
+            cached_bytes[name] += 4 * output.confidence.numel()
+        if output.features is not None:
+            channels = output.features.shape[0]
+            cached_bytes[name] += 2 * output.features.numel()
+    return _Predictions(channels, seconds, cached_bytes)
 
 
 def _prepare_line(
     reproduction: Reproduction,
-    estimator: Estimator,
+    estimator: EstimatorSpec,
     samples: dict[str, _Sample],
-    channels: int,
-    predict_s: dict[str, float] | None,
+    measured: _Predictions,
 ) -> Line:
-    chosen = reproduction.preparation
+    chosen, channels, predict_s = reproduction.preparation, measured.channels, measured.seconds
     count, size, reading, predicting = 0, 0.0, 0.0, 0.0
     for name, sample in samples.items():
         frames = sample.frames["train"] + sample.frames["val"]
@@ -156,7 +166,7 @@ def _prepare_line(
 
 def _train_line(
     reproduction: Reproduction,
-    estimator: Estimator,
+    estimator: EstimatorSpec,
     samples: dict[str, _Sample],
     channels: int,
     costs: Costs,
@@ -182,37 +192,30 @@ def _train_line(
 
 def _evaluate_line(
     reproduction: Reproduction,
-    estimator: Estimator,
+    estimator: EstimatorSpec,
     samples: dict[str, _Sample],
-    predict_s: dict[str, float] | None,
+    measured: _Predictions,
     costs: Costs,
 ) -> Line:
-    count, seconds = 0, 0.0
+    count, seconds, size = 0, 0.0, 0.0
     for name, sample in samples.items():
         frames = sample.frames[reproduction.split]
-        recoveries = _recoveries(reproduction, name)
+        recoveries = _recoveries(reproduction, estimator, name)
         each = recoveries * costs.recover_s_per_megapixel * sample.megapixels + sample.read_s
         count += frames
         seconds += frames * each / max(1, reproduction.workers)
-        seconds += 0.0 if predict_s is None else frames * predict_s[name]
-    return Line(f"evaluate {estimator.label}", f"{count:,} frames", seconds, count * 1e-4)
+        seconds += 0.0 if measured.seconds is None else frames * measured.seconds[name]
+        size += frames * 1e-4
+        if reproduction.cache is not None:
+            size += frames * measured.cached_bytes.get(name, 0) / 1e9
+    what = f"{count:,} frames" + (", MDE not counted" if measured.seconds is None else "")
+    return Line(f"evaluate {estimator.label}", what, seconds, size)
 
 
-def _recoveries(reproduction: Reproduction, dataset: str) -> int:
+def _recoveries(reproduction: Reproduction, estimator: EstimatorSpec, dataset: str) -> int:
     """Rows times conditions of one frame."""
-    from pathlib import Path
-
-    conditions = (*REGIMES, *(f"drop-{n}" for n in DROP_SEQUENCE if reproduction.drop))
-    generators: dict[GeneratorJob, Path] = {job: Path() for job in reproduction.job_list}
-    universal = reproduction.generators == UNIVERSAL
-    rows = (
-        universal_rows()
-        if universal
-        else basis_rows(generators, drop_seeds=reproduction.drop_seeds)
-    )
-    if reproduction.aligners:
-        rows += aligner_rows(dataset, disparity=reproduction.disparity)
-    return sum(row.applies(c) for row in (*rows, *reproduction.extra_rows) for c in conditions)
+    evaluation = reproduction.evaluation(estimator, dataset)
+    return sum(row.applies(c) for row in evaluation.methods for c in evaluation.conditions)
 
 
 def step_seconds(
@@ -233,7 +236,9 @@ def step_seconds(
         if step == 1:  # the first is slower
             _synchronise(on)
             began = time.perf_counter()
-        learn(generator, optimiser, batch, config, step, rate=1.0, share=1.0)
+        training_step(
+            generator, optimiser, batch, config, step, rate_factor=1.0, gradient_weight=1.0
+        )
     _synchronise(on)
     return (time.perf_counter() - began) / steps
 

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scalefield.anchor_sampling import REGIMES
-from scalefield.basis.generator import Generator
 from scalefield.benchmark.method_spec import MethodSpec
 from scalefield.datasets import DATASETS, Dataset
-from scalefield.datasets.splits import SPLITS, write_list
-from scalefield.errors import InputError, require_package
+from scalefield.datasets.splits import write_list
+from scalefield.errors import InputError, counted, require_package
 from scalefield.io import read_json, write_json
 from scalefield.io.run_folder import config_differences
-from scalefield.mde import ALIASES
+from scalefield.io.weights import sha256
+from scalefield.mde import ALIASES, MODELS
 from scalefield.reproduction.matrix import (
     UNIVERSAL,
     GeneratorJob,
@@ -33,22 +34,20 @@ from scalefield.reproduction.matrix import (
     paper_jobs,
     universal_rows,
 )
+from scalefield.reproduction.training_task import FINISHED, TrainingTask
 from scalefield.runtime.workers import worker_pool
-from scalefield.training.basis import BasisTraining, paper_preset, train_basis
+from scalefield.training.basis_config import BasisTraining, paper_preset
+from scalefield.training.cross_fit import open_cross_fit
 from scalefield.training.loop import RunFolder, pick_device
-from scalefield.training.mde import open_cross_fit, open_mde
-from scalefield.training.prepared import (
-    Preparation,
-    PreparedFrames,
-    left_out,
-    prepare_datasets,
-    split_names,
-)
-from scalefield.training.resident import ResidentFrames
+from scalefield.training.preparation import Preparation, left_out, prepare_datasets, split_names
+from scalefield.training.prepared import PreparedFrames
+
+if TYPE_CHECKING:
+    from scalefield.benchmark.run import Evaluation
 
 
 @dataclass(frozen=True)
-class Estimator:
+class EstimatorSpec:
     """An MDE of the reproduction: what tables call it, and where it comes from."""
 
     label: str
@@ -58,7 +57,7 @@ class Estimator:
     """Folders of models of the same kind, each trained without some places."""
 
     @classmethod
-    def parse(cls, text: str, cross_fit: tuple[Path, ...] = ()) -> Estimator:
+    def parse(cls, text: str, cross_fit: tuple[Path, ...] = ()) -> EstimatorSpec:
         """Read NAME or LABEL=SOURCE."""
         label, found, source = text.partition("=")
         if found and not (label and source):
@@ -73,7 +72,7 @@ class Reproduction:
 
     out: Path
     datasets: dict[str, Dataset]
-    estimators: tuple[Estimator, ...]
+    estimators: tuple[EstimatorSpec, ...]
     seeds: tuple[int, ...] = (0,)
     """Seeds of the training; the anchors of the evaluation have the seed 0."""
     ks: tuple[int, ...] = (8, 30, 50)
@@ -96,8 +95,6 @@ class Reproduction:
     """Also evaluate the aligners in disparity."""
     drop: bool = True
     """Run the drop-anchor sequence."""
-    drop_seeds: tuple[int, ...] = (0,)
-    """Seeds of the training whose K = 8 takes part in the drop-anchor sequence."""
     limit: int | None = None
     """Frames of each split of each dataset."""
     device: str = "auto"
@@ -131,32 +128,55 @@ class Reproduction:
         """Whether generators are trained here."""
         return self.generators is None
 
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The splits whose frames are used."""
+        used = ("train", "val", self.split) if self.trains else (self.split,)
+        return tuple(dict.fromkeys(used))
+
     @cached_property
     def job_list(self) -> list[GeneratorJob]:
         """The generators of one MDE."""
         return paper_jobs(self.seeds, self.ks, ablation=self.ablation)
 
     def check(self) -> None:
-        """Whatever can be refused before work starts: empty splits, packages, weights, names."""
+        """Raise InputError for what can be refused before work starts, except an MDE's weights.
+
+        That is missing packages, options of the training, the device, empty splits, labels, rows
+        and ready generators.
+        """
         if self.tables:
             require_package("matplotlib", "plot", "drawing the report's figures")
-        wanted = (*(("train", "val") if self.trains else ()), self.split)
+        pick_device(self.device)
+        for job in self.job_list:
+            self.config(job)
+        for spec in self.extra_rows:
+            spec.make().prepare()
         for name, dataset in self.datasets.items():
-            for split in wanted:
+            for split in self.splits:
                 split_names(dataset, split, self.limit, name)
         labels = [estimator.label for estimator in self.estimators]
         if len(set(labels)) < len(labels):
             raise InputError(f"two estimators have one label: {', '.join(labels)}")
         for estimator in self.estimators:
-            open_mde(estimator.source, "cpu")
-            if self.generators not in (None, UNIVERSAL):
-                find_generators(Path(str(self.generators)), estimator.label, self.job_list)
+            for name in self.datasets:
+                self.evaluation(estimator, name)
+
+    def check_estimators(self) -> None:
+        """Raise InputError if the weights of an MDE cannot be opened, or training needs F and there
+        is none; weights are fetched."""
+        for estimator in self.estimators:
+            open_cross_fit(estimator.source, estimator.cross_fit, "cpu")
+            card = MODELS.get(estimator.source)
+            if self.trains and card is not None and card.feature_channels is None:
+                raise InputError(no_features(estimator.label))
 
     # ---- the stages ----
 
     def run(self) -> Path:
         """All stages, one after another; the value is the report's page, or the results' folder."""
         self.check()
+        self.check_estimators()
         self.claim()
         self.write_splits()
         if self.trains:
@@ -188,10 +208,10 @@ class Reproduction:
     def write_splits(self) -> None:
         """The lists of frames, as text that a reader can diff."""
         for name, dataset in self.datasets.items():
-            for split in SPLITS:
+            for split in self.splits:
                 write_list(self.out / "splits" / name / f"{split}.txt", dataset.names(split))
 
-    def prepare(self, estimator: Estimator) -> tuple[PreparedFrames, PreparedFrames]:
+    def prepare(self, estimator: EstimatorSpec) -> tuple[PreparedFrames, PreparedFrames]:
         """The training and validation frames of all datasets, as one MDE predicts them."""
         device = str(pick_device(self.device))
         mde, models = open_cross_fit(
@@ -219,13 +239,15 @@ class Reproduction:
             if (found := left_out(self.prepared_folder(estimator, name, split)))
         }
         write_json(self.out / "prepared" / estimator.label / "left_out.json", skipped)
+        if made[0][0].features is None:
+            raise InputError(no_features(estimator.label))
         return made
 
-    def prepared_folder(self, estimator: Estimator, name: str, split: str) -> Path:
+    def prepared_folder(self, estimator: EstimatorSpec, name: str, split: str) -> Path:
         """Folder of the prepared frames of a split."""
         return self.out / "prepared" / estimator.label / f"{name}-{split}"
 
-    def train(self, estimator: Estimator, train: PreparedFrames, val: PreparedFrames) -> None:
+    def train(self, estimator: EstimatorSpec, train: PreparedFrames, val: PreparedFrames) -> None:
         """Every generator of an MDE that is not there yet, several at a time."""
         pending = [job for job in self.job_list if not self.finished(estimator, job)]
         if not pending:
@@ -238,7 +260,7 @@ class Reproduction:
             for job in pending:
                 task(job).run()
             return
-        with worker_pool(min(self.jobs, len(pending)), no_start) as pool:
+        with worker_pool(min(self.jobs, len(pending))) as pool:
             running: dict[Future[None], GeneratorJob] = {}
             while pending or running:
                 # No more than there are processes, so that the first of the list that can start
@@ -254,7 +276,11 @@ class Reproduction:
                     print(f"{estimator.label}: {job.name} is trained", flush=True)
 
     def training_task(
-        self, estimator: Estimator, job: GeneratorJob, train: PreparedFrames, val: PreparedFrames
+        self,
+        estimator: EstimatorSpec,
+        job: GeneratorJob,
+        train: PreparedFrames,
+        val: PreparedFrames,
     ) -> TrainingTask:
         """The training of one generator."""
         start = job.start
@@ -273,12 +299,12 @@ class Reproduction:
             show_progress=self.show_progress and self.jobs == 1,
         )
 
-    def can_start(self, estimator: Estimator, job: GeneratorJob) -> bool:
+    def can_start(self, estimator: EstimatorSpec, job: GeneratorJob) -> bool:
         """Whether the generator that a job fine-tunes is there."""
         return job.start is None or self.finished(estimator, job.start)
 
     def config(self, job: GeneratorJob) -> BasisTraining:
-        """The paper's recipe for a generator, with the changes asked for."""
+        """The paper's recipe for a generator, with `changes`."""
         tuned = job.start is not None
         preset = paper_preset(
             job.k,
@@ -290,11 +316,11 @@ class Reproduction:
         )
         return dataclasses.replace(preset, **self.changes)
 
-    def run_folder(self, estimator: Estimator, job: GeneratorJob) -> Path:
+    def run_folder(self, estimator: EstimatorSpec, job: GeneratorJob) -> Path:
         """Folder in which a generator is trained."""
         return self.out / "generators" / estimator.label / job.name
 
-    def finished(self, estimator: Estimator, job: GeneratorJob) -> bool:
+    def finished(self, estimator: EstimatorSpec, job: GeneratorJob) -> bool:
         """Whether a generator is trained to its end; one with another recipe is refused."""
         folder = self.run_folder(estimator, job)
         if not (folder / FINISHED).is_file():
@@ -302,26 +328,16 @@ class Reproduction:
         RunFolder(folder, self.config(job))
         return True
 
-    def evaluate(self, estimator: Estimator, name: str) -> Path:
+    def evaluate(self, estimator: EstimatorSpec, name: str) -> Path:
         """Every row on one dataset with one MDE; the value is the folder of the results."""
         from scalefield.benchmark.gallery import write_gallery
-        from scalefield.benchmark.run import Evaluation, Evaluator, run
+        from scalefield.benchmark.run import Evaluator, run
         from scalefield.benchmark.score import score_files
         from scalefield.datasets.source import FrameSource
 
         folder = self.out / "results" / f"{name}-{estimator.label}"
-        evaluation = Evaluation(
-            name=name,
-            dataset=name if name in DATASETS else "folder",
-            split=self.split,
-            mde=estimator.label,
-            methods=tuple(self.rows(estimator, name)),
-            regimes=tuple(REGIMES),
-            drop=self.drop,
-            seed=0,
-            ranges_m=getattr(self.datasets[name], "ranges_m", {}),
-            cached=self.cache is not None,
-        )
+        evaluation = self.evaluation(estimator, name)
+        self.claim_results(folder, evaluation)
         device = str(pick_device(self.device))
         source = FrameSource(self.datasets[name], estimator.source, device, self.cache)
         evaluator = Evaluator(source, evaluation, folder)
@@ -337,79 +353,105 @@ class Reproduction:
             write_gallery(evaluator)
         return folder
 
-    def rows(self, estimator: Estimator, dataset: str) -> Iterator[MethodSpec]:
-        """The rows of the tables: aligners, generators, and what was asked for beside them."""
+    def evaluation(self, estimator: EstimatorSpec, name: str) -> Evaluation:
+        """What is measured on one dataset with one MDE."""
+        from scalefield.benchmark.run import Evaluation
+
+        return Evaluation(
+            name=name,
+            dataset=name if name in DATASETS else "folder",
+            split=self.split,
+            mde=estimator.label,
+            methods=tuple(self.rows(estimator, name)),
+            regimes=tuple(REGIMES),
+            drop=self.drop,
+            seed=0,
+            ranges_m=getattr(self.datasets[name], "ranges_m", {}),
+            cached=self.cache is not None,
+        )
+
+    def rows(self, estimator: EstimatorSpec, dataset: str) -> Iterator[MethodSpec]:
+        """The rows of the tables: aligners, generators, and `extra_rows`."""
         if self.aligners:
             yield from aligner_rows(dataset, disparity=self.disparity)
         if self.generators == UNIVERSAL:
             yield from universal_rows()
         else:
-            folder = self.out / "generators" if self.generators is None else Path(self.generators)
-            found = find_generators(folder, estimator.label, self.job_list)
-            yield from basis_rows(found, drop_seeds=self.drop_seeds)
+            yield from basis_rows(self.generator_folders(estimator))
         yield from self.extra_rows
+
+    def generator_folders(self, estimator: EstimatorSpec) -> dict[GeneratorJob, Path]:
+        """The folder of every generator of an MDE: ready ones, checked, or those to be trained."""
+        if self.generators is None:
+            return {job: self.run_folder(estimator, job) / "model" for job in self.job_list}
+        card = MODELS.get(estimator.source)
+        channels = None if card is None else card.feature_channels
+        return find_generators(
+            Path(self.generators), estimator.label, self.job_list, channels=channels
+        )
+
+    def claim_results(self, folder: Path, evaluation: Evaluation) -> None:
+        """Record the weights behind the rows; results that were made with others are refused."""
+        files = {
+            str(spec.options["generator"]): Path(spec.options["generator"]) / "model.safetensors"
+            for spec in evaluation.methods
+            if "generator" in spec.options
+        }
+        digests = {name: sha256(file) for name, file in files.items() if file.is_file()}
+        record = folder / "generators.json"
+        differing = config_differences(record, digests)
+        if differing and not self.overwrite:
+            raise InputError(
+                f"{folder} holds results that were not made with the present weights in "
+                f"{', '.join(differing)}; discard them with --overwrite, or choose another --out"
+            )
+        if differing:
+            shutil.rmtree(folder)
+        write_json(record, digests)
 
     def report(self, folders: list[Path]) -> Path:
         """Tables and figures of all results, with the paper's figures beside them."""
         from scalefield.benchmark.report import load_run, write_report
 
         runs = [load_run(folder) for folder in folders]
-        return write_report(runs, self.out / "report", self.title)
+        return write_report(runs, self.out / "report", self.title + self.deviations)
+
+    @property
+    def deviations(self) -> str:
+        """What differs from the paper's data and recipe, as the end of the report's title."""
+        found = [] if self.limit is None else [f"at most {self.limit} frames of each split"]
+        if self.trains:
+            if self.epochs != Reproduction.epochs:
+                found.append(f"{self.epochs[0]} and {self.epochs[1]} epochs")
+            preset = paper_preset(8, "low")
+            found += sorted(k for k, v in self.changes.items() if getattr(preset, k) != v)
+        return f" (not as in the paper: {', '.join(found)})" if found else ""
 
 
-FINISHED = "finished.json"
-"""Written into a run's folder when its training has ended."""
+def no_features(label: str) -> str:
+    """The message about an MDE without F."""
+    return f"the MDE {label} gives no features F, which the paper's generators are trained with"
 
 
-@dataclass(frozen=True, eq=False)
-class TrainingTask:
-    """One generator to be trained, here or in a process of its own."""
-
-    config: BasisTraining
-    out: Path
-    start: Path | None
-    """The generator to fine-tune."""
-    train: PreparedFrames
-    val: PreparedFrames
-    device: str
-    workers: int
-    source: str
-    frames_on_device: bool = False
-    picture: bool = True
-    show_progress: bool = True
-
-    def run(self) -> None:
-        """Train to the end, and record that in the folder of the run."""
-        on = pick_device(self.device)
-        train, val = (
-            ResidentFrames.of(frames, on) if self.frames_on_device else frames
-            for frames in (self.train, self.val)
-        )
-        train_basis(
-            self.config,
-            train,
-            val,
-            self.out,
-            device=self.device,
-            start_from=None if self.start is None else Generator.load(self.start),
-            workers=self.workers,
-            picture=self.picture,
-            source=self.source,
-            show_progress=self.show_progress,
-        )
-        write_json(self.out / FINISHED, {"epochs": self.config.epochs})
-
-
-def no_start() -> None:
-    """A worker process needs no preparation."""
-
-
-def summary(reproduction: Reproduction) -> str:
-    """How many frames were left out, by dataset and split, in a sentence; empty for none."""
-    parts = []
+def summary(reproduction: Reproduction) -> list[str]:
+    """Lines about frames that were left out, and rows without a result, for the end of a run."""
+    lines = []
     for estimator in reproduction.estimators:
         file = reproduction.out / "prepared" / estimator.label / "left_out.json"
-        if file.is_file():
-            counts = {place: len(found) for place, found in read_json(file).items()}
-            parts += [f"{n} of {place} with {estimator.label}" for place, n in counts.items()]
-    return f"frames left out: {', '.join(parts)}" if parts else ""
+        if reproduction.trains and file.is_file():
+            lines += [
+                f"{counted(len(frames), 'frame')} of {place} left out with {estimator.label}"
+                for place, frames in read_json(file).items()
+            ]
+        for name in reproduction.datasets:
+            folder = reproduction.out / "results" / f"{name}-{estimator.label}"
+            results = read_json(folder / "results.json")
+            if missing := results["data"]["missing"]:
+                lines.append(f"{counted(len(missing), 'frame')} of {folder.name} not evaluated")
+            lines += [
+                f"{folder.name}: {row['method']} ({row['condition']}) has no result on "
+                f"{counted(row['images'], 'image')}; the first is {row['first']}"
+                for row in results["failures"]
+                if row["kind"] == "error"
+            ]
+    return lines

@@ -50,9 +50,9 @@ def _call_work(name: str) -> Any:
 
 @contextmanager
 def worker_pool(
-    workers: int, start: Callable[..., None], *given: object
+    workers: int, start: Callable[..., None] | None = None, *given: object
 ) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes with one torch thread each, in which `start(*given)` has run.
+    """A pool of processes with one torch thread each, in which `start(*given)` has run, if given.
 
     Leaving the block early cancels the jobs that have not begun.
     """
@@ -64,7 +64,7 @@ def worker_pool(
         pool.shutdown(cancel_futures=True)
 
 
-def _begin(start: Callable[..., None], given: tuple) -> None:
+def _begin(start: Callable[..., None] | None, given: tuple) -> None:
     import torch
 
     Thread(target=_end_with_parent, daemon=True).start()
@@ -74,7 +74,8 @@ def _begin(start: Callable[..., None], given: tuple) -> None:
     exit_worker_on_signal()
     warnings.simplefilter("ignore")  # the parent loads the same models and has warned already
     torch.set_num_threads(1)
-    start(*given)
+    if start is not None:
+        start(*given)
 
 
 def _end_with_parent() -> None:

@@ -22,6 +22,7 @@ from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
 from scalefield.mde import MDE, MDEOutput
 from scalefield.seeding import seeded_rng
+from scalefield.training.cross_fit import CrossFit
 
 PIXELS = 8192
 """Known pixels kept of each frame, drawn once by its name."""
@@ -70,28 +71,6 @@ class TrainingFrame:
     def tree(self) -> cKDTree:
         """Finds the known pixel nearest to a position."""
         return cKDTree(self.pixels)
-
-
-@dataclass(frozen=True, eq=False)
-class CrossFit:
-    """Models of one kind, each trained without some places: every frame gets one not trained on it.
-
-    On its own training frames an MDE is far better than anywhere else, and a generator trained
-    there learns to correct errors that it will not meet.
-    """
-
-    models: tuple[tuple[MDE, frozenset[str]], ...]
-    """Each MDE with the scenes that it was trained on."""
-
-    def for_scene(self, scene: str) -> MDE:
-        """The first model that was not trained on the scene."""
-        for mde, scenes in self.models:
-            if scene not in scenes:
-                return mde
-        raise InputError(
-            f"every one of the {len(self.models)} MDEs was trained on the scene {scene!r}, and a "
-            "generator must be trained out of sample; cross-fit the MDE with --folds"
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +209,7 @@ class Batch:
     """Frames of one bucket, stacked, with anchors and target pixels drawn for this step."""
 
     features: Shaped[Tensor, "b c hf wf"] | None
-    """F as it is kept; float32 after `to`."""
+    """F as it is kept; float32 after `dequantised`."""
     log_depth: Float[Tensor, "b 1 hg wg"]
     anchor_positions: Float[Tensor, "b n 2"]
     """(u, v) in −1 … 1 over the image, so that frames of different sizes share a batch."""
@@ -246,28 +225,23 @@ class Batch:
     """Step and least value of each channel of uint8 features."""
 
     def pin_memory(self) -> Batch:
-        """A copy in page-locked memory, which a GPU fetches while the host continues."""
-        return self._each(Tensor.pin_memory)
-
-    def pin_host(self) -> Batch:
-        """The same for the tensors that are not on a device already."""
+        """A copy whose host tensors are in page-locked memory, which a GPU fetches while the host
+        continues."""
         return self._each(lambda t: t.pin_memory() if t.device.type == "cpu" else t)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The batch on a device, features as float32 numbers."""
-        moved = self._each(lambda tensor: tensor.to(device, non_blocking=True))
-        features = moved.features
-        if features is None:
-            return moved
-        features = features.float()
-        if moved.quantisation is not None:
-            step, least = moved.quantisation[..., None, None].unbind(1)
-            features = torch.addcmul(least, features, step)
-        return replace(moved, features=features, quantisation=None)
-
-    def move(self, device: torch.device | str) -> Batch:
         """The batch on a device, features as they are kept."""
-        return self._each(lambda tensor: tensor.to(device))
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def dequantised(self) -> Batch:
+        """The batch with features in float32."""
+        if self.features is None:
+            return self
+        features = self.features.float()
+        if self.quantisation is not None:
+            step, least = self.quantisation[..., None, None].unbind(1)
+            features = torch.addcmul(least, features, step)
+        return replace(self, features=features, quantisation=None)
 
     def select(self, rows: Int64[Tensor, " b2"], *, anchors: int, pixels: int) -> Batch:
         """Some frames of the batch, with so many of the first anchors and pixels of each."""
@@ -329,23 +303,52 @@ def draw_anchors(
     return nearest
 
 
+def protocol_anchors(frame: TrainingFrame, regime: str) -> Int64[np.ndarray, " n"]:
+    """Rows of the anchors that the protocol draws for a frame."""
+    if regime not in frame.anchors:
+        kept = ", ".join(map(str, frame.anchors)) or "none"
+        raise InputError(
+            f"{frame.name}: prepared without the anchors of the regime {regime}; it has {kept}"
+        )
+    return frame.anchors[regime]
+
+
+def without_features(frame: TrainingFrame) -> TrainingFrame:
+    """The frame without F, which is then never read from disk nor sent to the device."""
+    return replace(frame, features=None, quantisation=None)
+
+
+def all_pixels(frames: Sequence[TrainingFrame]) -> list[Int64[np.ndarray, " p"]]:
+    """Rows of all known pixels of each frame; a frame with fewer repeats them, because equal
+    counts make one tensor."""
+    most = max(frame.drawn for frame in frames)
+    return [np.arange(most) % frame.drawn for frame in frames]
+
+
+def protocol_batch(frames: Sequence[TrainingFrame], regime: str) -> Batch:
+    """Frames of one bucket as they are, with the protocol's anchors of a regime and all pixels."""
+    return make_batch(
+        frames, [protocol_anchors(frame, regime) for frame in frames], all_pixels(frames)
+    )
+
+
 def make_batch(
     frames: Sequence[TrainingFrame],
     anchor_rows: Sequence[Int64[np.ndarray, " _"]],
     pixel_rows: Sequence[Int64[np.ndarray, " p"]],
-    mirror: Sequence[bool],
-    stretch: Sequence[float],
     *,
+    mirror: Sequence[bool] = (),
+    stretch: Sequence[float] = (),
     offset_noise: Sequence[float] = (),
-    features: bool = True,
 ) -> Batch:
     """Stack frames of one bucket; the shorter anchor sets are padded with weight zero.
 
-    Without `features` the batch has no F. A frame is mirrored where `mirror` says so, and its D_MDE
-    becomes D^stretch. Maps stay on the frames' device and tables on the host: `Batch.to` brings
-    them together.
+    A frame is mirrored where `mirror` is true, and its D_MDE becomes D^stretch; frames stay as they
+    are where these are empty. Maps stay on the frames' device and tables on the host: `Batch.to`
+    brings them together.
     """
     count, most = len(frames), max(len(rows) for rows in anchor_rows)
+    mirror, stretch = mirror or [False] * count, stretch or [1.0] * count
     anchor_positions = np.zeros((count, most, 2), np.float32)
     y, weights = np.zeros((2, count, most), np.float32)
     pixel_positions, mde_log_depth, true_log_depth = [], [], []
@@ -374,8 +377,8 @@ def make_batch(
             [m.flip(-1) if turn else m for m, turn in zip(maps, mirror, strict=True)]
         )
 
-    kept = [frame.features for frame in frames if features and frame.features is not None]
-    steps = [frame.quantisation for frame in frames if features and frame.quantisation is not None]
+    kept = [frame.features for frame in frames if frame.features is not None]
+    steps = [frame.quantisation for frame in frames if frame.quantisation is not None]
     return Batch(
         features=stack(kept) if kept else None,
         log_depth=stack([frame.log_depth for frame in frames]) * stretched,

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import math
 import os
+import signal
 import sys
 import time
 from collections import deque
@@ -56,6 +57,21 @@ class OptimiserConfig:
     """Decay of the moving average of the weights that is validated and saved; 0 for none."""
     seed: int = 0
     """Seed of the initial weights and of everything that is drawn in training."""
+
+    def __post_init__(self) -> None:
+        self.require_at_least(1, "batch")
+        self.require_at_least(0, "rate", "weight_decay", "warmup", "ema", "seed")
+        if self.ema >= 1 or self.seed >= 2**63:
+            raise InputError(
+                f"ema must be below 1 and seed below 2⁶³, found {self.ema} and {self.seed}"
+            )
+
+    def require_at_least(self, least: int, *names: str) -> None:
+        """Raise InputError where a field of these names is smaller, infinite or not a number."""
+        for name in names:
+            value = getattr(self, name)
+            if not least <= value < math.inf:
+                raise InputError(f"{name} must be {least} or more, found {value}")
 
 
 def step_generator(seed: int, step: int, device: str | torch.device = "cpu") -> torch.Generator:
@@ -109,7 +125,10 @@ class Schedule:
 
 
 class Ema:
-    """An exponential moving average of a model, buffers copied; younger steps count early on."""
+    """An exponential moving average of the parameters of a model, and a copy of its buffers.
+
+    The decay is smaller in the first steps.
+    """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
@@ -170,11 +189,11 @@ def load_checkpoint(
     return step, best
 
 
-def ahead(make: Callable[[Job], Made], jobs: Iterable[Job], threads: int = 2) -> Iterator[Made]:
-    """What `make` makes of every job, in order, a few steps before it is needed.
+def prefetch(make: Callable[[Job], Made], jobs: Iterable[Job], threads: int = 2) -> Iterator[Made]:
+    """Yield make(job) for every job in order, computed by threads a few jobs ahead.
 
-    The device works on one step while the next ones are made ready; `make` depends on its job
-    alone, so that threads change nothing.
+    The device computes one step while the next batches are made. `make` must depend on its job
+    alone.
     """
     pool, waiting, jobs = ThreadPoolExecutor(threads), deque[Future[Made]](), iter(jobs)
     try:
@@ -187,6 +206,12 @@ def ahead(make: Callable[[Job], Made], jobs: Iterable[Job], threads: int = 2) ->
             yield made
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def start_worker(_: int) -> None:
+    """Ignore Ctrl+C in a worker of a DataLoader; the parent ends its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class Clock:
@@ -342,7 +367,7 @@ def processes() -> tuple[int, int]:
 
 
 def wait_for_all(world: int) -> None:
-    """Return when every process of torchrun has come here."""
+    """Wait until every process of torchrun has called this function."""
     if world > 1:
         torch.distributed.barrier()
 

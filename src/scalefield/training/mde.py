@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,21 +17,25 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as nnf
-from jaxtyping import Bool, Float, Int64, UInt8
+from jaxtyping import Bool, Float
 from safetensors.torch import save
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
-from scalefield.io import read_json, write_atomic, write_json
-from scalefield.io.weights import WEIGHTS
+from scalefield.io import write_atomic, write_json
 from scalefield.mde import MDE
-from scalefield.mde import open_mde as open_any_mde
-from scalefield.mde.lite import PREPROCESS, LiteNet, LiteNetwork, load_imagenet_encoder, load_lite
+from scalefield.mde.lite import LiteNet, LiteNetwork, load_imagenet_encoder, load_lite
 from scalefield.mde.vit import PATCH, VitNetwork, read_vit
 from scalefield.seeding import seeded_rng
-from scalefield.training.data import CrossFit
+from scalefield.training.augmentation import (
+    FrameBank,
+    colour_jitter,
+    random_crops,
+    random_erasing,
+)
+from scalefield.training.cross_fit import trained_on
 from scalefield.training.loop import (
     Clock,
     Ema,
@@ -86,19 +89,6 @@ class MDETraining(OptimiserConfig):
     """Rendered rooms beside the dataset's frames, in every fold; see `training.rooms`."""
 
 
-@dataclass(frozen=True, eq=False)
-class FrameBank:
-    """All frames on the device, each in the top-left corner of one common canvas."""
-
-    images: UInt8[Tensor, "n 3 h w"]
-    log_depth: Float[Tensor, "n 1 h w"]
-    """float16; NaN where unknown."""
-    sizes: Float[Tensor, "n 2"]
-    """Height and width of each frame (on the CPU)."""
-    sources: tuple[str, ...]
-    scenes: tuple[str, ...]
-
-
 def fold_of(scene: str, folds: int) -> int:
     """The fold that a scene belongs to: by its name, so that it never changes."""
     return int(seeded_rng(0, "fold", scene).integers(folds))
@@ -144,96 +134,6 @@ def load_frames(dataset: Dataset, config: MDETraining, device: torch.device) -> 
     )
 
 
-def augment(
-    bank: FrameBank,
-    chosen: Int64[Tensor, " b"],
-    crop: tuple[int, int],
-    rng: torch.Generator,
-    *,
-    stride: int = 2,
-) -> tuple[Float[Tensor, "b 3 h w"], Float[Tensor, "b 1 h2 w2"]]:
-    """Random windows (place, scale, aspect, roll, mirror) with colours in −1 … 1, and their
-    log-depth at every `stride`-th pixel."""
-    sizes = bank.sizes[chosen]
-    draw = torch.rand(6, len(chosen), generator=rng)
-    working = torch.tensor([PREPROCESS.target((int(h), int(w)))[0] for h, w in sizes.tolist()])
-    density = working / sizes[:, 0] * 2 ** (1.4 * draw[0] - 0.6)
-    aspect = 1.5 ** (draw[1] - 0.5)
-    window = torch.stack([crop[0] * aspect, crop[1] / aspect], dim=1) / density[:, None]
-    window *= (sizes / window).amin(dim=1, keepdim=True).clamp(max=1)  # it must fit
-    centre = window / 2 + (sizes - window) * draw[2:4].T  # in pixels, as (v, u)
-    roll = (draw[4] - 0.5) * 0.2
-    mirror = torch.where(draw[5] < 0.5, -1.0, 1.0)
-    half_v, half_u = (window / 2).unbind(1)
-    cos, sin = roll.cos(), roll.sin()
-    # Rows give (u, v) in pixels for crop coordinates in −1 … 1; then the canvas's −1 … 1.
-    theta = torch.stack(
-        [
-            torch.stack([mirror * half_u * cos, -half_v * sin, centre[:, 1]], dim=1),
-            torch.stack([mirror * half_u * sin, half_v * cos, centre[:, 0]], dim=1),
-        ],
-        dim=1,
-    )
-    canvas = torch.tensor([bank.images.shape[3], bank.images.shape[2]]).float()
-    theta = theta * (2 / canvas)[:, None]
-    theta[:, :, 2] -= 1
-    device = bank.images.device
-    theta = theta.to(device, non_blocking=True)
-    limits = sizes.flip(1) * 2 / canvas - 1  # the frame's far corner
-    last = (limits - 2 / canvas).to(device, non_blocking=True)[:, None, None]
-    limits = limits.to(device, non_blocking=True)[:, None, None]
-    chosen = chosen.to(device, non_blocking=True)
-
-    image_at = nnf.affine_grid(theta, [len(chosen), 1, *crop], align_corners=False)
-    images = nnf.grid_sample(
-        bank.images[chosen].float(),
-        torch.minimum(image_at, last),
-        "bilinear",
-        "border",
-        align_corners=False,
-    )
-    depth_size = [len(chosen), 1, crop[0] // stride, crop[1] // stride]
-    depth_at = nnf.affine_grid(theta, depth_size, align_corners=False)
-    inside = ((depth_at > -1) & (depth_at < limits)).all(dim=-1)[:, None]
-    log_depth = nnf.grid_sample(
-        bank.log_depth[chosen].float(), depth_at, "nearest", "border", align_corners=False
-    )
-    return images / 127.5 - 1, torch.where(inside, log_depth, torch.nan)
-
-
-def colour(images: Float[Tensor, "b 3 h w"], rng: torch.Generator) -> Float[Tensor, "b 3 h w"]:
-    """Random exposure, contrast, gamma, white balance, saturation, blur and noise an image."""
-    batch = images.shape[0]
-
-    def draw(*shape: int) -> Tensor:
-        drawn = torch.rand(batch, *shape, 1, 1, generator=rng)
-        return drawn.to(images.device, non_blocking=True)
-
-    x = (images + 1) / 2
-    x = x.clamp(1e-3, 1) ** (2 ** ((draw(1) - 0.5) * 1.4))  # gamma
-    x = x * (0.75 + 0.5 * draw(1)) * (0.85 + 0.3 * draw(3))  # exposure, white balance
-    mean = x.mean(dim=(2, 3), keepdim=True)
-    x = mean + (x - mean) * (0.6 + 0.8 * draw(1))  # contrast
-    grey = x.mean(dim=1, keepdim=True)
-    saturation = 1.6 * draw(1) * (draw(1) > 0.1)  # one in ten is grey
-    x = grey + (x - grey) * saturation
-    blurred = nnf.avg_pool2d(nnf.pad(x, (2, 2, 2, 2), mode="replicate"), 5, 1)
-    x = x + (blurred - x) * (draw(1) - 0.4).clamp(min=0) * 1.5
-    x = x + torch.randn_like(x) * 0.04 * draw(1)
-    return x.clamp(0, 1) * 2 - 1
-
-
-def hide(images: Float[Tensor, "b 3 h w"], rng: torch.Generator) -> Float[Tensor, "b 3 h w"]:
-    """Half of the images lose a rectangle to one colour: its depth must come from around it."""
-    batch, _, height, width = images.shape
-    drawn = torch.rand(8, batch, 1, 1, generator=rng).to(images.device, non_blocking=True)
-    half_v, half_u = 0.05 + 0.15 * drawn[:2]  # a tenth to four tenths of each side
-    v = (torch.arange(height, device=images.device)[:, None] + 0.5) / height
-    u = (torch.arange(width, device=images.device)[None, :] + 0.5) / width
-    inside = ((v - drawn[2]).abs() < half_v) & ((u - drawn[3]).abs() < half_u) & (drawn[4] < 0.5)
-    return torch.where(inside[:, None], drawn[5:].transpose(0, 1) * 2 - 1, images)
-
-
 def relative_loss(
     log_depth: Float[Tensor, "b 1 h w"], truth: Float[Tensor, "b 1 h w"], config: MDETraining
 ) -> Float[Tensor, ""]:
@@ -245,9 +145,9 @@ def relative_loss(
     median = only_known.nanmedian(dim=1).values.nan_to_num()[:, None, None, None]
     relative = (residual - median).abs()
     return (
-        per_image(relative, known)
+        mean_per_image(relative, known)
         + config.gradient_weight * gradient_loss(residual, known)
-        + config.metric_weight * per_image(residual.abs(), known)
+        + config.metric_weight * mean_per_image(residual.abs(), known)
     )
 
 
@@ -258,13 +158,15 @@ def gradient_loss(
     total = residual.new_zeros(())
     for scale in (1, 2, 4, 8):
         r, m = residual[:, :, ::scale, ::scale], known[:, :, ::scale, ::scale]
-        across = per_image((r[..., 1:] - r[..., :-1]).abs(), m[..., 1:] & m[..., :-1])
-        down = per_image((r[..., 1:, :] - r[..., :-1, :]).abs(), m[..., 1:, :] & m[..., :-1, :])
+        across = mean_per_image((r[..., 1:] - r[..., :-1]).abs(), m[..., 1:] & m[..., :-1])
+        down = mean_per_image(
+            (r[..., 1:, :] - r[..., :-1, :]).abs(), m[..., 1:, :] & m[..., :-1, :]
+        )
         total = total + across + down
     return total / 4
 
 
-def per_image(values: Float[Tensor, "b 1 h w"], known: Bool[Tensor, "b 1 h w"]) -> Tensor:
+def mean_per_image(values: Float[Tensor, "b 1 h w"], known: Bool[Tensor, "b 1 h w"]) -> Tensor:
     """Mean over each image's known pixels, then over images."""
     known_values = torch.where(known, values, 0).sum(dim=(1, 2, 3))
     return (known_values / known.sum(dim=(1, 2, 3)).clamp(min=1)).mean()
@@ -284,7 +186,7 @@ def fit(
     save_every: int,
     report_every: int = 100,
 ) -> nn.Module:
-    """Minimise the loss of random crops with AdamW; the moving average of `net` comes out.
+    """Minimise the loss of random crops with AdamW; return the moving average of `net`.
 
     `net.encoder` is pretrained and has a rate of its own. Every `report_every` steps a line on
     stderr has the loss and the steps a second.
@@ -316,7 +218,7 @@ def fit(
         crop = config.crops[int(torch.randint(len(config.crops), (), generator=rng))]
         chosen = torch.multinomial(chance, config.batch, replacement=True, generator=rng)
         with clock.waiting(step):
-            images, truth = augment(bank, chosen, crop, rng, stride=stride)
+            images, truth = random_crops(bank, chosen, crop, rng, stride=stride)
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = rate * schedule.rate(step, config.warmup)
         with clock.working(step):
@@ -413,7 +315,7 @@ def train_mde(
     run = RunFolder(out, config)
     bank = load_frames(dataset, config, torch_device)
     scenes = sorted(set(bank.scenes))
-    taught = None if teacher is None else open_teacher(teacher, scenes, torch_device)
+    teacher_net = None if teacher is None else open_teacher(teacher, scenes, torch_device)
     torch.manual_seed(config.seed)
     net = LiteNet(full_resolution=config.full_resolution)
     if start_from is not None:
@@ -425,15 +327,15 @@ def train_mde(
     net = net.to(memory_format=layout)  # type: ignore[call-overload]
 
     def crop_loss(images: Tensor, truth: Tensor, rng: torch.Generator) -> Tensor:
-        seen = hide(colour(images, rng), rng).contiguous(memory_format=layout)
+        seen = random_erasing(colour_jitter(images, rng), rng).contiguous(memory_format=layout)
         with torch.autocast(torch_device.type, torch.bfloat16, enabled=torch_device.type == "cuda"):
             log_depth, _ = net(seen)
         loss = relative_loss(log_depth.float(), truth, config)
-        if taught is None:
+        if teacher_net is None:
             return loss
-        # The teacher sees the crop as it was photographed, and answers for every pixel.
-        answer = teach(taught, images, (truth.shape[2], truth.shape[3]))
-        return loss + config.distil * relative_loss(log_depth.float(), answer, config)
+        # The teacher gets the crop before its colours are changed, and predicts every pixel.
+        target = teacher_log_depth(teacher_net, images, (truth.shape[2], truth.shape[3]))
+        return loss + config.distil * relative_loss(log_depth.float(), target, config)
 
     average = fit(net, crop_loss, config, bank, run=run, save_every=save_every)
     write_model(out / "model", average, config, scenes, full_resolution=config.full_resolution)
@@ -453,7 +355,7 @@ def open_teacher(folder: Path, scenes: list[str], device: torch.device) -> LogDe
     return VitNetwork(read_vit(folder)[0], str(device)).log_depth
 
 
-def teach(
+def teacher_log_depth(
     teacher: LogDepth, images: Float[Tensor, "b 3 h w"], size: tuple[int, int]
 ) -> Float[Tensor, "b 1 h2 w2"]:
     """The teacher's log-depth of images in −1 … 1, on a grid of the size wanted."""
@@ -473,43 +375,6 @@ def write_model(
     digest = hashlib.sha256(data).hexdigest()[:8]
     revision = f"s{config.seed}-f{config.fold}of{config.folds}-{config.steps}-{digest}"
     write_json(folder / "config.json", {"revision": revision, "trained_on": scenes, **more})
-
-
-def open_mde(name: str, device: str, cache: Path | None = None) -> tuple[MDE, frozenset[str]]:
-    """An MDE by name, folder or import path, and the scenes it is known to have been trained on."""
-    shipped = WEIGHTS / name
-    folder = shipped if shipped.is_dir() else Path(name)
-    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-    seen = trained_on(folder) if "trained_on" in config else frozenset()
-    return open_any_mde(name, device, cache), seen
-
-
-def open_cross_fit(
-    name: str,
-    folders: Sequence[Path],
-    device: str,
-    cache: Path | None = None,
-    *,
-    in_sample: bool = False,
-) -> tuple[MDE, CrossFit]:
-    """An MDE, and the models that predict its training frames.
-
-    These are the models of `folders`, or the MDE itself if there are none. `in_sample` lets the MDE
-    predict frames that it was trained on.
-    """
-    mde, seen = open_mde(name, device, cache)
-    folds = [(open_mde(str(folder), device, cache)[0], trained_on(folder)) for folder in folders]
-    return mde, CrossFit(tuple(folds or [(mde, frozenset() if in_sample else seen)]))
-
-
-def trained_on(folder: Path) -> frozenset[str]:
-    """Scenes on which a model was trained."""
-    try:
-        return frozenset(json.loads((Path(folder) / "config.json").read_text())["trained_on"])
-    except (OSError, ValueError, KeyError) as e:
-        raise InputError(
-            f"{folder}: config.json does not state what it was trained on ({e})"
-        ) from None
 
 
 def aligned_by_group(mde: MDE, dataset: Dataset, split: str = "val") -> dict[str, float]:

@@ -48,16 +48,16 @@ def draw_progress(
     generator: nn.Module,
     frame: TrainingFrame,
     regime: str,
-) -> bool:
-    """Write `path`; False where matplotlib, which is optional, is not installed."""
+) -> None:
+    """Write `path`, or nothing where matplotlib, which is optional, is not installed."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        return False
+        return
     rows = frame.anchors[regime]
     device = next(generator.parameters()).device
-    batch = make_batch([frame], [rows], [rows], [False], [1.0]).to(device)
+    batch = make_batch([frame], [rows], [rows]).to(device).dequantised()
     with torch.no_grad():
         basis_maps, gating = (x.float() for x in generator(batch.features, batch.log_depth))
     spectrum = spectral_statistics(sample_at(basis_maps, batch.anchor_positions)[0], gating[0])
@@ -67,12 +67,16 @@ def draw_progress(
     steps = [line["step"] for line in lines]
     for axis, name in zip(axes[0], ("dense", "anchor", "absrel"), strict=False):
         for part, colour in (("train", "#9aa5b1"), ("val", "#1f5fa8")):
-            axis.plot(steps, [line[f"{part}_{name}"] for line in lines], color=colour, label=part)
+            values = [line[f"{part}_{name}"] for line in lines]
+            axis.plot(steps, values, marker=".", color=colour, label=part)
         axis.set_title(name, loc="left")
+        axis.set_xlabel("step")
         axis.set_ylim(bottom=0)
     axes[0, 0].legend(frameon=False)
-    values = np.array(spectrum.eigenvalues)
-    axes[0, 3].bar(np.arange(1, len(values) + 1), values / values.sum(), color="#1f5fa8")
+    eigenvalues = np.array(spectrum.eigenvalues)
+    shares = eigenvalues / eigenvalues.sum()
+    axes[0, 3].bar(np.arange(1, len(shares) + 1), shares, color="#1f5fa8")
+    axes[0, 3].set_xlabel("eigenvalue of MMᵀ")
     title = f"η₁ {spectrum.eta1:.2f}, |v₁ᵀg| {spectrum.similarity:.2f}, G₀ {spectrum.g0_mean:.2f}"
     axes[0, 3].set_title(title, loc="left")
     shown = basis_maps[0, :MAPS_SHOWN].cpu().numpy()
@@ -85,4 +89,3 @@ def draw_progress(
     buffer = io.BytesIO()
     FigureCanvasAgg(figure).print_png(buffer)
     write_atomic(path, buffer.getvalue())
-    return True

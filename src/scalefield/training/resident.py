@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import overload
 
-import numpy as np
 import torch
 
-from scalefield.errors import InputError
-from scalefield.training.data import Batch, TrainingFrame, make_batch
+from scalefield.training.data import Batch, TrainingFrame, protocol_batch, without_features
 from scalefield.training.prepared import Entry, PreparedFrames
 
 
@@ -42,7 +40,7 @@ class ResidentFrames(Sequence[TrainingFrame]):
 
     @classmethod
     def of(cls, prepared: PreparedFrames, device: torch.device | str) -> ResidentFrames:
-        """Read all prepared frames; the newest ones of a process are kept for its next call."""
+        """Read all prepared frames; a process keeps the last two sets for its next call."""
         return _read(prepared.entries, str(device))
 
     def __len__(self) -> int:
@@ -76,7 +74,7 @@ class ResidentFrames(Sequence[TrainingFrame]):
             rows,
             anchors=max(stack.anchors[i] for i in indices),
             pixels=max(stack.pixels[i] for i in indices),
-        ).to(self.device)
+        ).dequantised()
 
     @cached_property
     def _made(self) -> dict[tuple[str, bool], dict[tuple[int, ...], _Stack]]:
@@ -97,20 +95,10 @@ class ResidentFrames(Sequence[TrainingFrame]):
 
     def _stack(self, indices: list[int], regime: str, *, zero_features: bool) -> _Stack:
         frames = [self.frames[i] for i in indices]
-        absent = next((f.name for f in frames if regime not in f.anchors), None)
-        if absent is not None:
-            raise InputError(f"{absent}: prepared without the anchors of the regime {regime}")
-        most = max(frame.drawn for frame in frames)
-        whole = make_batch(
-            frames,
-            [frame.anchors[regime] for frame in frames],
-            [np.arange(most) % frame.drawn for frame in frames],
-            [False] * len(frames),
-            [1.0] * len(frames),
-            features=not zero_features,
-        )
+        if zero_features:
+            frames = [without_features(frame) for frame in frames]
         return _Stack(
-            whole.move(self.device),
+            protocol_batch(frames, regime).to(self.device),
             {i: len(self.frames[i].anchors[regime]) for i in indices},
             {i: self.frames[i].drawn for i in indices},
             {i: row for row, i in enumerate(indices)},

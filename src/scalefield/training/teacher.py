@@ -13,16 +13,9 @@ from torch import Tensor
 from scalefield.datasets import Dataset
 from scalefield.errors import InputError, MissingExtra
 from scalefield.mde.vit import VitNet, VitSize
+from scalefield.training.augmentation import colour_jitter, random_erasing
 from scalefield.training.loop import RunFolder, pick_device
-from scalefield.training.mde import (
-    MDETraining,
-    colour,
-    fit,
-    hide,
-    load_frames,
-    relative_loss,
-    write_model,
-)
+from scalefield.training.mde import MDETraining, fit, load_frames, relative_loss, write_model
 
 TEACHER = MDETraining(
     steps=4000, batch=16, rate=5e-4, encoder_rate=2e-5, weight_decay=0.05,
@@ -52,7 +45,7 @@ def train_teacher(
     net = net.to(torch_device)
 
     def crop_loss(images: Tensor, truth: Tensor, rng: torch.Generator) -> Tensor:
-        seen = hide(colour(images, rng), rng)
+        seen = random_erasing(colour_jitter(images, rng), rng)
         with torch.autocast(torch_device.type, torch.bfloat16, enabled=torch_device.type == "cuda"):
             log_depth = net(seen)
         return relative_loss(log_depth.float(), truth, config)

@@ -299,12 +299,19 @@ def ablation(run: Run) -> Figure | None:
     return figure
 
 
+PAPER_STYLES = {"DA3": ("#bbbbbb", "s"), "MiDaS": ("#888888", "^")}
+"""Grey and marker of the paper's curves by MDE."""
+
+
 def _paper_ablation(axis: Any, place: int) -> None:
     """Draw the paper's curves over K; `place` is 0 for AbsRel and 1 for δ1."""
     for (mde, kind), curve in paper.ABLATION.items():
         y = [value[place] for value in curve.values()]
-        style = "-" if kind == "full" else ":"
-        axis.plot(list(curve), y, style, color="#bbbbbb", lw=1, label=f"paper, {mde}, {kind}")
+        style, (colour, marker) = "-" if kind == "full" else ":", PAPER_STYLES[mde]
+        axis.plot(
+            list(curve), y, style, color=colour, marker=marker, ms=3, lw=1,
+            label=f"paper, {mde}, {kind}",
+        )  # fmt: skip
 
 
 def pooled_ablation(runs: Sequence[Run]) -> Figure | None:

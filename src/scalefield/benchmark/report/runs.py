@@ -120,6 +120,16 @@ def later_seeds(labels: Sequence[str]) -> set[str]:
     return {label for label, (k, blind, seed) in found.items() if seed > first[k, blind]}
 
 
+def first_seeds(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The cells without those of later seeds; labels of the first seed do not name it."""
+    later = later_seeds([cell["method"] for cell in cells])
+    return [
+        {**cell, "method": re.sub(r", seed \d+$", "", cell["method"])}
+        for cell in cells
+        if cell["method"] not in later
+    ]
+
+
 def seeds_of(runs: Sequence[Run], condition: str) -> dict[tuple[int, bool], list[dict[str, Any]]]:
     """The cells of a reproduction's Basis rows by K and F = 0, one cell a seed, runs pooled."""
     cells, _ = pooled(runs, EVERYWHERE)

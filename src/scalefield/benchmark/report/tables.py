@@ -16,6 +16,7 @@ from scalefield.benchmark.report.runs import (
     Run,
     ablation_series,
     basis_label,
+    first_seeds,
     later_seeds,
     pooled,
     row_models,
@@ -101,18 +102,20 @@ def _row_notes(runs: Sequence[Run]) -> str:
     """Notes on some rows: the bandwidth of LWLR, and generators that do not use F."""
     notes = []
     for run in runs:
+        bandwidths: dict[tuple[float, float], list[str]] = {}
         for method in run.results["config"]["methods"]:
             options = method["options"]
             if "reference_bandwidth_px" in options:
-                bandwidth, width = (
-                    options[f"reference_{what}_px"] for what in ("bandwidth", "width")
-                )
-                used = {"urbansyn": 2048}.get(run.results["config"]["dataset"])
-                there = f", {bandwidth * used / width:g} px at {used} px" if used else ""
-                notes.append(
-                    f"{method['label']} on {run.dataset}: a bandwidth of {bandwidth:g} px at an "
-                    f"image width of {width:g} px, in proportion at others{there}"
-                )
+                key = options["reference_bandwidth_px"], options["reference_width_px"]
+                bandwidths.setdefault(key, []).append(method["label"])
+        used = {"urbansyn": 2048}.get(run.results["config"]["dataset"])
+        for (bandwidth, width), labels in bandwidths.items():
+            there = f", {bandwidth * used / width:g} px at {used} px" if used else ""
+            notes.append(
+                f"{' and '.join(dict.fromkeys(labels))} on {run.dataset}: a bandwidth of "
+                f"{bandwidth:g} px at an image width of {width:g} px, in proportion at "
+                f"others{there}"
+            )
         for model in row_models(run):
             if model.without_features and (model.universal or "F = 0" not in model.row):
                 notes.append(f"{model.row}: {model.description}")
@@ -228,9 +231,10 @@ def spectral_table(run: Run, condition: str = "low") -> Table | None:
     return Table(
         f"spectral-{_stem(run.dataset, run.mde)}",
         f"{run.name}: spectral structure, {condition} anchors",
-        "Medians over images; the last two say how much of the targets' energy lies along the "
-        "leading eigenvector of C, and in what share of images its coefficient is the largest. The "
-        f"paper, for K = 8 and DA3: {theirs}, and |α₁| is expected to dominate.",
+        "Medians over images. α₁² / ‖y‖² is the share of the targets' energy along the leading "
+        "eigenvector of C. The column after it is the share of images in which |α₁| is the "
+        f"largest coefficient. The paper, for K = 8 and DA3: {theirs}, and |α₁| is expected to "
+        "dominate.",
         "Method and place",
         (*((title,) for title in SPECTRAL_TITLES.values()), ("images",)),
         _rows(rows),
@@ -333,6 +337,7 @@ def paper_table(runs: Sequence[Run], title: str) -> Table | None:
     values: dict[str, list[Cell]] = {m: [] for rows in theirs.values() for m in rows}
     for mde in dict.fromkeys([*names, *(run.mde for run in members)]):
         cells, _ = pooled([run for run in members if run.mde == mde], EVERYWHERE)
+        cells = first_seeds(cells)
         ours = {(c["method"].casefold(), c["condition"]): c["clamped"] for c in cells}
         figures = theirs.get(names.get(mde, ""), {})
         for i, regime in enumerate(REGIMES):
@@ -349,8 +354,8 @@ def paper_table(runs: Sequence[Run], title: str) -> Table | None:
     return Table(
         f"paper-{_stem(title)}",
         f"{title}: the paper's figures [ours]",
-        "Ours, in brackets, are means over the images of these runs, clamped, by row label. The "
-        "paper's splits are not published, so images differ.",
+        f"Ours, in brackets, are means over the images of {_together(members)}, clamped, by row "
+        "label. The paper's splits are not published, so images differ.",
         "Method",
         tuple(columns),
         _rows(values),
@@ -369,7 +374,7 @@ def paper_drop_table(runs: Sequence[Run], row: str = "Basis K=8") -> Table | Non
     for mde in dict.fromkeys(run.mde for run in runs):
         members = [run for run in runs if run.mde == mde]
         cells, _ = pooled(members, EVERYWHERE)
-        ours = {c["condition"]: c["clamped"] for c in cells if c["method"] == row}
+        ours = {c["condition"]: c["clamped"] for c in first_seeds(cells) if c["method"] == row}
         if not any(condition.startswith("drop-") for condition in ours):
             continue
         same = all(run.results["config"]["dataset"] in known for run in members)
@@ -388,7 +393,7 @@ def paper_drop_table(runs: Sequence[Run], row: str = "Basis K=8") -> Table | Non
         "paper-drop",
         f"Drop-anchor test of {row}, over {_together(runs)}",
         "Means over all images, clamped, by the number of anchors left. Where two figures stand, "
-        "the first is the paper's and ours is in brackets.",
+        "the first is the paper's, over its three datasets, and ours is in brackets.",
         "Anchors",
         tuple(columns),
         _rows(values),
