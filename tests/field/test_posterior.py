@@ -42,7 +42,7 @@ def node_variance(fitted):
 
 @pytest.mark.parametrize("noise", [0.02, 1e-3])
 @pytest.mark.parametrize("kind", ["different", "pairs", "collinear"])
-@pytest.mark.parametrize("n", [1, 2, 7, 16])
+@pytest.mark.parametrize("n", [1, 2, 7, 12])
 def test_with_few_anchors_every_pixel_has_the_exact_posterior(n, kind, noise):
     """Covariances in float32 against the float64 oracle.
 
@@ -71,7 +71,7 @@ def test_with_few_anchors_every_pixel_has_the_exact_posterior(n, kind, noise):
 
 @settings(max_examples=10)
 @given(
-    n=st.integers(1, 16),
+    n=st.integers(1, 12),
     seed=st.integers(0, 500),
     shape=st.tuples(st.integers(1, 30), st.integers(1, 40)).filter(lambda s: s[0] * s[1] > 16),
 )
@@ -202,14 +202,14 @@ def mirrored(image):
 
 def test_a_mirrored_world_has_the_mirrored_field():
     """The lattice of a width that is a multiple of the cell is its own mirror image. Of anchors at
-    the same distance from a node, another one may be its sixteenth neighbour."""
+    the same distance from a node, another one may be its last neighbour."""
     image = image_inputs((48, 64))
     rows, columns = random_pixels(image.shape, 100)
     observed = observe_pixels(image, rows, columns)
     other = mirrored(image)
     reflected = observed._replace(inputs=other.pixels(rows, 63 - columns))
-    ours = fit(KERNEL, image, observed, InferenceConfig())
-    theirs = fit(KERNEL, other, reflected, InferenceConfig())
+    config = InferenceConfig(neighbours=16)
+    ours, theirs = fit(KERNEL, image, observed, config), fit(KERNEL, other, reflected, config)
     torch.testing.assert_close(theirs.render().mean.flip(1), ours.render().mean, rtol=0, atol=2e-3)
     assert float((theirs.render().mean.flip(1) - ours.render().mean).abs().mean()) < 1e-4
 

@@ -23,7 +23,7 @@ class OutlierConfig:
     """Factors on the field's prior standard deviation that are compared."""
     roughness_log_std: float = 0.7
     """Prior standard deviation of the logarithm of that factor."""
-    iterations: int = 14
+    iterations: int = 20
     """Largest number of steps of the search."""
     segment_size: int = 16
     """In each step, at most one of so many successive anchors of a block becomes an outlier."""
@@ -50,7 +50,7 @@ class OutlierConfig:
 class InferenceConfig:
     """Settings of the nearest-neighbour Gaussian process (`scalefield.field.posterior`)."""
 
-    neighbours: int = 16
+    neighbours: int = 12
     """Nearest anchors that each local solve uses. With no more anchors than this, the solution is
     that of the exact Gaussian process."""
     cell_px: tuple[int, int] = (8, 16)

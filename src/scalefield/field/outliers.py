@@ -430,8 +430,8 @@ class Neighbours(NamedTuple):
     @classmethod
     def of(cls, position: Float[Tensor, "b s 2"], count: int) -> Neighbours:
         """The nearest `count`; anchors at infinity are none."""
-        apart = (position[:, :, None] - position[:, None]).square().sum(dim=-1)
-        apart = apart.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        u, v = (x[:, :, None] - x[:, None] for x in position.unbind(dim=-1))
+        apart = u.square_().addcmul_(v, v).nan_to_num_(nan=torch.inf, posinf=torch.inf)
         apart.diagonal(dim1=1, dim2=2).fill_(torch.inf)
         near = apart.topk(min(count, apart.shape[2]), largest=False)
         return cls(near.indices, near.values.isfinite())
