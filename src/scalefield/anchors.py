@@ -135,8 +135,8 @@ class Anchors:
         """
         if self.sigma_m is None:
             return np.full(len(self), default)
-        known = np.hypot(self.sigma_m / self.depth_m, floor)
-        return np.where(np.isnan(self.sigma_m), default, known)
+        measured = np.hypot(self.sigma_m / self.depth_m, floor)
+        return np.where(np.isnan(self.sigma_m), default, measured)
 
     def complete_sigma_m(self) -> Float64[np.ndarray, " n"] | None:
         """`sigma_m` for weights, which compare anchors: None if no anchor has one.
@@ -279,14 +279,14 @@ def require_anchors(name: str, given: object) -> Anchors:
 def _from_columns(columns: Mapping[Any, Any]) -> Anchors:
     """Anchors of named columns, whose names are those of a table's header."""
     given = {str(title): values for title, values in columns.items()}
-    found: dict[str, Any] = {}
+    converted: dict[str, Any] = {}
     for column in table_columns(list(given)):
         values = as_numbers(f"anchor column {column.title}", given[column.title])
         if column.name in ("depth_m", "sigma_m"):
             numerator, denominator = METRES_PER_UNIT[column.unit]
             values = values * numerator / denominator
-        found[column.name] = values
-    return Anchors(**found)
+        converted[column.name] = values
+    return Anchors(**converted)
 
 
 def _from_rows(rows: Any) -> Anchors:

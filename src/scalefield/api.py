@@ -91,11 +91,11 @@ def recover(
     """
     mde_output = relative_depth(image, mde, mde_depth, kind, affine=affine, resize=resize)
     given = require_anchors("anchors", anchors)
-    made = make_method(method, **options)
-    result = recover_from(mde_output, given, made, leave_one_out=leave_one_out)
+    method_object = make_method(method, **options)
+    result = recover_from(mde_output, given, method_object, leave_one_out=leave_one_out)
     if image is not None:
-        seen = mde_output.image
-        pixels = load_image(image) if seen is None else seen.cpu().numpy()
+        mde_image = mde_output.image
+        pixels = load_image(image) if mde_image is None else mde_image.cpu().numpy()
         result = dataclasses.replace(result, image=pixels)
     as_torch = isinstance(mde_depth, Tensor) or isinstance(image, Tensor)
     return result if as_torch else result.numpy()

@@ -50,10 +50,10 @@ def recover_from_pipeline(
             raise InputError(f"is the map depth or disparity? give model=pipe.model, or {wanted}")
         name = model.config.model_type
         raise InputError(f"whether a {name} model gives depth or disparity is not known: {wanted}")
-    found: Any = recover(
+    recovery: Any = recover(
         image, anchors, mde_depth=prediction.numpy(), kind=kind, method=method, **options
     )
-    return found
+    return recovery
 
 
 def predicted_depth(output: Any) -> Float[Tensor, "h w"]:

@@ -133,14 +133,14 @@ def _curve(images: Sequence[ImageDiagnosis], depth: Shared) -> list[dict[str, An
     own = -np.array([image.curve for image in images])
     rows = []
     for knot, value, each in zip(KNOTS.tolist(), common.tolist(), own.T, strict=True):
-        known = each[np.isfinite(each)]
-        if len(known) <= len(images) // 20:  # too few images
+        finite = each[np.isfinite(each)]
+        if len(finite) <= len(images) // 20:  # too few images
             continue
-        low, median, high = np.quantile(known, [0.1, 0.5, 0.9]).tolist()
+        low, median, high = np.quantile(finite, [0.1, 0.5, 0.9]).tolist()
         rows.append(
             {
                 "log_depth": knot,
-                "images": len(known),
+                "images": len(finite),
                 "common": value,
                 "p10": low,
                 "median": median,
@@ -200,8 +200,8 @@ def _places(images: Sequence[ImageDiagnosis]) -> dict[str, Any]:
         shown = [float(x) if p > 0 else None for x, p in zip(values, pixels, strict=True)]
         return [shown[i : i + PLACES[1]] for i in range(0, len(shown), PLACES[1])]
 
-    known = np.maximum(pixels, np.finfo(float).tiny)
-    return {"bias_log": cells(error / known), "rms_log": cells(np.sqrt(square / known))}
+    share = np.maximum(pixels, np.finfo(float).tiny)
+    return {"bias_log": cells(error / share), "rms_log": cells(np.sqrt(square / share))}
 
 
 def _row(image: ImageDiagnosis, squares: dict[str, float]) -> dict[str, Any]:
@@ -228,12 +228,12 @@ def collect(
     results: Mapping[str, ImageDiagnosis | str], config: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What diagnosis.json holds: where the numbers come from, and the pooled analysis."""
-    images = [found for found in results.values() if isinstance(found, ImageDiagnosis)]
+    images = [result for result in results.values() if isinstance(result, ImageDiagnosis)]
     missing = [{"name": n, "error": e} for n, e in results.items() if isinstance(e, str)]
     if not images:
         first = missing[0]["error"] if missing else "there is no frame"
         raise InputError(f"no frame could be diagnosed; the first: {first}")
-    seen = "".join(f"{image.name} {image.sha256}\n" for image in images)
+    hashes = "".join(f"{image.name} {image.sha256}\n" for image in images)
     return {
         "provenance": provenance(),
         "config": dict(config),
@@ -241,7 +241,7 @@ def collect(
             "frames": len(results),
             "diagnosed": len(images),
             "missing": missing,
-            "sha256": sha256(seen.encode()).hexdigest(),
+            "sha256": sha256(hashes.encode()).hexdigest(),
             "mde": sorted({image.model for image in images}),
         },
         **_rounded(summarise(images)),

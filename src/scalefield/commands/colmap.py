@@ -135,20 +135,20 @@ class ColmapCommand:
             if stem not in done and frame.name in rich_names
         }
         failed: dict[str, str] = {}
-        made = 0
+        recovered = 0
         total = len(missing) if self.limit is None else min(self.limit, len(missing))
         with progress(total, unit="image", leave=False) as bar:
             for stem, frame in missing.items():
-                if self.limit is not None and made >= self.limit:
+                if self.limit is not None and recovered >= self.limit:
                     break
                 try:
                     done[stem] = recover(stem, frame)
                 except InputError as e:
                     failed[frame.name] = str(e)
                     continue
-                made += 1
+                recovered += 1
                 bar.update()
-                if made % INDEX_EVERY == 1:  # the first too: it marks the folder as this run's
+                if recovered % INDEX_EVERY == 1:  # the first too: it marks the folder as this run's
                     self.write_record(done, poor, failed)
                     recover.scene.write_params(done, ())
         if not done:
@@ -252,8 +252,8 @@ class ColmapCommand:
         from scalefield.geometry.colmap import model_frames, read_model, split_poor
 
         model = read_model(sparse)
-        found = model_frames(model, min_track=self.min_track, max_error_px=self.max_error_px)
-        rich, poor = split_poor(found, self.min_points)
+        frames = model_frames(model, min_track=self.min_track, max_error_px=self.max_error_px)
+        rich, poor = split_poor(frames, self.min_points)
         if not rich:
             most = max(len(frame.anchors) for frame in poor)
             raise InputError(

@@ -66,7 +66,7 @@ def find_source(given: tuple[Path, ...]) -> Source:
     """The images or the video that the arguments name; a pattern is expanded."""
     from scalefield.io.videos import is_video
 
-    paths = [found for path in given for found in _expanded(path)]
+    paths = [expanded for path in given for expanded in _expanded(path)]
     if not paths:
         raise InputError("no image is given")
     for path in paths:
@@ -89,10 +89,10 @@ def _expanded(path: Path) -> list[Path]:
             return [path]
     except (OSError, ValueError):  # no file has such a name; its reader reports that
         return [path]
-    found = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
-    if not found:
+    matches = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+    if not matches:
         raise InputError(f"{path}: no file matches")
-    return found
+    return matches
 
 
 def _from_folder(folder: Path) -> Source:
@@ -215,19 +215,19 @@ def anchor_finder(command: RecoverCommand, source: Source) -> Callable[[Item], P
     if not given.is_dir():  # the anchors of the first frame of a stream
         first = source.images[0][0] if source.images else _frame_key(0)
         return lambda item: given if item.key == first else None
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in sorted(given.rglob("*")):
         name = path.relative_to(given).as_posix()
         suffix = next((s for s in ANCHOR_SUFFIXES if name.endswith(s)), None)
         if suffix is not None:
             stem = name.removesuffix(suffix)
             numbered = source.video is not None and stem.isdigit()
-            found.setdefault(_frame_key(int(stem)) if numbered else stem, path)
-    if source.video is None and not found.keys() & {key for key, _ in source.images}:
+            files.setdefault(_frame_key(int(stem)) if numbered else stem, path)
+    if source.video is None and not files.keys() & {key for key, _ in source.images}:
         raise InputError(f"{given}: no file of anchors in it is named as an image (NAME.csv)")
-    if source.video is not None and not any(stem.isdigit() for stem in found):
+    if source.video is not None and not any(stem.isdigit() for stem in files):
         raise InputError(f"{given}: no file of anchors in it is named as a frame (000012.csv)")
-    return lambda item: found.get(item.key)
+    return lambda item: files.get(item.key)
 
 
 def _frame_key(index: int) -> str:

@@ -129,17 +129,17 @@ def reachable_names(host: str) -> tuple[str, ...]:
     if host not in ("0.0.0.0", "::"):
         return (bracketed(host),)
     family = socket.AF_INET if host == "0.0.0.0" else socket.AF_INET6
-    found: list[str] = []
+    addresses: list[str] = []
     # No packet is sent: connecting a datagram socket only chooses the way out.
     for target in ("192.0.2.1", "2001:db8::1")[: 1 if family == socket.AF_INET else 2]:
         kind = socket.AF_INET6 if ":" in target else socket.AF_INET
         with contextlib.suppress(OSError), socket.socket(kind, socket.SOCK_DGRAM) as probe:
             probe.connect((target, 9))
-            found.append(probe.getsockname()[0])
+            addresses.append(probe.getsockname()[0])
     with contextlib.suppress(OSError):
-        for *_, place in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
-            found.append(str(place[0]).partition("%")[0])
-    outside = [a for a in dict.fromkeys(found) if not is_loopback(a)]
+        for *_, address in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
+            addresses.append(str(address[0]).partition("%")[0])
+    outside = [a for a in dict.fromkeys(addresses) if not is_loopback(a)]
     if family == socket.AF_INET:
         outside = [a for a in outside if ":" not in a]
     return (*map(bracketed, outside), "127.0.0.1")

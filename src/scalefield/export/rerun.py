@@ -45,8 +45,8 @@ def write_recording(
         )
         recording.log("camera", pinhole, static=True)
         recording.log("camera/image", rerun.Image(image), static=True)
-        known = np.nan_to_num(depth_m).astype(np.float32)  # zero is unknown
-        recording.log("camera/depth", rerun.DepthImage(known, meter=1.0), static=True)
+        depth_or_zero = np.nan_to_num(depth_m).astype(np.float32)  # zero is unknown
+        recording.log("camera/depth", rerun.DepthImage(depth_or_zero, meter=1.0), static=True)
         recording.log("anchors", rerun.Points3D(points_m), static=True)
         recording.flush()
         recording.disconnect()

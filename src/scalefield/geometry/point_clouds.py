@@ -49,7 +49,7 @@ def anchors_from_points(
     shape: tuple[int, int],
     *,
     camera_from_points: Float64[np.ndarray, "4 4"] | None = None,
-    see_through: SeeThrough | None = SeeThrough(),  # noqa: B008
+    see_through: SeeThrough | None = SeeThrough(),
 ) -> Anchors:
     """The visible points as anchors in row order: the nearest one in each pixel.
 
@@ -159,8 +159,8 @@ class _Element:
 def _read_ply(path: Path) -> np.ndarray:
     """x, y, z of the vertices; other elements are skipped."""
     data = read_bytes(path)
-    head, found, body = data.partition(b"end_header")
-    if not (found and data.startswith(b"ply")):
+    head, separator, body = data.partition(b"end_header")
+    if not (separator and data.startswith(b"ply")):
         raise InputError(f"{path}: not a PLY file")
     body = body[body.find(b"\n") + 1 :]
     try:

@@ -73,5 +73,5 @@ def held_out_errors(
         out = part == fold
         depth_m = recover_from(mde_output, anchors[~out], method, solver=solver).numpy().depth_m
         errors[out] = np.log(depth_m[rows[out], columns[out]]) - np.log(anchors.depth_m[out])
-    known = errors[np.isfinite(errors)]  # NaN: never held out, or on a hole of the map
-    return known if len(known) else None
+    held_out = errors[np.isfinite(errors)]  # NaN: never held out, or on a hole of the map
+    return held_out if len(held_out) else None

@@ -153,31 +153,33 @@ class LWLR(Method):
         tau: Float64[np.ndarray, " n"],
     ) -> Float[Tensor, "h w"]:
         """std_log by the weights of the local fits, and by Global's where the blend is Global."""
-        everywhere = LinearSmoother.of(affine.design(local.x.cpu().numpy()), samples.weight)
-        variance = self._noise(local, everywhere, tau)
+        global_fit = LinearSmoother.of(affine.design(local.x.cpu().numpy()), samples.weight)
+        variance = self._noise(local, global_fit, tau)
         deviation = samples.y / local.unit * np.sqrt(variance + tau**2)
-        there = at_coarse_pixels(aligned) / local.unit
-        away = everywhere.variance(affine.design(there), deviation, there)
+        x_coarse = at_coarse_pixels(aligned) / local.unit
+        global_variance = global_fit.variance(affine.design(x_coarse), deviation, x_coarse)
         shape, device = (aligned.shape[0], aligned.shape[1]), aligned.device
         v, u = (torch.from_numpy(coarse_positions(size)).double().to(device) for size in shape)
         sums = assembled_sums(local.pixels, local.moments, local.bandwidth, (v, u))
         # The square of a Gaussian is one of bandwidth b/√2.
         noise = local.noise * torch.from_numpy(variance + tau**2).to(device)
         noises = assembled_sums(local.pixels, noise, local.bandwidth / math.sqrt(2), (v, u))
-        x, far = (torch.from_numpy(a).to(device).view_as(sums[0]) for a in (there, away))
+        x, far_variance = (
+            torch.from_numpy(a).to(device).view_as(sums[0]) for a in (x_coarse, global_variance)
+        )
         scale, shift = self._solve(*sums)
-        spread = self._spread(x, scale * x + shift, sums, noises, far)
+        spread = self._spread(x, scale * x + shift, sums, noises, far_variance)
         return to_image(total_std(variance, spread.cpu().numpy().reshape(-1)), shape, device)
 
     def _noise(
-        self, local: Local, everywhere: LinearSmoother, tau: Float64[np.ndarray, " n"]
+        self, local: Local, global_fit: LinearSmoother, tau: Float64[np.ndarray, " n"]
     ) -> float:
         """v from the local fits at anchors that are left out.
 
         To first order they are left out of Global too, whose variance is that of pixels far from
         all anchors.
         """
-        left = 1 - everywhere.leverage
+        left = 1 - global_fit.leverage
         indices = left_out_indices(len(tau))
         indices = indices[left[indices] > EXACT]
         out = torch.from_numpy(indices).to(local.x.device)

@@ -138,7 +138,7 @@ class Region(Method):
         at_anchors = design(samples.rows * len(u) + samples.columns)
         valid = mde_output.valid.cpu().numpy()
         supports = _Supports(regions, samples)
-        everywhere = fit_affine(samples)
+        global_fit = fit_affine(samples)
         limits = (0.5 * samples.y.min(), 2 * samples.y.max())
         reasons: Counter[str] = Counter()
         uncertainty = _Uncertainty(
@@ -149,21 +149,21 @@ class Region(Method):
         for region, inside in enumerate(members):
             support, source = supports.of(region)
             shown = design(inside)
-            known = shown[valid.reshape(-1)[inside]]
-            plane, model = self._plane(samples[support], at_anchors[support], known, limits)
+            known_design = shown[valid.reshape(-1)[inside]]
+            plane, model = self._plane(samples[support], at_anchors[support], known_design, limits)
             if plane is None:
-                plane, support = _flat(everywhere), np.arange(len(samples))
+                plane, support = _flat(global_fit), np.arange(len(samples))
             prediction.reshape(-1)[inside] = shown @ plane
-            pixels = known if len(known) else at_anchors[support]
+            pixels = known_design if len(known_design) else at_anchors[support]
             uncertainty.add(region, support, plane, COLUMNS[model], pixels)
             reasons.update(code for code in (source, model) if code in FALLBACKS)
         fallbacks = [
             Fallback(code, f"{FALLBACKS[code]}: {n} of {len(members)} regions")
             for code, n in reasons.items()
         ]
-        if everywhere.fallback and reasons["global"]:
-            code = f"global_{everywhere.fallback.code}"
-            fallbacks.append(Fallback(code, f"Global: {everywhere.fallback}"))
+        if global_fit.fallback and reasons["global"]:
+            code = f"global_{global_fit.fallback.code}"
+            fallbacks.append(Fallback(code, f"Global: {global_fit.fallback}"))
         return Recovery.from_space(
             mde_output,
             anchors,
@@ -186,7 +186,7 @@ class Region(Method):
         self,
         support: Samples,
         design: Float64[np.ndarray, "n 4"],
-        known: Float64[np.ndarray, "p 4"],
+        known_design: Float64[np.ndarray, "p 4"],
         limits: tuple[float, float],
     ) -> tuple[Float64[np.ndarray, " 4"] | None, Model]:
         """The region's (s, β, γ, t) and its model; None leaves the region to Global."""
@@ -194,7 +194,7 @@ class Region(Method):
         def holds(plane: np.ndarray) -> bool:
             if self.strict:
                 return True
-            predicted = known @ plane
+            predicted = known_design @ plane
             low, high = limits
             return bool(plane[0] > 0 and np.all((predicted >= low) & (predicted <= high)))
 
@@ -280,9 +280,9 @@ class _Uncertainty:
 
     def std_log(self) -> Float64[np.ndarray, " regions"]:
         """One value per region, in the order of `add`."""
-        known = np.isfinite(self.diagnostics).all(axis=0)
-        residuals, leverage, spread = self.diagnostics[:, known]
-        variance = fit_variance(residuals, leverage, spread, self.tau[known])
+        finite = np.isfinite(self.diagnostics).all(axis=0)
+        residuals, leverage, spread = self.diagnostics[:, finite]
+        variance = fit_variance(residuals, leverage, spread, self.tau[finite])
         noise = self.samples.y * np.sqrt(variance + self.tau**2)
         spreads = []
         for smoother, support, moment in self.fits:

@@ -269,8 +269,8 @@ class Server:
         """Where to measure next, given the present anchors."""
         session, edit = self.session(request), parse_edit(await self.json(request), self.limits)
         search = self.quick.run(lambda: suggestions(session, edit.anchors), client_of(request))
-        found = await self.while_connected(request, search)
-        return JSONResponse({"suggestions": found})
+        spots = await self.while_connected(request, search)
+        return JSONResponse({"suggestions": spots})
 
     async def measure(self, request: Request) -> Response:
         """Metric depth at some pixels, in plain JSON."""

@@ -163,14 +163,14 @@ def over_distance(run: Run) -> Figure:
             edges = [100 * e for e in row["edges"]]
             # A bin that few images reach is about those images, not about distance.
             enough = 0.5 * len(run.scores.images)
-            known = [
+            points = [
                 (i, value)
                 for i, (value, n) in enumerate(zip(row["abs_rel"], row["images"], strict=True))
                 if n >= enough
             ]
             style = method_style(run.scores.methods, row["method"])
-            if known:
-                axis.plot(*zip(*known, strict=True), label=row["method"], lw=1.3, ms=4, **style)
+            if points:
+                axis.plot(*zip(*points, strict=True), label=row["method"], lw=1.3, ms=4, **style)
         ends = ["0", *(f"{e:g}" for e in edges)]
         spans = [f"{a}–{b}" for a, b in pairwise(ends)] + [f">{ends[-1]}"]
         axis.set_xticks(range(len(spans)), spans, fontsize=7)
@@ -277,8 +277,8 @@ def ablation(run: Run) -> Figure | None:
         return None
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.4))
-    for place, (axis, metric) in enumerate(zip(axes, ("abs_rel", "delta1"), strict=True)):
-        _paper_ablation(axis, place)
+    for metric_index, (axis, metric) in enumerate(zip(axes, ("abs_rel", "delta1"), strict=True)):
+        _paper_ablation(axis, metric_index)
         for i, (label, by_k) in enumerate(series.items()):
             mean, low, high = np.array([_interval(c, metric) for c in by_k.values()]).T
             without = re.search(r"F\s?=\s?0", label)
@@ -299,10 +299,10 @@ def ablation(run: Run) -> Figure | None:
     return figure
 
 
-def _paper_ablation(axis: Any, place: int) -> None:
+def _paper_ablation(axis: Any, metric_index: int) -> None:
     """Draw the paper's curves over K; `place` is 0 for AbsRel and 1 for δ1."""
     for (mde, kind), curve in paper.ABLATION.items():
-        y = [value[place] for value in curve.values()]
+        y = [value[metric_index] for value in curve.values()]
         style = "-" if kind == "full" else ":"
         axis.plot(list(curve), y, style, color="#bbbbbb", lw=1, label=f"paper, {mde}, {kind}")
 
@@ -317,17 +317,17 @@ def pooled_ablation(runs: Sequence[Run]) -> Figure | None:
         mde: seeds_of([run for run in runs if run.mde == mde], "medium")
         for mde in dict.fromkeys(run.mde for run in runs)
     }
-    by_mde = {mde: found for mde, found in by_mde.items() if len({k for k, _ in found}) > 1}
+    by_mde = {mde: cells for mde, cells in by_mde.items() if len({k for k, _ in cells}) > 1}
     if not by_mde:
         return None
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(9.4, 3.6))
-    for place, (axis, metric) in enumerate(zip(axes, ("abs_rel", "delta1"), strict=True)):
-        _paper_ablation(axis, place)
-        for i, (mde, found) in enumerate(by_mde.items()):
+    for metric_index, (axis, metric) in enumerate(zip(axes, ("abs_rel", "delta1"), strict=True)):
+        _paper_ablation(axis, metric_index)
+        for i, (mde, cells) in enumerate(by_mde.items()):
             for blind in (False, True):
-                ks = sorted(k for k, without in found if without == blind)
-                values = [[c["clamped"][metric][0] for c in found[k, blind]] for k in ks]
+                ks = sorted(k for k, without in cells if without == blind)
+                values = [[c["clamped"][metric][0] for c in cells[k, blind]] for k in ks]
                 if not ks:
                     continue
                 mean = np.array([np.mean(v) for v in values])
@@ -342,7 +342,7 @@ def pooled_ablation(runs: Sequence[Run]) -> Figure | None:
                     capsize=2,
                     label=f"{mde}, {'F = 0' if blind else 'full'}",
                 )
-        axis.set_xticks(sorted({k for found in by_mde.values() for k, _ in found}))
+        axis.set_xticks(sorted({k for cells in by_mde.values() for k, _ in cells}))
         axis.set_xlabel("K, the number of basis maps")
         axis.set_title(_title(metric))
     legend_beside(figure, axes[0])

@@ -103,8 +103,8 @@ def basis_label(label: str) -> tuple[int, bool, int] | None:
     >>> basis_label("Basis K=8, F = 0, seed 2")
     (8, True, 2)
     """
-    found = re.fullmatch(r"Basis K=(\d+)(, F = 0)?(?:, seed (\d+))?", label)
-    return None if found is None else (int(found[1]), bool(found[2]), int(found[3] or 0))
+    match = re.fullmatch(r"Basis K=(\d+)(, F = 0)?(?:, seed (\d+))?", label)
+    return None if match is None else (int(match[1]), bool(match[2]), int(match[3] or 0))
 
 
 def later_seeds(labels: Sequence[str]) -> set[str]:
@@ -113,22 +113,22 @@ def later_seeds(labels: Sequence[str]) -> set[str]:
     >>> later_seeds(["Basis K=8, seed 2", "Basis K=8, seed 1", "LWLR"])
     {'Basis K=8, seed 2'}
     """
-    found = {label: about for label in labels if (about := basis_label(label)) is not None}
+    parsed = {label: about for label in labels if (about := basis_label(label)) is not None}
     first: dict[tuple[int, bool], int] = {}
-    for k, blind, seed in found.values():
+    for k, blind, seed in parsed.values():
         first[k, blind] = min(seed, first.get((k, blind), seed))
-    return {label for label, (k, blind, seed) in found.items() if seed > first[k, blind]}
+    return {label for label, (k, blind, seed) in parsed.items() if seed > first[k, blind]}
 
 
 def seeds_of(runs: Sequence[Run], condition: str) -> dict[tuple[int, bool], list[dict[str, Any]]]:
     """The cells of a reproduction's Basis rows by K and F = 0, one cell a seed, runs pooled."""
     cells, _ = pooled(runs, EVERYWHERE)
-    found: dict[tuple[int, bool], list[dict[str, Any]]] = {}
+    by_row: dict[tuple[int, bool], list[dict[str, Any]]] = {}
     for cell in cells:
         about = basis_label(cell["method"])
         if about is not None and cell["condition"] == condition:
-            found.setdefault(about[:2], []).append(cell)
-    return found
+            by_row.setdefault(about[:2], []).append(cell)
+    return by_row
 
 
 @dataclass(frozen=True)

@@ -105,13 +105,17 @@ def _row_notes(runs: Sequence[Run]) -> str:
             options = method["options"]
             if "reference_bandwidth_px" in options:
                 bandwidth, width = (
-                    options[f"reference_{what}_px"] for what in ("bandwidth", "width")
+                    options[f"reference_{quantity}_px"] for quantity in ("bandwidth", "width")
                 )
-                used = {"urbansyn": 2048}.get(run.results["config"]["dataset"])
-                there = f", {bandwidth * used / width:g} px at {used} px" if used else ""
+                image_width = {"urbansyn": 2048}.get(run.results["config"]["dataset"])
+                at_width = (
+                    f", {bandwidth * image_width / width:g} px at {image_width} px"
+                    if image_width
+                    else ""
+                )
                 notes.append(
                     f"{method['label']} on {run.dataset}: a bandwidth of {bandwidth:g} px at an "
-                    f"image width of {width:g} px, in proportion at others{there}"
+                    f"image width of {width:g} px, in proportion at others{at_width}"
                 )
         for model in row_models(run):
             if model.without_features and (model.universal or "F = 0" not in model.row):
@@ -213,16 +217,18 @@ def ablation_table(runs: Sequence[Run]) -> Table | None:
 
 def spectral_table(run: Run, condition: str = "low") -> Table | None:
     """η₁, |v₁ᵀg| and the statistics of G₀, by method and group."""
-    found = [s for s in run.results["spectral"] if s["condition"] == condition]
+    statistics = [s for s in run.results["spectral"] if s["condition"] == condition]
     methods = run.scores.methods
-    if not found:
+    if not statistics:
         return None
     rows = {
         f"{s['method']} · {s['group']}": [
             *(Cell(s.get(key), digits=3) for key in SPECTRAL_TITLES),
             Cell(float(s["images"]), digits=0),
         ]
-        for s in sorted(found, key=lambda s: (methods.index(s["method"]), s["group"] != EVERYWHERE))
+        for s in sorted(
+            statistics, key=lambda s: (methods.index(s["method"]), s["group"] != EVERYWHERE)
+        )
     }
     theirs = ", ".join(f"{title} {value}" for title, value in paper.SPECTRAL.items())
     return Table(
@@ -239,14 +245,14 @@ def spectral_table(run: Run, condition: str = "low") -> Table | None:
 
 def coverage_table(run: Run) -> Table | None:
     """How much the intervals of each method cover, by method and group."""
-    found = [c for c in run.results["cells"] if "coverage" in c and c["condition"] in REGIMES]
-    if not found:
+    cells = [c for c in run.results["cells"] if "coverage" in c and c["condition"] in REGIMES]
+    if not cells:
         return None
     conditions = run.regimes
     by_row: dict[str, dict[str, dict[str, Any]]] = {}
     order = (EVERYWHERE, *run.scores.groups)
     methods = run.scores.methods
-    for c in sorted(found, key=lambda c: (methods.index(c["method"]), order.index(c["group"]))):
+    for c in sorted(cells, key=lambda c: (methods.index(c["method"]), order.index(c["group"]))):
         by_row.setdefault(f"{c['method']} · {c['group']}", {})[c["condition"]] = c
     rows = {
         label: [
@@ -365,20 +371,20 @@ def paper_drop_table(runs: Sequence[Run], row: str = "Basis K=8") -> Table | Non
     columns: list[tuple[str, ...]] = []
     values: dict[str, list[Cell]] = {str(n): [] for n in sorted(DROP_SEQUENCE)}
     names = {ours: theirs for theirs, ours in paper.MDES.items()}
-    known = {name for group in paper.DATASETS.values() for name in group}
+    paper_datasets = {name for group in paper.DATASETS.values() for name in group}
     for mde in dict.fromkeys(run.mde for run in runs):
         members = [run for run in runs if run.mde == mde]
         cells, _ = pooled(members, EVERYWHERE)
         ours = {c["condition"]: c["clamped"] for c in cells if c["method"] == row}
         if not any(condition.startswith("drop-") for condition in ours):
             continue
-        same = all(run.results["config"]["dataset"] in known for run in members)
+        same = all(run.results["config"]["dataset"] in paper_datasets for run in members)
         printed = paper.DROP.get(names.get(mde, "")) if same else None
         for j, metric in enumerate(MAIN_METRICS):
             columns.append((names.get(mde, mde), METRICS[metric].title))
             for n, cells_of in values.items():
-                found = ours.get(f"drop-{n}")
-                value = None if found is None else found[metric][0]
+                cell = ours.get(f"drop-{n}")
+                value = None if cell is None else cell[metric][0]
                 shown = "–" if value is None else f"{value:.2f}"
                 text = f"{printed[int(n)][j]:.2f} [{shown}]" if printed else ""
                 cells_of.append(Cell(value, text=text))
@@ -406,11 +412,11 @@ def seeds_table(runs: Sequence[Run]) -> Table | None:
     }
     columns = []
     for regime in REGIMES:
-        found = seeds_of(runs, regime)
+        by_row = seeds_of(runs, regime)
         for metric in MAIN_METRICS:
             columns.append((REGIME_TITLES[regime], METRICS[metric].title))
             for (k, blind), cells in zip(keys, rows.values(), strict=True):
-                means = [c["clamped"][metric][0] for c in found.get((k, blind), [])]
+                means = [c["clamped"][metric][0] for c in by_row.get((k, blind), [])]
                 if not means:
                     cells.append(Cell(None))
                     continue
@@ -507,11 +513,11 @@ def _averages(runs: Sequence[Run]) -> list[list[Run]]:
     by_paper = [
         [run for run in runs if run.results["config"]["dataset"] in names] for names in wanted
     ]
-    found = []
+    averages = []
     for members in (*by_paper, list(runs)):
-        if len({run.dataset for run in members}) > 1 and members not in found:
-            found.append(members)
-    return found
+        if len({run.dataset for run in members}) > 1 and members not in averages:
+            averages.append(members)
+    return averages
 
 
 def _together(runs: Sequence[Run]) -> str:
