@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from scalefield import Anchors, InputError
-from scalefield.anchors import METRES
 from scalefield.io import write_depth_png
+from scalefield.io.lengths import LENGTH_LIMITS_M
 
 
 def columns(draw_sigma: bool = True) -> st.SearchStrategy[Anchors]:
     """Any anchors that the constructor accepts, positions to the ends of float64."""
     position = st.floats(allow_nan=False, allow_infinity=False)
-    positive = st.floats(*METRES)
+    positive = st.floats(*LENGTH_LIMITS_M)
 
     def build(n: int) -> st.SearchStrategy[Anchors]:
         def of(elements: st.SearchStrategy[float]) -> st.SearchStrategy[np.ndarray]:

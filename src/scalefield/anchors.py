@@ -19,11 +19,7 @@ from scalefield.io.anchor_tables import (
     parse_anchor_table,
     table_columns,
 )
-from scalefield.io.lengths import METRES_PER_UNIT
-
-METRES = (1e-12, 1e12)
-"""What a depth or its deviation may be: recovered depth, a thousand times beyond it, and ratios
-of such depths are still numbers in float32."""
+from scalefield.io.lengths import LENGTH_LIMITS_M, METRES_PER_UNIT
 
 AnchorsLike: TypeAlias = Any
 """What `Anchors.of` takes: Anchors, rows, named columns, a file, or None."""
@@ -74,14 +70,14 @@ class Anchors:
             found = ", ".join(f"{name} has {n}" for name, n in lengths.items())
             raise InputError(f"anchor columns must have equal lengths, but {found}")
         self._require(np.isfinite(self.u) & np.isfinite(self.v), "a finite pixel position")
+        least_m, most_m = LENGTH_LIMITS_M
         for name, values in (("depth_m", self.depth_m), ("sigma_m", self.sigma_m)):
             if values is not None:
                 unknown = np.isnan(values) if name == "sigma_m" else np.zeros(len(values), bool)
                 positive = np.isfinite(values) & (values > 0)
                 self._require(positive | unknown, f"a finite {name} above zero", values)
-                within = unknown | ((values >= METRES[0]) & (values <= METRES[1]))
-                limits = f"between {METRES[0]:g} and {METRES[1]:g} m"
-                self._require(within, f"a {name} {limits}", values)
+                within = unknown | ((values >= least_m) & (values <= most_m))
+                self._require(within, f"a {name} between {least_m:g} and {most_m:g} m", values)
 
     def __len__(self) -> int:
         return len(self.u)

@@ -1,7 +1,7 @@
 """Maps on disk: what is written comes back, and every doubtful file is refused in a sentence."""
 
-import builtins
 import io
+import sys
 
 import numpy as np
 import pytest
@@ -149,12 +149,7 @@ def test_read_map_broken_exr(tmp_path):
 
 
 def test_read_map_exr_without_its_package(tmp_path, monkeypatch):
-    real = builtins.__import__
-    monkeypatch.setattr(
-        builtins,
-        "__import__",
-        lambda name, *a, **k: real("absent" if name == "OpenEXR" else name, *a, **k),
-    )
+    monkeypatch.setitem(sys.modules, "OpenEXR", None)
     with pytest.raises(MissingExtra, match=r"pip install 'scalefield\[exr\]'"):
         read_map(tmp_path / "a.exr")
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from scalefield.anchors import Anchors
-from scalefield.errors import MissingExtra
+from scalefield.errors import import_extra
 from scalefield.geometry.camera import Camera
 from scalefield.io import write_atomic
 
@@ -25,11 +25,7 @@ def write_recording(
 
     The viewer supports pinholes only: its picture of the depth ignores lens distortion.
     """
-    try:
-        import rerun
-    except ImportError:
-        raise MissingExtra("rerun-sdk", "rerun", "writing a rerun recording") from None
-
+    rerun = import_extra("rerun", "rerun", "writing a rerun recording", package="rerun-sdk")
     height, width = depth_m.shape
     rays = camera.rays(anchors.u, anchors.v)
     points_m = np.c_[rays, np.ones(len(anchors))] * anchors.depth_m[:, None]

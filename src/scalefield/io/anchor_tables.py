@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from scalefield.errors import InputError, one_line
 from scalefield.io.lengths import (
+    LENGTH_LIMITS_M,
     DecimalMark,
     LengthError,
     Unit,
@@ -312,7 +313,7 @@ def _value(
     may_group = column.unit == "mm" and separator != ","
     if plain and not may_group:
         length = float(text)
-        if column.unit == "m" and 1e-12 <= length <= 1e12:
+        if column.unit == "m" and LENGTH_LIMITS_M[0] <= length <= LENGTH_LIMITS_M[1]:
             return length
     try:
         return parse_length(text, column.unit, mark=mark, point_may_group=may_group)

@@ -18,7 +18,8 @@ Unit = Literal["km", "m", "dm", "cm", "mm", "yd", "ft", "in"]
 DecimalMark = Literal["point", "comma"]
 
 LENGTH_LIMITS_M = (1e-12, 1e12)
-"""Lengths outside these limits, in metres, are refused."""
+"""Lengths outside these limits, in metres, are refused. Recovered depth, a thousand times beyond
+them, and ratios of such depths are still numbers in float32."""
 
 UNIT_WORDS: dict[str, Unit] = {
     **dict.fromkeys(("km", "kilometre", "kilometres", "kilometer", "kilometers"), "km"),

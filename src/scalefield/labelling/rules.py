@@ -18,18 +18,17 @@ class Figures:
     """Numbers about a label that the rules are applied to."""
 
     anchors: int
-    """Smallest number of anchors that the method used."""
+    """Number of anchors that the method used."""
     unused: float
-    """Largest share of the anchors that were rejected."""
+    """Share of the anchors that were rejected."""
     held_out_error: float | None
-    """Largest median relative error at anchors that were held out of the fit."""
+    """Median relative error at anchors that were held out of the fit; None for one anchor."""
     in_range: float
-    """Smallest share of pixels between half the nearest anchor's depth and twice the farthest's."""
+    """Share of pixels between half the nearest anchor's depth and twice the farthest's."""
     coverage: float
-    """Smallest share of the image inside the anchors' bounding box."""
+    """Share of the image inside the anchors' bounding box."""
     std_log: float | None
-    """Largest median standard deviation of log-depth over supported pixels, for methods that have
-    one."""
+    """Median standard deviation of log-depth over supported pixels; None if the method has none."""
     hole_pixels: int
     """Pixels without a depth."""
     limited_pixels: int

@@ -68,9 +68,8 @@ def _begin(start: Callable[..., None], given: tuple) -> None:
     import torch
 
     Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl+C reaches all processes; the parent stops its workers
+    # Ctrl+C reaches all processes, and the parent stops its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_worker_on_signal()
     warnings.simplefilter("ignore")  # the parent loads the same models and has warned already
     torch.set_num_threads(1)

@@ -280,9 +280,9 @@ class Server:
 
         def work() -> dict[str, Any]:
             recovery = full_recovery(session, edit)
-            answer = {"depth_m": known(recovery.depth_m[pixels])}
+            answer = {"depth_m": json_numbers(recovery.depth_m[pixels])}
             if recovery.std_log is not None:
-                answer["std_log"] = known(recovery.std_log[pixels])
+                answer["std_log"] = json_numbers(recovery.std_log[pixels])
             return {**answer, "report": recovery.report.as_dict()}
 
         self.reserve(session)
@@ -338,7 +338,7 @@ def client_of(request: Request) -> str:
     return f"{host} {request.headers.get('x-scalefield-client', '')[:40]}" if local else host
 
 
-def known(values: np.ndarray) -> list[float | None]:
+def json_numbers(values: np.ndarray) -> list[float | None]:
     """Numbers for JSON, with None for NaN."""
     return [None if np.isnan(value) else value for value in values.tolist()]
 
@@ -348,9 +348,8 @@ def optional_number(body: dict[str, Any], name: str) -> float | None:
     value = body.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise InputError(f"{name} must be a number")
-    return (
-        None if value is None else float(min(max(value, -1e9), 1e9))
-    )  # JSON integers have no limit
+    # Integers in JSON have no limit, and those of a float do.
+    return None if value is None else float(min(max(value, -1e9), 1e9))
 
 
 def plain_name(name: str, otherwise: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -15,9 +16,9 @@ from scalefield.benchmark.gallery import Entry, Picture
 from scalefield.benchmark.metrics import LEVELS, METRICS
 from scalefield.benchmark.report import paper
 from scalefield.benchmark.report.runs import Run, ablation_series, seeds_of
-from scalefield.benchmark.report.tables import REGIME_TITLES
+from scalefield.benchmark.report.tables import MAIN_METRICS, REGIME_TITLES
 from scalefield.benchmark.score import EVERYWHERE
-from scalefield.errors import MissingExtra
+from scalefield.errors import import_extra
 from scalefield.export.preview import NEAR_TO_FAR
 
 Figure = Any
@@ -53,11 +54,7 @@ STYLE = {
 
 def pyplot() -> Any:
     """matplotlib.pyplot without a display."""
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise MissingExtra("matplotlib", "plot", "drawing figures") from None
-    mpl.use("Agg")
+    import_extra("matplotlib", "plot", "drawing figures").use("Agg")
     import matplotlib.pyplot as plt
 
     plt.rcParams.update(STYLE)
@@ -123,7 +120,7 @@ def over_anchors(run: Run) -> Figure:
     """AbsRel and δ1 over the number of anchors, from the drop-anchor test to the high regime."""
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(10.5, 4.0))
-    for axis, metric in zip(axes, ("abs_rel", "delta1"), strict=True):
+    for axis, metric in zip(axes, MAIN_METRICS, strict=True):
         for method in run.scores.methods:
             cells = sorted(
                 (c for c in _cells(run) if c["method"] == method), key=lambda c: c["anchors"]
@@ -270,41 +267,29 @@ def scatter(run: Run) -> Figure | None:
     return figure
 
 
+@dataclass(frozen=True)
+class AblationCurve:
+    """AbsRel and δ1 of a generator over K, in that order."""
+
+    label: str
+    colour: str
+    without_features: bool
+    values: dict[int, list[tuple[float, float, float]]]
+    """By K: for each metric the mean and the ends of its bar."""
+
+
 def ablation(run: Run) -> Figure | None:
     """AbsRel and δ1 over K, full against F = 0; the paper's own curves in grey."""
-    series = ablation_series([run])
-    if len({k for by_k in series.values() for k in by_k}) < 2:
-        return None
-    plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.4))
-    for metric_index, (axis, metric) in enumerate(zip(axes, ("abs_rel", "delta1"), strict=True)):
-        _paper_ablation(axis, metric_index)
-        for i, (label, by_k) in enumerate(series.items()):
-            mean, low, high = np.array([_interval(c, metric) for c in by_k.values()]).T
-            without = re.search(r"F\s?=\s?0", label)
-            axis.errorbar(
-                list(by_k),
-                mean,
-                yerr=[mean - low, high - mean],
-                fmt="o:" if without else "s-",
-                color=COLOURS[i],
-                markerfacecolor="white" if without else COLOURS[i],
-                capsize=2,
-                label=label,
-            )
-        axis.set_xticks(sorted({k for by_k in series.values() for k in by_k}))
-        axis.set_xlabel("K, the number of basis maps")
-        axis.set_title(_title(metric))
-    legend_beside(figure, axes[0])
-    return figure
-
-
-def _paper_ablation(axis: Any, metric_index: int) -> None:
-    """Draw the paper's curves over K; `place` is 0 for AbsRel and 1 for δ1."""
-    for (mde, kind), curve in paper.ABLATION.items():
-        y = [value[metric_index] for value in curve.values()]
-        style = "-" if kind == "full" else ":"
-        axis.plot(list(curve), y, style, color="#bbbbbb", lw=1, label=f"paper, {mde}, {kind}")
+    curves = [
+        AblationCurve(
+            label=label,
+            colour=COLOURS[i],
+            without_features=re.search(r"F\s?=\s?0", label) is not None,
+            values={k: [_interval(c, m) for m in MAIN_METRICS] for k, c in by_k.items()},
+        )
+        for i, (label, by_k) in enumerate(ablation_series([run]).items())
+    ]
+    return _ablation_figure(curves, (8.4, 3.4))
 
 
 def pooled_ablation(runs: Sequence[Run]) -> Figure | None:
@@ -318,35 +303,56 @@ def pooled_ablation(runs: Sequence[Run]) -> Figure | None:
         for mde in dict.fromkeys(run.mde for run in runs)
     }
     by_mde = {mde: cells for mde, cells in by_mde.items() if len({k for k, _ in cells}) > 1}
-    if not by_mde:
+    curves = [
+        AblationCurve(
+            label=f"{mde}, {'F = 0' if without_features else 'full'}",
+            colour=COLOURS[i],
+            without_features=without_features,
+            values={
+                k: [_seed_range(cells[k, without_features], metric) for metric in MAIN_METRICS]
+                for k in sorted(k for k, without in cells if without == without_features)
+            },
+        )
+        for i, (mde, cells) in enumerate(by_mde.items())
+        for without_features in (False, True)
+    ]
+    return _ablation_figure([curve for curve in curves if curve.values], (9.4, 3.6))
+
+
+def _ablation_figure(curves: Sequence[AblationCurve], size: tuple[float, float]) -> Figure | None:
+    """Curves over K beside those of the paper; None if there are fewer than two K."""
+    ks = sorted({k for curve in curves for k in curve.values})
+    if len(ks) < 2:
         return None
     plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(9.4, 3.6))
-    for metric_index, (axis, metric) in enumerate(zip(axes, ("abs_rel", "delta1"), strict=True)):
-        _paper_ablation(axis, metric_index)
-        for i, (mde, cells) in enumerate(by_mde.items()):
-            for blind in (False, True):
-                ks = sorted(k for k, without in cells if without == blind)
-                values = [[c["clamped"][metric][0] for c in cells[k, blind]] for k in ks]
-                if not ks:
-                    continue
-                mean = np.array([np.mean(v) for v in values])
-                ends = np.array([[np.min(v), np.max(v)] for v in values]).T
-                axis.errorbar(
-                    ks,
-                    mean,
-                    yerr=np.abs(ends - mean),
-                    fmt="o:" if blind else "s-",
-                    color=COLOURS[i],
-                    markerfacecolor="white" if blind else COLOURS[i],
-                    capsize=2,
-                    label=f"{mde}, {'F = 0' if blind else 'full'}",
-                )
-        axis.set_xticks(sorted({k for cells in by_mde.values() for k, _ in cells}))
+    figure, axes = plt.subplots(1, 2, figsize=size)
+    for i, (axis, metric) in enumerate(zip(axes, MAIN_METRICS, strict=True)):
+        for (mde, kind), by_k in paper.ABLATION.items():
+            y, style = [value[i] for value in by_k.values()], "-" if kind == "full" else ":"
+            axis.plot(list(by_k), y, style, color="#bbbbbb", lw=1, label=f"paper, {mde}, {kind}")
+        for curve in curves:
+            mean, low, high = np.array([values[i] for values in curve.values.values()]).T
+            axis.errorbar(
+                list(curve.values),
+                mean,
+                yerr=[mean - low, high - mean],
+                fmt="o:" if curve.without_features else "s-",
+                color=curve.colour,
+                markerfacecolor="white" if curve.without_features else curve.colour,
+                capsize=2,
+                label=curve.label,
+            )
+        axis.set_xticks(ks)
         axis.set_xlabel("K, the number of basis maps")
         axis.set_title(_title(metric))
     legend_beside(figure, axes[0])
     return figure
+
+
+def _seed_range(cells: Sequence[dict[str, Any]], metric: str) -> tuple[float, float, float]:
+    """The mean, the least and the largest value of a metric over the seeds."""
+    values = [cell["clamped"][metric][0] for cell in cells]
+    return float(np.mean(values)), min(values), max(values)
 
 
 def justification(picture: Picture, name: str) -> Figure:
