@@ -26,14 +26,14 @@ def cases_of(target: Target) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=[t.name for t in TARGETS])
-def test_fuzz_only_our_own_errors_come_out(target, tmp_path):
+def test_fuzz_raises_input_errors_only(target, tmp_path):
     tally = run_cases(target, cases_of(target), SEED, save=tmp_path)
     assert tally.failures == {}
     assert tally.accepted + tally.refused == cases_of(target)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=[t.name for t in TARGETS])
-def test_fuzz_what_is_damaged_was_whole(target, tmp_path):
+def test_fuzz_targets_accept_undamaged_files(target, tmp_path):
     """A seed that is refused from the start would let every case off."""
     contents = target.seeds(tmp_path)
     assert contents
@@ -43,7 +43,7 @@ def test_fuzz_what_is_damaged_was_whole(target, tmp_path):
         target.read(path)
 
 
-def test_overdue_is_a_matter_of_seconds():
+def test_fuzz_overdue_is_measured_in_seconds():
     assert not overdue(MOST_SECONDS)
     assert overdue(MOST_SECONDS + 1)
 
@@ -58,7 +58,7 @@ def planted(read, *seeds: bytes) -> Target:
     return Target("planted", lambda folder: seeds or (b"header 12 34",), read)
 
 
-def test_fuzz_planted_error_is_found_and_saved(tmp_path):
+def test_fuzz_detects_and_saves_a_planted_error(tmp_path):
     def read(path):
         if b"nan" in path.read_bytes():
             raise KeyError("planted")

@@ -24,7 +24,7 @@ def test_samples_room_is_consistent():
     assert sum(p.stat().st_size for p in samples.FOLDER.glob("room*")) < 600_000
 
 
-def test_unknown_samples_are_refused():
+def test_samples_load_refuses_an_unknown_name():
     with pytest.raises(InputError, match="no sample 'attic'; there are room"):
         samples.load("attic")
 

@@ -139,7 +139,7 @@ def test_gaussian_sums_reach_leaves_out_what_is_far_beyond_a_tile(axis):
     assert assemble(points, ones, 50.0, queries, reach=1.9)[0, 0, 0] == 1
 
 
-def test_gaussian_sums_infinite_bandwidth_weighs_all_alike():
+def test_gaussian_sums_of_infinite_bandwidth_are_plain_sums():
     points = np.array([[0.0, 0.0], [9.0, 5.0]])
     queries = (np.arange(3.0), np.arange(4.0))
     np.testing.assert_array_equal(assemble(points, np.ones((1, 2)), np.inf, queries), 2)

@@ -33,7 +33,7 @@ def flags(world, tmp_path, monkeypatch):
     return ["diagnose", *where, "--splits", "test", "--out", str(tmp_path / "out"), "--name", "W&B"]
 
 
-def test_diagnose_dataset_becomes_a_page_and_numbers(flags, world, tmp_path, capsys) -> None:
+def test_diagnose_writes_a_page_and_numbers(flags, world, tmp_path, capsys) -> None:
     pytest.importorskip("matplotlib", reason="the extra plot is not installed")
     (world.root / "home" / "room" / "depth" / "f1.png").unlink()
     assert main([*flags, "--workers", "1", "--cache", str(tmp_path / "cache")]) == 2  # no revision
@@ -59,9 +59,7 @@ def test_diagnose_dataset_becomes_a_page_and_numbers(flags, world, tmp_path, cap
 
 
 @pytest.mark.slow
-def test_diagnoser_workers_can_be_sent_the_work_and_send_back_the_answer(
-    flags, world, red, tmp_path
-) -> None:
+def test_diagnoser_and_its_result_can_be_pickled(flags, world, red, tmp_path) -> None:
     pytest.importorskip("matplotlib", reason="the extra plot is not installed")
     diagnoser = pickle.loads(pickle.dumps(Diagnoser(FrameSource(world, red))))
     names = world.names("test")

@@ -1,6 +1,5 @@
 import json
 import os
-import pickle
 import subprocess
 import sys
 import textwrap
@@ -19,7 +18,7 @@ from scalefield.benchmark.metrics import metrics, score
 from scalefield.benchmark.run import Evaluator, frame_file, run
 from scalefield.benchmark.score import score_files
 from scalefield.datasets.source import FrameSource
-from scalefield.errors import InputError, MissingExtra
+from scalefield.errors import InputError
 from scalefield.methods import make_method
 from scalefield.runtime import progress
 
@@ -74,7 +73,7 @@ def test_run_clamping_matters_where_predictions_leave_the_range(
         assert raw["mae"] - clamped["mae"] == pytest.approx(30, rel=1e-6)  # 50 m against 20 m
 
 
-def test_run_what_intervals_cover_is_counted(world, evaluation_of, red, tmp_path, monkeypatch):
+def test_run_counts_the_coverage_of_intervals(world, evaluation_of, red, tmp_path, monkeypatch):
     (tmp_path / "test_sure.py").write_text(
         "import dataclasses, torch\n"
         "from scalefield.methods import make_method\n"
@@ -103,9 +102,7 @@ def test_run_what_intervals_cover_is_counted(world, evaluation_of, red, tmp_path
     assert "coverage" not in by_method["interpolate"]
 
 
-def test_run_region_runs_where_there_are_labels_and_says_so(
-    world, evaluation, red, tmp_path
-) -> None:
+def test_run_region_needs_labels_and_says_so(world, evaluation, red, tmp_path) -> None:
     names = run(Evaluator(FrameSource(world, red), evaluation, tmp_path / "out"))
     found = {
         name: {("skipped" in c) for c in record["cells"] if c["method"] == "region"}
@@ -120,7 +117,7 @@ def test_run_region_runs_where_there_are_labels_and_says_so(
     assert skipped == {4}
 
 
-def test_run_methods_that_fail_are_counted_and_do_not_take_the_frame_along(
+def test_run_counts_methods_that_fail_and_keeps_the_others(
     world, evaluation_of, red, tmp_path, monkeypatch
 ) -> None:
     (tmp_path / "bad_methods.py").write_text(
@@ -151,9 +148,7 @@ def test_run_methods_that_fail_are_counted_and_do_not_take_the_frame_along(
     assert all(f["images"] == 6 and f["kind"] == "error" for f in results["failures"])
 
 
-def test_score_files_damaged_frame_is_named_counted_and_tried_again(
-    world, evaluation, red, tmp_path
-) -> None:
+def test_run_names_a_damaged_frame_and_tries_it_again(world, evaluation, red, tmp_path) -> None:
     depth = world.root / "home" / "room" / "depth" / "f1.png"
     whole = depth.read_bytes()
     depth.write_bytes(whole[:50])
@@ -169,9 +164,7 @@ def test_score_files_damaged_frame_is_named_counted_and_tried_again(
     assert results["data"]["missing"] == []
 
 
-def test_score_files_frame_without_known_depth_is_an_error_and_not_a_nan(
-    world, evaluation, red, tmp_path
-) -> None:
+def test_run_of_a_frame_without_known_depth_is_an_error(world, evaluation, red, tmp_path) -> None:
     path = world.root / "home" / "room" / "depth" / "f0.png"
     Image.fromarray(np.zeros((40, 56), np.uint16)).save(path)
     results = score_files(
@@ -193,7 +186,7 @@ def test_run_pixels_without_mde_are_counted(world, evaluation_of, red, tmp_path)
     assert {r["holes"] for r in records(tmp_path / "out", names).values()} == {70}
 
 
-def test_run_another_configuration_is_refused_unless_told(
+def test_run_refuses_another_configuration_unless_overwrite(
     world, evaluation_of, red, tmp_path
 ) -> None:
     out = tmp_path / "out"
@@ -208,7 +201,7 @@ def test_run_another_configuration_is_refused_unless_told(
     run(Evaluator(FrameSource(world, red), other, out))  # the same again: nothing to refuse
 
 
-def test_run_what_is_there_is_not_computed_again(world, evaluation_of, red, tmp_path) -> None:
+def test_run_does_not_compute_existing_results_again(world, evaluation_of, red, tmp_path) -> None:
     calls = []
 
     class Counting:
@@ -255,7 +248,7 @@ def test_run_shards_share_the_work_and_order_does_not_matter(
         assert found == expected
 
 
-def test_run_basis_maps_leave_their_spectrum(world, evaluation_of, red, tmp_path) -> None:
+def test_run_records_the_spectrum_of_basis_maps(world, evaluation_of, red, tmp_path) -> None:
     torch.manual_seed(0)
     Generator(GeneratorConfig(k=4, feature_channels=3, cells=16)).save(tmp_path / "generator")
     evaluation = evaluation_of(f"Ours K=4: basis(generator='{tmp_path}/generator')", drop=False)
@@ -287,11 +280,6 @@ def test_run_rows_of_one_label_use_the_model_of_their_condition(
         depth_m = recover_from(red(frame.image), anchors, method).numpy().depth_m
         expected = score(depth_m, frame.depth_m, frame.mask, frame.depth_range_m)
         assert metrics(cell["clamped"]) == pytest.approx(expected, rel=1e-9, abs=1e-6)
-
-
-def test_a_missing_extra_leaves_a_worker_process() -> None:
-    error = MissingExtra("skimage", "region", "superpixels")
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 def contents(out: Path) -> dict[str, bytes]:

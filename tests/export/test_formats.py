@@ -101,7 +101,7 @@ def test_formats_exr_pfm_and_normals_read_back(tmp_path, view):
     assert colours[12, 15, 2] == 255  # the box faces the viewer
 
 
-def test_opencv_reads_our_exr_free_formats(tmp_path, view):
+def test_formats_opencv_reads_pfm(tmp_path, view):
     cv2 = pytest.importorskip("cv2")
     write_formats(tmp_path, ("pfm",), view)
     np.testing.assert_array_equal(
@@ -109,7 +109,7 @@ def test_opencv_reads_our_exr_free_formats(tmp_path, view):
     )
 
 
-def test_a_rerun_recording_holds_depth_and_anchors(tmp_path, view):
+def test_formats_rerun_recording_holds_depth_and_anchors(tmp_path, view):
     rerun = pytest.importorskip("rerun")
     write_formats(tmp_path, ("rrd",), view)
     data = (tmp_path / "recording.rrd").read_bytes()
@@ -123,7 +123,7 @@ def test_formats_command_line_knows_every_format():
     assert get_args(get_args(get_type_hints(RecoverCommand)["formats"])[0]) == tuple(FORMATS)
 
 
-def test_formats_what_is_missing_is_said_before_anything_is_written(tmp_path, view):
+def test_write_formats_refuses_before_anything_is_written(tmp_path, view):
     blind = View(view.depth_m, view.image, view.anchors)
     for name in IN_SPACE:
         with pytest.raises(InputError, match="its intrinsics or field of view"):

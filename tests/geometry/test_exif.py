@@ -41,7 +41,7 @@ def test_orientation_maps_of_the_upright_picture_come_back_onto_the_stored_pixel
     u=st.floats(-0.5, 7.5, exclude_max=True),
     v=st.floats(-0.5, 5.5, exclude_max=True),
 )
-def test_anchors_stay_on_what_they_measured(tagged, tag, u, v):
+def test_orientation_upright_moves_anchors_with_their_pixels(tagged, tag, u, v):
     path = tagged / f"{tag}.png"
     upright = read_image(path)
     (row,), (column,) = Anchors([u], [v], [1.0]).pixels((6, 8))
@@ -52,6 +52,6 @@ def test_anchors_stay_on_what_they_measured(tagged, tag, u, v):
     assert (moved.depth_m[0], moved.sigma_m[0]) == (2.0, 0.1)
 
 
-def test_exif_orientation_tag_that_says_nothing_is_upright(tagged):
+def test_exif_orientation_of_an_invalid_tag_is_upright(tagged):
     assert exif_orientation(tagged / "none.png") == 1
     assert [exif_orientation(tagged / f"{tag}.png") for tag in range(10)] == [1, *range(1, 9), 1]

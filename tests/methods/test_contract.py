@@ -216,7 +216,7 @@ def test_method_numpy_in_numpy_out_torch_in_torch_out(method):
     np.testing.assert_array_equal(from_numpy.depth_m, from_torch.depth_m.numpy())
 
 
-def test_every_method_but_plain_interpolation_has_std_log(method):
+def test_method_has_std_log_unless_it_is_interpolate(method):
     recovery = recover_from(from_array(*MAPS["depth"]), anchors_named("many"), method)
     assert (recovery.std_log is None) == isinstance(method, Interpolate)
 

@@ -26,7 +26,7 @@ scales, shifts = st.floats(0.5, 3), st.floats(0, 2)
 @pytest.mark.parametrize("strict", [False, True])
 @settings(max_examples=20)
 @given(lines=st.lists(st.tuples(scales, shifts), min_size=4, max_size=4))
-def test_a_per_region_affine_world_is_reproduced_exactly(relative, measure, space, strict, lines):
+def test_region_affine_world_is_reproduced_exactly(relative, measure, space, strict, lines):
     mde_output = relative(SHAPE, space)
     labels = quarters()
     s, t = (

@@ -32,7 +32,7 @@ def content(out: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 @pytest.mark.parametrize("time", range(REPEAT))
 @pytest.mark.parametrize("command", ["label", "evaluate"])
-def test_determinism_workers_do_not_matter(command, time, world, tmp_path):
+def test_commands_give_the_same_bytes_for_any_number_of_workers(command, time, world, tmp_path):
     """Nor do the threads that this process was given, on which convolutions do depend."""
     runs = []
     for workers, threads in (("1", 2), ("2", 1)):
@@ -50,7 +50,7 @@ def test_determinism_workers_do_not_matter(command, time, world, tmp_path):
     assert not [name for name in runs[0] if runs[0][name] != runs[1][name]]
 
 
-def test_determinism_weights_lie_where_products_do_not_depend_on_their_place():
+def test_loaded_weights_are_aligned_in_memory():
     """From addresses that 16 does not divide, MKL multiplies otherwise, in the last digit."""
     networks = [
         load_lite().network.net,
@@ -63,7 +63,7 @@ def test_determinism_weights_lie_where_products_do_not_depend_on_their_place():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_determinism_threads_do_not_matter(name):
+def test_recover_gives_the_same_bytes_for_any_number_of_threads(name):
     """Aligners give the same bytes. Convolutions split their sums among threads, so that what
     has basis maps agrees to a part in 10⁵; commands that promise bytes run on one thread."""
     v, u = np.indices((96, 128))

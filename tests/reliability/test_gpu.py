@@ -58,7 +58,7 @@ def differ(a: Recovery, b: Recovery) -> float:
 @pytest.mark.parametrize("kind", ["depth", "disparity"])
 @pytest.mark.parametrize("n", [1, 12, 300])
 @pytest.mark.parametrize("name", METHODS)
-def test_gpu_every_method_gives_the_same(name: str, n: int, kind: str) -> None:
+def test_gpu_methods_equal_those_on_the_cpu(name: str, n: int, kind: str) -> None:
     method = METHODS[name](**({"superpixels": 20} if name == "region" else {}))
     there, here = (recover_from(output(d, kind), anchors(n), method) for d in (DEVICE, "cpu"))
     assert differ(there, here) < TOLERANCE.get(name, 1e-4)
@@ -75,7 +75,7 @@ def test_gpu_field_without_anchors_and_with_thousands(n: int) -> None:
     assert there.report.fallbacks == here.report.fallbacks
 
 
-def test_gpu_rejects_nearly_the_same_of_thousands_of_anchors() -> None:
+def test_gpu_field_rejects_nearly_the_same_of_thousands_of_anchors() -> None:
     """Of thousands some are at the edge between rough and wrong, where a last digit decides."""
     there, here = (
         {r.anchor for r in recover_from(output(d), anchors(2500), Field()).report.rejected}
@@ -85,7 +85,7 @@ def test_gpu_rejects_nearly_the_same_of_thousands_of_anchors() -> None:
     assert len(there ^ here) < 0.05 * len(here)
 
 
-def test_gpu_decomposition_influence_and_suggestions_are_the_same() -> None:
+def test_gpu_decomposition_influence_and_suggestions_equal_those_on_the_cpu() -> None:
     there, here = (Field().decompose(output(d), anchors(40)) for d in (DEVICE, "cpu"))
     for name, part in here.parts.items():
         torch.testing.assert_close(there.parts[name].cpu(), part.cpu(), rtol=0, atol=2e-3)
@@ -95,14 +95,14 @@ def test_gpu_decomposition_influence_and_suggestions_are_the_same() -> None:
     assert [(s.u, s.v) for s in theirs] == [(s.u, s.v) for s in ours]
 
 
-def test_gpu_stream_is_the_same() -> None:
+def test_gpu_stream_equals_that_on_the_cpu() -> None:
     streams = [(FieldFilter(), DEVICE), (FieldFilter(), "cpu")]
     for n in (8, 0, 5):
         there, here = (stream(output(d), anchors(n)) for stream, d in streams)
         assert differ(there, here) < TOLERANCE["field"]
 
 
-def test_gpu_so_does_the_estimator() -> None:
+def test_gpu_estimator_equals_that_on_the_cpu() -> None:
     image = output("cpu").image.numpy()
     there, here = (load_lite(device=d)(image).mde_depth.cpu() for d in (DEVICE, "cpu"))
     assert (there / here).log().abs().max() < 0.02  # convolutions in TF32, where allowed

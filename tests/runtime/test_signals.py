@@ -52,7 +52,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize(("name", "code"), SIGNALS)
-def test_graceful_shutdown_command_that_gets_a_signal_leaves_nothing(
+def test_graceful_shutdown_leaves_no_partial_file_after_a_signal(
     tmp_path, monkeypatch, capsys, name, code
 ):
     monkeypatch.chdir(tmp_path)
@@ -137,7 +137,7 @@ def test_graceful_shutdown_request_that_is_swallowed_still_ends_the_command(
     assert not list(tmp_path.iterdir())
 
 
-def test_graceful_shutdown_leaving_is_not_disturbed_by_a_request_that_is_repeated():
+def test_graceful_shutdown_ends_once_though_the_request_is_repeated():
     left = []
 
     def leave() -> None:
@@ -153,7 +153,7 @@ def test_graceful_shutdown_leaving_is_not_disturbed_by_a_request_that_is_repeate
     assert left
 
 
-def test_graceful_shutdown_alarm_that_somebody_else_has_set_is_set_again():
+def test_graceful_shutdown_restores_the_alarm_of_the_caller():
     before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_REAL, 10_000, 7)
     try:
@@ -168,7 +168,7 @@ def test_graceful_shutdown_alarm_that_somebody_else_has_set_is_set_again():
         signal.signal(signal.SIGALRM, before)
 
 
-def test_graceful_shutdown_server_ends_well_by_hand_and_not_otherwise():
+def test_until_interrupted_ends_normally_by_ctrl_c_only():
     with graceful_shutdown(), until_interrupted():
         called_back("SIGINT")
         time.sleep(60)

@@ -37,7 +37,9 @@ def session(address: str, wait) -> dict:
         return {**wait(client, started), "anchors": started["anchors"]}
 
 
-def test_two_hundred_edits_at_once(address: str, session: dict) -> None:
+def test_server_answers_two_hundred_edits_at_once_and_keeps_no_memory(
+    address: str, session: dict
+) -> None:
     def edit(i: int) -> dict:
         anchors = [{**a, "depth_m": a["depth_m"] * (1 + i / 1000)} for a in session["anchors"]]
         return {"anchors": anchors, "method": ("basis", "field", "basis", "median")[i % 4]}
@@ -60,16 +62,16 @@ def test_two_hundred_edits_at_once(address: str, session: dict) -> None:
 
 
 @pytest.mark.parametrize(("method", "most_bytes"), [("basis", 90_000), ("field", 800_000)])
-def test_the_answer_to_an_edit_is_small(
-    address: str, session: dict, method: str, most_bytes: int
-) -> None:
+def test_recover_answer_is_small(address: str, session: dict, method: str, most_bytes: int) -> None:
     with httpx.Client(base_url=address, timeout=600) as client:
         edit = {"anchors": session["anchors"], "method": method}
         answer = client.post(f"/api/sessions/{session['id']}/recover", json=edit)
         assert len(answer.content) < most_bytes
 
 
-def test_half_open_headers_are_given_up(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def test_guarded_protocol_closes_half_open_headers(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
     place = urlsplit(address)
     monkeypatch.setattr(GuardedProtocol, "header_seconds", 0.2)
     for beginning in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\n"):
@@ -78,7 +80,7 @@ def test_half_open_headers_are_given_up(monkeypatch: pytest.MonkeyPatch, address
             assert client.recv(65536) == b""  # closed without an answer
 
 
-def test_half_open_headers_after_a_whole_request_are_given_up(
+def test_guarded_protocol_closes_half_open_headers_after_a_request(
     monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     place = urlsplit(address)
@@ -91,7 +93,7 @@ def test_half_open_headers_after_a_whole_request_are_given_up(
         assert b"HTTP/1.1" not in b"".join(iter(lambda: client.recv(65536), b""))
 
 
-def test_what_is_not_http_is_refused_with_the_headers(address: str) -> None:
+def test_guarded_protocol_refuses_what_is_not_http_with_the_headers(address: str) -> None:
     place = urlsplit(address)
     with socket.create_connection((place.hostname, place.port), timeout=600) as client:
         client.sendall(b"nonsense\r\n\r\n")
@@ -101,7 +103,7 @@ def test_what_is_not_http_is_refused_with_the_headers(address: str) -> None:
     assert b"x-content-type-options: nosniff" in received
 
 
-def test_connections_beyond_the_limit_are_closed(
+def test_guarded_protocol_closes_connections_beyond_the_limit(
     monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
     monkeypatch.setattr(GuardedProtocol, "most_connections", 3)
@@ -114,7 +116,7 @@ def test_connections_beyond_the_limit_are_closed(
             client.close()
 
 
-def test_work_of_a_client_that_left_is_cancelled(
+def test_server_cancels_the_work_of_a_client_that_left(
     address: str, session: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The heavy thread is free again although the first method would never have ended."""
@@ -144,7 +146,7 @@ def test_work_of_a_client_that_left_is_cancelled(
     assert httpx.post(url, json=edit, timeout=600).status_code == 200
 
 
-def test_uploads_of_one_client_do_not_evict_the_photo_of_another(wait, png) -> None:
+def test_server_keeps_the_photo_of_a_client_while_another_uploads(wait, png) -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     stop = serve(listening, Limits(sessions=3))
     base = f"http://127.0.0.1:{listening.getsockname()[1]}"
@@ -165,7 +167,7 @@ def test_uploads_of_one_client_do_not_evict_the_photo_of_another(wait, png) -> N
         stop()
 
 
-def test_clients_of_the_server_take_turns_on_its_thread_for_slow_work(
+def test_server_lets_clients_take_turns_at_slow_work(
     address: str, session: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client with many slow requests does not hold up the first one of another client."""
@@ -202,7 +204,7 @@ def test_clients_of_the_server_take_turns_on_its_thread_for_slow_work(
     assert begun == [1, 2, 4, 3]
 
 
-def test_slow_and_broken_clients_block_nobody(address: str, session: dict) -> None:
+def test_server_is_not_blocked_by_slow_and_broken_clients(address: str, session: dict) -> None:
     place = urlsplit(address)
     head = f"POST /api/sessions HTTP/1.1\r\nHost: {place.netloc}\r\n"
     beginnings = [
@@ -228,7 +230,7 @@ def test_slow_and_broken_clients_block_nobody(address: str, session: dict) -> No
             client.close()
 
 
-def test_other_sites_get_nothing(address: str, session: dict) -> None:
+def test_server_refuses_other_sites(address: str, session: dict) -> None:
     with httpx.Client(base_url=address, timeout=600) as client:
         for headers in (
             {"host": "evil.example"},
