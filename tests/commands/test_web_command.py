@@ -84,13 +84,13 @@ def test_web_command_on_a_wildcard_host_asks_for_the_printed_token() -> None:
                     if host:
                         request.add_header("Host", host)
                     with pytest.raises(urllib.error.HTTPError, match="401"):
-                        urllib.request.urlopen(request, timeout=20)
+                        urllib.request.urlopen(request, timeout=600)
                 opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-                with opener.open(f"{address}?token={token}", timeout=20) as page:
+                with opener.open(f"{address}?token={token}", timeout=600) as page:
                     assert b"scalefield" in page.read()
         finally:
             server.terminate()
-        assert server.wait(timeout=20) in (0, 143)
+        assert server.wait(timeout=600) in (0, 143)
 
 
 def test_web_command_serves_this_machine_and_ends_by_sigterm() -> None:

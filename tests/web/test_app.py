@@ -291,21 +291,24 @@ def test_plain_name_of_a_client_is_never_a_path(name: str, kept: str) -> None:
     assert plain_name(name, "x") == kept
 
 
-def test_exported_files_hold_the_values_of_recover(
-    client: TestClient, room: dict, tmp_path
-) -> None:
+def test_exported_files_hold_the_values_of_recover(client: TestClient, wait, png, tmp_path) -> None:
     from scalefield.geometry.point_clouds import read_points
     from scalefield.io import read_depth_png, read_npz
 
-    def fetch(name: str, **more: object):
-        edit = {"anchors": room["anchors"], **more}
-        return client.post(f"/api/sessions/{room['id']}/files/{name}", json=edit)
+    pixels, data = png(160, 120)
+    session = wait(client, client.post("/api/sessions", content=data).json())
+    anchors = sf.Anchors([20, 130, 80, 40], [30, 20, 60, 100], [2.0, 5.0, 3.0, 2.5])
+    columns = {"u": anchors.u, "v": anchors.v, "depth_m": anchors.depth_m}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    columns = {k: [a[k] for a in room["anchors"]] for k in ("u", "v", "depth_m")}
-    expected = sf.recover(samples.load("room").image, sf.Anchors(**columns))
-    png = fetch("depth.png")
-    assert png.headers["content-disposition"] == 'attachment; filename="depth.png"'
-    (tmp_path / "depth.png").write_bytes(png.content)
+    def fetch(name: str, **more: object):
+        url = f"/api/sessions/{session['id']}/files/{name}"
+        return client.post(url, json={"anchors": rows, **more})
+
+    expected = sf.recover(pixels, anchors)
+    depth_png = fetch("depth.png")
+    assert depth_png.headers["content-disposition"] == 'attachment; filename="depth.png"'
+    (tmp_path / "depth.png").write_bytes(depth_png.content)
     np.testing.assert_allclose(read_depth_png(tmp_path / "depth.png"), expected.depth_m, atol=6e-4)
     (tmp_path / "depth.npz").write_bytes(fetch("depth.npz").content)
     maps = read_npz(tmp_path / "depth.npz", required=("depth_m", "log_scale", "weights"))

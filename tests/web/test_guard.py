@@ -101,7 +101,8 @@ def test_bodies_are_limited_together() -> None:
 
     async def both() -> tuple:
         slow = asyncio.create_task(whole(bodies, request_of([b"12345678", None]), 100))
-        await asyncio.sleep(0.01)
+        while bodies.held < 8:
+            await asyncio.sleep(0)
         with pytest.raises(HTTPException, match="503"):
             await whole(bodies, request_of([b"345"]), 100)
         small = await whole(bodies, request_of([b"34"]), 100)
