@@ -1,4 +1,4 @@
-"""What each step costs, beside the estimator that it corrects and beside what others do.
+"""Times of each step, compared with the estimator and with other implementations.
 
     python benchmarks/bench.py --out results/bench                    # CPU, 1 and 2 threads
     python benchmarks/bench.py --out results/bench-cuda --device cuda # and the roofline

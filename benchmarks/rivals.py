@@ -1,4 +1,4 @@
-"""What others do for the same purpose, on the same inputs."""
+"""Other implementations of the same task, on the same inputs."""
 
 from __future__ import annotations
 

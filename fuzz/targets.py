@@ -73,7 +73,7 @@ def fixed(*contents: bytes) -> Seeds:
     return lambda folder: contents
 
 
-# ---- containers: damage their content, mend their checksums ----------------------------------
+# ---- containers: damage their content, repair their checksums --------------------------------
 
 
 def npy(values: np.ndarray) -> bytes:
@@ -219,7 +219,7 @@ def check_frame(name: str, dataset: str, root: Callable[[Path], Path], path: Pat
 
 
 def check_generator(path: Path) -> None:
-    """Whatever loads gives maps; any numbers are weights, so their values are not judged."""
+    """What loads gives maps; any numbers are valid weights, so their values are not checked."""
     generator = Generator.load(path.parent)
     maps = generator(None, torch.from_numpy(depth()).log()[None, None])
     assert maps.gating.shape[2:] == SHAPE

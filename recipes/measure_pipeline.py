@@ -1,4 +1,4 @@
-"""What training at the paper's scale costs, measured on a slice, with arithmetic for the rest.
+"""Costs of training at the paper's scale, measured on a part and extrapolated.
 
     python recipes/measure_pipeline.py --kitti KITTI_RAW --sunrgbd SUNRGBD --places DATA \
         --out results/pipeline

@@ -1,4 +1,4 @@
-"""What the sample room is made of: procedural colours and bumps."""
+"""Materials of the sample room: procedural colours and bumps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make audit` where its database is out of reach: one sentence, and no pass."""
+"""`make audit` without its database: one sentence and a failure."""
 
 from program_modules import ROOT, load_module
 

@@ -1,4 +1,4 @@
-"""The benchmark's own arithmetic, and the page that is made from its results."""
+"""The arithmetic of the benchmarks, and the page made from their results."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def test_timing_records_a_case_that_fails_and_runs_the_others(timing):
 
 
 def test_rivals_give_depth(monkeypatch):
-    """They stand beside ours only if they do the same thing: recover an affine world."""
+    """Other implementations are compared only if they recover an affine scene."""
     from scalefield import Anchors, MDEOutput
     from scalefield.methods.lwlr import LWLR
 

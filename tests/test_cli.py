@@ -1,4 +1,4 @@
-"""The command line as a user meets it: files, sentences, exit codes, speed of --help."""
+"""The command line: files, messages, exit codes, imports of --help."""
 
 import json
 import os

@@ -1,11 +1,11 @@
-"""The fuzzer finds what it should, and a few thousand of its cases find nothing."""
+"""The fuzzer detects planted errors, and a few thousand of its cases detect none."""
 
 import os
 import signal
 from contextlib import suppress
 
 import pytest
-from fuzz.engine import MOST_SECONDS, Target, overdue, run_cases, run_guarded, verdict
+from fuzz.engine import MOST_SECONDS, Target, outcome_of, overdue, run_cases, run_guarded
 from fuzz.recoveries import check_call
 from fuzz.targets import TARGETS
 from hypothesis import given
@@ -34,7 +34,7 @@ def test_fuzz_raises_input_errors_only(target, tmp_path):
 
 @pytest.mark.parametrize("target", TARGETS, ids=[t.name for t in TARGETS])
 def test_fuzz_targets_accept_undamaged_files(target, tmp_path):
-    """A seed that is refused from the start would let every case off."""
+    """Cases made from a seed that is refused would test nothing."""
     contents = target.seeds(tmp_path)
     assert contents
     for content in contents:
@@ -70,7 +70,7 @@ def test_fuzz_detects_and_saves_a_planted_error(tmp_path):
     assert tally.failed >= 1
     assert tally.accepted + tally.failed == tally.cases == 500
     (saved,) = tmp_path.iterdir()
-    assert verdict(target, saved).found == what
+    assert outcome_of(target, saved).kind == what
 
 
 def test_fuzz_same_seed_gives_the_same_cases(tmp_path):
@@ -91,7 +91,7 @@ def test_fuzz_refusal_must_be_one_sentence(tmp_path):
         def read(path):
             raise InputError(text)
 
-        return verdict(planted(read), tmp_path / "file").found
+        return outcome_of(planted(read), tmp_path / "file").kind
 
     assert say("three numbers wanted, two found") == "refused"
     for text in ("", "two\nlines", 5000 * "long"):
@@ -101,7 +101,7 @@ def test_fuzz_refusal_must_be_one_sentence(tmp_path):
 def test_run_guarded_counts_death_hangs_and_memory_errors_as_failures(tmp_path, monkeypatch):
     """Each child starts again, so the cases are counted in a file.
 
-    A case that hangs says so in a file, so that the test does not depend on running times.
+    A case that hangs writes a file, so that the test does not depend on running times.
     """
     began, hanging = tmp_path / "began", tmp_path / "hanging"
     began.write_bytes(b"")

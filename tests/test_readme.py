@@ -1,4 +1,4 @@
-"""The README's promises: its example runs, its tables name what there is."""
+"""The README: its example runs, and its tables have the measured results."""
 
 import re
 import subprocess

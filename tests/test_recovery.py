@@ -1,4 +1,4 @@
-"""Recovery: the law depth = D_MDE · exp(log-scale), limits, holes, residuals."""
+"""Recovery: depth = D_MDE · exp(log-scale), limits, holes, residuals."""
 
 import dataclasses
 import json

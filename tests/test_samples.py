@@ -1,4 +1,4 @@
-"""The bundled scene: small, consistent, and rendered by the script that claims it."""
+"""The bundled scene: small, consistent, and rendered by scripts/render_sample.py."""
 
 import sys
 from pathlib import Path

@@ -98,7 +98,7 @@ def test_fit_ransac_is_repeatable():
     ],
 )
 def test_samples_at_propagates_sigma_to_the_space(relative, measure, space, sigma):
-    """A σ that is constant in the space weighs nothing up or down there."""
+    """A σ that is constant in the space gives equal weights there."""
     mde_output = relative()
     plain = measure(5 * mde_output.mde_depth.numpy() ** 2, 12)
     anchors = Anchors(plain.u, plain.v, plain.depth_m, sigma(plain.depth_m))

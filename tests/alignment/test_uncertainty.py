@@ -1,4 +1,4 @@
-"""Closed forms against refits, and std_log against what noise in the anchors does."""
+"""Closed forms against refits, and std_log against the scatter over draws of noise."""
 
 import numpy as np
 import pytest
@@ -159,7 +159,7 @@ def test_left_out_indices_are_all_of_few_anchors_and_some_of_many() -> None:
 
 
 def world(n=80, noise=0.0, seed=0, shape=SHAPE):
-    """A map that is right but for its scale, and anchors with multiplicative noise."""
+    """A map that is correct up to its scale, and anchors with multiplicative noise."""
     rng = np.random.default_rng(0)
     coarse = torch.from_numpy(np.exp(0.5 * rng.standard_normal((5, 6))))[None, None]
     values = torch.nn.functional.interpolate(coarse, size=shape, mode="bicubic")[0, 0]

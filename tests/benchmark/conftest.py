@@ -1,4 +1,4 @@
-"""A small world for the benchmark: textured boxes with known depth, and an estimator that errs."""
+"""A small dataset for the benchmark: textured boxes with known depth, and a wrong estimator."""
 
 import json
 from pathlib import Path

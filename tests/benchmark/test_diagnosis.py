@@ -1,4 +1,4 @@
-"""Biases made of known parts are taken apart into these parts again."""
+"""The diagnosis of biases that are made of known parts gives these parts."""
 
 from dataclasses import replace
 

@@ -158,7 +158,7 @@ def test_spectral_table_has_a_row_a_method_and_place(results) -> None:
 
 
 def with_coverage(run_):
-    """The run with only an affine method that says how sure it is, and promises too much."""
+    """The run with a std_log for one affine method only, and intervals that are too narrow."""
     shares = {"low": 0.6, "medium": 0.7}
     cells = [
         c

@@ -318,7 +318,7 @@ def children(pid: int) -> list[int]:
 
 
 def running(pid: int) -> bool:
-    """Whether a process is alive, and not only waiting to be buried."""
+    """Whether a process is running; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

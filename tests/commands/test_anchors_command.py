@@ -1,4 +1,4 @@
-"""`scalefield anchors`: clouds, depth frames, calibrations, and their contradictions."""
+"""`scalefield anchors`: clouds, depth frames, calibrations, and contradictory flags."""
 
 import re
 from pathlib import Path

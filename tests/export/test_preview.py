@@ -1,4 +1,4 @@
-"""Previews: colours that keep order, ticks at round numbers, a picture for any input."""
+"""Previews: monotonic colours, ticks at round numbers, a picture for any input."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Cameras: laws as properties, distortion against COLMAP's own, planes as exact worlds."""
+"""Cameras: round trips as properties, distortion against that of COLMAP, exact planes."""
 
 import math
 

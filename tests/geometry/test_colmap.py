@@ -1,4 +1,4 @@
-"""COLMAP from end to end: views of a known room are rendered, COLMAP maps them, depth comes back.
+"""COLMAP from end to end: rendered views of a known room, a model by COLMAP, recovered depth.
 
 The relative depth is the truth bent by a power, so that what is measured is the way from the
 model to the files, and not an estimator.
@@ -184,7 +184,7 @@ def nerfstudio_reader(folder: Path, scale_factor: float) -> dict[str, tuple]:
 
 @pytest.fixture
 def patched(scene, monkeypatch):
-    """An estimator that knows the truth of the image it is shown, up to a power and a factor."""
+    """An estimator that returns the true depth of the image up to a power and a factor."""
     known = {
         read_image(scene.folder / "images" / name).tobytes(): depth_m
         for name, depth_m in scene.depth_m.items()
@@ -520,8 +520,8 @@ def test_colmap_needs_pycolmap_before_it_loads_the_estimator(scene, monkeypatch,
 def test_colmap_depth_of_rotated_photographs_is_on_the_pixels_of_the_model(
     scene, monkeypatch, tmp_path, capsys, orientation, sideways, quarters
 ):
-    """The estimator knows upright pictures only: the model's turned, or, if the photographs were
-    turned before the model was made, the model's own."""
+    """The estimator accepts upright pictures only: those of the model rotated, or, if the
+    photographs were rotated before the model was made, those of the model."""
     images = tmp_path / "images"
     tag(scene.folder / "images", images, orientation, sideways=sideways)
     known = {

@@ -1,4 +1,4 @@
-"""Point clouds: every format gives the same points, damage is named, anchors are what is seen."""
+"""Point clouds: equal points from every format, damaged files, visible points as anchors."""
 
 import struct
 

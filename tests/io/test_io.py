@@ -1,4 +1,4 @@
-"""The border to the disk: all or nothing, units in the file, refusals in a sentence."""
+"""Files: atomic writes, units in the file, errors of one sentence."""
 
 import json
 import os
@@ -190,7 +190,7 @@ def test_npz_round_trip(tmp_path_factory, array):
 
 
 def test_read_depth_png_refuses_more_pixels_than_the_file_can_hold(tmp_path):
-    """Pillow would make up the rest: here half a gigabyte, out of less than a hundred bytes."""
+    """Pillow would invent the missing pixels: half a gigabyte from less than a hundred bytes."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         sum_ = zlib.crc32(kind + body)

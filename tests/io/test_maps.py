@@ -1,4 +1,4 @@
-"""Maps on disk: what is written comes back, and every doubtful file is refused in a sentence."""
+"""Maps on disk: exact round trips, and errors of one sentence for ambiguous files."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""Labels: what is found, what is written, what is kept, and that nothing stops or mixes a run."""
+"""Labels: samples, files, rules, and runs that are interrupted or continued."""
 
 import dataclasses
 import json
@@ -46,7 +46,7 @@ def manifest(out: Path) -> dict[str, dict]:
 
 
 def content(out: Path) -> dict[str, bytes]:
-    """All that a run leaves, but for what it says of its machine."""
+    """Every file of a run without the provenance."""
     paths = (p for p in out.rglob("*") if p.is_file() and p.name != "label.json")
     return {p.relative_to(out).as_posix(): p.read_bytes() for p in paths}
 
@@ -304,7 +304,7 @@ def test_label_cluster_ray_writes_the_files_of_a_local_run_and_says_what_it_does
 
 
 class Unreachable:
-    """Ray where no cluster answers, which the real one takes half a minute to find out."""
+    """A stand-in for Ray without a cluster; the real one waits half a minute before it says so."""
 
     @staticmethod
     def is_initialized() -> bool:

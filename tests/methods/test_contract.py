@@ -1,4 +1,4 @@
-"""What every method promises, whatever the map and the anchors."""
+"""Properties of every method for all kinds of maps and anchors."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""A small world on disk, and every command that writes, run in a child that may be killed."""
+"""A small dataset on disk, and every command that writes, run in a child process."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ def write_world(root: Path) -> None:
 
 @dataclass(frozen=True)
 class World:
-    """Data, and the commands that make something of them."""
+    """A dataset, and the commands that read it."""
 
     root: Path
 
@@ -84,7 +84,7 @@ COMMANDS = ("recover", "predict", "label", "evaluate", "train")
 
 @pytest.fixture(scope="session")
 def world() -> Iterator[World]:
-    """Readable by everyone, so that a child without rights can read it too."""
+    """The dataset, readable by everyone, so that a child without permissions can read it too."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         write_world(Path(folder, "data"))
@@ -96,7 +96,7 @@ def world() -> Iterator[World]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child came to its end, and what it said on stderr."""
+    """Exit code of a child, and its stderr."""
 
     code: int
     printed: str
@@ -104,7 +104,7 @@ class Ended:
 
 @pytest.fixture(scope="session")
 def in_child() -> Callable[..., Ended]:
-    """Run something in a fork of this process, after `first` has been done to it."""
+    """Run `work` in a fork of this process, after `first` was called in it."""
 
     def run(work: Callable[[], int | None], first: Callable[[], object] = lambda: None) -> Ended:
         reading, writing = os.pipe()
@@ -145,7 +145,7 @@ class Killer:
 
     @property
     def changes(self) -> int:
-        """How many there were."""
+        """Number of changes."""
         return int.from_bytes(self.shared[:8], "little")
 
     def __call__(self) -> None:
@@ -153,7 +153,7 @@ class Killer:
         sys.addaudithook(self.hook)
 
     def hook(self, event: str, arguments: tuple) -> None:
-        """Called by Python before it asks the system for something."""
+        """Audit hook: Python calls it before operations of the system."""
         changes = event in CHANGES or (event == "open" and arguments[2] & WRITING)
         if changes and str(arguments[0]).startswith(self.below):
             if self.changes == self.number:

@@ -23,7 +23,7 @@ REPEAT = int(os.environ.get("SCALEFIELD_REPEAT", "1"))
 
 
 def content(out: Path) -> dict[str, bytes]:
-    """All that a run leaves, but for times."""
+    """Every file of a run without times."""
     paths = (p for p in out.rglob("*") if p.is_file())
     found = {p.relative_to(out).as_posix(): p.read_bytes() for p in paths}
     return {name: data for name, data in found.items() if not name.startswith("timings")}
@@ -33,7 +33,7 @@ def content(out: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("time", range(REPEAT))
 @pytest.mark.parametrize("command", ["label", "evaluate"])
 def test_commands_give_the_same_bytes_for_any_number_of_workers(command, time, world, tmp_path):
-    """Nor do the threads that this process was given, on which convolutions do depend."""
+    """The number of threads of the parent process does not matter either."""
     runs = []
     for workers, threads in (("1", 2), ("2", 1)):
         words = [w.replace("global", "basis") for w in world.words(command, tmp_path / workers)]
@@ -51,7 +51,7 @@ def test_commands_give_the_same_bytes_for_any_number_of_workers(command, time, w
 
 
 def test_loaded_weights_are_aligned_in_memory():
-    """From addresses that 16 does not divide, MKL multiplies otherwise, in the last digit."""
+    """MKL uses other code for addresses that are not multiples of 16; the last digit differs."""
     networks = [
         load_lite().network.net,
         *map(load_generator, shipped("basis-")),

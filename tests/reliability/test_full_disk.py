@@ -1,4 +1,4 @@
-"""A full disk and a folder without rights: one sentence, and what was there stays as it was."""
+"""A full disk and a folder without permissions: one sentence, and earlier files are unchanged."""
 
 import os
 import resource
@@ -29,7 +29,7 @@ def check_sentence(ended, words: str) -> None:
 
 
 def limit_files(size: int):
-    """No file may grow beyond so many bytes, as on a disk with no more room."""
+    """No file may grow beyond this size, as on a full disk."""
 
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails, and the process lives
@@ -44,7 +44,7 @@ def test_full_disk_is_reported_in_one_sentence(command, world, in_child, tmp_pat
     place.mkdir()
     ended = in_child(lambda: world.run(command, place / "out"), limit_files(100))
     check_sentence(ended, "cannot be written (File too large)")
-    # Nothing half-written, and no litter: at most small files that were whole before.
+    # No partial and no temporary file: at most small files that were complete before.
     for name, data in everything(place).items():
         assert not Path(name).name.startswith("."), name
         assert 0 < len(data) <= 100
@@ -88,7 +88,7 @@ def test_full_disk_of_a_small_file_system_is_reported(command, world, in_child, 
 
 
 def test_full_disk_leaves_no_partial_shard(world, in_child, tmp_path):
-    """Tars are written by tarfile itself, and its complaints are caught too."""
+    """tarfile writes the tar itself, and its errors are reported in the same way."""
     rgb, shard = world.root / "home" / "rgb", tmp_path / "s.tar"
     with tarfile.open(shard, "w") as tar:
         for name in ("0.png", "0.anchors.csv"):

@@ -1,4 +1,4 @@
-"""A GPU gives what the processor gives, within tolerances that docs/reliability.md states."""
+"""Results on a GPU equal those on a CPU within the tolerances of docs/reliability.md."""
 
 import dataclasses
 import os
@@ -76,7 +76,8 @@ def test_gpu_field_without_anchors_and_with_thousands(n: int) -> None:
 
 
 def test_gpu_field_rejects_nearly_the_same_of_thousands_of_anchors() -> None:
-    """Of thousands some are at the edge between rough and wrong, where a last digit decides."""
+    """A few of thousands of anchors are near the limit between inlier and outlier, where the last
+    digit decides."""
     there, here = (
         {r.anchor for r in recover_from(output(d), anchors(2500), Field()).report.rejected}
         for d in (DEVICE, "cpu")

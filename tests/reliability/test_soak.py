@@ -1,4 +1,4 @@
-"""The short version of `make soak`, and that it would notice what is lost."""
+"""The short version of `make soak`, and a check that it detects lost memory and files."""
 
 import gc
 import mmap
@@ -45,8 +45,8 @@ def test_soak_detects_lost_memory_and_files():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_recover_leaves_no_reference_cycles(method):
-    """Tensors that hold one another wait for the garbage collector, which counts no bytes: a loop
-    over large images would keep those of a dozen calls."""
+    """Tensors in a reference cycle stay until the garbage collector runs, which counts objects
+    and no bytes: a loop over large images would keep those of a dozen calls."""
     v, u = np.indices((210, 200))
     relative = 2 + np.sin(u / 17) + v / 60
     anchors = Anchors([5, 90, 150, 30], [9, 180, 20, 100], [3.0, 5.0, 4.0, 2.0])
@@ -72,7 +72,7 @@ def test_recover_keeps_no_memory_and_no_files():
 
 
 def test_soak_of_the_page_loses_no_file():
-    """Its memory grows until its sessions are all taken, which only the long run sees."""
+    """Its memory grows until all sessions are in use, so only the long run measures memory."""
     with page_here() as (pid, client):
         life = live(Watch(pid), 60, Visitor(client, edits=20), 6)
     assert life["files"][1] <= life["files"][0]

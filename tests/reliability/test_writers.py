@@ -1,4 +1,4 @@
-"""All that the package writes goes through `io.write_atomic` or `io.write_folder`."""
+"""The package writes files with `io.write_atomic` and `io.write_folder` only."""
 
 import ast
 import re
@@ -35,7 +35,7 @@ BUFFERS = {"buffer", "exact", "picture", "BytesIO()"}
 
 
 def writes(call: ast.Call) -> bool:
-    """Whether a call may change the disk, judged by its text."""
+    """Whether the text of a call shows that it may change the disk."""
     function = call.func
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     if name not in WRITERS:

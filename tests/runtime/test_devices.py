@@ -1,4 +1,4 @@
-"""How many threads work and how precisely, and who may change that."""
+"""Settings of the process that hold inside a block: threads and precision."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier

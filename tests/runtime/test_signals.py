@@ -1,4 +1,4 @@
-"""A request to end is obeyed, whoever swallows it, and finds files whole and folders tidy."""
+"""Shutdown by signal: it is never lost, and it leaves complete files and no temporary ones."""
 
 import ctypes
 import os
@@ -24,8 +24,8 @@ SIGNALS = [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)]
 
 
 @pytest.fixture(autouse=True)
-def signals_are_heard():
-    """As from a terminal: with `nohup`, or in the background, some are ignored."""
+def default_signal_handlers():
+    """Handlers as in a terminal; under `nohup` or in the background some signals are ignored."""
     usual = {
         signal.SIGINT: signal.default_int_handler,
         signal.SIGTERM: signal.SIG_DFL,
@@ -68,7 +68,7 @@ def test_graceful_shutdown_leaves_no_partial_file_after_a_signal(
 
 
 def called_back(by: str) -> None:
-    """A library's callback, in which the signal comes in and what is raised gets lost."""
+    """A callback of a library that loses the exception which the signal raises."""
     ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(getattr(signal, by)))()
 
 
@@ -94,13 +94,13 @@ def worked_on(by: str) -> None:
 
 
 def written_down(by: str) -> None:
-    """What looks like the failure of a sample must not become its record."""
+    """The exception of a signal must not be recorded as the failure of a sample."""
     called_back(by)
     io.write_atomic("record.json", b"failed")
 
 
 def recovered_from(by: str) -> None:
-    """Work goes on while another error is handled, and after it."""
+    """Work continues while another error is handled, and after it."""
     try:
         raise KeyError
     except KeyError:
@@ -217,7 +217,9 @@ def interrupted_at(line: int, out: Path) -> tuple[int, dict[str, bytes]]:
             write(out)
         finally:
             sys.settrace(None)
-    assert [p.name for p in out.parent.iterdir()] == [out.name], f"litter of line {line}"
+    assert [p.name for p in out.parent.iterdir()] == [out.name], (
+        f"temporary files after line {line}"
+    )
     return at.lines, {p.name: p.read_bytes() for p in out.iterdir()}
 
 

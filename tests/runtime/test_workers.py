@@ -1,4 +1,4 @@
-"""Worker processes end with their parent, and what has not begun is forgotten."""
+"""Worker processes end with their parent, and jobs that have not begun are cancelled."""
 
 import os
 import signal

@@ -29,7 +29,7 @@ def test_page_obeys_its_content_security_policy_and_needs_no_network(client: Tes
     for script in STATIC.glob("**/*.js"):
         text = re.sub(r"^\s*//.*", "", script.read_text(), flags=re.M)
         assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", text), script.name
-        assert "innerHTML" not in text  # file names come from strangers
+        assert "innerHTML" not in text  # file names come from other people
         assert "eval(" not in text
         for module in re.findall(r'from "\./([^"]+)"', text):
             assert (STATIC / module).is_file()

@@ -1,4 +1,4 @@
-"""The page in a real browser: what a person does, and what they then read."""
+"""The page in a real browser: input of a user, and displayed values."""
 
 import re
 from pathlib import Path

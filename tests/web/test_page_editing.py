@@ -1,4 +1,4 @@
-"""Editing on the page: the list, the keyboard, lengths and tables, and what is shown meanwhile."""
+"""Editing on the page: the list, the keyboard, lengths, tables and the busy state."""
 
 import json
 import re

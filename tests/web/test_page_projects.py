@@ -1,4 +1,4 @@
-"""Nothing is lost: refresh, closed tabs, new photos, restarted servers, two tabs, project files."""
+"""Projects are kept after a refresh, a closed tab, a new photo and a restart of the server."""
 
 import base64
 import io

@@ -8,7 +8,7 @@ from scalefield.web.pool import Busy, Cancelled, Pool
 
 
 def test_pool_takes_a_place_at_once_and_gives_it_back() -> None:
-    """Not only when the work begins: what was promised must not find the server busy later."""
+    """The place is taken before the work begins, so that accepted work is never refused later."""
 
     async def ask() -> None:
         pool = Pool(1, 1)

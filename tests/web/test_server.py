@@ -30,7 +30,7 @@ def resident_bytes() -> int:
     try:
         pages = Path("/proc/self/statm").read_text().split()[1]
     except OSError:
-        pytest.skip("this system does not tell a process's memory in /proc")
+        pytest.skip("this system has no /proc with the memory of a process")
     return int(pages) * 4096
 
 
@@ -133,7 +133,7 @@ def test_guarded_protocol_closes_connections_beyond_the_limit(
 def test_server_cancels_the_work_of_a_client_that_left(
     address: str, session: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The heavy thread is free again although the first method would never have ended."""
+    """The thread for slow work is free again although the first method never ends by itself."""
     started, ended = threading.Event(), threading.Event()
 
     def endless(*_: object) -> None:

@@ -69,7 +69,7 @@ def test_fov_from_exif_takes_the_35mm_equivalent_for_the_diagonal() -> None:
 
 
 def promising_png(width: int, height: int) -> bytes:
-    """A PNG that promises pixels and holds none: decoding it would fail, not refuse."""
+    """A PNG that declares pixels and contains none: decoding it would fail with another error."""
     chunks = [b"IHDR" + struct.pack(">II5B", width, height, 8, 2, 0, 0, 0), b"IDAT"]
     framed = (struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks)
     return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
@@ -161,7 +161,7 @@ def exr(tmp_path, parts: list[dict[str, np.ndarray]]) -> bytes:
 
 
 def test_read_depth_counts_channels_and_parts_of_an_exr_first(tmp_path, monkeypatch) -> None:
-    """A small file may hold many channels of zeros; only their number tells."""
+    """A small file may hold many channels of zeros; only the header shows their number."""
     zeros = np.zeros((60, 80), np.float32)
     many_channels = exr(tmp_path, [{f"c{i}": zeros for i in range(3)}])
     many_parts = exr(tmp_path, [{"Z": zeros}, {"Z": zeros}, {"Z": zeros}])
