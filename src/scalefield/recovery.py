@@ -1,4 +1,4 @@
-"""What every method is (`Method`) and returns (`Recovery`)."""
+"""`Method`, the protocol of methods, and `Recovery`, their result."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ Solver = Callable[[Anchors], Recovery[Tensor]]
 
 @runtime_checkable
 class Method(Protocol):
-    """What the package asks of a method.
+    """The protocol of methods.
 
     A method is an object that is called with an MDE's output and anchors. Classes that inherit
     from this protocol get its defaults; `make_method` wraps a plain function in `FunctionMethod`.

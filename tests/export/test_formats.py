@@ -13,7 +13,7 @@ from scalefield import Anchors, io
 from scalefield.cli import main
 from scalefield.commands.recover import RecoverCommand
 from scalefield.errors import InputError, MissingExtra
-from scalefield.export import FORMATS, IN_SPACE, View, check_formats, write_formats
+from scalefield.export import FORMATS, NEED_CAMERA, View, check_formats, write_formats
 from scalefield.export.cloud import PointCloud
 from scalefield.geometry.camera import Camera, unproject
 from scalefield.geometry.point_clouds import read_points
@@ -125,7 +125,7 @@ def test_formats_command_line_knows_every_format():
 
 def test_write_formats_refuses_before_anything_is_written(tmp_path, view):
     blind = View(view.depth_m, view.image, view.anchors)
-    for name in IN_SPACE:
+    for name in NEED_CAMERA:
         with pytest.raises(InputError, match="its intrinsics or field of view"):
             write_formats(tmp_path, (name,), blind)
     with pytest.raises(InputError, match=f"no format 'obj'; there are {', '.join(FORMATS)}"):

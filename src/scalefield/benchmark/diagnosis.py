@@ -1,4 +1,4 @@
-"""What the bias of an MDE looks like: an exact analysis of variance of y = log D − log D_MDE.
+"""The bias of an MDE: an exact analysis of variance of y = log D − log D_MDE.
 
 At the known pixels of an image, y is what has to be added to the MDE's log-depth. It is explained
 step by step, in the order of `PARTS`, by one number, by functions of the MDE's own log-depth, by
@@ -217,7 +217,7 @@ class ImageDiagnosis:
     position: Shared
     curve: Float64[np.ndarray, " knots"]
     """The function of depth at `KNOTS`; NaN where the image has too few pixels."""
-    where: dict[str, Float64[np.ndarray, "bins 4"]]
+    bins: dict[str, Float64[np.ndarray, "bins 4"]]
     """Bins of depth, place and relief: shares of pixels, sums of the MDE's error (log D_MDE − log
     D, without the image's scale) and of its square, and of the rest's square, over all pixels."""
 
@@ -265,7 +265,7 @@ def diagnose(frame: Frame, mde_output: MDEOutput) -> ImageDiagnosis:
     pixels = Pixels.of(frame.depth_m, mde_output.mde_depth.cpu().numpy(), known)
     parts, depth, position = _decompose(pixels)
     error, n = parts["scale"] - pixels.y, len(pixels.y)
-    bins = {
+    bin_of = {
         "depth": (np.digitize(pixels.true_m, DEPTH_EDGES_M), len(DEPTH_EDGES_M) + 1),
         "relief": (np.digitize(pixels.relief, RELIEF_EDGES), len(RELIEF_EDGES) + 1),
         "place": (pixels.cells(PLACES), PLACES[0] * PLACES[1]),
@@ -286,9 +286,9 @@ def diagnose(frame: Frame, mde_output: MDEOutput) -> ImageDiagnosis:
         depth=depth,
         position=position,
         curve=np.where(support.mean(axis=0) >= KNOT_SHARE, at_knots(depth), np.nan),
-        where={
+        bins={
             name: np.stack([np.bincount(b, s, minlength=size) / n for s in sums], axis=1)
-            for name, (b, size) in bins.items()
+            for name, (b, size) in bin_of.items()
         },
     )
 

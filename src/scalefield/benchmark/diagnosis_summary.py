@@ -175,7 +175,7 @@ def _bins(
     images: Sequence[ImageDiagnosis], name: str, edges: Sequence[float]
 ) -> list[dict[str, Any]]:
     """Error in each bin, each image counting the same."""
-    pixels, error, square, rest = np.mean([image.where[name] for image in images], axis=0).T
+    pixels, error, square, rest = np.mean([image.bins[name] for image in images], axis=0).T
     ends = [None, *edges, None]
     return [
         {
@@ -194,7 +194,7 @@ def _bins(
 
 def _places(images: Sequence[ImageDiagnosis]) -> dict[str, Any]:
     """Error over the image, each image counting the same; None where nothing was ever known."""
-    pixels, error, square, _ = np.mean([image.where["place"] for image in images], axis=0).T
+    pixels, error, square, _ = np.mean([image.bins["place"] for image in images], axis=0).T
 
     def cells(values: np.ndarray) -> list[list[float | None]]:
         shown = [float(x) if p > 0 else None for x, p in zip(values, pixels, strict=True)]

@@ -55,7 +55,7 @@ class DataOptions:
         """The reader of the dataset. Adds the current folder to the module search path."""
         from scalefield.datasets import open_dataset
 
-        # As `python -m` does: a module:function in the current folder is found, by workers too.
+        # As `python -m` does, so that workers also find a module:function in the current folder.
         sys.path.insert(0, str(Path.cwd()))
         return open_dataset(
             self.dataset, self.root, self.ranges_m, sunrgbd_max_m=self.sunrgbd_max_m

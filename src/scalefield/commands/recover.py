@@ -179,9 +179,9 @@ class RecoverCommand:
         if self.intrinsics and self.fov_deg:
             raise InputError("--intrinsics and --fov-deg are alternatives; give one of them")
         if self.formats and self.intrinsics is None and self.fov_deg is None:
-            from scalefield.export import IN_SPACE
+            from scalefield.export import NEED_CAMERA
 
-            for name in sorted(set(self.formats) & set(IN_SPACE)):
+            for name in sorted(set(self.formats) & set(NEED_CAMERA)):
                 raise InputError(f"--formats {name} needs the camera: --intrinsics or --fov-deg")
         if self.formats:
             from scalefield.export import check_formats

@@ -37,7 +37,7 @@ HEADER_UNITS: dict[str, Unit] = {
 }
 
 DELIMITERS = {"\t": "tabs", ";": "semicolons", ",": "commas", " ": "spaces"}
-"""What separates the cells of a line, in the order in which it is looked for."""
+"""Delimiters of the cells of a line, in the order in which they are tried."""
 
 _PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,2})?")
 _STARTS_NUMBER = re.compile(r"[+\-−.,]*[0-9½¼¾]")
@@ -199,7 +199,7 @@ def _cells(line: str, separator: str, line_number: int) -> list[_Cell]:
 
 
 def _title(title: str) -> tuple[str, Unit | None, str]:
-    """What a column title means: the name here, the unit that it states, what is wrong with it."""
+    """The meaning of a column title: its name here, its unit, and the problem with it."""
     plain = re.sub(r"[\s\-]+", "_", title.strip().lower())
     bracketed = re.fullmatch(r"([a-z_]+?)_*[(\[]([a-z]+)[)\]]", plain)
     if bracketed:

@@ -1,4 +1,4 @@
-"""Rules that decide whether a pseudo-label is kept, and the reasons where it is not."""
+"""Rules that decide whether a pseudo-label is kept, and the reasons for its rejection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page calls the methods: a plain name and one sentence each."""
+"""Titles of the methods on the page, with one sentence each."""
 
 from __future__ import annotations
 

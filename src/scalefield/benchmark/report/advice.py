@@ -1,4 +1,4 @@
-"""A diagnosis as text: the parts of an MDE's error, and what would remove them."""
+"""A diagnosis as text: the parts of the error of an MDE, and their remedies."""
 
 from __future__ import annotations
 
