@@ -168,8 +168,8 @@ class LWLR(Method):
             torch.from_numpy(a).to(device).view_as(sums[0]) for a in (x_coarse, global_variance)
         )
         scale, shift = self._solve(*sums)
-        spread = self._spread(x, scale * x + shift, sums, noises, far_variance)
-        return to_image(total_std(variance, spread.cpu().numpy().reshape(-1)), shape, device)
+        propagated = self._propagated(x, scale * x + shift, sums, noises, far_variance)
+        return to_image(total_std(variance, propagated.cpu().numpy().reshape(-1)), shape, device)
 
     def _noise(
         self, local: Local, global_fit: LinearSmoother, tau: Float64[np.ndarray, " n"]
@@ -189,13 +189,13 @@ class LWLR(Method):
         x, sums, noises = local.x[out], local.moments @ kernel.T, local.noise @ (kernel**2).T
         scale, shift = self._solve(*sums)
         left_out = scale * x + shift
-        inflation = 1 + self._spread(x, left_out, sums, noises, 0 * x)
+        inflation = 1 + self._propagated(x, left_out, sums, noises, 0 * x)
         residuals = (
             log_residuals(local.y[out].cpu().numpy(), left_out.cpu().numpy()) / left[indices]
         )
         return noise_variance(residuals, inflation.cpu().numpy() / left[indices], tau[indices])
 
-    def _spread(
+    def _propagated(
         self, x: Tensor, predicted: Tensor, sums: Tensor, noise: Tensor, far: Tensor
     ) -> Tensor:
         """Σ S_i² (y_i/ŷ)² var_i, where `noise` are the sums of w² y² var · (1, x, x²).
@@ -206,10 +206,10 @@ class LWLR(Method):
         w_ridge = w + self.shift_penalty
         factor = w / ((wxx * w_ridge - wx * wx) * (w + self.blend) * predicted)
         a, b = (x * w_ridge - wx) * factor, (wxx - x * wx) * factor
-        spread = noise[2] * a * a + 2 * noise[1] * a * b + noise[0] * b * b
-        spread = torch.where(w > self.blend, spread, far)
+        propagated = noise[2] * a * a + 2 * noise[1] * a * b + noise[0] * b * b
+        propagated = torch.where(w > self.blend, propagated, far)
         limit = LARGEST_STD**2
-        return spread.nan_to_num(nan=limit, posinf=limit).clamp(min=0)
+        return propagated.nan_to_num(nan=limit, posinf=limit).clamp(min=0)
 
     def _line(self, sums: Float64[Tensor, "5 h w"]) -> Float64[Tensor, "2 h w"]:
         """Scale and shift from the moments' sums."""

@@ -254,7 +254,7 @@ class _Uncertainty:
         home: Int64[np.ndarray, " n"],
     ) -> None:
         self.samples, self.design, self.tau, self.home = samples, design, tau, home
-        # Residuals in log-depth, leverage and spread, of each anchor in its own region's fit.
+        # Log residual, leverage and propagated variance of each anchor in the fit of its region.
         self.diagnostics = np.full((3, len(samples)), np.nan)
         self.fits: list[tuple[LinearSmoother, np.ndarray, np.ndarray]] = []
 
@@ -270,9 +270,9 @@ class _Uncertainty:
         samples, rows = self.samples[support], self.design[support]
         smoother = LinearSmoother.of(rows[:, list(columns)], samples.weight)
         residuals = log_residuals(samples.y, rows @ plane)
-        spread = smoother.variance(smoother.design, samples.y, samples.y)
+        propagated = smoother.variance(smoother.design, samples.y, samples.y)
         own = self.home[support] == region
-        diagnostics = np.stack([residuals, smoother.leverage, spread])
+        diagnostics = np.stack([residuals, smoother.leverage, propagated])
         self.diagnostics[:, support[own]] = diagnostics[:, own]
         with np.errstate(all="ignore"):  # what is predicted to be zero is unsure without limit
             relative = pixels[:, list(columns)] / (pixels @ plane)[:, None]
@@ -281,15 +281,15 @@ class _Uncertainty:
     def std_log(self) -> Float64[np.ndarray, " regions"]:
         """One value per region, in the order of `add`."""
         finite = np.isfinite(self.diagnostics).all(axis=0)
-        residuals, leverage, spread = self.diagnostics[:, finite]
-        variance = fit_variance(residuals, leverage, spread, self.tau[finite])
+        residuals, leverage, propagated = self.diagnostics[:, finite]
+        variance = fit_variance(residuals, leverage, propagated, self.tau[finite])
         noise = self.samples.y * np.sqrt(variance + self.tau**2)
-        spreads = []
+        propagated_by_region = []
         for smoother, support, moment in self.fits:
             moved = smoother.gain * noise[support]
             with np.errstate(all="ignore"):
-                spreads.append(float((moved @ moved.T * moment).sum()))
-        return total_std(variance, np.array(spreads))
+                propagated_by_region.append(float((moved @ moved.T * moment).sum()))
+        return total_std(variance, np.array(propagated_by_region))
 
 
 class _Supports:
