@@ -343,8 +343,8 @@ def make_frames(args: argparse.Namespace) -> None:
         for model, seen in models:
             chosen = [i for i, x in enumerate(loaded) if x.frame.scene not in seen]
             chosen = [i for i in chosen if all(o[0] != model.name for o in outputs[i])]
-            found = predict(model, [loaded[i].frame for i in chosen])
-            for i, output in zip(chosen, found, strict=True):
+            outputs = predict(model, [loaded[i].frame for i in chosen])
+            for i, output in zip(chosen, outputs, strict=True):
                 outputs[i].append((model.name, output, False))
 
         def join(job: tuple[Loaded, tuple[str, MDEOutput, bool]]) -> TrainingFrame:
@@ -401,14 +401,14 @@ def write_frames(file: Path, frames: Sequence[TrainingFrame]) -> None:
 def read_frames(file: Path) -> list[TrainingFrame]:
     """The frames that `write_frames` wrote."""
     with safe_open(file, "pt") as opened:
-        found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         values = json.loads(opened.metadata()["frames"])
     frames = []
     for i, kept in enumerate(values):
         regimes = kept.pop("regimes")
-        anchors = {regime: found[f"{i}/anchors/{k}"].numpy() for k, regime in enumerate(regimes)}
-        tables = {name: found[f"{i}/{name}"].numpy() for name in TABLES}
-        maps = {name: found.get(f"{i}/{name}") for name in MAPS}
+        anchors = {regime: tensors[f"{i}/anchors/{k}"].numpy() for k, regime in enumerate(regimes)}
+        tables = {name: tensors[f"{i}/{name}"].numpy() for name in TABLES}
+        maps = {name: tensors.get(f"{i}/{name}") for name in MAPS}
         kept["shape"] = tuple(kept["shape"])
         frames.append(TrainingFrame(**kept, **tables, **maps, anchors=anchors, features=None))
     return frames
@@ -462,12 +462,12 @@ def tune_field(args: argparse.Namespace) -> None:
     scales = model.error_scales
     before = summary(outcomes(model.net, model.kernel, banks, REGIMES, scales))
     net, kernel = tune_on_validation(model.net, model.kernel, banks, REGIMES, scales)
-    found = outcomes(net, kernel, banks, REGIMES, scales)
-    tuned = replace(model, net=net, kernel=kernel, **calibrate(found))
+    results = outcomes(net, kernel, banks, REGIMES, scales)
+    tuned = replace(model, net=net, kernel=kernel, **calibrate(results))
     tuned.save(out / "model")
     for file in ("run.json", "metrics.jsonl"):
         write_atomic(out / file, (run / file).read_bytes())
-    finish(out, before=before, after=summary(found))
+    finish(out, before=before, after=summary(results))
 
 
 def learn_basis(args: argparse.Namespace) -> None:

@@ -115,8 +115,8 @@ class Stage:
 
     def draw(self, cls: str) -> Asset | None:
         """A random asset of a class, or none where the split has none."""
-        found = self.library.assets.get(cls)
-        return self.rng.choice(found) if found else None
+        assets = self.library.assets.get(cls)
+        return self.rng.choice(assets) if assets else None
 
     def place(  # noqa: PLR0917
         self,
