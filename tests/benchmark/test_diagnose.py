@@ -8,29 +8,17 @@ from scalefield.benchmark.diagnosis import PARTS, Diagnoser
 from scalefield.benchmark.diagnosis_summary import collect
 from scalefield.cli import main
 from scalefield.datasets.source import FrameSource
-
-RED = """
-import torch
-from scalefield import MDEOutput
-
-class Red:
-    name = "red"
-    def __call__(self, image):
-        red = torch.tensor(image[..., 0], dtype=torch.float32)
-        return MDEOutput((red + 20) ** 1.2 / 300, "depth", model="red")
-
-red = Red()
-"""
+from worlds import RED_MODULE
 
 
 @pytest.fixture
 def flags(world, tmp_path, monkeypatch):
     """Flags of a diagnosis of the small world."""
-    (tmp_path / "red_eye.py").write_text(RED)
+    (tmp_path / "red_eye.py").write_text(RED_MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    where = ["--root", str(world.root), "--range", "*=0.1,20", "--mde", "red_eye:red"]
-    return ["diagnose", *where, "--splits", "test", "--out", str(tmp_path / "out"), "--name", "W&B"]
+    data = ["--root", str(world.root), "--range", "*=0.1,20", "--mde", "red_eye:red"]
+    return ["diagnose", *data, "--splits", "test", "--out", str(tmp_path / "out"), "--name", "W&B"]
 
 
 def test_diagnose_writes_a_page_and_numbers(flags, world, tmp_path, capsys) -> None:

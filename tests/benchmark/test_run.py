@@ -21,6 +21,7 @@ from scalefield.datasets.source import FrameSource
 from scalefield.errors import InputError
 from scalefield.methods import make_method
 from scalefield.runtime import progress
+from worlds import RED_MODULE
 
 
 def records(out: Path, names: list[str]) -> dict[str, dict]:
@@ -289,20 +290,11 @@ def contents(out: Path) -> dict[str, bytes]:
     return {str(p.relative_to(out)): p.read_bytes() for p in files}
 
 
-HELD_WORLD = """
+HELD_WORLD = f"""
 import time
 from pathlib import Path
-import torch
-from scalefield import MDEOutput, Recovery
-
-class Red:
-    name = "red"
-    def __call__(self, image):
-        red = torch.tensor(image[..., 0], dtype=torch.float32)
-        return MDEOutput((red + 20) ** 1.2 / 300, "depth", model="red")
-
-red = Red()
-
+from scalefield import Recovery
+{RED_MODULE}
 def held(mde_output, anchors):
     while Path("hold").exists() and list(Path("a/frames").rglob("f*.json")):
         time.sleep(0.02)
