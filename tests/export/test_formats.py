@@ -110,13 +110,12 @@ def test_formats_opencv_reads_pfm(tmp_path, view):
 
 
 def test_formats_rerun_recording_holds_depth_and_anchors(tmp_path, view):
-    rerun = pytest.importorskip("rerun")
+    pytest.importorskip("rerun")
     write_formats(tmp_path, ("rrd",), view)
     data = (tmp_path / "recording.rrd").read_bytes()
     assert data[:3] == b"RRF"
     for entity in (b"/camera/depth", b"/camera/image", b"/anchors"):
         assert entity in data
-    assert rerun.__version__
 
 
 def test_formats_command_line_knows_every_format():
@@ -189,7 +188,9 @@ def test_cloud_write_chooses_by_suffix(tmp_path, view):
     cloud = view.cloud()
     for name in ("a.ply", "b.GLB"):
         cloud.write(tmp_path / name)
-        assert trimesh.load(tmp_path / name) is not None
+        loaded = trimesh.load(tmp_path / name)
+        (points,) = loaded.geometry.values() if isinstance(loaded, trimesh.Scene) else (loaded,)
+        assert len(points.vertices) == len(cloud.points_m)
     assert repr(cloud).startswith(f"PointCloud({len(cloud.points_m)} points, 1.20 … 3.00 m")
     with pytest.raises(InputError, match=r".ply or .glb, not '.obj'"):
         cloud.write(tmp_path / "c.obj")
