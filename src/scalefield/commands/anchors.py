@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from scalefield.commands.data import Intrinsics
+from scalefield.commands.data import Intrinsics, check_camera_flags, check_counts
 from scalefield.errors import InputError
 
 if TYPE_CHECKING:
@@ -118,12 +118,10 @@ class AnchorsCommand:
         others = self.intrinsics or self.fov_deg or self.extrinsics or self.pose or self.distortion
         if self.kitti and (others or self.depth):
             raise InputError("--kitti has intrinsics and extrinsics for --points; give it alone")
-        if self.intrinsics and self.fov_deg:
-            raise InputError("--intrinsics and --fov-deg are alternatives; give one of them")
+        check_camera_flags(self.intrinsics, self.fov_deg)
         if self.depth_units is not None and not 1e-9 <= self.depth_units <= 1e9:
             raise InputError(f"--depth-units must be 1e-9 … 1e9, found {self.depth_units:g}")
-        if self.limit is not None and self.limit < 1:
-            raise InputError(f"--limit must be 1 or more, found {self.limit}")
+        check_counts({"--limit": self.limit})
 
     def from_points(self, shape: tuple[int, int]) -> Anchors:
         """Anchors from the point cloud."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from scalefield.commands.data import check_counts
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError, counted
 
@@ -158,10 +159,8 @@ class ColmapCommand:
 
     def check(self) -> None:
         """Refuse flags out of range."""
-        counts = {"min-points": self.min_points, "min-track": self.min_track, "limit": self.limit}
-        for flag, count in counts.items():
-            if count is not None and count < 1:
-                raise InputError(f"--{flag} must be 1 or more, found {count}")
+        counts = {"--min-points": self.min_points, "--min-track": self.min_track}
+        check_counts({**counts, "--limit": self.limit})
         if not self.max_error_px > 0:
             raise InputError(f"--max-error-px must be above zero, found {self.max_error_px:g}")
 

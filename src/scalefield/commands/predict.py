@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from scalefield.commands.data import check_counts
 from scalefield.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,8 +48,7 @@ class PredictCommand:
         from scalefield.mde.cache import MDECache, default_cache
         from scalefield.runtime.progress import progress as progress_bar
 
-        if self.batch < 1:
-            raise InputError(f"--batch must be 1 or more, found {self.batch}")
+        check_counts({"--batch": self.batch})
         paths = find_images(self.folder)
         folder = self.cache or default_cache()
         cache = MDECache(folder, load_mde(self.mde, device=self.device, kind=self.kind))

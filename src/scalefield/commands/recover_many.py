@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalefield.commands.data import as_bool, read_anchors
 from scalefield.errors import InputError, counted, one_line
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def _solver(command: RecoverCommand, stream: bool) -> Solver:
     from scalefield.validation import check_options
 
     mde = load_mde(command.mde_name, device=command.device, kind=command.kind)
-    estimated = partial(estimate, mde=mde, kind=command.kind, affine=command.affine_or_none)
+    estimated = partial(estimate, mde=mde, kind=command.kind, affine=as_bool(command.affine))
     options = command.options()
     if stream:
         check_options("a stream", Stream, options)
@@ -266,13 +267,12 @@ def _recover(
     command: RecoverCommand, item: Item, file: Path | None, solve: Solver, folder: Path
 ) -> dict[str, Any]:
     """Recover one image, write its folder, and return its record."""
-    from scalefield.anchors import Anchors
     from scalefield.commands.recover import place
     from scalefield.export.result_folder import write_outputs
     from scalefield.geometry.camera import find_camera
 
     image = item.read()
-    anchors = Anchors([], [], []) if file is None else _read_anchors(command, file)
+    anchors = read_anchors(file, command.anchor_units)
     if item.frame is None:
         place(anchors, image, item.path)
     camera = find_camera(command.intrinsics, command.fov_deg, image.shape[:2])
@@ -292,13 +292,6 @@ def _recover(
     if overflow:
         record["warnings"].append("png_overflow")
     return record
-
-
-def _read_anchors(command: RecoverCommand, file: Path) -> Anchors:
-    from scalefield.anchors import Anchors
-
-    units = command.anchor_units if file.suffix.lower() == ".png" else None
-    return Anchors.read(file, png_units_per_metre=units)
 
 
 def _record(recovery: Recovery, file: Path | None) -> dict[str, Any]:
