@@ -22,7 +22,7 @@ from scalefield.io.anchor_tables import (
 from scalefield.io.lengths import LENGTH_LIMITS_M, METRES_PER_UNIT
 
 AnchorsLike: TypeAlias = Any
-"""What `Anchors.of` takes: Anchors, rows, named columns, a file, or None."""
+"""An argument of `Anchors.of`: Anchors, rows, named columns, a file, or None."""
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -121,7 +121,7 @@ class Anchors:
         raise InputError(f"every anchor needs {wanted}; not so: {named}{more}")
 
     def _numbered(self, index: int) -> str:
-        """How the user counts an anchor: by the line of the file, or by the index in Python."""
+        """The name of an anchor in messages: the line of its file, or its index in Python."""
         return f"anchors[{index}]" if self.lines is None else f"line {self.lines[index]}"
 
     def sigma_log(self, default: float, *, floor: float = 0.0) -> Float64[np.ndarray, " n"]:

@@ -82,6 +82,6 @@ def predicted_depth(output: Any) -> Float[Tensor, "h w"]:
 
 
 def pipeline_kind(config: Any) -> Kind | None:
-    """What a pipeline's map is: depth or disparity; None where that is not known."""
+    """The kind of the map of a pipeline, depth or disparity; None if it is not known."""
     # The pipeline inverts the inverse depth of Depth Pro.
     return "depth" if config.model_type == "depth_pro" else model_kind(config)

@@ -39,7 +39,7 @@ def blocks(scenes: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Resampling:
-    """How often each block is drawn in each of many bootstrap draws, within its stratum."""
+    """The number of times that each bootstrap draw, within strata, contains each block."""
 
     block_of: Int64[np.ndarray, " images"]
     times: Int64[np.ndarray, "draws blocks"]

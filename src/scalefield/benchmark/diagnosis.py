@@ -119,7 +119,7 @@ class Pixels:
 def relief(
     log_depth: Float64[np.ndarray, "h w"], known: Bool[np.ndarray, "h w"]
 ) -> Float64[np.ndarray, "h w"]:
-    """How far log-depth ranges around each pixel, over known pixels alone: large at edges."""
+    """The range of log-depth around each pixel, over known pixels only; it is large at edges."""
     size = 2 * max(1, round(RELIEF_RADIUS * float(np.hypot(*known.shape)))) + 1
     highest = maximum_filter(np.where(known, log_depth, -np.inf), size)
     lowest = minimum_filter(np.where(known, log_depth, np.inf), size)

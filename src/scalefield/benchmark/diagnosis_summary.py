@@ -117,7 +117,7 @@ def _of_scale(images: Sequence[ImageDiagnosis], unit: float) -> dict[str, Any]:
 
 
 def _of_common(shared: Shared, total: float) -> dict[str, float]:
-    """How much of a part is the same function in every image, and the rest each image's own."""
+    """The share of a part that one function explains in all images, and the remaining share."""
     common = min(max(shared.mean_square, 0.0), total)
     share = common / total if total > 0 else 0.0
     return {"common": share, "own": 1 - share, "common_rms_log": common**0.5}
@@ -193,7 +193,7 @@ def _bins(
 
 
 def _places(images: Sequence[ImageDiagnosis]) -> dict[str, Any]:
-    """Error over the image, each image counting the same; None where nothing was ever known."""
+    """Error over the image, with equal weights of images; None in cells without a known pixel."""
     pixels, error, square, _ = np.mean([image.bins["place"] for image in images], axis=0).T
 
     def cells(values: np.ndarray) -> list[list[float | None]]:
@@ -227,7 +227,7 @@ def worst(summary: dict[str, Any]) -> list[dict[str, Any]]:
 def collect(
     results: Mapping[str, ImageDiagnosis | str], config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What diagnosis.json holds: where the numbers come from, and the pooled analysis."""
+    """The contents of diagnosis.json: provenance, configuration, data and the pooled analysis."""
     images = [result for result in results.values() if isinstance(result, ImageDiagnosis)]
     missing = [{"name": n, "error": e} for n, e in results.items() if isinstance(e, str)]
     if not images:

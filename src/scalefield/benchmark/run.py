@@ -47,7 +47,7 @@ DISTANCE_EDGES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is measured. Runs with equal evaluations may share an output folder."""
+    """Configuration of an evaluation. Runs with equal ones may share an output folder."""
 
     name: str
     """Name of the data in tables."""
@@ -107,7 +107,7 @@ class Evaluator:
     source: FrameSource
     """Frames and their relative depth."""
     evaluation: Evaluation
-    """What is measured."""
+    """The configuration."""
     out: Path
     """Output folder."""
 

@@ -30,12 +30,12 @@ RECORDS = "recoveries.jsonl"
 TABLE_SUFFIXES = (".csv", ".npz", ".txt")
 """Suffixes of tables, which are often given by mistake in place of an image."""
 ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png", ".csv", ".npz", ".png")
-"""What follows the name of an image in the names of its anchors; the last three in a folder."""
+"""Endings of anchor files after the name of the image; the last three in a folder of anchors."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What the arguments of `scalefield recover` name."""
+    """The images or the video in the arguments of `scalefield recover`."""
 
     name: str
     """Name of the default output folder, without its ending."""

@@ -78,7 +78,7 @@ def per_anchor(report: Report) -> dict[str, np.ndarray]:
     return {name: array for name, array in values.items() if len(array)}
 
 
-def median_error(errors_log: Sequence[float]) -> float | None:
+def median_error(errors_log: Sequence[float] | np.ndarray) -> float | None:
     """The median of |errors| of log-depth as a relative error; None without any."""
     return float(np.expm1(np.median(np.abs(errors_log)))) if len(errors_log) else None
 

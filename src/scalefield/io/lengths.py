@@ -1,4 +1,4 @@
-"""Strict reading of numbers and lengths that people type: nothing is guessed.
+"""Strict parser of numbers and lengths as users type them: ambiguous text is an error.
 
 `parse_length("8 ft 3")` is 2.5146. A text with two possible readings, such as "2,400 mm", raises
 `LengthError` with both of them. static/lengths.js follows the same rules, and one table of cases

@@ -18,7 +18,7 @@ from scalefield.labelling.runners import DEAD, Label, Make
 from scalefield.labelling.samples import Job
 
 RETRIES = 2
-"""How often a job is tried again after its worker died."""
+"""Number of further attempts at a job after its worker died."""
 PATIENCE_S = 10.0
 """Seconds without a result after which the run prints what it waits for."""
 

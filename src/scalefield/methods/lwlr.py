@@ -265,7 +265,7 @@ class Local(NamedTuple):
 
 
 def _query_positions(size: int, stride: int, device: torch.device) -> Float64[Tensor, " q"]:
-    """stride/2, 3·stride/2, …; the middle of an image too small for one."""
+    """Positions stride/2 + k·stride; the middle of an image that is too small for one."""
     if size <= stride // 2:
         return torch.tensor([(size - 1) / 2], dtype=torch.float64, device=device)
     return torch.arange(stride // 2, size, stride, dtype=torch.float64, device=device)

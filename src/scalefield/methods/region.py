@@ -50,7 +50,7 @@ DILATION_STEPS = 10
 TILT_RIDGE = 1e-3
 
 Model = Literal["plane", "affine", "scale", "global"]
-"""What a region is fitted with: scale, tilt and shift; scale and shift; scale; Global's fit."""
+"""The model of a region: scale, tilt and shift; scale and shift; scale; Global's fit."""
 COLUMNS: dict[Model, tuple[int, ...]] = {
     "plane": (0, 1, 2, 3),
     "affine": (0, 3),
@@ -326,5 +326,5 @@ def _flat(affine: Affine) -> Float64[np.ndarray, " 4"]:
 
 
 def _scaled(pixel: np.ndarray, size: int) -> Float64[np.ndarray, " n"]:
-    """0 … size − 1 as −1 … 1."""
+    """Pixel positions 0 … size − 1 mapped to −1 … 1."""
     return 2.0 * pixel / max(size - 1, 1) - 1

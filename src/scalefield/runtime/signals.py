@@ -93,7 +93,7 @@ _request = ShutdownRequest()
 
 @contextmanager
 def graceful_shutdown() -> Iterator[None]:
-    """A block that ends by SIGTERM, SIGHUP or SIGINT once one came, whatever the block raises.
+    """A block that ends by SIGTERM, SIGHUP or SIGINT once one was received, whatever it raises.
 
     Signals that the process ignores stay ignored, as under `nohup`. In other threads than the
     main one, which receive no signals, the block runs as it is.

@@ -43,7 +43,7 @@ from scalefield.web.uploads import Limits, read_depth, read_photo
 STATIC = Path(__file__).parent / "static"
 JSON_BYTES = 2**20
 FEW_ANCHORS = 300
-"""With more of them `field` works for seconds, on the thread for slow work."""
+"""With more anchors `field` takes seconds and runs on the thread for slow work."""
 SAMPLE_FOV_DEG = {"room": 62.73}
 """2·atan(320 / 525): 640 pixels wide, rendered with a focal length of 525 pixels."""
 
@@ -76,7 +76,7 @@ class Server:
         return JSONResponse(document(self.limits))
 
     async def info(self, request: Request) -> Response:
-        """What this server can do, and what the page needs to draw."""
+        """Methods, samples, limits and colour tables of this server."""
         return JSONResponse(
             {
                 "version": scalefield.__version__,
@@ -266,7 +266,7 @@ class Server:
         return octets(await self.while_connected(request, solving))
 
     async def suggest(self, request: Request) -> Response:
-        """Where to measure next, given the present anchors."""
+        """The pixels to measure next, given the present anchors."""
         session, edit = self.session(request), parse_edit(await self.json(request), self.limits)
         search = self.quick.run(lambda: suggestions(session, edit.anchors), client_of(request))
         spots = await self.while_connected(request, search)

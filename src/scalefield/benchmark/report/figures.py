@@ -70,19 +70,19 @@ def encode(figure: Figure, suffix: str, **options: Any) -> bytes:
 
 
 def method_style(methods: Sequence[str], method: str) -> dict[str, Any]:
-    """A method looks the same in every figure."""
+    """Colour and marker of a method, the same in every figure."""
     i = list(methods).index(method)
     return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
 
 
 def legend_beside(figure: Figure, axis: Any) -> None:
-    """What an axis shows, named to the right of the whole figure."""
+    """Place the legend of an axis to the right of the whole figure."""
     handles, labels = axis.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", fontsize=8)
 
 
 def bare(axis: Any) -> None:
-    """A picture's axis: no ticks, no frame, grey where nothing is known."""
+    """Remove ticks and frame from the axis of a picture; unknown pixels are grey."""
     axis.set_facecolor("#f0f0f0")
     axis.set(xticks=[], yticks=[])
     axis.grid(False)
@@ -356,7 +356,7 @@ def _seed_range(cells: Sequence[dict[str, Any]], metric: str) -> tuple[float, fl
 
 
 def justification(picture: Picture, name: str) -> Figure:
-    """The true scale field beside the cues it is to be explained by, as in the paper."""
+    """The true scale field beside the cues that should explain it, as in the paper."""
     plt = pyplot()
     panels: list[tuple[str, np.ndarray, str]] = [("image", picture.image, "")]
     scale = np.exp(picture.log_scale.astype(np.float32))
@@ -410,7 +410,7 @@ def _cells(run: Run) -> list[dict[str, Any]]:
 
 
 def _along_anchors(axis: Any) -> None:
-    """The number of anchors, from one to hundreds, from left to right."""
+    """Set up a logarithmic axis of the number of anchors."""
     ticks = (1, 3, 9, 30, 100, 500)
     axis.set_xscale("log")
     axis.set_xticks(ticks, [str(n) for n in ticks])

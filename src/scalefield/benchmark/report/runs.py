@@ -36,7 +36,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Both of them, as titles begin."""
+        """Dataset and estimator, the beginning of titles."""
         return f"{self.dataset}, {self.mde}"
 
     @property
@@ -147,7 +147,7 @@ class RowModel:
 
     @property
     def description(self) -> str:
-        """What must be known of the model, in a few words."""
+        """A short description of the model."""
         if self.k is None:
             return self.name
         features = "F = 0" if self.without_features else "with F"

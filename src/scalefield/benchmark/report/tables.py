@@ -1,4 +1,4 @@
-"""Tables of results as plain values, before any of them is written down."""
+"""Tables of results as plain values; `text` and `page` write them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Cell:
 
 
 Rows = tuple[tuple[str, tuple[Cell, ...]], ...]
-"""Each with its label."""
+"""Rows of cells with their labels."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Table:
     title: str
     caption: str
     corner: str
-    """What the rows are."""
+    """Title of the column of row labels."""
     columns: tuple[tuple[str, ...], ...]
     rows: Rows
 
@@ -131,7 +131,7 @@ def _seed_note(runs: Sequence[Run]) -> str:
 
 
 Head = tuple[tuple[str, ...], dict[str, dict[str, Any]], int]
-"""What a group of columns is titled, its cells by method, and how many images a whole one has."""
+"""Titles of a group of columns, its cells by method, and the number of images of a full cell."""
 
 
 def _main_metrics(
@@ -244,7 +244,7 @@ def spectral_table(run: Run, condition: str = "low") -> Table | None:
 
 
 def coverage_table(run: Run) -> Table | None:
-    """How much the intervals of each method cover, by method and group."""
+    """The coverage of the intervals, by method and group."""
     cells = [c for c in run.results["cells"] if "coverage" in c and c["condition"] in REGIMES]
     if not cells:
         return None
@@ -563,7 +563,7 @@ def _under(condition: str, cells: Sequence[dict[str, Any]]) -> dict[str, dict[st
 
 
 def _known(values: dict[str, list[Cell]]) -> dict[str, list[Cell]]:
-    """The rows in which there is a number."""
+    """The rows that have a number."""
     return {m: cells for m, cells in values.items() if any(c.value is not None for c in cells)}
 
 
