@@ -8,7 +8,13 @@ import urllib.request
 import pytest
 
 from scalefield.cli import main
-from scalefield.commands.web import WebCommand, bracketed, is_loopback, reachable_names
+from scalefield.commands.web import (
+    WebCommand,
+    bracketed,
+    is_loopback,
+    page_addresses,
+    reachable_names,
+)
 from scalefield.errors import InputError, MissingExtra
 
 
@@ -51,6 +57,12 @@ def test_web_command_names_the_extra_that_it_needs(monkeypatch: pytest.MonkeyPat
 def test_bracketed_ipv6_addresses() -> None:
     assert bracketed("::1") == "[::1]"
     assert bracketed("127.0.0.1") == "127.0.0.1"
+
+
+def test_page_addresses_have_ipv6_in_brackets_and_the_token() -> None:
+    addresses = page_addresses(("127.0.0.1", "fe80::1", "[::1]"), 80, "")
+    assert addresses == ["http://127.0.0.1:80/", "http://[fe80::1]:80/", "http://[::1]:80/"]
+    assert page_addresses(["a.local"], 8008, "secret") == ["http://a.local:8008/?token=secret"]
 
 
 def test_web_command_allows_names_and_addresses_without_a_port() -> None:

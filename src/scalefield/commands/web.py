@@ -7,6 +7,7 @@ import ipaddress
 import re
 import secrets
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -79,8 +80,7 @@ class WebCommand:
             timeout_graceful_shutdown=2,
             server_header=False,
         )
-        query = f"?token={token}" if token else ""
-        addresses = [f"http://{name}:{port}/{query}" for name in (*names, *self.allow_host)]
+        addresses = page_addresses((*names, *self.allow_host), port, token)
         print(f"scalefield web: {addresses[0]}  (Ctrl+C ends it)", flush=True)
         for address in addresses[1:]:
             print(f"                {address}", flush=True)
@@ -92,7 +92,7 @@ class WebCommand:
             uvicorn.Server(config).run(sockets=[listening])
 
     def check(self) -> None:
-        """Refuse flags that cannot be meant."""
+        """Refuse flags out of range."""
         if not 0 <= self.port <= 65535:
             raise InputError(f"--port must be 0 … 65535, found {self.port}")
         if self.token is not None and not re.fullmatch(r"[\w.~-]*", self.token):
@@ -111,8 +111,14 @@ class WebCommand:
                 raise InputError(f"--{name} must be above zero, found {getattr(self, flag):g}")
 
 
+def page_addresses(names: Iterable[str], port: int, token: str) -> list[str]:
+    """The addresses of the page by these names, with the token if there is one."""
+    query = f"?token={token}" if token else ""
+    return [f"http://{bracketed(name)}:{port}/{query}" for name in names]
+
+
 def bracketed(host: str) -> str:
-    """An IPv6 address as a URL needs it."""
+    """The host in the form of a URL: an IPv6 address is in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
