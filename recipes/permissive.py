@@ -10,10 +10,10 @@
 `all` runs the stages as processes on one device, several at a time:
 
     early               `lite` on a half of the scenes
-    lite                the estimator that ships: goes on from `early`, on all scenes
-    small               another one, with a ViT-S
-    frames              every frame as each estimator sees it; scenes that `early` never saw as it
-                        sees them
+    lite                the shipped estimator: training continues from `early`, on all scenes
+    small               another estimator, with a ViT-S
+    frames              the outputs of each estimator for every frame; those of `early` for the
+                        scenes that it was not trained on
     field, basis        on those frames
 
 `tune --places DATA --mde lite fastdepth.onnx` then chooses the shrinkage and the calibration of
@@ -24,8 +24,8 @@ takes all scenes that are there, and `all --root OLD NEW` then uses it for the n
 `frames` uses each of its outputs for scenes that it was not trained on, whichever they are.
 
 Each stage can be run by itself, ends after its time limit (`--limit-s`), is skipped if it was
-finished before and goes on where it was killed. Nothing photographed is used, except by the
-ImageNet encoders before this training.
+finished before and continues where it was killed. No photograph is used, except for the ImageNet
+weights of the encoders.
 """
 
 from __future__ import annotations
@@ -415,7 +415,7 @@ def read_frames(file: Path) -> list[TrainingFrame]:
 
 
 def frames_on(device: str, args: argparse.Namespace) -> tuple[list, list]:
-    """What `make_frames` kept, with the maps on a device."""
+    """The frames that `make_frames` wrote, with their maps on a device."""
     kept = {s: read_frames(args.out / f"frames-{s}.safetensors") for s in ("train", "val")}
 
     def move(frame: TrainingFrame) -> TrainingFrame:

@@ -246,7 +246,7 @@ class Stage:
         size: tuple[int, int],
         farthest_m: float = 80.0,
     ) -> Probe:
-        """What a camera would see on a grid of 16 × 12 rays."""
+        """Hits of a grid of 16 × 12 rays of a camera."""
         local = rays(*size, fov_deg, 16, 12)
         directions = local @ camera_to_world[:3, :3].T
         depth, classes, objects = [], [], []
