@@ -108,8 +108,8 @@ class Dense:
 
 
 def learn_field(args: argparse.Namespace) -> None:
-    """Train `field` on cross-fitted `lite` (and its teacher, if there is one), on the given MDE and on
-    true depth; with features, the variant that uses those of `lite`."""
+    """Train `field` on cross-fitted `lite` (and its teacher, if there is one), on the given MDE and
+    on true depth; with features, the variant that uses those of `lite`."""
     dataset = Folder(args.root, RANGES_M)
     config = FieldTraining(seed=args.seed)
     if args.with_features:
