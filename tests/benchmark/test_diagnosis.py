@@ -81,7 +81,7 @@ def test_decompose_parts_and_their_squares_add_up(seed, hidden, side) -> None:
             Pixels.of(depth_m, mde_depth, known)
         return
     pixels = Pixels.of(depth_m, mde_depth, known)
-    parts = decompose(pixels)
+    parts = decompose(pixels).parts
     assert list(parts) == list(PARTS)
     np.testing.assert_allclose(sum(parts.values()), pixels.y, atol=1e-12)
     squares = [np.square(part).mean() for part in parts.values()]
@@ -222,8 +222,8 @@ def test_pixels_sampled_on_a_grid_give_the_parts_of_all_pixels() -> None:
     depth_m, known = np.exp(log_depth + y), rng.random(v.shape) < 0.9
     few, all_ = (Pixels.of(depth_m, np.exp(log_depth), known, every=e) for e in (False, True))
     assert len(few.y) < len(all_.y) / 3
-    for part, values in decompose(all_).items():
-        other = np.square(decompose(few)[part]).mean()
+    for part, values in decompose(all_).parts.items():
+        other = np.square(decompose(few).parts[part]).mean()
         assert np.square(values).mean() == pytest.approx(other, abs=3e-4)
 
 

@@ -14,7 +14,7 @@ from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.benchmark.gallery import write_gallery
 from scalefield.benchmark.metrics import LEVELS
 from scalefield.benchmark.report import figures, load_run, write_report
-from scalefield.benchmark.report.page import Panel, Section, render
+from scalefield.benchmark.report.page import Panel, Section, document, run_facts
 from scalefield.benchmark.report.paper import MAIN
 from scalefield.benchmark.report.runs import ablation_series, basis_label
 from scalefield.benchmark.report.tables import (
@@ -287,7 +287,7 @@ def test_report_page_sorts_and_switches_in_a_browser(results, tmp_path) -> None:
     run_ = load_run(results[0])
     table = main_table([run_], EVERYWHERE, "main", "World: all")
     panels = {name: Panel(tables=(table,)) for name in ("World: all", "World: other")}
-    text = render("World", [run_], [Section("Results", panels)])
+    text = document("World", run_facts([run_]), [Section("Results", panels)])
     (tmp_path / "page.html").write_text(text.replace("</html>", CLICKS))
     flags = [
         "--headless",

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int64
@@ -222,15 +223,19 @@ class ImageDiagnosis:
     D, without the image's scale) and of its square, and of the rest's square, over all pixels."""
 
 
-def decompose(pixels: Pixels) -> dict[str, Float64[np.ndarray, " n"]]:
+class Decomposition(NamedTuple):
+    """An image's y in parts, and its share in functions that are the same in all images."""
+
+    parts: dict[str, Float64[np.ndarray, " n"]]
     """The parts of y at each pixel, which add up to y; scale is the image's own mean."""
-    return _decompose(pixels)[0]
+    depth: Shared
+    """Normal equations of the common function of depth."""
+    position: Shared
+    """Normal equations of the common function of position."""
 
 
-def _decompose(
-    pixels: Pixels,
-) -> tuple[dict[str, Float64[np.ndarray, " n"]], Shared, Shared]:
-    """The parts, and the normal equations of what depth and position do in all images."""
+def decompose(pixels: Pixels) -> Decomposition:
+    """Project y on the functions of each part in turn, in the order of `PARTS`."""
     y, n = pixels.y, len(pixels.y)
     constant = np.full((n, 1), n**-0.5)
     basis, parts = constant, {"scale": np.full(n, y.mean())}
@@ -251,7 +256,7 @@ def _decompose(
         means = np.bincount(cell, left) / np.maximum(np.bincount(cell), 1)
         parts[name] = means[cell]
         left = left - parts[name]
-    return {**parts, "rest": left}, depth, position
+    return Decomposition({**parts, "rest": left}, depth, position)
 
 
 def at_knots(depth: Shared) -> Float64[np.ndarray, " knots"]:
@@ -263,7 +268,7 @@ def diagnose(frame: Frame, mde_output: MDEOutput) -> ImageDiagnosis:
     """The analysis of the MDE's bias on one frame."""
     known = frame.mask & mde_output.valid.cpu().numpy()
     pixels = Pixels.of(frame.depth_m, mde_output.mde_depth.cpu().numpy(), known)
-    parts, depth, position = _decompose(pixels)
+    parts, depth, position = decompose(pixels)
     error, n = parts["scale"] - pixels.y, len(pixels.y)
     bin_of = {
         "depth": (np.digitize(pixels.true_m, DEPTH_EDGES_M), len(DEPTH_EDGES_M) + 1),

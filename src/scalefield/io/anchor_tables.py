@@ -109,7 +109,7 @@ def parse_anchor_table(text: str) -> AnchorTable:
     elif header_comment:
         titles = header_comment
     count = len(titles) if titles is not None else len(rows[0][1])
-    columns = _columns(titles, count)
+    columns = _default_columns(count) if titles is None else table_columns(titles)
     for line_number, cells in rows:
         _check_count(line_number, cells, count, separator)
     if titles is None:
@@ -218,18 +218,17 @@ def _title(title: str) -> tuple[str, Unit | None, str]:
     return name, None, wrong
 
 
+def _default_columns(count: int) -> list[Column]:
+    """The columns of a table without a header."""
+    if count not in (3, 4):
+        wanted = "u, v, depth_m[, sigma_m] in metres"
+        raise TableError("columns", f"without a header wanted {wanted}, found {count} columns")
+    names = ("u", "v", "depth_m", "sigma_m")[:count]
+    return [Column(name, i, name) for i, name in enumerate(names)]
+
+
 def table_columns(titles: list[str]) -> list[Column]:
     """The columns u, v, depth_m and sigma_m that the titles name, or a `TableError` about them."""
-    return _columns(titles, len(titles))
-
-
-def _columns(titles: list[str] | None, width: int) -> list[Column]:
-    if titles is None:
-        if width not in (3, 4):
-            wanted = "u, v, depth_m[, sigma_m] in metres"
-            raise TableError("columns", f"without a header wanted {wanted}, found {width} columns")
-        names = ("u", "v", "depth_m", "sigma_m")[:width]
-        return [Column(name, i, name) for i, name in enumerate(names)]
     by_name: dict[str, Column] = {}
     units: dict[str, Unit | None] = {}
     header = one_line(", ".join(titles), 80)

@@ -156,8 +156,8 @@ class Labeller:
         record = {
             "key": sample.key,
             "keep": not reasons,
-            "reasons": [reason.as_dict() for reason in reasons],
-            "figures": label_figures.as_dict(),
+            "reasons": [dataclasses.asdict(reason) for reason in reasons],
+            "figures": dataclasses.asdict(label_figures),
         }
         return record, buffer.getvalue()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 from scalefield.errors import InputError
 from scalefield.report import Fallback, Warning
@@ -38,10 +37,6 @@ class Figures:
     warnings: tuple[Warning, ...]
     """Warnings of the recovery."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """The figures as plain JSON values."""
-        return dataclasses.asdict(self)
-
 
 @dataclass(frozen=True)
 class Reason:
@@ -58,10 +53,6 @@ class Reason:
         value = f"{self.value:.3g}" if isinstance(self.value, int | float) else self.value
         limit = "" if self.limit is None else f", limit {self.limit:g}"
         return f"{self.rule}: {'unknown' if value is None else value}{limit}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """The reason as plain JSON values."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)

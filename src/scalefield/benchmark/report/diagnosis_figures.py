@@ -52,7 +52,7 @@ def take_apart(frame: Frame, mde_output: MDEOutput, rank: str) -> Picture:
     known = frame.mask & mde_output.valid.cpu().numpy()
     mde_depth = mde_output.mde_depth.cpu().numpy()
     pixels = Pixels.of(frame.depth_m, mde_depth, known, every=True)
-    parts = decompose(pixels)
+    parts = decompose(pixels).parts
     factor = -(-known.shape[1] // WIDTH)
 
     def shown(values: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from scalefield.anchor_sampling import REGIMES
 from scalefield.benchmark.gallery import Entry, Picture
 from scalefield.benchmark.metrics import LEVELS, METRICS
 from scalefield.benchmark.report import paper
-from scalefield.benchmark.report.runs import Run, ablation_series, seeds_of
+from scalefield.benchmark.report.runs import Run, ablation_series, by_mde, seeds_of
 from scalefield.benchmark.report.tables import MAIN_METRICS, REGIME_TITLES
 from scalefield.benchmark.score import EVERYWHERE
 from scalefield.errors import import_extra
@@ -298,11 +298,8 @@ def pooled_ablation(runs: Sequence[Run]) -> Figure | None:
     One colour an MDE; bars reach from the least to the largest of the seeds; the paper's own
     curves in grey.
     """
-    by_mde = {
-        mde: seeds_of([run for run in runs if run.mde == mde], "medium")
-        for mde in dict.fromkeys(run.mde for run in runs)
-    }
-    by_mde = {mde: cells for mde, cells in by_mde.items() if len({k for k, _ in cells}) > 1}
+    seeds = {mde: seeds_of(members, "medium") for mde, members in by_mde(runs).items()}
+    seeds = {mde: cells for mde, cells in seeds.items() if len({k for k, _ in cells}) > 1}
     curves = [
         AblationCurve(
             label=f"{mde}, {'F = 0' if without_features else 'full'}",
@@ -313,7 +310,7 @@ def pooled_ablation(runs: Sequence[Run]) -> Figure | None:
                 for k in sorted(k for k, without in cells if without == without_features)
             },
         )
-        for i, (mde, cells) in enumerate(by_mde.items())
+        for i, (mde, cells) in enumerate(seeds.items())
         for without_features in (False, True)
     ]
     return _ablation_figure([curve for curve in curves if curve.values], (9.4, 3.6))

@@ -64,6 +64,13 @@ def load_run(path: str | Path) -> Run:
     )
 
 
+def by_mde(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs by estimator, in order of appearance."""
+    return {
+        mde: [run for run in runs if run.mde == mde] for mde in dict.fromkeys(r.mde for r in runs)
+    }
+
+
 def pooled(runs: Sequence[Run], group: str) -> tuple[list[dict[str, Any]], int]:
     """Cells over the images of several runs together, and how many images those are."""
     if not runs:

@@ -16,6 +16,7 @@ from scalefield.benchmark.report.runs import (
     Run,
     ablation_series,
     basis_label,
+    by_mde,
     later_seeds,
     pooled,
     row_models,
@@ -81,8 +82,8 @@ def main_table(
 ) -> Table:
     """Low/Med/High × MDE × method, the paper's form; runs of one MDE are pooled by image."""
     heads, images = [], {}
-    for mde in dict.fromkeys(run.mde for run in runs):
-        cells, images[mde] = pooled([run for run in runs if run.mde == mde], group)
+    for mde, members in by_mde(runs).items():
+        cells, images[mde] = pooled(members, group)
         for regime, short in REGIME_TITLES.items():
             if by_method := _under(regime, cells):
                 heads.append(((mde, short), by_method, images[mde]))
@@ -372,8 +373,7 @@ def paper_drop_table(runs: Sequence[Run], row: str = "Basis K=8") -> Table | Non
     values: dict[str, list[Cell]] = {str(n): [] for n in sorted(DROP_SEQUENCE)}
     names = {ours: theirs for theirs, ours in paper.MDES.items()}
     paper_datasets = {name for group in paper.DATASETS.values() for name in group}
-    for mde in dict.fromkeys(run.mde for run in runs):
-        members = [run for run in runs if run.mde == mde]
+    for mde, members in by_mde(runs).items():
         cells, _ = pooled(members, EVERYWHERE)
         ours = {c["condition"]: c["clamped"] for c in cells if c["method"] == row}
         if not any(condition.startswith("drop-") for condition in ours):
@@ -490,12 +490,9 @@ def all_tables(runs: Sequence[Run]) -> list[Table]:
         name = _together(members)
         tables.append(main_table(members, EVERYWHERE, f"main-{_stem(name)}", f"{name}: all images"))
     if len(datasets) > 1:
-        for mde in dict.fromkeys(run.mde for run in runs):
-            members = [run for run in runs if run.mde == mde]
+        for members in by_mde(runs).values():
             tables += [drop_table(members), ablation_table(members)]
-    tables += [
-        seeds_table([r for r in runs if r.mde == m]) for m in dict.fromkeys(r.mde for r in runs)
-    ]
+    tables += [seeds_table(members) for members in by_mde(runs).values()]
     tables.append(paper_drop_table(runs))
     tables += [paper_table(runs, title) for title in paper.DATASETS]
     for run in runs:
