@@ -358,8 +358,8 @@ def reproduced(world_at, evaluation_of, red, tmp_path_factory):
                 )
                 Generator(config).save(tmp_path / "gens" / name)
                 label = f"Basis K={k}{', F = 0' if blind else ''}{', seed 1' if seed else ''}"
-                where = "medium,drop" if k == 3 else "medium"
-                rows.append(f"{label} @{where}: basis(generator='{tmp_path}/gens/{name}')")
+                conditions = "medium,drop" if k == 3 else "medium"
+                rows.append(f"{label} @{conditions}: basis(generator='{tmp_path}/gens/{name}')")
     out = tmp_path / "out"
     evaluation = evaluation_of(*rows, regimes=("medium",))
     score_files(out, run(Evaluator(FrameSource(world, red), evaluation, out)))

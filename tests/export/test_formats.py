@@ -46,12 +46,12 @@ def test_formats_trimesh_reads_ply_and_glb_with_positions_and_colours(tmp_path, 
     np.testing.assert_array_equal(ply.vertices, read_points(tmp_path / "cloud.ply"))
     flipped = glb.vertices * [1, -1, -1]
     np.testing.assert_allclose(flipped, ply.vertices, atol=1e-6)
-    distance, where = cKDTree(ply.vertices).query(expected[inner])
+    distance, nearest = cKDTree(ply.vertices).query(expected[inner])
     np.testing.assert_allclose(distance, 0, atol=1e-6)
     linear = ((view.image / 255 + 0.055) / 1.055) ** 2.4
     linear = np.where(view.image <= 10, view.image / 255 / 12.92, linear)
-    np.testing.assert_array_equal(ply.colors[where, :3], view.image[inner])
-    np.testing.assert_allclose(glb.colors[where, :3] / 255, linear[inner], atol=1.01 / 255)
+    np.testing.assert_array_equal(ply.colors[nearest, :3], view.image[inner])
+    np.testing.assert_allclose(glb.colors[nearest, :3] / 255, linear[inner], atol=1.01 / 255)
     assert inner.sum() < len(ply.vertices) < np.isfinite(view.depth_m).sum()
     between = (ply.vertices[:, 2] > 1.25) & (ply.vertices[:, 2] < 1.95)
     assert not between.any()

@@ -46,9 +46,9 @@ def test_orientation_upright_moves_anchors_with_their_pixels(tagged, tag, u, v):
     upright = read_image(path)
     (row,), (column,) = Anchors([u], [v], [1.0]).pixels((6, 8))
     moved = Orientation.of(path).upright(Anchors([u], [v], [2.0], [0.1]), upright.shape[:2])
-    (found,), (there,) = moved.pixels(upright.shape[:2])
+    (upright_row,), (upright_column,) = moved.pixels(upright.shape[:2])
     if 0.5 not in (u % 1, v % 1):  # on a border, the neighbour will do
-        np.testing.assert_array_equal(upright[found, there], STORED[row, column])
+        np.testing.assert_array_equal(upright[upright_row, upright_column], STORED[row, column])
     assert (moved.depth_m[0], moved.sigma_m[0]) == (2.0, 0.1)
 
 

@@ -153,8 +153,10 @@ def test_anchors_from_points_are_the_visible_points():
     assert sorted(set(through.depth_m)) == [2.0, 4.0]
     # The same cloud in a frame of its own: z up, x forward.
     camera_from_points = np.array([[0, -1, 0, 0], [0, 0, -1, 0.1], [1, 0, 0, 0.2], [0, 0, 0, 1.0]])
-    there = (points - camera_from_points[:3, 3]) @ camera_from_points[:3, :3]
-    again = anchors_from_points(there, camera, (16, 20), camera_from_points=camera_from_points)
+    points_of_cloud = (points - camera_from_points[:3, 3]) @ camera_from_points[:3, :3]
+    again = anchors_from_points(
+        points_of_cloud, camera, (16, 20), camera_from_points=camera_from_points
+    )
     np.testing.assert_allclose(again.depth_m, seen.depth_m)
     np.testing.assert_array_equal(np.c_[again.u, again.v], np.c_[seen.u, seen.v])
     with pytest.raises(InputError, match="see-through must"):

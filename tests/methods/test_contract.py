@@ -244,8 +244,8 @@ def test_method_anchors_without_a_deviation_get_the_typical_weight(method):
     mde_output = from_array(*MAPS["depth"])
     plain = anchors_named("many")
     equal = sf.Anchors(plain.u, plain.v, plain.depth_m, 0.01 * plain.depth_m)
-    some = np.where(np.arange(len(plain)) % 2, equal.sigma_m, np.nan)
-    mixed = sf.Anchors(plain.u, plain.v, plain.depth_m, some)
+    half_known = np.where(np.arange(len(plain)) % 2, equal.sigma_m, np.nan)
+    mixed = sf.Anchors(plain.u, plain.v, plain.depth_m, half_known)
     depth_m = recover_from(mde_output, mixed, method).depth_m
     assert torch.isfinite(depth_m).all()
     if not isinstance(method, Field):  # its default noise is learned

@@ -90,8 +90,8 @@ class TestSupport:
         index = np.arange(len(u))
         ones = np.ones(len(u))
         samples = Samples(ones, ones, ones, 10 * index, u, index)
-        which, source = _Supports(self.regions, samples).of(0)
-        return u[which].tolist(), source
+        indices, source = _Supports(self.regions, samples).of(0)
+        return u[indices].tolist(), source
 
     def test_its_own_anchors_where_there_are_five(self):
         assert self.support([0, 3, 9, 5, 9, 10]) == ([0, 3, 9, 5, 9], "inside")

@@ -68,8 +68,8 @@ def test_recover_gives_the_same_bytes_for_any_number_of_threads(name):
     has basis maps agrees to a part in 10⁵; commands that promise bytes run on one thread."""
     v, u = np.indices((96, 128))
     relative = 2 + np.sin(u / 17) + v / 60
-    where = np.random.default_rng(0).integers(0, 96, (2, 40))
-    anchors = sf.Anchors(where[1], where[0], 3 * relative[where[0], where[1]] ** 1.1)
+    pixels = np.random.default_rng(0).integers(0, 96, (2, 40))
+    anchors = sf.Anchors(pixels[1], pixels[0], 3 * relative[pixels[0], pixels[1]] ** 1.1)
     options = {"superpixels": 20} if name == "region" else {}
     depths = []
     try:

@@ -137,8 +137,8 @@ def test_put_depth_replaces_the_relative_depth(client: TestClient, wait, png, np
     put = client.put(f"{url}?name=mine.npy&kind=disparity", content=npy(disparity))
     assert put.status_code == 202
     session = wait(client, put.json())
-    told = (session["relative_depth"], session["kind"], session["revision"])
-    assert told == ("mine.npy", "disparity", 2)
+    described = (session["relative_depth"], session["kind"], session["revision"])
+    assert described == ("mine.npy", "disparity", 2)
     edit = {
         "anchors": [{"u": 0, "v": 0, "depth_m": 2.0}],
         "method": "median",
@@ -159,8 +159,12 @@ def test_put_depth_replaces_the_relative_depth(client: TestClient, wait, png, np
     # What was there still is.
     assert client.get(f"/api/sessions/{session['id']}").json()["relative_depth"] == "mine.npy"
     resized = client.put(f"{url}?name=a.npy&kind=depth&resize=True", content=npy(disparity[:20]))
-    told = resized.json()
-    assert (told["state"], told["progress"], told["step"]) == ("waiting", 0, "waiting for its turn")
+    described = resized.json()
+    assert (described["state"], described["progress"], described["step"]) == (
+        "waiting",
+        0,
+        "waiting for its turn",
+    )
     assert wait(client, resized.json())["state"] == "ready"
 
 
