@@ -198,8 +198,8 @@ def check_transforms(path: Path) -> None:
     model = read_model(path.parent)
     names = [image.name for image in model.images.values()]
     files = {name: path.parent / "images" / name for name in names}
-    transforms = add_depth(path, model, files, files)
-    assert all(isinstance(frame["depth_file_path"], str) for frame in transforms["frames"])
+    content = add_depth(path, model, files, files)
+    assert all(isinstance(frame["depth_file_path"], str) for frame in content["frames"])
 
 
 def check_calibration(path: Path) -> None:

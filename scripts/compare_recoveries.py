@@ -145,7 +145,7 @@ def without_sentences(value: Any) -> Any:
 
 def report_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Names and keys of the reports or records whose JSON text differs."""
-    differences = [f"{name}: only in one tree" for name in sorted(old.keys() ^ new.keys())]
+    lines = [f"{name}: only in one tree" for name in sorted(old.keys() ^ new.keys())]
     for name in sorted(old.keys() & new.keys()):
         before, after = (without_sentences(tree[name]) for tree in (old, new))
         if "options" in before and "options" in after:
@@ -155,8 +155,8 @@ def report_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         for key in sorted(before.keys() | after.keys()):
             a, b = (json.dumps(report.get(key), sort_keys=True) for report in (before, after))
             if a != b:
-                differences.append(f"{name}, {key}: {a[:60]} and {b[:60]}")
-    return differences
+                lines.append(f"{name}, {key}: {a[:60]} and {b[:60]}")
+    return lines
 
 
 def write_photographs(folder: Path, count: int) -> None:
@@ -186,17 +186,15 @@ def label_differences(trees: list[Path], method: str, scratch: Path) -> tuple[in
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         outputs.append(out)
     files = [{p.relative_to(out): p for p in out.rglob("photo*") if p.is_file()} for out in outputs]
-    differences = [
-        f"{method} {name}: only in one tree" for name in sorted(files[0].keys() ^ files[1])
-    ]
+    lines = [f"{method} {name}: only in one tree" for name in sorted(files[0].keys() ^ files[1])]
     for name in sorted(files[0].keys() & files[1].keys()):
         before, after = (tree[name].read_bytes() for tree in files)
         if name.suffix == ".json":
             records = [{f"{method} {name}": json.loads(text)} for text in (before, after)]
-            differences += report_differences(*records)
+            lines += report_differences(*records)
         elif before != after:
-            differences.append(f"{method} {name}: other bytes")
-    return len(files[0]), differences
+            lines.append(f"{method} {name}: other bytes")
+    return len(files[0]), lines
 
 
 def differences(old: Path, new: Path) -> tuple[int, float, str]:
@@ -245,18 +243,18 @@ def main() -> int:
             subprocess.run(command, env=environment, check=True)
         count, largest, place = differences(*folders)
         reports = [json.loads((folder / "reports.json").read_text()) for folder in folders]
-        differences = report_differences(*reports)
+        lines = report_differences(*reports)
         print(f"{count} maps compared, largest relative difference {largest:.2g} ({place})")
-        print(f"{len(reports[0])} reports compared, {len(differences)} differences")
+        print(f"{len(reports[0])} reports compared, {len(lines)} differences")
         if flags.labels:
             write_photographs(Path(scratch, "photographs"), 4)
         for method in flags.labels:
             files, differing = label_differences(flags.trees, method, Path(scratch))
             print(f"labels by {method}: {files} files compared, {len(differing)} differences")
-            differences += differing
-    for line in differences[:40]:
+            lines += differing
+    for line in lines[:40]:
         print(line)
-    return int(largest > TOLERANCE or bool(differences))
+    return int(largest > TOLERANCE or bool(lines))
 
 
 if __name__ == "__main__":
