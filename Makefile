@@ -17,7 +17,7 @@ SCENES ?= 400
 demo: .venv/.core  ## recover metric depth for the bundled sample
 	$(BIN)/scalefield demo --out $(OUT)
 
-bench: .venv/.core  ## what each step costs: results/bench, and its tables in docs/speed.md
+bench: .venv/.core  ## running times: results/bench, and their tables in docs/speed.md
 	$(PIP) --group bench
 	$(BIN)/python benchmarks/bench.py --out results/bench $(BENCH)
 	$(BIN)/python benchmarks/lidar.py --out results/lidar
@@ -30,13 +30,13 @@ docs: .venv/.dev  ## the documentation as a site: out/site
 fuzz: .venv/.dev  ## damage every kind of file 100,000 times; results/fuzz
 	$(BIN)/python -m fuzz --cases 100000 --workers $(WORKERS) --out results/fuzz
 
-soak: .venv/.dev  ## thousands of calls and requests, after which nothing may be missing
+soak: .venv/.dev  ## thousands of calls and requests, checked for lost memory and files
 	$(BIN)/python benchmarks/soak.py --out results/soak
 
 picture: demo  ## the README's picture
 	cp $(OUT)/preview.png docs/room.png
 
-test: check oracle  ## formatting, lint, types, and the tests but the slow ones
+test: check oracle  ## formatting, lint, types, and the tests without the slow ones
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
 
 test-all: check oracle  ## the same with the slow tests
@@ -49,18 +49,18 @@ check: .venv/.dev
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
-format: .venv/.dev  ## what `check` would complain about, mended
+format: .venv/.dev  ## fix formatting and lint
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-# The published Depth Anything 3 network, to compare our port with: without its 133 dependencies,
-# in a folder of its own. Where it cannot be had, the tests that need it skip and say so.
+# The published Depth Anything 3 network, the reference of our port: without its 133 dependencies, in
+# a folder of its own. Tests that need it are skipped if it cannot be installed.
 oracle: .venv/.dev
 	@test -d .oracle/depth_anything_3 || $(PIP) --no-deps --target .oracle \
 	  depth-anything-3==0.1.1 addict omegaconf einops \
 	  || echo "no oracle for Depth Anything 3: its tests will skip"
 
-# What a user gets: the sdist, the wheel made from it, and that wheel at work where nothing else is.
+# Build the sdist and the wheel from it, and test the wheel in an environment of its own.
 wheel: .venv/.core
 	rm -rf dist .wheel
 	$(PIP) --group release
@@ -70,9 +70,9 @@ wheel: .venv/.core
 	  dist/*.whl
 	.wheel/bin/python scripts/smoke_wheel.py
 
-# The oldest versions that pyproject.toml allows, really tested. This alone does without the
-# constraint, which would lift torch; UV_TORCH_BACKEND=cpu saves gigabytes where that index is near.
-lowest: .venv/.core  ## which they were: results/lowest
+# Test the oldest versions that pyproject.toml allows. Only this target ignores constraints-cpu.txt,
+# which requires a newer torch; UV_TORCH_BACKEND=cpu saves gigabytes if that index can be reached.
+lowest: .venv/.core  ## the versions are written to results/lowest
 	$(PIP) --group release
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .lowest
 	$(BIN)/uv pip install --quiet --python .lowest --resolution lowest-direct \
@@ -82,7 +82,7 @@ lowest: .venv/.core  ## which they were: results/lowest
 	.lowest/bin/python -m pytest -n $(WORKERS) --ignore=tests/export/test_onnx_export.py \
 	  --ignore=tests/training --ignore=tests/labelling --ignore=tests/web/test_page.py
 
-# Known vulnerabilities of everything installed; what could not be looked up is no pass.
+# Known vulnerabilities of everything installed; fails if the database cannot be reached.
 audit: .venv/.dev
 	$(PIP) --group release
 	@$(BIN)/python scripts/audit.py

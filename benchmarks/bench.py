@@ -1,4 +1,4 @@
-"""What each step costs, beside the estimator that it corrects and beside what others do.
+"""Times of each step, compared with the estimator and with other implementations.
 
     python benchmarks/bench.py --out results/bench                    # CPU, 1 and 2 threads
     python benchmarks/bench.py --out results/bench-cuda --device cuda # and the roofline
@@ -75,18 +75,20 @@ class Run:
 def sizes(run: Run, threads: int) -> None:
     """Every case at every size, as shares of DA3-BASE's forward pass on the same image."""
     torch.set_num_threads(threads)
-    found: dict[tuple[int, int], Times] = {}
+    times_by_size: dict[tuple[int, int], Times] = {}
     with tempfile.TemporaryDirectory() as cache:
         for shape in run.shapes if threads == 2 else SHAPES[1::2]:
-            found[shape] = run.times(cases.by_size(shape, run.device, Path(cache)))
+            times_by_size[shape] = run.times(cases.by_size(shape, run.device, Path(cache)))
             run.say(f"{name_of(shape)}, {threads} threads")
-            where = {"size": name_of(shape), "n": cases.N, "threads": threads}
-            run.add("ratios", *shares(found[shape], run, where))
-            run.add("beside", *beside(found[shape], where))
-    pixels = [h * w for h, w in found]
-    run.add("growth", *growth(found.values(), pixels, {"along": "pixels", "threads": threads}))
+            setting = {"size": name_of(shape), "n": cases.N, "threads": threads}
+            run.add("ratios", *shares(times_by_size[shape], run, setting))
+            run.add("beside", *beside(times_by_size[shape], setting))
+    pixels = [h * w for h, w in times_by_size]
+    run.add(
+        "growth", *growth(times_by_size.values(), pixels, {"along": "pixels", "threads": threads})
+    )
     in_k = {
-        step: [found[MIDDLE].seconds[f"{step}, K = {k}"] for k in cases.KS]
+        step: [times_by_size[MIDDLE].seconds[f"{step}, K = {k}"] for k in cases.KS]
         for step in ("generator", "ridge solve", "dense field", "basis: solve and apply")
     }
     run.add("growth", *(
@@ -99,14 +101,14 @@ def anchors(run: Run, threads: int) -> None:
     """The same at one size for 1 to 10,000 anchors."""
     torch.set_num_threads(threads)
     reference = cases.reference(MIDDLE, run.device)
-    found: dict[int, Times] = {}
+    times_by_count: dict[int, Times] = {}
     for n in cases.NS[1:4] if run.quick else cases.NS:
-        found[n] = run.times({**reference, **cases.by_anchors(MIDDLE, run.device, n)})
+        times_by_count[n] = run.times({**reference, **cases.by_anchors(MIDDLE, run.device, n)})
         run.say(f"N = {n}, {threads} threads")
-        where = {"size": name_of(MIDDLE), "n": n, "threads": threads}
-        run.add("anchors", *shares(found[n], run, where))
-        run.add("beside", *beside(found[n], where))
-    many = {n: times for n, times in found.items() if n >= 100}
+        setting = {"size": name_of(MIDDLE), "n": n, "threads": threads}
+        run.add("anchors", *shares(times_by_count[n], run, setting))
+        run.add("beside", *beside(times_by_count[n], setting))
+    many = {n: times for n, times in times_by_count.items() if n >= 100}
     run.add("growth", *growth(many.values(), [*many], {"along": "N ≥ 100", "threads": threads}))
 
 
@@ -169,10 +171,10 @@ def accelerator(run: Run) -> None:
         run.record["missing"]["roofline"] = f"the process ended with {child.returncode}"
 
 
-def shares(times: Times, run: Run, where: dict) -> list[dict]:
+def shares(times: Times, run: Run, setting: dict) -> list[dict]:
     """Each case as a share of the reference in the same round."""
     return [
-        {"name": name, **where, "share": times.ratio(name, cases.REFERENCE)}
+        {"name": name, **setting, "share": times.ratio(name, cases.REFERENCE)}
         | absolute(run, seconds)
         for name, seconds in times.seconds.items()
     ]
@@ -183,21 +185,25 @@ def absolute(run: Run, seconds: np.ndarray) -> dict:
     return {"ms": spread(1e3 * seconds)} if run.device == "cuda" else {}
 
 
-def beside(times: Times, where: dict) -> list[dict]:
+def beside(times: Times, setting: dict) -> list[dict]:
     """Ours over theirs."""
     return [
-        {"ours": ours, "theirs": theirs, **where, "ratio": times.ratio(ours, theirs)}
+        {"ours": ours, "theirs": theirs, **setting, "ratio": times.ratio(ours, theirs)}
         for ours, theirs in cases.BESIDE
         if ours in times.seconds and theirs in times.seconds
     ]
 
 
-def growth(found: Iterable[Times], along: list[float], where: dict) -> list[dict]:
+def growth(measured: Iterable[Times], along: list[float], setting: dict) -> list[dict]:
     """The exponent of every case that ran at all sizes."""
-    found = [*found]
-    names = [n for n in found[0].seconds if all(n in times.seconds for times in found)]
+    measured = [*measured]
+    names = [n for n in measured[0].seconds if all(n in times.seconds for times in measured)]
     return [
-        {"name": n, **where, "exponent": exponent(along, [times.seconds[n] for times in found])}
+        {
+            "name": n,
+            **setting,
+            "exponent": exponent(along, [times.seconds[n] for times in measured]),
+        }
         for n in names
     ]
 

@@ -1,4 +1,4 @@
-"""What is timed: steps of the method, aligners and others' work, by name."""
+"""Timed cases by name: steps of the method, aligners, other implementations."""
 
 from __future__ import annotations
 

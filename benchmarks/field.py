@@ -1,4 +1,4 @@
-"""What `field` promises beyond accuracy: wrong anchors, where to measure, many anchors, video.
+"""Properties of `field` other than accuracy: wrong anchors, placement, many anchors, video.
 
     python benchmarks/field.py --root DATA --out results/field
 

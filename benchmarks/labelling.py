@@ -1,4 +1,4 @@
-"""What `scalefield label` costs: images per second by runner, time to the first label, disk space.
+"""Costs of `scalefield label`: images per second by runner, time to the first label, disk space.
 
     python benchmarks/labelling.py --out results/labelling
     python scripts/label_costs.py           # the table of docs/label_costs.md

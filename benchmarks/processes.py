@@ -1,4 +1,4 @@
-"""What is measured in a process of its own: the time in which a command starts, and peak memory."""
+"""Measurements in a process of its own: start time of a command, and peak memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the intervals of `field` cover, and what they promise: a plot and its numbers.
+"""Actual and nominal coverage of the intervals of `field`: a plot and its numbers.
 
     python benchmarks/reliability.py --root DATA --mde lite fastdepth.onnx --out results/reliability
 

@@ -1,4 +1,4 @@
-"""What others do for the same purpose, on the same inputs."""
+"""Other implementations of the same task, on the same inputs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class DepthTools:
         self.depth = output.mde_depth.cpu().numpy()
         self.known = np.zeros(self.depth.shape, dtype=bool)
         self.truth = np.zeros_like(self.depth)
-        where = anchors.pixels(output.shape)
-        self.known[where], self.truth[where] = True, anchors.depth_m
+        pixels = anchors.pixels(output.shape)
+        self.known[pixels], self.truth[pixels] = True, anchors.depth_m
 
     def __call__(self) -> np.ndarray:
         """Aligned depth."""
@@ -57,8 +57,8 @@ class FormulaAtFullResolution:
         device = basis_maps.device
         self.where = torch.from_numpy(rows).to(device), torch.from_numpy(columns).to(device)
         self.depth, self.maps = output.mde_depth, basis_maps
-        known = torch.tensor(anchors.depth_m, device=device, dtype=torch.float32)
-        self.y = known.log() - self.depth[self.where].log()
+        depth_m = torch.tensor(anchors.depth_m, device=device, dtype=torch.float32)
+        self.y = depth_m.log() - self.depth[self.where].log()
 
     @torch.no_grad()
     def __call__(self) -> Tensor:

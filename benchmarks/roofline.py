@@ -1,4 +1,4 @@
-"""How near the device's limits generator, solve and apply come: 504×504, K = 8, on CUDA.
+"""Generator, solve and apply relative to the limits of the device: 504×504, K = 8, on CUDA.
 
 Both limits are measured in the same run: multiply-adds by large matrix products, bytes by large
 copies. The work is counted in two ways. `layers` sums, over the convolutions, the longer of

@@ -1,4 +1,4 @@
-"""How good estimators' shapes are by themselves, before anything measured is there to mend them.
+"""Quality of the shapes of estimators without anchors.
 
     python benchmarks/shape.py --root DATA --mde lite model.onnx --out results/shape
 

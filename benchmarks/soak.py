@@ -1,4 +1,4 @@
-"""A long life in short: thousands of calls, after which no memory and no file may be missing.
+"""Soak test: thousands of calls, after which no memory and no file handle may be lost.
 
     python benchmarks/soak.py --calls 3000 --out results/soak
 

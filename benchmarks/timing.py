@@ -1,4 +1,4 @@
-"""Times that can be compared: taken turn by turn, and given with their spread."""
+"""Comparable times: measured in turns, and reported with their spread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured on: one smooth image at any size, its estimates, anchors, and DA3-BASE."""
+"""Inputs of the benchmarks: one smooth image at any size, its estimates, anchors, and DA3-BASE."""
 
 from __future__ import annotations
 

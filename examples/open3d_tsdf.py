@@ -64,8 +64,8 @@ def read_views(scene: Path) -> Iterator[View]:
 def far_depth(scene: Path, percentile: float = 95) -> float:
     """A depth behind which little of the scene lies; farther pixels are not fused."""
     files = sorted((scene / "depths_npy").rglob("*.npy"))
-    known = [depth[depth > 0][::97] for depth in map(np.load, files)]
-    return float(np.percentile(np.concatenate(known), percentile))
+    depths = [depth[depth > 0][::97] for depth in map(np.load, files)]
+    return float(np.percentile(np.concatenate(depths), percentile))
 
 
 def fuse(scene: Path, voxels: int = 512) -> Any:

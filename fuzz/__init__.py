@@ -1,5 +1,5 @@
-"""Hostile input, made by the hundred thousand: `python -m fuzz`, or `make fuzz`.
+"""Fuzzing of every reader with damaged files: `python -m fuzz`, or `make fuzz`.
 
 mutate.py damages bytes, targets.py has every reader with valid files to damage, recoveries.py
-turns bytes into calls of `recover`, engine.py runs the cases and judges what comes out.
+turns bytes into calls of `recover`, engine.py runs the cases and classifies their results.
 """

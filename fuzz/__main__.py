@@ -1,4 +1,4 @@
-"""`python -m fuzz`: run cases of all targets and write what came of them.
+"""`python -m fuzz`: run cases of all targets and write their results.
 
 python -m fuzz --cases 100000 --out results/fuzz
 python -m fuzz --target "points.ply" --replay out/fuzz/points.ply/0123456789abcdef
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from fuzz.engine import Cases, Tally, Target, run_guarded, verdict
+from fuzz.engine import Cases, Tally, Target, outcome_of, run_guarded
 from fuzz.targets import TARGETS
 from scalefield.io import write_json
 from scalefield.runtime.provenance import provenance
@@ -93,9 +93,9 @@ def replay(target: Target, file: Path) -> int:
     with tempfile.TemporaryDirectory() as folder:
         cases = Cases(target, 0, Path(folder))
         cases.path.write_bytes(file.read_bytes())
-        judged = verdict(target, cases.path)
-    print(judged.found, judged.message)
-    return 0 if judged.found in ("accepted", "refused") else 1
+        outcome = outcome_of(target, cases.path)
+    print(outcome.kind, outcome.message)
+    return 0 if outcome.kind in ("accepted", "refused") else 1
 
 
 if __name__ == "__main__":

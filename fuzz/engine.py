@@ -1,8 +1,8 @@
-"""Runs cases of one target and judges what comes out.
+"""Runs cases of one target and classifies their results.
 
 A case is a file that was valid before it was mutated. Cases that reach a line of the package which
-none has reached before are kept, and mutated further. All chance comes from (seed, target), so a
-run can be had again; a failing case is saved as the file that it is.
+none has reached before are kept, and mutated further. All randomness comes from (seed, target), so
+a run is repeatable; a failing case is saved as a file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LONGEST_MESSAGE = 1000
 SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Folder of the cases: in memory, because writing to a disk takes longer than reading the file."""
 WRAPPED = 0.7
-"""Share of the cases whose checksums and lengths are mended after the damage."""
+"""Share of the cases whose checksums and lengths are repaired after the damage."""
 
 
 @dataclass(frozen=True)
@@ -49,24 +49,24 @@ class Target:
     seeds: Callable[[Path], Sequence[bytes]]
     """Puts what else the reader needs into a folder; gives valid contents of the file."""
     read: Callable[[Path], object]
-    """Reads the file and checks the value; an AssertionError is a broken promise."""
+    """Reads the file and checks the value; an AssertionError is a failure."""
     file: str = ""
-    """How the file is called in the folder; the target's name where it is not said."""
+    """Name of the file in the folder; by default the name of the target."""
     wrap: Callable[[bytes], bytes] = bytes
     """Makes a seed into the file: checksums and lengths, so that damage gets past them."""
     share: float = 1.0
-    """How many cases it gets, beside other targets."""
+    """Number of its cases relative to other targets."""
 
 
 @dataclass
 class Tally:
-    """What came of a target's cases."""
+    """Results of the cases of a target."""
 
     cases: int = 0
     accepted: int = 0
     refused: int = 0
     failures: dict[str, str] = field(default_factory=dict)
-    """By what went wrong and where: the first case's file, and what was said."""
+    """By kind and line of the failure: the file of the first case, and its message."""
     failed: int = 0
     lines: int = 0
     """Lines of the package that were reached."""
@@ -97,15 +97,15 @@ def reached(lines: set[tuple[CodeType, int]]) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What came of a case: "accepted", "refused", or what went wrong where."""
+class Outcome:
+    """The result of a case: "accepted", "refused", or the kind and the line of a failure."""
 
-    found: str
+    kind: str
     message: str = ""
 
 
-def verdict(target: Target, path: Path) -> Verdict:
-    """Read the file, and judge."""
+def outcome_of(target: Target, path: Path) -> Outcome:
+    """Read the file and classify the result."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -113,19 +113,19 @@ def verdict(target: Target, path: Path) -> Verdict:
     except (InputError, MissingExtra) as e:
         message = str(e)
         if not message.strip() or "\n" in message or len(message) > LONGEST_MESSAGE:
-            return Verdict(f"no sentence from {_place(e)}", message[:300])
-        return Verdict("refused", message)
+            return Outcome(f"no sentence from {_place(e)}", message[:300])
+        return Outcome("refused", message)
     except (Exception, SystemExit) as e:
-        return Verdict(f"{type(e).__name__} from {_place(e)}", str(e)[:300])
-    return Verdict("accepted")
+        return Outcome(f"{type(e).__name__} from {_place(e)}", str(e)[:300])
+    return Outcome("accepted")
 
 
 def _place(error: BaseException) -> str:
     """The deepest line of the package in a traceback, which distinguishes failures."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if f.filename.startswith(PACKAGE)] or frames
-    where = Path(ours[-1].filename)
-    named = where.relative_to(PACKAGE) if where.is_relative_to(PACKAGE) else where.name
+    path = Path(ours[-1].filename)
+    named = path.relative_to(PACKAGE) if path.is_relative_to(PACKAGE) else path.name
     return f"{named}:{ours[-1].lineno}"
 
 
@@ -142,13 +142,13 @@ class Cases:
         for content in self.corpus:  # what valid files reach is nothing new
             self.run(target.wrap(content))
 
-    def run(self, data: bytes) -> tuple[Verdict, bool]:
-        """The verdict, and whether a new line was reached."""
+    def run(self, data: bytes) -> tuple[Outcome, bool]:
+        """The outcome, and whether a new line was reached."""
         self.path.write_bytes(data)
         before = len(self.lines)
         with reached(self.lines):
-            found = verdict(self.target, self.path)
-        return found, len(self.lines) > before
+            outcome = outcome_of(self.target, self.path)
+        return outcome, len(self.lines) > before
 
     def next(self) -> tuple[bytes, bytes | None]:
         """A case, and the content to keep if it is a good one."""
@@ -181,9 +181,9 @@ def run_cases(
             if clock is not None and current is not None:
                 current.write_bytes(data)
                 clock[0], clock[1] = i, began
-            found, new = work.run(data)
+            outcome, new = work.run(data)
             tally.slowest_s = max(tally.slowest_s, round(time.monotonic() - began, 3))
-            count(tally, found, data, save)
+            count(tally, outcome, data, save)
             if new and content:
                 work.corpus.append(content)
         tally.lines, tally.kept = len(work.lines), len(work.corpus) - work.seeds
@@ -192,17 +192,17 @@ def run_cases(
     return tally
 
 
-def count(tally: Tally, judged: Verdict, data: bytes, save: Path | None) -> None:
-    """Add a verdict; the first case of each failure is saved."""
+def count(tally: Tally, outcome: Outcome, data: bytes, save: Path | None) -> None:
+    """Add an outcome; the first case of each failure is saved."""
     tally.cases += 1
-    if judged.found in ("accepted", "refused"):
-        setattr(tally, judged.found, getattr(tally, judged.found) + 1)
+    if outcome.kind in ("accepted", "refused"):
+        setattr(tally, outcome.kind, getattr(tally, outcome.kind) + 1)
         return
     tally.failed += 1
-    if judged.found in tally.failures:
+    if outcome.kind in tally.failures:
         return
     name = hashlib.sha256(data).hexdigest()[:16]
-    tally.failures[judged.found] = f"{name}: {judged.message}"
+    tally.failures[outcome.kind] = f"{name}: {outcome.message}"
     if save is not None:
         save.mkdir(parents=True, exist_ok=True)
         (save / name).write_bytes(data)
@@ -258,8 +258,8 @@ def _guard(
             tally = Tally(**json.loads(report.read_text()))
             first = cases
         else:
-            died = Verdict("hang" if killed else f"the process died ({child.exitcode})")
-            # What the child had counted is gone with it; the cases were run all the same.
+            died = Outcome("hang" if killed else f"the process died ({child.exitcode})")
+            # The counts of the child are lost with it, but its cases were run.
             done = int(clock[0]) - first
             tally.cases += done
             count(tally, died, current.read_bytes() if current.exists() else b"", save)
@@ -268,7 +268,7 @@ def _guard(
 
 
 def _child(work: Callable[[], Tally], report: Path) -> None:
-    """Do the work under limits, and leave its tally behind."""
+    """Do the work under limits and write its tally."""
     import torch
 
     torch.set_num_threads(1)

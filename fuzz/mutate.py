@@ -71,31 +71,31 @@ def overwrite_number(data: bytes, rng: random.Random, others: Sequence[bytes]) -
     width = rng.choice((1, 2, 4, 8))
     order = rng.choice(("<", ">"))
     if width >= 4 and rng.random() < 0.4:
-        number = struct.pack(order + ("f" if width == 4 else "d"), rng.choice(FLOATS))
+        packed = struct.pack(order + ("f" if width == 4 else "d"), rng.choice(FLOATS))
     else:
         value = rng.choice(INTEGERS) % (1 << 8 * width)
-        number = value.to_bytes(width, "little" if order == "<" else "big")
+        packed = value.to_bytes(width, "little" if order == "<" else "big")
     # Headers are at the beginning, and that is where sizes are.
     reach = len(data) if rng.random() < 0.5 else min(len(data), 128)
     at = rng.randrange(reach)
-    return data[:at] + number + data[at + width :]
+    return data[:at] + packed + data[at + width :]
 
 
 def replace_number(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """A number in text becomes another, or none."""
-    found = list(re.finditer(rb"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", data[:20_000]))
-    if not found:
+    matches = list(re.finditer(rb"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?", data[:20_000]))
+    if not matches:
         return overwrite_number(data, rng, others)
-    start, end = rng.choice(found).span()
+    start, end = rng.choice(matches).span()
     return data[:start] + rng.choice(NUMBERS) + data[end:]
 
 
 def swap_words(data: bytes, rng: random.Random, others: Sequence[bytes]) -> bytes:
     """A word takes the place of another."""
-    found = list(re.finditer(rb"[A-Za-z_]{2,}", data[:20_000]))
-    if len(found) < 2:
+    matches = list(re.finditer(rb"[A-Za-z_]{2,}", data[:20_000]))
+    if len(matches) < 2:
         return flip_bits(data, rng, others)
-    (start, end), word = rng.choice(found).span(), rng.choice(found).group()
+    (start, end), word = rng.choice(matches).span(), rng.choice(matches).group()
     return data[:start] + word + data[end:]
 
 
@@ -136,8 +136,10 @@ def replace_json(data: bytes, rng: random.Random, others: Sequence[bytes]) -> by
         case 2 if isinstance(node, list):
             node.insert(key, node[key])
         case 3:
-            other, there = rng.choice(places)
-            node[key] = json.loads(json.dumps(other[there])) if there in _keys(other) else None
+            other, other_key = rng.choice(places)
+            node[key] = (
+                json.loads(json.dumps(other[other_key])) if other_key in _keys(other) else None
+            )
         case _:
             node[key] = rng.choice(VALUES)
     return json.dumps(tree).encode()

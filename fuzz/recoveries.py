@@ -102,17 +102,17 @@ def check_call(data: bytes) -> None:
     depth_m, report = recovery.depth_m, recovery.report
     assert depth_m.shape == shape
     assert depth_m.dtype == np.float32
-    known = ~np.isnan(depth_m)
-    assert known.any()
-    assert np.isfinite(depth_m[known]).all()
-    assert (depth_m[known] > 0).all()
-    assert np.count_nonzero(~known) == report.hole_pixels
-    assert np.isfinite(recovery.log_scale[known]).all()
+    finite = ~np.isnan(depth_m)
+    assert finite.any()
+    assert np.isfinite(depth_m[finite]).all()
+    assert (depth_m[finite] > 0).all()
+    assert np.count_nonzero(~finite) == report.hole_pixels
+    assert np.isfinite(recovery.log_scale[finite]).all()
     assert np.isfinite(report.residuals_log).all()
     assert report.anchors_used > 0 or report.anchors_given == 0  # `field` also works without
     if recovery.std_log is not None:
-        assert np.isfinite(recovery.std_log[known]).all()
-        assert (recovery.std_log[known] >= 0).all()
+        assert np.isfinite(recovery.std_log[finite]).all()
+        assert (recovery.std_log[finite] >= 0).all()
 
 
 def seeds_of_recover(folder: Path) -> list[bytes]:

@@ -73,7 +73,7 @@ def fixed(*contents: bytes) -> Seeds:
     return lambda folder: contents
 
 
-# ---- containers: damage their content, mend their checksums ----------------------------------
+# ---- containers: damage their content, repair their checksums --------------------------------
 
 
 def npy(values: np.ndarray) -> bytes:
@@ -198,8 +198,8 @@ def check_transforms(path: Path) -> None:
     model = read_model(path.parent)
     names = [image.name for image in model.images.values()]
     files = {name: path.parent / "images" / name for name in names}
-    found = add_depth(path, model, files, files)
-    assert all(isinstance(frame["depth_file_path"], str) for frame in found["frames"])
+    content = add_depth(path, model, files, files)
+    assert all(isinstance(frame["depth_file_path"], str) for frame in content["frames"])
 
 
 def check_calibration(path: Path) -> None:
@@ -219,7 +219,7 @@ def check_frame(name: str, dataset: str, root: Callable[[Path], Path], path: Pat
 
 
 def check_generator(path: Path) -> None:
-    """Whatever loads gives maps; any numbers are weights, so their values are not judged."""
+    """What loads gives maps; any numbers are valid weights, so their values are not checked."""
     generator = Generator.load(path.parent)
     maps = generator(None, torch.from_numpy(depth()).log()[None, None])
     assert maps.gating.shape[2:] == SHAPE
@@ -392,7 +392,7 @@ def transforms(folder: Path) -> list[bytes]:
     return [json.dumps(content).encode()]
 
 
-def kitti(folder: Path, which: str) -> list[bytes]:
+def kitti(folder: Path, file: str) -> list[bytes]:
     """A recording day's two files, of which one is damaged."""
     eye = "1 0 0 0 1 0 0 0 1"
     files = {
@@ -402,7 +402,7 @@ def kitti(folder: Path, which: str) -> list[bytes]:
     }
     for name, text in files.items():
         (folder / name).write_text(text)
-    return [files[which].encode()]
+    return [files[file].encode()]
 
 
 KITTI_OBJECT = b"""P2: 7e2 0 6e2 4.4e1 0 7e2 1.7e2 0.2 0 0 1 2.7e-3
@@ -427,7 +427,7 @@ def folder_dataset(folder: Path) -> list[bytes]:
     return [json.dumps(meta).encode()]
 
 
-def predictions(folder: Path, which: str = "meta.json") -> list[bytes]:
+def predictions(folder: Path, file: str = "meta.json") -> list[bytes]:
     """One frame with a stored prediction, of which one file is damaged."""
     frame = folder / "a"
     frame.mkdir()
@@ -446,10 +446,10 @@ def predictions(folder: Path, which: str = "meta.json") -> list[bytes]:
         "depth_range_m": [0.1, 10],
     }
     (frame / "meta.json").write_text(json.dumps(meta))
-    return [truth] if which == "gt.npz" else [json.dumps(meta).encode()]
+    return [truth] if file == "gt.npz" else [json.dumps(meta).encode()]
 
 
-def sunrgbd(folder: Path, which: str) -> list[bytes]:
+def sunrgbd(folder: Path, file: str) -> list[bytes]:
     """One frame of SUN RGB-D in its layout."""
     from scipy.io import savemat
 
@@ -462,7 +462,7 @@ def sunrgbd(folder: Path, which: str) -> list[bytes]:
     files = {"intrinsics.txt": b"5 0 4 0 5 3 0 0 1", "seg.mat": buffer.getvalue()}
     for name, content in files.items():
         (folder / name).write_bytes(content)
-    return [files[which]]
+    return [files[file]]
 
 
 def urbansyn(folder: Path) -> list[bytes]:
@@ -528,12 +528,12 @@ def check_video(path: Path) -> None:
         assert frame.image.shape[2] == 3
 
 
-def generator(folder: Path, which: str) -> list[bytes]:
+def generator(folder: Path, file: str) -> list[bytes]:
     """A tiny generator; its configuration or its weights are damaged."""
     torch.manual_seed(0)
     Generator(GeneratorConfig(k=2, width=8, dilations=(1,), cells=8)).save(folder)
-    content = (folder / which).read_bytes()
-    if which == "config.json":
+    content = (folder / file).read_bytes()
+    if file == "config.json":
         return [content]
     length = int.from_bytes(content[:8], "little")
     return [content[8 : 8 + length]]
@@ -559,12 +559,12 @@ def lite_files() -> tuple[bytes, bytes]:
     return content[8 : 8 + length], content[8 + length :]
 
 
-def lite(folder: Path, which: str) -> list[bytes]:
+def lite(folder: Path, file: str) -> list[bytes]:
     """Lite's weights; header or configuration are damaged."""
     header, data = lite_files()
     (folder / "config.json").write_text('{"revision": "r1"}')
     (folder / "model.safetensors").write_bytes(safetensors(data, header))
-    return [b'{"revision": "r1"}' if which == "config.json" else header]
+    return [b'{"revision": "r1"}' if file == "config.json" else header]
 
 
 @cache
@@ -582,13 +582,13 @@ def field_files() -> dict[str, bytes]:
     }
 
 
-def field(folder: Path, which: str) -> list[bytes]:
+def field(folder: Path, file: str) -> list[bytes]:
     """The shipped model, of which one file is damaged."""
     files = field_files()
     (folder / "config.json").write_bytes(files["config.json"])
     whole = safetensors(files["data"], files["model.safetensors"])
     (folder / "model.safetensors").write_bytes(whole)
-    return [files[which]]
+    return [files[file]]
 
 
 @cache
@@ -612,12 +612,12 @@ SIDECAR = b'{"kind": "depth", "size": [4, 4], "multiple": 4, "dynamic": true, "m
 "std": [1, 1, 1], "output": "depth", "name": "net", "fit": "inside"}'
 
 
-def onnx(folder: Path, which: str) -> list[bytes]:
+def onnx(folder: Path, file: str) -> list[bytes]:
     """A network and its description, of which one is damaged."""
     files = {"net.onnx": onnx_file(), "net.json": SIDECAR}
     for name, content in files.items():
         (folder / name).write_bytes(content)
-    return [files[which]]
+    return [files[file]]
 
 
 def check_sidecar(path: Path) -> None:

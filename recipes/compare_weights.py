@@ -91,7 +91,7 @@ def shape(args: argparse.Namespace) -> dict:
     """Estimators by themselves."""
     sets = [("places", Folder(args.places, RANGES_M), s) for s in args.splits if args.places]
     sets += [("rendered", Folder(root, RANGES_M), "val") for root in args.rendered]
-    found: dict = {}
+    results: dict = {}
     first_s = None
     for source in args.mde:
         mde, rows, seconds = load_mde(source), defaultdict(list), []
@@ -114,9 +114,9 @@ def shape(args: argparse.Namespace) -> dict:
         median_s = float(np.median(seconds))
         first_s = first_s or median_s
         relative = {"relative_processor_time": round(median_s / first_s, 2), "frames": len(seconds)}
-        found[source] = summary(rows) | relative
-        print(source, json.dumps(found[source], indent=1), flush=True)
-    return found
+        results[source] = summary(rows) | relative
+        print(source, json.dumps(results[source], indent=1), flush=True)
+    return results
 
 
 def summary(rows: dict) -> dict:
@@ -146,7 +146,7 @@ def methods(models: Sequence[str]) -> dict[str, Method]:
 
 def field(args: argparse.Namespace) -> dict:
     """Models on frames of places or scenes, with the protocol's anchors."""
-    dataset, found = Folder(args.places, RANGES_M), {}
+    dataset, results = Folder(args.places, RANGES_M), {}
     chosen = methods(args.model)
     for source in args.mde:
         mde, rows = load_mde(source), defaultdict(list)
@@ -163,9 +163,9 @@ def field(args: argparse.Namespace) -> dict:
                     score = absrel(np.asarray(result.depth_m)[frame.mask], truth)
                     share = covered(result, v, u, truth)
                     rows[label, str(n), frame.group].append((score, share))
-        found[source] = ratios(rows, args.model[0])
-        print(source, json.dumps(found[source], indent=1), flush=True)
-    return found
+        results[source] = ratios(rows, args.model[0])
+        print(source, json.dumps(results[source], indent=1), flush=True)
+    return results
 
 
 def ratios(rows: dict, first: str) -> dict:
@@ -187,20 +187,20 @@ def ratios(rows: dict, first: str) -> dict:
 
 def room(args: argparse.Namespace) -> dict:
     """AbsRel on the bundled sample image with its six anchors."""
-    sample, found = samples.load("room"), {}
-    known = np.isfinite(sample.depth_m) & (sample.depth_m > 0)
+    sample, results = samples.load("room"), {}
+    has_truth = np.isfinite(sample.depth_m) & (sample.depth_m > 0)
     for source in args.mde:
         output = load_mde(source)(sample.image)
         depths = {
             label: np.asarray(recover_from(output, sample.anchors, method).depth_m)
             for label, method in methods(args.model).items()
         }
-        found[source] = {
-            label: round(absrel(depth[known], sample.depth_m[known]), 4)
+        results[source] = {
+            label: round(absrel(depth[has_truth], sample.depth_m[has_truth]), 4)
             for label, depth in depths.items()
         }
-        print(source, json.dumps(found[source]), flush=True)
-    return found
+        print(source, json.dumps(results[source]), flush=True)
+    return results
 
 
 CLASSIC = {
@@ -221,15 +221,15 @@ def strong(args: argparse.Namespace) -> dict:
         folder, meta = path.parent, json.loads(path.read_text())
         prediction = np.load(folder / "pred.npz")["pred"].astype(np.float32)
         truth = np.load(folder / "gt.npz")["gt"].astype(np.float32)
-        known = (truth > 0) & np.isfinite(truth) & np.isfinite(prediction) & (prediction > 0)
+        valid = (truth > 0) & np.isfinite(truth) & np.isfinite(prediction) & (prediction > 0)
         image = read_image(folder / "rgb.jpg")
         image = image if image.shape[:2] == prediction.shape else None
         output = relative_depth(image, MDE_NAME, prediction, meta["kind"], resize=False)
         if args.affine:
             output = Normalisation()(output)
         solvers = {label: method.solver(output) for label, method in chosen.items()}
-        truth = truth / np.median(truth[known]) * 3
-        v, u = np.nonzero(known)
+        truth = truth / np.median(truth[valid]) * 3
+        v, u = np.nonzero(valid)
         family = folder.name.split("_")[0]
         for n in args.anchors:
             for seed in range(args.draws):
@@ -289,8 +289,8 @@ def main() -> None:
     torch.set_num_threads(1)
     began = time.time()
     record = {"command": " ".join(sys.argv), "provenance": provenance()}
-    found = commands[args.what](args)
-    write_json(args.out, {**record, "processor_s": round(time.process_time()), **found})
+    results = commands[args.what](args)
+    write_json(args.out, {**record, "processor_s": round(time.process_time()), **results})
     print(f"{time.time() - began:.0f} s")
 
 

@@ -65,10 +65,10 @@ class Sample(NamedTuple):
 
 
 def sampled(
-    depth: Float[np.ndarray, "h w"], truth: Float[np.ndarray, "h w"], known: np.ndarray
+    depth: Float[np.ndarray, "h w"], truth: Float[np.ndarray, "h w"], valid: np.ndarray
 ) -> Sample:
     """Random known pixels of a map."""
-    v, u = np.nonzero(known & np.isfinite(depth) & (depth > 0))
+    v, u = np.nonzero(valid & np.isfinite(depth) & (depth > 0))
     chosen = np.random.default_rng(0).permutation(len(v))[:PIXELS]
     v, u = v[chosen], u[chosen]
     height, width = depth.shape
@@ -88,8 +88,8 @@ def affine_error(sample: Sample, power: int) -> np.ndarray:
     def residual(p: np.ndarray) -> np.ndarray:
         return np.log(target) - np.log(np.maximum(p[0] * x + p[1], 1e-3))
 
-    found = least_squares(residual, [1.0, 0.0], loss="soft_l1", f_scale=0.05)
-    return power * residual(found.x)
+    solution = least_squares(residual, [1.0, 0.0], loss="soft_l1", f_scale=0.05)
+    return power * residual(solution.x)
 
 
 def explained(y: np.ndarray, design: np.ndarray, ridge: float = 1e-3) -> float:
@@ -155,10 +155,10 @@ def strong_samples(folder: Path) -> Iterator[tuple[str, Sample]]:
     for path in sorted(folder.glob("*/meta.json")):
         prediction = np.load(path.parent / "pred.npz")["pred"].astype(np.float64)
         truth = np.load(path.parent / "gt.npz")["gt"].astype(np.float64)
-        known = (truth > 0) & np.isfinite(truth) & np.isfinite(prediction) & (prediction > 0)
+        valid = (truth > 0) & np.isfinite(truth) & np.isfinite(prediction) & (prediction > 0)
         disparity = json.loads(path.read_text())["kind"] == "disparity"
-        depth = 1 / np.where(known, prediction, 1) if disparity else prediction
-        yield path.parent.name.split("_")[0], sampled(depth, truth, known)
+        depth = 1 / np.where(valid, prediction, 1) if disparity else prediction
+        yield path.parent.name.split("_")[0], sampled(depth, truth, valid)
 
 
 def estimated_samples(args: argparse.Namespace) -> Iterator[tuple[str, Sample]]:

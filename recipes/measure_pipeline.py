@@ -1,4 +1,4 @@
-"""What training at the paper's scale costs, measured on a slice, with arithmetic for the rest.
+"""Costs of training at the paper's scale, measured on a part and extrapolated.
 
     python recipes/measure_pipeline.py --kitti KITTI_RAW --sunrgbd SUNRGBD --places DATA \
         --out results/pipeline
@@ -117,7 +117,7 @@ def measure_dataset(name: str, dataset: Dataset, mdes: dict[str, MDE]) -> dict[s
             table_s += time.process_time() - middle
         frames.append(frame)
     frames = frames[1:]
-    found: dict[str, object] = {
+    record: dict[str, object] = {
         "frames": len(frames),
         "size": list(frames[0].image.shape[:2]),
         "read_core_s": round(read_s / len(frames), 3),
@@ -132,12 +132,12 @@ def measure_dataset(name: str, dataset: Dataset, mdes: dict[str, MDE]) -> dict[s
         began = time.process_time()
         prepared = training_frame(table, output)
         packed = {kept: pack_frame(prepared, "", kept) for kept in ("uint8", "float16")}
-        found[mde_name] = {
+        record[mde_name] = {
             "finish_core_s": round(time.process_time() - began, 3),
             "bytes": {kept: len(data) for kept, data in packed.items()},
             "F": list(prepared.features.shape) if prepared.features is not None else None,
         }
-    return found
+    return record
 
 
 def arithmetic(measured: dict[str, dict], cores: int = 16) -> dict[str, object]:
@@ -234,7 +234,7 @@ def measure_training(folder: Path, workers: int, device: str) -> dict[str, objec
     core_s = (time.process_time() - began) / 3
     tensors = [getattr(made, f.name) for f in dataclasses.fields(made)]
     size = sum(t.numel() * t.element_size() for t in tensors if t is not None)
-    found: dict[str, object] = {
+    record: dict[str, object] = {
         "a batch, MiDaS on SUN RGB-D": {
             "frames": config.batch,
             "megabytes": round(size / 1e6, 1),
@@ -244,15 +244,15 @@ def measure_training(folder: Path, workers: int, device: str) -> dict[str, objec
     }
     on = pick_device(device)
     if on.type != "cuda":  # wall-clock figures are of use where steps are fast
-        return found
-    found["streaming"] = measure_stream(frames, workers, device)
+        return record
+    record["streaming"] = measure_stream(frames, workers, device)
     sets = {"da3-base": write_copies(folder / "da3-base", 128), "midas-hybrid": frames}
-    found["training"] = {
-        f"{name}, K = {k}": measure_steps(some, paper_preset(k, "medium"), workers, on)
-        for name, some in sets.items()
+    record["training"] = {
+        f"{name}, K = {k}": measure_steps(frames, paper_preset(k, "medium"), workers, on)
+        for name, frames in sets.items()
         for k in (8, 50)
     }
-    return found
+    return record
 
 
 def measure_steps(
@@ -317,7 +317,7 @@ def gpu_seconds(profiler: torch.profiler.profile) -> float:
 
 def measure_quantisation(places: Path, folder: Path, limit: int | None) -> dict[str, object]:
     """The shipped generators of `lite` on val, with F in float16 and in 8 bits."""
-    mde, found = load_mde("lite"), {}
+    mde, results = load_mde("lite"), {}
     dataset = Folder(places, RANGES_M)
     kept = {
         kind: prepare_split(
@@ -336,7 +336,7 @@ def measure_quantisation(places: Path, folder: Path, limit: int | None) -> dict[
         generator = Generator.load(WEIGHTS / f"basis-research-lite-{name}")
         config = default_preset(generator.config.k, regime, ridge=generator.config.ridge)
         scores = {kind: validation(generator, frames, config) for kind, frames in kept.items()}
-        found[f"{name}, {regime}"] = {
+        results[f"{name}, {regime}"] = {
             kind: {m: round(values[m], 6) for m in ("absrel", "dense")}
             for kind, values in scores.items()
         }
@@ -348,7 +348,7 @@ def measure_quantisation(places: Path, folder: Path, limit: int | None) -> dict[
         "frames": len(kept["uint8"]),
         "relative_rms_error_of_F": round(float(torch.stack(errors).mean()), 5),
         "megabytes_a_frame": sizes,
-        "validation": found,
+        "validation": results,
     }
 
 

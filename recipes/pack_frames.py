@@ -95,15 +95,15 @@ def pack(args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     for old in args.out.glob("part*.tar"):
         old.unlink()
-    number, count, tar = 0, 0, None
+    part_index, count, tar = 0, 0, None
     for path, data in members(args):
         blocks = 512 * (1 + -(-len(data) // 512))
         # A tar file ends with two empty blocks, in records of 20 blocks.
         if tar is None or tar.offset + blocks + 10240 > args.part_mb * 1_000_000:
             if tar is not None:
                 tar.close()
-            tar = tarfile.open(args.out / f"part{number:03d}.tar", "w")  # noqa: SIM115
-            number += 1
+            tar = tarfile.open(args.out / f"part{part_index:03d}.tar", "w")  # noqa: SIM115
+            part_index += 1
         entry = tarfile.TarInfo(path)
         entry.size = len(data)
         tar.addfile(entry, io.BytesIO(data))

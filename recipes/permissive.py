@@ -10,10 +10,10 @@
 `all` runs the stages as processes on one device, several at a time:
 
     early               `lite` on a half of the scenes
-    lite                the estimator that ships: goes on from `early`, on all scenes
-    small               another one, with a ViT-S
-    frames              every frame as each estimator sees it; scenes that `early` never saw as it
-                        sees them
+    lite                the shipped estimator: training continues from `early`, on all scenes
+    small               another estimator, with a ViT-S
+    frames              the outputs of each estimator for every frame; those of `early` for the
+                        scenes that it was not trained on
     field, basis        on those frames
 
 `tune --places DATA --mde lite fastdepth.onnx` then chooses the shrinkage and the calibration of
@@ -24,8 +24,8 @@ takes all scenes that are there, and `all --root OLD NEW` then uses it for the n
 `frames` uses each of its outputs for scenes that it was not trained on, whichever they are.
 
 Each stage can be run by itself, ends after its time limit (`--limit-s`), is skipped if it was
-finished before and goes on where it was killed. Nothing photographed is used, except by the
-ImageNet encoders before this training.
+finished before and continues where it was killed. No photograph is used, except for the ImageNet
+weights of the encoders.
 """
 
 from __future__ import annotations
@@ -345,8 +345,8 @@ def make_frames(args: argparse.Namespace) -> None:
         for model, seen in models:
             chosen = [i for i, x in enumerate(loaded) if x.frame.scene not in seen]
             chosen = [i for i in chosen if all(o[0] != model.name for o in outputs[i])]
-            found = predict(model, [loaded[i].frame for i in chosen])
-            for i, output in zip(chosen, found, strict=True):
+            outputs = predict(model, [loaded[i].frame for i in chosen])
+            for i, output in zip(chosen, outputs, strict=True):
                 outputs[i].append((model.name, output, False))
 
         def join(job: tuple[Loaded, tuple[str, MDEOutput, bool]]) -> TrainingFrame:
@@ -403,21 +403,21 @@ def write_frames(file: Path, frames: Sequence[TrainingFrame]) -> None:
 def read_frames(file: Path) -> list[TrainingFrame]:
     """The frames that `write_frames` wrote."""
     with safe_open(file, "pt") as opened:
-        found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         values = json.loads(opened.metadata()["frames"])
     frames = []
     for i, kept in enumerate(values):
         regimes = kept.pop("regimes")
-        anchors = {regime: found[f"{i}/anchors/{k}"].numpy() for k, regime in enumerate(regimes)}
-        tables = {name: found[f"{i}/{name}"].numpy() for name in TABLES}
-        maps = {name: found.get(f"{i}/{name}") for name in MAPS}
+        anchors = {regime: tensors[f"{i}/anchors/{k}"].numpy() for k, regime in enumerate(regimes)}
+        tables = {name: tensors[f"{i}/{name}"].numpy() for name in TABLES}
+        maps = {name: tensors.get(f"{i}/{name}") for name in MAPS}
         kept["shape"] = tuple(kept["shape"])
         frames.append(TrainingFrame(**kept, **tables, **maps, anchors=anchors, features=None))
     return frames
 
 
 def frames_on(device: str, args: argparse.Namespace) -> tuple[list, list]:
-    """What `make_frames` kept, with the maps on a device."""
+    """The frames that `make_frames` wrote, with their maps on a device."""
     kept = {s: read_frames(args.out / f"frames-{s}.safetensors") for s in ("train", "val")}
 
     def move(frame: TrainingFrame) -> TrainingFrame:
@@ -464,12 +464,12 @@ def tune_field(args: argparse.Namespace) -> None:
     scales = model.error_scales
     before = summary(outcomes(model.net, model.kernel, banks, REGIMES, scales))
     net, kernel = tune_on_validation(model.net, model.kernel, banks, REGIMES, scales)
-    found = outcomes(net, kernel, banks, REGIMES, scales)
-    tuned = replace(model, net=net, kernel=kernel, **calibrate(found))
+    results = outcomes(net, kernel, banks, REGIMES, scales)
+    tuned = replace(model, net=net, kernel=kernel, **calibrate(results))
     tuned.save(out / "model")
     for file in ("run.json", "metrics.jsonl"):
         write_atomic(out / file, (run / file).read_bytes())
-    finish(out, before=before, after=summary(found))
+    finish(out, before=before, after=summary(results))
 
 
 def learn_basis(args: argparse.Namespace) -> None:

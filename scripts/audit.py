@@ -1,4 +1,4 @@
-"""Known vulnerabilities of everything installed; what could not be looked up is no pass.
+"""Known vulnerabilities of everything installed; fails if the database cannot be reached.
 
 python scripts/audit.py
 """

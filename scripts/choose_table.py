@@ -52,8 +52,8 @@ def table() -> str:
         "|---|" + "---:|" * (len(names) + 1),
     ]
     for (label, step), name in ROWS.items():
-        found = [errors.get((e, label, c)) for e, c in columns]
-        shown = ["" if f is None else f"{f:.3f}".removeprefix("0") for f in found]
+        cells = [errors.get((e, label, c)) for e, c in columns]
+        shown = ["" if f is None else f"{f:.3f}".removeprefix("0") for f in cells]
         lines.append(f"| {name} | " + " | ".join(shown) + f" | {times[step]:.2g} |")
     return "\n".join(lines)
 

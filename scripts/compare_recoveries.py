@@ -68,26 +68,26 @@ def inputs(images: int, data: Path | None) -> list[dict[str, np.ndarray]]:
         names = dataset.names("all")
         for name in names[:: max(1, len(names) // max(1, images // 2))][: images // 2]:
             frame = dataset.load(name)
-            known = np.where(frame.mask, frame.depth_m, np.nan)
+            true_m = np.where(frame.mask, frame.depth_m, np.nan)
             smooth = np.cos(np.linspace(0, 3, frame.mask.shape[1]))
-            frames.append((known**0.8 * np.exp(0.2 * smooth), known))
+            frames.append((true_m**0.8 * np.exp(0.2 * smooth), true_m))
     frames += [generated(i) for i in range(images - len(frames))]
-    found = []
+    cases = []
     for i, (relative, truth) in enumerate(frames):
         rng = np.random.default_rng(1000 + i)
         prediction = (1 / relative if i % 2 else relative).astype(np.float32)
         prediction[rng.random(prediction.shape) < 0.01 * (i % 3)] = np.nan
-        known = np.flatnonzero(np.isfinite(truth))
+        finite = np.flatnonzero(np.isfinite(truth))
         for n in COUNTS:
-            pixel = rng.choice(known, min(n, len(known)), replace=False)
+            pixel = rng.choice(finite, min(n, len(finite)), replace=False)
             v, u = np.divmod(pixel, truth.shape[1])
             depth_m = truth[v, u]
             if not np.isfinite(prediction[v, u]).any():
                 continue
             sigma = 0.03 * depth_m if i % 4 == 3 else np.zeros(0)
-            found.append({"prediction": prediction, "disparity": np.array(i % 2), "u": u, "v": v,
+            cases.append({"prediction": prediction, "disparity": np.array(i % 2), "u": u, "v": v,
                           "depth_m": depth_m, "sigma_m": sigma})  # fmt: skip
-    return found
+    return cases
 
 
 def recover_all(folder: Path, skip: set[str]) -> None:
@@ -145,7 +145,7 @@ def without_sentences(value: Any) -> Any:
 
 def report_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Names and keys of the reports or records whose JSON text differs."""
-    found = [f"{name}: only in one tree" for name in sorted(old.keys() ^ new.keys())]
+    lines = [f"{name}: only in one tree" for name in sorted(old.keys() ^ new.keys())]
     for name in sorted(old.keys() & new.keys()):
         before, after = (without_sentences(tree[name]) for tree in (old, new))
         if "options" in before and "options" in after:
@@ -155,8 +155,8 @@ def report_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         for key in sorted(before.keys() | after.keys()):
             a, b = (json.dumps(report.get(key), sort_keys=True) for report in (before, after))
             if a != b:
-                found.append(f"{name}, {key}: {a[:60]} and {b[:60]}")
-    return found
+                lines.append(f"{name}, {key}: {a[:60]} and {b[:60]}")
+    return lines
 
 
 def write_photographs(folder: Path, count: int) -> None:
@@ -186,15 +186,15 @@ def label_differences(trees: list[Path], method: str, scratch: Path) -> tuple[in
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         outputs.append(out)
     files = [{p.relative_to(out): p for p in out.rglob("photo*") if p.is_file()} for out in outputs]
-    found = [f"{method} {name}: only in one tree" for name in sorted(files[0].keys() ^ files[1])]
+    lines = [f"{method} {name}: only in one tree" for name in sorted(files[0].keys() ^ files[1])]
     for name in sorted(files[0].keys() & files[1].keys()):
         before, after = (tree[name].read_bytes() for tree in files)
         if name.suffix == ".json":
             records = [{f"{method} {name}": json.loads(text)} for text in (before, after)]
-            found += report_differences(*records)
+            lines += report_differences(*records)
         elif before != after:
-            found.append(f"{method} {name}: other bytes")
-    return len(files[0]), found
+            lines.append(f"{method} {name}: other bytes")
+    return len(files[0]), lines
 
 
 def differences(old: Path, new: Path) -> tuple[int, float, str]:
@@ -243,18 +243,18 @@ def main() -> int:
             subprocess.run(command, env=environment, check=True)
         count, largest, place = differences(*folders)
         reports = [json.loads((folder / "reports.json").read_text()) for folder in folders]
-        found = report_differences(*reports)
+        lines = report_differences(*reports)
         print(f"{count} maps compared, largest relative difference {largest:.2g} ({place})")
-        print(f"{len(reports[0])} reports compared, {len(found)} differences")
+        print(f"{len(reports[0])} reports compared, {len(lines)} differences")
         if flags.labels:
             write_photographs(Path(scratch, "photographs"), 4)
         for method in flags.labels:
             files, differing = label_differences(flags.trees, method, Path(scratch))
             print(f"labels by {method}: {files} files compared, {len(differing)} differences")
-            found += differing
-    for line in found[:40]:
+            lines += differing
+    for line in lines[:40]:
         print(line)
-    return int(largest > TOLERANCE or bool(found))
+    return int(largest > TOLERANCE or bool(lines))
 
 
 if __name__ == "__main__":

@@ -67,9 +67,9 @@ def count_operations(shape: tuple[int, int], anchors: int, robust: bool) -> Coun
     live.inputs.pixels.copy_(torch.rand(anchors, 2, generator=rng) * size)
     live.inputs.depth_m.copy_(2 + torch.rand(anchors, generator=rng))
     live.run()  # what is made once and kept
-    with CountOperations() as found:
+    with CountOperations() as operations:
         live.run()
-    return found.by_file
+    return operations.by_file
 
 
 def main() -> None:

@@ -122,8 +122,8 @@ def camera_rays(width: int, height: int, focal_px: float) -> Array:
 
 def render_tile(job: tuple[int, Array]) -> dict[str, Array]:
     """Everything about the pixels behind these rays: surfaces, soft light, sun, reflections."""
-    number, rays = job
-    scene, rng = room(), np.random.default_rng((SEED, number))
+    index, rays = job
+    scene, rng = room(), np.random.default_rng((SEED, index))
     hits = scene.look(np.broadcast_to(EYE, rays.shape), rays)
     p, n = hits.point, hits.normal
     soft, sun, mirror = np.zeros_like(p), np.zeros_like(p), np.zeros_like(p)
@@ -135,15 +135,15 @@ def render_tile(job: tuple[int, Array]) -> dict[str, Array]:
         soft += soft_light(scene, p, n, rng) + bounce(scene, p, n, rng, 2)
         if len(shiny):
             v, m = view[shiny], n[shiny]
-            away = v - 2 * (v * m).sum(1, keepdims=True) * m
+            reflected = v - 2 * (v * m).sum(1, keepdims=True) * m
             rough = 0.09 / (0.3 + hits.gloss[shiny, None])
-            away = unit(away + rough * rng.standard_normal(away.shape))
-            seen = scene.look(p[shiny] + 2e-4 * m, away)
+            reflected = unit(reflected + rough * rng.standard_normal(reflected.shape))
+            seen = scene.look(p[shiny] + 2e-4 * m, reflected)
             light = outgoing(scene, seen, rng, 1)
             lamp = np.flatnonzero(is_lamp(scene, seen.shape))
             light[lamp] = LAMP_RGB
             outside = np.flatnonzero(~np.isfinite(seen.t))
-            light[outside] = sky(away[outside])
+            light[outside] = sky(reflected[outside])
             mirror[shiny] += np.minimum(light, 6.0)
     facing = np.abs((view * n).sum(1))
     fresnel = (hits.gloss * (0.04 + 0.96 * (1 - facing) ** 5))[:, None]

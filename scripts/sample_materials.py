@@ -1,4 +1,4 @@
-"""What the sample room is made of: procedural colours and bumps."""
+"""Materials of the sample room: procedural colours and bumps."""
 
 from __future__ import annotations
 
@@ -110,12 +110,12 @@ def cardboard_albedo(p: Array, uv: Array, rgb: Array) -> Array:
 
 def painting_albedo(p: Array, uv: Array, rgb: Array) -> Array:
     """Hills behind hills under an evening sky; the colour's red picks the picture."""
-    x, y, which = uv[:, 0], uv[:, 1], 40 * rgb[:, 0]
+    x, y, painting = uv[:, 0], uv[:, 1], 40 * rgb[:, 0]
     colour = mix([0.70, 0.42, 0.25], [0.20, 0.30, 0.45], step(-0.3, 0.9, y))
     sun = (x - 0.3) ** 2 + (y - 0.25) ** 2
     colour = mix(colour, [0.85, 0.62, 0.35], 1 - step(0.02, 0.03, sun))
     for i, tint in enumerate([(0.32, 0.33, 0.42), (0.17, 0.25, 0.30), (0.07, 0.13, 0.13)]):
-        at = np.stack([x * (1.2 + i), which + 7.0 * i, 0 * x], 1)
+        at = np.stack([x * (1.2 + i), painting + 7.0 * i, 0 * x], 1)
         ridge = 0.25 - 0.38 * i + 0.9 * (fractal(at, 5) - 0.5)
         colour = mix(colour, tint, step(-0.01, 0.01, ridge - y))
     mat = np.maximum(np.abs(x) / 0.80, np.abs(y) / 0.84) > 1

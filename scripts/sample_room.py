@@ -1,4 +1,4 @@
-"""The sample room: what stands in it, and where."""
+"""The objects of the sample room and their positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the built package work where nothing else is? Run it by the Python it was installed into.
+"""Check that the installed package works alone; run by the Python it was installed into.
 
 .wheel/bin/python scripts/smoke_wheel.py
 """

@@ -67,20 +67,20 @@ def comparisons(runs: Sequence[dict[str, Any]]) -> list[Comparison]:
     for cell in (cell for run in runs for cell in run["cells"] if "clamped" in cell):
         cells.setdefault((cell["group"], cell["condition"], cell["method"]), []).append(cell)
     families = sorted({group for group, _, _ in cells} - {"all"})
-    found = []
+    compared = []
     for family in families or ["all"]:  # a run of one group has no other
         for condition in CONDITIONS:
             errors = {
                 method: fmean(cell["clamped"]["abs_rel"][0] for cell in group)
-                for (name, number, method), group in cells.items()
-                if (name, number) == (family, condition)
+                for (name, under, method), group in cells.items()
+                if (name, under) == (family, condition)
             }
             aligners = {method: error for method, error in errors.items() if method not in OURS}
             if "Field" not in errors or not aligners:
                 continue
             best = min(aligners, key=lambda method: aligners[method])
             ours = cells[family, condition, "Field"]
-            found.append(
+            compared.append(
                 Comparison(
                     family=family,
                     images=ours[0]["images"],
@@ -92,32 +92,32 @@ def comparisons(runs: Sequence[dict[str, Any]]) -> list[Comparison]:
                     coverage=fmean(cell["coverage"]["coverage_90"][0] for cell in ours),
                 )
             )
-    return found
+    return compared
 
 
-def mean_ratios(found: Sequence[Comparison]) -> dict[str, float]:
+def mean_ratios(compared: Sequence[Comparison]) -> dict[str, float]:
     """The mean of the ratios over families, by condition."""
     return {
-        condition: fmean(c.ratio for c in found if c.condition == condition)
+        condition: fmean(c.ratio for c in compared if c.condition == condition)
         for condition in CONDITIONS
-        if any(c.condition == condition for c in found)
+        if any(c.condition == condition for c in compared)
     }
 
 
 def table(runs: Sequence[dict[str, Any]]) -> str:
     """One row for each family and number of anchors, and the means of the ratios."""
-    found = comparisons(runs)
+    compared = comparisons(runs)
     lines = [
         "| family | images | anchors | `field` | `basis` | best aligner | | ratio | coverage |",
         "|---|---:|---:|---:|---:|---:|---|---:|---:|",
     ]
-    for c in found:
+    for c in compared:
         lines.append(
             f"| {c.family} | {c.images} | {CONDITIONS[c.condition]} | {_short(c.field)} | "
             f"{_short(c.basis)} | {_short(c.best)} | {c.aligner} | {c.ratio:.2f} | "
             f"{100 * c.coverage:.0f} % |"
         )
-    means = (f"{CONDITIONS[c]} anchors {ratio:.2f}" for c, ratio in mean_ratios(found).items())
+    means = (f"{CONDITIONS[c]} anchors {ratio:.2f}" for c, ratio in mean_ratios(compared).items())
     return "\n".join(lines) + f"\n\nMean of the ratios over families: {', '.join(means)}."
 
 

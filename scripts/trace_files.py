@@ -6,7 +6,8 @@ python scripts/trace_files.py --all                   # the totals of every meth
 The bundled sample with its six anchors is recovered once to load models, then once under
 `sys.setprofile`. Counted are calls of named functions of the package (no lambdas, no
 comprehensions). A change of file is a call whose file differs from that of the call before it; the
-first call counts as one.
+first call counts as one. torch uses one thread: the profiler sees calls of its own thread only, so
+the counts would depend on the number of cores.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import torch
 
 import scalefield
 from scalefield import METHODS, samples
@@ -64,13 +67,13 @@ class Trace:
 def trace(work: Callable[[], object]) -> Trace:
     """Run the work once for its imports and models, then once under the profiler."""
     work()
-    found = Trace()
-    sys.setprofile(found)
+    recorded = Trace()
+    sys.setprofile(recorded)
     try:
         work()
     finally:
         sys.setprofile(None)
-    return found
+    return recorded
 
 
 def trace_method(name: str) -> Trace:
@@ -88,17 +91,18 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="only the totals, for every method")
     flags = parser.parse_args()
     warnings.simplefilter("ignore")  # the licence of the bundled estimator
+    torch.set_num_threads(1)
     for name in METHODS if flags.all else [flags.method]:
         try:
-            found = trace_method(name)
+            recorded = trace_method(name)
         except ImportError as e:
             print(f"{name:12} {e}")
             continue
         if not flags.all:
-            for file, count in found.files.most_common():
+            for file, count in recorded.files.most_common():
                 print(f"{count:5} functions  {file}")
-        functions, files = len(set(found.calls)), len(found.files)
-        print(f"{name:12} {files} files, {functions} functions, {found.changes} changes of file")
+        functions, files = len(set(recorded.calls)), len(recorded.files)
+        print(f"{name:12} {files} files, {functions} functions, {recorded.changes} changes of file")
 
 
 if __name__ == "__main__":

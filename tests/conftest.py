@@ -51,8 +51,8 @@ def as_users_run_it() -> Iterator[None]:
 
 @pytest.fixture
 def said_of():
-    """Runs calls as users have it, where annotations are not checked: the hook above would refuse
-    them first. The sentences that they are refused with come out."""
+    """Returns the messages of the `InputError`s that calls raise, in a process in which annotations
+    are not checked, as for users."""
 
     def sentences(prepare: list[str], calls: list[str]) -> list[str]:
         tried = [f"try: {call}\nexcept scalefield.InputError as e: print(e)" for call in calls]

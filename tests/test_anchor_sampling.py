@@ -38,7 +38,7 @@ def test_depth_mask_keeps_known_depths_in_range_that_are_not_sky() -> None:
 
 
 @given(MASKS, st.sampled_from([*REGIMES, 1, 9, 40]), st.text(max_size=5))
-def test_sample_anchors_anchors_are_distinct_valid_pixels_of_the_wanted_number(
+def test_sample_anchors_gives_the_wanted_number_of_distinct_valid_pixels(
     mask, regime, name
 ) -> None:
     if not mask.any():
@@ -65,7 +65,7 @@ def test_sample_anchors_every_number_of_the_interval_is_drawn(regime) -> None:
     assert drawn == set(range(low, high + 1))
 
 
-def test_sample_anchors_anchors_depend_on_seed_and_name_and_on_nothing_else() -> None:
+def test_sample_anchors_depends_on_seed_and_name_only() -> None:
     rng = np.random.default_rng(0)
     mask = rng.random((50, 70)) < 0.2
     depth_m = ramp(mask.shape)
@@ -93,7 +93,7 @@ def test_sample_anchors_candidates_outside_the_mask_move_to_the_nearest_valid_pi
 
 
 @given(MASKS)
-def test_anchor_sampling_moved_candidates_equal_a_search_over_all_pixels(mask) -> None:
+def test_sample_anchors_moved_candidates_equal_a_search_over_all_pixels(mask) -> None:
     if not mask.any():
         return
     v, u = (i.ravel() for i in np.indices(mask.shape))
@@ -113,15 +113,13 @@ def test_sample_anchors_full_mask_gives_the_centres_of_the_cells() -> None:
 
 
 @given(st.integers(1, 600), st.integers(1, 2000), st.integers(1, 2000))
-def test_anchor_grid_shape_grid_holds_n_cells_with_less_than_a_row_in_excess(
-    n, height, width
-) -> None:
+def test_anchor_grid_shape_holds_n_cells_with_less_than_a_row_in_excess(n, height, width) -> None:
     rows, columns = anchor_grid_shape(n, (height, width))
     assert n <= rows * columns < n + rows
 
 
 @pytest.mark.parametrize(("n", "shape"), [(110, (375, 1242)), (515, (480, 640)), (13, (480, 640))])
-def test_anchor_grid_shape_grid_cells_are_nearly_square(n, shape) -> None:
+def test_anchor_grid_shape_cells_are_nearly_square(n, shape) -> None:
     rows, columns = anchor_grid_shape(n, shape)
     assert 0.7 < (shape[1] / columns) / (shape[0] / rows) < 1.45
 
@@ -138,7 +136,7 @@ def slow_drop(points: list[tuple[int, int]]) -> tuple[int, int]:
 
 
 @given(MASKS)
-def test_drop_sequence_equals_its_slow_reference_and_is_nested(mask) -> None:
+def test_drop_anchors_equals_its_slow_reference_and_is_nested(mask) -> None:
     if not mask.any():
         return
     sets = drop_anchors(ramp(mask.shape), mask, seed=0, name="x")

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from scalefield import Anchors, InputError
-from scalefield.anchors import METRES
 from scalefield.io import write_depth_png
+from scalefield.io.lengths import LENGTH_LIMITS_M
 
 
 def columns(draw_sigma: bool = True) -> st.SearchStrategy[Anchors]:
     """Any anchors that the constructor accepts, positions to the ends of float64."""
     position = st.floats(allow_nan=False, allow_infinity=False)
-    positive = st.floats(*METRES)
+    positive = st.floats(*LENGTH_LIMITS_M)
 
     def build(n: int) -> st.SearchStrategy[Anchors]:
         def of(elements: st.SearchStrategy[float]) -> st.SearchStrategy[np.ndarray]:
@@ -37,7 +37,7 @@ def assert_same(a: Anchors, b: Anchors) -> None:
 
 @pytest.mark.parametrize("suffix", [".csv", ".npz"])
 @given(anchors=columns())
-def test_csv_and_npz_keep_every_bit(tmp_path_factory, suffix, anchors):
+def test_anchors_csv_and_npz_round_trip_is_exact(tmp_path_factory, suffix, anchors):
     path = tmp_path_factory.mktemp("round") / f"a{suffix}"
     anchors.write(path)
     assert_same(Anchors.read(path), anchors)
@@ -49,7 +49,7 @@ def test_csv_and_npz_keep_every_bit(tmp_path_factory, suffix, anchors):
     ),
     data=st.data(),
 )
-def test_png_keeps_whole_units(tmp_path_factory, pixels, data):
+def test_anchors_png_round_trip_keeps_whole_units(tmp_path_factory, pixels, data):
     units = data.draw(st.sampled_from([1000.0, 256.0, 5000.0, 123456.789]))
     values = data.draw(st.lists(st.integers(1, 65535), min_size=len(pixels), max_size=len(pixels)))
     path = tmp_path_factory.mktemp("round") / "a.png"
@@ -73,7 +73,7 @@ def test_anchors_read_needs_the_units_of_a_foreign_png(tmp_path):
     assert (anchors.u[0], anchors.v[0], anchors.depth_m[0], len(anchors)) == (2, 1, 2.0, 1)
 
 
-def test_an_eight_bit_png_is_a_picture_not_depth(tmp_path):
+def test_anchors_read_refuses_an_eight_bit_png(tmp_path):
     from PIL import Image
 
     Image.fromarray(np.full((3, 4), 9, np.uint8)).save(tmp_path / "a.png")
@@ -96,7 +96,7 @@ def test_an_eight_bit_png_is_a_picture_not_depth(tmp_path):
         (Anchors([5], [0], [1.0]), (2, 2), "outside the image"),
     ],
 )
-def test_a_png_never_loses_an_anchor_silently(tmp_path, anchors, shape, sentence):
+def test_anchors_write_png_refuses_anchors_that_it_cannot_hold(tmp_path, anchors, shape, sentence):
     with pytest.raises(InputError, match=sentence):
         anchors.write(tmp_path / "a.png", shape=shape)
     assert not list(tmp_path.iterdir())
@@ -113,14 +113,14 @@ def test_a_png_never_loses_an_anchor_silently(tmp_path, anchors, shape, sentence
         ("u,v,depth\n10;20;1,5\n", "line 1 has commas between its cells and line 2 has semicolons"),
     ],
 )
-def test_bad_csv_gets_a_sentence(tmp_path, text, sentence):
+def test_anchors_read_csv_names_the_problem(tmp_path, text, sentence):
     path = tmp_path / "anchors.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=f"anchors.csv.*{sentence}"):
         Anchors.read(path)
 
 
-def test_csv_with_an_empty_sigma_m_has_an_anchor_without_one(tmp_path):
+def test_anchors_read_csv_with_an_empty_sigma_m(tmp_path):
     path = tmp_path / "anchors.csv"
     path.write_text("u,v,depth_m,sigma_m\n1,2,3,0.1\n4,5,6,\n")
     anchors = Anchors.read(path)
@@ -130,7 +130,7 @@ def test_csv_with_an_empty_sigma_m_has_an_anchor_without_one(tmp_path):
     assert path.read_text().endswith("4.0,5.0,6.0,\n")
 
 
-def test_csv_may_have_other_columns_spaces_and_a_byte_order_mark(tmp_path):
+def test_anchors_read_csv_with_other_columns_spaces_and_a_byte_order_mark(tmp_path):
     path = tmp_path / "anchors.csv"
     for end in ("\n", "\r\n", "\r"):
         lines = ("\ufeffname, u, v, depth_m", 'table, 3, 4.5,"1.25"', "")
@@ -148,14 +148,14 @@ def test_csv_may_have_other_columns_spaces_and_a_byte_order_mark(tmp_path):
         ("a.png", b"nonsense", "not a readable PNG"),
     ],
 )
-def test_unreadable_files_get_a_sentence(tmp_path, name, content, sentence):
+def test_anchors_read_names_the_problem_of_an_unreadable_file(tmp_path, name, content, sentence):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=sentence):
         Anchors.read(tmp_path / name)
 
 
-def test_npz_names_the_missing_array_and_refuses_pickles(tmp_path):
+def test_anchors_read_npz_names_the_missing_array_and_refuses_pickles(tmp_path):
     np.savez(tmp_path / "a.npz", u=[1.0], v=[2.0])
     with pytest.raises(InputError, match=r"lacks the array 'depth_m', has \['u', 'v'\]"):
         Anchors.read(tmp_path / "a.npz")
@@ -165,7 +165,7 @@ def test_npz_names_the_missing_array_and_refuses_pickles(tmp_path):
 
 
 @given(anchors=columns(), height=st.integers(1, 40), width=st.integers(1, 40))
-def test_pixels_are_inside_or_named(anchors, height, width):
+def test_anchors_pixels_are_inside_or_named(anchors, height, width):
     inside = (
         (anchors.u >= -0.5) & (anchors.u < width - 0.5)
         & (anchors.v >= -0.5) & (anchors.v < height - 0.5)
@@ -182,13 +182,13 @@ def test_pixels_are_inside_or_named(anchors, height, width):
         assert f"anchors[{first}] at u={anchors.u[first]:g}" in str(caught.value)
 
 
-def test_half_pixels_belong_to_the_pixel_they_open():
+def test_anchors_pixels_include_their_lower_border():
     rows, cols = Anchors([-0.5, 0.49, 0.5], [2.5, 1.0, 0.0], [1.0, 1.0, 1.0]).pixels((4, 2))
     assert rows.tolist() == [3, 1, 0]
     assert cols.tolist() == [0, 0, 1]
 
 
-def test_columns_are_copied_and_frozen():
+def test_anchors_columns_are_copied_and_read_only():
     u = np.array([1.0, 2.0])
     anchors = Anchors(u, [3, 4], torch.tensor([1.5, 2.5], dtype=torch.bfloat16))
     u[0] = 99
@@ -214,13 +214,13 @@ def test_columns_are_copied_and_frozen():
         (([1] * 7, [1] * 7, [0] * 7), r"anchors\[4\].* and 2 more"),
     ],
 )
-def test_bad_columns_get_a_sentence(arguments, sentence):
+def test_anchors_name_the_problem_of_a_bad_column(arguments, sentence):
     with pytest.raises(InputError, match=sentence):
         Anchors(*arguments)
 
 
 @given(anchors=columns(), data=st.data())
-def test_selection_keeps_columns_together(anchors, data):
+def test_anchors_getitem_selects_all_columns(anchors, data):
     mask = data.draw(hnp.arrays(bool, len(anchors)))
     kept = anchors[mask]
     assert len(kept) == np.count_nonzero(mask)
@@ -232,7 +232,7 @@ def test_selection_keeps_columns_together(anchors, data):
         assert_same(anchors[0], anchors[:1])
 
 
-def test_from_map_takes_known_pixels_inside_the_mask(tmp_path):
+def test_anchors_from_map_takes_known_pixels_inside_the_mask(tmp_path):
     depth_m = np.array([[1.0, np.nan, 3.0], [0.0, -1.0, np.inf], [7.0, 8.0, 9.0]])
     anchors = Anchors.from_map(depth_m, mask=np.arange(9).reshape(3, 3) != 7)
     assert list(zip(anchors.u, anchors.v, anchors.depth_m, strict=True)) == [

@@ -35,7 +35,7 @@ class Fake:
 
 
 @given(hnp.arrays(np.float64, (2, 9), elements=st.integers(0, 5)))
-def test_recover_rank_correlation_is_spearmans(values):
+def test_rank_correlation_is_that_of_spearman(values):
     x, y = values
     assume(len(set(x)) > 1 and len(set(y)) > 1)
     wanted = spearmanr(x, y).statistic
@@ -97,7 +97,7 @@ def test_recover_any_memory_layout_and_number_type_is_read(name):
     np.testing.assert_array_equal(values, before)
 
 
-def test_recover_what_a_mask_hides_is_a_hole():
+def test_recover_takes_masked_pixels_as_holes():
     hidden = np.ma.masked_array((1000 * RELATIVE).astype(np.uint16), RELATIVE > 2)
     r = recover(None, ANCHORS, mde_depth=hidden, kind="depth", method="median")
     np.testing.assert_array_equal(np.isnan(r.depth_m), RELATIVE > 2)
@@ -184,7 +184,7 @@ def test_recover_bad_images_get_a_sentence(image, sentence):
         (Anchors([0, 0], [0, -1], [1.0, 1.0]), r"anchors\[1\] at u=0, v=-1"),
     ],
 )
-def test_bad_anchors_get_a_sentence(anchors, sentence):
+def test_recover_bad_anchors_get_a_sentence(anchors, sentence):
     with pytest.raises(InputError, match=sentence):
         recover(None, anchors, mde_depth=RELATIVE, kind="depth", method="median")
 
@@ -231,7 +231,7 @@ def test_recover_wrong_types_get_a_sentence_where_nobody_checks_annotations(said
     assert said_of(prepare, tried) == list(calls.values())
 
 
-def test_recover_map_on_its_side_is_never_squashed():
+def test_recover_refuses_a_rotated_map():
     with pytest.raises(InputError, match="rotate the map"):
         recover(IMAGE, ANCHORS, mde_depth=RELATIVE.T, kind="depth", resize=True)
 
@@ -244,7 +244,7 @@ def test_recover_resize_must_be_allowed_and_keeps_edges():
     np.testing.assert_allclose(ratio, ratio[0, 0], rtol=1e-5)  # values are copied, none invented
 
 
-def test_holes_stay_holes_and_their_anchors_are_named():
+def test_recover_keeps_holes_and_names_their_anchors():
     relative = RELATIVE.copy()
     relative[0, 0], relative[4, 2], relative[1, 1] = np.nan, 0, np.inf
     r = recover(None, ANCHORS, mde_depth=relative, kind="depth", method="median")
@@ -258,7 +258,7 @@ def test_holes_stay_holes_and_their_anchors_are_named():
         recover(None, ANCHORS[:1], mde_depth=relative, kind="depth", method="median")
 
 
-def test_recover_rejections_of_a_method_are_counted_as_the_user_counts():
+def test_recover_rejections_have_the_index_of_the_users_anchor():
     relative = RELATIVE.copy()
     relative[0, 0] = np.nan  # the user's anchor 0 never reaches the method
 
@@ -275,7 +275,7 @@ def test_recover_rejections_of_a_method_are_counted_as_the_user_counts():
 
 
 @pytest.mark.parametrize(("truth", "declared"), [("depth", "disparity"), ("disparity", "depth")])
-def test_recover_wrong_kind_is_doubted_with_evidence(truth, declared):
+def test_recover_warns_of_the_wrong_kind(truth, declared):
     values = RELATIVE if truth == "depth" else 1 / RELATIVE
     right = recover(None, ANCHORS, mde_depth=values, kind=truth, method="median")
     assert right.report.warnings == ()
@@ -300,7 +300,7 @@ def test_recover_asks_whether_anchors_are_in_millimetres():
     assert warning.text.endswith("are they millimetres?")
 
 
-def test_recover_disparity_below_zero_is_doubted():
+def test_recover_warns_of_disparity_below_zero():
     """All such pixels count as equally far, and no number overflows."""
     disparity = 1 / RELATIVE
     shifted = disparity - np.quantile(disparity, 0.25)
@@ -322,7 +322,7 @@ def test_recover_disparity_that_is_nowhere_above_zero_is_a_plane(factor, method)
     assert r.report.warnings[0].text.startswith("100 % of the disparity map is not above zero")
 
 
-def test_three_anchors_are_too_few_to_doubt():
+def test_recover_warns_of_no_kind_with_three_anchors():
     r = recover(None, ANCHORS[:3], mde_depth=1 / RELATIVE, kind="depth", method="median")
     assert r.report.warnings == ()
 
@@ -463,7 +463,7 @@ def test_recover_leave_one_out_uses_folds_for_many_anchors():
     np.testing.assert_allclose(report.leave_one_out_log, 0, atol=1e-6)
 
 
-def test_recover_leave_one_out_leaves_rejected_anchors_away():
+def test_recover_leave_one_out_ignores_rejected_anchors():
     v, u = np.divmod(np.arange(0, 48, 5), 8)
     depth_m = 2 * RELATIVE[v, u]
     depth_m[3] *= 5

@@ -1,9 +1,9 @@
-"""`make audit` where its database is out of reach: one sentence, and no pass."""
+"""`make audit` without its database: one sentence and a failure."""
 
 from program_modules import ROOT, load_module
 
 
-def test_audit_what_could_not_be_looked_up_is_no_pass(tmp_path, monkeypatch, capsys):
+def test_audit_fails_for_a_package_that_could_not_be_looked_up(tmp_path, monkeypatch, capsys):
     audit = load_module(ROOT / "scripts" / "audit.py")
     page = tmp_path / "page.html"
     page.write_text("<html>a mirror</html>")

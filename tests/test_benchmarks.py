@@ -1,4 +1,4 @@
-"""The benchmark's own arithmetic, and the page that is made from its results."""
+"""The arithmetic of the benchmarks, and the page made from their results."""
 
 import json
 import re
@@ -17,20 +17,20 @@ def timing():
     return load_module(BENCHMARKS / "timing.py")
 
 
-def test_growth_is_the_exponent(timing):
+def test_timing_exponent_is_the_growth(timing):
     sizes = [100.0, 1000.0, 5000.0]
     rounds = [3e-6 * size**1.5 * np.array([1.0, 2.0, 0.7]) for size in sizes]
     assert timing.exponent(sizes, rounds) == pytest.approx([1.5, 1.5, 1.5])
 
 
-def test_ratios_are_taken_within_a_round(timing):
+def test_timing_ratios_are_taken_within_a_round(timing):
     """A machine that is ten times slower in one round changes no ratio."""
     slow = np.array([1.0, 10.0, 1.0])
     times = timing.Times({"ours": 3 * slow, "theirs": 2 * slow})
     assert times.ratio("ours", "theirs") == [1.5, 1.5, 1.5]
 
 
-def test_a_case_that_fails_is_noted_and_the_others_run(timing):
+def test_timing_records_a_case_that_fails_and_runs_the_others(timing):
     order = []
 
     def broken():
@@ -44,8 +44,8 @@ def test_a_case_that_fails_is_noted_and_the_others_run(timing):
     assert re.fullmatch(r"a+b+(a+b+){3}", "".join(order))  # turn by turn
 
 
-def test_the_rivals_give_depth(monkeypatch):
-    """They stand beside ours only if they do the same thing: recover an affine world."""
+def test_rivals_give_depth(monkeypatch):
+    """Other implementations are compared only if they recover an affine scene."""
     from scalefield import Anchors, MDEOutput
     from scalefield.methods.lwlr import LWLR
 
@@ -69,7 +69,7 @@ def test_the_rivals_give_depth(monkeypatch):
     torch.testing.assert_close(scaled, 3 * relative, rtol=2e-3, atol=0)
 
 
-def test_the_page_has_what_was_measured():
+def test_speed_tables_page_has_what_was_measured():
     script = load_module(ROOT / "scripts" / "speed_tables.py")
     text = script.DOCS.read_text()
     assert script.filled(text) == text
@@ -89,7 +89,7 @@ def small_frame():
     return Frame("a/b/c", "b", "b", image, depth_m, depth_range_m=(0.1, 10.0))
 
 
-def test_a_share_of_the_anchors_is_spoiled_and_no_other():
+def test_field_benchmark_spoils_a_share_of_the_anchors_only():
     from scalefield.anchor_sampling import sample_anchors
 
     bench, frame = load_module(BENCHMARKS / "field.py"), small_frame()
@@ -104,7 +104,7 @@ def test_a_share_of_the_anchors_is_spoiled_and_no_other():
     assert np.array_equal(again.depth_m, given.depth_m)
 
 
-def test_the_exact_error_of_many_anchors_is_near_that_of_local_solves():
+def test_field_benchmark_error_of_local_solves_is_near_the_exact_one():
     """Of the exact Gaussian process and of `field`, on a frame with a box that the map misses."""
     from scalefield import MDEOutput
     from scalefield.anchor_sampling import sample_anchors

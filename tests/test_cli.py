@@ -1,4 +1,4 @@
-"""The command line as a user meets it: files, sentences, exit codes, speed of --help."""
+"""The command line: files, messages, exit codes, imports of --help."""
 
 import json
 import os
@@ -147,7 +147,7 @@ def test_cli_warnings_rejections_and_holes_are_printed(folder, capsys):
     assert "is it disparity?" in printed
 
 
-def test_sparse_png_and_npz_anchors_are_read(folder):
+def test_cli_recover_reads_anchors_from_sparse_png_and_npz(folder):
     anchors = Anchors.read("anchors.csv")
     anchors.write("anchors.npz")
     sparse = np.zeros((6, 8), np.uint16)
@@ -223,7 +223,7 @@ def test_cli_bad_input_is_one_sentence_exit_code_2_and_nothing_written(
     assert {p: p.read_bytes() for p in folder.rglob("*")} == before
 
 
-def test_anchors_of_a_turned_photograph_are_those_of_the_upright_one(folder, capsys):
+def test_cli_recover_takes_anchors_of_the_upright_picture_if_exif_rotates_it(folder, capsys):
     """An 8×6 photograph that stands upright as 6×8: u = 7 is outside, v = 7 is not."""
     exif = Image.Exif()
     exif[io.ORIENTATION] = 6
@@ -345,7 +345,7 @@ def test_cli_recover_states_a_factor_for_contradicting_anchors(folder, capsys):
         assert printed.err == ""
 
 
-def test_cli_output_is_never_an_input(folder, capsys):
+def test_cli_recover_refuses_to_overwrite_its_inputs(folder, capsys):
     photo = Path("preview.png")
     photo.write_bytes(Path("photo.png").read_bytes())
     before = photo.read_bytes()
@@ -378,14 +378,14 @@ def test_cli_streams_may_be_closed_or_full(streams, code, message, unbuffered):
     assert (done.returncode, done.stderr) == (code, message)
 
 
-def test_cli_terminal_without_our_letters_is_no_error(folder, monkeypatch):
+def test_cli_prints_to_a_terminal_that_cannot_encode_its_characters(folder, monkeypatch):
     out = TextIOWrapper(BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
     assert recover(*OWN) == 0
     assert rb"2.00 \u2026 6.00 m" in out.buffer.getvalue()
 
 
-def test_cli_other_libraries_warnings_are_not_for_users(folder, monkeypatch, capsys):
+def test_cli_hides_warnings_of_other_libraries(folder, monkeypatch, capsys):
     def load(*_: object) -> np.ndarray:
         warnings.warn("an array is not writable", stacklevel=1)
         warnings.warn("a cache is damaged", Notice, stacklevel=1)
@@ -397,9 +397,7 @@ def test_cli_other_libraries_warnings_are_not_for_users(folder, monkeypatch, cap
     assert capsys.readouterr().err.splitlines() == [f"scalefield: {line}" for line in message]
 
 
-def test_cli_torch_without_memory_is_a_sentence_and_other_errors_are_not_hidden(
-    folder, monkeypatch, capsys
-):
+def test_cli_reports_torch_out_of_memory_and_hides_no_other_error(folder, monkeypatch, capsys):
     def load(path: Path) -> np.ndarray:
         return torch.empty(2**62, dtype=torch.uint8).numpy()
 

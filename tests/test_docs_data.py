@@ -1,4 +1,4 @@
-"""Every command line of docs/data.md and docs/usage.md is one that the program understands."""
+"""Every command line of docs/data.md and docs/usage.md is parsed by the program."""
 
 import re
 import shlex

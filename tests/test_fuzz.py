@@ -1,11 +1,11 @@
-"""The fuzzer finds what it should, and a few thousand of its cases find nothing."""
+"""The fuzzer detects planted errors, and a few thousand of its cases detect none."""
 
 import os
 import signal
 from contextlib import suppress
 
 import pytest
-from fuzz.engine import MOST_SECONDS, Target, overdue, run_cases, run_guarded, verdict
+from fuzz.engine import MOST_SECONDS, Target, outcome_of, overdue, run_cases, run_guarded
 from fuzz.recoveries import check_call
 from fuzz.targets import TARGETS
 from hypothesis import given
@@ -26,15 +26,15 @@ def cases_of(target: Target) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=[t.name for t in TARGETS])
-def test_fuzz_only_our_own_errors_come_out(target, tmp_path):
+def test_fuzz_raises_input_errors_only(target, tmp_path):
     tally = run_cases(target, cases_of(target), SEED, save=tmp_path)
     assert tally.failures == {}
     assert tally.accepted + tally.refused == cases_of(target)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=[t.name for t in TARGETS])
-def test_fuzz_what_is_damaged_was_whole(target, tmp_path):
-    """A seed that is refused from the start would let every case off."""
+def test_fuzz_targets_accept_undamaged_files(target, tmp_path):
+    """Cases made from a seed that is refused would test nothing."""
     contents = target.seeds(tmp_path)
     assert contents
     for content in contents:
@@ -43,7 +43,7 @@ def test_fuzz_what_is_damaged_was_whole(target, tmp_path):
         target.read(path)
 
 
-def test_overdue_is_a_matter_of_seconds():
+def test_fuzz_overdue_is_measured_in_seconds():
     assert not overdue(MOST_SECONDS)
     assert overdue(MOST_SECONDS + 1)
 
@@ -58,7 +58,7 @@ def planted(read, *seeds: bytes) -> Target:
     return Target("planted", lambda folder: seeds or (b"header 12 34",), read)
 
 
-def test_fuzz_planted_error_is_found_and_saved(tmp_path):
+def test_fuzz_detects_and_saves_a_planted_error(tmp_path):
     def read(path):
         if b"nan" in path.read_bytes():
             raise KeyError("planted")
@@ -70,7 +70,7 @@ def test_fuzz_planted_error_is_found_and_saved(tmp_path):
     assert tally.failed >= 1
     assert tally.accepted + tally.failed == tally.cases == 500
     (saved,) = tmp_path.iterdir()
-    assert verdict(target, saved).found == what
+    assert outcome_of(target, saved).kind == what
 
 
 def test_fuzz_same_seed_gives_the_same_cases(tmp_path):
@@ -91,7 +91,7 @@ def test_fuzz_refusal_must_be_one_sentence(tmp_path):
         def read(path):
             raise InputError(text)
 
-        return verdict(planted(read), tmp_path / "file").found
+        return outcome_of(planted(read), tmp_path / "file").kind
 
     assert say("three numbers wanted, two found") == "refused"
     for text in ("", "two\nlines", 5000 * "long"):
@@ -101,7 +101,7 @@ def test_fuzz_refusal_must_be_one_sentence(tmp_path):
 def test_run_guarded_counts_death_hangs_and_memory_errors_as_failures(tmp_path, monkeypatch):
     """Each child starts again, so the cases are counted in a file.
 
-    A case that hangs says so in a file, so that the test does not depend on running times.
+    A case that hangs writes a file, so that the test does not depend on running times.
     """
     began, hanging = tmp_path / "began", tmp_path / "hanging"
     began.write_bytes(b"")

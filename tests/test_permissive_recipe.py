@@ -43,7 +43,8 @@ def test_compressed_maps_come_back_from_decompressed_without_loss():
 
 
 def test_pack_frames_splits_two_roots_and_unpacks_to_the_same_maps(tmp_path):
-    roots, parts, there = [tmp_path / "a", tmp_path / "b"], tmp_path / "parts", tmp_path / "there"
+    roots, parts = [tmp_path / "a", tmp_path / "b"], tmp_path / "parts"
+    unpacked = tmp_path / "unpacked"
     for i, root in enumerate(roots):
         write_frames(root, [f"x{i}{k}" for k in range(20)])
     options = {"root": roots, "out": parts, "part_mb": 0.04, "splits": ["train", "val"]}
@@ -51,14 +52,14 @@ def test_pack_frames_splits_two_roots_and_unpacks_to_the_same_maps(tmp_path):
     every = sorted(parts.glob("*.tar"))
     assert len(every) > 1
     assert all(path.stat().st_size <= 0.04e6 for path in every)
-    pack_frames.unpack(SimpleNamespace(parts=every[::-1], root=there, processes=1))
+    pack_frames.unpack(SimpleNamespace(parts=every[::-1], root=unpacked, processes=1))
     files = sorted(path.relative_to(tmp_path) for root in roots for path in root.rglob("*.*"))
-    assert files == sorted(path.relative_to(there) for path in there.rglob("*.*"))
+    assert files == sorted(path.relative_to(unpacked) for path in unpacked.rglob("*.*"))
     for file in files:
         if file.suffix == ".png":
-            assert np.array_equal(Image.open(there / file), Image.open(tmp_path / file))
+            assert np.array_equal(Image.open(unpacked / file), Image.open(tmp_path / file))
         else:
-            assert (there / file).read_bytes() == (tmp_path / file).read_bytes()
+            assert (unpacked / file).read_bytes() == (tmp_path / file).read_bytes()
 
 
 def test_write_member_refuses_paths_outside_of_the_folder(tmp_path):

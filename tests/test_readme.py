@@ -1,4 +1,4 @@
-"""The README's promises: its example runs, its tables name what there is."""
+"""The README: its example runs, and its tables have the measured results."""
 
 import re
 import subprocess
@@ -40,14 +40,14 @@ def test_readme_results_are_those_that_were_measured():
     assert "| **`field`** |" in README
 
 
-def test_readme_contributing_names_every_package():
+def test_contributing_names_every_package():
     package, text = ROOT / "src" / "scalefield", (ROOT / "CONTRIBUTING.md").read_text()
     names = {f"`{path.parent.name}/`" for path in package.glob("*/__init__.py")}
     assert len(names) > 12
     assert [name for name in sorted(names) if name not in text] == []
 
 
-def test_commands_and_files_that_are_named_exist():
+def test_readme_and_docs_name_existing_commands_and_files():
     texts = README + (ROOT / "CONTRIBUTING.md").read_text()
     assert set(re.findall(r"scalefield (\w+) ?(?:NAME|photo|`)", texts)) <= set(COMMANDS)
     package = ROOT / "src" / "scalefield"

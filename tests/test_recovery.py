@@ -1,4 +1,4 @@
-"""Recovery: the law depth = D_MDE · exp(log-scale), limits, holes, residuals."""
+"""Recovery: depth = D_MDE · exp(log-scale), limits, holes, residuals."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ def output(values: object, kind: str = "depth") -> MDEOutput:
     kind=st.sampled_from(["depth", "disparity"]),
     holes=hnp.arrays(bool, (3, 4)),
 )
-def test_from_depth_depth_is_relative_depth_times_scale(prediction, kind, holes):
+def test_from_depth_is_relative_depth_times_scale(prediction, kind, holes):
     relative = np.where(holes, np.nan, np.linspace(0.5, 4, 12).reshape(3, 4))
     mde_output = output(relative, kind)
     anchors = Anchors([0, 3], [0, 2], [2.0, 8.0])
@@ -43,7 +43,7 @@ def test_from_depth_depth_is_relative_depth_times_scale(prediction, kind, holes)
     assert r.report.limited_pixels == unreasonable.sum()
 
 
-def test_from_space_disparity_space_turns_non_positive_into_far_and_counts_it():
+def test_from_space_limits_non_positive_disparity_and_counts_it():
     mde_output = output([[1.0, 2.0, 4.0]], "disparity")
     anchors = Anchors([1], [0], [5.0])
     prediction = torch.tensor([[0.0, 0.2, -1.0]], dtype=torch.float64)
@@ -55,7 +55,7 @@ def test_from_space_disparity_space_turns_non_positive_into_far_and_counts_it():
     np.testing.assert_allclose(same.depth_m.numpy(), [[0.005, 0.2, 0.005]])
 
 
-def test_residuals_and_rejections_speak_of_the_right_anchors():
+def test_from_depth_residuals_are_those_of_anchors_not_rejected():
     mde_output = output([[1.0, 2.0, 4.0]])
     anchors = Anchors([0, 1, 2], [0, 0, 0], [1.0, 2.0, 100.0])
     r = Recovery.from_log_scale(

@@ -1,4 +1,4 @@
-"""The bundled scene: small, consistent, and rendered by the script that claims it."""
+"""The bundled scene: small, consistent, and rendered by scripts/render_sample.py."""
 
 import sys
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_samples_room_is_consistent():
     assert sum(p.stat().st_size for p in samples.FOLDER.glob("room*")) < 600_000
 
 
-def test_unknown_samples_are_refused():
+def test_samples_load_refuses_an_unknown_name():
     with pytest.raises(InputError, match="no sample 'attic'; there are room"):
         samples.load("attic")
 
@@ -34,10 +34,10 @@ def test_samples_shipped_depth_is_what_the_script_renders(monkeypatch):
     import render_sample
 
     rays = render_sample.camera_rays(640, 480, render_sample.FOCAL_PX)
-    some = np.arange(0, len(rays), 97)
-    eye = np.broadcast_to(render_sample.EYE, (len(some), 3))
-    distance = render_sample.room().trace(eye, rays[some])[0]
-    shipped = samples.load("room").depth_m.ravel()[some]
+    selected = np.arange(0, len(rays), 97)
+    eye = np.broadcast_to(render_sample.EYE, (len(selected), 3))
+    distance = render_sample.room().trace(eye, rays[selected])[0]
+    shipped = samples.load("room").depth_m.ravel()[selected]
     close = np.abs(distance - shipped) < 0.00051  # half a millimetre of rounding
     assert close.mean() > 0.999  # a ray that grazes an edge may go either way on another machine
     for name in ("render_sample", "sample_room", "sample_materials", "tracer"):

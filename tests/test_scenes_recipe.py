@@ -30,7 +30,7 @@ def test_mix_has_the_stated_proportions_and_distinct_names():
     assert len({spec.name for spec in specs}) == len(specs)
 
 
-def test_a_scene_does_not_depend_on_the_number_of_scenes():
+def test_scene_does_not_depend_on_the_number_of_scenes():
     assert scene_specs("mix", 30, 0)[:10] == scene_specs("mix", 10, 0)
     assert scene_specs("mix", 30, 0)[10:] == scene_specs("mix", 20, 10)
 

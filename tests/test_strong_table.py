@@ -30,27 +30,27 @@ ERRORS = {
 }
 
 
-def test_comparisons_take_the_best_aligner_of_each_family_in_its_better_space(script):
+def test_strong_table_comparisons_take_the_best_aligner_of_each_family(script):
     a, b = script.comparisons([results(ERRORS)])
     assert (a.family, a.aligner, a.ratio) == ("a", "lwlr, disparity", pytest.approx(0.5))
     assert (b.family, b.aligner, b.ratio) == ("b", "lwlr, depth", pytest.approx(0.75))
     assert script.mean_ratios([a, b]) == {"low": pytest.approx(0.625)}
 
 
-def test_table_has_a_row_for_each_family_and_the_mean_of_ratios(script):
+def test_strong_table_has_a_row_for_each_family_and_the_mean_of_ratios(script):
     lines = script.table([results(ERRORS)]).splitlines()
     assert lines[2] == "| a | 4 | 10–15 | .100 | .300 | .200 | lwlr, disparity | 0.50 | 91 % |"
     assert lines[-1] == "Mean of the ratios over families: 10–15 anchors 0.62."
 
 
-def test_comparisons_average_over_seeds(script):
+def test_strong_table_comparisons_average_over_seeds(script):
     other = {"a": {"Field": 0.2, "lwlr, depth": 0.1, "lwlr, disparity": 0.2}}
     a, _ = script.comparisons([results(ERRORS), results(other)])
     assert (a.field, a.best) == pytest.approx((0.15, 0.2))
     assert a.aligner == "lwlr, disparity"
 
 
-def test_filled_pages_have_what_was_measured(script):
+def test_strong_table_pages_have_what_was_measured(script):
     marked = set()
     for path in script.PAGES:
         page = path.read_text()

@@ -1,9 +1,29 @@
-"""Synthetic scenes that several tests share: relative maps, and anchors on a metric truth."""
+"""Synthetic scenes that several tests share: relative maps, anchors, and frames on disk."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
 from scalefield import Anchors, MDEOutput
+
+RED_MODULE = """
+import torch
+from scalefield import MDEOutput
+
+class Red:
+    name = "red"
+
+    def __call__(self, image):
+        red = torch.tensor(image[..., 0], dtype=torch.float32)
+        return MDEOutput((red + 20) ** 1.2 / 300, "depth", model="red")
+
+red = Red()
+"""
+"""A module with the estimator `red`, for commands that import it in other processes."""
 
 
 def relative_map(
@@ -40,3 +60,19 @@ def random_anchors(shape: tuple[int, int], n: int, seed: int = 0) -> Anchors:
     rng = np.random.default_rng(seed)
     u, v = rng.integers(0, shape[1], n), rng.integers(0, shape[0], n)
     return Anchors(u, v, rng.uniform(1, 5, n))
+
+
+def write_place(
+    folder: Path, frames: Mapping[str, tuple[np.ndarray, np.ndarray]], /, **meta: object
+) -> None:
+    """Write images and depths in metres by name as a place of the folder layout.
+
+    `meta` is added to meta.json. Depths are stored in millimetres; 0 is unknown.
+    """
+    for sub in ("rgb", "depth"):
+        (folder / sub).mkdir(parents=True)
+    for name, (image, depth_m) in frames.items():
+        Image.fromarray(image).save(folder / "rgb" / f"{name}.png")
+        stored = np.round(1000 * depth_m).astype(np.uint16)
+        Image.fromarray(stored).save(folder / "depth" / f"{name}.png")
+    (folder / "meta.json").write_text(json.dumps({"depth_scale_per_metre": 1000, **meta}))

@@ -73,11 +73,11 @@ class DepthNode(Node):
             self.get_logger().warning("no camera_info yet", throttle_duration_sec=5.0)
             return
         try:
-            found = self.transforms.lookup_transform(
+            transform = self.transforms.lookup_transform(
                 image.header.frame_id, cloud.header.frame_id, cloud.header.stamp
             )
             maps = self.recovery.from_points(
-                image_array(image), points_array(cloud), self.camera, rigid(found.transform)
+                image_array(image), points_array(cloud), self.camera, rigid(transform.transform)
             )
         except (InputError, tf2_ros.TransformException) as error:
             self.get_logger().warning(str(error), throttle_duration_sec=5.0)

@@ -1,4 +1,4 @@
-"""What the library holds: the Infinigen factories and shaders, and how many variants of each.
+"""Contents of the library: Infinigen factories and shaders, with the number of variants of each.
 
 Pure data. A change here is a new `LIBRARY_VERSION`, because scenes are drawn from the library.
 """

@@ -62,9 +62,9 @@ def plane_error() -> float:
     u, v = np.meshgrid(np.arange(size[0]), np.arange(size[1]))
     rays = np.stack([(u - cx) / fx, (v - cy) / fy, np.ones_like(u, float)], axis=-1)
     down = -(rays @ view.camera_to_world[:3, :3].T)[..., 2]
-    known = down > height_m / 15  # nearer than 15 m
-    truth = height_m / np.where(known, down, 1)
-    return float(np.abs(depth / truth - 1)[known].max())
+    near = down > height_m / 15  # nearer than 15 m
+    truth = height_m / np.where(near, down, 1)
+    return float(np.abs(depth / truth - 1)[near].max())
 
 
 def shared_assets(out: Path) -> set[str]:
@@ -115,8 +115,8 @@ def _compare(a: dict, b: dict, depth_a: np.ndarray, depth_b: np.ndarray) -> np.n
     h, w = depth_b.shape
     inside = (uu >= 0) & (uu < w - 1) & (vv >= 0) & (vv < h - 1)
     seen = _interpolate(depth_b, uu[inside], vv[inside])
-    known = seen > 0
-    difference = np.abs(moved[2][inside][known] / seen[known] - 1)
+    has_depth = seen > 0
+    difference = np.abs(moved[2][inside][has_depth] / seen[has_depth] - 1)
     return difference[difference < 0.05]
 
 
@@ -124,8 +124,8 @@ def _interpolate(depth: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
     """Depth between pixels, bilinear in 1/z (exact on planes); 0 next to holes and edges."""
     u0, v0 = np.floor(u).astype(int), np.floor(v).astype(int)
     corners = np.stack([depth[v0 + j, u0 + i] for j in (0, 1) for i in (0, 1)])
-    known = (corners > 0).all(0) & (corners.max(0) < 1.1 * corners.min(0))
+    valid = (corners > 0).all(0) & (corners.max(0) < 1.1 * corners.min(0))
     inverse = 1 / np.where(corners > 0, corners, 1)
     a, b = u - u0, v - v0
     weights = np.stack([(1 - a) * (1 - b), a * (1 - b), (1 - a) * b, a * b])
-    return np.where(known, 1 / (weights * inverse).sum(0), 0)
+    return np.where(valid, 1 / (weights * inverse).sum(0), 0)

@@ -96,7 +96,7 @@ class Indoor:
     light: str = ""
 
     def settings(self) -> dict[str, Any]:
-        """What meta.json says about the scene."""
+        """The entries of meta.json for the scene."""
         return {
             "style": self.room.style,
             "light": self.light,
@@ -695,7 +695,7 @@ def _draw_pose(
 def _score(
     stage: Stage, kind: str, matrix: np.ndarray, fov_deg: float, size: tuple[int, int]
 ) -> float | None:
-    """How much a view shows, or none if it is not worth rendering."""
+    """The score of a view; None if it is not worth rendering."""
     if stage.clearance_m(matrix[:3, 3]) < (0.08 if kind == "robot" else 0.12):
         return None
     probe = stage.probe(matrix, fov_deg, size)

@@ -93,11 +93,11 @@ def freeze(config: LibraryConfig, out: Path) -> dict[str, Any]:
             assets.append(keep | {"file": file, "sha256": sha256_of(out / file), "held_out": held})
     materials = []
     for category, cls, count in _material_classes():
-        found = [i for i in range(count) if (out / _material_file(category, cls, i)).exists()]
-        for index, i in enumerate(found):
+        existing = [i for i in range(count) if (out / _material_file(category, cls, i)).exists()]
+        for index, i in enumerate(existing):
             file = _material_file(category, cls, i)
             record = {"category": category, "cls": cls, "file": file}
-            held = held_out(index, len(found))
+            held = held_out(index, len(existing))
             materials.append(record | {"sha256": sha256_of(out / file), "held_out": held})
     sums = "\n".join(item["sha256"] for item in assets + materials)
     manifest = {

@@ -117,8 +117,8 @@ def hedge(length_m: float, width_m: float, height_m: float, seed: int) -> Mesh:
     area = 2 * length_m * height_m + length_m * width_m
     n = int(min(7000, 260 * area))
     points = generator.uniform(size=(n, 3)) * [length_m, width_m, height_m] - [0, width_m / 2, 0]
-    which = generator.uniform(size=n) * area
-    top = which < length_m * width_m
+    position = generator.uniform(size=n) * area
+    top = position < length_m * width_m
     points[top, 2] = height_m
     side = ~top
     points[side, 1] = np.sign(points[side, 1]) * width_m / 2

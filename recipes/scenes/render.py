@@ -40,7 +40,7 @@ class RenderConfig:
 
 @dataclass(frozen=True)
 class Passes:
-    """What Cycles returns for a view."""
+    """The passes of Cycles for a view."""
 
     linear: np.ndarray
     """Linear light, (h, w, 3)."""
@@ -105,7 +105,7 @@ class Renderer:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Send what Blender prints to nowhere: it prints hundreds of lines a view."""
+    """Discard the output of Blender: it prints hundreds of lines for each view."""
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     try:

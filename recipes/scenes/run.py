@@ -1,4 +1,4 @@
-"""Render many scenes, one process each; a rerun goes on where the last one stopped."""
+"""Render many scenes, one process each; a rerun continues an interrupted one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from recipes.scenes.plan import SAMPLES, SceneSpec, scene_specs
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What to render, and where."""
+    """Scenes to render, and the output folder."""
 
     library: Path
     """Folder of the frozen library."""

@@ -37,12 +37,12 @@ def _cell(path: Path) -> np.ndarray:
     image = cv2.imread(str(path))
     depth = cv2.imread(str(folder / "depth" / f"{name}.png"), cv2.IMREAD_UNCHANGED) / scale
     labels = cv2.imread(str(folder / "label" / f"{name}.png"), cv2.IMREAD_UNCHANGED)
-    known = depth > 0
-    log = np.log(np.where(known, depth, 1))
-    low, high = np.percentile(log[known], [1, 99]) if known.any() else (0, 1)
+    has_depth = depth > 0
+    log = np.log(np.where(has_depth, depth, 1))
+    low, high = np.percentile(log[has_depth], [1, 99]) if has_depth.any() else (0, 1)
     shade = (255 - 255 * np.clip((log - low) / (high - low + 1e-6), 0, 1)).astype(np.uint8)
     depth_image = cv2.applyColorMap(shade, cv2.COLORMAP_TURBO)
-    depth_image[~known] = 0
+    depth_image[~has_depth] = 0
     label_image = cv2.applyColorMap((labels.astype(np.uint16) * 53 % 256).astype(np.uint8), 2)
     height = round(CELL_PX * image.shape[0] / image.shape[1])
     top = cv2.resize(image, (CELL_PX, height), interpolation=cv2.INTER_AREA)

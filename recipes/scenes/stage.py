@@ -115,8 +115,8 @@ class Stage:
 
     def draw(self, cls: str) -> Asset | None:
         """A random asset of a class, or none where the split has none."""
-        found = self.library.assets.get(cls)
-        return self.rng.choice(found) if found else None
+        assets = self.library.assets.get(cls)
+        return self.rng.choice(assets) if assets else None
 
     def place(  # noqa: PLR0917
         self,
@@ -246,7 +246,7 @@ class Stage:
         size: tuple[int, int],
         farthest_m: float = 80.0,
     ) -> Probe:
-        """What a camera would see on a grid of 16 × 12 rays."""
+        """Hits of a grid of 16 × 12 rays of a camera."""
         local = rays(*size, fov_deg, 16, 12)
         directions = local @ camera_to_world[:3, :3].T
         depth, classes, objects = [], [], []

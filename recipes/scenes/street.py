@@ -53,7 +53,7 @@ class Street:
     materials: dict[str, Any] = field(default_factory=dict)
 
     def settings(self) -> dict[str, Any]:
-        """What meta.json says about the scene."""
+        """The entries of meta.json for the scene."""
         return {
             "style": self.plan.style,
             "light": self.light,
@@ -796,7 +796,7 @@ def _draw_pose(street: Street, rng: random.Random, kind: str) -> np.ndarray:
 def _score(
     stage: Stage, kind: str, matrix: np.ndarray, fov_deg: float, size: tuple[int, int]
 ) -> float | None:
-    """How much a view shows, or none if it is not worth rendering."""
+    """The score of a view; None if it is not worth rendering."""
     if stage.clearance_m(matrix[:3, 3], 2.0) < (0.2 if kind == "robot" else 0.6):
         return None
     probe = stage.probe(matrix, fov_deg, size, farthest_m=130.0)

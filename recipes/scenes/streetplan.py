@@ -65,7 +65,7 @@ class Course:
 
 @dataclass(frozen=True)
 class Side:
-    """What lies beside the road: parking, kerb, pavement, front gardens, buildings."""
+    """The side of the road: parking, kerb, pavement, front gardens, buildings."""
 
     sign: int
     """1 for the left side, -1 for the right side."""

@@ -50,7 +50,7 @@ class Tabletop:
     """Half the extent of the surface."""
 
     def settings(self) -> dict[str, Any]:
-        """What meta.json says about the scene."""
+        """The entries of meta.json for the scene."""
         extent = [round(2 * v, 3) for v in self.half_m]
         return {"style": self.style, "light": self.light, "extent_m": extent}
 
@@ -346,7 +346,7 @@ def find_views(scene: Tabletop, views: int, size: tuple[int, int]) -> list[View]
 def _score(
     scene: Tabletop, matrix: np.ndarray, fov_deg: float, size: tuple[int, int]
 ) -> float | None:
-    """How much a view shows, or none if it is not worth rendering."""
+    """The score of a view; None if it is not worth rendering."""
     if scene.stage.clearance_m(matrix[:3, 3]) < 0.06:
         return None
     probe = scene.stage.probe(matrix, fov_deg, size, 20.0)

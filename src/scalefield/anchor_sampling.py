@@ -128,9 +128,9 @@ def _nearest_valid(
     if not outside.any():
         return v, u
     inner = mask.copy()
-    for part, known in ((inner, mask), (inner.T, mask.T)):
-        part[1:] &= known[:-1]
-        part[:-1] &= known[1:]
+    for inside, source in ((inner, mask), (inner.T, mask.T)):
+        inside[1:] &= source[:-1]
+        inside[:-1] &= source[1:]
     # The nearest pixel of the mask is on its border: any other has a neighbour that is nearer.
     border = np.argwhere(mask & ~inner)
     pixels = np.stack([v, u], axis=1)

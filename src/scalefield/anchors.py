@@ -19,14 +19,10 @@ from scalefield.io.anchor_tables import (
     parse_anchor_table,
     table_columns,
 )
-from scalefield.io.lengths import METRES_PER_UNIT
-
-METRES = (1e-12, 1e12)
-"""What a depth or its deviation may be: recovered depth, a thousand times beyond it, and ratios
-of such depths are still numbers in float32."""
+from scalefield.io.lengths import LENGTH_LIMITS_M, METRES_PER_UNIT
 
 AnchorsLike: TypeAlias = Any
-"""What `Anchors.of` takes: Anchors, rows, named columns, a file, or None."""
+"""An argument of `Anchors.of`: Anchors, rows, named columns, a file, or None."""
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -74,14 +70,14 @@ class Anchors:
             found = ", ".join(f"{name} has {n}" for name, n in lengths.items())
             raise InputError(f"anchor columns must have equal lengths, but {found}")
         self._require(np.isfinite(self.u) & np.isfinite(self.v), "a finite pixel position")
+        least_m, most_m = LENGTH_LIMITS_M
         for name, values in (("depth_m", self.depth_m), ("sigma_m", self.sigma_m)):
             if values is not None:
                 unknown = np.isnan(values) if name == "sigma_m" else np.zeros(len(values), bool)
                 positive = np.isfinite(values) & (values > 0)
                 self._require(positive | unknown, f"a finite {name} above zero", values)
-                within = unknown | ((values >= METRES[0]) & (values <= METRES[1]))
-                limits = f"between {METRES[0]:g} and {METRES[1]:g} m"
-                self._require(within, f"a {name} {limits}", values)
+                within = unknown | ((values >= least_m) & (values <= most_m))
+                self._require(within, f"a {name} between {least_m:g} and {most_m:g} m", values)
 
     def __len__(self) -> int:
         return len(self.u)
@@ -125,7 +121,7 @@ class Anchors:
         raise InputError(f"every anchor needs {wanted}; not so: {named}{more}")
 
     def _numbered(self, index: int) -> str:
-        """How the user counts an anchor: by the line of the file, or by the index in Python."""
+        """The name of an anchor in messages: the line of its file, or its index in Python."""
         return f"anchors[{index}]" if self.lines is None else f"line {self.lines[index]}"
 
     def sigma_log(self, default: float, *, floor: float = 0.0) -> Float64[np.ndarray, " n"]:
@@ -135,8 +131,8 @@ class Anchors:
         """
         if self.sigma_m is None:
             return np.full(len(self), default)
-        known = np.hypot(self.sigma_m / self.depth_m, floor)
-        return np.where(np.isnan(self.sigma_m), default, known)
+        measured = np.hypot(self.sigma_m / self.depth_m, floor)
+        return np.where(np.isnan(self.sigma_m), default, measured)
 
     def complete_sigma_m(self) -> Float64[np.ndarray, " n"] | None:
         """`sigma_m` for weights, which compare anchors: None if no anchor has one.
@@ -279,14 +275,14 @@ def require_anchors(name: str, given: object) -> Anchors:
 def _from_columns(columns: Mapping[Any, Any]) -> Anchors:
     """Anchors of named columns, whose names are those of a table's header."""
     given = {str(title): values for title, values in columns.items()}
-    found: dict[str, Any] = {}
+    converted: dict[str, Any] = {}
     for column in table_columns(list(given)):
         values = as_numbers(f"anchor column {column.title}", given[column.title])
         if column.name in ("depth_m", "sigma_m"):
             numerator, denominator = METRES_PER_UNIT[column.unit]
             values = values * numerator / denominator
-        found[column.name] = values
-    return Anchors(**found)
+        converted[column.name] = values
+    return Anchors(**converted)
 
 
 def _from_rows(rows: Any) -> Anchors:

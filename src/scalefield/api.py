@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from PIL import Image
 from torch import Tensor
 
@@ -25,6 +25,9 @@ from scalefield.methods import MethodLike, as_method, make_method, method_name
 from scalefield.recovery import FunctionMethod, Recovery, Solver
 from scalefield.report import Rejection, Report, Warning
 from scalefield.validation import plain_options
+
+Pixels: TypeAlias = tuple[Int64[np.ndarray, " n"], ...]
+"""Row and column of the pixel of each anchor, as `Anchors.pixels` returns them."""
 
 FAR_M = {"millimetres": 500.0, "centimetres": 100.0}
 """A median anchor depth above this is rare in photographs and usual in files of that unit."""
@@ -88,11 +91,11 @@ def recover(
     """
     mde_output = relative_depth(image, mde, mde_depth, kind, affine=affine, resize=resize)
     given = require_anchors("anchors", anchors)
-    made = make_method(method, **options)
-    result = recover_from(mde_output, given, made, leave_one_out=leave_one_out)
+    method_object = make_method(method, **options)
+    result = recover_from(mde_output, given, method_object, leave_one_out=leave_one_out)
     if image is not None:
-        seen = mde_output.image
-        pixels = load_image(image) if seen is None else seen.cpu().numpy()
+        mde_image = mde_output.image
+        pixels = load_image(image) if mde_image is None else mde_image.cpu().numpy()
         result = dataclasses.replace(result, image=pixels)
     as_torch = isinstance(mde_depth, Tensor) or isinstance(image, Tensor)
     return result if as_torch else result.numpy()
@@ -151,11 +154,12 @@ class Stream(FieldFilter):
             self.mde = load_mde(self.mde, device=device)  # once for all frames
         mde_output = frame if image is None else estimate(image, self.mde)
         recovery = super().__call__(mde_output, given)
+        pixels = given.pixels(mde_output.shape)
         report = dataclasses.replace(
             recovery.report,
             method="stream",
             anchors_given=len(given),
-            warnings=(*_warnings(mde_output, given), *recovery.report.warnings),
+            warnings=(*_warnings(mde_output, given, pixels), *recovery.report.warnings),
         )
         result = dataclasses.replace(recovery, report=report, anchors=given, image=image)
         return result if isinstance(frame, (Tensor, MDEOutput)) else result.numpy()
@@ -178,58 +182,54 @@ def recover_from(
     method = as_method(method)
     if leave_one_out and solver is None:
         solver = method.solver(mde_output)
-    if len(anchors) < method.least_anchors:
+    count = len(anchors)
+    if count < method.least_anchors:
         raise InputError("no anchors: at least one pixel of known metric depth is needed")
     rows, columns = anchors.pixels(mde_output.shape)
     usable = mde_output.valid[rows, columns].cpu().numpy()
-    if len(anchors) and not usable.any():
+    if count and not usable.any():
         raise InputError(
-            f"none of the {len(anchors)} anchors lies on a pixel with a relative depth "
+            f"none of the {count} anchors lies on a pixel with a relative depth "
             "(the map there is not finite, or not above zero)"
         )
     kept = anchors if usable.all() else anchors[usable]
+    pixels = rows[usable], columns[usable]
     recovery = method(mde_output, kept) if solver is None else solver(kept)
     if not isinstance(recovery, Recovery):
         found = type(recovery).__name__
         raise InputError(f"method {method_name(method)} must return a Recovery, found {found}")
-    indices = np.flatnonzero(usable)
     report = recovery.report
-    if leave_one_out and solver is not None and not report.leave_one_out_log:
-        report = _with_leave_one_out(report, mde_output, kept, solver)
+    few_pixels = mde_output.prediction.numel() <= MAX_REFIT_PIXELS
+    if leave_one_out and few_pixels and solver is not None and not report.leave_one_out_log:
+        report = _with_leave_one_out(report, kept, pixels, solver)
+    # A method numbers the anchors that it was given, the report those that the user gave.
+    indices = np.flatnonzero(usable)
+    rejected = [dataclasses.replace(r, anchor=int(indices[r.anchor])) for r in report.rejected]
     report = dataclasses.replace(
         report,
         method=method_name(method),
         options=plain_options(method.function if isinstance(method, FunctionMethod) else method),
-        anchors_given=len(anchors),
-        rejected=(
-            *no_relative_depth(np.flatnonzero(~usable)),
-            # A method numbers the anchors it was given, the report those that the user gave.
-            *(
-                dataclasses.replace(r, anchor=int(indices[r.anchor]))
-                for r in recovery.report.rejected
-            ),
-        ),
+        anchors_given=count,
+        rejected=(*no_relative_depth(np.flatnonzero(~usable)), *rejected),
         warnings=(
-            *_warnings(mde_output, kept),
-            *_few_steps(mde_output, recovery.report),
-            *recovery.report.warnings,
+            *_warnings(mde_output, kept, pixels),
+            *_few_steps(mde_output, report),
+            *report.warnings,
         ),
     )
     return dataclasses.replace(recovery, report=report, anchors=anchors)
 
 
-def _with_leave_one_out(
-    report: Report, mde_output: MDEOutput, anchors: Anchors, solver: Solver
-) -> Report:
+def _with_leave_one_out(report: Report, anchors: Anchors, pixels: Pixels, solver: Solver) -> Report:
     """The report with `leave_one_out_log`, from fits to all anchors but one, or but one fold.
 
     Anchors next to each other are in different folds, so that each has near anchors left. The
-    report stays as it is for a large image and for a method that refuses so few anchors.
+    report stays as it is with fewer than two anchors, and for a method that refuses so few.
     """
     used = np.setdiff1d(np.arange(len(anchors)), [r.anchor for r in report.rejected])
-    if len(used) < 2 or mde_output.prediction.numel() > MAX_REFIT_PIXELS:
+    if len(used) < 2:
         return report
-    rows, columns = anchors.pixels(mde_output.shape)
+    rows, columns = pixels
     folds = min(len(used), MAX_REFITS)
     fold = np.full(len(anchors), -1)
     fold[used[np.lexsort((columns[used], rows[used]))]] = np.arange(len(used)) % folds
@@ -255,17 +255,19 @@ def no_relative_depth(indices: np.ndarray) -> tuple[Rejection, ...]:
     return tuple(Rejection(int(i), "no_relative_depth", reason) for i in indices)
 
 
-def _warnings(mde_output: MDEOutput, anchors: Anchors) -> Iterator[Warning]:
-    """Warnings where the map or the anchors are probably not what they were declared to be."""
-    yield from _other_unit(mde_output, anchors)
+def _warnings(mde_output: MDEOutput, anchors: Anchors, pixels: Pixels) -> Iterator[Warning]:
+    """Warnings where the map or the anchors are probably not what they were declared to be.
+
+    `pixels` are the rows and columns of the anchors.
+    """
+    yield from _other_unit(mde_output, anchors, pixels)
     if not mde_output.affine and mde_output.lost_share > MAX_NEGATIVE_SHARE:
         yield Warning(
             "negative_disparity",
             f"{100 * mde_output.lost_share:.0f} % of the disparity map is not above zero and "
             "counts as equally far; does it need a shift that makes infinity zero?",
         )
-    yield from _contradictions(mde_output, anchors)
-    pixels = anchors.pixels(mde_output.shape)
+    yield from _contradictions(anchors, pixels)
     # Of a map with an unknown shift, negative disparities differ too.
     nearness = mde_output.affine and mde_output.kind == "disparity"
     relative = (-mde_output.disparity if nearness else mde_output.mde_depth)[pixels].cpu().numpy()
@@ -276,20 +278,20 @@ def _warnings(mde_output: MDEOutput, anchors: Anchors) -> Iterator[Warning]:
         other = "disparity" if mde_output.kind == "depth" else "depth"
         yield Warning(
             "kind_mismatch",
-            f"the map was declared {mde_output.kind}, but over {len(anchors)} anchors the depth it "
-            f"implies falls as measured depth grows (rank correlation {correlation:+.2f}); is it "
-            f"{other}?",
+            f"the map was declared {mde_output.kind}, but over {len(relative)} anchors the depth "
+            "it implies falls as measured depth grows (rank correlation "
+            f"{correlation:+.2f}); is it {other}?",
         )
 
 
-def _other_unit(mde_output: MDEOutput, anchors: Anchors) -> Iterator[Warning]:
+def _other_unit(mde_output: MDEOutput, anchors: Anchors, pixels: Pixels) -> Iterator[Warning]:
     """A warning if the depths of the anchors are probably in millimetres or centimetres."""
-    if not len(anchors) or anchors.unit != "m":
+    if anchors.depth_m.size == 0 or anchors.unit != "m":
         return
     typical_m = float(np.median(anchors.depth_m))
     card = MODELS.get(mde_output.model)
     if card is not None and card.metric:
-        mde_depth = mde_output.mde_depth[anchors.pixels(mde_output.shape)].double().cpu().numpy()
+        mde_depth = mde_output.mde_depth[pixels].double().cpu().numpy()
         factor = float(np.median(anchors.depth_m / mde_depth))
         unit = next((unit for unit, limit in FAR_FACTOR.items() if factor > limit), None)
         found = f", {factor:.0f} times as far as {mde_output.model} estimates"
@@ -306,16 +308,16 @@ def _other_unit(mde_output: MDEOutput, anchors: Anchors) -> Iterator[Warning]:
         )
 
 
-def _contradictions(mde_output: MDEOutput, anchors: Anchors) -> Iterator[Warning]:
+def _contradictions(anchors: Anchors, pixels: Pixels) -> Iterator[Warning]:
     """A warning that names the two anchors of one pixel that differ most, if they contradict."""
-    if not len(anchors):
+    if anchors.depth_m.size == 0:
         return
-    rows, columns = anchors.pixels(mde_output.shape)
     log_depth, sigma = np.log(anchors.depth_m), anchors.sigma_log(0.0)
+    rows, columns = pixels
     order = np.lexsort((log_depth, columns, rows))
-    pixel = (rows * mde_output.shape[1] + columns)[order]
-    starts = np.flatnonzero(np.r_[True, pixel[1:] != pixel[:-1]])
-    ends = np.r_[starts[1:], len(pixel)] - 1
+    other_pixel = (np.diff(rows[order]) != 0) | (np.diff(columns[order]) != 0)
+    starts = np.flatnonzero(np.r_[True, other_pixel])
+    ends = np.r_[starts[1:], len(order)] - 1
     low, high = order[starts], order[ends]
     difference = log_depth[high] - log_depth[low]
     limit = np.maximum(CONTRADICTION_LOG, 4 * np.hypot(sigma[low], sigma[high]))

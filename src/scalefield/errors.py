@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
 
 
 class InputError(ValueError):
@@ -59,6 +61,17 @@ def require_package(package: str, extra: str, purpose: str) -> None:
 
     if find_spec(package) is None:
         raise MissingExtra(package, extra, purpose)
+
+
+def import_extra(module: str, extra: str, purpose: str, *, package: str = "") -> Any:
+    """An optional module; `MissingExtra` if it is not installed.
+
+    `package` is the name of its distribution, if that is not the name of the module.
+    """
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingExtra(package or module, extra, purpose) from None
 
 
 class MissingExtra(ImportError):

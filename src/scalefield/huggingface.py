@@ -50,10 +50,10 @@ def recover_from_pipeline(
             raise InputError(f"is the map depth or disparity? give model=pipe.model, or {wanted}")
         name = model.config.model_type
         raise InputError(f"whether a {name} model gives depth or disparity is not known: {wanted}")
-    found: Any = recover(
+    recovery: Any = recover(
         image, anchors, mde_depth=prediction.numpy(), kind=kind, method=method, **options
     )
-    return found
+    return recovery
 
 
 def predicted_depth(output: Any) -> Float[Tensor, "h w"]:
@@ -82,6 +82,6 @@ def predicted_depth(output: Any) -> Float[Tensor, "h w"]:
 
 
 def pipeline_kind(config: Any) -> Kind | None:
-    """What a pipeline's map is: depth or disparity; None where that is not known."""
+    """The kind of the map of a pipeline, depth or disparity; None if it is not known."""
     # The pipeline inverts the inverse depth of Depth Pro.
     return "depth" if config.model_type == "depth_pro" else model_kind(config)

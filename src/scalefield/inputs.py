@@ -1,4 +1,4 @@
-"""What users hand in, checked: images, depth maps and estimators."""
+"""Checks of what users give: images, depth maps and estimators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every method is (`Method`) and returns (`Recovery`)."""
+"""`Method`, the protocol of methods, and `Recovery`, their result."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ class Recovery(Generic[MapT]):
                 model=mde_output.model,
                 kind=kind or mde_output.kind,
                 anchors_given=given,
-                anchors_used=len(anchors),
+                anchors_used=len(residuals),
                 rejected=rejected,
                 residuals_log=tuple(residuals.tolist()),
                 limited_pixels=limited_pixels,
@@ -261,7 +261,7 @@ Solver = Callable[[Anchors], Recovery[Tensor]]
 
 @runtime_checkable
 class Method(Protocol):
-    """What the package asks of a method.
+    """The protocol of methods.
 
     A method is an object that is called with an MDE's output and anchors. Classes that inherit
     from this protocol get its defaults; `make_method` wraps a plain function in `FunctionMethod`.
@@ -317,7 +317,7 @@ def without(anchors: Anchors, rejected: Sequence[Rejection]) -> Anchors:
 
 def depth_limits(anchors: Anchors) -> tuple[float, float]:
     """Smallest and largest allowed depth for these anchors; float32's range without anchors."""
-    if not len(anchors):
+    if anchors.depth_m.size == 0:
         return torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
     nearest, farthest = float(anchors.depth_m.min()), float(anchors.depth_m.max())
     return DEPTH_LIMITS[0] * nearest, DEPTH_LIMITS[1] * farthest
@@ -330,7 +330,7 @@ def _limited_maps(
     limits: tuple[float, float],
 ) -> tuple[Float[Tensor, "h w"], Float[Tensor, "h w"], int]:
     """`_limit` at every pixel, in float32 and NaN in holes."""
-    (height, width), device = mde_output.shape, prediction.device
+    (height, width), device = prediction.shape, prediction.device
     depth_m, log_scale = (torch.empty(height, width, device=device) for _ in range(2))
     limited_pixels = 0
     # A band of rows at a time keeps intermediate maps small and in the processor's cache.

@@ -80,7 +80,7 @@ class Report:
     fallbacks: tuple[Fallback, ...] = ()
     """Simpler models that the method used."""
     warnings: tuple[Warning, ...] = ()
-    """What the user should check."""
+    """Warnings: facts that the user should check."""
     residuals_log: tuple[float, ...] = ()
     """log D̂ − log depth_m at each used anchor."""
     leave_one_out_log: tuple[float, ...] = ()

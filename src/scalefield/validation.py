@@ -72,11 +72,11 @@ def check_options(owner: str, make: Callable[..., Any], options: Mapping[str, An
 
     `owner` begins the message, for example "method lwlr".
     """
-    known = inspect.signature(make).parameters
+    parameters = inspect.signature(make).parameters
     for name in options:
-        if name not in known:
-            names = ", ".join(known) or "none"
-            near = did_you_mean(name, known)
+        if name not in parameters:
+            names = ", ".join(parameters) or "none"
+            near = did_you_mean(name, parameters)
             raise InputError(f"{owner} has no option {name!r}; there are {names}{near}")
     hints = get_type_hints(make) if options else {}
     for name, value in options.items():
@@ -112,9 +112,9 @@ def import_object(path: str) -> Any:
     """The object at an import path `module:name`."""
     module, _, name = path.partition(":")
     try:
-        found: Any = import_module(module)
+        imported: Any = import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            imported = getattr(imported, part)
     except (ImportError, AttributeError) as e:
         raise InputError(f"{path} cannot be imported: {e}") from None
-    return found
+    return imported

@@ -44,7 +44,7 @@ def test_fit_affine_weighted_fit_is_numpys_least_squares(x, seed, scale):
         ([-2, -1, 0], [3, 6, 9], "", 3, 9),
     ],
 )
-def test_fit_affine_ladder(x, y, words, scale, shift):
+def test_fit_affine_fallbacks(x, y, words, scale, shift):
     fit = fit_affine(samples_of(x, y))
     assert (fit.fallback is None) == (not words)
     assert str(fit.fallback or "").startswith(words)
@@ -60,7 +60,7 @@ def test_fit_affine_extreme_units_lose_nothing(unit):
 
 
 @given(st.integers(10, 120), st.integers(0, 2**32 - 1))
-def test_fit_ransac_ransac_survives_thirty_percent_outliers(n, seed):
+def test_fit_ransac_with_thirty_percent_outliers(n, seed):
     rng = np.random.default_rng(seed)
     x = rng.uniform(1, 10, n)
     y = 2 * x + 3
@@ -72,7 +72,7 @@ def test_fit_ransac_ransac_survives_thirty_percent_outliers(n, seed):
     assert not (inliers & outlier).any()
 
 
-def test_fit_ransac_ransac_averages_over_noisy_inliers():
+def test_fit_ransac_averages_over_noisy_inliers():
     rng = np.random.default_rng(0)
     x = rng.uniform(1, 10, 100)
     y = np.where(np.arange(100) < 30, 90.0, 2 * x + 3 + 0.1 * rng.standard_normal(100))
@@ -80,7 +80,7 @@ def test_fit_ransac_ransac_averages_over_noisy_inliers():
     np.testing.assert_allclose(fit(x), 2 * x + 3, atol=0.1)
 
 
-def test_fit_ransac_ransac_draws_the_same_pairs_again():
+def test_fit_ransac_is_repeatable():
     rng = np.random.default_rng(0)
     x = rng.uniform(1, 10, 500)
     y = x + rng.standard_normal(500)
@@ -97,15 +97,15 @@ def test_fit_ransac_ransac_draws_the_same_pairs_again():
         ("log", lambda depth: 0.1 * depth),
     ],
 )
-def test_affine_sigma_is_carried_into_the_space(relative, measure, space, sigma):
-    """A σ that is constant in the space weighs nothing up or down there."""
+def test_samples_at_propagates_sigma_to_the_space(relative, measure, space, sigma):
+    """A σ that is constant in the space gives equal weights there."""
     mde_output = relative()
     plain = measure(5 * mde_output.mde_depth.numpy() ** 2, 12)
     anchors = Anchors(plain.u, plain.v, plain.depth_m, sigma(plain.depth_m))
     np.testing.assert_allclose(Samples.at(mde_output, anchors, space).weight, 1)
 
 
-def test_affine_repeated_pixels_become_their_weighted_mean(relative):
+def test_samples_merged_is_the_weighted_mean_of_each_pixel(relative):
     anchors = Anchors([3, 9, 3], [4, 4, 4], [2, 5, 8], [1, 1, 0.5])
     merged = Samples.at(relative(), anchors, "depth").merged()
     np.testing.assert_allclose(merged.y, [(2 + 4 * 8) / 5, 5])
@@ -113,7 +113,7 @@ def test_affine_repeated_pixels_become_their_weighted_mean(relative):
     np.testing.assert_allclose(merged.weight, [2.5, 0.5])
 
 
-def test_affine_spacing_is_the_median_nearest_neighbour(relative):
+def test_samples_spacing_px_is_the_median_distance_to_the_nearest_neighbour(relative):
     mde_output = relative()
     spacing = {
         tuple(u): Samples.at(mde_output, Anchors(u, [0] * len(u), [1.0] * len(u)), "depth")

@@ -60,7 +60,7 @@ def test_gaussian_sums_tiles_equal_the_slow_sums(n, k, bandwidth, numbers, seed)
 def test_gaussian_sums_on_image_interpolated_patches_equal_the_sums_at_every_pixel(
     shape, bandwidth, cluster, seed
 ):
-    """To many digits wherever a sum is more than next to nothing, far from a cluster too."""
+    """The relative accuracy holds wherever a sum is not negligible, also far from a cluster."""
     rng = np.random.default_rng(seed)
     points = torch.from_numpy(rng.uniform(0, cluster, (80, 2)) * shape)
     coefficients = torch.from_numpy(rng.uniform(0, 1, (2, 80)))
@@ -85,7 +85,7 @@ def test_gaussian_sums_on_image_interpolated_patches_equal_the_sums_at_every_pix
 def test_solved_on_image_ratio_of_sums_is_that_of_every_pixel(
     resolved, shape, bandwidth, cluster, seed
 ):
-    """Interpolated where it is smooth, else made of sums at the pixels: the same."""
+    """The ratio is interpolated where it is smooth and computed at every pixel elsewhere."""
     rng = np.random.default_rng(seed)
     points = torch.from_numpy(rng.uniform(0, cluster, (80, 2)) * shape)
     weight, value = rng.uniform(0.1, 1, (2, 80))
@@ -139,7 +139,7 @@ def test_gaussian_sums_reach_leaves_out_what_is_far_beyond_a_tile(axis):
     assert assemble(points, ones, 50.0, queries, reach=1.9)[0, 0, 0] == 1
 
 
-def test_gaussian_sums_infinite_bandwidth_weighs_all_alike():
+def test_gaussian_sums_of_infinite_bandwidth_are_plain_sums():
     points = np.array([[0.0, 0.0], [9.0, 5.0]])
     queries = (np.arange(3.0), np.arange(4.0))
     np.testing.assert_array_equal(assemble(points, np.ones((1, 2)), np.inf, queries), 2)

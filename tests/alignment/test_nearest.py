@@ -9,7 +9,7 @@ from scalefield.alignment.nearest import nearest_points
 
 
 def gathered(points, shape, k, wanted=None):
-    """Index and d² by pixel, and which pixels came."""
+    """Index and d² by pixel, and the mask of pixels that were yielded."""
     index, squared = np.full((2, k, shape[0] * shape[1]), -1)
     for pixel, who, how_far in nearest_points(points, shape, k, torch.device("cpu"), wanted):
         # As an array: numpy takes a tensor of one element for a number.

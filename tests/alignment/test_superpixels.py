@@ -36,7 +36,7 @@ def test_components_are_scipys_of_each_label(labels):
 
 
 @given(label_images, st.floats(0, 1))
-def test_components_merging_leaves_whole_regions_of_the_wanted_size(labels, share):
+def test_merge_small_leaves_connected_regions_of_the_wanted_size(labels, share):
     parts = components(labels)
     merged = merge_small(parts, share)
     sizes = np.bincount(merged.reshape(-1))
@@ -48,7 +48,7 @@ def test_components_merging_leaves_whole_regions_of_the_wanted_size(labels, shar
         assert ndimage.label(merged == region)[1] == 1  # what joins is adjacent
 
 
-def test_merge_small_small_region_joins_across_its_longest_border():
+def test_merge_small_joins_a_region_across_its_longest_border():
     labels = np.array(
         [
             [0, 0, 0, 0, 1, 1],
@@ -62,7 +62,7 @@ def test_merge_small_small_region_joins_across_its_longest_border():
 
 
 @given(label_images)
-def test_components_borders_and_members(labels):
+def test_on_border_and_members_of(labels):
     parts = components(labels)
     padded = np.pad(parts, 1, mode="edge")
     shifted = [padded[1:-1, :-2], padded[1:-1, 2:], padded[:-2, 1:-1], padded[2:, 1:-1]]
@@ -74,7 +74,7 @@ def test_components_borders_and_members(labels):
 
 
 @pytest.mark.parametrize("with_image", [True, False])
-def test_superpixels_follow_depth_and_colour(with_image):
+def test_superpixel_labels_follow_depth_and_colour(with_image):
     depth = torch.ones(40, 60)
     depth[:, 25:] = 8
     image = torch.zeros(40, 60, 3, dtype=torch.uint8)
@@ -97,7 +97,7 @@ def seen(shape: tuple[int, int], *, with_image: bool) -> MDEOutput:
 
 
 @pytest.mark.parametrize("with_image", [True, False])
-def test_superpixels_are_those_of_an_array_of_colour_and_log_depth(with_image):
+def test_superpixel_labels_are_slic_of_colour_and_log_depth(with_image):
     segmentation = pytest.importorskip("skimage.segmentation")
     mde_output = seen((40, 60), with_image=with_image)
     before = mde_output.mde_depth.clone()
@@ -113,7 +113,7 @@ def test_superpixels_are_those_of_an_array_of_colour_and_log_depth(with_image):
     torch.testing.assert_close(mde_output.mde_depth, before, rtol=0, atol=0)
 
 
-def test_superpixels_hold_two_copies_of_what_they_look_at_and_no_third():
+def test_superpixel_labels_hold_no_third_copy_of_the_features():
     pytest.importorskip("skimage")
     mde_output = seen((300, 400), with_image=True)
     superpixel_labels(mde_output, 20, 0.1)  # what is imported and cached is no cost of the call
@@ -138,7 +138,7 @@ def test_superpixel_labels_of_a_large_image_are_those_of_every_second_pixel(shap
     np.testing.assert_array_equal(found[1::2], found[: 2 * (shape[0] // 2) : 2])
 
 
-def test_superpixel_labels_without_scikit_image_the_command_is_named(monkeypatch):
+def test_superpixel_labels_name_the_extra_that_they_need(monkeypatch):
     monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
     mde_output = MDEOutput(torch.ones(4, 4), "depth")
     with pytest.raises(MissingExtra, match=r"pip install 'scalefield\[region\]'"):

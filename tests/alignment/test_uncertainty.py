@@ -1,4 +1,4 @@
-"""Closed forms against refits, and std_log against what noise in the anchors does."""
+"""Closed forms against refits, and std_log against the scatter over draws of noise."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def solve(design, weight, y, penalty) -> np.ndarray:
 
 @given(st.integers(0, 2**32), st.integers(4, 12), st.sampled_from([0.0, 0.3]))
 @settings(max_examples=25)
-def test_linear_smoother_leaving_an_anchor_out_is_dividing_by_its_leverage(seed, n, ridge) -> None:
+def test_linear_smoother_leverage_gives_the_leave_one_out_residual(seed, n, ridge) -> None:
     rng = np.random.default_rng(seed)
     design, y = rng.normal(size=(n, 3)), rng.normal(size=n)
     weight, penalty = rng.uniform(0.5, 2, n), ridge * np.eye(3)
@@ -68,7 +68,7 @@ def test_linear_smoother_leaving_an_anchor_out_is_dividing_by_its_leverage(seed,
         assert left_out == pytest.approx(y[i] - design[i] @ without, rel=1e-5, abs=1e-7)
 
 
-def test_log_kernel_kernel_mean_leaves_out_by_its_leverage_too() -> None:
+def test_log_kernel_leverage_gives_the_leave_one_out_residual() -> None:
     rng = np.random.default_rng(0)
     mde = MDEOutput(torch.from_numpy(rng.uniform(1, 2, (40, 50))), "depth")
     pixel = rng.choice(2000, 9, replace=False)
@@ -88,7 +88,7 @@ def test_log_kernel_kernel_mean_leaves_out_by_its_leverage_too() -> None:
     np.testing.assert_allclose(residuals, np.array(found)[order], rtol=1e-4, atol=1e-5)
 
 
-def test_linear_smoother_noise_is_recovered_and_measurements_own_noise_taken_off() -> None:
+def test_fit_variance_recovers_the_noise_without_that_of_the_measurements() -> None:
     rng = np.random.default_rng(0)
     n = 4000
     design = rng.normal(size=(n, 2))
@@ -117,7 +117,7 @@ def test_fit_variance_leaves_out_anchors_that_determine_their_own_fit() -> None:
     assert noise_variance(*[np.empty(0)] * 3) == PRIOR_STD**2
 
 
-def test_log_residuals_residuals_and_widths_are_limited() -> None:
+def test_log_residuals_and_total_std_are_limited() -> None:
     residuals = log_residuals(np.array([1.0, 1.0, 2.0]), np.array([0.0, -5.0, 1.0]))
     np.testing.assert_allclose(residuals, [LARGEST_STD, LARGEST_STD, np.log(2)])
     assert total_std(0.01, np.array([np.inf, np.nan])).tolist() == [LARGEST_STD] * 2
@@ -133,7 +133,7 @@ def test_log_residuals_residuals_and_widths_are_limited() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 40), (16, 17), (100, 130)])
-def test_to_image_lattice_covers_the_image(shape) -> None:
+def test_to_image_covers_the_image(shape) -> None:
     v, u = (torch.arange(n, dtype=torch.float64) for n in shape)
     plane = 1 + 0.01 * v[:, None] + 0.02 * u
     brought = to_image(at_coarse_pixels(plane), shape, torch.device("cpu"))
@@ -144,14 +144,14 @@ def test_to_image_lattice_covers_the_image(shape) -> None:
     assert max(shape[0] - 1 - rows[-1], shape[1] - 1 - columns[-1]) < STEP
 
 
-def test_coarse_positions_holes_on_the_lattice_take_the_median() -> None:
+def test_at_coarse_pixels_fills_holes_with_the_median() -> None:
     holed = torch.full((40, 40), 2.0)
     holed[coarse_positions(40)[0], coarse_positions(40)[0]] = torch.nan
     assert (at_coarse_pixels(holed) == 2).all()
     assert (at_coarse_pixels(torch.full((5, 5), torch.nan)) == 1).all()
 
 
-def test_few_anchors_are_all_left_out_many_are_thinned() -> None:
+def test_left_out_indices_are_all_of_few_anchors_and_some_of_many() -> None:
     np.testing.assert_array_equal(left_out_indices(5), np.arange(5))
     thinned = left_out_indices(10_000)
     assert len(thinned) == uncertainty.LEFT_OUT
@@ -159,7 +159,7 @@ def test_few_anchors_are_all_left_out_many_are_thinned() -> None:
 
 
 def world(n=80, noise=0.0, seed=0, shape=SHAPE):
-    """A map that is right but for its scale, and anchors with multiplicative noise."""
+    """A map that is correct up to its scale, and anchors with multiplicative noise."""
     rng = np.random.default_rng(0)
     coarse = torch.from_numpy(np.exp(0.5 * rng.standard_normal((5, 6))))[None, None]
     values = torch.nn.functional.interpolate(coarse, size=shape, mode="bicubic")[0, 0]
@@ -171,7 +171,7 @@ def world(n=80, noise=0.0, seed=0, shape=SHAPE):
 
 
 @pytest.mark.parametrize("name", SURE)
-def test_uncertainty_std_log_is_the_noise_and_what_it_does_to_the_fit(name, monkeypatch) -> None:
+def test_std_log_of_a_method_is_the_noise_and_its_propagation(name, monkeypatch) -> None:
     """Var[log D − log D̂] = v + Var[log D̂] over draws of the anchors' noise."""
     monkeypatch.setattr(uncertainty, "PRIOR_COUNT", 1e-9)  # nothing but the residuals
     noise, method = 0.03, SURE[name]()
@@ -187,14 +187,14 @@ def test_uncertainty_std_log_is_the_noise_and_what_it_does_to_the_fit(name, monk
 
 
 @pytest.mark.parametrize("name", SURE)
-def test_uncertainty_of_one_anchor_is_that_of_the_prior(name) -> None:
+def test_std_log_of_one_anchor_is_that_of_the_prior(name) -> None:
     mde, anchors = world(n=1)
     std_log = SURE[name]()(mde, anchors).std_log
     assert PRIOR_STD <= float(std_log.min()) <= float(std_log.max()) <= 1.6 * PRIOR_STD
 
 
 @pytest.mark.parametrize("name", SURE)
-def test_uncertainty_ignores_units_and_order_and_falls_with_good_anchors(name) -> None:
+def test_std_log_ignores_units_and_order_and_falls_with_good_anchors(name) -> None:
     mde, anchors = world(n=40, noise=0.1)
     method = SURE[name]()
     std_log = method(mde, anchors).std_log

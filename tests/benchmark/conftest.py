@@ -1,6 +1,5 @@
-"""A small world for the benchmark: textured boxes with known depth, and an estimator that errs."""
+"""A small dataset for the benchmark: textured boxes with known depth, and a wrong estimator."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from scalefield.benchmark.method_spec import parse_methods
 from scalefield.benchmark.run import Evaluation
 from scalefield.datasets import Folder
 from scalefield.mde import MDEOutput
+from worlds import write_place
 
 RANGES_M = {"*": (0.1, 20.0)}
 
@@ -31,28 +31,24 @@ def write_world(root: Path, frames: int = 6, size: tuple[int, int] = (40, 56)) -
     """Two places, `room` and `hall`; the room's first two frames have labels."""
     rng = np.random.default_rng(0)
     names = {"home/room": range(frames - frames // 3), "home/hall": range(frames // 3)}
-    for source, numbers in names.items():
-        folder = root / source
-        for sub in ("rgb", "depth", "label"):
-            (folder / sub).mkdir(parents=True)
-        for i in numbers:
-            y, x = np.mgrid[: size[0], : size[1]]
+    y, x = np.mgrid[: size[0], : size[1]]
+    for source, indices in names.items():
+        frames_of_place = {}
+        for i in indices:
             depth_m = 2 + 0.05 * y + np.where((x - 20 - 3 * i) ** 2 + (y - 20) ** 2 < 120, -1, 1)
             if source == "home/hall":
                 depth_m = depth_m * 2.5
             red = np.clip(depth_m * 18 + rng.normal(0, 1, size), 0, 255)
             image = np.stack([red, red[::-1], np.full(size, 40.0)], axis=2).astype(np.uint8)
-            Image.fromarray(image).save(folder / "rgb" / f"f{i}.png")
-            stored = np.round(depth_m * 1000).astype(np.uint16)
-            stored[:3, :5] = 0
-            Image.fromarray(stored).save(folder / "depth" / f"f{i}.png")
-            if source == "home/room" and i < 2:
-                labels = (x > 30).astype(np.uint8)
-                Image.fromarray(labels).save(folder / "label" / f"f{i}.png")
-        about = [{"name": f"f{i}", "scene": source, "K": None} for i in numbers]
-        meta = {"depth_scale_per_metre": 1000, "frames": about}
-        (folder / "meta.json").write_text(json.dumps(meta))
-    listed = [f"{source}/f{i}" for source, numbers in names.items() for i in numbers]
+            depth_m[:3, :5] = 0
+            frames_of_place[f"f{i}"] = image, depth_m
+        about = [{"name": name, "scene": source, "K": None} for name in frames_of_place]
+        write_place(root / source, frames_of_place, frames=about)
+        (root / source / "label").mkdir()
+        for name in list(frames_of_place)[:2] if source == "home/room" else ():
+            labels = (x > 30).astype(np.uint8)
+            Image.fromarray(labels).save(root / source / "label" / f"{name}.png")
+    listed = [f"{source}/f{i}" for source, indices in names.items() for i in indices]
     (root / "test.txt").write_text("".join(f"{name}\n" for name in listed))
 
 

@@ -44,7 +44,7 @@ def test_interval_equals_a_slow_bootstrap() -> None:
     assert (resampling.times[:, 3:].sum(1) == 4).all()
 
 
-def test_resampling_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+def test_resampling_intervals_have_nominal_coverage() -> None:
     """Frames of a block share an error, so an interval that ignored blocks would be too narrow."""
     rng = np.random.default_rng(0)
     names = [f"b{i // 8:02d}" for i in range(240)]

@@ -8,32 +8,20 @@ from scalefield.benchmark.diagnosis import PARTS, Diagnoser
 from scalefield.benchmark.diagnosis_summary import collect
 from scalefield.cli import main
 from scalefield.datasets.source import FrameSource
-
-RED = """
-import torch
-from scalefield import MDEOutput
-
-class Red:
-    name = "red"
-    def __call__(self, image):
-        red = torch.tensor(image[..., 0], dtype=torch.float32)
-        return MDEOutput((red + 20) ** 1.2 / 300, "depth", model="red")
-
-red = Red()
-"""
+from worlds import RED_MODULE
 
 
 @pytest.fixture
 def flags(world, tmp_path, monkeypatch):
     """Flags of a diagnosis of the small world."""
-    (tmp_path / "red_eye.py").write_text(RED)
+    (tmp_path / "red_eye.py").write_text(RED_MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    where = ["--root", str(world.root), "--range", "*=0.1,20", "--mde", "red_eye:red"]
-    return ["diagnose", *where, "--splits", "test", "--out", str(tmp_path / "out"), "--name", "W&B"]
+    data = ["--root", str(world.root), "--range", "*=0.1,20", "--mde", "red_eye:red"]
+    return ["diagnose", *data, "--splits", "test", "--out", str(tmp_path / "out"), "--name", "W&B"]
 
 
-def test_diagnose_dataset_becomes_a_page_and_numbers(flags, world, tmp_path, capsys) -> None:
+def test_diagnose_writes_a_page_and_numbers(flags, world, tmp_path, capsys) -> None:
     pytest.importorskip("matplotlib", reason="the extra plot is not installed")
     (world.root / "home" / "room" / "depth" / "f1.png").unlink()
     assert main([*flags, "--workers", "1", "--cache", str(tmp_path / "cache")]) == 2  # no revision
@@ -59,9 +47,7 @@ def test_diagnose_dataset_becomes_a_page_and_numbers(flags, world, tmp_path, cap
 
 
 @pytest.mark.slow
-def test_diagnoser_workers_can_be_sent_the_work_and_send_back_the_answer(
-    flags, world, red, tmp_path
-) -> None:
+def test_diagnoser_and_its_result_can_be_pickled(flags, world, red, tmp_path) -> None:
     pytest.importorskip("matplotlib", reason="the extra plot is not installed")
     diagnoser = pickle.loads(pickle.dumps(Diagnoser(FrameSource(world, red))))
     names = world.names("test")

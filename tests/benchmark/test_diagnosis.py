@@ -1,4 +1,4 @@
-"""Biases made of known parts are taken apart into these parts again."""
+"""The diagnosis of biases that are made of known parts gives these parts."""
 
 from dataclasses import replace
 
@@ -71,7 +71,7 @@ def shares(*images) -> dict[str, float]:
 
 @given(st.integers(0, 2**32), st.floats(0, 0.6), st.integers(20, 60))
 @settings(max_examples=15)
-def test_parts_add_up_and_so_do_their_squares(seed, hidden, side) -> None:
+def test_decompose_parts_and_their_squares_add_up(seed, hidden, side) -> None:
     rng = np.random.default_rng(seed)
     shape = (side, 70)
     known = rng.random(shape) >= hidden
@@ -81,7 +81,7 @@ def test_parts_add_up_and_so_do_their_squares(seed, hidden, side) -> None:
             Pixels.of(depth_m, mde_depth, known)
         return
     pixels = Pixels.of(depth_m, mde_depth, known)
-    parts = decompose(pixels)
+    parts = decompose(pixels).parts
     assert list(parts) == list(PARTS)
     np.testing.assert_allclose(sum(parts.values()), pixels.y, atol=1e-12)
     squares = [np.square(part).mean() for part in parts.values()]
@@ -110,7 +110,7 @@ def test_diagnose_shares_sum_to_one_over_images_and_places() -> None:
     )
 
 
-def test_a_bias_of_known_parts_is_taken_apart() -> None:
+def test_decompose_recovers_a_bias_of_known_parts() -> None:
     squares = {
         "scale": 0.09,
         "power": 0.04,
@@ -133,7 +133,7 @@ def test_a_bias_of_known_parts_is_taken_apart() -> None:
 
 
 @pytest.mark.parametrize("space", ["depth", "disparity"])
-def test_summarise_shift_is_seen_as_one(space) -> None:
+def test_summarise_attributes_a_shift_to_shift(space) -> None:
     mde = np.exp(LOG_DEPTH)
     true_m = 2 * mde + 0.2 if space == "depth" else 1 / (0.5 / mde + 0.05)
     found = summarise([seen(np.log(true_m / mde), "a"), seen(np.log(true_m / mde), "b")])
@@ -143,13 +143,13 @@ def test_summarise_shift_is_seen_as_one(space) -> None:
     assert found["slope"]["mean"] < -0.01 if space == "depth" else found["slope"]["mean"] < -0.05
 
 
-def test_summarise_any_curve_of_depth_is_a_curve() -> None:
+def test_summarise_attributes_a_function_of_depth_to_the_curve() -> None:
     found = shares(seen(np.cos(4 * LOG_DEPTH)), seen(np.cos(4 * LOG_DEPTH)))
     assert sum(found[part] for part in DEPTH_PARTS) > 0.98
     assert found["curve"] > 0.3
 
 
-def test_diagnose_what_is_common_to_all_images_is_told_from_their_own() -> None:
+def test_summarise_separates_what_all_images_share() -> None:
     slopes, tilts = (0.1, 0.3), (0.2, -0.1)
     images = [
         seen(slope * LOG_DEPTH + tilt * TILT, str(slope))
@@ -170,7 +170,7 @@ def test_diagnose_what_is_common_to_all_images_is_told_from_their_own() -> None:
     assert across[0, 0] == pytest.approx(-0.05 * np.sqrt(2), abs=0.01)
 
 
-def test_diagnose_scales_differ_between_places_scenes_and_frames() -> None:
+def test_summarise_divides_the_scale_into_places_scenes_and_frames() -> None:
     scales = {("a", "1"): (1, 1), ("a", "2"): (3, 3), ("b", "3"): (7, 9)}
     images = [
         seen(np.full(SHAPE, 0.1 * scale), f"{scene}{i}", group, scene)
@@ -188,7 +188,7 @@ def test_diagnose_scales_differ_between_places_scenes_and_frames() -> None:
     assert found["unit_log"] == pytest.approx(0.4)
 
 
-def test_summarise_errors_are_found_where_they_are() -> None:
+def test_summarise_bins_have_the_error_where_it_is() -> None:
     log_depth = np.where(np.arange(SHAPE[1]) < 80, 0.0, 1.5) + 0 * LOG_DEPTH
     y = np.zeros(SHAPE)
     y[:60, 77:80] = 0.5  # at the edge, in the upper half, on the near side
@@ -205,7 +205,7 @@ def test_summarise_errors_are_found_where_they_are() -> None:
     assert [row["name"] for row in worst(summary)] == ["a", "b"]
 
 
-def test_relief_looks_over_holes() -> None:
+def test_relief_ignores_holes() -> None:
     log_depth = np.where(np.arange(100) < 50, 0.0, 1.0) * np.ones((80, 1))
     known = np.ones((80, 100), bool)
     known[:, 45:55] = False
@@ -214,7 +214,7 @@ def test_relief_looks_over_holes() -> None:
     assert relief(log_depth * known, np.ones_like(known))[40, 54] == 1
 
 
-def test_a_lattice_sees_what_all_pixels_see() -> None:
+def test_pixels_sampled_on_a_grid_give_the_parts_of_all_pixels() -> None:
     rng = np.random.default_rng(1)
     v, u = np.mgrid[:300, :400] / 400
     log_depth = np.sin(5 * v) + u
@@ -222,8 +222,8 @@ def test_a_lattice_sees_what_all_pixels_see() -> None:
     depth_m, known = np.exp(log_depth + y), rng.random(v.shape) < 0.9
     few, all_ = (Pixels.of(depth_m, np.exp(log_depth), known, every=e) for e in (False, True))
     assert len(few.y) < len(all_.y) / 3
-    for part, values in decompose(all_).items():
-        other = np.square(decompose(few)[part]).mean()
+    for part, values in decompose(all_).parts.items():
+        other = np.square(decompose(few).parts[part]).mean()
         assert np.square(values).mean() == pytest.approx(other, abs=3e-4)
 
 
@@ -237,7 +237,7 @@ def test_independent_columns_that_add_nothing_are_left_out() -> None:
     assert (added.T @ added).item() == pytest.approx(1)
 
 
-def test_diagnose_what_is_written_tells_what_is_missing(tmp_path) -> None:
+def test_collect_names_missing_frames(tmp_path) -> None:
     images = [seen(0.1 * i * TILT, f"f{i}") for i in range(1, 4)]
     config = {"name": "world", "mde": "m", "splits": ["val"]}
     found = collect({"f1": images[0], "bad": "bad.png: no such file", "f2": images[1]}, config)
@@ -255,7 +255,7 @@ def test_diagnose_what_is_written_tells_what_is_missing(tmp_path) -> None:
         summarise([replace(images[0], scale=0.0, squares=dict.fromkeys(images[0].squares, 0.0))])
 
 
-def test_advice_says_what_the_numbers_say() -> None:
+def test_advice_states_the_numbers() -> None:
     images = [
         seen(0.3 * (-1) ** i + 0.05 * TILT + 0.04 * LOG_DEPTH, f"f{i}", scene=f"s{i % 2}")
         for i in range(4)

@@ -27,7 +27,7 @@ from scalefield.validation import import_object
         ),
     ],
 )
-def test_method_spec_method_specs_are_parsed(text, expected) -> None:
+def test_method_spec_parse(text, expected) -> None:
     assert MethodSpec.parse(text) == expected
 
 
@@ -41,12 +41,12 @@ def test_method_spec_method_specs_are_parsed(text, expected) -> None:
         ("A @many: median", "no condition 'many'; there are low, medium, high, drop"),
     ],
 )
-def test_method_spec_bad_method_specs_get_a_sentence(text, sentence) -> None:
+def test_method_spec_parse_names_the_problem(text, sentence) -> None:
     with pytest.raises(InputError, match=sentence):
         MethodSpec.parse(text)
 
 
-def test_import_object_all_stands_for_every_method_and_rows_must_differ(evaluation_of) -> None:
+def test_parse_methods_all_is_every_method_and_rows_must_differ(evaluation_of) -> None:
     assert [spec.method for spec in parse_methods(["all"])] == list(METHODS)
     with pytest.raises(InputError, match="two methods are called 'median' under low"):
         evaluation_of("all", "median")

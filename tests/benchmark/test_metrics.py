@@ -51,7 +51,7 @@ def test_metrics_equal_their_definitions(true_m, seed) -> None:
 
 
 @given(DEPTHS)
-def test_metrics_perfect_prediction_has_no_error(true_m) -> None:
+def test_metrics_of_a_perfect_prediction_are_zero(true_m) -> None:
     found = metrics(sums(true_m, Truth.of(true_m)))
     assert [found[f"delta{k}"] for k in (1, 2, 3)] == [1, 1, 1]
     assert all(found[m] == 0 for m in METRICS if not m.startswith("delta"))
@@ -70,7 +70,7 @@ def test_sums_add_up_over_parts() -> None:
     assert {k: pytest.approx(parts[0][k] + parts[1][k]) for k in whole} == whole
 
 
-def test_coverage_normal_errors_are_covered_as_promised() -> None:
+def test_coverage_of_normal_errors_is_nominal() -> None:
     rng = np.random.default_rng(0)
     true_m = rng.uniform(1, 9, 200_000)
     std_log = rng.uniform(0.01, 0.5, len(true_m))
@@ -83,7 +83,7 @@ def test_coverage_normal_errors_are_covered_as_promised() -> None:
 
 
 @given(DEPTHS, st.floats(0.01, 3))
-def test_truth_intervals_are_in_log_depth_and_nested(true_m, factor) -> None:
+def test_coverage_intervals_are_in_log_depth_and_nested(true_m, factor) -> None:
     truth, spread = Truth.of(true_m), np.full(len(true_m), abs(math.log(factor)))
     wide = coverage(coverage_sums(factor * true_m, spread / 0.674, truth))
     assert all(wide[f"coverage_{level}"] == 1 for level in LEVELS)
@@ -91,7 +91,7 @@ def test_truth_intervals_are_in_log_depth_and_nested(true_m, factor) -> None:
     assert [partial[f"coverage_{level}"] for level in LEVELS] == [factor == 1, factor == 1, 1, 1]
 
 
-def test_coverage_sums_width_that_is_none_is_refused() -> None:
+def test_coverage_sums_refuse_a_std_log_that_is_not_finite() -> None:
     with pytest.raises(InputError, match="std_log must be finite and not below zero, found nan at"):
         coverage_sums(np.ones(2), np.array([0.1, np.nan]), Truth.of(np.ones(2)))
 
@@ -117,7 +117,7 @@ def test_score_zero_pixels_and_impossible_depths_are_errors() -> None:
         score(depth, bad, np.ones((2, 2), bool))
 
 
-def test_metrics_many_pixels_are_summed_in_chunks_as_few_are() -> None:
+def test_sums_in_chunks_equal_plain_sums() -> None:
     rng = np.random.default_rng(0)
     true_m = rng.uniform(1, 9, 20_001)
     predicted = true_m * np.exp(rng.normal(0, 0.2, len(true_m)))

@@ -14,7 +14,7 @@ from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.benchmark.gallery import write_gallery
 from scalefield.benchmark.metrics import LEVELS
 from scalefield.benchmark.report import figures, load_run, write_report
-from scalefield.benchmark.report.page import Panel, Section, render
+from scalefield.benchmark.report.page import Panel, Section, document, run_facts
 from scalefield.benchmark.report.paper import MAIN
 from scalefield.benchmark.report.runs import ablation_series, basis_label
 from scalefield.benchmark.report.tables import (
@@ -108,7 +108,7 @@ def test_main_table_marks_best_and_second_among_complete_methods(results) -> Non
     assert rows["median"][0].low <= rows["median"][0].value <= rows["median"][0].high
 
 
-def test_runs_of_one_mde_are_pooled_by_image(results) -> None:
+def test_main_table_pools_runs_of_one_mde_by_image(results) -> None:
     first = load_run(results[0])
     config = first.results["config"]
     other = replace(first, results=first.results | {"config": config | {"name": "again"}})
@@ -124,7 +124,7 @@ def test_drop_table_runs_from_one_anchor_to_nine(results) -> None:
     assert {label for label, _ in table.rows} == {"median", "Affine", "region"}
 
 
-def test_ablation_joins_rows_that_differ_in_k_alone(results) -> None:
+def test_ablation_series_joins_rows_that_differ_in_k_only(results) -> None:
     run_ = load_run(results[0])
     labels = {
         "Basis K=8": 8,
@@ -158,7 +158,7 @@ def test_spectral_table_has_a_row_a_method_and_place(results) -> None:
 
 
 def with_coverage(run_):
-    """The run with only an affine method that says how sure it is, and promises too much."""
+    """The run with a std_log for one affine method only, and intervals that are too narrow."""
     shares = {"low": 0.6, "medium": 0.7}
     cells = [
         c
@@ -178,7 +178,7 @@ def with_coverage(run_):
     return replace(run_, results=run_.results | {"cells": cells})
 
 
-def test_coverage_is_shown_for_methods_that_say_how_sure_they_are(results) -> None:
+def test_coverage_table_has_the_methods_with_a_std_log(results) -> None:
     pytest.importorskip("matplotlib", reason="the extra plot is not installed")
     sure = with_coverage(load_run(results[0]))
     table = coverage_table(sure)
@@ -202,7 +202,7 @@ def test_coverage_is_shown_for_methods_that_say_how_sure_they_are(results) -> No
     assert figures.reliability(plain) is None
 
 
-def test_the_papers_figures_stand_beside_ours(results) -> None:
+def test_paper_table_has_the_papers_figures_beside_ours(results) -> None:
     run_ = load_run(results[0])
     cells = [c | {"method": c["method"].replace("Affine", "Global")} for c in run_.results["cells"]]
     config = run_.results["config"] | {"mde": "da3-base", "dataset": "kitti"}
@@ -240,7 +240,7 @@ class Page(HTMLParser):
 
 
 @pytest.mark.slow
-def test_report_writes_everything_and_a_page_that_stands_alone(results, tmp_path) -> None:
+def test_write_report_writes_all_files_and_a_self_contained_page(results, tmp_path) -> None:
     pytest.importorskip("matplotlib", reason="the extra plot is not installed")
     runs = [load_run(results[0]), load_run(results[1] / "results.json")]
     page = write_report(runs, tmp_path / "report", "Toy <world>")
@@ -280,14 +280,14 @@ document.title = JSON.stringify(log);
 </script></html>"""
 
 
-def test_page_sorts_and_switches_in_a_browser(results, tmp_path) -> None:
+def test_report_page_sorts_and_switches_in_a_browser(results, tmp_path) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium or Chrome to open the page with")
     run_ = load_run(results[0])
     table = main_table([run_], EVERYWHERE, "main", "World: all")
     panels = {name: Panel(tables=(table,)) for name in ("World: all", "World: other")}
-    text = render("World", [run_], [Section("Results", panels)])
+    text = document("World", run_facts([run_]), [Section("Results", panels)])
     (tmp_path / "page.html").write_text(text.replace("</html>", CLICKS))
     flags = [
         "--headless",
@@ -308,7 +308,7 @@ def test_page_sorts_and_switches_in_a_browser(results, tmp_path) -> None:
     assert (shown, switched) == ([True, False], [False, True])
 
 
-def test_what_is_missing_is_said(results) -> None:
+def test_missing_names_what_a_table_lacks(results) -> None:
     content = load_run(results[0]).results
     lines = missing(content)
     assert lines[0] == "6 of 6 frames evaluated"
@@ -321,7 +321,7 @@ def test_what_is_missing_is_said(results) -> None:
     assert re.search(r"median +0\.\d{3} ±?", overview(content))
 
 
-def test_commands_say_what_they_want(tmp_path, capsys) -> None:
+def test_report_and_evaluate_commands_name_the_problem(tmp_path, capsys) -> None:
     assert main(["report", str(tmp_path)]) == 2
     assert "results.json: no such file" in capsys.readouterr().err
     (tmp_path / "results.json").write_text("[]")
@@ -336,7 +336,7 @@ def test_commands_say_what_they_want(tmp_path, capsys) -> None:
     assert "nowhere: no such folder" in capsys.readouterr().err
 
 
-def test_cells_show_small_and_large_numbers() -> None:
+def test_cell_text_of_small_and_large_numbers() -> None:
     shown = [str(Cell(x)) for x in (0.1234, 0.0, 0.0001, 123456.0, None)]
     assert shown == ["0.123", "0.000", "0.0001", "1.2e+05", "–"]
     assert str(Cell(np.pi, digits=1)) == "3.1"
@@ -358,8 +358,8 @@ def reproduced(world_at, evaluation_of, red, tmp_path_factory):
                 )
                 Generator(config).save(tmp_path / "gens" / name)
                 label = f"Basis K={k}{', F = 0' if blind else ''}{', seed 1' if seed else ''}"
-                where = "medium,drop" if k == 3 else "medium"
-                rows.append(f"{label} @{where}: basis(generator='{tmp_path}/gens/{name}')")
+                conditions = "medium,drop" if k == 3 else "medium"
+                rows.append(f"{label} @{conditions}: basis(generator='{tmp_path}/gens/{name}')")
     out = tmp_path / "out"
     evaluation = evaluation_of(*rows, regimes=("medium",))
     score_files(out, run(Evaluator(FrameSource(world, red), evaluation, out)))
@@ -385,7 +385,7 @@ def test_seeds_table_shows_mean_and_standard_deviation(reproduced) -> None:
     assert str(table.rows[0][1][0]) == "–"  # the low regime was not run
 
 
-def test_main_table_has_the_first_seed_and_says_so(reproduced) -> None:
+def test_main_table_has_the_first_seed_with_a_note(reproduced) -> None:
     table = main_table([reproduced], EVERYWHERE, "main", "all images")
     labels = [label for label, _ in table.rows]
     assert "Basis K=3" in labels
@@ -393,7 +393,7 @@ def test_main_table_has_the_first_seed_and_says_so(reproduced) -> None:
     assert "Basis rows are of the first seed" in table.caption
 
 
-def test_the_pooled_ablation_has_a_curve_with_f_and_one_without(reproduced) -> None:
+def test_pooled_ablation_has_a_curve_with_f_and_one_without(reproduced) -> None:
     pytest.importorskip("matplotlib", reason="the extra plot is not installed")
     figure = figures.pooled_ablation([reproduced])
     labels = figure.axes[0].get_legend_handles_labels()[1]
@@ -402,7 +402,7 @@ def test_the_pooled_ablation_has_a_curve_with_f_and_one_without(reproduced) -> N
     figures.pyplot().close(figure)
 
 
-def test_the_drop_table_has_the_papers_form_and_its_figures_for_its_own_data(reproduced) -> None:
+def test_paper_drop_table_has_the_papers_figures_for_its_own_data(reproduced) -> None:
     table = paper_drop_table([reproduced], "Basis K=3")
     assert [label for label, _ in table.rows] == ["1", "3", "5", "7", "9"]
     assert table.columns == (("red", "AbsRel"), ("red", "δ1"))
@@ -415,7 +415,7 @@ def test_the_drop_table_has_the_papers_form_and_its_figures_for_its_own_data(rep
     assert paper_drop_table([reproduced], "none") is None
 
 
-def test_models_are_named_and_the_universal_one_is_labelled(reproduced) -> None:
+def test_models_table_names_models_and_labels_the_universal_one(reproduced) -> None:
     rows = {label: [str(c) for c in cells] for label, cells in models_table(reproduced).rows}
     assert rows["basis(k=8)"][1] == "basis-depth-k8 (K = 8, F = 0, universal)"
     assert rows["Basis K=3"] == ["medium, drop", "gens/k3-False-0 (K = 3, with F)"]
@@ -433,7 +433,7 @@ def test_models_are_named_and_the_universal_one_is_labelled(reproduced) -> None:
         ("Global", None),
     ],
 )
-def test_labels_of_a_reproduction_are_read(label, found) -> None:
+def test_basis_label_reads_labels_of_a_reproduction(label, found) -> None:
     assert basis_label(label) == found
 
 

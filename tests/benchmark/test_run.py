@@ -1,6 +1,5 @@
 import json
 import os
-import pickle
 import subprocess
 import sys
 import textwrap
@@ -19,9 +18,10 @@ from scalefield.benchmark.metrics import metrics, score
 from scalefield.benchmark.run import Evaluator, frame_file, run
 from scalefield.benchmark.score import score_files
 from scalefield.datasets.source import FrameSource
-from scalefield.errors import InputError, MissingExtra
+from scalefield.errors import InputError
 from scalefield.methods import make_method
 from scalefield.runtime import progress
+from worlds import RED_MODULE
 
 
 def records(out: Path, names: list[str]) -> dict[str, dict]:
@@ -74,7 +74,7 @@ def test_run_clamping_matters_where_predictions_leave_the_range(
         assert raw["mae"] - clamped["mae"] == pytest.approx(30, rel=1e-6)  # 50 m against 20 m
 
 
-def test_run_what_intervals_cover_is_counted(world, evaluation_of, red, tmp_path, monkeypatch):
+def test_run_counts_the_coverage_of_intervals(world, evaluation_of, red, tmp_path, monkeypatch):
     (tmp_path / "test_sure.py").write_text(
         "import dataclasses, torch\n"
         "from scalefield.methods import make_method\n"
@@ -103,9 +103,7 @@ def test_run_what_intervals_cover_is_counted(world, evaluation_of, red, tmp_path
     assert "coverage" not in by_method["interpolate"]
 
 
-def test_run_region_runs_where_there_are_labels_and_says_so(
-    world, evaluation, red, tmp_path
-) -> None:
+def test_run_region_needs_labels_and_says_so(world, evaluation, red, tmp_path) -> None:
     names = run(Evaluator(FrameSource(world, red), evaluation, tmp_path / "out"))
     found = {
         name: {("skipped" in c) for c in record["cells"] if c["method"] == "region"}
@@ -120,7 +118,7 @@ def test_run_region_runs_where_there_are_labels_and_says_so(
     assert skipped == {4}
 
 
-def test_run_methods_that_fail_are_counted_and_do_not_take_the_frame_along(
+def test_run_counts_methods_that_fail_and_keeps_the_others(
     world, evaluation_of, red, tmp_path, monkeypatch
 ) -> None:
     (tmp_path / "bad_methods.py").write_text(
@@ -151,9 +149,7 @@ def test_run_methods_that_fail_are_counted_and_do_not_take_the_frame_along(
     assert all(f["images"] == 6 and f["kind"] == "error" for f in results["failures"])
 
 
-def test_score_files_damaged_frame_is_named_counted_and_tried_again(
-    world, evaluation, red, tmp_path
-) -> None:
+def test_run_names_a_damaged_frame_and_tries_it_again(world, evaluation, red, tmp_path) -> None:
     depth = world.root / "home" / "room" / "depth" / "f1.png"
     whole = depth.read_bytes()
     depth.write_bytes(whole[:50])
@@ -169,9 +165,7 @@ def test_score_files_damaged_frame_is_named_counted_and_tried_again(
     assert results["data"]["missing"] == []
 
 
-def test_score_files_frame_without_known_depth_is_an_error_and_not_a_nan(
-    world, evaluation, red, tmp_path
-) -> None:
+def test_run_of_a_frame_without_known_depth_is_an_error(world, evaluation, red, tmp_path) -> None:
     path = world.root / "home" / "room" / "depth" / "f0.png"
     Image.fromarray(np.zeros((40, 56), np.uint16)).save(path)
     results = score_files(
@@ -193,7 +187,7 @@ def test_run_pixels_without_mde_are_counted(world, evaluation_of, red, tmp_path)
     assert {r["holes"] for r in records(tmp_path / "out", names).values()} == {70}
 
 
-def test_run_another_configuration_is_refused_unless_told(
+def test_run_refuses_another_configuration_unless_overwrite(
     world, evaluation_of, red, tmp_path
 ) -> None:
     out = tmp_path / "out"
@@ -208,7 +202,7 @@ def test_run_another_configuration_is_refused_unless_told(
     run(Evaluator(FrameSource(world, red), other, out))  # the same again: nothing to refuse
 
 
-def test_run_what_is_there_is_not_computed_again(world, evaluation_of, red, tmp_path) -> None:
+def test_run_does_not_compute_existing_results_again(world, evaluation_of, red, tmp_path) -> None:
     calls = []
 
     class Counting:
@@ -255,7 +249,7 @@ def test_run_shards_share_the_work_and_order_does_not_matter(
         assert found == expected
 
 
-def test_run_basis_maps_leave_their_spectrum(world, evaluation_of, red, tmp_path) -> None:
+def test_run_records_the_spectrum_of_basis_maps(world, evaluation_of, red, tmp_path) -> None:
     torch.manual_seed(0)
     Generator(GeneratorConfig(k=4, feature_channels=3, cells=16)).save(tmp_path / "generator")
     evaluation = evaluation_of(f"Ours K=4: basis(generator='{tmp_path}/generator')", drop=False)
@@ -289,11 +283,6 @@ def test_run_rows_of_one_label_use_the_model_of_their_condition(
         assert metrics(cell["clamped"]) == pytest.approx(expected, rel=1e-9, abs=1e-6)
 
 
-def test_a_missing_extra_leaves_a_worker_process() -> None:
-    error = MissingExtra("skimage", "region", "superpixels")
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
-
-
 def contents(out: Path) -> dict[str, bytes]:
     """Everything that is scored: frame files and results, not timings."""
     files = [p for p in (out / "frames").rglob("*.json") if not p.name.startswith(".")]
@@ -301,20 +290,11 @@ def contents(out: Path) -> dict[str, bytes]:
     return {str(p.relative_to(out)): p.read_bytes() for p in files}
 
 
-HELD_WORLD = """
+HELD_WORLD = f"""
 import time
 from pathlib import Path
-import torch
-from scalefield import MDEOutput, Recovery
-
-class Red:
-    name = "red"
-    def __call__(self, image):
-        red = torch.tensor(image[..., 0], dtype=torch.float32)
-        return MDEOutput((red + 20) ** 1.2 / 300, "depth", model="red")
-
-red = Red()
-
+from scalefield import Recovery
+{RED_MODULE}
 def held(mde_output, anchors):
     while Path("hold").exists() and list(Path("a/frames").rglob("f*.json")):
         time.sleep(0.02)
@@ -330,7 +310,7 @@ def children(pid: int) -> list[int]:
 
 
 def running(pid: int) -> bool:
-    """Whether a process is alive, and not only waiting to be buried."""
+    """Whether a process is running; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -41,7 +41,7 @@ def rows(values: dict[str, list[float | None]], groups: list[str]) -> list[Image
     ]
 
 
-def test_scores_means_are_per_image_so_groups_weigh_by_their_images() -> None:
+def test_aggregate_gives_every_image_the_same_weight() -> None:
     values = {"a": [1.0, 3.0, 5.0, 7.0, 9.0], "b": [2.0, None, 2.0, None, None]}
     scores = Scores.of(rows(values, ["x", "x", "x", "y", "y"]), "ab")
     cells = {
@@ -60,12 +60,12 @@ def test_scores_means_are_per_image_so_groups_weigh_by_their_images() -> None:
     assert cells["a", "y"]["clamped"]["abs_rel"] == [8, 7, 9]  # blocks x#1 and y#2 differ
 
 
-def test_scores_single_block_has_no_interval() -> None:
+def test_aggregate_of_a_single_block_has_no_interval() -> None:
     scores = Scores.of(rows({"a": [1.0, 3.0]}, ["x", "x"]), "a")
     assert aggregate(scores, EVERYWHERE)[0]["clamped"]["abs_rel"] == [2, None, None]
 
 
-def test_compare_comparison_is_over_common_images() -> None:
+def test_compare_is_over_common_images() -> None:
     values = {"a": [1.0, 2.0, 3.0, 4.0], "b": [2.0, 3.0, 4.0, None], "c": [None, None, None, 1.0]}
     found = compare(Scores.of(rows(values, ["x"] * 4), "abc"), "low")
     by_pair = {(t["a"], t["b"]): t for t in found}
@@ -74,7 +74,7 @@ def test_compare_comparison_is_over_common_images() -> None:
     assert by_pair["a", "b"]["difference"][0] == -1
 
 
-def test_image_score_tables_of_images_survive_the_disk(tmp_path) -> None:
+def test_write_scores_and_read_scores_round_trip(tmp_path) -> None:
     values = {"a, with (k=1)": [0.123456, 2.0], "a": [0.5, 0.6], "b": [1e-7, 3.0]}
     before = rows(values, ["x", "y/z"])
     write_scores(tmp_path / "images.csv", before)
@@ -88,7 +88,7 @@ def test_image_score_tables_of_images_survive_the_disk(tmp_path) -> None:
         read_scores(tmp_path / "images.csv")
 
 
-def test_run_results_say_where_they_come_from(world, evaluation, red, tmp_path) -> None:
+def test_score_files_results_have_provenance(world, evaluation, red, tmp_path) -> None:
     out = tmp_path / "out"
     names = run(Evaluator(FrameSource(world, red), evaluation, out))
     results = score_files(out, names)
@@ -112,7 +112,7 @@ def test_run_results_say_where_they_come_from(world, evaluation, red, tmp_path) 
     assert json.loads((out / "timings.json").read_text())["median / low"] > 0
 
 
-def test_nothing_to_score_is_an_error(world, evaluation_of, red, tmp_path) -> None:
+def test_score_files_without_a_result_is_an_error(world, evaluation_of, red, tmp_path) -> None:
     out = tmp_path / "out"
     for path in (world.root / "home").rglob("depth/*.png"):
         path.unlink()
@@ -121,13 +121,13 @@ def test_nothing_to_score_is_an_error(world, evaluation_of, red, tmp_path) -> No
         score_files(out, names)
 
 
-def test_reduce_takes_means_of_what_is_known() -> None:
+def test_gallery_reduce_takes_means_of_known_pixels() -> None:
     values = np.array([[1.0, np.nan, 5.0, 9.0], [3.0, np.nan, np.nan, 9.0]])
     np.testing.assert_allclose(reduce(values, 2), [[2.0, 23 / 3]], rtol=1e-6)
     np.testing.assert_array_equal(reduce(np.full((3, 3), np.nan), 2), [[np.nan]])
 
 
-def test_score_files_gallery_shows_the_worst_median_and_best_image(
+def test_write_gallery_has_the_worst_median_and_best_image(
     world, evaluation, red, tmp_path
 ) -> None:
     out = tmp_path / "out"

@@ -1,4 +1,4 @@
-"""`scalefield anchors`: clouds, depth frames, calibrations, and their contradictions."""
+"""`scalefield anchors`: clouds, depth frames, calibrations, and contradictory flags."""
 
 import re
 from pathlib import Path
@@ -40,7 +40,7 @@ def as_map() -> np.ndarray:
     return depth_m
 
 
-def test_clouds_and_frames_of_either_kind_give_the_same_anchors(depth_m, capsys):
+def test_anchors_command_of_clouds_and_frames_gives_the_same_anchors(depth_m, capsys):
     assert run("--points", "cloud.npy", *INTRINSICS) == 0
     np.testing.assert_allclose(as_map(), depth_m)
     assert "672 anchors, 2.00 … 3.00 m" in capsys.readouterr().out
@@ -50,7 +50,7 @@ def test_clouds_and_frames_of_either_kind_give_the_same_anchors(depth_m, capsys)
     np.testing.assert_allclose(as_map(), depth_m)
 
 
-def test_a_moved_camera_sees_the_cloud_through_extrinsics_or_pose(depth_m):
+def test_anchors_command_takes_extrinsics_or_pose(depth_m):
     motion = np.eye(4)
     motion[:3, 3] = 0.3, -0.2, 0.5
     np.save("moved.npy", np.load("cloud.npy") - motion[:3, 3])
@@ -61,7 +61,7 @@ def test_a_moved_camera_sees_the_cloud_through_extrinsics_or_pose(depth_m):
         np.testing.assert_allclose(as_map(), depth_m, atol=1e-9)
 
 
-def test_a_depth_camera_beside_the_photographs(depth_m):
+def test_anchors_command_takes_a_depth_camera_beside_the_photographs(depth_m):
     Path("beside.txt").write_text("1 0 0 0.1  0 1 0 0  0 0 1 0")
     depth_intrinsics = ("--depth-intrinsics", "30", "30", "15.5", "11.5")
     words = ("--depth", "frame.png", *INTRINSICS, *depth_intrinsics, "--extrinsics", "beside.txt")
@@ -74,7 +74,7 @@ def test_a_depth_camera_beside_the_photographs(depth_m):
         assert np.nanmin(np.abs(near - seen[row, column])) < 1e-3
 
 
-def test_pixels_that_hang_between_two_surfaces_are_no_anchors(depth_m):
+def test_anchors_command_drops_pixels_at_depth_edges(depth_m):
     depth_m[12:20, 5:15] = 1.0
     depth_m[12:20, 15] = 1.6  # mixed: neither the box nor the wall
     io.write_depth_png("frame.png", depth_m, 1000.0)
@@ -88,7 +88,7 @@ def test_pixels_that_hang_between_two_surfaces_are_no_anchors(depth_m):
     np.testing.assert_allclose(as_map(), depth_m, atol=6e-4)
 
 
-def test_limit_spreads_anchors_and_fov_makes_intrinsics(depth_m, capsys):
+def test_anchors_command_limit_spreads_anchors_and_fov_gives_intrinsics(depth_m, capsys):
     fov_deg = str(2 * np.rad2deg(np.arctan(16 / 30)))
     assert run("--points", "cloud.npy", "--fov-deg", fov_deg, "--limit", "20") == 0
     assert "20 of 672 anchors" in capsys.readouterr().out
@@ -184,7 +184,7 @@ def test_anchors_command_one_map_of_several_is_taken_by_name(depth_m, capsys):
         assert printed in capsys.readouterr().err
 
 
-def test_anchors_command_what_may_not_fit_the_photograph_is_said(depth_m, capsys):
+def test_anchors_command_warns_of_inputs_that_do_not_fit_the_photograph(depth_m, capsys):
     """A picture that EXIF turns, the intrinsics of a larger copy, points of three numbers."""
     exif = Image.Exif()
     exif[io.ORIENTATION] = 6
@@ -203,6 +203,6 @@ def test_anchors_command_what_may_not_fit_the_photograph_is_said(depth_m, capsys
     assert "centre (32, 24) lies outside the image of 32×24 pixels; are they those of" in printed
 
 
-def test_anchors_command_names_without_an_ending_are_named(depth_m, capsys):
+def test_anchors_command_names_an_output_without_a_suffix(depth_m, capsys):
     assert main(["anchors", "photo.png", "--depth", "frame.png", "--out", "anchors"]) == 2
     assert "anchors are written as .csv, .npz or .png, not ''" in capsys.readouterr().err

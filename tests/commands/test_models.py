@@ -1,4 +1,4 @@
-"""`scalefield models`: one line an estimator, and the truth about what is here."""
+"""`scalefield models`: one line for each estimator, and whether its weights are present."""
 
 import huggingface_hub.constants
 

@@ -1,4 +1,4 @@
-"""`scalefield predict`: fills the cache, goes on where it stopped, and names what is bad."""
+"""`scalefield predict`: it fills the cache, continues a run and names bad images."""
 
 import json
 

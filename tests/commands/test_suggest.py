@@ -9,7 +9,7 @@ from scalefield.cli import main
 from scalefield.field.placement import Suggestion
 
 
-def test_suggest_pixels_are_named_best_first(capsys):
+def test_suggest_prints_pixels_best_first(capsys):
     room = samples.load()
     command = ["suggest", str(room.image_path), "--anchors", str(room.anchors_path)]
     assert main([*command, "--n", "2"]) == 0
@@ -21,7 +21,7 @@ def test_suggest_pixels_are_named_best_first(capsys):
     assert all(0 <= int(m[1]) < 640 and 0 <= int(m[2]) < 480 for m in found)
 
 
-def test_suggest_mask_keeps_to_what_can_be_reached(tmp_path, capsys):
+def test_suggest_reachable_limits_the_pixels(tmp_path, capsys):
     room = samples.load()
     mask = np.zeros((480, 640), np.uint8)
     mask[300:] = 255
@@ -32,7 +32,7 @@ def test_suggest_mask_keeps_to_what_can_be_reached(tmp_path, capsys):
     assert all(int(v) >= 300 for v in rows)
 
 
-def test_suggest_doubt_without_bounds_is_a_factor_and_no_percentage(monkeypatch, capsys):
+def test_suggest_prints_a_large_std_log_as_a_factor(monkeypatch, capsys):
     spots = [Suggestion(1, 2, 0.2, 0.5), Suggestion(3, 4, 3.0, 0.1)]
     monkeypatch.setattr("scalefield.api.suggest", lambda *_, **__: spots)
     assert main(["suggest", str(samples.load().image_path)]) == 0
@@ -41,12 +41,12 @@ def test_suggest_doubt_without_bounds_is_a_factor_and_no_percentage(monkeypatch,
     assert lines[1].startswith("u=3 v=4: now a factor of 20; ")
 
 
-def test_suggest_none_asked_for_is_refused(capsys):
+def test_suggest_refuses_n_below_one(capsys):
     assert main(["suggest", str(samples.load().image_path), "--n", "0"]) == 2
     assert "at least one pixel" in capsys.readouterr().err
 
 
-def test_suggest_given_anchors_are_chosen_among_by_line(capsys):
+def test_suggest_among_prints_lines_of_the_csv(capsys):
     room = samples.load()
     command = ["suggest", str(room.image_path), "--among", str(room.anchors_path), "--n", "2"]
     assert main(command) == 0
@@ -57,7 +57,7 @@ def test_suggest_given_anchors_are_chosen_among_by_line(capsys):
     assert all(lines[int(line) - 1].startswith(f"{u},{v},") for line, u, v in found)
 
 
-def test_suggest_map_and_anchors_in_files_without_units_are_taken_as_told(tmp_path, capsys):
+def test_suggest_takes_kind_and_units_of_files_from_flags(tmp_path, capsys):
     """An .npz of two arrays at half the size, and a PNG of millimetres."""
     room = samples.load()
     relative = room.depth_m[::2, ::2] / 3
@@ -87,6 +87,6 @@ def test_suggest_map_and_anchors_in_files_without_units_are_taken_as_told(tmp_pa
         (["--anchor-units", "1000"], "--anchor-units is for anchors in a .png, and none is given"),
     ],
 )
-def test_suggest_flags_that_would_not_be_heard_are_refused(flags, message, capsys):
+def test_suggest_refuses_flags_without_effect(flags, message, capsys):
     assert main(["suggest", str(samples.load().image_path), *flags]) == 2
     assert message in capsys.readouterr().err

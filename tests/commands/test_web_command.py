@@ -8,7 +8,13 @@ import urllib.request
 import pytest
 
 from scalefield.cli import main
-from scalefield.commands.web import WebCommand, bracketed, is_loopback, reachable_names
+from scalefield.commands.web import (
+    WebCommand,
+    bracketed,
+    is_loopback,
+    page_addresses,
+    reachable_names,
+)
 from scalefield.errors import InputError, MissingExtra
 
 
@@ -27,12 +33,12 @@ from scalefield.errors import InputError, MissingExtra
         ({"token": "a b"}, "--token takes letters, digits"),
     ],
 )
-def test_flags_are_checked(flags: dict, words: str) -> None:
+def test_web_command_checks_its_flags(flags: dict, words: str) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
         WebCommand(**flags).check()
 
 
-def test_a_taken_port_is_a_sentence(capsys: pytest.CaptureFixture) -> None:
+def test_web_command_names_a_port_that_is_taken(capsys: pytest.CaptureFixture) -> None:
     pytest.importorskip("uvicorn")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -42,22 +48,28 @@ def test_a_taken_port_is_a_sentence(capsys: pytest.CaptureFixture) -> None:
     assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
 
 
-def test_without_the_extra_its_command_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_web_command_names_the_extra_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(MissingExtra, match=re.escape("pip install 'scalefield[web]'")):
         WebCommand(open=False).run()
 
 
-def test_addresses() -> None:
+def test_bracketed_ipv6_addresses() -> None:
     assert bracketed("::1") == "[::1]"
     assert bracketed("127.0.0.1") == "127.0.0.1"
 
 
-def test_names_and_addresses_without_a_port_are_allowed() -> None:
+def test_page_addresses_have_ipv6_in_brackets_and_the_token() -> None:
+    addresses = page_addresses(("127.0.0.1", "fe80::1", "[::1]"), 80, "")
+    assert addresses == ["http://127.0.0.1:80/", "http://[fe80::1]:80/", "http://[::1]:80/"]
+    assert page_addresses(["a.local"], 8008, "secret") == ["http://a.local:8008/?token=secret"]
+
+
+def test_web_command_allows_names_and_addresses_without_a_port() -> None:
     WebCommand(allow_host=("kitchen.local", "192.168.1.5", "fe80::1", "[::1]")).check()
 
 
-def test_an_address_for_all_is_told_by_addresses_that_reach_it() -> None:
+def test_reachable_names_of_a_wildcard_host() -> None:
     names = reachable_names("0.0.0.0")
     assert "0.0.0.0" not in names
     assert names[-1] == "127.0.0.1"
@@ -65,7 +77,7 @@ def test_an_address_for_all_is_told_by_addresses_that_reach_it() -> None:
     assert reachable_names("::1") == ("[::1]",)
 
 
-def test_listening_for_all_asks_for_the_token_it_prints() -> None:
+def test_web_command_on_a_wildcard_host_asks_for_the_printed_token() -> None:
     pytest.importorskip("uvicorn")
     command = [sys.executable, "-m", "scalefield.cli", "web", "--host", "0.0.0.0", "--port", "0"]
     with subprocess.Popen([*command, "--no-open"], stdout=subprocess.PIPE, text=True) as server:
@@ -84,16 +96,16 @@ def test_listening_for_all_asks_for_the_token_it_prints() -> None:
                     if host:
                         request.add_header("Host", host)
                     with pytest.raises(urllib.error.HTTPError, match="401"):
-                        urllib.request.urlopen(request, timeout=20)
+                        urllib.request.urlopen(request, timeout=600)
                 opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-                with opener.open(f"{address}?token={token}", timeout=20) as page:
+                with opener.open(f"{address}?token={token}", timeout=600) as page:
                     assert b"scalefield" in page.read()
         finally:
             server.terminate()
-        assert server.wait(timeout=20) in (0, 143)
+        assert server.wait(timeout=600) in (0, 143)
 
 
-def test_it_serves_this_machine_and_ends_when_told() -> None:
+def test_web_command_serves_this_machine_and_ends_by_sigterm() -> None:
     pytest.importorskip("uvicorn")
     command = [sys.executable, "-m", "scalefield.cli", "web", "--port", "0", "--no-open"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:

@@ -1,4 +1,4 @@
-"""Previews: colours that keep order, ticks at round numbers, a picture for any input."""
+"""Previews: monotonic colours, ticks at round numbers, a picture for any input."""
 
 import dataclasses
 
@@ -45,7 +45,7 @@ def test_preview_factor_colours_are_lightest_in_the_middle():
     assert SMALL_TO_LARGE[235, 0] > SMALL_TO_LARGE[235, 2]  # brown above
 
 
-def test_colours_follow_the_scale_and_holes_are_grey():
+def test_scale_colours_follow_the_scale_and_holes_are_grey():
     scale = Scale(NEAR_TO_FAR, 1.0, 100.0, logarithmic=True)
     values = np.array([[0.1, 1.0, 10.0], [100.0, 1e9, np.nan]])
     colours = scale.colours(values)
@@ -100,7 +100,7 @@ def relative_depth(height: int, width: int) -> np.ndarray:
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 500), (400, 2), (24, 32), (376, 1242)])
 @pytest.mark.parametrize("count", [1, 3, 40])
-def test_recover_any_size_gives_a_legible_sheet(shape, count):
+def test_draw_preview_of_any_size_is_legible(shape, count):
     height, width = shape
     rng = np.random.default_rng(0)
     u, v = rng.integers(0, width, count), rng.integers(0, height, count)
@@ -115,7 +115,7 @@ def test_recover_any_size_gives_a_legible_sheet(shape, count):
     assert sheet.getpixel((2, 2)) == PAPER
 
 
-def test_recover_panels_show_what_they_say(tmp_path):
+def test_draw_preview_panels_show_their_maps(tmp_path):
     image = np.full((48, 64, 3), (10, 200, 90), np.uint8)
     depth = relative_depth(48, 64)
     depth[:8] = np.nan
@@ -145,7 +145,7 @@ def test_recover_panels_show_what_they_say(tmp_path):
     np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "p.png")), sheet)
 
 
-def test_rejected_anchors_are_crossed_out():
+def test_draw_preview_crosses_out_rejected_anchors():
     depth = relative_depth(48, 64)
     depth[10, 10] = np.nan
     anchors = Anchors([10, 40], [10, 30], [3.0, 4.0])
@@ -158,7 +158,7 @@ def test_rejected_anchors_are_crossed_out():
     assert np.ptp(changed, axis=0).max() < 40  # in one place
 
 
-def test_recover_labels_stay_apart_and_inside():
+def test_draw_preview_labels_stay_apart_and_inside():
     depth = relative_depth(48, 64)
     corners = Anchors([0, 63, 0, 63, 32, 33], [0, 0, 47, 47, 24, 24], [1.0, 2, 3, 4, 5, 6])
     r = recover(None, corners, mde_depth=depth, kind="depth", method="median")

@@ -1,4 +1,4 @@
-"""Cameras: laws as properties, distortion against COLMAP's own, planes as exact worlds."""
+"""Cameras: round trips as properties, distortion against that of COLMAP, exact planes."""
 
 import math
 
@@ -35,7 +35,7 @@ def plane(camera: Camera, a: float, b: float, c: float = 0.5) -> np.ndarray:
 
 @pytest.mark.parametrize("camera", [PINHOLE, LENS], ids=["pinhole", "lens"])
 @given(seed=st.integers(0, 2**32 - 1))
-def test_unproject_unprojecting_and_projecting_returns_every_pixel(camera, seed):
+def test_project_inverts_unproject(camera, seed):
     depth_m = np.random.default_rng(seed).uniform(0.1, 100, SHAPE)
     points = unproject(depth_m, camera)
     u, v, z = camera.project(points.reshape(-1, 3))
@@ -48,7 +48,7 @@ def test_unproject_unprojecting_and_projecting_returns_every_pixel(camera, seed)
     np.testing.assert_allclose(ray_length(SHAPE, camera) * depth_m, distance)
 
 
-def test_camera_distortion_is_colmaps():
+def test_camera_distortion_equals_that_of_colmap():
     pycolmap = pytest.importorskip("pycolmap")
     k = (-0.21, 0.06, 0.002, -0.003)
     theirs = pycolmap.Camera.create_from_model_name(0, "OPENCV", 30.0, 32, 24)
@@ -60,7 +60,7 @@ def test_camera_distortion_is_colmaps():
     np.testing.assert_allclose(ours.rays(u, v), points[:, :2] / points[:, 2:], atol=1e-7)
 
 
-def test_camera_what_the_lens_cannot_see_is_not_folded_into_the_image():
+def test_camera_project_gives_nan_beyond_the_turning_radius():
     barrel = Camera(30.0, 30.0, 15.5, 11.5, (-0.3, 0.0, 0.0, 0.0))
     beyond = 1.05 / math.sqrt(0.9)  # r + k1 r³ turns at r² = 1 / (3 · 0.3)
     points = np.array([[0.2, 0.1, 1.0], [beyond, 0, 1.0], [0.1, 0.1, -1.0], [0, 0, 0]])
@@ -97,7 +97,7 @@ def test_depth_edges_planes_have_no_edges_and_one_normal_and_steps_have_edges(a,
     np.testing.assert_allclose(normals(stepped, PINHOLE)[:, :16], found[:, :16], atol=1e-6)
 
 
-def test_normals_holes_have_no_normal_and_harm_no_neighbour():
+def test_normals_are_nan_in_holes_only():
     depth_m = plane(PINHOLE, 0.1, 0.2)
     depth_m[10, 10] = np.nan
     found = normals(depth_m, PINHOLE)
@@ -105,7 +105,7 @@ def test_normals_holes_have_no_normal_and_harm_no_neighbour():
     assert np.isnan(found).any(axis=-1).sum() == 1
 
 
-def test_remove_see_through_see_through_window_and_margin_are_respected():
+def test_remove_see_through_uses_window_and_margin():
     depth_m = np.full((9, 9), np.nan)
     depth_m[4, 4], depth_m[4, 7] = 10.0, 12.0
     assert np.isfinite(remove_see_through(depth_m)[4, 7])  # three columns away, the window has two
@@ -120,7 +120,7 @@ def test_camera_field_of_view_spans_the_outer_edges_of_the_pixels():
     np.testing.assert_allclose(ray, [[-1, 0], [1, 0]], atol=1e-12)
 
 
-def test_transform_rigid_motions_are_read_as_three_or_four_rows(tmp_path):
+def test_read_rigid_reads_three_or_four_rows(tmp_path):
     path = tmp_path / "t.txt"
     path.write_text("0 -1 0 0.5\n1 0 0 0\n0,0,1,2\n")
     moved = transform(np.array([[1.0, 2.0, 3.0]]), read_rigid(path))

@@ -1,4 +1,4 @@
-"""COLMAP from end to end: views of a known room are rendered, COLMAP maps them, depth comes back.
+"""COLMAP from end to end: rendered views of a known room, a model by COLMAP, recovered depth.
 
 The relative depth is the truth bent by a power, so that what is measured is the way from the
 model to the files, and not an estimator.
@@ -184,7 +184,7 @@ def nerfstudio_reader(folder: Path, scale_factor: float) -> dict[str, tuple]:
 
 @pytest.fixture
 def patched(scene, monkeypatch):
-    """An estimator that knows the truth of the image it is shown, up to a power and a factor."""
+    """An estimator that returns the true depth of the image up to a power and a factor."""
     known = {
         read_image(scene.folder / "images" / name).tobytes(): depth_m
         for name, depth_m in scene.depth_m.items()
@@ -209,7 +209,7 @@ def tag(source: Path, target: Path, orientation: int, *, sideways: bool = False)
         Image.fromarray(np.rot90(pixels) if sideways else pixels).save(target / name, exif=exif)
 
 
-def test_anchors_lie_on_the_truth_and_know_how_well(scene):
+def test_model_frames_anchors_have_the_true_depth_within_their_sigma(scene):
     model = read_model(scene.model)
     scale = scene.scale(model)
     frames = model_frames(model)
@@ -229,7 +229,7 @@ def test_anchors_lie_on_the_truth_and_know_how_well(scene):
         assert np.mean(error[sure]) < np.mean(error[~sure])
 
 
-def test_colmap_longer_tracks_and_smaller_errors_weigh_more(scene):
+def test_model_frames_sigma_falls_with_longer_tracks_and_smaller_errors(scene):
     model = read_model(scene.model)
     before = {f.name: f.anchors for f in model_frames(model)}
     name = NAMES[2]
@@ -253,7 +253,7 @@ def test_colmap_longer_tracks_and_smaller_errors_weigh_more(scene):
     assert 0 < sum(len(f.anchors) for f in longer) < sum(map(len, before.values()))
 
 
-def test_colmap_text_and_older_models_are_the_same(scene, tmp_path):
+def test_read_model_of_text_and_older_files_is_the_same(scene, tmp_path):
     model = read_model(scene.model)
     model.write_text(str(tmp_path))
     expected = model_frames(model)
@@ -402,7 +402,7 @@ def test_colmap_limit_and_resume_give_the_files_of_one_run(scene, patched, tmp_p
     assert "--limit must be 1 or more, found 0" in capsys.readouterr().err
 
 
-def test_colmap_writes_files_as_they_come(scene, monkeypatch, tmp_path):
+def test_colmap_writes_each_frame_when_it_is_recovered(scene, monkeypatch, tmp_path):
     """An interrupted run leaves complete frames and an index of them."""
     calls = []
 
@@ -517,11 +517,11 @@ def test_colmap_needs_pycolmap_before_it_loads_the_estimator(scene, monkeypatch,
 @pytest.mark.parametrize(
     ("orientation", "sideways", "quarters"), [(6, False, -1), (3, False, 2), (6, True, 0)]
 )
-def test_colmap_photographs_that_exif_turns_have_depth_where_the_model_has_its_pixels(
+def test_colmap_depth_of_rotated_photographs_is_on_the_pixels_of_the_model(
     scene, monkeypatch, tmp_path, capsys, orientation, sideways, quarters
 ):
-    """The estimator knows upright pictures only: the model's turned, or, if the photographs were
-    turned before the model was made, the model's own."""
+    """The estimator accepts upright pictures only: those of the model rotated, or, if the
+    photographs were rotated before the model was made, those of the model."""
     images = tmp_path / "images"
     tag(scene.folder / "images", images, orientation, sideways=sideways)
     known = {
@@ -546,7 +546,7 @@ def test_colmap_photographs_that_exif_turns_have_depth_where_the_model_has_its_p
         np.testing.assert_allclose(inverse[known], 1 / npy[known], rtol=1e-3)
 
 
-def test_colmap_cameras_size_tells_whether_photographs_were_turned_before():
+def test_colmap_frame_orientation_follows_from_the_size_of_the_camera():
     quarter, half = (
         Orientation(transposed=True, columns_reversed=True),
         Orientation(False, True, True),
@@ -570,7 +570,7 @@ def test_colmap_cameras_size_tells_whether_photographs_were_turned_before():
         landscape.anchors_in(turn.shape((50, 50)))
 
 
-def test_colmap_poor_and_failed_frames_are_named(scene, patched, tmp_path, capsys):
+def test_colmap_names_frames_with_few_points_and_failed_frames(scene, patched, tmp_path, capsys):
     model = read_model(scene.model)
     image = model.find_image_with_name(NAMES[0])
     for index, point in list(enumerate(image.points2D)):
@@ -607,9 +607,7 @@ def test_colmap_poor_and_failed_frames_are_named(scene, patched, tmp_path, capsy
         (["--max-error-px", "nan"], "--max-error-px must be above zero, found nan"),
     ],
 )
-def test_colmap_what_can_be_refused_is_refused_before_anything_is_undistorted(
-    scene, tmp_path, capfd, flags, message
-):
+def test_colmap_refuses_bad_input_before_undistorting(scene, tmp_path, capfd, flags, message):
     out = tmp_path / "out"
     words = ["colmap", str(scene.model), str(scene.folder / "images"), "--undistort"]
     assert main([*words, "--out", str(out), *flags]) == 2
@@ -630,7 +628,7 @@ def test_colmap_wrong_folder_of_images_leaves_an_earlier_result_as_it_was(scene,
 
 
 @pytest.mark.parametrize("damage", ["missing", "small", "short", "turned"])
-def test_images_that_colmap_would_die_of_are_refused(scene, tmp_path, capfd, damage):
+def test_undistort_refuses_images_that_end_the_process_of_colmap(scene, tmp_path, capfd, damage):
     images, out = tmp_path / "images", tmp_path / "out"
     shutil.copytree(scene.folder / "images", images)
     bad = images / NAMES[1]
@@ -699,7 +697,7 @@ def test_colmap_undistorting_gives_a_scene_of_pinholes_with_their_depth(
     assert (tmp_path / "images" / NAMES[0]).read_bytes() == photograph
 
 
-def test_smaller_copies_of_the_images_have_the_anchors_in_place(scene):
+def test_colmap_frame_anchors_in_smaller_copies_are_scaled(scene):
     frame = model_frames(read_model(scene.model))[0]
     half = frame.anchors_in((120, 160))
     rows, columns = half.pixels((120, 160))
@@ -710,7 +708,7 @@ def test_smaller_copies_of_the_images_have_the_anchors_in_place(scene):
         frame.anchors_in((320, 240))
 
 
-def test_colmap_what_is_no_model_is_said(tmp_path):
+def test_read_model_names_the_problem(tmp_path):
     with pytest.raises(InputError, match=r"has no cameras.bin or cameras.txt"):
         read_model(tmp_path)
     for name in ("cameras", "images", "points3D"):
@@ -722,7 +720,7 @@ def test_colmap_what_is_no_model_is_said(tmp_path):
         read_model(tmp_path)
 
 
-def test_colmap_inverse_depth_counts_what_is_nearer_than_it_can_say(tmp_path):
+def test_write_inverse_depth_counts_clipped_pixels(tmp_path):
     depth = np.array([[0.4, 0.5, 1.0, 100.0, np.nan]])
     assert write_inverse_depth(tmp_path / "a.png", depth, 2.0) == 2
     with Image.open(tmp_path / "a.png") as image:

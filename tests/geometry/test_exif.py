@@ -41,17 +41,17 @@ def test_orientation_maps_of_the_upright_picture_come_back_onto_the_stored_pixel
     u=st.floats(-0.5, 7.5, exclude_max=True),
     v=st.floats(-0.5, 5.5, exclude_max=True),
 )
-def test_anchors_stay_on_what_they_measured(tagged, tag, u, v):
+def test_orientation_upright_moves_anchors_with_their_pixels(tagged, tag, u, v):
     path = tagged / f"{tag}.png"
     upright = read_image(path)
     (row,), (column,) = Anchors([u], [v], [1.0]).pixels((6, 8))
     moved = Orientation.of(path).upright(Anchors([u], [v], [2.0], [0.1]), upright.shape[:2])
-    (found,), (there,) = moved.pixels(upright.shape[:2])
+    (upright_row,), (upright_column,) = moved.pixels(upright.shape[:2])
     if 0.5 not in (u % 1, v % 1):  # on a border, the neighbour will do
-        np.testing.assert_array_equal(upright[found, there], STORED[row, column])
+        np.testing.assert_array_equal(upright[upright_row, upright_column], STORED[row, column])
     assert (moved.depth_m[0], moved.sigma_m[0]) == (2.0, 0.1)
 
 
-def test_exif_orientation_tag_that_says_nothing_is_upright(tagged):
+def test_exif_orientation_of_an_invalid_tag_is_upright(tagged):
     assert exif_orientation(tagged / "none.png") == 1
     assert [exif_orientation(tagged / f"{tag}.png") for tag in range(10)] == [1, *range(1, 9), 1]

@@ -1,4 +1,4 @@
-"""Point clouds: every format gives the same points, damage is named, anchors are what is seen."""
+"""Point clouds: equal points from every format, damaged files, visible points as anchors."""
 
 import struct
 
@@ -68,7 +68,7 @@ def test_read_points_every_format_gives_the_same_points(tmp_path, name):
     np.testing.assert_array_equal(read_points(tmp_path / name), POINTS)
 
 
-def test_read_points_arrays_and_wider_records_and_points_that_are_none(tmp_path):
+def test_read_points_of_arrays_wider_records_and_gaps(tmp_path):
     np.save(tmp_path / "a.npy", np.c_[POINTS, POINTS])
     np.savez(tmp_path / "a.npz", points=POINTS)
     (tmp_path / "a.bin").write_bytes(np.c_[POINTS, np.abs(POINTS[:, :2])].astype("<f4").tobytes())
@@ -133,7 +133,7 @@ def test_read_points_bad_clouds_are_named(tmp_path, name, content, why):
         read_points(tmp_path / name)
 
 
-def test_lzf_decompress_lzf_copies_may_overlap():
+def test_lzf_decompress_copies_may_overlap():
     # "a", then eight bytes from one before: nine times a; then "b" and a far copy.
     packed = bytes([0, ord("a"), 6 << 5, 0, 0, ord("b"), 7 << 5, 3, 9])
     assert lzf_decompress(packed, 22) == b"a" * 9 + b"b" + (b"a" * 9 + b"b" + b"a" * 2)
@@ -141,7 +141,7 @@ def test_lzf_decompress_lzf_copies_may_overlap():
         lzf_decompress(bytes([0, 65, 2 << 5, 5]), 10)
 
 
-def test_anchors_are_what_the_camera_sees():
+def test_anchors_from_points_are_the_visible_points():
     camera = Camera(20.0, 20.0, 9.5, 7.5)
     wall = np.array([[x, y, 2.0] for x in np.arange(-0.3, 0.3, 0.2) for y in (0.0, 0.1, 0.2)])
     behind = np.array([[0.02, 0.34, 4.0]])  # falls into a pixel of its own, among the wall's
@@ -153,8 +153,10 @@ def test_anchors_are_what_the_camera_sees():
     assert sorted(set(through.depth_m)) == [2.0, 4.0]
     # The same cloud in a frame of its own: z up, x forward.
     camera_from_points = np.array([[0, -1, 0, 0], [0, 0, -1, 0.1], [1, 0, 0, 0.2], [0, 0, 0, 1.0]])
-    there = (points - camera_from_points[:3, 3]) @ camera_from_points[:3, :3]
-    again = anchors_from_points(there, camera, (16, 20), camera_from_points=camera_from_points)
+    points_of_cloud = (points - camera_from_points[:3, 3]) @ camera_from_points[:3, :3]
+    again = anchors_from_points(
+        points_of_cloud, camera, (16, 20), camera_from_points=camera_from_points
+    )
     np.testing.assert_allclose(again.depth_m, seen.depth_m)
     np.testing.assert_array_equal(np.c_[again.u, again.v], np.c_[seen.u, seen.v])
     with pytest.raises(InputError, match="see-through must"):

@@ -1,4 +1,4 @@
-"""The border to the disk: all or nothing, units in the file, refusals in a sentence."""
+"""Files: atomic writes, units in the file, errors of one sentence."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from PIL import Image
 from scalefield import InputError, io
 
 
-def test_io_write_atomic_replaces_whole_files_and_makes_folders(tmp_path):
+def test_write_atomic_replaces_whole_files_and_makes_folders(tmp_path):
     path = tmp_path / "a" / "b.bin"
     io.write_atomic(path, b"first")
     io.write_atomic(path, b"second")
@@ -29,7 +29,7 @@ def test_io_write_atomic_replaces_whole_files_and_makes_folders(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
 
 
-def test_io_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+def test_write_atomic_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "a.bin"
     io.write_atomic(path, b"old")
 
@@ -44,7 +44,7 @@ def test_io_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["n" * 255, "ü" * 127])
-def test_io_names_may_be_as_long_as_the_system_allows(tmp_path, name):
+def test_write_atomic_accepts_the_longest_names_of_the_system(tmp_path, name):
     io.write_atomic(tmp_path / name, b"a")
     assert (tmp_path / name).read_bytes() == b"a"
     with io.write_folder(tmp_path / "f" / name) as folder:
@@ -52,7 +52,7 @@ def test_io_names_may_be_as_long_as_the_system_allows(tmp_path, name):
     assert (tmp_path / "f" / name / "b").read_bytes() == b"b"
 
 
-def test_io_path_through_a_file_gets_a_sentence(tmp_path):
+def test_write_atomic_names_a_file_in_the_place_of_a_folder(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InputError, match="cannot be written"):
         io.write_atomic(tmp_path / "file" / "a.bin", b"")
@@ -64,7 +64,7 @@ def test_io_path_through_a_file_gets_a_sentence(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_io_folder_appears_whole_or_not_at_all(tmp_path):
+def test_write_folder_writes_all_files_or_none(tmp_path):
     out = tmp_path / "new" / "out"
 
     def break_off() -> None:
@@ -90,14 +90,14 @@ def test_io_folder_appears_whole_or_not_at_all(tmp_path):
     values=hnp.arrays(np.uint16, hnp.array_shapes(min_dims=2, max_dims=2, max_side=6)),
     units=st.sampled_from([1000.0, 256.0, 5000.0, 1234.56789]),
 )
-def test_io_depth_png_round_trip_needs_no_hint(tmp_path_factory, values, units):
+def test_depth_png_round_trip_needs_no_units(tmp_path_factory, values, units):
     path = tmp_path_factory.mktemp("png") / "depth.png"
     depth_m = np.where(values > 0, values / units, np.nan)
     assert io.write_depth_png(path, depth_m, units) == 0
     np.testing.assert_array_equal(io.read_depth_png(path), depth_m)
 
 
-def test_io_depth_png_counts_what_it_cannot_hold(tmp_path):
+def test_write_depth_png_counts_overflowed_pixels(tmp_path):
     depth_m = np.array([[1.0, 65.5351, 65.5356], [np.nan, np.inf, -2.0], [80.0, 1e9, 0.0]])
     assert io.write_depth_png(tmp_path / "d.png", depth_m, 1000.0) == 3
     known = io.read_depth_png(tmp_path / "d.png")
@@ -109,20 +109,20 @@ def test_io_depth_png_counts_what_it_cannot_hold(tmp_path):
 
 
 @pytest.mark.parametrize("units", [0.0, -1.0, float("nan"), float("inf")])
-def test_io_units_must_make_sense(tmp_path, units):
+def test_read_depth_png_refuses_impossible_units(tmp_path, units):
     io.write_depth_png(tmp_path / "d.png", np.ones((2, 2)), 1000.0)
     with pytest.raises(InputError, match="units per metre must be above zero"):
         io.read_depth_png(tmp_path / "d.png", units_per_metre=units)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "P", "1", "LA", "RGBA"])
-def test_io_eight_bit_depth_is_refused(tmp_path, mode):
+def test_read_depth_png_refuses_eight_bits(tmp_path, mode):
     Image.new(mode, (3, 2)).save(tmp_path / "d.png")
     with pytest.raises(InputError, match=f"found mode {mode} with 8 bits a channel"):
         io.read_depth_png(tmp_path / "d.png", units_per_metre=1000.0)
 
 
-def test_io_images_come_upright_and_in_rgb(tmp_path):
+def test_read_image_is_upright_rgb(tmp_path):
     pixels = np.zeros((2, 3, 3), np.uint8)
     pixels[0, 0] = (200, 10, 30)
     exif = Image.Exif()
@@ -134,7 +134,7 @@ def test_io_images_come_upright_and_in_rgb(tmp_path):
     assert io.read_image(tmp_path / "grey.png").tolist() == [[[7, 7, 7]] * 3] * 2
 
 
-def test_io_unreadable_and_sixteen_bit_images_get_a_sentence(tmp_path):
+def test_read_image_names_the_problem_of_unreadable_and_16_bit_images(tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"\xff\xd8 cut off")
     with pytest.raises(InputError, match=r"a\.jpg: not a readable image"):
         io.read_image(tmp_path / "a.jpg")
@@ -147,7 +147,7 @@ def test_io_unreadable_and_sixteen_bit_images_get_a_sentence(tmp_path):
         io.read_image(tmp_path / "d.png")
 
 
-def test_io_labels_are_integers_from_png_palette_or_npy(tmp_path):
+def test_read_labels_of_png_palette_and_npy_are_integers(tmp_path):
     labels = np.array([[0, 1, 255], [7, 7, 2]], np.uint8)
     Image.fromarray(labels).save(tmp_path / "a.png")
     palette = Image.fromarray(labels).convert("P")
@@ -166,7 +166,7 @@ def test_io_labels_are_integers_from_png_palette_or_npy(tmp_path):
         io.read_labels(tmp_path / "bad.png")
 
 
-def test_io_json_is_strict(tmp_path):
+def test_write_json_refuses_nan(tmp_path):
     io.write_json(tmp_path / "a.json", {"b": 1, "a": [1.5, None]})
     assert json.loads((tmp_path / "a.json").read_text()) == {"b": 1, "a": [1.5, None]}
     with pytest.raises(ValueError, match="JSON compliant"):
@@ -180,7 +180,7 @@ def test_io_json_is_strict(tmp_path):
         hnp.array_shapes(min_dims=0, max_dims=3, max_side=3),
     )
 )
-def test_io_npz_round_trip(tmp_path_factory, array):
+def test_npz_round_trip(tmp_path_factory, array):
     path = tmp_path_factory.mktemp("npz") / "a.npz"
     io.write_npz(path, first=array, second=np.zeros(2))
     back = io.read_npz(path, required=("first",), optional=("second", "third"))
@@ -189,8 +189,8 @@ def test_io_npz_round_trip(tmp_path_factory, array):
     assert back["first"].dtype == array.dtype
 
 
-def test_io_png_that_promises_more_than_it_holds_is_refused(tmp_path):
-    """Pillow would make up the rest: here half a gigabyte, out of less than a hundred bytes."""
+def test_read_depth_png_refuses_more_pixels_than_the_file_can_hold(tmp_path):
+    """Pillow would invent the missing pixels: half a gigabyte from less than a hundred bytes."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         sum_ = zlib.crc32(kind + body)
@@ -207,7 +207,7 @@ def test_io_png_that_promises_more_than_it_holds_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["JPEG", "BMP"])
-def test_io_photograph_that_promises_more_than_it_holds_is_refused(tmp_path, form):
+def test_read_image_refuses_more_pixels_than_the_file_can_hold(tmp_path, form):
     flat = tmp_path / "flat"
     Image.new("RGB", (4000, 3000)).save(flat, form)
     assert io.read_image(flat).shape == (3000, 4000, 3)  # packed as far as the format goes
@@ -222,7 +222,7 @@ def test_io_photograph_that_promises_more_than_it_holds_is_refused(tmp_path, for
         io.read_image(tmp_path / "bomb")
 
 
-def test_io_npy_that_promises_more_than_it_holds_allocates_nothing(tmp_path):
+def test_read_npy_of_a_short_file_allocates_nothing(tmp_path):
     buffer = BytesIO()
     np.lib.format.write_array_header_1_0(
         buffer, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)}
@@ -232,14 +232,14 @@ def test_io_npy_that_promises_more_than_it_holds_allocates_nothing(tmp_path):
         io.read_map(tmp_path / "bomb.npy")
 
 
-def test_io_npz_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+def test_read_npz_refuses_to_unpack_too_much(tmp_path, monkeypatch):
     io.write_npz(tmp_path / "bomb.npz", depth=np.zeros((100, 100)))
     monkeypatch.setattr("scalefield.io.arrays.MOST_UNPACKED", 80_000)
     with pytest.raises(InputError, match=r"80128 bytes packed into 3.., at most 80000 are read"):
         io.read_map(tmp_path / "bomb.npz")
 
 
-def test_io_file_that_packs_little_may_be_large(tmp_path, monkeypatch):
+def test_read_npz_of_little_compression_may_be_large(tmp_path, monkeypatch):
     noise = np.random.default_rng(0).random((100, 100))
     io.write_npz(tmp_path / "whole.npz", depth=noise)
     monkeypatch.setattr("scalefield.io.arrays.MOST_UNPACKED", 1)
@@ -257,7 +257,7 @@ def test_io_file_that_packs_little_may_be_large(tmp_path, monkeypatch):
         ("empty.png", "^empty.png: not a readable image .0 bytes that are none of JPEG, PNG"),
     ],
 )
-def test_io_what_is_no_image_is_said_once_and_without_addresses(
+def test_read_image_names_the_problem_once_and_without_addresses(
     tmp_path, monkeypatch, path, sentence
 ):
     monkeypatch.chdir(tmp_path)
@@ -269,13 +269,13 @@ def test_io_what_is_no_image_is_said_once_and_without_addresses(
         io.read_image(path)
 
 
-def test_io_folder_is_no_exr(tmp_path):
+def test_read_exr_of_a_folder_names_the_problem(tmp_path):
     pytest.importorskip("OpenEXR")
     with pytest.raises(InputError, match="cannot be read"):
         io.read_map(folder_at(tmp_path / "a.exr"))
 
 
-def test_io_damaged_exr_is_one_sentence_and_openexr_is_not_heard(tmp_path, capfd):
+def test_read_exr_of_a_damaged_file_hides_the_messages_of_openexr(tmp_path, capfd):
     pytest.importorskip("OpenEXR")
     path = tmp_path / "a.exr"
     io.write_map(path, np.linspace(1, 2, 48 * 64, dtype=np.float32).reshape(48, 64))
@@ -292,7 +292,7 @@ def folder_at(path: Path) -> Path:
     return path
 
 
-def test_io_what_is_read_is_not_written_over(tmp_path):
+def test_spare_inputs_refuses_to_overwrite_inputs(tmp_path):
     photo, link = tmp_path / "depth.png", tmp_path / "link.png"
     photo.write_bytes(b"")
     link.symlink_to(photo)
@@ -302,7 +302,7 @@ def test_io_what_is_read_is_not_written_over(tmp_path):
             io.spare_inputs([tmp_path / "new.png", photo], [None, read])
 
 
-def test_io_every_file_below_a_folder_is_listed_or_the_reason_given(tmp_path, monkeypatch):
+def test_files_below_lists_every_file_or_gives_the_reason(tmp_path, monkeypatch):
     for name in ("b/c/2.txt", "b/1.txt", "a.txt", "b/c/.hidden"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")

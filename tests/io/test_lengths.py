@@ -64,5 +64,5 @@ def test_decode_text_raises_nothing_else(data: bytes) -> None:
 
 
 @given(st.floats(1e-6, 1e6))
-def test_written_values_keep_their_digits(depth_m: float) -> None:
+def test_parse_length_keeps_every_digit(depth_m: float) -> None:
     assert parse_anchor_table(f"u,v,depth_m\n1,2,{depth_m!r}\n").depth_m == [depth_m]

@@ -20,7 +20,7 @@ CODE = [p for folder in ("src", "scripts", "recipes", "benchmarks", "examples", 
 PICKLING = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "_pickle"}
 
 
-def test_the_sums_are_those_of_every_shipped_file():
+def test_weights_sums_are_those_of_every_shipped_file():
     recorded = read_sums(WEIGHTS)
     files = [p for p in WEIGHTS.glob("*/*") if p.suffix != ".md"]
     assert recorded == {f"{p.parent.name}/{p.name}": sha256(p) for p in files}
@@ -37,7 +37,7 @@ def shipped(tmp_path, monkeypatch) -> Path:
     return tmp_path / "basis-x"
 
 
-def test_verify_checksums_file_that_was_changed_is_not_loaded(shipped):
+def test_verify_checksums_refuses_a_changed_file(shipped):
     assert verify_checksums(shipped) == shipped
     weights = shipped / "model.safetensors"
     data = bytearray(weights.read_bytes())
@@ -47,13 +47,13 @@ def test_verify_checksums_file_that_was_changed_is_not_loaded(shipped):
         verify_checksums(shipped)
 
 
-def test_a_file_that_the_sums_do_not_know_is_not_loaded(shipped):
+def test_verify_checksums_refuses_a_file_without_a_sum(shipped):
     shutil.copytree(shipped, shipped.parent / "basis-y")
     with pytest.raises(InputError, match="make weights-sums"):
         verify_checksums(shipped.parent / "basis-y")
 
 
-def test_folders_of_others_need_no_sums(tmp_path):
+def test_verify_checksums_ignores_other_folders(tmp_path):
     assert verify_checksums(tmp_path / "mine") == tmp_path / "mine"
 
 
@@ -64,7 +64,7 @@ def test_folders_of_others_need_no_sums(tmp_path):
         (load_lite.__wrapped__, WEIGHTS / "lite"),
     ],
 )
-def test_the_loaders_look_at_the_sums(load, name, monkeypatch):
+def test_loaders_of_weights_verify_checksums(load, name, monkeypatch):
     monkeypatch.setattr(weights, "read_sums", lambda folder: {})
     with pytest.raises(InputError, match=SUMS):
         load(name)

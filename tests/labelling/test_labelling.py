@@ -1,4 +1,4 @@
-"""Labels: what is found, what is written, what is kept, and that nothing stops or mixes a run."""
+"""Labels: samples, files, rules, and runs that are interrupted or continued."""
 
 import dataclasses
 import json
@@ -46,7 +46,7 @@ def manifest(out: Path) -> dict[str, dict]:
 
 
 def content(out: Path) -> dict[str, bytes]:
-    """All that a run leaves, but for what it says of its machine."""
+    """Every file of a run without the provenance."""
     paths = (p for p in out.rglob("*") if p.is_file() and p.name != "label.json")
     return {p.relative_to(out).as_posix(): p.read_bytes() for p in paths}
 
@@ -57,7 +57,7 @@ def pack(folder: Path, shard: Path) -> None:
             tar.add(path, path.relative_to(folder).as_posix())
 
 
-def test_a_folder_gives_a_label_and_a_verdict_for_each(folder, tmp_path, capsys):
+def test_label_of_a_folder_gives_a_label_and_a_decision_for_each_image(folder, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(folder, out, *GENEROUS) == 0
     assert "6 kept, 0 rejected, 0 failed, 0 without anchors; 0 were done before" in (
@@ -111,7 +111,7 @@ def test_label_lists_shards_and_batches_give_the_same_labels(folder, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "p1.npz")["depth_m"], expected["p1"], rtol=1e-4)
 
 
-def test_label_bad_images_are_named_and_passed_over(folder, tmp_path, capsys):
+def test_label_names_bad_images_and_continues(folder, tmp_path, capsys):
     (folder / "p0.png").write_bytes(b"nothing")
     (folder / "p1.anchors.npz").unlink()
     (folder / "p2.anchors.npz").unlink()
@@ -136,9 +136,7 @@ def test_label_bad_images_are_named_and_passed_over(folder, tmp_path, capsys):
         assert "p0.npz" not in tar.getnames()
 
 
-def test_label_second_run_does_only_the_rest_and_other_settings_are_refused(
-    folder, tmp_path, capsys
-):
+def test_label_continues_a_run_and_refuses_other_settings(folder, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(folder, out, *GENEROUS) == 0
     whole = content(out)
@@ -227,7 +225,9 @@ CONFIG = LabelConfig("lite", "global", rules=RULES)
 
 
 @pytest.mark.slow
-def test_label_deadly_image_costs_itself_and_no_other(folder, tmp_path, helper):
+def test_label_records_an_image_that_kills_its_worker_and_keeps_the_others(
+    folder, tmp_path, helper
+):
     work = find_jobs(folder)[0]
     label(work, CONFIG, tmp_path / "expected")
     out, mark = tmp_path / "out", tmp_path / "mark"
@@ -304,7 +304,7 @@ def test_label_cluster_ray_writes_the_files_of_a_local_run_and_says_what_it_does
 
 
 class Unreachable:
-    """Ray where no cluster answers, which the real one takes half a minute to find out."""
+    """A stand-in for Ray without a cluster; the real one waits half a minute before it says so."""
 
     @staticmethod
     def is_initialized() -> bool:
@@ -337,7 +337,7 @@ def test_label_ray_records_an_image_that_kills_every_worker_and_says_why_actors_
         ray.shutdown()
 
 
-def test_held_out_errors_are_those_of_fits_that_have_not_seen_the_anchor():
+def test_held_out_errors_are_those_of_fits_without_the_anchor():
     rng = np.random.default_rng(0)
     relative = np.linspace(1, 3, 600).reshape(20, 30)
     output = MDEOutput(torch.from_numpy(relative).float(), "depth")
@@ -426,26 +426,28 @@ def test_reason_prints_rule_value_and_limit():
         ("--option", "space=depth", "--option space is given twice"),
     ],
 )
-def test_rules_that_cannot_be_meant_are_refused(folder, tmp_path, capsys, flag, value, message):
+def test_label_refuses_rules_and_options_out_of_range(
+    folder, tmp_path, capsys, flag, value, message
+):
     assert run(folder, tmp_path / "out", "--option", "space=depth", flag, value) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_label_without_ray_nothing_is_written(folder, tmp_path, capsys, monkeypatch):
+def test_label_without_ray_writes_nothing(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert run(folder, tmp_path / "out", "--cluster", "ray") == 2
     assert "pip install 'scalefield[ray]'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_no_anchors_make_no_label_even_where_the_method_needs_none(folder, tmp_path, capsys):
+def test_label_without_anchors_fails_though_field_needs_none(folder, tmp_path, capsys):
     (folder / "p0.anchors.csv").write_text("u,v,depth_m\n")
     assert run(folder, tmp_path / "out", "--method", "field", *GENEROUS) == 1
     assert "p0 failed: no anchors: at least one pixel" in capsys.readouterr().err
 
 
-def test_wrong_anchors_are_rejected_and_counted(folder, tmp_path, capsys):
+def test_label_counts_rejected_anchors(folder, tmp_path, capsys):
     good = Anchors.read(folder / "p0.anchors.npz")
     rng = np.random.default_rng(0)
     wrong = Anchors(good.u, good.v, good.depth_m * np.exp(rng.normal(0, 1, len(good))))
@@ -461,7 +463,7 @@ def test_wrong_anchors_are_rejected_and_counted(folder, tmp_path, capsys):
     assert (out / "p0.npz").is_file()  # rejected is not lost
 
 
-def test_label_sources_that_are_none_are_refused(folder, tmp_path):
+def test_find_jobs_refuses_other_sources(folder, tmp_path):
     with pytest.raises(InputError, match=r"wanted a folder, a \.csv list or a \.tar shard"):
         find_jobs(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
@@ -490,7 +492,7 @@ def test_label_sources_that_are_none_are_refused(folder, tmp_path):
         find_jobs(folder)
 
 
-def test_uncertainty_is_kept_with_the_label_and_judged(folder, tmp_path):
+def test_label_stores_std_log_and_applies_its_rule(folder, tmp_path):
     out = tmp_path / "out"
     words = ["label", str(folder), "--out", str(out), "--method", "field", "--workers", "1"]
     assert main([*words, *GENEROUS, "--max-std-log", "1e-6"]) == 0
@@ -505,7 +507,7 @@ def test_uncertainty_is_kept_with_the_label_and_judged(folder, tmp_path):
 
 
 @pytest.mark.parametrize("own", ["p0.json", "p0.npz", "more/p5.json"])
-def test_label_files_that_are_no_labels_are_left_alone(folder, capsys, own):
+def test_label_keeps_files_that_are_not_labels(folder, capsys, own):
     """Annotations of other tools lie beside the images, under the names that labels have."""
     (folder / own).write_text('{"mine": 1}')
     before = content(folder)
@@ -515,7 +517,7 @@ def test_label_files_that_are_no_labels_are_left_alone(folder, capsys, own):
     assert not (folder / "label.json").exists()
 
 
-def test_label_shards_are_never_written_over(folder, tmp_path, capsys):
+def test_label_never_overwrites_a_shard(folder, tmp_path, capsys):
     pack(folder, tmp_path / "s.tar")
     before = (tmp_path / "s.tar").read_bytes()
     assert run(tmp_path / "s.tar", tmp_path) == 2
@@ -523,7 +525,7 @@ def test_label_shards_are_never_written_over(folder, tmp_path, capsys):
     assert (tmp_path / "s.tar").read_bytes() == before
 
 
-def test_label_names_that_the_run_needs_are_refused(folder, tmp_path, capsys):
+def test_label_refuses_keys_that_are_files_of_the_run(folder, tmp_path, capsys):
     for suffix in (".png", ".anchors.npz"):
         shutil.copy(folder / f"p0{suffix}", folder / f"label{suffix}")
     assert run(folder, tmp_path / "out") == 2
@@ -534,7 +536,7 @@ def test_label_names_that_the_run_needs_are_refused(folder, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_label_record_of_others_is_named(folder, tmp_path, capsys):
+def test_label_names_a_record_that_is_not_its_own(folder, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(folder, out, *GENEROUS) == 0
     for record in ('{"mine": 1}', "[]", "3"):
@@ -543,7 +545,7 @@ def test_label_record_of_others_is_named(folder, tmp_path, capsys):
         assert "the record of p0 is not that of a label" in capsys.readouterr().err
 
 
-def test_label_image_is_listed_once(folder, capsys):
+def test_label_refuses_an_image_that_is_listed_twice(folder, capsys):
     lines = ["image,anchors", "p0.png,p0.anchors.npz", "p0.png,p1.anchors.npz"]
     (folder / "l.csv").write_text("\n".join(lines))
     with pytest.raises(InputError, match="line 3: p0 is in the list already"):

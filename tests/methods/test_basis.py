@@ -16,7 +16,7 @@ from scalefield.methods.basis import Basis, basis_maps
 from worlds import random_anchors, stepped_ramp
 
 
-def test_everything_promised_is_shipped():
+def test_basis_generators_are_shipped():
     names = shipped("basis-")
     kinds = ("depth", "research-depth", "research-lite")
     assert names == sorted(f"basis-{kind}-k{k}" for kind in kinds for k in (8, 30, 50))
@@ -46,7 +46,7 @@ def test_basis_field_is_the_weighted_sum_of_the_maps_it_shows():
 
 @settings(max_examples=20)
 @given(seed=st.integers(0, 100))
-def test_a_scale_field_in_the_span_of_the_basis_is_recovered(seed):
+def test_basis_recovers_a_scale_field_in_the_span_of_its_maps(seed):
     mde_output = stepped_ramp(seed)
     generator = Generator(GeneratorConfig(k=4, width=16, dilations=(1,))).eval()
     maps = basis_maps(generator, mde_output).basis_maps[0]
@@ -61,7 +61,7 @@ def test_a_scale_field_in_the_span_of_the_basis_is_recovered(seed):
 
 @settings(max_examples=10)
 @given(scale=st.floats(1e-3, 1e3))
-def test_scaling_the_anchors_or_the_map_does_what_it_should(scale):
+def test_basis_scales_with_the_anchors_and_ignores_the_unit_of_the_map(scale):
     mde_output = stepped_ramp()
     anchors = random_anchors(mde_output.shape, 9)
     plain = Basis()(mde_output, anchors).depth_m
@@ -73,7 +73,7 @@ def test_scaling_the_anchors_or_the_map_does_what_it_should(scale):
     torch.testing.assert_close(Basis()(other_unit, anchors).depth_m, plain, rtol=1e-3, atol=0)
 
 
-def test_basis_one_anchor_is_met_and_scales_the_map():
+def test_basis_of_one_anchor_scales_the_map():
     mde_output = stepped_ramp()
     recovery = Basis()(mde_output, Anchors([10], [20], [3.0]))
     ratio = recovery.depth_m / mde_output.mde_depth
@@ -89,7 +89,7 @@ def test_basis_number_of_maps_can_be_chosen(k):
     assert recovery.basis_maps.shape == recovery.gating.shape == (k, 45, 60)
 
 
-def test_precise_anchors_weigh_more():
+def test_basis_gives_precise_anchors_more_weight():
     anchors = Anchors([0, 1], [0, 1], [2.0, 4.0], [0.1, 0.1])
     weights = anchor_weights(anchors)
     assert weights.mean() == pytest.approx(1)
@@ -97,7 +97,7 @@ def test_precise_anchors_weigh_more():
     assert anchor_weights(Anchors([0], [0], [1.0])).tolist() == [1]
 
 
-def test_features_are_used_where_their_generator_is_asked_for():
+def test_basis_uses_features_with_a_generator_for_them():
     mde_output = stepped_ramp()
     features = torch.randn(64, 12, 16)
     lite = MDEOutput(mde_output.prediction, "depth", features, model="lite")
@@ -129,14 +129,14 @@ def test_basis_solver_runs_the_generator_once_for_several_sets_of_anchors():
         assert torch.equal(depth_m, method(mde_output, anchors).depth_m)
 
 
-def test_basis_paper_s_words_are_available():
+def test_basis_takes_the_ridge_of_the_paper():
     mde_output = stepped_ramp()
     anchors = random_anchors(mde_output.shape, 10)
     literal = Basis(ridge=LITERAL)(mde_output, anchors)
     assert not torch.allclose(literal.depth_m, Basis()(mde_output, anchors).depth_m)
 
 
-def test_an_unknown_generator_is_named():
+def test_basis_names_an_unknown_generator():
     with pytest.raises(InputError, match="no generator 'nothing'"):
         Basis(generator="nothing")(stepped_ramp(), Anchors([0], [0], [1.0]))
 

@@ -1,4 +1,4 @@
-"""What every method promises, whatever the map and the anchors."""
+"""Properties of every method for all kinds of maps and anchors."""
 
 import dataclasses
 import json
@@ -216,7 +216,7 @@ def test_method_numpy_in_numpy_out_torch_in_torch_out(method):
     np.testing.assert_array_equal(from_numpy.depth_m, from_torch.depth_m.numpy())
 
 
-def test_every_method_but_plain_interpolation_has_std_log(method):
+def test_method_has_std_log_unless_it_is_interpolate(method):
     recovery = recover_from(from_array(*MAPS["depth"]), anchors_named("many"), method)
     assert (recovery.std_log is None) == isinstance(method, Interpolate)
 
@@ -244,8 +244,8 @@ def test_method_anchors_without_a_deviation_get_the_typical_weight(method):
     mde_output = from_array(*MAPS["depth"])
     plain = anchors_named("many")
     equal = sf.Anchors(plain.u, plain.v, plain.depth_m, 0.01 * plain.depth_m)
-    some = np.where(np.arange(len(plain)) % 2, equal.sigma_m, np.nan)
-    mixed = sf.Anchors(plain.u, plain.v, plain.depth_m, some)
+    half_known = np.where(np.arange(len(plain)) % 2, equal.sigma_m, np.nan)
+    mixed = sf.Anchors(plain.u, plain.v, plain.depth_m, half_known)
     depth_m = recover_from(mde_output, mixed, method).depth_m
     assert torch.isfinite(depth_m).all()
     if not isinstance(method, Field):  # its default noise is learned

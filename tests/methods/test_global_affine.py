@@ -61,7 +61,7 @@ def test_global_median_mad_matches_in_inverse_depth(relative, measure):
     np.testing.assert_allclose(recovery.depth_m[positive], 1 / wanted[positive], rtol=1e-5)
 
 
-def test_ransac_names_the_anchors_it_left_out(relative, measure):
+def test_global_ransac_rejects_the_anchors_outside_its_consensus(relative, measure):
     mde_output = relative()
     depth_m = 3 * mde_output.prediction + 0.5
     anchors = measure(depth_m.numpy(), 30)
@@ -74,7 +74,7 @@ def test_ransac_names_the_anchors_it_left_out(relative, measure):
     assert max(np.abs(recovery.report.residuals_log)) < 1e-4
 
 
-def test_global_fallbacks_are_said(relative):
+def test_global_reports_its_fallbacks(relative):
     mde_output = relative()
     report = Global()(mde_output, Anchors([3], [4], [2.0])).report
     assert report.fallbacks == (Fallback("scale_only", "scale only: one anchor"),)

@@ -65,7 +65,7 @@ def test_grid_one_scale_is_reproduced_exactly_with_ridge_and_laplacian(
     torch.testing.assert_close(recovery.depth_m, depth_m.float(), rtol=1e-5, atol=0)
 
 
-def test_a_finer_grid_minimises_its_stated_objective(relative, measure):
+def test_grid_minimises_its_objective(relative, measure):
     """The vertices beat every small step away from them, ridge and Laplacian included."""
     mde_output = relative()
     rng = np.random.default_rng(0)
@@ -92,7 +92,7 @@ def test_a_finer_grid_minimises_its_stated_objective(relative, measure):
         assert objective(vertices + 1e-3 * step) > lowest
 
 
-def test_grid_ladder(relative):
+def test_grid_fallbacks(relative):
     mde_output = relative((21, 21))
     few = Grid()(mde_output, Anchors([0, 20, 3], [0, 20, 7], [1.0, 2.0, 3.0]))
     assert [str(f) for f in few.report.fallbacks] == ["scale only: 3 anchors, fewer than 4"]
@@ -112,7 +112,7 @@ def test_grid_ladder(relative):
     )
 
 
-def test_grid_vertices_below_zero_are_held(relative):
+def test_grid_vertices_below_zero_are_limited(relative):
     mde_output = type(relative())(torch.ones(11, 11).double(), "depth")
     # Scales fall steeply to the right: the line through them is below zero at the edge.
     u = np.array([0, 2, 4, 0, 2, 4])

@@ -51,13 +51,13 @@ def test_interpolate_nearest_anchor_outside_the_hull(relative):
 
 
 @pytest.mark.parametrize("other", [1, 2])
-def test_interpolate_no_mde_is_looked_at(relative, other):
+def test_interpolate_ignores_the_relative_depth(relative, other):
     anchors = Anchors([1, 20, 10], [5, 5, 15], [1.0, 2.0, 3.0])
     first, second = (Interpolate()(relative(seed=s), anchors).depth_m for s in (0, other))
     torch.testing.assert_close(first, second)
 
 
-def test_interpolate_ladder(relative):
+def test_interpolate_fallbacks(relative):
     mde_output = relative((7, 9))
     one = Interpolate()(mde_output, Anchors([4], [2], [3.0]))
     np.testing.assert_allclose(one.depth_m, 3, rtol=1e-6)
@@ -74,7 +74,7 @@ def test_interpolate_ladder(relative):
     assert along.report.fallbacks == two.report.fallbacks
 
 
-def test_interpolate_repeated_pixels_meet_in_the_middle(relative):
+def test_interpolate_averages_repeated_pixels(relative):
     anchors = Anchors([4, 4], [2, 2], [2.0, 8.0])
     depth_m = Interpolate()(relative((7, 9)), anchors).depth_m
     np.testing.assert_allclose(depth_m, 4, rtol=1e-6)  # the mean of the logarithms

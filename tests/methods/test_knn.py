@@ -45,7 +45,7 @@ def test_knn_equals_a_slow_fit_at_every_pixel(relative, space, seed, n, k):
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_few_or_equal_anchors_give_a_scale_and_say_so(n):
+def test_knn_of_few_or_equal_anchors_reports_scale_only(n):
     mde_output = MDEOutput(torch.full((5, 6), 0.5).double(), "disparity")
     anchors = Anchors([0, 3, 5][:n], [0, 2, 4][:n], [4.0, 5.0, 8.0][:n])
     recovery = KNN()(mde_output, anchors)

@@ -41,7 +41,7 @@ def test_log_kernel_equals_a_slow_mean_in_logarithms(relative, measure, seed, n,
     assert recovery.log_scale.max() <= y.max() + 1e-5
 
 
-def test_log_kernel_beyond_the_kernel_the_nearest_anchor_speaks(relative):
+def test_log_kernel_beyond_the_kernel_takes_the_nearest_anchor(relative):
     mde_output = relative((5, 200))
     anchors = Anchors([10, 12, 190], [2, 2, 2], [2.0, 2.0, 9.0])
     recovery = LogKernel(bandwidth_px=1.0)(mde_output, anchors)

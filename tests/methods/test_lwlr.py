@@ -123,7 +123,7 @@ def test_lwlr_affine_world_is_recovered_exactly(relative, measure):
         torch.testing.assert_close(recovery.depth_m, depth_m.float(), rtol=1e-5, atol=0)
 
 
-def test_far_from_every_anchor_it_is_global(relative, measure):
+def test_lwlr_far_from_every_anchor_is_global(relative, measure):
     mde_output = relative((30, 200))
     corner = measure(np.full((30, 10), 2.0), 9)
     anchors = Anchors(corner.u, corner.v, 3 + np.arange(9) % 4)
@@ -174,7 +174,7 @@ def test_lwlr_outliers_are_left_out_by_request(relative, measure):
     assert error(dropped) < 0.5 * error(kept)
 
 
-def test_lwlr_nobody_is_dropped_where_all_would_be(relative):
+def test_lwlr_keeps_all_anchors_where_all_are_outliers(relative):
     mde_output = relative()
     anchors = Anchors([3, 3], [4, 4], [1.0, 9.0])
     report = LWLR(drop_outliers=True)(mde_output, anchors).report

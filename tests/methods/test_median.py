@@ -4,7 +4,7 @@ from scalefield import Anchors
 from scalefield.methods.median import Median
 
 
-def test_the_median_ratio_scales_the_whole_map(relative):
+def test_median_ratio_scales_the_whole_map(relative):
     mde_output = relative()
     rows, columns = np.array([3, 8, 20]), np.array([5, 30, 12])
     mde_depth = mde_output.mde_depth.numpy()

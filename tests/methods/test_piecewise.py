@@ -33,7 +33,7 @@ def test_piecewise_each_interval_has_its_own_line(relative, edges):
     assert recovery.report.fallbacks == ()
 
 
-def test_piecewise_poor_interval_joins_its_poorer_neighbour(relative):
+def test_piecewise_interval_of_few_anchors_joins_its_neighbour_of_fewer(relative):
     mde_output = ramp(relative)
     # Columns below and from 20: intervals of 4, 2 and 6 anchors; the middle one joins the first.
     u = np.array([0, 3, 6, 9, 12, 14, 20, 24, 28, 32, 36, 39])
@@ -62,7 +62,7 @@ def test_piecewise_intervals_without_a_rising_line_join(relative, flaw):
 
 
 @given(st.integers(0, 10**6), st.lists(st.floats(0.5, 3), max_size=4, unique=True))
-def test_fit_bins_whatever_the_data_at_most_k_rising_lines(relative, measure, seed, edges):
+def test_fit_bins_of_any_data_gives_at_most_k_rising_lines(relative, measure, seed, edges):
     mde_output = relative(seed=seed % 11)
     rng = np.random.default_rng(seed)
     anchors = measure(rng.uniform(1, 9, mde_output.shape), 15, seed)
@@ -109,7 +109,7 @@ def test_piecewise_continuous_beats_one_line_and_joins_up(relative, measure, see
     assert (rises <= 10 * values.diff() + 1e-5).all()
 
 
-def test_piecewise_continuous_ladder(relative):
+def test_piecewise_continuous_fallbacks(relative):
     mde_output = ramp(relative)
     method = Piecewise(variant="continuous")
     few = method(mde_output, Anchors([0, 20, 39], [0, 1, 2], [1.0, 3.0, 5.0])).report

@@ -26,7 +26,7 @@ scales, shifts = st.floats(0.5, 3), st.floats(0, 2)
 @pytest.mark.parametrize("strict", [False, True])
 @settings(max_examples=20)
 @given(lines=st.lists(st.tuples(scales, shifts), min_size=4, max_size=4))
-def test_a_per_region_affine_world_is_reproduced_exactly(relative, measure, space, strict, lines):
+def test_region_affine_world_is_reproduced_exactly(relative, measure, space, strict, lines):
     mde_output = relative(SHAPE, space)
     labels = quarters()
     s, t = (
@@ -90,8 +90,8 @@ class TestSupport:
         index = np.arange(len(u))
         ones = np.ones(len(u))
         samples = Samples(ones, ones, ones, 10 * index, u, index)
-        which, source = _Supports(self.regions, samples).of(0)
-        return u[which].tolist(), source
+        indices, source = _Supports(self.regions, samples).of(0)
+        return u[indices].tolist(), source
 
     def test_its_own_anchors_where_there_are_five(self):
         assert self.support([0, 3, 9, 5, 9, 10]) == ([0, 3, 9, 5, 9], "inside")

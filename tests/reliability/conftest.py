@@ -1,7 +1,6 @@
-"""A small world on disk, and every command that writes, run in a child that may be killed."""
+"""A small dataset on disk, and every command that writes, run in a child process."""
 
 import contextlib
-import json
 import mmap
 import os
 import resource
@@ -15,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from scalefield import Anchors
 from scalefield.cli import main
+from worlds import write_place
 
 SHAPE = (32, 64)
 FRAMES = 4
@@ -26,28 +25,25 @@ FRAMES = 4
 
 def write_world(root: Path) -> None:
     """Frames in the folder layout, with anchors beside the images."""
-    for sub in ("rgb", "depth"):
-        (root / "home" / sub).mkdir(parents=True)
     v, u = np.indices(SHAPE)
+    frames = {}
     for i in range(FRAMES):
         depth_m = 2 + u / 32 + np.sin(v / 9 + i)
         shade = np.clip(depth_m * 50 + 10 * np.sin(u * (i + 1)), 0, 255)
-        pixels = np.stack([shade, shade[::-1], 255 - shade], axis=-1).astype(np.uint8)
-        Image.fromarray(pixels).save(root / "home" / "rgb" / f"{i}.png")
-        stored = np.round(1000 * depth_m).astype(np.uint16)
-        Image.fromarray(stored).save(root / "home" / "depth" / f"{i}.png")
+        image = np.stack([shade, shade[::-1], 255 - shade], axis=-1).astype(np.uint8)
+        frames[str(i)] = image, depth_m
+    about = [{"name": name, "scene": f"scene{name}"} for name in frames]
+    write_place(root / "home", frames, depth_range_m=[0.1, 20], frames=about)
+    for i, (_, depth_m) in enumerate(frames.values()):
         rows, columns = np.random.default_rng(i).integers(0, SHAPE[0], (2, 24))
         Anchors(columns, rows, depth_m[rows, columns]).write(root / f"home/rgb/{i}.anchors.csv")
-    meta = {"depth_scale_per_metre": 1000, "depth_range_m": [0.1, 20]}
-    about = [{"name": str(i), "scene": f"scene{i}"} for i in range(FRAMES)]
-    (root / "home" / "meta.json").write_text(json.dumps({**meta, "frames": about}))
-    for split, frames in {"train": (0, 1), "val": (2,), "test": (0, 1, 2, 3)}.items():
-        (root / f"{split}.txt").write_text("".join(f"home/{i}\n" for i in frames))
+    for split, indices in {"train": (0, 1), "val": (2,), "test": (0, 1, 2, 3)}.items():
+        (root / f"{split}.txt").write_text("".join(f"home/{i}\n" for i in indices))
 
 
 @dataclass(frozen=True)
 class World:
-    """Data, and the commands that make something of them."""
+    """A dataset, and the commands that read it."""
 
     root: Path
 
@@ -84,7 +80,7 @@ COMMANDS = ("recover", "predict", "label", "evaluate", "train")
 
 @pytest.fixture(scope="session")
 def world() -> Iterator[World]:
-    """Readable by everyone, so that a child without rights can read it too."""
+    """The dataset, readable by everyone, so that a child without permissions can read it too."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         write_world(Path(folder, "data"))
@@ -96,7 +92,7 @@ def world() -> Iterator[World]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child came to its end, and what it said on stderr."""
+    """Exit code of a child, and its stderr."""
 
     code: int
     printed: str
@@ -104,7 +100,7 @@ class Ended:
 
 @pytest.fixture(scope="session")
 def in_child() -> Callable[..., Ended]:
-    """Run something in a fork of this process, after `first` has been done to it."""
+    """Run `work` in a fork of this process, after `first` was called in it."""
 
     def run(work: Callable[[], int | None], first: Callable[[], object] = lambda: None) -> Ended:
         reading, writing = os.pipe()
@@ -145,7 +141,7 @@ class Killer:
 
     @property
     def changes(self) -> int:
-        """How many there were."""
+        """Number of changes."""
         return int.from_bytes(self.shared[:8], "little")
 
     def __call__(self) -> None:
@@ -153,7 +149,7 @@ class Killer:
         sys.addaudithook(self.hook)
 
     def hook(self, event: str, arguments: tuple) -> None:
-        """Called by Python before it asks the system for something."""
+        """Audit hook: Python calls it before operations of the system."""
         changes = event in CHANGES or (event == "open" and arguments[2] & WRITING)
         if changes and str(arguments[0]).startswith(self.below):
             if self.changes == self.number:

@@ -23,7 +23,7 @@ REPEAT = int(os.environ.get("SCALEFIELD_REPEAT", "1"))
 
 
 def content(out: Path) -> dict[str, bytes]:
-    """All that a run leaves, but for times."""
+    """Every file of a run without times."""
     paths = (p for p in out.rglob("*") if p.is_file())
     found = {p.relative_to(out).as_posix(): p.read_bytes() for p in paths}
     return {name: data for name, data in found.items() if not name.startswith("timings")}
@@ -32,8 +32,8 @@ def content(out: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 @pytest.mark.parametrize("time", range(REPEAT))
 @pytest.mark.parametrize("command", ["label", "evaluate"])
-def test_determinism_workers_do_not_matter(command, time, world, tmp_path):
-    """Nor do the threads that this process was given, on which convolutions do depend."""
+def test_commands_give_the_same_bytes_for_any_number_of_workers(command, time, world, tmp_path):
+    """The number of threads of the parent process does not matter either."""
     runs = []
     for workers, threads in (("1", 2), ("2", 1)):
         words = [w.replace("global", "basis") for w in world.words(command, tmp_path / workers)]
@@ -50,8 +50,8 @@ def test_determinism_workers_do_not_matter(command, time, world, tmp_path):
     assert not [name for name in runs[0] if runs[0][name] != runs[1][name]]
 
 
-def test_determinism_weights_lie_where_products_do_not_depend_on_their_place():
-    """From addresses that 16 does not divide, MKL multiplies otherwise, in the last digit."""
+def test_loaded_weights_are_aligned_in_memory():
+    """MKL uses other code for addresses that are not multiples of 16; the last digit differs."""
     networks = [
         load_lite().network.net,
         *map(load_generator, shipped("basis-")),
@@ -63,13 +63,13 @@ def test_determinism_weights_lie_where_products_do_not_depend_on_their_place():
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_determinism_threads_do_not_matter(name):
+def test_recover_gives_the_same_bytes_for_any_number_of_threads(name):
     """Aligners give the same bytes. Convolutions split their sums among threads, so that what
     has basis maps agrees to a part in 10⁵; commands that promise bytes run on one thread."""
     v, u = np.indices((96, 128))
     relative = 2 + np.sin(u / 17) + v / 60
-    where = np.random.default_rng(0).integers(0, 96, (2, 40))
-    anchors = sf.Anchors(where[1], where[0], 3 * relative[where[0], where[1]] ** 1.1)
+    pixels = np.random.default_rng(0).integers(0, 96, (2, 40))
+    anchors = sf.Anchors(pixels[1], pixels[0], 3 * relative[pixels[0], pixels[1]] ** 1.1)
     options = {"superpixels": 20} if name == "region" else {}
     depths = []
     try:

@@ -1,4 +1,4 @@
-"""A full disk and a folder without rights: one sentence, and what was there stays as it was."""
+"""A full disk and a folder without permissions: one sentence, and earlier files are unchanged."""
 
 import os
 import resource
@@ -29,7 +29,7 @@ def check_sentence(ended, words: str) -> None:
 
 
 def limit_files(size: int):
-    """No file may grow beyond so many bytes, as on a disk with no more room."""
+    """No file may grow beyond this size, as on a full disk."""
 
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails, and the process lives
@@ -39,19 +39,19 @@ def limit_files(size: int):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_full_disk_no_room_is_said_in_a_sentence(command, world, in_child, tmp_path):
+def test_full_disk_is_reported_in_one_sentence(command, world, in_child, tmp_path):
     place = tmp_path / "place"
     place.mkdir()
     ended = in_child(lambda: world.run(command, place / "out"), limit_files(100))
     check_sentence(ended, "cannot be written (File too large)")
-    # Nothing half-written, and no litter: at most small files that were whole before.
+    # No partial and no temporary file: at most small files that were complete before.
     for name, data in everything(place).items():
         assert not Path(name).name.startswith("."), name
         assert 0 < len(data) <= 100
 
 
 @pytest.mark.parametrize("command", ["recover", "predict", "label"])
-def test_full_disk_no_room_leaves_earlier_files_whole(command, world, in_child, tmp_path):
+def test_full_disk_leaves_earlier_files_whole(command, world, in_child, tmp_path):
     place = tmp_path / "place"
     assert in_child(lambda: world.run(command, place / "out")).code == 0
     before = everything(place)
@@ -79,7 +79,7 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["recover", "label"])
-def test_full_disk_disk_that_is_really_full(command, world, in_child, small_disk):
+def test_full_disk_of_a_small_file_system_is_reported(command, world, in_child, small_disk):
     (small_disk / "mine").write_bytes(bytes(60_000))
     ended = in_child(lambda: world.run(command, small_disk / "out"))
     check_sentence(ended, "No space left on device")
@@ -87,8 +87,8 @@ def test_full_disk_disk_that_is_really_full(command, world, in_child, small_disk
     assert not [name for name in everything(small_disk) if Path(name).name.startswith(".")]
 
 
-def test_full_disk_shard_without_room(world, in_child, tmp_path):
-    """Tars are written by tarfile itself, and its complaints are caught too."""
+def test_full_disk_leaves_no_partial_shard(world, in_child, tmp_path):
+    """tarfile writes the tar itself, and its errors are reported in the same way."""
     rgb, shard = world.root / "home" / "rgb", tmp_path / "s.tar"
     with tarfile.open(shard, "w") as tar:
         for name in ("0.png", "0.anchors.csv"):
@@ -101,7 +101,7 @@ def test_full_disk_shard_without_room(world, in_child, tmp_path):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_full_disk_folder_without_rights(command, world, in_child):
+def test_folder_without_write_permission_is_reported(command, world, in_child):
     place = world.root.parent / f"closed-{command}"
     place.mkdir()
     (place / "mine").write_bytes(b"mine")

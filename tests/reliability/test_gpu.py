@@ -1,4 +1,4 @@
-"""A GPU gives what the processor gives, within tolerances that docs/reliability.md states."""
+"""Results on a GPU equal those on a CPU within the tolerances of docs/reliability.md."""
 
 import dataclasses
 import os
@@ -58,54 +58,55 @@ def differ(a: Recovery, b: Recovery) -> float:
 @pytest.mark.parametrize("kind", ["depth", "disparity"])
 @pytest.mark.parametrize("n", [1, 12, 300])
 @pytest.mark.parametrize("name", METHODS)
-def test_gpu_every_method_gives_the_same(name: str, n: int, kind: str) -> None:
+def test_gpu_methods_equal_those_on_the_cpu(name: str, n: int, kind: str) -> None:
     method = METHODS[name](**({"superpixels": 20} if name == "region" else {}))
-    there, here = (recover_from(output(d, kind), anchors(n), method) for d in (DEVICE, "cpu"))
-    assert differ(there, here) < TOLERANCE.get(name, 1e-4)
-    if here.std_log is not None:
-        theirs, ours = (torch.as_tensor(r.std_log).cpu() for r in (there, here))
+    on_gpu, on_cpu = (recover_from(output(d, kind), anchors(n), method) for d in (DEVICE, "cpu"))
+    assert differ(on_gpu, on_cpu) < TOLERANCE.get(name, 1e-4)
+    if on_cpu.std_log is not None:
+        theirs, ours = (torch.as_tensor(r.std_log).cpu() for r in (on_gpu, on_cpu))
         torch.testing.assert_close(theirs, ours, rtol=0.02, atol=1e-4, equal_nan=True)
 
 
 @pytest.mark.parametrize("n", [0, 2500])
 def test_gpu_field_without_anchors_and_with_thousands(n: int) -> None:
     method = Field(robust=False)
-    there, here = (recover_from(output(d), anchors(n, 0), method) for d in (DEVICE, "cpu"))
-    assert differ(there, here) < TOLERANCE["field"]
-    assert there.report.fallbacks == here.report.fallbacks
+    on_gpu, on_cpu = (recover_from(output(d), anchors(n, 0), method) for d in (DEVICE, "cpu"))
+    assert differ(on_gpu, on_cpu) < TOLERANCE["field"]
+    assert on_gpu.report.fallbacks == on_cpu.report.fallbacks
 
 
-def test_gpu_rejects_nearly_the_same_of_thousands_of_anchors() -> None:
-    """Of thousands some are at the edge between rough and wrong, where a last digit decides."""
-    there, here = (
+def test_gpu_field_rejects_nearly_the_same_of_thousands_of_anchors() -> None:
+    """A few of thousands of anchors are near the limit between inlier and outlier, where the last
+    digit decides."""
+    on_gpu, on_cpu = (
         {r.anchor for r in recover_from(output(d), anchors(2500), Field()).report.rejected}
         for d in (DEVICE, "cpu")
     )
-    assert len(there & here) > 200
-    assert len(there ^ here) < 0.05 * len(here)
+    assert len(on_gpu & on_cpu) > 200
+    assert len(on_gpu ^ on_cpu) < 0.05 * len(on_cpu)
 
 
-def test_gpu_decomposition_influence_and_suggestions_are_the_same() -> None:
-    there, here = (Field().decompose(output(d), anchors(40)) for d in (DEVICE, "cpu"))
-    for name, part in here.parts.items():
-        torch.testing.assert_close(there.parts[name].cpu(), part.cpu(), rtol=0, atol=2e-3)
+def test_gpu_decomposition_influence_and_suggestions_equal_those_on_the_cpu() -> None:
+    on_gpu, on_cpu = (Field().decompose(output(d), anchors(40)) for d in (DEVICE, "cpu"))
+    for name, part in on_cpu.parts.items():
+        torch.testing.assert_close(on_gpu.parts[name].cpu(), part.cpu(), rtol=0, atol=2e-3)
     theirs, ours = (Field().influence(output(d), anchors(40), 80, 60) for d in (DEVICE, "cpu"))
     np.testing.assert_allclose(theirs, ours, atol=1e-4)
     theirs, ours = (suggest_from(output(d), anchors(5), 3) for d in (DEVICE, "cpu"))
     assert [(s.u, s.v) for s in theirs] == [(s.u, s.v) for s in ours]
 
 
-def test_gpu_stream_is_the_same() -> None:
+def test_gpu_stream_equals_that_on_the_cpu() -> None:
     streams = [(FieldFilter(), DEVICE), (FieldFilter(), "cpu")]
     for n in (8, 0, 5):
-        there, here = (stream(output(d), anchors(n)) for stream, d in streams)
-        assert differ(there, here) < TOLERANCE["field"]
+        on_gpu, on_cpu = (stream(output(d), anchors(n)) for stream, d in streams)
+        assert differ(on_gpu, on_cpu) < TOLERANCE["field"]
 
 
-def test_gpu_so_does_the_estimator() -> None:
+def test_gpu_estimator_equals_that_on_the_cpu() -> None:
     image = output("cpu").image.numpy()
-    there, here = (load_lite(device=d)(image).mde_depth.cpu() for d in (DEVICE, "cpu"))
-    assert (there / here).log().abs().max() < 0.02  # convolutions in TF32, where allowed
+    on_gpu, on_cpu = (load_lite(device=d)(image).mde_depth.cpu() for d in (DEVICE, "cpu"))
+    assert (on_gpu / on_cpu).log().abs().max() < 0.02  # convolutions in TF32, where allowed
 
 
 def test_gpu_result_stays_on_the_device() -> None:

@@ -1,4 +1,4 @@
-"""Killed before any change of the disk and run again: the same bytes as if nothing had happened."""
+"""A command killed before any change of the disk and run again writes the same bytes."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ MOMENTS = {"recover": 4, "predict": 5, "label": 5, "evaluate": 5, "train": 2}
 
 
 def content(out: Path) -> dict[str, bytes]:
-    """All that a run leaves, but for times; without names that begin with a dot."""
+    """Every file of a run without times and without hidden files."""
     paths = (p for p in out.rglob("*") if p.is_file())
     found = {p.relative_to(out).as_posix(): p.read_bytes() for p in paths}
     return {k: v for k, v in found.items() if not (hidden(k) or "/timings" in k or "/clock" in k)}
@@ -25,7 +25,7 @@ def hidden(name: str) -> bool:
 
 
 def check_whole(name: str, data: bytes) -> None:
-    """A file that can be seen can be read to its end."""
+    """Every visible file can be read completely."""
     if name.endswith(".json"):
         json.loads(data)
     if name.endswith(".npz"):

@@ -1,4 +1,4 @@
-"""The short version of `make soak`, and that it would notice what is lost."""
+"""The short version of `make soak`, and a check that it detects lost memory and files."""
 
 import gc
 import mmap
@@ -19,7 +19,7 @@ NOISE_MB = 40.0
 """By which a process's memory wanders whose allocator keeps what is freed, as pytest's does."""
 
 
-def test_soak_memory_and_files_that_are_lost_are_noticed():
+def test_soak_detects_lost_memory_and_files():
     held: list = []
 
     def forgetful(i: int) -> None:
@@ -44,9 +44,9 @@ def test_soak_memory_and_files_that_are_lost_are_noticed():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_soak_call_leaves_no_circles(method):
-    """Tensors that hold one another wait for the garbage collector, which counts no bytes: a loop
-    over large images would keep those of a dozen calls."""
+def test_recover_leaves_no_reference_cycles(method):
+    """Tensors in a reference cycle stay until the garbage collector runs, which counts objects
+    and no bytes: a loop over large images would keep those of a dozen calls."""
     v, u = np.indices((210, 200))
     relative = 2 + np.sin(u / 17) + v / 60
     anchors = Anchors([5, 90, 150, 30], [9, 180, 20, 100], [3.0, 5.0, 4.0, 2.0])
@@ -65,14 +65,14 @@ def test_soak_call_leaves_no_circles(method):
     assert [tuple(tensor.shape) for tensor in found] == []
 
 
-def test_recover_loses_nothing():
+def test_recover_keeps_no_memory_and_no_files():
     life = live(Watch(os.getpid()), 110, recover_once, 10)
     assert life["growth_mb"] < NOISE_MB, life
     assert life["files"][1] <= life["files"][0]
 
 
-def test_soak_page_answers_and_loses_no_file():
-    """Its memory grows until its sessions are all taken, which only the long run sees."""
+def test_soak_of_the_page_loses_no_file():
+    """Its memory grows until all sessions are in use, so only the long run measures memory."""
     with page_here() as (pid, client):
         life = live(Watch(pid), 60, Visitor(client, edits=20), 6)
     assert life["files"][1] <= life["files"][0]

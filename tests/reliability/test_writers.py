@@ -1,4 +1,4 @@
-"""All that the package writes goes through `io.write_atomic` or `io.write_folder`."""
+"""The package writes files with `io.write_atomic` and `io.write_folder` only."""
 
 import ast
 import re
@@ -35,7 +35,7 @@ BUFFERS = {"buffer", "exact", "picture", "BytesIO()"}
 
 
 def writes(call: ast.Call) -> bool:
-    """Whether a call may change the disk, judged by its text."""
+    """Whether the text of a call shows that it may change the disk."""
     function = call.func
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     if name not in WRITERS:
@@ -71,7 +71,7 @@ def offenders(path: Path) -> dict[str, str]:
     return found
 
 
-def test_writers_nothing_is_written_beside_the_door():
+def test_writers_of_the_package_are_those_of_io():
     found: dict[str, str] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         found |= offenders(path)
@@ -94,7 +94,7 @@ def test_writers_nothing_is_written_beside_the_door():
         "os.replace(a, b)",
     ],
 )
-def test_writers_search_sees_every_way_of_writing(line, tmp_path, monkeypatch):
+def test_writers_search_detects_every_way_of_writing(line, tmp_path, monkeypatch):
     monkeypatch.setattr(f"{__name__}.PACKAGE", tmp_path)
     (tmp_path / "bad.py").write_text(f"def f(path, x):\n    {line}\n")
     assert offenders(tmp_path / "bad.py")
@@ -103,7 +103,7 @@ def test_writers_search_sees_every_way_of_writing(line, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "line", ["open(path, 'rb')", "np.save(buffer, x)", "text.replace('a', 'b')", "path.open()"]
 )
-def test_writers_search_is_not_blind_to_harmless_lines(line, tmp_path, monkeypatch):
+def test_writers_search_accepts_harmless_lines(line, tmp_path, monkeypatch):
     monkeypatch.setattr(f"{__name__}.PACKAGE", tmp_path)
     (tmp_path / "good.py").write_text(f"def f(path, x):\n    {line}\n")
     assert not offenders(tmp_path / "good.py")

@@ -1,4 +1,4 @@
-"""How many threads work and how precisely, and who may change that."""
+"""Settings of the process that hold inside a block: threads and precision."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -18,7 +18,7 @@ def two_threads():
     torch.set_num_threads(before)
 
 
-def test_one_thread_is_for_the_block_alone():
+def test_one_thread_holds_inside_its_block_only():
     with one_thread():
         assert torch.get_num_threads() == 1
         with one_thread():
@@ -27,13 +27,13 @@ def test_one_thread_is_for_the_block_alone():
     assert torch.get_num_threads() == 2
 
 
-def test_one_thread_block_that_fails_puts_it_back():
+def test_one_thread_restores_the_setting_after_an_error():
     with pytest.raises(RuntimeError), one_thread():
         torch.linalg.cholesky(-torch.eye(2))
     assert torch.get_num_threads() == 2
 
 
-def test_one_thread_blocks_that_overlap_leave_what_they_found():
+def test_one_thread_restores_the_setting_after_overlapping_blocks():
     """The second begins before the first has ended, and ends after it."""
     both, first_left = Barrier(2), Barrier(2)
 

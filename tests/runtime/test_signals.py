@@ -1,4 +1,4 @@
-"""A request to end is obeyed, whoever swallows it, and finds files whole and folders tidy."""
+"""Shutdown by signal: it is never lost, and it leaves complete files and no temporary ones."""
 
 import ctypes
 import os
@@ -24,8 +24,8 @@ SIGNALS = [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)]
 
 
 @pytest.fixture(autouse=True)
-def signals_are_heard():
-    """As from a terminal: with `nohup`, or in the background, some are ignored."""
+def default_signal_handlers():
+    """Handlers as in a terminal; under `nohup` or in the background some signals are ignored."""
     usual = {
         signal.SIGINT: signal.default_int_handler,
         signal.SIGTERM: signal.SIG_DFL,
@@ -52,7 +52,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize(("name", "code"), SIGNALS)
-def test_graceful_shutdown_command_that_gets_a_signal_leaves_nothing(
+def test_graceful_shutdown_leaves_no_partial_file_after_a_signal(
     tmp_path, monkeypatch, capsys, name, code
 ):
     monkeypatch.chdir(tmp_path)
@@ -68,7 +68,7 @@ def test_graceful_shutdown_command_that_gets_a_signal_leaves_nothing(
 
 
 def called_back(by: str) -> None:
-    """A library's callback, in which the signal comes in and what is raised gets lost."""
+    """A callback of a library that loses the exception which the signal raises."""
     ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(getattr(signal, by)))()
 
 
@@ -94,13 +94,13 @@ def worked_on(by: str) -> None:
 
 
 def written_down(by: str) -> None:
-    """What looks like the failure of a sample must not become its record."""
+    """The exception of a signal must not be recorded as the failure of a sample."""
     called_back(by)
     io.write_atomic("record.json", b"failed")
 
 
 def recovered_from(by: str) -> None:
-    """Work goes on while another error is handled, and after it."""
+    """Work continues while another error is handled, and after it."""
     try:
         raise KeyError
     except KeyError:
@@ -137,7 +137,7 @@ def test_graceful_shutdown_request_that_is_swallowed_still_ends_the_command(
     assert not list(tmp_path.iterdir())
 
 
-def test_graceful_shutdown_leaving_is_not_disturbed_by_a_request_that_is_repeated():
+def test_graceful_shutdown_ends_once_though_the_request_is_repeated():
     left = []
 
     def leave() -> None:
@@ -153,7 +153,7 @@ def test_graceful_shutdown_leaving_is_not_disturbed_by_a_request_that_is_repeate
     assert left
 
 
-def test_graceful_shutdown_alarm_that_somebody_else_has_set_is_set_again():
+def test_graceful_shutdown_restores_the_alarm_of_the_caller():
     before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_REAL, 10_000, 7)
     try:
@@ -168,7 +168,7 @@ def test_graceful_shutdown_alarm_that_somebody_else_has_set_is_set_again():
         signal.signal(signal.SIGALRM, before)
 
 
-def test_graceful_shutdown_server_ends_well_by_hand_and_not_otherwise():
+def test_until_interrupted_ends_normally_by_ctrl_c_only():
     with graceful_shutdown(), until_interrupted():
         called_back("SIGINT")
         time.sleep(60)
@@ -217,7 +217,9 @@ def interrupted_at(line: int, out: Path) -> tuple[int, dict[str, bytes]]:
             write(out)
         finally:
             sys.settrace(None)
-    assert [p.name for p in out.parent.iterdir()] == [out.name], f"litter of line {line}"
+    assert [p.name for p in out.parent.iterdir()] == [out.name], (
+        f"temporary files after line {line}"
+    )
     return at.lines, {p.name: p.read_bytes() for p in out.iterdir()}
 
 

@@ -1,4 +1,4 @@
-"""Worker processes end with their parent, and what has not begun is forgotten."""
+"""Worker processes end with their parent, and jobs that have not begun are cancelled."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_do_not_outlive_a_killed_parent(tmp_path):
+def test_worker_pool_ends_when_its_parent_is_killed(tmp_path):
     script = Path(tmp_path, "parent.py")
     script.write_text(PARENT)
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
@@ -35,7 +35,7 @@ def test_workers_do_not_outlive_a_killed_parent(tmp_path):
         assert parent.stdout.read() == ""  # ends when the last process does that holds it
 
 
-def test_worker_pool_what_has_not_begun_is_forgotten_when_the_block_is_left():
+def test_worker_pool_cancels_jobs_that_have_not_begun_at_the_end_of_its_block():
     with suppress(KeyboardInterrupt), worker_pool(1, int) as pool:
         pool.submit(int).result()
         waiting = [pool.submit(time.sleep, 0.5) for _ in range(400)]

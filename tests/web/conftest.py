@@ -135,8 +135,8 @@ def browser() -> Iterator:
 
 @pytest.fixture
 def open_page(browser, address: str) -> Iterator[Callable]:
-    """Opens the page in a new context, or in a given one; afterwards nothing may have been said on
-    the console, not even by the CSP."""
+    """Opens the page in a new context, or in a given one. Fails if the console has a message,
+    also one of the content-security policy."""
     complaints: list[str] = []
     contexts = []
 

@@ -1,4 +1,4 @@
-"""What tests do on the page: positions on the photo, clicks, and what is then shown."""
+"""Helpers for tests of the page: positions on the photo, clicks, displayed values."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from scalefield.web.wire import unpack
 FORBIDDEN_IN_PAGE = (r"<script(?![^>]*\bsrc=)", r"\son\w+=", r"\sstyle=", r"https?://", r"<style")
 
 
-def test_the_page_obeys_its_own_policy_and_needs_no_network(client: TestClient) -> None:
+def test_page_obeys_its_content_security_policy_and_needs_no_network(client: TestClient) -> None:
     page = client.get("/")
     assert page.headers["content-type"].startswith("text/html")
     for pattern in FORBIDDEN_IN_PAGE:
@@ -29,13 +29,13 @@ def test_the_page_obeys_its_own_policy_and_needs_no_network(client: TestClient) 
     for script in STATIC.glob("**/*.js"):
         text = re.sub(r"^\s*//.*", "", script.read_text(), flags=re.M)
         assert not re.findall(r"https?://(?!www\.w3\.org/2000/svg)", text), script.name
-        assert "innerHTML" not in text  # file names come from strangers
+        assert "innerHTML" not in text  # file names come from other people
         assert "eval(" not in text
         for module in re.findall(r'from "\./([^"]+)"', text):
             assert (STATIC / module).is_file()
 
 
-def test_every_control_has_a_name_and_every_script_its_elements(client: TestClient) -> None:
+def test_page_controls_have_names_and_scripts_find_their_elements(client: TestClient) -> None:
     page = client.get("/").text
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
@@ -47,7 +47,7 @@ def test_every_control_has_a_name_and_every_script_its_elements(client: TestClie
         assert wanted in ids
 
 
-def test_info_names_what_there_is(client: TestClient) -> None:
+def test_api_info_lists_methods_samples_and_limits(client: TestClient) -> None:
     info = client.get("/api").json()
     assert [m["name"] for m in info["methods"]] == list(METHODS)
     for method in info["methods"]:
@@ -81,7 +81,7 @@ def test_openapi_describes_every_route_and_no_other(client: TestClient) -> None:
     client.delete(f"/api/sessions/{session['id']}")
 
 
-def test_a_photo_becomes_metres(client: TestClient, wait, png) -> None:
+def test_measure_of_an_uploaded_photo_equals_recover(client: TestClient, wait, png) -> None:
     pixels, data = png(200, 150)
     started = client.post("/api/sessions?name=holiday.png", content=data)
     assert started.status_code == 202
@@ -112,7 +112,7 @@ def test_a_photo_becomes_metres(client: TestClient, wait, png) -> None:
     assert gone.json()["code"] == "session_gone"
 
 
-def test_the_maps_of_the_room(client: TestClient, room: dict) -> None:
+def test_maps_and_basis_of_the_sample(client: TestClient, room: dict) -> None:
     header, maps = unpack(client.get(f"/api/sessions/{room['id']}/maps").content)
     assert header["state"] == "ready"
     truth = samples.load("room").depth_m
@@ -129,7 +129,7 @@ def test_the_maps_of_the_room(client: TestClient, room: dict) -> None:
     assert "only basis and field have basis maps" in refused.json()["error"]
 
 
-def test_a_depth_file_takes_the_estimators_place(client: TestClient, wait, png, npy) -> None:
+def test_put_depth_replaces_the_relative_depth(client: TestClient, wait, png, npy) -> None:
     _, data = png(60, 40)
     session = wait(client, client.post("/api/sessions", content=data).json())
     url = f"/api/sessions/{session['id']}/depth"
@@ -137,8 +137,8 @@ def test_a_depth_file_takes_the_estimators_place(client: TestClient, wait, png, 
     put = client.put(f"{url}?name=mine.npy&kind=disparity", content=npy(disparity))
     assert put.status_code == 202
     session = wait(client, put.json())
-    told = (session["relative_depth"], session["kind"], session["revision"])
-    assert told == ("mine.npy", "disparity", 2)
+    described = (session["relative_depth"], session["kind"], session["revision"])
+    assert described == ("mine.npy", "disparity", 2)
     edit = {
         "anchors": [{"u": 0, "v": 0, "depth_m": 2.0}],
         "method": "median",
@@ -159,8 +159,12 @@ def test_a_depth_file_takes_the_estimators_place(client: TestClient, wait, png, 
     # What was there still is.
     assert client.get(f"/api/sessions/{session['id']}").json()["relative_depth"] == "mine.npy"
     resized = client.put(f"{url}?name=a.npy&kind=depth&resize=True", content=npy(disparity[:20]))
-    told = resized.json()
-    assert (told["state"], told["progress"], told["step"]) == ("waiting", 0, "waiting for its turn")
+    described = resized.json()
+    assert (described["state"], described["progress"], described["step"]) == (
+        "waiting",
+        0,
+        "waiting for its turn",
+    )
     assert wait(client, resized.json())["state"] == "ready"
 
 
@@ -168,7 +172,7 @@ def test_a_depth_file_takes_the_estimators_place(client: TestClient, wait, png, 
     ("content", "words"),
     [(b"", "not an image"), (b"hello", "not an image"), (b"\x89PNG\r\n\x1a\n", "image")],
 )
-def test_bad_photos_are_refused_in_a_sentence(
+def test_create_session_names_the_problem_of_a_bad_photo(
     client: TestClient, content: bytes, words: str
 ) -> None:
     before = len(client.app.state.server.sessions)
@@ -192,7 +196,9 @@ def test_bad_photos_are_refused_in_a_sentence(
         ("PUT", "/api", {}, 405),
     ],
 )
-def test_wrong_doors_are_closed(client, method: str, path: str, options: dict, status: int) -> None:
+def test_unknown_routes_methods_and_media_types_are_refused(
+    client, method: str, path: str, options: dict, status: int
+) -> None:
     answer = client.request(method, path, **options)
     assert answer.status_code == status
     assert answer.json()["error"]
@@ -210,7 +216,7 @@ def test_wrong_doors_are_closed(client, method: str, path: str, options: dict, s
         (b'{"anchors": [{"u": 9999, "v": 1, "depth_m": 1}]}', "outside the image"),
     ],
 )
-def test_bad_edits_are_refused_in_a_sentence(client, room, body: bytes, words: str) -> None:
+def test_recover_names_the_problem_of_a_bad_edit(client, room, body: bytes, words: str) -> None:
     headers = {"content-type": "application/json"}
     answer = client.post(f"/api/sessions/{room['id']}/recover", content=body, headers=headers)
     assert answer.status_code == 400
@@ -222,7 +228,7 @@ def test_bad_edits_are_refused_in_a_sentence(client, room, body: bytes, words: s
     assert answer.status_code == 415
 
 
-def test_limits_hold(wait, png) -> None:
+def test_limits_of_sessions_pixels_and_bytes_hold(wait, png) -> None:
     limits = Limits(upload_bytes=20_000, pixels=5_000, sessions=2)
     with TestClient(create_app(limits), base_url="http://127.0.0.1:8008") as client:
         small, large = png(50, 40)[1], png(100, 100)[1]
@@ -238,7 +244,7 @@ def test_limits_hold(wait, png) -> None:
         assert client.app.state.server.bodies.held == 0
 
 
-def test_memory_for_work_is_made_free_or_refused(wait, png) -> None:
+def test_reserve_frees_memory_or_refuses(wait, png) -> None:
     pixels = 60 * 40
     limits = Limits(session_bytes=pixels * 200, work_bytes_per_pixel=100)
     with TestClient(create_app(limits), base_url="http://127.0.0.1:8008") as client:
@@ -251,7 +257,7 @@ def test_memory_for_work_is_made_free_or_refused(wait, png) -> None:
         assert "more --max-memory-gb" in refused.json()["error"]
 
 
-def test_too_much_work_at_once_is_refused(png) -> None:
+def test_heavy_pool_refuses_work_when_its_queue_is_full(png) -> None:
     limits = Limits(waiting_jobs=0)
     with TestClient(create_app(limits), base_url="http://127.0.0.1:8008") as client:
         client.app.state.server.heavy.places_left = 0
@@ -260,7 +266,7 @@ def test_too_much_work_at_once_is_refused(png) -> None:
         assert "try again" in answer.json()["error"]
 
 
-def test_a_method_whose_extra_is_missing_says_how_to_install_it(
+def test_recover_names_the_extra_that_a_method_needs(
     client, room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [m for m in sys.modules if m == "skimage" or m.startswith("skimage.")]:
@@ -285,23 +291,28 @@ def test_a_method_whose_extra_is_missing_says_how_to_install_it(
         ("é" * 300 + ".jpg", ("é" * 300 + ".jpg")[-120:]),
     ],
 )
-def test_names_of_strangers_are_only_names(name: str, kept: str) -> None:
+def test_plain_name_of_a_client_is_never_a_path(name: str, kept: str) -> None:
     assert plain_name(name, "x") == kept
 
 
-def test_files_come_home(client: TestClient, room: dict, tmp_path) -> None:
+def test_exported_files_hold_the_values_of_recover(client: TestClient, wait, png, tmp_path) -> None:
     from scalefield.geometry.point_clouds import read_points
     from scalefield.io import read_depth_png, read_npz
 
-    def fetch(name: str, **more: object):
-        edit = {"anchors": room["anchors"], **more}
-        return client.post(f"/api/sessions/{room['id']}/files/{name}", json=edit)
+    pixels, data = png(160, 120)
+    session = wait(client, client.post("/api/sessions", content=data).json())
+    anchors = sf.Anchors([20, 130, 80, 40], [30, 20, 60, 100], [2.0, 5.0, 3.0, 2.5])
+    columns = {"u": anchors.u, "v": anchors.v, "depth_m": anchors.depth_m}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    columns = {k: [a[k] for a in room["anchors"]] for k in ("u", "v", "depth_m")}
-    expected = sf.recover(samples.load("room").image, sf.Anchors(**columns))
-    png = fetch("depth.png")
-    assert png.headers["content-disposition"] == 'attachment; filename="depth.png"'
-    (tmp_path / "depth.png").write_bytes(png.content)
+    def fetch(name: str, **more: object):
+        url = f"/api/sessions/{session['id']}/files/{name}"
+        return client.post(url, json={"anchors": rows, **more})
+
+    expected = sf.recover(pixels, anchors)
+    depth_png = fetch("depth.png")
+    assert depth_png.headers["content-disposition"] == 'attachment; filename="depth.png"'
+    (tmp_path / "depth.png").write_bytes(depth_png.content)
     np.testing.assert_allclose(read_depth_png(tmp_path / "depth.png"), expected.depth_m, atol=6e-4)
     (tmp_path / "depth.npz").write_bytes(fetch("depth.npz").content)
     maps = read_npz(tmp_path / "depth.npz", required=("depth_m", "log_scale", "weights"))
@@ -336,7 +347,7 @@ def test_files_come_home(client: TestClient, room: dict, tmp_path) -> None:
         assert words is None or words in refused.json()["error"]
 
 
-def test_the_lines_of_python_give_the_same_result(client: TestClient, room: dict) -> None:
+def test_exported_recover_py_gives_the_same_result(client: TestClient, room: dict) -> None:
     edit = {"anchors": room["anchors"], "method": "lwlr", "points": [{"u": 300, "v": 200}]}
     lines = client.post(f"/api/sessions/{room['id']}/files/recover.py", json=edit).text
     names: dict = {}
@@ -345,7 +356,7 @@ def test_the_lines_of_python_give_the_same_result(client: TestClient, room: dict
     assert names["r"].depth_m[200, 300] == pytest.approx(shown, rel=1e-6)
 
 
-def test_the_lines_for_own_files_name_them_and_nothing_else(
+def test_exported_recover_py_names_the_files_of_the_user(
     client: TestClient, wait, png, npy, tmp_path, monkeypatch
 ) -> None:
     name = 'it\'s "mine".png'
@@ -377,7 +388,7 @@ def npy():
     return make
 
 
-def test_a_depth_file_of_several_arrays_offers_them(client: TestClient, wait, png) -> None:
+def test_put_depth_of_several_arrays_offers_their_names(client: TestClient, wait, png) -> None:
     session = wait(client, client.post("/api/sessions", content=png(60, 40)[1]).json())
     buffer = io.BytesIO()
     np.savez(buffer, depth=np.linspace(1, 4, 2400).reshape(40, 60), mask=np.ones((40, 60)))
@@ -403,13 +414,13 @@ def test_measure_gives_the_deviation_where_the_method_has_one(client: TestClient
     assert "std_log" not in client.post(f"/api/sessions/{room['id']}/measure", json=body).json()
 
 
-def test_the_photo_of_a_sample_can_be_fetched(client: TestClient) -> None:
+def test_sample_photo_can_be_fetched(client: TestClient) -> None:
     photo = client.get("/api/samples/room/photo")
     assert photo.content == samples.load("room").image_path.read_bytes()
     assert client.get("/api/samples/palace/photo").status_code == 400
 
 
-def test_every_refusal_has_a_code(client: TestClient, room) -> None:
+def test_refusals_have_a_code(client: TestClient, room) -> None:
     for method, path, code in (
         ("GET", "/api/sessions/none", "session_gone"),
         ("POST", "/api/samples/palace", "input"),

@@ -35,19 +35,19 @@ from scalefield.web.guard import LOCAL_HOSTS, Bodies, Guard, host_name
         ({"host": "127.0.0.1:8008", "sec-fetch-site": "same-site"}, "another site"),
     ],
 )
-def test_who_may_speak(headers: dict, refused: str) -> None:
+def test_guard_refusal_by_host_and_origin(headers: dict, refused: str) -> None:
     words = Guard(lambda *_: None, LOCAL_HOSTS).refusal(Headers(headers))
     assert (refused in words) if refused else (words == "")
 
 
-def test_host_names() -> None:
+def test_host_name_drops_the_port() -> None:
     assert host_name("a:80") == "a"
     assert host_name("[::1]:80") == "[::1]"
     assert host_name("[::1]") == "[::1]"
 
 
 @pytest.mark.parametrize("path", ["/", "/api", "/static/app.js", "/openapi.json", "/nothing"])
-def test_refusals_come_before_everything_and_headers_with_everything(
+def test_guard_refuses_first_and_adds_headers_to_every_answer(
     client: TestClient, path: str
 ) -> None:
     for headers, status in (({"host": "evil.example"}, 403), ({}, None)):
@@ -84,7 +84,7 @@ async def whole(bodies: Bodies, request: Request, limit: int) -> bytes:
         return body
 
 
-def test_bodies_are_limited_by_what_comes_and_by_what_is_promised() -> None:
+def test_bodies_are_limited_by_received_and_declared_size() -> None:
     bodies = Bodies(1000)
     assert read(bodies, request_of([b"abc", b"def"]), 6) == b"abcdef"
     with pytest.raises(HTTPException, match="413"):
@@ -101,7 +101,8 @@ def test_bodies_are_limited_together() -> None:
 
     async def both() -> tuple:
         slow = asyncio.create_task(whole(bodies, request_of([b"12345678", None]), 100))
-        await asyncio.sleep(0.01)
+        while bodies.held < 8:
+            await asyncio.sleep(0)
         with pytest.raises(HTTPException, match="503"):
             await whole(bodies, request_of([b"345"]), 100)
         small = await whole(bodies, request_of([b"34"]), 100)
@@ -112,7 +113,7 @@ def test_bodies_are_limited_together() -> None:
     assert asyncio.run(both()) == (b"34", 0)
 
 
-def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_give_up_an_upload_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "BODY_SECONDS", 0.02)
     bodies = Bodies(1000)
     with pytest.raises(HTTPException, match="408"):
@@ -130,7 +131,7 @@ def navigation(**changes: str) -> dict:
     }
 
 
-def test_a_link_on_another_page_opens_this_one_and_nothing_else(client: TestClient) -> None:
+def test_guard_allows_links_from_other_pages_to_the_page_only(client: TestClient) -> None:
     assert client.get("/", headers=navigation()).status_code == 200
     for path, headers in (
         ("/api", navigation()),
@@ -143,7 +144,7 @@ def test_a_link_on_another_page_opens_this_one_and_nothing_else(client: TestClie
     assert client.post("/api/samples/room", headers=navigation()).status_code == 403
 
 
-def test_a_token_is_asked_for_and_taken_from_the_address() -> None:
+def test_guard_asks_for_the_token_and_takes_it_from_the_address() -> None:
     app = create_app(token="sesame")
     with TestClient(app, base_url="http://127.0.0.1:8008") as client:
         for path in ("/", "/api", "/static/app.js", "/?token=wrong", "/api?token=sesame"):
@@ -161,7 +162,7 @@ def test_a_token_is_asked_for_and_taken_from_the_address() -> None:
         client.cookies.delete("scalefield_token", domain="127.0.0.1", path="/")
 
 
-def test_an_unforeseen_error_has_the_headers_and_a_sentence(
+def test_guard_answers_an_unforeseen_error_with_headers_and_a_sentence(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""The page in a real browser: what a person does, and what they then read."""
+"""The page in a real browser: input of a user, and displayed values."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from scalefield.web.server import STATIC
 from web.pages import THREE, at, distances, hover, painted, place, solved
 
 
-def test_three_clicks_give_metres(open_page, tmp_path: Path) -> None:
+def test_page_gives_metres_after_three_clicks(open_page, tmp_path: Path) -> None:
     page = open_page()
     for u, v, distance in THREE:
         place(page, u, v, f"{distance}")
@@ -48,7 +48,7 @@ def stage_pixels(page) -> list[int]:
     )
 
 
-def test_every_view_shows_something_of_its_own(open_page) -> None:
+def test_page_views_differ(open_page) -> None:
     page = open_page()
     page.click("[data-view=depth]")
     assert "No metres yet" in page.inner_text("#stage-empty")
@@ -102,7 +102,7 @@ def cloud_pixels(page) -> np.ndarray:
     return np.array(values).reshape(-1, 4)
 
 
-def test_anchors_are_dragged_edited_and_judged(open_page) -> None:
+def test_page_anchors_are_dragged_edited_and_checked(open_page) -> None:
     page = open_page()
     page.click("#units label:has([value=ft])")
     place(page, 360, 270, "9 ft 8.5 in")
@@ -145,7 +145,7 @@ def test_anchors_are_dragged_edited_and_judged(open_page) -> None:
     )
 
 
-def test_bad_files_get_a_sentence_and_the_page_goes_on(open_page, tmp_path: Path) -> None:
+def test_page_names_the_problem_of_a_bad_file_and_continues(open_page, tmp_path: Path) -> None:
     page = open_page(sample=False)
     (tmp_path / "notes.jpg").write_text("not a photograph")
     page.set_input_files("#file", tmp_path / "notes.jpg")
@@ -171,7 +171,7 @@ def test_bad_files_get_a_sentence_and_the_page_goes_on(open_page, tmp_path: Path
     assert hover(page, 100, 380) == pytest.approx(float(expected), abs=0.02)
 
 
-def test_the_keyboard_alone_suffices(open_page) -> None:
+def test_page_works_with_the_keyboard_alone(open_page) -> None:
     page = open_page()
     page.focus("#stage")
     for key in ("ArrowRight", "Shift+ArrowDown", "Enter"):
@@ -189,7 +189,9 @@ def test_the_keyboard_alone_suffices(open_page) -> None:
 @pytest.mark.parametrize(
     ("width", "height"), [(390, 844), (844, 390), (820, 1180), (1280, 720), (1280, 800)]
 )
-def test_it_fits_and_the_photo_is_on_the_first_screen(open_page, width: int, height: int) -> None:
+def test_page_fits_and_shows_the_photo_on_the_first_screen(
+    open_page, width: int, height: int
+) -> None:
     page = open_page(width=width, height=height, color_scheme="dark", has_touch=width < 1000)
     for view in ("photo", "depth", "cloud"):
         page.click(f"[data-view={view}]")
@@ -213,7 +215,7 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("theme", [0, 1])  # light, dark
-def test_text_has_contrast(theme: int) -> None:
+def test_page_text_has_contrast(theme: int) -> None:
     style = (STATIC / "style.css").read_text()
     found = re.findall(r"--([\w-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\);", style)
     colours = {name: pair[theme] for name, *pair in found}

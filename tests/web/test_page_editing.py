@@ -1,4 +1,4 @@
-"""Editing on the page: the list, the keyboard, lengths and tables, and what is shown meanwhile."""
+"""Editing on the page: the list, the keyboard, lengths, tables and the busy state."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def focused(page) -> str:
 # A1: the list
 
 
-def test_tab_goes_from_an_edited_row_to_the_next(open_page) -> None:
+def test_list_tab_goes_from_an_edited_row_to_the_next(open_page) -> None:
     page = six_anchors(open_page)
     first = page.locator("#anchor-list input").first
     first.fill("1.25")
@@ -36,7 +36,7 @@ def test_tab_goes_from_an_edited_row_to_the_next(open_page) -> None:
     assert focused(page) == "Distance of anchor 2 in m"
 
 
-def test_an_answer_does_not_change_what_is_being_typed(open_page) -> None:
+def test_list_keeps_what_is_being_typed_when_an_answer_comes(open_page) -> None:
     page = six_anchors(open_page)
     rows = page.locator("#anchor-list input")
     rows.first.fill("1.3")
@@ -52,7 +52,7 @@ def test_an_answer_does_not_change_what_is_being_typed(open_page) -> None:
     assert page.locator("#toast").is_hidden()
 
 
-def test_a_click_after_typing_is_not_lost(open_page) -> None:
+def test_list_click_after_typing_is_not_lost(open_page) -> None:
     page = six_anchors(open_page)
     page.locator("#anchor-list input").first.fill("1.3")
     page.locator("#anchor-list input").nth(1).click()
@@ -63,7 +63,7 @@ def test_a_click_after_typing_is_not_lost(open_page) -> None:
     assert distances(page) == ["1.4", "2.37", "3.53", "4.26", "4.42"]
 
 
-def test_rows_of_the_list_stay_the_same_elements(open_page) -> None:
+def test_list_rows_stay_the_same_elements(open_page) -> None:
     page = six_anchors(open_page)
     page.eval_on_selector_all("#anchor-list li", "rows => rows.forEach((r) => (r.kept = true))")
     page.locator("#anchor-list input").first.fill("1.3")
@@ -75,7 +75,7 @@ def test_rows_of_the_list_stay_the_same_elements(open_page) -> None:
 # A2: many anchors
 
 
-def test_five_thousand_anchors_cost_no_layout_reads_each(open_page) -> None:
+def test_list_of_five_thousand_anchors_reads_no_layout_for_each(open_page) -> None:
     page = open_page()
     page.evaluate(
         """() => {
@@ -112,14 +112,14 @@ def test_five_thousand_anchors_cost_no_layout_reads_each(open_page) -> None:
 # A3, A4, A5: nothing misread
 
 
-def test_a_decimal_comma_with_semicolons_is_read(open_page) -> None:
+def test_pasted_table_with_decimal_commas_and_semicolons_is_read(open_page) -> None:
     page = open_page()
     paste(page, "u;v;depth_m\n10;20;1,5")
     solved(page, 1)
     assert distances(page) == ["1.5"]
 
 
-def test_a_table_with_two_readings_is_refused(open_page) -> None:
+def test_pasted_table_with_two_readings_is_refused(open_page) -> None:
     page = open_page()
     for text, words in (
         ("0,0,1;1,1,1", "header wanted u, v, depth_m"),
@@ -133,7 +133,7 @@ def test_a_table_with_two_readings_is_refused(open_page) -> None:
     assert distances(page) == []
 
 
-def test_a_length_with_two_readings_is_a_question(open_page) -> None:
+def test_typed_length_with_two_readings_is_a_question(open_page) -> None:
     page = open_page()
     page.mouse.click(*at(page, 360, 270))
     page.fill("#card-value", "2,400 mm")
@@ -144,7 +144,7 @@ def test_a_length_with_two_readings_is_a_question(open_page) -> None:
     assert distances(page) == ["2.4"]
 
 
-def test_lengths_as_people_write_them(open_page) -> None:
+def test_typed_lengths_are_read(open_page) -> None:
     page = open_page()
     lengths = {
         "8’3”": "2.5146",
@@ -162,7 +162,7 @@ def test_lengths_as_people_write_them(open_page) -> None:
     assert "A length such as 2.4 m is wanted" in page.inner_text("#card-hint")
 
 
-def test_opening_an_anchor_and_pressing_enter_keeps_every_digit(open_page) -> None:
+def test_card_opened_and_confirmed_keeps_every_digit(open_page) -> None:
     page = open_page()
     for i, text in enumerate(("1.2345", "0.054", "0.0034")):
         place(page, 100 + 150 * i, 200, text)
@@ -180,7 +180,7 @@ def test_opening_an_anchor_and_pressing_enter_keeps_every_digit(open_page) -> No
 # A7: the keyboard
 
 
-def test_enter_edits_and_delete_removes_the_anchor_under_the_cursor(open_page) -> None:
+def test_keyboard_enter_edits_and_delete_removes_an_anchor(open_page) -> None:
     page = open_page()
     page.focus("#stage")
     for keys in (("ArrowRight", "Enter"), ("Enter",)):
@@ -195,7 +195,7 @@ def test_enter_edits_and_delete_removes_the_anchor_under_the_cursor(open_page) -
     assert distances(page) == ["3"]
 
 
-def test_redo_by_control_y_and_shortcuts_after_touching_a_radio_or_a_box(open_page) -> None:
+def test_keyboard_redo_and_shortcuts_after_touching_a_radio_or_a_box(open_page) -> None:
     page = six_anchors(open_page)
     page.click("#units label:has([value=ft])")
     page.check("#next")
@@ -208,7 +208,7 @@ def test_redo_by_control_y_and_shortcuts_after_touching_a_radio_or_a_box(open_pa
     assert page.get_attribute("[data-view=depth]", "aria-selected") == "true"
 
 
-def test_two_anchors_on_one_pixel_are_told(open_page) -> None:
+def test_warning_of_two_anchors_on_one_pixel(open_page) -> None:
     page = open_page()
     paste(page, "10,20,1\n10,20,2")
     solved(page, 2)
@@ -218,7 +218,7 @@ def test_two_anchors_on_one_pixel_are_told(open_page) -> None:
 # A10: numbers
 
 
-def test_a_warning_has_the_number_that_the_list_and_the_photo_have(open_page) -> None:
+def test_warning_has_the_number_of_the_list_and_the_photo(open_page) -> None:
     page = six_anchors(open_page)
     page.locator("#anchor-list input").nth(5).fill("44.2")
     page.keyboard.press("Enter")
@@ -252,7 +252,7 @@ def test_hovering_a_row_or_a_mark_shows_the_other(open_page) -> None:
 # A11: busy
 
 
-def test_the_busy_state_names_the_method_and_the_last_choice_wins(open_page) -> None:
+def test_busy_state_names_the_method_and_the_last_choice_wins(open_page) -> None:
     page = six_anchors(open_page)
     asked: list[tuple[str, str]] = []
 
@@ -282,7 +282,7 @@ def test_the_busy_state_names_the_method_and_the_last_choice_wins(open_page) -> 
     assert "stale" not in page.get_attribute("#stage", "class")
 
 
-def test_cancelling_returns_to_the_method_that_is_shown(open_page) -> None:
+def test_cancel_returns_to_the_method_that_is_shown(open_page) -> None:
     page = six_anchors(open_page)
     page.route("**/recover", lambda route: None)
     page.select_option("#method", "region")
@@ -295,7 +295,7 @@ def test_cancelling_returns_to_the_method_that_is_shown(open_page) -> None:
 # A14: messages
 
 
-def test_a_message_goes_when_its_cause_is_fixed_and_covers_no_control(open_page) -> None:
+def test_message_goes_when_its_cause_is_fixed_and_covers_no_control(open_page) -> None:
     page = open_page(width=1280, height=720)
     page.click("#sample-anchors")
     solved(page, 6)
@@ -319,7 +319,7 @@ def test_a_message_goes_when_its_cause_is_fixed_and_covers_no_control(open_page)
 # A15, A4: touch
 
 
-def test_a_tap_reads_and_a_button_sets(open_page) -> None:
+def test_tap_reads_depth_and_a_button_sets_an_anchor(open_page) -> None:
     page = open_page(width=390, height=844, has_touch=True, is_mobile=True)
     page.click("#sheet-tab-anchors")
     page.click("#sample-anchors")
@@ -339,7 +339,7 @@ def test_a_tap_reads_and_a_button_sets(open_page) -> None:
     saved(page)
 
 
-def test_targets_on_a_phone_are_large_enough(open_page) -> None:
+def test_tap_targets_on_a_phone_are_large_enough(open_page) -> None:
     page = open_page(width=390, height=844, has_touch=True, is_mobile=True)
     page.click("#sheet-tab-anchors")
     page.click("#sample-anchors")

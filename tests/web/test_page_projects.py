@@ -1,4 +1,4 @@
-"""Nothing is lost: refresh, closed tabs, new photos, restarted servers, two tabs, project files."""
+"""Projects are kept after a refresh, a closed tab, a new photo and a restart of the server."""
 
 import base64
 import io
@@ -44,7 +44,7 @@ def assert_work_is_there(page) -> None:
     assert page.get_attribute("[data-view=depth]", "aria-selected") == "true"
 
 
-def test_a_refresh_keeps_everything_and_undo(open_page) -> None:
+def test_refresh_keeps_the_work_and_undo(open_page) -> None:
     page = work(open_page)
     page.reload()
     assert_work_is_there(page)
@@ -54,7 +54,7 @@ def test_a_refresh_keeps_everything_and_undo(open_page) -> None:
     page.wait_for_selector("#anchor-count:text-is('2')")
 
 
-def test_a_closed_tab_can_be_continued(open_page, address: str) -> None:
+def test_project_of_a_closed_tab_can_be_continued(open_page, address: str) -> None:
     page = work(open_page)
     context = page.context
     page.close()
@@ -65,7 +65,7 @@ def test_a_closed_tab_can_be_continued(open_page, address: str) -> None:
     assert_work_is_there(again)
 
 
-def test_a_session_that_the_server_lost_is_made_again_by_itself(open_page, address: str) -> None:
+def test_session_that_the_server_lost_is_created_again(open_page, address: str) -> None:
     page = work(open_page)
     sent: list[str] = []
     page.on("request", lambda r: sent.append(f"{r.method} {r.url.removeprefix(address)}"))
@@ -82,7 +82,9 @@ def test_a_session_that_the_server_lost_is_made_again_by_itself(open_page, addre
     assert page.locator("#toast").is_hidden()
 
 
-def test_an_uploaded_photo_is_sent_again_after_a_restart(open_page, address: str) -> None:
+def test_session_of_an_uploaded_photo_is_created_again_after_a_restart(
+    open_page, address: str
+) -> None:
     page = open_page(sample=False)
     page.set_input_files("#file", samples.load("room").image_path)
     page.wait_for_selector("body[data-screen=work]")
@@ -113,7 +115,7 @@ def test_an_uploaded_photo_is_sent_again_after_a_restart(open_page, address: str
     assert silent["left"] == 0
 
 
-def test_a_restarted_server_gets_the_photo_again_and_the_anchors_stay(browser, open_page) -> None:
+def test_restarted_server_gets_the_photo_again_and_the_anchors_stay(browser, open_page) -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
@@ -136,7 +138,7 @@ def test_a_restarted_server_gets_the_photo_again_and_the_anchors_stay(browser, o
     stop()
 
 
-def test_the_same_photo_given_again_starts_anew_and_undo_returns_to_the_work(open_page) -> None:
+def test_opening_the_same_photo_again_starts_anew_and_undo_returns(open_page) -> None:
     page = work(open_page)
     page.click("#new-photo")
     page.set_input_files("#file", samples.load("room").image_path)
@@ -167,7 +169,7 @@ def test_undo_reaches_over_a_new_photo(open_page, png) -> None:
     page.wait_for_selector("#photo-name:has-text('made.png')")
 
 
-def test_two_tabs_do_not_disturb_each_other(open_page, address: str) -> None:
+def test_projects_of_two_tabs_are_separate(open_page, address: str) -> None:
     page = work(open_page)
     # A duplicated tab has the same sessionStorage.
     storage = page.evaluate("JSON.stringify(sessionStorage)")
@@ -187,7 +189,7 @@ def test_two_tabs_do_not_disturb_each_other(open_page, address: str) -> None:
     assert distances(copy)[0] == "9"
 
 
-def test_a_project_file_is_saved_and_opened(open_page, tmp_path: Path) -> None:
+def test_project_file_is_saved_and_opened(open_page, tmp_path: Path) -> None:
     page = work(open_page)
     with page.expect_download() as download:
         page.click("#save-project")
@@ -211,7 +213,7 @@ def test_a_project_file_is_saved_and_opened(open_page, tmp_path: Path) -> None:
     assert distances(other) == DISTANCES
 
 
-def test_a_photo_whose_maps_fail_leaves_the_work_as_it_was(open_page, png) -> None:
+def test_photo_whose_maps_fail_leaves_the_work_unchanged(open_page, png) -> None:
     page = work(open_page)
     page.route("**/maps", lambda route: route.fulfill(status=500, json={"error": "no maps today"}))
     page.set_input_files(
@@ -256,7 +258,7 @@ def test_thumbnails_on_a_phone_are_whole_and_large_enough_to_tap(open_page, png)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
-def test_a_pasted_photo_is_opened(open_page, png) -> None:
+def test_pasted_photo_is_opened(open_page, png) -> None:
     page = open_page(sample=False)
     page.evaluate(
         """({ base64 }) => {
@@ -275,7 +277,7 @@ def test_a_pasted_photo_is_opened(open_page, png) -> None:
     assert hover(page, 100, 75) == pytest.approx(2, rel=0.02)
 
 
-def test_a_heic_photo_is_opened(open_page) -> None:
+def test_heic_photo_is_opened(open_page) -> None:
     pillow_heif = pytest.importorskip("pillow_heif")
     buffer = io.BytesIO()
     # Without registering its reader with Pillow, which the server has to do.
@@ -296,7 +298,7 @@ def test_a_heic_photo_is_opened(open_page) -> None:
     assert colours > 1000
 
 
-def test_one_of_several_arrays_is_chosen(open_page, png) -> None:
+def test_depth_file_of_several_arrays_asks_for_one(open_page, png) -> None:
     page = open_page(sample=False)
     page.set_input_files(
         "#file", {"name": "made.png", "mimeType": "image/png", "buffer": png(640, 480)[1]}
@@ -324,7 +326,7 @@ def test_one_of_several_arrays_is_chosen(open_page, png) -> None:
     assert hover(page, 40, 100) == pytest.approx(8 * depth[100, 40] / depth[440, 600], rel=0.02)
 
 
-def test_a_link_on_another_page_opens_this_one(open_page, address: str) -> None:
+def test_link_on_another_page_opens_the_page(open_page, address: str) -> None:
     page = open_page(sample=False)
     other = page.context.new_page()
     other.route("http://elsewhere.test/", lambda r: r.fulfill(

@@ -40,7 +40,7 @@ def point(page, u: int, v: int) -> np.ndarray:
     return np.array([(u - 319.5) / focal, (v - 239.5) / focal, 1]) * hover(page, u, v)
 
 
-def test_a_measurement_asks_for_no_new_solve(open_page) -> None:
+def test_measuring_needs_no_new_solve(open_page) -> None:
     page = six_anchors(open_page)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -105,7 +105,7 @@ def test_measuring_beside_an_anchor_snaps_to_it_and_opens_no_card(open_page) -> 
     assert max(abs(second[0] - 60), abs(second[1] - 300)) <= 1  # a pixel of the screen
 
 
-def test_the_photo_does_not_move_while_an_area_is_measured_on_a_phone(open_page) -> None:
+def test_measuring_an_area_on_a_phone_does_not_pan_the_photo(open_page) -> None:
     page = open_page(width=390, height=844, has_touch=True)
     page.click("#sheet-tab-anchors")
     page.click("#sample-anchors")
@@ -142,7 +142,7 @@ def test_measuring_on_a_phone_held_sideways_has_its_kinds_and_all_tabs(open_page
 # A9
 
 
-def test_the_cloud_has_no_tool_that_does_nothing_and_measures(open_page) -> None:
+def test_cloud_view_hides_tools_without_effect_and_measures(open_page) -> None:
     page = six_anchors(open_page)
     page.click("[data-tool=profile]")
     page.click("[data-view=cloud]")
@@ -158,7 +158,7 @@ def test_the_cloud_has_no_tool_that_does_nothing_and_measures(open_page) -> None
     assert measured(page)[0][0] > 0.3
 
 
-def test_a_value_without_support_has_its_range_first(open_page) -> None:
+def test_reading_without_support_shows_its_range_first(open_page) -> None:
     page = open_page()
     place(page, 360, 270, "2.96")
     solved(page, 1)
@@ -205,7 +205,7 @@ def test_measuring_without_a_field_of_view_asks_for_it_and_marks_an_assumed_one(
 # A17
 
 
-def test_the_divider_between_two_methods_is_dragged(open_page) -> None:
+def test_compare_divider_is_dragged(open_page) -> None:
     page = six_anchors(open_page)
     page.select_option("#compare", "median")
     page.wait_for_selector("#divider:not([hidden])")
@@ -265,14 +265,14 @@ def test_dragging_pans_a_zoomed_photo_and_sets_nothing(open_page) -> None:
     assert page.locator("#base").screenshot() != before
 
 
-def test_the_canvas_has_the_pixels_of_the_device(open_page) -> None:
+def test_canvas_has_the_pixels_of_the_device(open_page) -> None:
     page = open_page(device_scale_factor=2)
     painted(page)
     width = page.locator("#stage").bounding_box()["width"]
     assert page.evaluate("document.getElementById('base').width") == round(2 * width)
 
 
-def test_the_photo_shows_through_the_depth(open_page) -> None:
+def test_opacity_shows_the_photo_through_the_depth(open_page) -> None:
     page = six_anchors(open_page)
     page.click("[data-view=depth]")
     painted(page)
@@ -282,7 +282,7 @@ def test_the_photo_shows_through_the_depth(open_page) -> None:
     assert page.locator("#base").screenshot() != before
 
 
-def test_the_annotated_image_has_the_photo_and_the_marks(open_page) -> None:
+def test_annotated_image_has_the_photo_and_the_marks(open_page) -> None:
     page = six_anchors(open_page)
     with page.expect_download() as download:
         page.click("[data-file='annotated.png']")

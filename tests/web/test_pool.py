@@ -7,8 +7,8 @@ from scalefield.errors import one_line
 from scalefield.web.pool import Busy, Cancelled, Pool
 
 
-def test_a_place_is_taken_when_asked_for_and_given_back() -> None:
-    """Not only when the work begins: what was promised must not find the server busy later."""
+def test_pool_takes_a_place_at_once_and_gives_it_back() -> None:
+    """The place is taken before the work begins, so that accepted work is never refused later."""
 
     async def ask() -> None:
         pool = Pool(1, 1)
@@ -24,7 +24,7 @@ def test_a_place_is_taken_when_asked_for_and_given_back() -> None:
     asyncio.run(ask())
 
 
-def test_clients_take_turns() -> None:
+def test_pool_serves_clients_in_turn() -> None:
     done: list[str] = []
 
     async def ask() -> None:
@@ -40,7 +40,7 @@ def test_clients_take_turns() -> None:
     assert done == ["a", "b", "c", "a", "b", "a"]
 
 
-def test_work_that_waits_is_not_begun_once_its_client_left() -> None:
+def test_pool_skips_waiting_work_of_a_client_that_left() -> None:
     async def ask() -> list[int]:
         pool, gate, begun = Pool(1, 20), threading.Event(), []
         first = asyncio.ensure_future(pool.run(gate.wait))
@@ -57,7 +57,7 @@ def test_work_that_waits_is_not_begun_once_its_client_left() -> None:
     assert asyncio.run(ask()) == [3]
 
 
-def test_running_work_ends_once_its_client_left() -> None:
+def test_pool_ends_running_work_of_a_client_that_left() -> None:
     """The loop below would never end by itself."""
 
     async def ask() -> None:

@@ -13,7 +13,7 @@ def held(megabytes: float = 0) -> Session:
     return Session("s", np.zeros((1, max(1, round(megabytes * 1e6 / 3)), 3), np.uint8))
 
 
-def test_the_one_used_longest_ago_makes_room() -> None:
+def test_sessions_drop_the_least_recently_used() -> None:
     sessions = Sessions(most=2, most_bytes=10**9)
     first, second, third = held(), held(), held()
     sessions.add(first)
@@ -26,7 +26,7 @@ def test_the_one_used_longest_ago_makes_room() -> None:
         sessions.get(second.id)
 
 
-def test_memory_is_bounded_but_the_newest_stays() -> None:
+def test_sessions_limit_memory_and_keep_the_newest() -> None:
     sessions = Sessions(most=100, most_bytes=10_000_000)
     for _ in range(5):
         sessions.add(held(4))
@@ -35,14 +35,14 @@ def test_memory_is_bounded_but_the_newest_stays() -> None:
     assert len(sessions) == 1
 
 
-def test_ids_cannot_be_guessed() -> None:
+def test_session_ids_are_random() -> None:
     ids = {held().id for _ in range(50)}
     assert len(ids) == 50
     assert min(map(len, ids)) >= 20
 
 
 @given(st.integers(1, 5000), st.integers(1, 3000))
-def test_displayed_pixels_are_pixels_of_the_photo_in_order(width: int, height: int) -> None:
+def test_session_display_has_pixels_of_the_photo_in_order(width: int, height: int) -> None:
     session = Session("s", np.broadcast_to(np.uint8(0), (height, width, 3)))
     rows, columns = session.display
     assert max(len(rows), len(columns)) <= DISPLAY_SIDE
@@ -56,7 +56,7 @@ def test_displayed_pixels_are_pixels_of_the_photo_in_order(width: int, height: i
         assert (rows == np.arange(height)).all()
 
 
-def test_progress_ends_ready(prepared) -> None:
+def test_session_prepare_ends_ready(prepared) -> None:
     session = prepared(64, 48)
     told = session.describe()
     assert (told["state"], told["progress"], told["revision"]) == ("ready", 1.0, 1)
@@ -67,7 +67,7 @@ def test_progress_ends_ready(prepared) -> None:
 @pytest.mark.parametrize(
     ("error", "told"), [(InputError("no depth today"), "no depth today"), (MemoryError(), "log")]
 )
-def test_a_failure_is_told_and_leaves_nobody_waiting(
+def test_session_prepare_reports_a_failure(
     monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
 ) -> None:
     def fail(*_: object) -> None:
@@ -86,7 +86,7 @@ def test_a_failure_is_told_and_leaves_nobody_waiting(
         session.relative
 
 
-def test_measurable_cells_are_off_the_frame_and_off_holes(prepared) -> None:
+def test_measurable_cells_are_off_the_border_and_off_holes(prepared) -> None:
     from scalefield.inputs import from_array
     from scalefield.web.sessions import measurable
 
@@ -101,7 +101,7 @@ def test_measurable_cells_are_off_the_frame_and_off_holes(prepared) -> None:
     assert cells.dtype == torch.bool
 
 
-def test_uploads_of_one_client_do_not_drop_the_session_of_another() -> None:
+def test_sessions_of_a_client_are_kept_while_another_uploads() -> None:
     sessions = Sessions(most=4, most_bytes=10**9)
     first = held()
     first.client = "one"
@@ -114,7 +114,7 @@ def test_uploads_of_one_client_do_not_drop_the_session_of_another() -> None:
     assert len(sessions) == 4
 
 
-def test_anchors_at_display_size_lie_in_the_same_place(prepared) -> None:
+def test_session_at_display_size_keeps_the_positions_of_anchors(prepared) -> None:
     session = prepared(1600, 1000)
     output, anchors = session.at_display_size(Anchors([0, 1599, 801], [0, 999, 501], [1, 2, 3]))
     assert output.shape == (500, 800)

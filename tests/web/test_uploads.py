@@ -38,7 +38,7 @@ def npz(**arrays: np.ndarray) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "BMP"])
-def test_photo_is_decoded(form: str) -> None:
+def test_read_photo_decodes_every_format(form: str) -> None:
     pixels = picture(80, 60)
     photo = read_photo(encoded(pixels, form), LIMITS)
     assert photo.pixels.shape == (60, 80, 3)
@@ -46,7 +46,7 @@ def test_photo_is_decoded(form: str) -> None:
     assert photo.fov_deg is None
 
 
-def test_photo_is_upright_and_tells_its_field_of_view() -> None:
+def test_read_photo_is_upright_and_has_the_field_of_view() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # rotated by a quarter
     exif.get_ifd(0x8769)[41989] = 26
@@ -55,7 +55,7 @@ def test_photo_is_upright_and_tells_its_field_of_view() -> None:
     assert photo.fov_deg == fov_from_exif(26, (60, 80))
 
 
-def test_35mm_equivalent_speaks_of_the_diagonal() -> None:
+def test_fov_from_exif_takes_the_35mm_equivalent_for_the_diagonal() -> None:
     # On a 3:2 image the equivalent is the focal length on a frame of 36 × 24 mm itself.
     assert fov_from_exif(18, (3000, 2000)) == pytest.approx(90.0)
     assert fov_from_exif(None, (3000, 2000)) is None
@@ -69,13 +69,13 @@ def test_35mm_equivalent_speaks_of_the_diagonal() -> None:
 
 
 def promising_png(width: int, height: int) -> bytes:
-    """A PNG that promises pixels and holds none: decoding it would fail, not refuse."""
+    """A PNG that declares pixels and contains none: decoding it would fail with another error."""
     chunks = [b"IHDR" + struct.pack(">II5B", width, height, 8, 2, 0, 0, 0), b"IDAT"]
     framed = (struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks)
     return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
 
 
-def test_size_is_refused_before_decoding() -> None:
+def test_read_photo_refuses_a_size_before_decoding() -> None:
     with pytest.raises(InputError, match=r"has 20\.0 megapixels.*at most 0\.01"):
         read_photo(promising_png(5_000, 4_000), LIMITS)
     with pytest.raises(InputError, match=r"more than 0\.01 megapixels"):
@@ -92,12 +92,12 @@ def test_size_is_refused_before_decoding() -> None:
         (encoded(np.zeros((20, 30), np.uint16)), "grey image of 16 bits must use"),
     ],
 )
-def test_what_is_no_photo_gets_a_sentence(data: bytes, words: str) -> None:
+def test_read_photo_names_the_problem(data: bytes, words: str) -> None:
     with pytest.raises(InputError, match=words):
         read_photo(data, LIMITS)
 
 
-def test_depth_is_read_from_bytes() -> None:
+def test_read_depth_from_bytes() -> None:
     values = np.random.default_rng(0).uniform(1, 9, (6, 8)).astype(np.float32)
     np.testing.assert_array_equal(read_depth(npy(values), ".npy", LIMITS), values)
     np.testing.assert_array_equal(read_depth(npz(d=values), ".npz", LIMITS), values)
@@ -107,7 +107,9 @@ def test_depth_is_read_from_bytes() -> None:
     np.testing.assert_array_equal(read_depth(pfm, ".pfm", LIMITS), values)
 
 
-def test_exr_is_measured_by_its_header(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_read_depth_checks_the_size_in_the_header_of_an_exr(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     pytest.importorskip("OpenEXR")
     from scalefield.io import write_map
 
@@ -141,7 +143,9 @@ def promising_npy(shape: str) -> bytes:
         (b"x", "", "read from .npy"),
     ],
 )
-def test_bad_depth_gets_a_sentence_without_our_paths(data: bytes, suffix: str, words: str) -> None:
+def test_read_depth_names_the_problem_without_a_path_of_the_server(
+    data: bytes, suffix: str, words: str
+) -> None:
     with pytest.raises(InputError, match=words) as refusal:
         read_depth(data, suffix, LIMITS)
     assert "/" not in str(refusal.value)
@@ -156,8 +160,8 @@ def exr(tmp_path, parts: list[dict[str, np.ndarray]]) -> bytes:
     return path.read_bytes()
 
 
-def test_exr_channels_and_parts_are_counted_before_pixels_are_read(tmp_path, monkeypatch) -> None:
-    """A small file may hold many channels of zeros; only their number tells."""
+def test_read_depth_counts_channels_and_parts_of_an_exr_first(tmp_path, monkeypatch) -> None:
+    """A small file may hold many channels of zeros; only the header shows their number."""
     zeros = np.zeros((60, 80), np.float32)
     many_channels = exr(tmp_path, [{f"c{i}": zeros for i in range(3)}])
     many_parts = exr(tmp_path, [{"Z": zeros}, {"Z": zeros}, {"Z": zeros}])
@@ -167,7 +171,7 @@ def test_exr_channels_and_parts_are_counted_before_pixels_are_read(tmp_path, mon
             read_depth(data, ".exr", LIMITS, key="c0")
 
 
-def test_a_file_of_several_arrays_names_them_and_takes_a_key(tmp_path) -> None:
+def test_read_depth_of_several_arrays_names_them_and_takes_a_key(tmp_path) -> None:
     values = np.random.default_rng(0).uniform(1, 9, (6, 8)).astype(np.float32)
     for data, suffix in (
         (npz(depth=values, mask=np.ones((6, 8))), ".npz"),
@@ -181,7 +185,7 @@ def test_a_file_of_several_arrays_names_them_and_takes_a_key(tmp_path) -> None:
             read_depth(data, suffix, LIMITS, "nope")
 
 
-def test_heic_is_decoded_where_pillow_heif_is_installed() -> None:
+def test_read_photo_decodes_heic() -> None:
     pillow_heif = pytest.importorskip("pillow_heif")
     pillow_heif.register_heif_opener()
     pixels = picture(80, 60)
@@ -192,7 +196,7 @@ def test_heic_is_decoded_where_pillow_heif_is_installed() -> None:
         read_photo(encoded(picture(200, 100), "HEIF"), LIMITS)
 
 
-def test_heic_without_pillow_heif_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_photo_names_the_extra_that_heic_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     heic = b"\0\0\0\x18ftypheic" + bytes(40)
     with pytest.raises(InputError, match=r"scalefield\[heic\].*Most Compatible"):

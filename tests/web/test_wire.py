@@ -12,7 +12,7 @@ numbers = st.floats(-50, 50, width=32) | st.just(float("nan"))
 
 
 @given(st.data())
-def test_maps_come_back_within_half_a_step(data: st.DataObject) -> None:
+def test_pack_and_unpack_are_exact_to_half_a_step(data: st.DataObject) -> None:
     maps = {
         name: data.draw(hnp.arrays(np.float32, shapes, elements=numbers)) for name in ("a", "b")
     }
@@ -27,7 +27,7 @@ def test_maps_come_back_within_half_a_step(data: st.DataObject) -> None:
         )
 
 
-def test_maps_begin_at_whole_words() -> None:
+def test_pack_aligns_maps_to_words() -> None:
     for text in ("", "a", "ab", "abc", "abcd"):
         body = pack({"text": text}, {"m": np.zeros((1, 3), np.float32)})
         length = int.from_bytes(body[:4], "little")

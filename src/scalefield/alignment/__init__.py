@@ -1,1 +1,1 @@
-"""What the classic alignment methods share."""
+"""Shared parts of the classic alignment methods."""

@@ -213,16 +213,16 @@ def fit_ransac(samples: Samples, seed: int) -> tuple[Affine, Bool[np.ndarray, " 
     line's consensus as long as that keeps more than half of the anchors.
     """
     first = fit_affine(samples)
-    everyone = np.ones(len(samples), dtype=bool)
+    all_inliers = np.ones(len(samples), dtype=bool)
     if len(samples) < 3:
-        return first, everyone
+        return first, all_inliers
     x, y, w = samples.x, samples.y, samples.weight
     i, j = _pairs(len(samples), seed)
-    apart = np.abs(x[j] - x[i]) > np.finfo(np.float64).eps * np.abs(x).max()
-    rising = apart & (np.sign(x[j] - x[i]) == np.sign(y[j] - y[i]))
+    distinct = np.abs(x[j] - x[i]) > np.finfo(np.float64).eps * np.abs(x).max()
+    rising = distinct & (np.sign(x[j] - x[i]) == np.sign(y[j] - y[i]))
     threshold = _mean_absolute_deviation(y - first(x))
     if threshold == 0 or not rising.any():
-        return first, everyone
+        return first, all_inliers
     i, j = i[rising], j[rising]
     scales = (y[j] - y[i]) / (x[j] - x[i])
     lines = [Affine(s, t) for s, t in zip(scales, y[i] - scales * x[i], strict=True)]

@@ -169,7 +169,7 @@ def _chebyshev(
 ) -> tuple[
     Float64[Tensor, " nodes"], Float64[Tensor, "nodes nodes"], Float64[Tensor, "patch nodes"]
 ]:
-    """The nodes in 0 … patch − 1, and from values there to the series and to the pixels."""
+    """The nodes in 0 … patch − 1, and matrices from values there to the series and to pixels."""
     degree = torch.arange(PATCH_NODES, dtype=torch.float64)
     angle = (degree + 0.5) * math.pi / PATCH_NODES
     to_series = torch.cos(degree[:, None] * angle) * (2 / PATCH_NODES)

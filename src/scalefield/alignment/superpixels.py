@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float64, Int64
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from scalefield.errors import MissingExtra
+from scalefield.errors import import_extra
 from scalefield.mde.output import MDEOutput
 
 
@@ -23,13 +23,12 @@ def superpixel_labels(
     Of an image with more than `max_pixels` pixels, every second, third … row and column is used,
     and the pixels between them take the labels of their neighbours.
     """
-    try:
-        from skimage.segmentation import slic
-    except ImportError:
-        raise MissingExtra("scikit-image", "region", "method region without labels") from None
+    segmentation = import_extra(
+        "skimage.segmentation", "region", "method region without labels", package="scikit-image"
+    )
     height, width = mde_output.shape
     step = math.ceil(math.sqrt(height * width / max_pixels))
-    labels = slic(
+    labels = segmentation.slic(
         _Channels(mde_output, step),
         n_segments=min(superpixels, mde_output.prediction.numel()),
         compactness=compactness,

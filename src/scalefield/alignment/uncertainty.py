@@ -120,10 +120,14 @@ def fit_variance(
     r / (1 − S_ii) is the residual of a fit without the anchor. Of unit noise the residual r has
     the variance 1 − 2 S_ii + Σ_j …, which for least squares is 1 − S_ii.
     """
-    left, seen = 1 - leverage, 1 - 2 * leverage + propagated
-    telling = (left > EXACT) & (seen > EXACT)
-    left_out = residuals[telling] / left[telling]
-    return noise_variance(left_out, seen[telling] / left[telling] ** 2, tau[telling])
+    one_minus_leverage, residual_variance = 1 - leverage, 1 - 2 * leverage + propagated
+    informative = (one_minus_leverage > EXACT) & (residual_variance > EXACT)
+    left_out = residuals[informative] / one_minus_leverage[informative]
+    return noise_variance(
+        left_out,
+        residual_variance[informative] / one_minus_leverage[informative] ** 2,
+        tau[informative],
+    )
 
 
 def fit_std(
@@ -164,10 +168,10 @@ def at_coarse_pixels(mde_map: Float[Tensor, "h w"]) -> Float64[np.ndarray, " p"]
     first = (min(STEP // 2, n - 1) for n in mde_map.shape)
     rows, columns = (slice(start, None, STEP) for start in first)
     values = mde_map[rows, columns].double().cpu().numpy().reshape(-1)
-    known = np.isfinite(values)
-    if known.all():
+    finite = np.isfinite(values)
+    if finite.all():
         return values
-    return np.where(known, values, np.median(values[known]) if known.any() else 1.0)
+    return np.where(finite, values, np.median(values[finite]) if finite.any() else 1.0)
 
 
 def to_image(

@@ -28,18 +28,18 @@ def blocks(scenes: Sequence[str]) -> list[str]:
     at most `BLOCK_FRAMES`, and a short one is a block of its own.
     """
     counts = {scene: scenes.count(scene) for scene in dict.fromkeys(scenes)}
-    seen = dict.fromkeys(counts, 0)
+    frames_seen = dict.fromkeys(counts, 0)
     named = []
     for scene in scenes:
         runs = -(-counts[scene] // BLOCK_FRAMES)
-        named.append(f"{scene}#{seen[scene] * runs // counts[scene]}")
-        seen[scene] += 1
+        named.append(f"{scene}#{frames_seen[scene] * runs // counts[scene]}")
+        frames_seen[scene] += 1
     return named
 
 
 @dataclass(frozen=True)
 class Resampling:
-    """How often each block is drawn in each of many bootstrap draws, within its stratum."""
+    """The number of times that each bootstrap draw, within strata, contains each block."""
 
     block_of: Int64[np.ndarray, " images"]
     times: Int64[np.ndarray, "draws blocks"]
@@ -71,14 +71,14 @@ class Resampling:
 
         None where all values are of one block: its frames are near-duplicates, and no evidence.
         """
-        known = np.isfinite(values)
-        if len(np.unique(self.block_of[known])) < 2:
+        finite = np.isfinite(values)
+        if len(np.unique(self.block_of[finite])) < 2:
             return None
         size = self.times.shape[1]
-        total = np.bincount(self.block_of[known], values[known], minlength=size)
-        count = np.bincount(self.block_of[known], minlength=size)
-        drawn = self.times @ count
-        means = (self.times @ total)[drawn > 0] / drawn[drawn > 0]
+        total = np.bincount(self.block_of[finite], values[finite], minlength=size)
+        count = np.bincount(self.block_of[finite], minlength=size)
+        images_drawn = self.times @ count
+        means = (self.times @ total)[images_drawn > 0] / images_drawn[images_drawn > 0]
         low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
         return float(low), float(high)
 
@@ -128,7 +128,7 @@ def paired_test(
         signs = rng.choice([1, -1], size=(RANDOM_SIGNS, len(per_block)))
         signs[0] = 1  # the one seen is one of those that were possible
     flipped = np.abs(signs @ per_block)
-    seen = abs(per_block.sum())
-    p_value = float(np.mean(flipped >= seen - 1e-12 * np.abs(per_block).sum()))
+    observed = abs(per_block.sum())
+    p_value = float(np.mean(flipped >= observed - 1e-12 * np.abs(per_block).sum()))
     interval = resampling.interval(difference)
     return PairedTest(len(difference), float(difference.mean()), interval, p_value)

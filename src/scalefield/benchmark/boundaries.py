@@ -52,12 +52,15 @@ def boundary_scores(
     scores = []
     for threshold in np.log(thresholds):
         precision, recall = 0.0, 0.0
-        for ours, theirs in steps:
+        for predicted_steps, true_steps in steps:
             for sign in (1, -1):
-                found, wanted = sign * ours > threshold, sign * theirs > threshold
-                right = int(np.count_nonzero(found & wanted))
-                precision += 0.25 * right / max(int(np.count_nonzero(found)), 1)
-                recall += 0.25 * right / max(int(np.count_nonzero(wanted)), 1)
+                predicted_edges, true_edges = (
+                    sign * predicted_steps > threshold,
+                    sign * true_steps > threshold,
+                )
+                hits = int(np.count_nonzero(predicted_edges & true_edges))
+                precision += 0.25 * hits / max(int(np.count_nonzero(predicted_edges)), 1)
+                recall += 0.25 * hits / max(int(np.count_nonzero(true_edges)), 1)
         both = precision + recall
         scores.append((precision, recall, 2 * precision * recall / both if both else 0.0))
     weights = thresholds / thresholds.sum()

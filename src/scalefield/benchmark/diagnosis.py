@@ -1,4 +1,4 @@
-"""What the bias of an MDE looks like: an exact analysis of variance of y = log D − log D_MDE.
+"""The bias of an MDE: an exact analysis of variance of y = log D − log D_MDE.
 
 At the known pixels of an image, y is what has to be added to the MDE's log-depth. It is explained
 step by step, in the order of `PARTS`, by one number, by functions of the MDE's own log-depth, by
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int64
@@ -119,7 +120,7 @@ class Pixels:
 def relief(
     log_depth: Float64[np.ndarray, "h w"], known: Bool[np.ndarray, "h w"]
 ) -> Float64[np.ndarray, "h w"]:
-    """How far log-depth ranges around each pixel, over known pixels alone: large at edges."""
+    """The range of log-depth around each pixel, over known pixels only; it is large at edges."""
     size = 2 * max(1, round(RELIEF_RADIUS * float(np.hypot(*known.shape)))) + 1
     highest = maximum_filter(np.where(known, log_depth, -np.inf), size)
     lowest = minimum_filter(np.where(known, log_depth, np.inf), size)
@@ -217,20 +218,24 @@ class ImageDiagnosis:
     position: Shared
     curve: Float64[np.ndarray, " knots"]
     """The function of depth at `KNOTS`; NaN where the image has too few pixels."""
-    where: dict[str, Float64[np.ndarray, "bins 4"]]
+    bins: dict[str, Float64[np.ndarray, "bins 4"]]
     """Bins of depth, place and relief: shares of pixels, sums of the MDE's error (log D_MDE − log
     D, without the image's scale) and of its square, and of the rest's square, over all pixels."""
 
 
-def decompose(pixels: Pixels) -> dict[str, Float64[np.ndarray, " n"]]:
+class Decomposition(NamedTuple):
+    """An image's y in parts, and its share in functions that are the same in all images."""
+
+    parts: dict[str, Float64[np.ndarray, " n"]]
     """The parts of y at each pixel, which add up to y; scale is the image's own mean."""
-    return _decompose(pixels)[0]
+    depth: Shared
+    """Normal equations of the common function of depth."""
+    position: Shared
+    """Normal equations of the common function of position."""
 
 
-def _decompose(
-    pixels: Pixels,
-) -> tuple[dict[str, Float64[np.ndarray, " n"]], Shared, Shared]:
-    """The parts, and the normal equations of what depth and position do in all images."""
+def decompose(pixels: Pixels) -> Decomposition:
+    """Project y on the functions of each part in turn, in the order of `PARTS`."""
     y, n = pixels.y, len(pixels.y)
     constant = np.full((n, 1), n**-0.5)
     basis, parts = constant, {"scale": np.full(n, y.mean())}
@@ -251,7 +256,7 @@ def _decompose(
         means = np.bincount(cell, left) / np.maximum(np.bincount(cell), 1)
         parts[name] = means[cell]
         left = left - parts[name]
-    return {**parts, "rest": left}, depth, position
+    return Decomposition({**parts, "rest": left}, depth, position)
 
 
 def at_knots(depth: Shared) -> Float64[np.ndarray, " knots"]:
@@ -263,9 +268,9 @@ def diagnose(frame: Frame, mde_output: MDEOutput) -> ImageDiagnosis:
     """The analysis of the MDE's bias on one frame."""
     known = frame.mask & mde_output.valid.cpu().numpy()
     pixels = Pixels.of(frame.depth_m, mde_output.mde_depth.cpu().numpy(), known)
-    parts, depth, position = _decompose(pixels)
+    parts, depth, position = decompose(pixels)
     error, n = parts["scale"] - pixels.y, len(pixels.y)
-    bins = {
+    bin_of = {
         "depth": (np.digitize(pixels.true_m, DEPTH_EDGES_M), len(DEPTH_EDGES_M) + 1),
         "relief": (np.digitize(pixels.relief, RELIEF_EDGES), len(RELIEF_EDGES) + 1),
         "place": (pixels.cells(PLACES), PLACES[0] * PLACES[1]),
@@ -286,9 +291,9 @@ def diagnose(frame: Frame, mde_output: MDEOutput) -> ImageDiagnosis:
         depth=depth,
         position=position,
         curve=np.where(support.mean(axis=0) >= KNOT_SHARE, at_knots(depth), np.nan),
-        where={
+        bins={
             name: np.stack([np.bincount(b, s, minlength=size) / n for s in sums], axis=1)
-            for name, (b, size) in bins.items()
+            for name, (b, size) in bin_of.items()
         },
     )
 

@@ -117,7 +117,7 @@ def _of_scale(images: Sequence[ImageDiagnosis], unit: float) -> dict[str, Any]:
 
 
 def _of_common(shared: Shared, total: float) -> dict[str, float]:
-    """How much of a part is the same function in every image, and the rest each image's own."""
+    """The share of a part that one function explains in all images, and the remaining share."""
     common = min(max(shared.mean_square, 0.0), total)
     share = common / total if total > 0 else 0.0
     return {"common": share, "own": 1 - share, "common_rms_log": common**0.5}
@@ -133,14 +133,14 @@ def _curve(images: Sequence[ImageDiagnosis], depth: Shared) -> list[dict[str, An
     own = -np.array([image.curve for image in images])
     rows = []
     for knot, value, each in zip(KNOTS.tolist(), common.tolist(), own.T, strict=True):
-        known = each[np.isfinite(each)]
-        if len(known) <= len(images) // 20:  # too few images
+        finite = each[np.isfinite(each)]
+        if len(finite) <= len(images) // 20:  # too few images
             continue
-        low, median, high = np.quantile(known, [0.1, 0.5, 0.9]).tolist()
+        low, median, high = np.quantile(finite, [0.1, 0.5, 0.9]).tolist()
         rows.append(
             {
                 "log_depth": knot,
-                "images": len(known),
+                "images": len(finite),
                 "common": value,
                 "p10": low,
                 "median": median,
@@ -175,7 +175,7 @@ def _bins(
     images: Sequence[ImageDiagnosis], name: str, edges: Sequence[float]
 ) -> list[dict[str, Any]]:
     """Error in each bin, each image counting the same."""
-    pixels, error, square, rest = np.mean([image.where[name] for image in images], axis=0).T
+    pixels, error, square, rest = np.mean([image.bins[name] for image in images], axis=0).T
     ends = [None, *edges, None]
     return [
         {
@@ -193,15 +193,15 @@ def _bins(
 
 
 def _places(images: Sequence[ImageDiagnosis]) -> dict[str, Any]:
-    """Error over the image, each image counting the same; None where nothing was ever known."""
-    pixels, error, square, _ = np.mean([image.where["place"] for image in images], axis=0).T
+    """Error over the image, with equal weights of images; None in cells without a known pixel."""
+    pixels, error, square, _ = np.mean([image.bins["place"] for image in images], axis=0).T
 
     def cells(values: np.ndarray) -> list[list[float | None]]:
         shown = [float(x) if p > 0 else None for x, p in zip(values, pixels, strict=True)]
         return [shown[i : i + PLACES[1]] for i in range(0, len(shown), PLACES[1])]
 
-    known = np.maximum(pixels, np.finfo(float).tiny)
-    return {"bias_log": cells(error / known), "rms_log": cells(np.sqrt(square / known))}
+    share = np.maximum(pixels, np.finfo(float).tiny)
+    return {"bias_log": cells(error / share), "rms_log": cells(np.sqrt(square / share))}
 
 
 def _row(image: ImageDiagnosis, squares: dict[str, float]) -> dict[str, Any]:
@@ -227,13 +227,13 @@ def worst(summary: dict[str, Any]) -> list[dict[str, Any]]:
 def collect(
     results: Mapping[str, ImageDiagnosis | str], config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What diagnosis.json holds: where the numbers come from, and the pooled analysis."""
-    images = [found for found in results.values() if isinstance(found, ImageDiagnosis)]
+    """The contents of diagnosis.json: provenance, configuration, data and the pooled analysis."""
+    images = [result for result in results.values() if isinstance(result, ImageDiagnosis)]
     missing = [{"name": n, "error": e} for n, e in results.items() if isinstance(e, str)]
     if not images:
         first = missing[0]["error"] if missing else "there is no frame"
         raise InputError(f"no frame could be diagnosed; the first: {first}")
-    seen = "".join(f"{image.name} {image.sha256}\n" for image in images)
+    hashes = "".join(f"{image.name} {image.sha256}\n" for image in images)
     return {
         "provenance": provenance(),
         "config": dict(config),
@@ -241,7 +241,7 @@ def collect(
             "frames": len(results),
             "diagnosed": len(images),
             "missing": missing,
-            "sha256": sha256(seen.encode()).hexdigest(),
+            "sha256": sha256(hashes.encode()).hexdigest(),
             "mde": sorted({image.model for image in images}),
         },
         **_rounded(summarise(images)),

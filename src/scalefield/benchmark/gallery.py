@@ -110,7 +110,7 @@ def read_gallery(out: Path) -> list[tuple[Entry, Picture, np.ndarray]]:
     if not index.exists():
         return []
     pictures: dict[str, Picture] = {}
-    found = []
+    entries = []
     for line in read_json(index):
         entry = Entry(**line)
         if entry.image_file not in pictures:
@@ -118,17 +118,17 @@ def read_gallery(out: Path) -> list[tuple[Entry, Picture, np.ndarray]]:
             names = tuple(Picture.__dataclass_fields__)
             pictures[entry.image_file] = Picture(**read_npz(path, required=names))
         depth = read_npz(out / "gallery" / entry.depth_file, required=("depth_m",))["depth_m"]
-        found.append((entry, pictures[entry.image_file], depth.astype(np.float32)))
-    return found
+        entries.append((entry, pictures[entry.image_file], depth.astype(np.float32)))
+    return entries
 
 
 def reduce(values: Float[np.ndarray, "h w"], factor: int) -> Float32[np.ndarray, "h2 w2"]:
     """Means of factor × factor pixels, over those that are known."""
     height, width = (size // factor * factor for size in values.shape)
     tiles = values[:height, :width].reshape(height // factor, factor, width // factor, factor)
-    known = np.isfinite(tiles)
-    count = known.sum(axis=(1, 3))
-    total = np.where(known, tiles, 0).sum(axis=(1, 3))
+    finite = np.isfinite(tiles)
+    count = finite.sum(axis=(1, 3))
+    total = np.where(finite, tiles, 0).sum(axis=(1, 3))
     return np.where(count > 0, total / np.maximum(count, 1), np.nan).astype(np.float32)
 
 

@@ -35,24 +35,24 @@ class MethodSpec:
         """
         head, separator, body = text.rpartition(": ")
         label, _, conditions = head.partition(" @")
-        found = re.fullmatch(r"([\w.]+(?::[\w.]+)?)\s*(\(.*\))?", body.strip())
-        if found is None:
+        match = re.fullmatch(r"([\w.]+(?::[\w.]+)?)\s*(\(.*\))?", body.strip())
+        if match is None:
             raise InputError(
                 f"method {text!r} is not understood; wanted NAME, NAME(option=value) or "
                 "module:function, with 'LABEL: ' before it if you like"
             )
         return cls(
             label=label.strip() if separator else body.strip(),
-            method=found[1],
-            options=_parse_options(text, found[2]) if found[2] else {},
+            method=match[1],
+            options=_parse_options(text, match[2]) if match[2] else {},
             conditions=tuple(c.strip() for c in conditions.split(",") if c.strip()),
         )
 
     def __post_init__(self) -> None:
         for condition in self.conditions:
             if condition not in (*REGIMES, "drop"):
-                known = ", ".join((*REGIMES, "drop"))
-                raise InputError(f"{self.label}: no condition {condition!r}; there are {known}")
+                names = ", ".join((*REGIMES, "drop"))
+                raise InputError(f"{self.label}: no condition {condition!r}; there are {names}")
 
     def applies(self, condition: str) -> bool:
         """Whether the row has an entry under this condition."""

@@ -14,7 +14,7 @@ from scalefield.errors import InputError
 
 @dataclass(frozen=True)
 class Metric:
-    """How a metric is shown and which way is better."""
+    """Title, definition, direction and unit of a metric."""
 
     title: str
     formula: str
@@ -54,7 +54,7 @@ class Truth:
 
     @classmethod
     def of(cls, depth_m: Float[np.ndarray, " n"]) -> Truth:
-        """From depths, of which there is at least one and all are above zero."""
+        """The truth of one or more depths, all above zero."""
         depth = np.asarray(depth_m, np.float64)
         _require(depth, "true")
         return cls(depth, np.log(depth), 1 / depth)

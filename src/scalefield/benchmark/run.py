@@ -47,7 +47,7 @@ DISTANCE_EDGES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is measured. Runs with equal evaluations may share an output folder."""
+    """Configuration of an evaluation. Runs with equal ones may share an output folder."""
 
     name: str
     """Name of the data in tables."""
@@ -107,7 +107,7 @@ class Evaluator:
     source: FrameSource
     """Frames and their relative depth."""
     evaluation: Evaluation
-    """What is measured."""
+    """The configuration."""
     out: Path
     """Output folder."""
 
@@ -256,18 +256,18 @@ def _spectrum(recovery: Recovery, mde_output: MDEOutput, anchors: Anchors) -> di
     pixels = torch.from_numpy(np.stack([anchors.u, anchors.v], axis=1)).to(maps)
     embeddings = sample(maps[None], pixels[None], mde_output.shape)[0]
     y = torch.from_numpy(targets(mde_output, anchors)).to(embeddings)
-    found = spectral_statistics(embeddings, gating, y)
+    statistics = spectral_statistics(embeddings, gating, y)
     names = ("eta1", "similarity", "g0_mean", "g0_var", "alpha1_share")
-    values = {name: getattr(found, name) for name in names}
+    values = {name: getattr(statistics, name) for name in names}
     # A share of images, once it is averaged: JSON has no infinity for a single anchor's ratio.
-    values["alpha1_first"] = float((found.alpha1_dominance or 0.0) > 1)
+    values["alpha1_first"] = float((statistics.alpha1_dominance or 0.0) > 1)
     return {"k": len(maps), "spectral": values}
 
 
 def _distance_bins(anchors: Anchors, scored: np.ndarray) -> np.ndarray:
-    away = np.ones(scored.shape, bool)
-    away[anchors.pixels(scored.shape)] = False
-    distance = distance_transform_edt(away)[scored] / np.hypot(*scored.shape)
+    not_anchor = np.ones(scored.shape, bool)
+    not_anchor[anchors.pixels(scored.shape)] = False
+    distance = distance_transform_edt(not_anchor)[scored] / np.hypot(*scored.shape)
     return np.digitize(distance, DISTANCE_EDGES)
 
 

@@ -68,13 +68,13 @@ class Scores:
         present = {r.method for r in rows}
         methods = tuple(label for label in dict.fromkeys(labels) if label in present)
         conditions = tuple(dict.fromkeys(r.condition for r in rows))
-        places = [{x: i for i, x in enumerate(xs)} for xs in (images, methods, conditions)]
+        positions = [{x: i for i, x in enumerate(xs)} for xs in (images, methods, conditions)]
         shape = (len(images), len(methods), len(conditions))
         values = {column: np.full(shape, np.nan) for column in VALUES}
         anchors = np.full((shape[0], shape[2]), np.nan)
         for row in rows:
-            image = places[0][row.name, row.group, row.block]
-            method, condition = places[1][row.method], places[2][row.condition]
+            image = positions[0][row.name, row.group, row.block]
+            method, condition = positions[1][row.method], positions[2][row.condition]
             anchors[image, condition] = row.anchors
             for (kind, metric), array in values.items():
                 array[image, method, condition] = getattr(row, kind).get(metric, np.nan)
@@ -108,8 +108,8 @@ class Scores:
         self, method: str, condition: str, metric: str, clamping: str = "clamped"
     ) -> Float64[np.ndarray, " images"]:
         """One method's values over all images."""
-        place = self.methods.index(method), self.conditions.index(condition)
-        return self.values[clamping, metric][:, place[0], place[1]]
+        index = self.methods.index(method), self.conditions.index(condition)
+        return self.values[clamping, metric][:, index[0], index[1]]
 
 
 def aggregate(scores: Scores, group: str) -> list[dict[str, Any]]:
@@ -145,16 +145,16 @@ def compare(scores: Scores, condition: str, metric: str = "abs_rel") -> list[dic
         first, second = (scores.column(method, condition, metric) for method in (a, b))
         if not np.isfinite(first - second).any():
             continue
-        found = paired_test(first, second, scores.block_of, scores.group_of)
+        test = paired_test(first, second, scores.block_of, scores.group_of)
         rows.append(
             {
                 "condition": condition,
                 "metric": metric,
                 "a": a,
                 "b": b,
-                "images": found.images,
-                "difference": _triple(found.difference, found.interval),
-                "p": _round(found.p_value),
+                "images": test.images,
+                "difference": _triple(test.difference, test.interval),
+                "p": _round(test.p_value),
             }
         )
     return rows
@@ -265,31 +265,31 @@ def _data(records: list[dict[str, Any]], good: list[dict[str, Any]]) -> dict[str
 
 def _failures(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Methods without a result on evaluated frames: how often, and the first reason."""
-    found: dict[tuple[str, str, str], list[str]] = {}
+    failures: dict[tuple[str, str, str], list[str]] = {}
     for record in good:
         for cell in record["cells"]:
             for kind in ("error", "skipped"):
                 if kind in cell:
                     key = (cell["method"], cell["condition"], kind)
-                    found.setdefault(key, []).append(f"{record['name']}: {cell[kind]}")
+                    failures.setdefault(key, []).append(f"{record['name']}: {cell[kind]}")
     return [
         {"method": m, "condition": c, "kind": kind, "images": len(why), "first": why[0]}
-        for (m, c, kind), why in found.items()
+        for (m, c, kind), why in failures.items()
     ]
 
 
 def _by_distance(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """AbsRel over the distance to the nearest anchor: within each image, then over images."""
-    found: dict[tuple[str, str], list[np.ndarray]] = {}
+    curves_by_row: dict[tuple[str, str], list[np.ndarray]] = {}
     for record in good:
         for cell in record["cells"]:
             if "by_distance" in cell:
                 pixels = np.array(cell["by_distance"]["pixels"], np.float64)
                 pixels[pixels == 0] = np.nan
                 relative = np.array(cell["by_distance"]["relative"]) / pixels
-                found.setdefault((cell["condition"], cell["method"]), []).append(relative)
+                curves_by_row.setdefault((cell["condition"], cell["method"]), []).append(relative)
     rows = []
-    for (condition, method), curves in found.items():
+    for (condition, method), curves in curves_by_row.items():
         stacked = np.array(curves)
         counts = np.isfinite(stacked).sum(axis=0)
         means = np.nansum(stacked, axis=0) / np.maximum(counts, 1)
@@ -309,13 +309,13 @@ def _by_distance(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _spectral(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Spectral statistics over images, by group, condition and method; see `_typical`."""
-    found: dict[tuple[str, str, str, int], list[dict[str, float]]] = {}
+    by_row: dict[tuple[str, str, str, int], list[dict[str, float]]] = {}
     for record in good:
         for cell in record["cells"]:
             if "spectral" in cell:
                 for group in (EVERYWHERE, record["group"]):
                     key = (group, cell["condition"], cell["method"], cell["k"])
-                    found.setdefault(key, []).append(cell["spectral"])
+                    by_row.setdefault(key, []).append(cell["spectral"])
     return [
         {
             "group": group,
@@ -325,7 +325,7 @@ def _spectral(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "images": len(each),
             **{name: _round(_typical(name, [e[name] for e in each])) for name in each[0]},
         }
-        for (group, condition, method, k), each in found.items()
+        for (group, condition, method, k), each in by_row.items()
     ]
 
 
@@ -336,12 +336,12 @@ def _typical(name: str, values: list[float]) -> float:
 
 def _write_timings(out: Path, names: Sequence[str]) -> None:
     """Medians of the milliseconds, in a file of their own because they vary between runs."""
-    found: dict[str, list[float]] = {}
+    by_step: dict[str, list[float]] = {}
     for name in names:
         path = out / "timings" / f"{name}.json"
         for step, milliseconds in read_json(path).items():
-            found.setdefault(step, []).append(milliseconds)
-    medians = {step: _round(float(np.median(each))) for step, each in found.items()}
+            by_step.setdefault(step, []).append(milliseconds)
+    medians = {step: _round(float(np.median(each))) for step, each in by_step.items()}
     write_json(out / "timings.json", medians)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from scalefield.commands.data import Intrinsics
+from scalefield.commands.data import Intrinsics, check_camera_flags, check_counts
 from scalefield.errors import InputError
 
 if TYPE_CHECKING:
@@ -88,14 +88,14 @@ class AnchorsCommand:
                 f"nothing of {self.points or self.depth} lands in the image of "
                 f"{shape[1]}×{shape[0]} pixels; are the extrinsics the other way round?"
             )
-        found = len(anchors)
+        projected = len(anchors)
         if self.limit is not None:
             depth_m = _as_map(anchors, shape)
-            known = depth_m > 0
-            anchors = sample_anchors(depth_m, known, self.limit, seed=0, name=self.image.name)
+            has_depth = depth_m > 0
+            anchors = sample_anchors(depth_m, has_depth, self.limit, seed=0, name=self.image.name)
         anchors.write(self.out, shape=shape)
         near, far = anchors.depth_m.min(), anchors.depth_m.max()
-        kept = f" of {found}" if len(anchors) < found else ""
+        kept = f" of {projected}" if len(anchors) < projected else ""
         print(f"{self.out}: {len(anchors)}{kept} anchors, {near:.2f} … {far:.2f} m")
 
     def check(self) -> None:
@@ -118,12 +118,10 @@ class AnchorsCommand:
         others = self.intrinsics or self.fov_deg or self.extrinsics or self.pose or self.distortion
         if self.kitti and (others or self.depth):
             raise InputError("--kitti has intrinsics and extrinsics for --points; give it alone")
-        if self.intrinsics and self.fov_deg:
-            raise InputError("--intrinsics and --fov-deg are alternatives; give one of them")
+        check_camera_flags(self.intrinsics, self.fov_deg)
         if self.depth_units is not None and not 1e-9 <= self.depth_units <= 1e9:
             raise InputError(f"--depth-units must be 1e-9 … 1e9, found {self.depth_units:g}")
-        if self.limit is not None and self.limit < 1:
-            raise InputError(f"--limit must be 1 or more, found {self.limit}")
+        check_counts({"--limit": self.limit})
 
     def from_points(self, shape: tuple[int, int]) -> Anchors:
         """Anchors from the point cloud."""
@@ -156,19 +154,19 @@ class AnchorsCommand:
             raise InputError(f"{self.depth}: holds no depth above zero")
         if not self.keep_edges:
             depth_m = np.where(depth_edges(depth_m), np.nan, depth_m)
-        aside = self.depth_intrinsics or self.extrinsics or self.pose
-        if not aside and depth_m.shape != shape:
+        other_camera = self.depth_intrinsics or self.extrinsics or self.pose
+        if not other_camera and depth_m.shape != shape:
             found, wanted = (f"{s[1]}×{s[0]}" for s in (depth_m.shape, shape))
             raise InputError(
                 f"{self.depth} is {found} and the image {wanted}; give --depth-intrinsics and "
                 "--extrinsics to bring one into the other"
             )
-        if not aside and not self.ray:
+        if not other_camera and not self.ray:
             return Anchors.from_map(depth_m)
         own = Camera(*self.depth_intrinsics) if self.depth_intrinsics else self.camera(shape)
         if self.ray:
             depth_m = depth_m / ray_length(depth_m.shape, own)
-        if not aside:
+        if not other_camera:
             return Anchors.from_map(depth_m)
         points_m = unproject(depth_m, own)[depth_m > 0]
         return self.project(points_m, self.camera(shape), shape, self.camera_from_points())

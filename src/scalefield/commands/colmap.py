@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from scalefield.commands.data import check_counts
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError, counted
 
@@ -135,20 +136,20 @@ class ColmapCommand:
             if stem not in done and frame.name in rich_names
         }
         failed: dict[str, str] = {}
-        made = 0
+        recovered = 0
         total = len(missing) if self.limit is None else min(self.limit, len(missing))
         with progress(total, unit="image", leave=False) as bar:
             for stem, frame in missing.items():
-                if self.limit is not None and made >= self.limit:
+                if self.limit is not None and recovered >= self.limit:
                     break
                 try:
                     done[stem] = recover(stem, frame)
                 except InputError as e:
                     failed[frame.name] = str(e)
                     continue
-                made += 1
+                recovered += 1
                 bar.update()
-                if made % INDEX_EVERY == 1:  # the first too: it marks the folder as this run's
+                if recovered % INDEX_EVERY == 1:  # the first too: it marks the folder as this run's
                     self.write_record(done, poor, failed)
                     recover.scene.write_params(done, ())
         if not done:
@@ -158,10 +159,8 @@ class ColmapCommand:
 
     def check(self) -> None:
         """Refuse flags out of range."""
-        counts = {"min-points": self.min_points, "min-track": self.min_track, "limit": self.limit}
-        for flag, count in counts.items():
-            if count is not None and count < 1:
-                raise InputError(f"--{flag} must be 1 or more, found {count}")
+        counts = {"--min-points": self.min_points, "--min-track": self.min_track}
+        check_counts({**counts, "--limit": self.limit})
         if not self.max_error_px > 0:
             raise InputError(f"--max-error-px must be above zero, found {self.max_error_px:g}")
 
@@ -252,8 +251,8 @@ class ColmapCommand:
         from scalefield.geometry.colmap import model_frames, read_model, split_poor
 
         model = read_model(sparse)
-        found = model_frames(model, min_track=self.min_track, max_error_px=self.max_error_px)
-        rich, poor = split_poor(found, self.min_points)
+        frames = model_frames(model, min_track=self.min_track, max_error_px=self.max_error_px)
+        rich, poor = split_poor(frames, self.min_points)
         if not rich:
             most = max(len(frame.anchors) for frame in poor)
             raise InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,10 +14,14 @@ import tyro
 from scalefield.errors import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from scalefield.anchors import Anchors
     from scalefield.datasets import Dataset
     from scalefield.datasets.source import FrameSource
 
 Layout = Literal["folder", "kitti", "urbansyn", "sunrgbd", "predictions"]
+YesNo = Literal["yes", "no"]
 Intrinsics = Annotated[
     tuple[float, float, float, float] | None, tyro.conf.arg(metavar="FX FY CX CY")
 ]
@@ -55,7 +59,7 @@ class DataOptions:
         """The reader of the dataset. Adds the current folder to the module search path."""
         from scalefield.datasets import open_dataset
 
-        # As `python -m` does: a module:function in the current folder is found, by workers too.
+        # As `python -m` does, so that workers also find a module:function in the current folder.
         sys.path.insert(0, str(Path.cwd()))
         return open_dataset(
             self.dataset, self.root, self.ranges_m, sunrgbd_max_m=self.sunrgbd_max_m
@@ -97,6 +101,43 @@ def check_depth_flags(
         raise InputError("--depth is your own depth map and --mde computes one; give one of them")
     if depth is None and (depth_key or resize):
         raise InputError("--depth-key and --resize apply only to --depth FILE, which is not given")
+
+
+def check_counts(counts: Mapping[str, int | None]) -> None:
+    """Refuse counts below one, by flag; None is a flag that is not given."""
+    for flag, count in counts.items():
+        if count is not None and count < 1:
+            raise InputError(f"{flag} must be 1 or more, found {count}")
+
+
+def check_camera_flags(intrinsics: tuple[float, ...] | None, fov_deg: float | None) -> None:
+    """Refuse a camera that is given in two ways."""
+    if intrinsics and fov_deg:
+        raise InputError("--intrinsics and --fov-deg are alternatives; give one of them")
+
+
+def as_bool(flag: YesNo | None) -> bool | None:
+    """The value of a flag yes|no; None if it is not given."""
+    return None if flag is None else flag == "yes"
+
+
+def read_anchors(path: Path | None, units_per_metre: float | None) -> Anchors:
+    """The anchors of a file, none without a file; the units are those of a .png."""
+    from scalefield.anchors import Anchors
+
+    if path is None:
+        return Anchors([], [], [])
+    png = path.suffix.lower() == ".png"
+    return Anchors.read(path, png_units_per_metre=units_per_metre if png else None)
+
+
+def read_relative_map(
+    path: Path, key: str | None, kind: str | None, affine: bool | None
+) -> np.ndarray:
+    """The user's own relative depth map; zeros of disparity with an unknown shift are far."""
+    from scalefield.io import read_map
+
+    return read_map(path, key=key, zero_is_far=kind == "disparity" and affine is not False)
 
 
 def parse_ranges(texts: Iterable[str]) -> dict[str, tuple[float, float]]:

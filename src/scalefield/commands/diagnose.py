@@ -51,8 +51,8 @@ class DiagnoseCommand:
         diagnoser = Diagnoser(source)
         results: dict[str, ImageDiagnosis | str] = {}
         with progress(len(names), unit="frame") as bar:
-            for name, found in map_frames(diagnoser, names, data.workers):
-                results[name] = found
+            for name, result in map_frames(diagnoser, names, data.workers):
+                results[name] = result
                 bar.update()
         config = {
             "name": data.data_name,

@@ -74,8 +74,8 @@ def document_fields(command: Any) -> None:
     import docstring_parser
 
     hints = get_type_hints(command, include_extras=True)
-    found = docstring_parser.parse_from_object(command).params
-    docs = {p.arg_name: " ".join((p.description or "").split()) for p in found}
+    params = docstring_parser.parse_from_object(command).params
+    docs = {p.arg_name: " ".join((p.description or "").split()) for p in params}
     for field in dataclasses.fields(command):
         hint = hints[field.name]
         inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint

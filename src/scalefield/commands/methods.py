@@ -31,14 +31,14 @@ class MethodsCommand:
             for name, method in METHODS.items():
                 print(f"{name:12} {(method.__doc__ or '').splitlines()[0]}")
             return
-        made = make_method(self.name)  # an unknown name is refused
+        instance = make_method(self.name)  # an unknown name is refused
         method = METHODS[self.name]
         width = min(shutil.get_terminal_size().columns, WIDEST)
         for paragraph in (inspect.getdoc(method) or "").split("\n\n"):
             print(textwrap.fill(" ".join(paragraph.split()), width), end="\n\n")
         documented = parse_from_object(method).params
         for option in documented:
-            default = getattr(made, option.arg_name)
+            default = getattr(instance, option.arg_name)
             if dataclasses.is_dataclass(default):  # the command line has no text for it
                 print(f"{option.arg_name} (in Python only): {type(default).__name__}()")
             else:

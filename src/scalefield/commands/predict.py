@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from scalefield.commands.data import check_counts
 from scalefield.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,13 +48,12 @@ class PredictCommand:
         from scalefield.mde.cache import MDECache, default_cache
         from scalefield.runtime.progress import progress as progress_bar
 
-        if self.batch < 1:
-            raise InputError(f"--batch must be 1 or more, found {self.batch}")
+        check_counts({"--batch": self.batch})
         paths = find_images(self.folder)
         folder = self.cache or default_cache()
         cache = MDECache(folder, load_mde(self.mde, device=self.device, kind=self.kind))
         waiting: dict[tuple[int, ...], list[np.ndarray]] = {}
-        made = kept = bad = 0
+        computed = kept = bad = 0
         with progress_bar(len(paths), unit="image", desc=cache.name) as progress:
             for path in paths:
                 try:
@@ -63,20 +63,20 @@ class PredictCommand:
                     bad += 1
                     progress.update()
                     continue
-                if (known := cache.load(image)) is not None:
-                    self.agree([known])
+                if (cached := cache.load(image)) is not None:
+                    self.agree([cached])
                     kept += 1
                     progress.update()
                     continue
                 group = waiting.setdefault(image.shape, [])
                 group.append(image)
                 if len(group) == self.batch:
-                    made += self.compute(cache, waiting.pop(image.shape))
+                    computed += self.compute(cache, waiting.pop(image.shape))
                     progress.update(self.batch)
             for group in waiting.values():
-                made += self.compute(cache, group)
+                computed += self.compute(cache, group)
                 progress.update(len(group))
-        print(f"{made} computed, {kept} already there, {bad} unreadable; kept in {folder}")
+        print(f"{computed} computed, {kept} already there, {bad} unreadable; kept in {folder}")
         return 1 if bad else 0
 
     def compute(self, cache: MDECache, images: list[np.ndarray]) -> int:
@@ -94,8 +94,8 @@ class PredictCommand:
 def find_images(folder: Path) -> list[Path]:
     """All image files below a folder, in order of their paths."""
     if not folder.is_dir():
-        found = "a file; wanted a folder of images" if folder.exists() else "no such folder"
-        raise InputError(f"{folder}: {found}")
+        problem = "a file; wanted a folder of images" if folder.exists() else "no such folder"
+        raise InputError(f"{folder}: {problem}")
     from scalefield.io import IMAGE_SUFFIXES, files_below
 
     paths = [p for p in files_below(folder) if p.suffix.lower() in IMAGE_SUFFIXES]

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from scalefield.commands.data import Intrinsics, check_depth_flags
+from scalefield.commands.data import (
+    Intrinsics,
+    YesNo,
+    as_bool,
+    check_camera_flags,
+    check_counts,
+    check_depth_flags,
+    read_anchors,
+    read_relative_map,
+)
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError, require_package
 
@@ -55,7 +64,7 @@ class RecoverCommand:
     ] = None
     """Kind of --depth: depth grows with distance, disparity falls with it. The kind of an --mde is
     known."""
-    affine: Annotated[Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no")] = None
+    affine: Annotated[YesNo | None, tyro.conf.arg(metavar="yes|no")] = None
     """Whether the shift of the map is unknown as well as its scale, as for MiDaS and Depth
     Anything. By default, the model card of an --mde decides, and the shift of your own disparity
     map is unknown. Use no for disparity with a known zero, for example of a stereo camera."""
@@ -127,7 +136,7 @@ class RecoverCommand:
             names = (*OUTPUTS, *format_files(self.formats))
             spare_inputs([folder / name for name in names], [*inputs.values(), self.labels])
             require_files(inputs.values())
-            anchors = self.read_anchors()
+            anchors = read_anchors(self.anchors, self.anchor_units)
             image = read_image(path)
             place(anchors, image, path)
             notify_if_rotated(path)
@@ -176,22 +185,18 @@ class RecoverCommand:
             raise InputError(
                 f"--anchor-units is for a .png; depth_m of --anchors {self.anchors} is in metres"
             )
-        if self.intrinsics and self.fov_deg:
-            raise InputError("--intrinsics and --fov-deg are alternatives; give one of them")
+        check_camera_flags(self.intrinsics, self.fov_deg)
         if self.formats and self.intrinsics is None and self.fov_deg is None:
-            from scalefield.export import IN_SPACE
+            from scalefield.export import NEED_CAMERA
 
-            for name in sorted(set(self.formats) & set(IN_SPACE)):
+            for name in sorted(set(self.formats) & set(NEED_CAMERA)):
                 raise InputError(f"--formats {name} needs the camera: --intrinsics or --fov-deg")
         if self.formats:
             from scalefield.export import check_formats
 
             check_formats(self.formats)  # before minutes of work
-        for flag, count in {"--max-points": self.max_points, "--limit": self.limit}.items():
-            if count is not None and count < 1:
-                raise InputError(f"{flag} must be 1 or more, found {count}")
-        if self.every < 1:
-            raise InputError(f"--every must be 1 or more, found {self.every}")
+        counts = {"--max-points": self.max_points, "--limit": self.limit, "--every": self.every}
+        check_counts(counts)
         if not 1e-3 <= self.png_units <= 1e9:
             raise InputError(f"--png-units must be 0.001 … 1e9, found {self.png_units:g}")
 
@@ -200,31 +205,14 @@ class RecoverCommand:
         """The name of the estimator."""
         return MDE_NAME if self.mde is None else self.mde
 
-    @property
-    def affine_or_none(self) -> bool | None:
-        """--affine as `recover` takes it."""
-        return None if self.affine is None else self.affine == "yes"
-
-    def read_anchors(self) -> Anchors:
-        """The anchors of the file; empty if none is given."""
-        from scalefield.anchors import Anchors
-
-        if self.anchors is None:
-            return Anchors([], [], [])
-        return Anchors.read(self.anchors, png_units_per_metre=self.anchor_units)
-
     def relative_depth(self, image: np.ndarray) -> MDEOutput:
         """The estimator's output for the image, or the user's own map."""
         from scalefield.inputs import estimate, from_array
-        from scalefield.io import read_map
 
+        affine = as_bool(self.affine)
         if self.depth is None:
-            return estimate(
-                image, self.mde_name, self.kind, self.device, affine=self.affine_or_none
-            )
-        affine = self.affine_or_none
-        zero_is_far = self.kind == "disparity" and affine is not False
-        values = read_map(self.depth, key=self.depth_key, zero_is_far=zero_is_far)
+            return estimate(image, self.mde_name, self.kind, self.device, affine=affine)
+        values = read_relative_map(self.depth, self.depth_key, self.kind, affine)
         return from_array(values, self.kind, image, affine=affine, resize=self.resize)
 
     def options(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalefield.commands.data import as_bool, read_anchors
 from scalefield.errors import InputError, counted, one_line
 
 if TYPE_CHECKING:
@@ -29,12 +30,12 @@ RECORDS = "recoveries.jsonl"
 TABLE_SUFFIXES = (".csv", ".npz", ".txt")
 """Suffixes of tables, which are often given by mistake in place of an image."""
 ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png", ".csv", ".npz", ".png")
-"""What follows the name of an image in the names of its anchors; the last three in a folder."""
+"""Endings of anchor files after the name of the image; the last three in a folder of anchors."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What the arguments of `scalefield recover` name."""
+    """The images or the video in the arguments of `scalefield recover`."""
 
     name: str
     """Name of the default output folder, without its ending."""
@@ -66,7 +67,7 @@ def find_source(given: tuple[Path, ...]) -> Source:
     """The images or the video that the arguments name; a pattern is expanded."""
     from scalefield.io.videos import is_video
 
-    paths = [found for path in given for found in _expanded(path)]
+    paths = [expanded for path in given for expanded in _expanded(path)]
     if not paths:
         raise InputError("no image is given")
     for path in paths:
@@ -89,10 +90,10 @@ def _expanded(path: Path) -> list[Path]:
             return [path]
     except (OSError, ValueError):  # no file has such a name; its reader reports that
         return [path]
-    found = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
-    if not found:
+    matches = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+    if not matches:
         raise InputError(f"{path}: no file matches")
-    return found
+    return matches
 
 
 def _from_folder(folder: Path) -> Source:
@@ -215,19 +216,19 @@ def anchor_finder(command: RecoverCommand, source: Source) -> Callable[[Item], P
     if not given.is_dir():  # the anchors of the first frame of a stream
         first = source.images[0][0] if source.images else _frame_key(0)
         return lambda item: given if item.key == first else None
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for path in sorted(given.rglob("*")):
         name = path.relative_to(given).as_posix()
         suffix = next((s for s in ANCHOR_SUFFIXES if name.endswith(s)), None)
         if suffix is not None:
             stem = name.removesuffix(suffix)
             numbered = source.video is not None and stem.isdigit()
-            found.setdefault(_frame_key(int(stem)) if numbered else stem, path)
-    if source.video is None and not found.keys() & {key for key, _ in source.images}:
+            files.setdefault(_frame_key(int(stem)) if numbered else stem, path)
+    if source.video is None and not files.keys() & {key for key, _ in source.images}:
         raise InputError(f"{given}: no file of anchors in it is named as an image (NAME.csv)")
-    if source.video is not None and not any(stem.isdigit() for stem in found):
+    if source.video is not None and not any(stem.isdigit() for stem in files):
         raise InputError(f"{given}: no file of anchors in it is named as a frame (000012.csv)")
-    return lambda item: found.get(item.key)
+    return lambda item: files.get(item.key)
 
 
 def _frame_key(index: int) -> str:
@@ -249,7 +250,7 @@ def _solver(command: RecoverCommand, stream: bool) -> Solver:
     from scalefield.validation import check_options
 
     mde = load_mde(command.mde_name, device=command.device, kind=command.kind)
-    estimated = partial(estimate, mde=mde, kind=command.kind, affine=command.affine_or_none)
+    estimated = partial(estimate, mde=mde, kind=command.kind, affine=as_bool(command.affine))
     options = command.options()
     if stream:
         check_options("a stream", Stream, options)
@@ -266,13 +267,12 @@ def _recover(
     command: RecoverCommand, item: Item, file: Path | None, solve: Solver, folder: Path
 ) -> dict[str, Any]:
     """Recover one image, write its folder, and return its record."""
-    from scalefield.anchors import Anchors
     from scalefield.commands.recover import place
     from scalefield.export.result_folder import write_outputs
     from scalefield.geometry.camera import find_camera
 
     image = item.read()
-    anchors = Anchors([], [], []) if file is None else _read_anchors(command, file)
+    anchors = read_anchors(file, command.anchor_units)
     if item.frame is None:
         place(anchors, image, item.path)
     camera = find_camera(command.intrinsics, command.fov_deg, image.shape[:2])
@@ -292,13 +292,6 @@ def _recover(
     if overflow:
         record["warnings"].append("png_overflow")
     return record
-
-
-def _read_anchors(command: RecoverCommand, file: Path) -> Anchors:
-    from scalefield.anchors import Anchors
-
-    units = command.anchor_units if file.suffix.lower() == ".png" else None
-    return Anchors.read(file, png_units_per_metre=units)
 
 
 def _record(recovery: Recovery, file: Path | None) -> dict[str, Any]:

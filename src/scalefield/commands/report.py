@@ -27,8 +27,8 @@ class ReportCommand:
 
         if not self.results:
             raise InputError("nothing to report: give one or more folders that evaluate wrote")
-        places = [path.resolve() for path in self.results]
-        for path, place in zip(self.results, places, strict=True):
-            if places.count(place) > 1:
+        folders = [path.resolve() for path in self.results]
+        for path, folder in zip(self.results, folders, strict=True):
+            if folders.count(folder) > 1:
                 raise InputError(f"{path} is given twice, and would fill two rows of each table")
         print(write_report([load_run(path) for path in self.results], self.out, self.title))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
-from scalefield.commands.data import check_depth_flags
+from scalefield.commands.data import (
+    YesNo,
+    as_bool,
+    check_depth_flags,
+    read_anchors,
+    read_relative_map,
+)
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
-
-if TYPE_CHECKING:
-    from scalefield.anchors import Anchors
-
 
 File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 
@@ -39,7 +41,7 @@ class SuggestCommand:
         Literal["depth", "disparity"] | None, tyro.conf.arg(metavar="depth|disparity")
     ] = None
     """Kind of --depth: depth grows with distance, disparity falls with it."""
-    affine: Annotated[Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no")] = None
+    affine: Annotated[YesNo | None, tyro.conf.arg(metavar="yes|no")] = None
     """Whether the shift of the map is unknown as well as its scale, as for MiDaS and Depth
     Anything. By default, the model card of an --mde decides, and the shift of your own disparity
     map is unknown. Use no for disparity with a known zero, for example of a stereo camera."""
@@ -61,17 +63,15 @@ class SuggestCommand:
         from scalefield.api import suggest
         from scalefield.export.preview import format_std_log
         from scalefield.geometry.exif import notify_if_rotated
-        from scalefield.io import read_image, read_map
+        from scalefield.io import read_image
 
-        among = self.read(self.among)
-        affine = None if self.affine is None else self.affine == "yes"
-        zero_is_far = self.kind == "disparity" and affine is not False
-        depth = None
+        among = None if self.among is None else read_anchors(self.among, self.anchor_units)
+        affine, depth = as_bool(self.affine), None
         if self.depth is not None:
-            depth = read_map(self.depth, key=self.depth_key, zero_is_far=zero_is_far)
+            depth = read_relative_map(self.depth, self.depth_key, self.kind, affine)
         spots = suggest(
             self.image,
-            self.read(self.anchors),
+            read_anchors(self.anchors, self.anchor_units),
             self.n,
             mde=MDE_NAME if self.mde is None else self.mde,
             mde_depth=depth,
@@ -96,18 +96,6 @@ class SuggestCommand:
         """Refuse contradictory flags before anything is loaded."""
         check_depth_flags(self.depth, self.mde, self.depth_key, resize=self.resize)
         files = [path for path in (self.anchors, self.among) if path is not None]
-        if self.anchor_units is not None and not any(map(is_png, files)):
+        png = any(path.suffix.lower() == ".png" for path in files)
+        if self.anchor_units is not None and not png:
             raise InputError("--anchor-units is for anchors in a .png, and none is given")
-
-    def read(self, path: Path | None) -> Anchors | None:
-        """The anchors of a file, or None."""
-        from scalefield.anchors import Anchors
-
-        if path is None:
-            return None
-        return Anchors.read(path, png_units_per_metre=self.anchor_units if is_png(path) else None)
-
-
-def is_png(path: Path) -> bool:
-    """Whether a file is a PNG, which holds anchors without units."""
-    return path.suffix.lower() == ".png"

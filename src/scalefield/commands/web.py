@@ -7,6 +7,7 @@ import ipaddress
 import re
 import secrets
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -79,8 +80,7 @@ class WebCommand:
             timeout_graceful_shutdown=2,
             server_header=False,
         )
-        query = f"?token={token}" if token else ""
-        addresses = [f"http://{name}:{port}/{query}" for name in (*names, *self.allow_host)]
+        addresses = page_addresses((*names, *self.allow_host), port, token)
         print(f"scalefield web: {addresses[0]}  (Ctrl+C ends it)", flush=True)
         for address in addresses[1:]:
             print(f"                {address}", flush=True)
@@ -92,7 +92,7 @@ class WebCommand:
             uvicorn.Server(config).run(sockets=[listening])
 
     def check(self) -> None:
-        """Refuse flags that cannot be meant."""
+        """Refuse flags out of range."""
         if not 0 <= self.port <= 65535:
             raise InputError(f"--port must be 0 … 65535, found {self.port}")
         if self.token is not None and not re.fullmatch(r"[\w.~-]*", self.token):
@@ -111,8 +111,14 @@ class WebCommand:
                 raise InputError(f"--{name} must be above zero, found {getattr(self, flag):g}")
 
 
+def page_addresses(names: Iterable[str], port: int, token: str) -> list[str]:
+    """The addresses of the page by these names, with the token if there is one."""
+    query = f"?token={token}" if token else ""
+    return [f"http://{bracketed(name)}:{port}/{query}" for name in names]
+
+
 def bracketed(host: str) -> str:
-    """An IPv6 address as a URL needs it."""
+    """The host in the form of a URL: an IPv6 address is in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
@@ -129,17 +135,17 @@ def reachable_names(host: str) -> tuple[str, ...]:
     if host not in ("0.0.0.0", "::"):
         return (bracketed(host),)
     family = socket.AF_INET if host == "0.0.0.0" else socket.AF_INET6
-    found: list[str] = []
+    addresses: list[str] = []
     # No packet is sent: connecting a datagram socket only chooses the way out.
     for target in ("192.0.2.1", "2001:db8::1")[: 1 if family == socket.AF_INET else 2]:
         kind = socket.AF_INET6 if ":" in target else socket.AF_INET
         with contextlib.suppress(OSError), socket.socket(kind, socket.SOCK_DGRAM) as probe:
             probe.connect((target, 9))
-            found.append(probe.getsockname()[0])
+            addresses.append(probe.getsockname()[0])
     with contextlib.suppress(OSError):
-        for *_, place in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
-            found.append(str(place[0]).partition("%")[0])
-    outside = [a for a in dict.fromkeys(found) if not is_loopback(a)]
+        for *_, address in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
+            addresses.append(str(address[0]).partition("%")[0])
+    outside = [a for a in dict.fromkeys(addresses) if not is_loopback(a)]
     if family == socket.AF_INET:
         outside = [a for a in outside if ":" not in a]
     return (*map(bracketed, outside), "127.0.0.1")

@@ -21,7 +21,7 @@ from scalefield.recovery import Recovery
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What there is to show: depth with its photograph, seen by a camera if that is known."""
+    """The contents of exported files: depth with its photograph and, if known, the camera."""
 
     depth_m: Float[np.ndarray, "h w"]
     image: UInt8[np.ndarray, "h w 3"]
@@ -41,22 +41,24 @@ class View:
         camera: Camera | None = None,
         max_points: int | None = None,
     ) -> View:
-        """A recovery's view."""
+        """The view of a recovery."""
         maps = recovery.numpy()
         return cls(maps.depth_m, image, anchors, camera, maps.std_log, max_points)
 
     @property
-    def seen_by(self) -> Camera:
-        """The camera, which 3D formats cannot do without."""
+    def required_camera(self) -> Camera:
+        """The camera; InputError if it is not known."""
         if self.camera is None:
             raise InputError("points and normals need the camera: its intrinsics or field of view")
         return self.camera
 
     def cloud(self, most: int | None = None) -> PointCloud:
-        """The pixels as coloured points, without those that hang between two surfaces; at most
-        `most` unless `max_points` is set."""
+        """The pixels as coloured points, without those at depth edges; at most `most` unless
+        `max_points` is set."""
         most = self.max_points or most
-        return PointCloud.of(self.depth_m, self.seen_by, self.image, self.std_log, max_points=most)
+        return PointCloud.of(
+            self.depth_m, self.required_camera, self.image, self.std_log, max_points=most
+        )
 
 
 GLB_POINTS = 500_000
@@ -71,12 +73,12 @@ FORMATS: dict[str, tuple[tuple[str, ...], Writer]] = {
     "pfm": (("depth.pfm",), lambda path, view: write_map(path, view.depth_m)),
     "normals": (
         ("normals.png", "normals.npy"),
-        lambda path, view: write_normals(path, normals(view.depth_m, view.seen_by)),
+        lambda path, view: write_normals(path, normals(view.depth_m, view.required_camera)),
     ),
     "rrd": (
         ("recording.rrd",),
         lambda path, view: write_recording(
-            path, view.depth_m, view.image, view.anchors, view.seen_by
+            path, view.depth_m, view.image, view.anchors, view.required_camera
         ),
     ),
 }
@@ -88,7 +90,7 @@ PACKAGES = {
 }
 """Optional package, its extra and its purpose, of the formats that need one."""
 
-IN_SPACE = ("ply", "glb", "normals", "rrd")
+NEED_CAMERA = ("ply", "glb", "normals", "rrd")
 """Formats that need the camera."""
 
 

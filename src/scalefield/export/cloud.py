@@ -52,7 +52,7 @@ class PointCloud:
         kept = np.isfinite(points).all(axis=-1) & ~depth_edges(depth_m)
         if not kept.any():
             raise InputError("no pixel has a depth that could become a point")
-        facing = np.nan_to_num(facing[kept])  # lonely pixels have none
+        facing = np.nan_to_num(facing[kept])  # pixels without neighbours have none
         return cls(
             points[kept].astype(np.float32),
             image[kept],

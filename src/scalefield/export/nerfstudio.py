@@ -97,18 +97,18 @@ def add_depth(
     ):
         raise InputError(f"{path}: not a transforms.json: frames with a file_path are wanted")
     names = {os.path.realpath(file): name for name, file in image_files.items()}
-    found = [names.get(_real(path.parent / frame["file_path"])) for frame in frames]
-    missing = [f["file_path"] for f, name in zip(frames, found, strict=True) if name is None]
+    matched = [names.get(_real(path.parent / frame["file_path"])) for frame in frames]
+    missing = [f["file_path"] for f, name in zip(frames, matched, strict=True) if name is None]
     if missing:
         raise InputError(
             f"{path}: {len(missing)} of its {len(frames)} images are not in the model, the first "
             f"{one_line(missing[0])}; nerfstudio wants depth for every image or for none"
         )
-    known = [name for name in found if name is not None]
-    _require_unit(path, content, model, known)
+    names_in_model = [name for name in matched if name is not None]
+    _require_unit(path, content, model, names_in_model)
     described = [
         {**frame, "depth_file_path": _relative(depth_files[name], path.parent)}
-        for frame, name in zip(frames, known, strict=True)
+        for frame, name in zip(frames, names_in_model, strict=True)
     ]
     result = {**content, "frames": described}
     try:

@@ -44,26 +44,8 @@ def resized(
     return torch.matmul(torch.matmul(rows, features), columns.mT)
 
 
-class DepthGraph(nn.Module):
-    """A generator that uses no features: log_depth in, basis_maps and gating out."""
-
-    def __init__(self, generator: Generator) -> None:
-        super().__init__()
-        self.generator = generator
-
-    def forward(self, log_depth: Float[Tensor, "b 1 h w"]) -> BasisMaps:
-        """The maps of `Generator.forward` without features."""
-        cues = geometric_cues(log_depth)
-        if self.generator.config.feature_channels:
-            zeros = log_depth.new_zeros(1, self.generator.config.feature_channels, 1, 1)
-            constant = self.generator.feature_projection.reduce(zeros)
-            constant = constant.expand(log_depth.shape[0], -1, *log_depth.shape[2:])
-            cues = torch.cat([constant, cues], dim=1)
-        return self.generator.from_cues(cues)
-
-
-class FeatureGraph(nn.Module):
-    """A generator with features, which `resized` brings to the grid of the cues."""
+class GeneratorGraph(nn.Module):
+    """A generator: log_depth and, if it uses them, features in; basis_maps and gating out."""
 
     def __init__(self, generator: Generator) -> None:
         super().__init__()
@@ -72,32 +54,27 @@ class FeatureGraph(nn.Module):
     def forward(
         self,
         log_depth: Float[Tensor, "b 1 h w"],
-        features: Float[Tensor, "b c hf wf"],
-        rows: Float[Tensor, "h hf"],
-        columns: Float[Tensor, "w wf"],
+        features: Float[Tensor, "b c hf wf"] | None = None,
+        rows: Float[Tensor, "h hf"] | None = None,
+        columns: Float[Tensor, "w wf"] | None = None,
     ) -> BasisMaps:
         """The maps of `Generator.forward`, if the matrices represent `trunk.resize`."""
-        reduced = resized(self.generator.feature_projection.reduce(features), rows, columns)
-        return self.generator.from_cues(torch.cat([reduced, geometric_cues(log_depth)], dim=1))
+        cues, channels = geometric_cues(log_depth), self.generator.config.feature_channels
+        if features is not None and rows is not None and columns is not None:
+            reduced = resized(self.generator.feature_projection.reduce(features), rows, columns)
+            cues = torch.cat([reduced, cues], dim=1)
+        elif channels:
+            constant = self.generator.feature_projection.reduce(
+                log_depth.new_zeros(1, channels, 1, 1)
+            )
+            constant = constant.expand(log_depth.shape[0], -1, *log_depth.shape[2:])
+            cues = torch.cat([constant, cues], dim=1)
+        return self.generator.from_cues(cues)
 
 
 class FieldGraph(nn.Module):
-    """A `FieldNet` without features: log_depth and image in, maps and expected_log_depth out."""
-
-    def __init__(self, net: FieldNet) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(
-        self, log_depth: Float[Tensor, "b 1 h w"], image: Float[Tensor, "b 3 h w"]
-    ) -> tuple[Tensor, Tensor]:
-        """The maps of `FieldNet.forward`; an image of NaN is no image."""
-        maps = self.net(log_depth, image)
-        return maps.maps, maps.expected_log_depth
-
-
-class FieldFeatureGraph(nn.Module):
-    """A `FieldNet` with features, which `resized` brings to the grid of the cues."""
+    """A `FieldNet`: log_depth, image and, if it uses them, features in; maps and
+    expected_log_depth out."""
 
     def __init__(self, net: FieldNet) -> None:
         super().__init__()
@@ -107,13 +84,17 @@ class FieldFeatureGraph(nn.Module):
         self,
         log_depth: Float[Tensor, "b 1 h w"],
         image: Float[Tensor, "b 3 h w"],
-        features: Float[Tensor, "b c hf wf"],
-        rows: Float[Tensor, "h hf"],
-        columns: Float[Tensor, "w wf"],
+        features: Float[Tensor, "b c hf wf"] | None = None,
+        rows: Float[Tensor, "h hf"] | None = None,
+        columns: Float[Tensor, "w wf"] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The maps of `FieldNet.forward`, if the matrices represent `trunk.resize`."""
-        reduced = resized(self.net.feature_projection.reduce(features), rows, columns)
-        maps = self.net.from_cues(log_depth, image, reduced)
+        """The maps of `FieldNet.forward`, if the matrices represent `trunk.resize`; an image of NaN
+        is no image."""
+        if features is None or rows is None or columns is None:
+            maps = self.net(log_depth, image)
+        else:
+            reduced = resized(self.net.feature_projection.reduce(features), rows, columns)
+            maps = self.net.from_cues(log_depth, image, reduced)
         return maps.maps, maps.expected_log_depth
 
 
@@ -129,7 +110,6 @@ def export_field_onnx(model: FieldModel, path: str | Path) -> None:
     if not isinstance(net, FieldNet):
         raise InputError("only a model with a FieldNet can be exported")
     config = net.config
-    graph: nn.Module = FieldFeatureGraph(net) if config.feature_channels else FieldGraph(net)
     metadata = {
         "network": "field",
         "cells": config.cells,
@@ -146,7 +126,7 @@ def export_field_onnx(model: FieldModel, path: str | Path) -> None:
         ),
     }
     _export(
-        graph,
+        FieldGraph(net),
         path,
         maps={"image": torch.zeros(2, 3, *GRID)},
         feature_channels=config.feature_channels,
@@ -163,7 +143,6 @@ def export_onnx(generator: Generator, path: str | Path) -> None:
     """
     config = generator.config
     features = 0 if config.zero_features else config.feature_channels
-    graph: nn.Module = FeatureGraph(generator) if features else DepthGraph(generator)
     metadata = {
         "network": "basis",
         "k": config.k,
@@ -175,7 +154,7 @@ def export_onnx(generator: Generator, path: str | Path) -> None:
         "centre": config.ridge.centre,
     }
     _export(
-        graph,
+        GeneratorGraph(generator),
         path,
         maps={},
         feature_channels=features,

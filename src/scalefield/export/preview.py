@@ -89,11 +89,11 @@ class Scale:
 
     def colours(self, values: Float[np.ndarray, "*shape"]) -> UInt8[np.ndarray, "*shape 3"]:
         """sRGB colours; NaN is grey."""
-        known = np.isfinite(values)
-        position = self.position(np.where(known, values, self.low))
+        finite = np.isfinite(values)
+        position = self.position(np.where(finite, values, self.low))
         index = np.clip(np.round(255 * position), 0, 255).astype(np.uint8)
         colours = self.table[index]
-        colours[~known] = HOLE
+        colours[~finite] = HOLE
         return colours
 
     def ticks(self, most: int) -> list[float]:
@@ -124,8 +124,8 @@ def round_steps(low: float, high: float, most: int) -> list[float]:
 
 def depth_scale(values: np.ndarray, unit: str = "") -> Scale:
     """A scale for depths: their 0.5th to 99.5th percentile, logarithmic from a ratio of 8 on."""
-    known = values[np.isfinite(values)]
-    low, high = (float(v) for v in np.percentile(known, (0.5, 99.5)))
+    finite = values[np.isfinite(values)]
+    low, high = (float(v) for v in np.percentile(finite, (0.5, 99.5)))
     if high < 1.02 * low:  # a flat map still needs a scale around it
         low, high = low / 1.1, high * 1.1
     return Scale(NEAR_TO_FAR, low, high, logarithmic=high > 8 * low, label=lambda v: f"{v:g}{unit}")
@@ -134,8 +134,8 @@ def depth_scale(values: np.ndarray, unit: str = "") -> Scale:
 def deviation_scale(std_log: np.ndarray) -> Scale:
     """A scale for standard deviations of log-depth, labelled in per cent or, where they are large,
     as factors."""
-    known = std_log[np.isfinite(std_log)]
-    high = max(float(np.percentile(known, 99.5)) if known.size else 0.0, 0.01)
+    finite = std_log[np.isfinite(std_log)]
+    high = max(float(np.percentile(finite, 99.5)) if finite.size else 0.0, 0.01)
     if high <= math.log(3):
         per_cent = 100 * math.expm1(high)
         return Scale(CERTAIN_TO_UNCERTAIN, 0.0, per_cent, label=lambda v: f"±{v:g} %")
@@ -363,14 +363,14 @@ class _Sheet:
         for a, b, text in zip(x, y, texts, strict=True):
             width = draw.textlength(text, font=self.font) + 10
             gap = radius + 5
-            places = [
+            candidates = [
                 (a + gap, b - height / 2), (a - gap - width, b - height / 2),
                 (a - width / 2, b - gap - height), (a - width / 2, b + gap),
             ]  # fmt: skip
             # Shifted to lie inside the picture, as far as it is large enough.
             inside = [
                 (max(min(px, self.width - width - 2), 2), max(min(py, self.height - height - 2), 2))
-                for px, py in places
+                for px, py in candidates
             ]
             boxes = [(px, py, px + width, py + height) for px, py in inside]
             best = min(boxes, key=lambda box: sum(_overlap(box, other) for other in taken))

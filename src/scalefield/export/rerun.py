@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from scalefield.anchors import Anchors
-from scalefield.errors import MissingExtra
+from scalefield.errors import import_extra
 from scalefield.geometry.camera import Camera
 from scalefield.io import write_atomic
 
@@ -25,11 +25,7 @@ def write_recording(
 
     The viewer supports pinholes only: its picture of the depth ignores lens distortion.
     """
-    try:
-        import rerun
-    except ImportError:
-        raise MissingExtra("rerun-sdk", "rerun", "writing a rerun recording") from None
-
+    rerun = import_extra("rerun", "rerun", "writing a rerun recording", package="rerun-sdk")
     height, width = depth_m.shape
     rays = camera.rays(anchors.u, anchors.v)
     points_m = np.c_[rays, np.ones(len(anchors))] * anchors.depth_m[:, None]
@@ -45,8 +41,8 @@ def write_recording(
         )
         recording.log("camera", pinhole, static=True)
         recording.log("camera/image", rerun.Image(image), static=True)
-        known = np.nan_to_num(depth_m).astype(np.float32)  # zero is unknown
-        recording.log("camera/depth", rerun.DepthImage(known, meter=1.0), static=True)
+        depth_or_zero = np.nan_to_num(depth_m).astype(np.float32)  # zero is unknown
+        recording.log("camera/depth", rerun.DepthImage(depth_or_zero, meter=1.0), static=True)
         recording.log("anchors", rerun.Points3D(points_m), static=True)
         recording.flush()
         recording.disconnect()

@@ -78,7 +78,7 @@ def per_anchor(report: Report) -> dict[str, np.ndarray]:
     return {name: array for name, array in values.items() if len(array)}
 
 
-def median_error(errors_log: Sequence[float]) -> float | None:
+def median_error(errors_log: Sequence[float] | np.ndarray) -> float | None:
     """The median of |errors| of log-depth as a relative error; None without any."""
     return float(np.expm1(np.median(np.abs(errors_log)))) if len(errors_log) else None
 
@@ -137,8 +137,8 @@ def point_cloud(
     """`Recovery.to_point_cloud`."""
     maps = recovery.numpy()
     pixels = grey_image(maps.depth_m.shape) if maps.image is None else maps.image
-    found = _camera(maps, camera, fov_deg)
-    return View.of(maps, _anchors(maps), pixels, found, max_points).cloud()
+    used_camera = _camera(maps, camera, fov_deg)
+    return View.of(maps, _anchors(maps), pixels, used_camera, max_points).cloud()
 
 
 def _anchors(recovery: Recovery) -> Anchors:
@@ -187,8 +187,8 @@ def summary(recovery: Recovery[np.ndarray], anchors: Anchors) -> str:
     if left_out is not None:
         error = f"{100 * left_out:.1f} %"
         folds = report.left_out_folds
-        way = f"cross-validation with {folds} folds" if folds else "leave-one-out"
-        lines.append(f"  each anchor from the others: median error {error} ({way})")
+        procedure = f"cross-validation with {folds} folds" if folds else "leave-one-out"
+        lines.append(f"  each anchor from the others: median error {error} ({procedure})")
     elif fitted is not None and len(report.residuals_log) > 1:
         error = f"{100 * fitted:.1f} %"
         lines.append(f"  at the anchors that were fitted: median residual {error}")

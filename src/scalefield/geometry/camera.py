@@ -84,10 +84,10 @@ class Camera:
         front = z > 0
         safe_z = np.where(front, z, 1.0)
         x, y = x / safe_z, y / safe_z
-        seen = front & (x * x + y * y < self._turning_radius2)
-        x, y = self._distort(np.where(seen, x, 0.0), np.where(seen, y, 0.0))
+        visible = front & (x * x + y * y < self._turning_radius2)
+        x, y = self._distort(np.where(visible, x, 0.0), np.where(visible, y, 0.0))
         u, v = self.fx * x + self.cx, self.fy * y + self.cy
-        return np.where(seen, u, np.nan), np.where(seen, v, np.nan), z
+        return np.where(visible, u, np.nan), np.where(visible, v, np.nan), z
 
     def rays(
         self, u: Float[np.ndarray, "*n"], v: Float[np.ndarray, "*n"]
@@ -112,8 +112,8 @@ class Camera:
                 reach = np.sqrt(self._turning_radius2) / np.hypot(x, y)
                 x, y = (np.nan_to_num(c * np.fmin(1.0, reach)) for c in (x, y))
         at_x, at_y = self._distort(x, y)
-        found = np.hypot(self.fx * (at_x - wanted_x), self.fy * (at_y - wanted_y)) < 1e-3
-        return np.where(found[..., None], np.stack([x, y], axis=-1), np.nan)
+        converged = np.hypot(self.fx * (at_x - wanted_x), self.fy * (at_y - wanted_y)) < 1e-3
+        return np.where(converged[..., None], np.stack([x, y], axis=-1), np.nan)
 
     def grid(self, shape: tuple[int, int]) -> Float64[np.ndarray, "h w 2"]:
         """`rays` of every pixel."""
@@ -233,9 +233,9 @@ def remove_see_through(
     return is removed if it is farther by `margin`, as a fraction, than the nearest return within
     `window` rows and columns around it.
     """
-    known = np.where(np.isnan(depth_m), np.inf, depth_m)
-    nearest = minimum_filter(known, window, mode="constant", cval=np.inf)
-    hidden = np.isfinite(known) & (known > (1 + margin) * nearest)
+    depth_or_inf = np.where(np.isnan(depth_m), np.inf, depth_m)
+    nearest = minimum_filter(depth_or_inf, window, mode="constant", cval=np.inf)
+    hidden = np.isfinite(depth_or_inf) & (depth_or_inf > (1 + margin) * nearest)
     return np.where(hidden, np.nan, depth_m)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError, MissingExtra, one_line
+from scalefield.errors import InputError, import_extra, one_line
 from scalefield.geometry.colmap_files import check_counts
 from scalefield.geometry.exif import Orientation
 from scalefield.io import read_image
@@ -277,8 +277,4 @@ def stems(frames: list[ColmapFrame]) -> Iterator[tuple[str, ColmapFrame]]:
 
 
 def _import_pycolmap() -> Any:
-    try:
-        import pycolmap
-    except ImportError:
-        raise MissingExtra("pycolmap", "colmap", "reading COLMAP models") from None
-    return pycolmap
+    return import_extra("pycolmap", "colmap", "reading COLMAP models")

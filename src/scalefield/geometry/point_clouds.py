@@ -159,8 +159,8 @@ class _Element:
 def _read_ply(path: Path) -> np.ndarray:
     """x, y, z of the vertices; other elements are skipped."""
     data = read_bytes(path)
-    head, found, body = data.partition(b"end_header")
-    if not (found and data.startswith(b"ply")):
+    head, separator, body = data.partition(b"end_header")
+    if not (separator and data.startswith(b"ply")):
         raise InputError(f"{path}: not a PLY file")
     body = body[body.find(b"\n") + 1 :]
     try:

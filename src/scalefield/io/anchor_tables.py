@@ -1,4 +1,4 @@
-"""Strict reading of tables of anchors (CSV and its relatives): nothing is guessed.
+"""Strict parser of tables of anchors (CSV and similar formats): ambiguous text is an error.
 
 Columns are separated by tabs, semicolons, commas or spaces; numbers have a decimal point or comma.
 static/table.js follows the same rules, and one table of cases (tests/io/length_cases.json) tests
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from scalefield.errors import InputError, one_line
 from scalefield.io.lengths import (
+    LENGTH_LIMITS_M,
     DecimalMark,
     LengthError,
     Unit,
@@ -36,7 +37,7 @@ HEADER_UNITS: dict[str, Unit] = {
 }
 
 DELIMITERS = {"\t": "tabs", ";": "semicolons", ",": "commas", " ": "spaces"}
-"""What separates the cells of a line, in the order in which it is looked for."""
+"""Delimiters of the cells of a line, in the order in which they are tried."""
 
 _PLAIN = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,2})?")
 _STARTS_NUMBER = re.compile(r"[+\-−.,]*[0-9½¼¾]")
@@ -101,28 +102,28 @@ def parse_anchor_table(text: str) -> AnchorTable:
         raise TableError("empty", "wanted lines of u,v,depth_m, found an empty file")
     separator = _separator([line for _, line in lines])
     _check_delimiters(lines, separator)
-    rows = [(number, _cells(line, separator, number)) for number, line in lines]
+    rows = [(line_number, _cells(line, separator, line_number)) for line_number, line in lines]
     titles = None
     if not any(_STARTS_NUMBER.match(cell.text) for cell in rows[0][1]):
         titles = [cell.text for cell in rows.pop(0)[1]]
     elif header_comment:
         titles = header_comment
     count = len(titles) if titles is not None else len(rows[0][1])
-    columns = _columns(titles, count)
-    for number, cells in rows:
-        _check_count(number, cells, count, separator)
+    columns = _default_columns(count) if titles is None else table_columns(titles)
+    for line_number, cells in rows:
+        _check_count(line_number, cells, count, separator)
     if titles is None:
         _check_decimal_comma(rows, separator)
     mark = _decimal_mark(rows, columns)
     values = {c.name: [_value(c, n, cells, mark, separator) for n, cells in rows] for c in columns}
     sigma = values.get("sigma_m")
-    known = sigma is not None and (not sigma or any(value is not None for value in sigma))
+    has_sigma = sigma is not None and (not sigma or any(value is not None for value in sigma))
     return AnchorTable(
         u=[float(x) for x in values["u"] if x is not None],
         v=[float(x) for x in values["v"] if x is not None],
         depth_m=[float(x) for x in values["depth_m"] if x is not None],
-        sigma_m=sigma if known else None,
-        lines=[number for number, _ in rows],
+        sigma_m=sigma if has_sigma else None,
+        lines=[line_number for line_number, _ in rows],
     )
 
 
@@ -131,7 +132,7 @@ def _lines(text: str) -> tuple[list[str] | None, list[tuple[int, str]]]:
     titles: list[str] | None = None
     lines: list[tuple[int, str]] = []
     split = re.split(r"\r\n|\r|\n", text.removeprefix("\ufeff"))
-    for number, line in enumerate(split, 1):
+    for line_number, line in enumerate(split, 1):
         stripped = line.strip()
         if stripped.startswith(("#", "//")):
             words = [w for w in re.split(r"[\s,;]+", stripped.lstrip("#/ \t")) if w]
@@ -139,7 +140,7 @@ def _lines(text: str) -> tuple[list[str] | None, list[tuple[int, str]]]:
             if not lines and {"u", "v", "depth_m"} <= named:
                 titles = words
         elif stripped:
-            lines.append((number, line.strip("\n\r \ufeff")))
+            lines.append((line_number, line.strip("\n\r \ufeff")))
     return titles, lines
 
 
@@ -158,14 +159,14 @@ def _check_delimiters(lines: list[tuple[int, str]], separator: str) -> None:
     """Refuse a table in which a line has three cells or more, but by another delimiter."""
     if separator == " ":
         return
-    reference = next(number for number, line in lines if separator in _unquoted(line))
-    for number, line in lines:
+    reference = next(line_number for line_number, line in lines if separator in _unquoted(line))
+    for line_number, line in lines:
         unquoted = _unquoted(line)
         if separator in unquoted:
             continue
         others = [d for d in DELIMITERS if d != separator and len(_split(unquoted, d)) >= 3]
         if others:
-            found = f"line {number} has {DELIMITERS[others[0]]} between its cells"
+            found = f"line {line_number} has {DELIMITERS[others[0]]} between its cells"
             wanted = f"line {reference} has {DELIMITERS[separator]}; use one of them in all lines"
             raise TableError("delimiters", f"{found} and {wanted}")
 
@@ -174,7 +175,7 @@ def _split(line: str, separator: str) -> list[str]:
     return line.split() if separator == " " else line.split(separator)
 
 
-def _cells(line: str, separator: str, number: int) -> list[_Cell]:
+def _cells(line: str, separator: str, line_number: int) -> list[_Cell]:
     """The cells of a line; a cell that starts with a quotation mark ends with one."""
     if separator == " ":
         return [_Cell(text, False) for text in line.split()]
@@ -187,18 +188,18 @@ def _cells(line: str, separator: str, number: int) -> list[_Cell]:
             cells.append(_Cell(quoted.group(1).replace('""', '"').strip(), True))
             rest = rest[quoted.end() :]
         elif rest.lstrip().startswith('"'):
-            raise TableError("quote", f"line {number}: a quotation mark is not closed")
+            raise TableError("quote", f"line {line_number}: a quotation mark is not closed")
         else:
-            text, found, after = rest.partition(separator)
+            text, delimiter, after = rest.partition(separator)
             cells.append(_Cell(text.strip(), False))
-            rest = found + after
+            rest = delimiter + after
         if not rest:
             return cells
         rest = rest[1:]
 
 
 def _title(title: str) -> tuple[str, Unit | None, str]:
-    """What a column title means: the name here, the unit that it states, what is wrong with it."""
+    """The meaning of a column title: its name here, its unit, and the problem with it."""
     plain = re.sub(r"[\s\-]+", "_", title.strip().lower())
     bracketed = re.fullmatch(r"([a-z_]+?)_*[(\[]([a-z]+)[)\]]", plain)
     if bracketed:
@@ -217,19 +218,18 @@ def _title(title: str) -> tuple[str, Unit | None, str]:
     return name, None, wrong
 
 
+def _default_columns(count: int) -> list[Column]:
+    """The columns of a table without a header."""
+    if count not in (3, 4):
+        wanted = "u, v, depth_m[, sigma_m] in metres"
+        raise TableError("columns", f"without a header wanted {wanted}, found {count} columns")
+    names = ("u", "v", "depth_m", "sigma_m")[:count]
+    return [Column(name, i, name) for i, name in enumerate(names)]
+
+
 def table_columns(titles: list[str]) -> list[Column]:
     """The columns u, v, depth_m and sigma_m that the titles name, or a `TableError` about them."""
-    return _columns(titles, len(titles))
-
-
-def _columns(titles: list[str] | None, width: int) -> list[Column]:
-    if titles is None:
-        if width not in (3, 4):
-            wanted = "u, v, depth_m[, sigma_m] in metres"
-            raise TableError("columns", f"without a header wanted {wanted}, found {width} columns")
-        names = ("u", "v", "depth_m", "sigma_m")[:width]
-        return [Column(name, i, name) for i, name in enumerate(names)]
-    found: dict[str, Column] = {}
+    by_name: dict[str, Column] = {}
     units: dict[str, Unit | None] = {}
     header = one_line(", ".join(titles), 80)
     for i, title in enumerate(titles):
@@ -238,25 +238,25 @@ def _columns(titles: list[str] | None, width: int) -> list[Column]:
             raise TableError("header", f"the column {wrong}; wanted u, v, depth_m")
         if not name:
             continue
-        if name in found:
+        if name in by_name:
             raise TableError("header", f"two columns give {name}: {header}")
-        found[name] = Column(name, i, title.strip(), unit or "m")
+        by_name[name] = Column(name, i, title.strip(), unit or "m")
         units[name] = unit
-    missing = [name for name in ("u", "v", "depth_m") if name not in found]
+    missing = [name for name in ("u", "v", "depth_m") if name not in by_name]
     if missing:
         wanted = "wanted the header u,v,depth_m[,sigma_m]"
         raise TableError("header", f"{wanted}, which lacks {', '.join(missing)}; found {header}")
-    if "sigma_m" in found and units["sigma_m"] is None and units["depth_m"] not in (None, "m"):
-        stated = found["depth_m"].title
+    if "sigma_m" in by_name and units["sigma_m"] is None and units["depth_m"] not in (None, "m"):
+        stated = by_name["depth_m"].title
         raise TableError("header", f"{stated} states its unit, so sigma must too: sigma_mm or such")
-    return list(found.values())
+    return list(by_name.values())
 
 
-def _check_count(number: int, cells: list[_Cell], count: int, separator: str) -> None:
+def _check_count(line_number: int, cells: list[_Cell], count: int, separator: str) -> None:
     extra = cells[count:]
     if len(cells) >= count and not any(cell.text for cell in extra):
         return  # a line may end with its separator
-    found = f"line {number}: {count} cells wanted, {len(cells)} found"
+    found = f"line {line_number}: {count} cells wanted, {len(cells)} found"
     if separator == "," and len(cells) > count:
         found += "; numbers with a decimal comma need semicolons or tabs between them"
     raise TableError("columns", found)
@@ -269,17 +269,19 @@ def _check_decimal_comma(rows: list[tuple[int, list[_Cell]]], separator: str) ->
     if separator != "," or len(filled) < 4 or any(c.quoted for _, row in rows for c in row):
         return
     if not any("." in cell.text for _, cells in rows for cell in cells):
-        number, cells = rows[0]
+        line_number, cells = rows[0]
         u, v, depth, sigma = (cell.text for cell in cells[:4])
         readings = f"depth {depth} m with sigma {sigma} m, or depth {depth}.{sigma} m"
-        raise TableError("ambiguous", f"line {number}: {u},{v} can have {readings}; add a header")
+        raise TableError(
+            "ambiguous", f"line {line_number}: {u},{v} can have {readings}; add a header"
+        )
 
 
 def _decimal_mark(rows: list[tuple[int, list[_Cell]]], columns: list[Column]) -> DecimalMark | None:
     """The decimal mark that the numbers of the file prove; a file may not prove both."""
     proof: dict[DecimalMark, str] = {}
     indices = [column.index for column in columns]
-    for number, cells in rows:
+    for line_number, cells in rows:
         for i in indices:
             text = cells[i].text
             if "," not in text and "." not in text:
@@ -287,7 +289,7 @@ def _decimal_mark(rows: list[tuple[int, list[_Cell]]], columns: list[Column]) ->
             match = _NUMBER_AT_START.search(text)
             mark = decimal_mark(match.group()) if match else None
             if mark:
-                proof.setdefault(mark, f"{one_line(text, 20)} in line {number}")
+                proof.setdefault(mark, f"{one_line(text, 20)} in line {line_number}")
     if len(proof) > 1:
         raise TableError(
             "ambiguous",
@@ -297,41 +299,45 @@ def _decimal_mark(rows: list[tuple[int, list[_Cell]]], columns: list[Column]) ->
 
 
 def _value(
-    column: Column, number: int, cells: list[_Cell], mark: DecimalMark | None, separator: str
+    column: Column, line_number: int, cells: list[_Cell], mark: DecimalMark | None, separator: str
 ) -> float | None:
     text = cells[column.index].text
     if column.name == "sigma_m" and not text:
         return None
     plain = _PLAIN.fullmatch(text)
-    place = f"line {number}: {column.title}"
+    position = f"line {line_number}: {column.title}"
     if column.name in ("u", "v"):
         # A point is never a thousands separator in a pixel coordinate.
-        return _pixel(text, mark, place) if not plain or len(text) > 15 else float(text)
+        return _pixel(text, mark, position) if not plain or len(text) > 15 else float(text)
     may_group = column.unit == "mm" and separator != ","
     if plain and not may_group:
         length = float(text)
-        if column.unit == "m" and 1e-12 <= length <= 1e12:
+        if column.unit == "m" and LENGTH_LIMITS_M[0] <= length <= LENGTH_LIMITS_M[1]:
             return length
     try:
         return parse_length(text, column.unit, mark=mark, point_may_group=may_group)
     except LengthError as e:
         if e.code in ("number", "unit", "compound", "empty"):
-            raise TableError(e.code, f"{place} is not a length: {one_line(text, 40)!r}") from None
-        raise TableError(e.code, f"{place}: {e}") from None
+            raise TableError(
+                e.code, f"{position} is not a length: {one_line(text, 40)!r}"
+            ) from None
+        raise TableError(e.code, f"{position}: {e}") from None
 
 
-def _pixel(text: str, mark: DecimalMark | None, place: str) -> float:
+def _pixel(text: str, mark: DecimalMark | None, position: str) -> float:
     plain = normalised(text)
     unsigned = plain[1:] if plain[:1] in ("-", "+") else plain
     whole = bool(unsigned) and bool(_UNSIGNED.fullmatch(unsigned))
     readings = number_readings(unsigned, mark) if whole and unsigned[-1:] != "," else ()
     if len(readings) > 1:
         listed = " or ".join(readings)
-        raise TableError("ambiguous", f"{place} “{one_line(text, 40)}” can be {listed}; write one")
+        raise TableError(
+            "ambiguous", f"{position} “{one_line(text, 40)}” can be {listed}; write one"
+        )
     try:
         value = float(readings[0])
     except (IndexError, ValueError):
-        raise TableError("number", f"{place} is not a number: {one_line(text, 40)!r}") from None
+        raise TableError("number", f"{position} is not a number: {one_line(text, 40)!r}") from None
     if value in (float("inf"), float("-inf")):
-        raise TableError("range", f"{place} is too large: {one_line(text, 40)!r}")
+        raise TableError("range", f"{position} is too large: {one_line(text, 40)!r}")
     return -value if plain.startswith("-") else value

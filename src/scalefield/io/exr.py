@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from scalefield.errors import FileError, MissingExtra, one_line
+from scalefield.errors import FileError, import_extra, one_line
 from scalefield.io.disk import read_bytes
 
 
@@ -88,8 +88,4 @@ def quiet_openexr() -> Iterator[io.StringIO]:
 
 def import_openexr() -> Any:
     """The package, or the command that installs it."""
-    try:
-        import OpenEXR
-    except ImportError:
-        raise MissingExtra("OpenEXR", "exr", "reading or writing EXR") from None
-    return OpenEXR
+    return import_extra("OpenEXR", "exr", "reading or writing EXR")

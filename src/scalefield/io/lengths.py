@@ -1,4 +1,4 @@
-"""Strict reading of numbers and lengths that people type: nothing is guessed.
+"""Strict parser of numbers and lengths as users type them: ambiguous text is an error.
 
 `parse_length("8 ft 3")` is 2.5146. A text with two possible readings, such as "2,400 mm", raises
 `LengthError` with both of them. static/lengths.js follows the same rules, and one table of cases
@@ -18,7 +18,8 @@ Unit = Literal["km", "m", "dm", "cm", "mm", "yd", "ft", "in"]
 DecimalMark = Literal["point", "comma"]
 
 LENGTH_LIMITS_M = (1e-12, 1e12)
-"""Lengths outside these limits, in metres, are refused."""
+"""Lengths outside these limits, in metres, are refused. Recovered depth, a thousand times beyond
+them, and ratios of such depths are still numbers in float32."""
 
 UNIT_WORDS: dict[str, Unit] = {
     **dict.fromkeys(("km", "kilometre", "kilometres", "kilometer", "kilometers"), "km"),
@@ -237,16 +238,16 @@ def _chain(parts: list[_Part], unit: Unit, shown: str) -> list[list[Unit]]:
     )
     if not all(p.plain and p.unit and p.fraction is None for p in parts[:-1]):
         raise refusal
-    known = [u for u in given if u is not None]
+    known_units = [u for u in given if u is not None]
     for order in (_METRIC, _IMPERIAL):
-        sizes = [order.get(u, 0) for u in known]
+        sizes = [order.get(u, 0) for u in known_units]
         if all(sizes) and all(a > b for a, b in pairwise(sizes)):
             break
     else:
         raise refusal
     last = given[-1]
     if last is not None:
-        return [known]
+        return [known_units]
     digits = len(parts[-1].numbers[0].partition(".")[0])
     implied: dict[tuple[Unit, int], list[Unit]] = {
         ("km", 3): ["m"],
@@ -257,18 +258,18 @@ def _chain(parts: list[_Part], unit: Unit, shown: str) -> list[list[Unit]]:
         ("ft", 1): ["in"],
         ("ft", 2): ["in"],
     }
-    if len(parts[-1].numbers) > 1 or (known[-1], digits) not in implied:
+    if len(parts[-1].numbers) > 1 or (known_units[-1], digits) not in implied:
         raise refusal
-    return [[*known, minor] for minor in implied[known[-1], digits]]
+    return [[*known_units, minor] for minor in implied[known_units[-1], digits]]
 
 
 def _metres(numbers: list[float], units: list[Unit], shown: str) -> float:
     """The sum of all parts, added up in the smallest unit."""
     order = _METRIC if units[0] in _METRIC else _IMPERIAL
     smallest = units[-1]
-    for larger, minor, number in zip(units, units[1:], numbers[1:], strict=False):
-        if number >= order[larger] // order[minor]:
-            raise LengthError("compound", f"{number:g} {minor} after {larger}: found “{shown}”")
+    for larger, minor, value in zip(units, units[1:], numbers[1:], strict=False):
+        if value >= order[larger] // order[minor]:
+            raise LengthError("compound", f"{value:g} {minor} after {larger}: found “{shown}”")
     total = sum(n * (order[u] // order[smallest]) for n, u in zip(numbers, units, strict=True))
     numerator, denominator = METRES_PER_UNIT[smallest]
     return total * numerator / denominator

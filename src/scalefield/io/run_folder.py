@@ -25,9 +25,9 @@ def config_differences(
     """
     if not path.exists():
         return None
-    found = read_json(path)
-    if key is not None and isinstance(found, dict):
-        found = found.get(key)
-    if not isinstance(found, dict):
+    recorded = read_json(path)
+    if key is not None and isinstance(recorded, dict):
+        recorded = recorded.get(key)
+    if not isinstance(recorded, dict):
         raise InputError(f"{path}: not the record of a configuration")
-    return sorted(name for name, value in as_json(config).items() if found.get(name) != value)
+    return sorted(name for name, value in as_json(config).items() if recorded.get(name) != value)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from scalefield.errors import InputError, MissingExtra, one_line
+from scalefield.errors import InputError, import_extra, one_line
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".mpg", ".mpeg")
 """Suffixes of video files."""
@@ -61,8 +61,4 @@ def read_frames(path: Path, *, every: int = 1) -> Iterator[VideoFrame]:
 
 def import_av() -> Any:
     """PyAV, or the command that installs it."""
-    try:
-        import av
-    except ImportError:
-        raise MissingExtra("av", "video", "reading videos") from None
-    return av
+    return import_extra("av", "video", "reading videos")

@@ -9,6 +9,7 @@ from jaxtyping import Float64
 
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
+from scalefield.export.result_folder import median_error
 from scalefield.labelling.rules import Figures
 from scalefield.mde.output import MDEOutput
 from scalefield.methods import Method
@@ -30,11 +31,10 @@ def figures(
     near, far = anchors.depth_m.min() / 2, anchors.depth_m.max() * 2
     height, width = recovery.depth_m.shape
     box = (np.ptp(anchors.u) + 1) * (np.ptp(anchors.v) + 1) / (height * width)
-    error = None if held_out is None else float(np.expm1(np.median(np.abs(held_out))))
     return Figures(
         anchors=report.anchors_used,
         unused=len(report.rejected) / len(anchors),
-        held_out_error=error,
+        held_out_error=None if held_out is None else median_error(held_out),
         in_range=float(np.mean((depth_m >= near) & (depth_m <= far))),
         coverage=min(1.0, float(box)),
         std_log=recovery.typical_std_log(),
@@ -73,5 +73,5 @@ def held_out_errors(
         out = part == fold
         depth_m = recover_from(mde_output, anchors[~out], method, solver=solver).numpy().depth_m
         errors[out] = np.log(depth_m[rows[out], columns[out]]) - np.log(anchors.depth_m[out])
-    known = errors[np.isfinite(errors)]  # NaN: never held out, or on a hole of the map
-    return known if len(known) else None
+    held_out = errors[np.isfinite(errors)]  # NaN: never held out, or on a hole of the map
+    return held_out if len(held_out) else None

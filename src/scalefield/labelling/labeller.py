@@ -143,8 +143,8 @@ class Labeller:
         held_out = held_out_errors(
             mde_output, anchors, self.method, self.rules.folds, sample.key, solver=solver
         )
-        found = figures(recovery, anchors, held_out)
-        reasons = self.rules.judge(found)
+        label_figures = figures(recovery, anchors, held_out)
+        reasons = self.rules.judge(label_figures)
         maps = {"depth_m": recovery.depth_m}
         if recovery.std_log is not None:
             maps["std_log"] = recovery.std_log.astype(np.float16)
@@ -156,8 +156,8 @@ class Labeller:
         record = {
             "key": sample.key,
             "keep": not reasons,
-            "reasons": [reason.as_dict() for reason in reasons],
-            "figures": found.as_dict(),
+            "reasons": [dataclasses.asdict(reason) for reason in reasons],
+            "figures": dataclasses.asdict(label_figures),
         }
         return record, buffer.getvalue()
 

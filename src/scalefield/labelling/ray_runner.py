@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from scalefield.errors import InputError, MissingExtra, one_line
+from scalefield.errors import InputError, import_extra, one_line
 from scalefield.labelling.labeller import Record, failed_records
 from scalefield.labelling.runners import DEAD, Label, Make
 from scalefield.labelling.samples import Job
 
 RETRIES = 2
-"""How often a job is tried again after its worker died."""
+"""Number of further attempts at a job after its worker died."""
 PATIENCE_S = 10.0
 """Seconds without a result after which the run prints what it waits for."""
 
@@ -32,11 +32,7 @@ Log = Callable[[str], object]
 
 def import_ray() -> Any:
     """Ray, or the command that installs it."""
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtra("ray", "ray", "labelling on a cluster") from None
-    return ray
+    return import_extra("ray", "ray", "labelling on a cluster")
 
 
 def run_ray(

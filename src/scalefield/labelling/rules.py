@@ -1,10 +1,9 @@
-"""Rules that decide whether a pseudo-label is kept, and the reasons where it is not."""
+"""Rules that decide whether a pseudo-label is kept, and the reasons for its rejection."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 from scalefield.errors import InputError
 from scalefield.report import Fallback, Warning
@@ -18,18 +17,17 @@ class Figures:
     """Numbers about a label that the rules are applied to."""
 
     anchors: int
-    """Smallest number of anchors that the method used."""
+    """Number of anchors that the method used."""
     unused: float
-    """Largest share of the anchors that were rejected."""
+    """Share of the anchors that were rejected."""
     held_out_error: float | None
-    """Largest median relative error at anchors that were held out of the fit."""
+    """Median relative error at anchors that were held out of the fit; None for one anchor."""
     in_range: float
-    """Smallest share of pixels between half the nearest anchor's depth and twice the farthest's."""
+    """Share of pixels between half the nearest anchor's depth and twice the farthest's."""
     coverage: float
-    """Smallest share of the image inside the anchors' bounding box."""
+    """Share of the image inside the anchors' bounding box."""
     std_log: float | None
-    """Largest median standard deviation of log-depth over supported pixels, for methods that have
-    one."""
+    """Median standard deviation of log-depth over supported pixels; None if the method has none."""
     hole_pixels: int
     """Pixels without a depth."""
     limited_pixels: int
@@ -38,10 +36,6 @@ class Figures:
     """Simpler models that the method used."""
     warnings: tuple[Warning, ...]
     """Warnings of the recovery."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The figures as plain JSON values."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)
@@ -59,10 +53,6 @@ class Reason:
         value = f"{self.value:.3g}" if isinstance(self.value, int | float) else self.value
         limit = "" if self.limit is None else f", limit {self.limit:g}"
         return f"{self.rule}: {'unknown' if value is None else value}{limit}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """The reason as plain JSON values."""
-        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Summary:
     failed: dict[str, str] = field(default_factory=dict)
     """Messages of failed samples by key."""
     reasons: Counter[str] = field(default_factory=Counter)
-    """How many labels broke each rule."""
+    """Number of labels that broke each rule."""
     found_done: int = 0
     """Labels that were complete before the run."""
     seconds: float = 0.0

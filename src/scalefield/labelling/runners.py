@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from scalefield.labelling.labeller import Record, failed_records
 from scalefield.labelling.samples import Job
 from scalefield.runtime.threads import one_thread
-from scalefield.runtime.workers import worker_pool
+from scalefield.runtime.workers import call_function, set_function, worker_pool
 
 Label = Callable[[Job], list[Record]]
 Make = Callable[[], Label]
@@ -48,7 +48,7 @@ def run_pool(jobs: Sequence[Job], make: Make, workers: int) -> Iterator[tuple[Jo
             while source or running:
                 try:
                     while source and len(running) < (1 if alone else 2 * workers):
-                        future = pool.submit(_label, source[0])
+                        future = pool.submit(call_function, source[0])
                         running[future] = source.popleft()
                 except BrokenProcessPool:  # between two jobs; the jobs it held are handled below
                     if not running:
@@ -70,13 +70,5 @@ def run_pool(jobs: Sequence[Job], make: Make, workers: int) -> Iterator[tuple[Jo
                     break
 
 
-_labeller: Label
-
-
 def _start(make: Make) -> None:
-    global _labeller  # noqa: PLW0603 - a pool's process has no other place for it
-    _labeller = make()
-
-
-def _label(job: Job) -> list[Record]:
-    return _labeller(job)
+    set_function(make())

@@ -156,15 +156,15 @@ def _from_list(path: Path) -> tuple[list[Job], list[str]]:
     except csv.Error as e:
         raise InputError(f"{path}, line {rows.line_num}: not a CSV file ({e})") from None
     jobs: dict[str, Job] = {}
-    for number, row in listed:
+    for line_number, row in listed:
         if not (row["image"] and row["anchors"] and Path(row["image"]).name):
-            raise InputError(f"{path}, line {number}: both image and anchors are needed")
+            raise InputError(f"{path}, line {line_number}: both image and anchors are needed")
         key = Path(row["image"]).with_suffix("").as_posix().lstrip("/")
         if key in jobs:
-            raise InputError(f"{path}, line {number}: {one_line(key)} is in the list already")
+            raise InputError(f"{path}, line {line_number}: {one_line(key)} is in the list already")
         if ".." in Path(key).parts:
             raise InputError(
-                f"{path}, line {number}: {one_line(key)} would leave the labels' folder"
+                f"{path}, line {line_number}: {one_line(key)} would leave the labels' folder"
             )
         pieces = (Piece(path.parent / row[column]) for column in ("image", "anchors"))
         jobs[key] = Job(key, (Sample(key, *pieces),))

@@ -73,8 +73,8 @@ def as_method(method: MethodLike) -> Method:
 
 def method_name(method: Method) -> str:
     """The name in `METHODS`, or the name of the user's class or function."""
-    for name, known in METHODS.items():
-        if type(method) is known:
+    for name, method_class in METHODS.items():
+        if type(method) is method_class:
             return name
     if isinstance(method, FunctionMethod):
         function = method.function

@@ -27,7 +27,7 @@ LINEAR_IN: dict[str, tuple[Callable, Callable]] = {
     "depth": (np.exp, np.log),
     "disparity": (lambda log_depth: np.exp(-log_depth), lambda value: -np.log(value)),
 }
-"""From log depth to the quantity that is linear, and back."""
+"""Functions from log-depth to the linear quantity, and back."""
 
 ROUNDING = 1e-6
 """Tolerance in pixels for pixels on the edge of the hull."""

@@ -85,8 +85,8 @@ class KNN(Method):
         pixels = np.stack(coarse_pixels(shape), axis=1)
         distance, index = tree.query(pixels, k=[*range(1, min(self.k, len(samples)) + 1)])
         x = at_coarse_pixels(mde_map)
-        _, spread = _neighbour_spread(samples, index.T, distance.T, x, variance + tau**2)
-        return to_image(total_std(variance, spread), shape, mde_map.device)
+        _, propagated = _neighbour_predictions(samples, index.T, distance.T, x, variance + tau**2)
+        return to_image(total_std(variance, propagated), shape, mde_map.device)
 
     def _noise(self, tree: cKDTree, samples: Samples, tau: Float64[np.ndarray, " n"]) -> float:
         """v from fits to the k anchors nearest to an anchor that is left out."""
@@ -98,11 +98,11 @@ class KNN(Method):
         own[~own.any(axis=1), -1] = True
         index, distance = (a[~own].reshape(len(out), k).T for a in (index, distance))
         one = np.ones(len(samples))
-        left_out, spread = _neighbour_spread(samples, index, distance, samples.x[out], one)
-        return noise_variance(log_residuals(samples.y[out], left_out), 1 + spread, tau[out])
+        left_out, propagated = _neighbour_predictions(samples, index, distance, samples.x[out], one)
+        return noise_variance(log_residuals(samples.y[out], left_out), 1 + propagated, tau[out])
 
 
-def _neighbour_spread(
+def _neighbour_predictions(
     samples: Samples,
     index: Int64[np.ndarray, "k p"],
     distance: Float64[np.ndarray, "k p"],
@@ -124,8 +124,8 @@ def _neighbour_spread(
         centred = samples.x[index] - (weight * samples.x[index]).sum(axis=0)
         tilt = (x - (weight * samples.x[index]).sum(axis=0)) / (weight * centred**2).sum(axis=0)
         line = (weight * (1 + tilt * centred) * samples.y[index] / predicted) ** 2
-        spread = (np.where(lower, weight**2, line) * variance[index]).sum(axis=0)
-    return predicted, np.nan_to_num(spread, nan=LARGEST_STD**2, posinf=LARGEST_STD**2)
+        propagated = (np.where(lower, weight**2, line) * variance[index]).sum(axis=0)
+    return predicted, np.nan_to_num(propagated, nan=LARGEST_STD**2, posinf=LARGEST_STD**2)
 
 
 def fit_neighbours(

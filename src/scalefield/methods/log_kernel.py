@@ -105,6 +105,6 @@ def kernel_std(
     (noises,) = assembled_sums(pixels, noise[None], bandwidth / math.sqrt(2), (v, u))
     # Where every weight underflows, one anchor determines the value.
     alone = float((variance + tau**2).max())
-    spread = torch.where(total > SMALLEST_SUM, noises / total**2, alone)
-    spread = torch.nan_to_num(spread, nan=alone, posinf=alone).clamp(max=alone)
-    return to_image(total_std(variance, spread.cpu().numpy().reshape(-1)), shape, device)
+    propagated = torch.where(total > SMALLEST_SUM, noises / total**2, alone)
+    propagated = torch.nan_to_num(propagated, nan=alone, posinf=alone).clamp(max=alone)
+    return to_image(total_std(variance, propagated.cpu().numpy().reshape(-1)), shape, device)

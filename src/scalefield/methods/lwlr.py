@@ -153,31 +153,33 @@ class LWLR(Method):
         tau: Float64[np.ndarray, " n"],
     ) -> Float[Tensor, "h w"]:
         """std_log by the weights of the local fits, and by Global's where the blend is Global."""
-        everywhere = LinearSmoother.of(affine.design(local.x.cpu().numpy()), samples.weight)
-        variance = self._noise(local, everywhere, tau)
+        global_fit = LinearSmoother.of(affine.design(local.x.cpu().numpy()), samples.weight)
+        variance = self._noise(local, global_fit, tau)
         deviation = samples.y / local.unit * np.sqrt(variance + tau**2)
-        there = at_coarse_pixels(aligned) / local.unit
-        away = everywhere.variance(affine.design(there), deviation, there)
+        x_coarse = at_coarse_pixels(aligned) / local.unit
+        global_variance = global_fit.variance(affine.design(x_coarse), deviation, x_coarse)
         shape, device = (aligned.shape[0], aligned.shape[1]), aligned.device
         v, u = (torch.from_numpy(coarse_positions(size)).double().to(device) for size in shape)
         sums = assembled_sums(local.pixels, local.moments, local.bandwidth, (v, u))
         # The square of a Gaussian is one of bandwidth b/√2.
         noise = local.noise * torch.from_numpy(variance + tau**2).to(device)
         noises = assembled_sums(local.pixels, noise, local.bandwidth / math.sqrt(2), (v, u))
-        x, far = (torch.from_numpy(a).to(device).view_as(sums[0]) for a in (there, away))
+        x, far_variance = (
+            torch.from_numpy(a).to(device).view_as(sums[0]) for a in (x_coarse, global_variance)
+        )
         scale, shift = self._solve(*sums)
-        spread = self._spread(x, scale * x + shift, sums, noises, far)
-        return to_image(total_std(variance, spread.cpu().numpy().reshape(-1)), shape, device)
+        propagated = self._propagated(x, scale * x + shift, sums, noises, far_variance)
+        return to_image(total_std(variance, propagated.cpu().numpy().reshape(-1)), shape, device)
 
     def _noise(
-        self, local: Local, everywhere: LinearSmoother, tau: Float64[np.ndarray, " n"]
+        self, local: Local, global_fit: LinearSmoother, tau: Float64[np.ndarray, " n"]
     ) -> float:
         """v from the local fits at anchors that are left out.
 
         To first order they are left out of Global too, whose variance is that of pixels far from
         all anchors.
         """
-        left = 1 - everywhere.leverage
+        left = 1 - global_fit.leverage
         indices = left_out_indices(len(tau))
         indices = indices[left[indices] > EXACT]
         out = torch.from_numpy(indices).to(local.x.device)
@@ -187,13 +189,13 @@ class LWLR(Method):
         x, sums, noises = local.x[out], local.moments @ kernel.T, local.noise @ (kernel**2).T
         scale, shift = self._solve(*sums)
         left_out = scale * x + shift
-        inflation = 1 + self._spread(x, left_out, sums, noises, 0 * x)
+        inflation = 1 + self._propagated(x, left_out, sums, noises, 0 * x)
         residuals = (
             log_residuals(local.y[out].cpu().numpy(), left_out.cpu().numpy()) / left[indices]
         )
         return noise_variance(residuals, inflation.cpu().numpy() / left[indices], tau[indices])
 
-    def _spread(
+    def _propagated(
         self, x: Tensor, predicted: Tensor, sums: Tensor, noise: Tensor, far: Tensor
     ) -> Tensor:
         """Σ S_i² (y_i/ŷ)² var_i, where `noise` are the sums of w² y² var · (1, x, x²).
@@ -204,10 +206,10 @@ class LWLR(Method):
         w_ridge = w + self.shift_penalty
         factor = w / ((wxx * w_ridge - wx * wx) * (w + self.blend) * predicted)
         a, b = (x * w_ridge - wx) * factor, (wxx - x * wx) * factor
-        spread = noise[2] * a * a + 2 * noise[1] * a * b + noise[0] * b * b
-        spread = torch.where(w > self.blend, spread, far)
+        propagated = noise[2] * a * a + 2 * noise[1] * a * b + noise[0] * b * b
+        propagated = torch.where(w > self.blend, propagated, far)
         limit = LARGEST_STD**2
-        return spread.nan_to_num(nan=limit, posinf=limit).clamp(min=0)
+        return propagated.nan_to_num(nan=limit, posinf=limit).clamp(min=0)
 
     def _line(self, sums: Float64[Tensor, "5 h w"]) -> Float64[Tensor, "2 h w"]:
         """Scale and shift from the moments' sums."""
@@ -263,7 +265,7 @@ class Local(NamedTuple):
 
 
 def _query_positions(size: int, stride: int, device: torch.device) -> Float64[Tensor, " q"]:
-    """stride/2, 3·stride/2, …; the middle of an image too small for one."""
+    """Positions stride/2 + k·stride; the middle of an image that is too small for one."""
     if size <= stride // 2:
         return torch.tensor([(size - 1) / 2], dtype=torch.float64, device=device)
     return torch.arange(stride // 2, size, stride, dtype=torch.float64, device=device)

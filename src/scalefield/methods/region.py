@@ -50,7 +50,7 @@ DILATION_STEPS = 10
 TILT_RIDGE = 1e-3
 
 Model = Literal["plane", "affine", "scale", "global"]
-"""What a region is fitted with: scale, tilt and shift; scale and shift; scale; Global's fit."""
+"""The model of a region: scale, tilt and shift; scale and shift; scale; Global's fit."""
 COLUMNS: dict[Model, tuple[int, ...]] = {
     "plane": (0, 1, 2, 3),
     "affine": (0, 3),
@@ -138,7 +138,7 @@ class Region(Method):
         at_anchors = design(samples.rows * len(u) + samples.columns)
         valid = mde_output.valid.cpu().numpy()
         supports = _Supports(regions, samples)
-        everywhere = fit_affine(samples)
+        global_fit = fit_affine(samples)
         limits = (0.5 * samples.y.min(), 2 * samples.y.max())
         reasons: Counter[str] = Counter()
         uncertainty = _Uncertainty(
@@ -149,21 +149,21 @@ class Region(Method):
         for region, inside in enumerate(members):
             support, source = supports.of(region)
             shown = design(inside)
-            known = shown[valid.reshape(-1)[inside]]
-            plane, model = self._plane(samples[support], at_anchors[support], known, limits)
+            known_design = shown[valid.reshape(-1)[inside]]
+            plane, model = self._plane(samples[support], at_anchors[support], known_design, limits)
             if plane is None:
-                plane, support = _flat(everywhere), np.arange(len(samples))
+                plane, support = _flat(global_fit), np.arange(len(samples))
             prediction.reshape(-1)[inside] = shown @ plane
-            pixels = known if len(known) else at_anchors[support]
+            pixels = known_design if len(known_design) else at_anchors[support]
             uncertainty.add(region, support, plane, COLUMNS[model], pixels)
             reasons.update(code for code in (source, model) if code in FALLBACKS)
         fallbacks = [
             Fallback(code, f"{FALLBACKS[code]}: {n} of {len(members)} regions")
             for code, n in reasons.items()
         ]
-        if everywhere.fallback and reasons["global"]:
-            code = f"global_{everywhere.fallback.code}"
-            fallbacks.append(Fallback(code, f"Global: {everywhere.fallback}"))
+        if global_fit.fallback and reasons["global"]:
+            code = f"global_{global_fit.fallback.code}"
+            fallbacks.append(Fallback(code, f"Global: {global_fit.fallback}"))
         return Recovery.from_space(
             mde_output,
             anchors,
@@ -186,7 +186,7 @@ class Region(Method):
         self,
         support: Samples,
         design: Float64[np.ndarray, "n 4"],
-        known: Float64[np.ndarray, "p 4"],
+        known_design: Float64[np.ndarray, "p 4"],
         limits: tuple[float, float],
     ) -> tuple[Float64[np.ndarray, " 4"] | None, Model]:
         """The region's (s, β, γ, t) and its model; None leaves the region to Global."""
@@ -194,7 +194,7 @@ class Region(Method):
         def holds(plane: np.ndarray) -> bool:
             if self.strict:
                 return True
-            predicted = known @ plane
+            predicted = known_design @ plane
             low, high = limits
             return bool(plane[0] > 0 and np.all((predicted >= low) & (predicted <= high)))
 
@@ -254,7 +254,7 @@ class _Uncertainty:
         home: Int64[np.ndarray, " n"],
     ) -> None:
         self.samples, self.design, self.tau, self.home = samples, design, tau, home
-        # Residuals in log-depth, leverage and spread, of each anchor in its own region's fit.
+        # Log residual, leverage and propagated variance of each anchor in the fit of its region.
         self.diagnostics = np.full((3, len(samples)), np.nan)
         self.fits: list[tuple[LinearSmoother, np.ndarray, np.ndarray]] = []
 
@@ -270,9 +270,9 @@ class _Uncertainty:
         samples, rows = self.samples[support], self.design[support]
         smoother = LinearSmoother.of(rows[:, list(columns)], samples.weight)
         residuals = log_residuals(samples.y, rows @ plane)
-        spread = smoother.variance(smoother.design, samples.y, samples.y)
+        propagated = smoother.variance(smoother.design, samples.y, samples.y)
         own = self.home[support] == region
-        diagnostics = np.stack([residuals, smoother.leverage, spread])
+        diagnostics = np.stack([residuals, smoother.leverage, propagated])
         self.diagnostics[:, support[own]] = diagnostics[:, own]
         with np.errstate(all="ignore"):  # what is predicted to be zero is unsure without limit
             relative = pixels[:, list(columns)] / (pixels @ plane)[:, None]
@@ -280,16 +280,16 @@ class _Uncertainty:
 
     def std_log(self) -> Float64[np.ndarray, " regions"]:
         """One value per region, in the order of `add`."""
-        known = np.isfinite(self.diagnostics).all(axis=0)
-        residuals, leverage, spread = self.diagnostics[:, known]
-        variance = fit_variance(residuals, leverage, spread, self.tau[known])
+        finite = np.isfinite(self.diagnostics).all(axis=0)
+        residuals, leverage, propagated = self.diagnostics[:, finite]
+        variance = fit_variance(residuals, leverage, propagated, self.tau[finite])
         noise = self.samples.y * np.sqrt(variance + self.tau**2)
-        spreads = []
+        propagated_by_region = []
         for smoother, support, moment in self.fits:
             moved = smoother.gain * noise[support]
             with np.errstate(all="ignore"):
-                spreads.append(float((moved @ moved.T * moment).sum()))
-        return total_std(variance, np.array(spreads))
+                propagated_by_region.append(float((moved @ moved.T * moment).sum()))
+        return total_std(variance, np.array(propagated_by_region))
 
 
 class _Supports:
@@ -326,5 +326,5 @@ def _flat(affine: Affine) -> Float64[np.ndarray, " 4"]:
 
 
 def _scaled(pixel: np.ndarray, size: int) -> Float64[np.ndarray, " n"]:
-    """0 … size − 1 as −1 … 1."""
+    """Pixel positions 0 … size − 1 mapped to −1 … 1."""
     return 2.0 * pixel / max(size - 1, 1) - 1

@@ -41,7 +41,7 @@ class LineProgress:
         return None
 
     def update(self, n: int = 1) -> None:
-        """Count `n` more; what is counted in the first instant was done before this run."""
+        """Count `n` more; those of the first tenth of a second were done before this run."""
         now = self.clock()
         self.n += n
         if now - self.started < 0.1:
@@ -91,8 +91,8 @@ def progress(
 ) -> Any:
     """A tqdm bar if stderr is a terminal, `LineProgress` otherwise; `bar` is for tqdm.
 
-    `initial` were done before this run and do not count for its rate. Without `show`, nothing but
-    what its `write` is given is written.
+    `initial` were done before this run and do not count for its rate. Without `show`, only
+    the text given to `write` is written.
     """
     if not show:
         return LineProgress(total, every_s=math.inf)

@@ -93,7 +93,7 @@ _request = ShutdownRequest()
 
 @contextmanager
 def graceful_shutdown() -> Iterator[None]:
-    """A block that ends by SIGTERM, SIGHUP or SIGINT once one came, whatever the block raises.
+    """A block that ends by SIGTERM, SIGHUP or SIGINT once one was received, whatever it raises.
 
     Signals that the process ignores stay ignored, as under `nohup`. In other threads than the
     main one, which receive no signals, the block runs as it is.
@@ -106,14 +106,14 @@ def graceful_shutdown() -> Iterator[None]:
     replaced = {n: handler for n, handler in defaults.items() if signal.getsignal(n) == handler}
     former_hook = sys.unraisablehook
     sys.unraisablehook = lambda lost: None if _request.signal_number else former_hook(lost)
-    for number in replaced:
-        signal.signal(number, _request)
+    for signal_number in replaced:
+        signal.signal(signal_number, _request)
     try:
         yield
     finally:
         _request.deferred = True
-        for number, handler in replaced.items():
-            signal.signal(number, handler)
+        for signal_number, handler in replaced.items():
+            signal.signal(signal_number, handler)
         sys.unraisablehook = former_hook
         try:
             _request.exit_now()
@@ -167,5 +167,5 @@ def on_worker_exit(callback: Callable[[], Any]) -> Iterator[None]:
 def exit_worker_on_signal() -> None:
     """Make this process a worker: from now on it exits by itself when it is asked to."""
     _request.is_worker = True
-    for number in _SIGNALS:
-        signal.signal(number, _request)
+    for signal_number in _SIGNALS:
+        signal.signal(signal_number, _request)

@@ -32,20 +32,22 @@ def map_frames(
             for name in names:
                 yield name, work(name)
         return
-    with worker_pool(workers, _set_work, work) as pool:
-        yield from zip(names, pool.map(_call_work, names), strict=True)
+    with worker_pool(workers, set_function, work) as pool:
+        yield from zip(names, pool.map(call_function, names), strict=True)
 
 
-_work: Callable[[str], Any]
+_function: Callable[[Any], Any]
 
 
-def _set_work(work: Callable[[str], Any]) -> None:
-    global _work  # noqa: PLW0603  one for each worker process, loaded once
-    _work = work
+def set_function(function: Callable[[Any], Any]) -> None:
+    """Set the function of this worker process, which is sent or created once and called often."""
+    global _function  # noqa: PLW0603 - a worker process has no other place for it
+    _function = function
 
 
-def _call_work(name: str) -> Any:
-    return _work(name)
+def call_function(item: Any) -> Any:
+    """The value of the function of this worker process for an item."""
+    return _function(item)
 
 
 @contextmanager
@@ -68,9 +70,8 @@ def _begin(start: Callable[..., None] | None, given: tuple) -> None:
     import torch
 
     Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl+C reaches all processes; the parent stops its workers
+    # Ctrl+C reaches all processes, and the parent stops its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_worker_on_signal()
     warnings.simplefilter("ignore")  # the parent loads the same models and has warned already
     torch.set_num_threads(1)

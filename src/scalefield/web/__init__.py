@@ -1,9 +1,10 @@
-"""`scalefield web`: a page where one clicks anchors and sees metres, and its JSON API.
+"""`scalefield web`: a page on which users click anchors and read metric depth, and its JSON API.
 
-app.py has the routes and server.py what happens there, on the threads of pool.py; guard.py,
-protocol.py and uploads.py check what arrives, sessions.py holds what is kept of a photograph,
-edits.py solves for an edit of the anchors, exports.py makes the files, catalogue.py names the
-methods in plain words, wire.py has the format in which maps are sent. static/ has the page: app.js
-connects its controls, page.js and workspace.js hold its state, solving.js and server.js do the
-requests, views.js, stage.js, cloud.js and panel.js draw.
+app.py has the routes, server.py their handlers, and pool.py the threads on which they work.
+guard.py, protocol.py and uploads.py check requests. sessions.py holds the state of a photograph,
+edits.py solves for an edit of the anchors, exports.py makes files, catalogue.py has titles of the
+methods, and wire.py the binary format of maps.
+
+In static/, app.js connects the controls, page.js and workspace.js hold the state, solving.js and
+server.js send requests, and views.js, stage.js, cloud.js and panel.js draw.
 """

@@ -1,4 +1,4 @@
-"""What the page calls the methods: a plain name and one sentence each."""
+"""Titles of the methods on the page, with one sentence each."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ METHOD_TEXTS: dict[str, tuple[str, str]] = {
 
 
 def method_entries() -> list[dict[str, Any]]:
-    """Name, title, sentence and speed of every method, the ones with a range first."""
+    """Name, title, sentence and speed of every method, in the order of `METHODS`."""
     entries = []
     for name, method in METHODS.items():
         documented = (method.__doc__ or name).splitlines()[0]
         title, about = METHOD_TEXTS.get(name, (name, documented))
-        entries.append({"name": name, "title": title, "about": about})
-    return [{**entry, "quick": entry["name"] in QUICK_METHODS} for entry in entries]
+        quick = name in QUICK_METHODS
+        entries.append({"name": name, "title": title, "about": about, "quick": quick})
+    return entries

@@ -28,7 +28,7 @@ FILES = ("depth.png", "depth.npz", "cloud.ply", "cloud.glb", "recover.py")
 
 @dataclass(frozen=True)
 class CloudOptions:
-    """What a point cloud needs beside the depth."""
+    """Options of a point cloud."""
 
     fov_deg: float | None = None
     """Horizontal field of view of the photograph."""

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the server's API, written by hand beside the routes it describes."""
+"""The OpenAPI document of the API of the server, written by hand; a test compares the routes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OCTETS = "application/octet-stream"
 
 
 def document(limits: Limits) -> dict[str, Any]:
-    """OpenAPI 3.1; `tests/web` holds it against the routes."""
+    """The OpenAPI 3.1 document; `tests/web` compares it with the routes."""
     one = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
     session = _answer("The session", _ref("Session"))
     refusals = {

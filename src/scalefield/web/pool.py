@@ -69,7 +69,7 @@ class Pool:
         self._running: set[asyncio.Task[None]] = set()
 
     def check(self) -> None:
-        """`Busy` if nothing more may wait."""
+        """Raise `Busy` if the queue is full."""
         if self.places_left <= 0:
             raise Busy("the server is busy; try again in a moment")
 

@@ -43,7 +43,7 @@ from scalefield.web.uploads import Limits, read_depth, read_photo
 STATIC = Path(__file__).parent / "static"
 JSON_BYTES = 2**20
 FEW_ANCHORS = 300
-"""With more of them `field` works for seconds, on the thread for slow work."""
+"""With more anchors `field` takes seconds and runs on the thread for slow work."""
 SAMPLE_FOV_DEG = {"room": 62.73}
 """2·atan(320 / 525): 640 pixels wide, rendered with a focal length of 525 pixels."""
 
@@ -76,7 +76,7 @@ class Server:
         return JSONResponse(document(self.limits))
 
     async def info(self, request: Request) -> Response:
-        """What this server can do, and what the page needs to draw."""
+        """Methods, samples, limits and colour tables of this server."""
         return JSONResponse(
             {
                 "version": scalefield.__version__,
@@ -266,11 +266,11 @@ class Server:
         return octets(await self.while_connected(request, solving))
 
     async def suggest(self, request: Request) -> Response:
-        """Where to measure next, given the present anchors."""
+        """The pixels to measure next, given the present anchors."""
         session, edit = self.session(request), parse_edit(await self.json(request), self.limits)
         search = self.quick.run(lambda: suggestions(session, edit.anchors), client_of(request))
-        found = await self.while_connected(request, search)
-        return JSONResponse({"suggestions": found})
+        spots = await self.while_connected(request, search)
+        return JSONResponse({"suggestions": spots})
 
     async def measure(self, request: Request) -> Response:
         """Metric depth at some pixels, in plain JSON."""
@@ -280,9 +280,9 @@ class Server:
 
         def work() -> dict[str, Any]:
             recovery = full_recovery(session, edit)
-            answer = {"depth_m": known(recovery.depth_m[pixels])}
+            answer = {"depth_m": json_numbers(recovery.depth_m[pixels])}
             if recovery.std_log is not None:
-                answer["std_log"] = known(recovery.std_log[pixels])
+                answer["std_log"] = json_numbers(recovery.std_log[pixels])
             return {**answer, "report": recovery.report.as_dict()}
 
         self.reserve(session)
@@ -338,7 +338,7 @@ def client_of(request: Request) -> str:
     return f"{host} {request.headers.get('x-scalefield-client', '')[:40]}" if local else host
 
 
-def known(values: np.ndarray) -> list[float | None]:
+def json_numbers(values: np.ndarray) -> list[float | None]:
     """Numbers for JSON, with None for NaN."""
     return [None if np.isnan(value) else value for value in values.tolist()]
 
@@ -348,9 +348,8 @@ def optional_number(body: dict[str, Any], name: str) -> float | None:
     value = body.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float | None):
         raise InputError(f"{name} must be a number")
-    return (
-        None if value is None else float(min(max(value, -1e9), 1e9))
-    )  # JSON integers have no limit
+    # Integers in JSON have no limit, and those of a float do.
+    return None if value is None else float(min(max(value, -1e9), 1e9))
 
 
 def plain_name(name: str, otherwise: str) -> str:

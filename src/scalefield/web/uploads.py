@@ -159,10 +159,10 @@ def check_map_size(path: Path, data: bytes, limits: Limits) -> None:
             check_pixels("the depth file, all channels and parts together,", 1, samples, limits)
 
 
-def check_pixels(what: str, width: int, height: int, limits: Limits) -> None:
+def check_pixels(name: str, width: int, height: int, limits: Limits) -> None:
     """InputError for an image with more pixels than the limit."""
     if width * height > limits.pixels:
         raise InputError(
-            f"{what} has {width * height / 1e6:.1f} megapixels, and this server takes at most "
+            f"{name} has {width * height / 1e6:.1f} megapixels, and this server takes at most "
             f"{limits.pixels / 1e6:g}; make it smaller"
         )

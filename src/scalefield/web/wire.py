@@ -22,11 +22,11 @@ def pack(header: Mapping[str, Any], maps: Mapping[str, np.ndarray]) -> bytes:
     """The header and the maps in one body."""
     entries, bodies = [], []
     for name, values in maps.items():
-        known = np.isfinite(values)
-        low, high = (float(f(values[known])) if known.any() else 0.0 for f in (np.min, np.max))
+        finite = np.isfinite(values)
+        low, high = (float(f(values[finite])) if finite.any() else 0.0 for f in (np.min, np.max))
         span = max(high - low, 1e-12)
-        steps = np.round((np.where(known, values, low) - low) * (STEPS / span))
-        bodies.append(np.where(known, steps, HOLE).astype("<u2").tobytes())
+        steps = np.round((np.where(finite, values, low) - low) * (STEPS / span))
+        bodies.append(np.where(finite, steps, HOLE).astype("<u2").tobytes())
         entries.append({"name": name, "shape": list(values.shape), "low": low, "high": low + span})
     text = json.dumps({**header, "maps": entries}, allow_nan=False).encode()
     text += b" " * (-len(text) % 4)

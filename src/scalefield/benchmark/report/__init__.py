@@ -8,7 +8,7 @@ from typing import Any
 
 from scalefield.benchmark.gallery import read_gallery
 from scalefield.benchmark.report import figures
-from scalefield.benchmark.report.page import Image, Panel, Section, render
+from scalefield.benchmark.report.page import Image, Panel, Section, document, run_facts
 from scalefield.benchmark.report.runs import Run, load_run
 from scalefield.benchmark.report.tables import Table, all_tables
 from scalefield.benchmark.report.text import csv_text, latex, markdown
@@ -28,7 +28,8 @@ def write_report(runs: Sequence[Run], out: str | Path, title: str) -> Path:
     write_atomic(out / "report.md", text.encode())
     page = out / "report.html"
     drawn = {run.name: _draw(run, out) for run in runs}
-    write_atomic(page, render(title, runs, _sections(runs, tables, drawn, out)).encode())
+    sections = _sections(runs, tables, drawn, out)
+    write_atomic(page, document(title, run_facts(runs), sections).encode())
     return page
 
 

@@ -1,4 +1,4 @@
-"""A diagnosis as text: the parts of an MDE's error, and what would remove them."""
+"""A diagnosis as text: the parts of the error of an MDE, and their remedies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def overview(diagnosis: dict[str, Any]) -> str:
 
 
 def advice(summary: dict[str, Any], *, few_images: int = 20) -> list[str]:
-    """What the numbers mean for someone who has anchors, or a choice of MDE.
+    """Sentences that explain the numbers to users with anchors, or with a choice of MDE.
 
     Of fewer than `few_images` images no cause is concluded: of n images without anything in common,
     1/n of an error is the same in all by chance.

@@ -52,7 +52,7 @@ def take_apart(frame: Frame, mde_output: MDEOutput, rank: str) -> Picture:
     known = frame.mask & mde_output.valid.cpu().numpy()
     mde_depth = mde_output.mde_depth.cpu().numpy()
     pixels = Pixels.of(frame.depth_m, mde_depth, known, every=True)
-    parts = decompose(pixels)
+    parts = decompose(pixels).parts
     factor = -(-known.shape[1] // WIDTH)
 
     def shown(values: np.ndarray) -> np.ndarray:
@@ -156,18 +156,18 @@ def bin_figure(summary: dict[str, Any]) -> Figure:
         ("depth", "true depth [m]", "", 1.0),
         ("relief", "relief around the pixel [%]: flat … edge", "", 100.0),
     )
-    for axis, (what, label, unit, factor) in zip(axes, panels, strict=True):
-        rows = [r for r in summary[what] if r["pixels"] > RARE]
+    for axis, (bins, label, unit, factor) in zip(axes, panels, strict=True):
+        rows = [r for r in summary[bins] if r["pixels"] > RARE]
         rms, rest, bias = (
             [100 * np.expm1(r[k]) for r in rows] for k in ("rms_log", "rest_rms_log", "bias_log")
         )
-        place = np.arange(len(rows))
-        axis.bar(place, rms, color="#b9c4ce", width=0.72, label="root mean square")
-        axis.bar(place, rest, color=PART_COLOURS["rest"], width=0.72, label="of it edges and noise")
-        axis.plot(place, bias, "D", color=COLOURS[1], ms=5, label="mean, above zero: too far")
+        x = np.arange(len(rows))
+        axis.bar(x, rms, color="#b9c4ce", width=0.72, label="root mean square")
+        axis.bar(x, rest, color=PART_COLOURS["rest"], width=0.72, label="of it edges and noise")
+        axis.plot(x, bias, "D", color=COLOURS[1], ms=5, label="mean, above zero: too far")
         axis.axhline(0, color="#888888", lw=0.8)
         names = [f"{span(r, unit, factor)}\n{100 * r['pixels']:.0f} %" for r in rows]
-        axis.set_xticks(place, names, fontsize=7.5)
+        axis.set_xticks(x, names, fontsize=7.5)
         axis.set_xlabel(f"{label}; share of pixels")
         _behind(axis, "x")
     axes[0].set_ylabel("error [%]")

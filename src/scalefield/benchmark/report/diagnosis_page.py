@@ -111,9 +111,9 @@ def _introduction(diagnosis: dict[str, Any]) -> str:
     return f"{about}{bars}<ul class=advice>{items}</ul>"
 
 
-def _bar(summary: dict[str, Any], which: str, title: str) -> str:
+def _bar(summary: dict[str, Any], column: str, title: str) -> str:
     """Shares as one bar, with a legend under it."""
-    share = {row["part"]: row[which] for row in summary["parts"]}
+    share = {row["part"]: row[column] for row in summary["parts"]}
     blocks = "".join(
         f'<i style="flex:{100 * share[p]:.3f} 0 0;background:{PART_COLOURS[p]}"'
         f' title="{escape(PARTS[p], quote=True)}: {100 * share[p]:.1f} %"></i>'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -14,10 +15,10 @@ from scalefield.anchor_sampling import REGIMES
 from scalefield.benchmark.gallery import Entry, Picture
 from scalefield.benchmark.metrics import LEVELS, METRICS
 from scalefield.benchmark.report import paper
-from scalefield.benchmark.report.runs import Run, ablation_series, seeds_of
-from scalefield.benchmark.report.tables import REGIME_TITLES
+from scalefield.benchmark.report.runs import Run, ablation_series, by_mde, seeds_of
+from scalefield.benchmark.report.tables import MAIN_METRICS, REGIME_TITLES
 from scalefield.benchmark.score import EVERYWHERE
-from scalefield.errors import MissingExtra
+from scalefield.errors import import_extra
 from scalefield.export.preview import NEAR_TO_FAR
 
 Figure = Any
@@ -53,11 +54,7 @@ STYLE = {
 
 def pyplot() -> Any:
     """matplotlib.pyplot without a display."""
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise MissingExtra("matplotlib", "plot", "drawing figures") from None
-    mpl.use("Agg")
+    import_extra("matplotlib", "plot", "drawing figures").use("Agg")
     import matplotlib.pyplot as plt
 
     plt.rcParams.update(STYLE)
@@ -73,19 +70,19 @@ def encode(figure: Figure, suffix: str, **options: Any) -> bytes:
 
 
 def method_style(methods: Sequence[str], method: str) -> dict[str, Any]:
-    """A method looks the same in every figure."""
+    """Colour and marker of a method, the same in every figure."""
     i = list(methods).index(method)
     return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
 
 
 def legend_beside(figure: Figure, axis: Any) -> None:
-    """What an axis shows, named to the right of the whole figure."""
+    """Place the legend of an axis to the right of the whole figure."""
     handles, labels = axis.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", fontsize=8)
 
 
 def bare(axis: Any) -> None:
-    """A picture's axis: no ticks, no frame, grey where nothing is known."""
+    """Remove ticks and frame from the axis of a picture; unknown pixels are grey."""
     axis.set_facecolor("#f0f0f0")
     axis.set(xticks=[], yticks=[])
     axis.grid(False)
@@ -123,7 +120,7 @@ def over_anchors(run: Run) -> Figure:
     """AbsRel and δ1 over the number of anchors, from the drop-anchor test to the high regime."""
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(10.5, 4.0))
-    for axis, metric in zip(axes, ("abs_rel", "delta1"), strict=True):
+    for axis, metric in zip(axes, MAIN_METRICS, strict=True):
         for method in run.scores.methods:
             cells = sorted(
                 (c for c in _cells(run) if c["method"] == method), key=lambda c: c["anchors"]
@@ -163,14 +160,14 @@ def over_distance(run: Run) -> Figure:
             edges = [100 * e for e in row["edges"]]
             # A bin that few images reach is about those images, not about distance.
             enough = 0.5 * len(run.scores.images)
-            known = [
+            points = [
                 (i, value)
                 for i, (value, n) in enumerate(zip(row["abs_rel"], row["images"], strict=True))
                 if n >= enough
             ]
             style = method_style(run.scores.methods, row["method"])
-            if known:
-                axis.plot(*zip(*known, strict=True), label=row["method"], lw=1.3, ms=4, **style)
+            if points:
+                axis.plot(*zip(*points, strict=True), label=row["method"], lw=1.3, ms=4, **style)
         ends = ["0", *(f"{e:g}" for e in edges)]
         spans = [f"{a}–{b}" for a, b in pairwise(ends)] + [f">{ends[-1]}"]
         axis.set_xticks(range(len(spans)), spans, fontsize=7)
@@ -270,48 +267,29 @@ def scatter(run: Run) -> Figure | None:
     return figure
 
 
+@dataclass(frozen=True)
+class AblationCurve:
+    """AbsRel and δ1 of a generator over K, in that order."""
+
+    label: str
+    colour: str
+    without_features: bool
+    values: dict[int, list[tuple[float, float, float]]]
+    """By K: for each metric the mean and the ends of its bar."""
+
+
 def ablation(run: Run) -> Figure | None:
     """AbsRel and δ1 over K, full against F = 0; the paper's own curves in grey."""
-    series = ablation_series([run])
-    if len({k for by_k in series.values() for k in by_k}) < 2:
-        return None
-    plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.4))
-    for place, (axis, metric) in enumerate(zip(axes, ("abs_rel", "delta1"), strict=True)):
-        _paper_ablation(axis, place)
-        for i, (label, by_k) in enumerate(series.items()):
-            mean, low, high = np.array([_interval(c, metric) for c in by_k.values()]).T
-            without = re.search(r"F\s?=\s?0", label)
-            axis.errorbar(
-                list(by_k),
-                mean,
-                yerr=[mean - low, high - mean],
-                fmt="o:" if without else "s-",
-                color=COLOURS[i],
-                markerfacecolor="white" if without else COLOURS[i],
-                capsize=2,
-                label=label,
-            )
-        axis.set_xticks(sorted({k for by_k in series.values() for k in by_k}))
-        axis.set_xlabel("K, the number of basis maps")
-        axis.set_title(_title(metric))
-    legend_beside(figure, axes[0])
-    return figure
-
-
-PAPER_STYLES = {"DA3": ("#bbbbbb", "s"), "MiDaS": ("#888888", "^")}
-"""Grey and marker of the paper's curves by MDE."""
-
-
-def _paper_ablation(axis: Any, place: int) -> None:
-    """Draw the paper's curves over K; `place` is 0 for AbsRel and 1 for δ1."""
-    for (mde, kind), curve in paper.ABLATION.items():
-        y = [value[place] for value in curve.values()]
-        style, (colour, marker) = "-" if kind == "full" else ":", PAPER_STYLES[mde]
-        axis.plot(
-            list(curve), y, style, color=colour, marker=marker, ms=3, lw=1,
-            label=f"paper, {mde}, {kind}",
-        )  # fmt: skip
+    curves = [
+        AblationCurve(
+            label=label,
+            colour=COLOURS[i],
+            without_features=re.search(r"F\s?=\s?0", label) is not None,
+            values={k: [_interval(c, m) for m in MAIN_METRICS] for k, c in by_k.items()},
+        )
+        for i, (label, by_k) in enumerate(ablation_series([run]).items())
+    ]
+    return _ablation_figure(curves, (8.4, 3.4))
 
 
 def pooled_ablation(runs: Sequence[Run]) -> Figure | None:
@@ -320,44 +298,70 @@ def pooled_ablation(runs: Sequence[Run]) -> Figure | None:
     One colour an MDE; bars reach from the least to the largest of the seeds; the paper's own
     curves in grey.
     """
-    by_mde = {
-        mde: seeds_of([run for run in runs if run.mde == mde], "medium")
-        for mde in dict.fromkeys(run.mde for run in runs)
-    }
-    by_mde = {mde: found for mde, found in by_mde.items() if len({k for k, _ in found}) > 1}
-    if not by_mde:
+    seeds = {mde: seeds_of(members, "medium") for mde, members in by_mde(runs).items()}
+    seeds = {mde: cells for mde, cells in seeds.items() if len({k for k, _ in cells}) > 1}
+    curves = [
+        AblationCurve(
+            label=f"{mde}, {'F = 0' if without_features else 'full'}",
+            colour=COLOURS[i],
+            without_features=without_features,
+            values={
+                k: [_seed_range(cells[k, without_features], metric) for metric in MAIN_METRICS]
+                for k in sorted(k for k, without in cells if without == without_features)
+            },
+        )
+        for i, (mde, cells) in enumerate(seeds.items())
+        for without_features in (False, True)
+    ]
+    return _ablation_figure([curve for curve in curves if curve.values], (9.4, 3.6))
+
+
+PAPER_STYLES = {"DA3": ("#bbbbbb", "s"), "MiDaS": ("#888888", "^")}
+"""Grey and marker of the paper's curves by MDE."""
+
+
+def _ablation_figure(curves: Sequence[AblationCurve], size: tuple[float, float]) -> Figure | None:
+    """Curves over K beside those of the paper; None if there are fewer than two K."""
+    ks = sorted({k for curve in curves for k in curve.values})
+    if len(ks) < 2:
         return None
     plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(9.4, 3.6))
-    for place, (axis, metric) in enumerate(zip(axes, ("abs_rel", "delta1"), strict=True)):
-        _paper_ablation(axis, place)
-        for i, (mde, found) in enumerate(by_mde.items()):
-            for blind in (False, True):
-                ks = sorted(k for k, without in found if without == blind)
-                values = [[c["clamped"][metric][0] for c in found[k, blind]] for k in ks]
-                if not ks:
-                    continue
-                mean = np.array([np.mean(v) for v in values])
-                ends = np.array([[np.min(v), np.max(v)] for v in values]).T
-                axis.errorbar(
-                    ks,
-                    mean,
-                    yerr=np.abs(ends - mean),
-                    fmt="o:" if blind else "s-",
-                    color=COLOURS[i],
-                    markerfacecolor="white" if blind else COLOURS[i],
-                    capsize=2,
-                    label=f"{mde}, {'F = 0' if blind else 'full'}",
-                )
-        axis.set_xticks(sorted({k for found in by_mde.values() for k, _ in found}))
+    figure, axes = plt.subplots(1, 2, figsize=size)
+    for i, (axis, metric) in enumerate(zip(axes, MAIN_METRICS, strict=True)):
+        for (mde, kind), by_k in paper.ABLATION.items():
+            y, style = [value[i] for value in by_k.values()], "-" if kind == "full" else ":"
+            colour, marker = PAPER_STYLES[mde]
+            axis.plot(
+                list(by_k), y, style, color=colour, marker=marker, ms=3, lw=1,
+                label=f"paper, {mde}, {kind}",
+            )  # fmt: skip
+        for curve in curves:
+            mean, low, high = np.array([values[i] for values in curve.values.values()]).T
+            axis.errorbar(
+                list(curve.values),
+                mean,
+                yerr=[mean - low, high - mean],
+                fmt="o:" if curve.without_features else "s-",
+                color=curve.colour,
+                markerfacecolor="white" if curve.without_features else curve.colour,
+                capsize=2,
+                label=curve.label,
+            )
+        axis.set_xticks(ks)
         axis.set_xlabel("K, the number of basis maps")
         axis.set_title(_title(metric))
     legend_beside(figure, axes[0])
     return figure
 
 
+def _seed_range(cells: Sequence[dict[str, Any]], metric: str) -> tuple[float, float, float]:
+    """The mean, the least and the largest value of a metric over the seeds."""
+    values = [cell["clamped"][metric][0] for cell in cells]
+    return float(np.mean(values)), min(values), max(values)
+
+
 def justification(picture: Picture, name: str) -> Figure:
-    """The true scale field beside the cues it is to be explained by, as in the paper."""
+    """The true scale field beside the cues that should explain it, as in the paper."""
     plt = pyplot()
     panels: list[tuple[str, np.ndarray, str]] = [("image", picture.image, "")]
     scale = np.exp(picture.log_scale.astype(np.float32))
@@ -411,7 +415,7 @@ def _cells(run: Run) -> list[dict[str, Any]]:
 
 
 def _along_anchors(axis: Any) -> None:
-    """The number of anchors, from one to hundreds, from left to right."""
+    """Set up a logarithmic axis of the number of anchors."""
     ticks = (1, 3, 9, 30, 100, 500)
     axis.set_xscale("log")
     axis.set_xticks(ticks, [str(n) for n in ticks])

@@ -41,11 +41,6 @@ class Section:
     introduction: str = ""
 
 
-def render(title: str, runs: Sequence[Run], sections: Sequence[Section]) -> str:
-    """The page of these runs."""
-    return document(title, _facts(runs), sections)
-
-
 def document(title: str, introduction: str, sections: Sequence[Section]) -> str:
     """A page: a title, an introduction in HTML, and the sections that have a panel."""
     shown = [s for s in sections if s.panels]
@@ -60,7 +55,8 @@ def document(title: str, introduction: str, sections: Sequence[Section]) -> str:
     )
 
 
-def _facts(runs: Sequence[Run]) -> str:
+def run_facts(runs: Sequence[Run]) -> str:
+    """Data, estimators and versions of the runs, in HTML."""
     rows = []
     for run in runs:
         data, origin = run.results["data"], run.results["provenance"]

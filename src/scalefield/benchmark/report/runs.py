@@ -36,7 +36,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Both of them, as titles begin."""
+        """Dataset and estimator, the beginning of titles."""
         return f"{self.dataset}, {self.mde}"
 
     @property
@@ -62,6 +62,13 @@ def load_run(path: str | Path) -> Run:
         scores=Scores.of(read_scores(folder / "images.csv"), labels),
         timings=read_json(timings) if timings.exists() else {},
     )
+
+
+def by_mde(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs by estimator, in order of appearance."""
+    return {
+        mde: [run for run in runs if run.mde == mde] for mde in dict.fromkeys(r.mde for r in runs)
+    }
 
 
 def pooled(runs: Sequence[Run], group: str) -> tuple[list[dict[str, Any]], int]:
@@ -103,8 +110,8 @@ def basis_label(label: str) -> tuple[int, bool, int] | None:
     >>> basis_label("Basis K=8, F = 0, seed 2")
     (8, True, 2)
     """
-    found = re.fullmatch(r"Basis K=(\d+)(, F = 0)?(?:, seed (\d+))?", label)
-    return None if found is None else (int(found[1]), bool(found[2]), int(found[3] or 0))
+    match = re.fullmatch(r"Basis K=(\d+)(, F = 0)?(?:, seed (\d+))?", label)
+    return None if match is None else (int(match[1]), bool(match[2]), int(match[3] or 0))
 
 
 def later_seeds(labels: Sequence[str]) -> set[str]:
@@ -113,11 +120,11 @@ def later_seeds(labels: Sequence[str]) -> set[str]:
     >>> later_seeds(["Basis K=8, seed 2", "Basis K=8, seed 1", "LWLR"])
     {'Basis K=8, seed 2'}
     """
-    found = {label: about for label in labels if (about := basis_label(label)) is not None}
+    parsed = {label: about for label in labels if (about := basis_label(label)) is not None}
     first: dict[tuple[int, bool], int] = {}
-    for k, blind, seed in found.values():
+    for k, blind, seed in parsed.values():
         first[k, blind] = min(seed, first.get((k, blind), seed))
-    return {label for label, (k, blind, seed) in found.items() if seed > first[k, blind]}
+    return {label for label, (k, blind, seed) in parsed.items() if seed > first[k, blind]}
 
 
 def first_seeds(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -133,12 +140,12 @@ def first_seeds(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def seeds_of(runs: Sequence[Run], condition: str) -> dict[tuple[int, bool], list[dict[str, Any]]]:
     """The cells of a reproduction's Basis rows by K and F = 0, one cell a seed, runs pooled."""
     cells, _ = pooled(runs, EVERYWHERE)
-    found: dict[tuple[int, bool], list[dict[str, Any]]] = {}
+    by_row: dict[tuple[int, bool], list[dict[str, Any]]] = {}
     for cell in cells:
         about = basis_label(cell["method"])
         if about is not None and cell["condition"] == condition:
-            found.setdefault(about[:2], []).append(cell)
-    return found
+            by_row.setdefault(about[:2], []).append(cell)
+    return by_row
 
 
 @dataclass(frozen=True)
@@ -157,7 +164,7 @@ class RowModel:
 
     @property
     def description(self) -> str:
-        """What must be known of the model, in a few words."""
+        """A short description of the model."""
         if self.k is None:
             return self.name
         features = "F = 0" if self.without_features else "with F"

@@ -1,4 +1,4 @@
-"""Tables of results as plain values, before any of them is written down."""
+"""Tables of results as plain values; `text` and `page` write them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from scalefield.benchmark.report.runs import (
     Run,
     ablation_series,
     basis_label,
+    by_mde,
     first_seeds,
     later_seeds,
     pooled,
@@ -60,7 +61,7 @@ class Cell:
 
 
 Rows = tuple[tuple[str, tuple[Cell, ...]], ...]
-"""Each with its label."""
+"""Rows of cells with their labels."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Table:
     title: str
     caption: str
     corner: str
-    """What the rows are."""
+    """Title of the column of row labels."""
     columns: tuple[tuple[str, ...], ...]
     rows: Rows
 
@@ -82,8 +83,8 @@ def main_table(
 ) -> Table:
     """Low/Med/High × MDE × method, the paper's form; runs of one MDE are pooled by image."""
     heads, images = [], {}
-    for mde in dict.fromkeys(run.mde for run in runs):
-        cells, images[mde] = pooled([run for run in runs if run.mde == mde], group)
+    for mde, members in by_mde(runs).items():
+        cells, images[mde] = pooled(members, group)
         for regime, short in REGIME_TITLES.items():
             if by_method := _under(regime, cells):
                 heads.append(((mde, short), by_method, images[mde]))
@@ -108,13 +109,15 @@ def _row_notes(runs: Sequence[Run]) -> str:
             if "reference_bandwidth_px" in options:
                 key = options["reference_bandwidth_px"], options["reference_width_px"]
                 bandwidths.setdefault(key, []).append(method["label"])
-        used = {"urbansyn": 2048}.get(run.results["config"]["dataset"])
+        image_width = {"urbansyn": 2048}.get(run.results["config"]["dataset"])
         for (bandwidth, width), labels in bandwidths.items():
-            there = f", {bandwidth * used / width:g} px at {used} px" if used else ""
+            at_width = ""
+            if image_width:
+                at_width = f", {bandwidth * image_width / width:g} px at {image_width} px"
             notes.append(
                 f"{' and '.join(dict.fromkeys(labels))} on {run.dataset}: a bandwidth of "
                 f"{bandwidth:g} px at an image width of {width:g} px, in proportion at "
-                f"others{there}"
+                f"others{at_width}"
             )
         for model in row_models(run):
             if model.without_features and (model.universal or "F = 0" not in model.row):
@@ -130,7 +133,7 @@ def _seed_note(runs: Sequence[Run]) -> str:
 
 
 Head = tuple[tuple[str, ...], dict[str, dict[str, Any]], int]
-"""What a group of columns is titled, its cells by method, and how many images a whole one has."""
+"""Titles of a group of columns, its cells by method, and the number of images of a full cell."""
 
 
 def _main_metrics(
@@ -216,16 +219,18 @@ def ablation_table(runs: Sequence[Run]) -> Table | None:
 
 def spectral_table(run: Run, condition: str = "low") -> Table | None:
     """η₁, |v₁ᵀg| and the statistics of G₀, by method and group."""
-    found = [s for s in run.results["spectral"] if s["condition"] == condition]
+    statistics = [s for s in run.results["spectral"] if s["condition"] == condition]
     methods = run.scores.methods
-    if not found:
+    if not statistics:
         return None
     rows = {
         f"{s['method']} · {s['group']}": [
             *(Cell(s.get(key), digits=3) for key in SPECTRAL_TITLES),
             Cell(float(s["images"]), digits=0),
         ]
-        for s in sorted(found, key=lambda s: (methods.index(s["method"]), s["group"] != EVERYWHERE))
+        for s in sorted(
+            statistics, key=lambda s: (methods.index(s["method"]), s["group"] != EVERYWHERE)
+        )
     }
     theirs = ", ".join(f"{title} {value}" for title, value in paper.SPECTRAL.items())
     return Table(
@@ -242,15 +247,15 @@ def spectral_table(run: Run, condition: str = "low") -> Table | None:
 
 
 def coverage_table(run: Run) -> Table | None:
-    """How much the intervals of each method cover, by method and group."""
-    found = [c for c in run.results["cells"] if "coverage" in c and c["condition"] in REGIMES]
-    if not found:
+    """The coverage of the intervals, by method and group."""
+    cells = [c for c in run.results["cells"] if "coverage" in c and c["condition"] in REGIMES]
+    if not cells:
         return None
     conditions = run.regimes
     by_row: dict[str, dict[str, dict[str, Any]]] = {}
     order = (EVERYWHERE, *run.scores.groups)
     methods = run.scores.methods
-    for c in sorted(found, key=lambda c: (methods.index(c["method"]), order.index(c["group"]))):
+    for c in sorted(cells, key=lambda c: (methods.index(c["method"]), order.index(c["group"]))):
         by_row.setdefault(f"{c['method']} · {c['group']}", {})[c["condition"]] = c
     rows = {
         label: [
@@ -370,20 +375,19 @@ def paper_drop_table(runs: Sequence[Run], row: str = "Basis K=8") -> Table | Non
     columns: list[tuple[str, ...]] = []
     values: dict[str, list[Cell]] = {str(n): [] for n in sorted(DROP_SEQUENCE)}
     names = {ours: theirs for theirs, ours in paper.MDES.items()}
-    known = {name for group in paper.DATASETS.values() for name in group}
-    for mde in dict.fromkeys(run.mde for run in runs):
-        members = [run for run in runs if run.mde == mde]
+    paper_datasets = {name for group in paper.DATASETS.values() for name in group}
+    for mde, members in by_mde(runs).items():
         cells, _ = pooled(members, EVERYWHERE)
         ours = {c["condition"]: c["clamped"] for c in first_seeds(cells) if c["method"] == row}
         if not any(condition.startswith("drop-") for condition in ours):
             continue
-        same = all(run.results["config"]["dataset"] in known for run in members)
+        same = all(run.results["config"]["dataset"] in paper_datasets for run in members)
         printed = paper.DROP.get(names.get(mde, "")) if same else None
         for j, metric in enumerate(MAIN_METRICS):
             columns.append((names.get(mde, mde), METRICS[metric].title))
             for n, cells_of in values.items():
-                found = ours.get(f"drop-{n}")
-                value = None if found is None else found[metric][0]
+                cell = ours.get(f"drop-{n}")
+                value = None if cell is None else cell[metric][0]
                 shown = "–" if value is None else f"{value:.2f}"
                 text = f"{printed[int(n)][j]:.2f} [{shown}]" if printed else ""
                 cells_of.append(Cell(value, text=text))
@@ -411,11 +415,11 @@ def seeds_table(runs: Sequence[Run]) -> Table | None:
     }
     columns = []
     for regime in REGIMES:
-        found = seeds_of(runs, regime)
+        by_row = seeds_of(runs, regime)
         for metric in MAIN_METRICS:
             columns.append((REGIME_TITLES[regime], METRICS[metric].title))
             for (k, blind), cells in zip(keys, rows.values(), strict=True):
-                means = [c["clamped"][metric][0] for c in found.get((k, blind), [])]
+                means = [c["clamped"][metric][0] for c in by_row.get((k, blind), [])]
                 if not means:
                     cells.append(Cell(None))
                     continue
@@ -489,12 +493,9 @@ def all_tables(runs: Sequence[Run]) -> list[Table]:
         name = _together(members)
         tables.append(main_table(members, EVERYWHERE, f"main-{_stem(name)}", f"{name}: all images"))
     if len(datasets) > 1:
-        for mde in dict.fromkeys(run.mde for run in runs):
-            members = [run for run in runs if run.mde == mde]
+        for members in by_mde(runs).values():
             tables += [drop_table(members), ablation_table(members)]
-    tables += [
-        seeds_table([r for r in runs if r.mde == m]) for m in dict.fromkeys(r.mde for r in runs)
-    ]
+    tables += [seeds_table(members) for members in by_mde(runs).values()]
     tables.append(paper_drop_table(runs))
     tables += [paper_table(runs, title) for title in paper.DATASETS]
     for run in runs:
@@ -512,11 +513,11 @@ def _averages(runs: Sequence[Run]) -> list[list[Run]]:
     by_paper = [
         [run for run in runs if run.results["config"]["dataset"] in names] for names in wanted
     ]
-    found = []
+    averages = []
     for members in (*by_paper, list(runs)):
-        if len({run.dataset for run in members}) > 1 and members not in found:
-            found.append(members)
-    return found
+        if len({run.dataset for run in members}) > 1 and members not in averages:
+            averages.append(members)
+    return averages
 
 
 def _together(runs: Sequence[Run]) -> str:
@@ -562,7 +563,7 @@ def _under(condition: str, cells: Sequence[dict[str, Any]]) -> dict[str, dict[st
 
 
 def _known(values: dict[str, list[Cell]]) -> dict[str, list[Cell]]:
-    """The rows in which there is a number."""
+    """The rows that have a number."""
     return {m: cells for m, cells in values.items() if any(c.value is not None for c in cells)}
 
 

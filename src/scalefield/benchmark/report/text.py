@@ -111,12 +111,12 @@ def overview(results: dict[str, Any]) -> str:
 
 def _coverage_lines(results: dict[str, Any], regimes: list[str]) -> list[str]:
     """A line for each method with a std_log: the coverage of its 90 % interval."""
-    found: dict[str, list[str]] = {}
+    coverage: dict[str, list[str]] = {}
     for cell in results["cells"]:
         if "coverage" in cell and cell["group"] == EVERYWHERE and cell["condition"] in regimes:
             covered = 100 * cell["coverage"]["coverage_90"][0]
-            found.setdefault(cell["method"], []).append(f"{cell['condition']} {covered:.0f} %")
-    return [f"{method}'s 90 % intervals cover: {', '.join(c)}" for method, c in found.items()]
+            coverage.setdefault(cell["method"], []).append(f"{cell['condition']} {covered:.0f} %")
+    return [f"{method}'s 90 % intervals cover: {', '.join(c)}" for method, c in coverage.items()]
 
 
 def missing(results: dict[str, Any]) -> list[str]:

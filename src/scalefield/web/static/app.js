@@ -1,4 +1,4 @@
-// Controls to actions; what the actions do is in page.js.
+// Connects the controls to actions; page.js has the actions.
 
 import { $, element, setText } from "./dom.js";
 import { Page } from "./page.js";
@@ -9,8 +9,8 @@ import { writeAnchorTable } from "./table.js";
 
 const UNITS = ["m", "cm", "ft", "in"];
 
-/** @param {string} id @param {string} event @param {(e: any) => void} what */
-const on = (id, event, what) => $(id).addEventListener(event, what);
+/** @param {string} id @param {string} event @param {(e: any) => void} handler */
+const on = (id, event, handler) => $(id).addEventListener(event, handler);
 
 /** @param {Page} page */
 function wire(page) {
@@ -237,7 +237,7 @@ function wireTheme() {
   });
 }
 
-// Private windows may refuse storage; then a choice lasts as long as the page.
+// Private windows may refuse storage. A choice then lasts until the page is closed.
 /** @param {string} key @param {string} value @param {() => Storage} [storage] */
 function remember(key, value, storage = () => localStorage) {
   try {
@@ -275,7 +275,7 @@ async function start() {
   const restored = await page.workspace.restore(tab, copied);
   remember("tab", page.workspace.tabId, () => sessionStorage);
   if (!restored) await page.workspace.showStart();
-  document.body.dataset.ready = "yes"; // from here on a click does something
+  document.body.dataset.ready = "yes"; // tests wait for it: clicks have an effect from here on
   page.workspace.deleteUnneeded();
 }
 

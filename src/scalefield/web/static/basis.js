@@ -5,8 +5,8 @@ import { element } from "./dom.js";
 
 /** @typedef {{shape: number[], values: Float32Array}} BasisMaps */
 
-/** Draw K maps, those first that add most to ℓ. Each shows map × weight, and all have one scale,
- *  so that they can be compared.
+/** Draw K maps in the order of their contribution to ℓ. Each shows map × weight, and all share one
+ *  colour scale.
  *  @param {HTMLElement} container @param {BasisMaps} basis @param {number[] | null} weights @param {number[][]} table */
 export function drawBasis(container, basis, weights, table) {
   const [k, h, w] = basis.shape;
@@ -17,7 +17,7 @@ export function drawBasis(container, basis, weights, table) {
     return { m, share, reach: Math.max(...percentiles(share, [0.01, 0.99]).map(Math.abs)), weight: weights?.[m] ?? null };
   });
   if (weights) maps.sort((a, b) => b.reach - a.reach);
-  // One strong map would leave the others pale: the few strongest may saturate.
+  // The strongest maps may saturate; otherwise the others would be pale.
   const reach = Math.max(maps.map((map) => map.reach).sort((a, b) => b - a)[Math.min(3, k - 1)], 0.02);
   const scale = new Scale(table, -reach, reach, false);
   const heaviest = Math.max(...maps.map(({ weight }) => Math.abs(weight ?? 0)), 1e-9);

@@ -55,7 +55,7 @@ export class Card {
     if (reading) fillReading($("card-reading"), reading);
     $("readout").hidden = true;
     $("card").hidden = false;
-    // A tap reads; setting is a step of its own. With a mouse or keys one types at once.
+    // A tap shows the depth, and a button opens the input. With a mouse or keys the input is open at once.
     this.showForm(pointer !== "touch" || !reading || Boolean(anchor), pointer !== "touch");
     page.stage.placeCard();
     page.stage.redraw();
@@ -72,7 +72,7 @@ export class Card {
     this.page.stage.placeCard();
   }
 
-  /** Put a unit where the caret is: a phone's number keys have no letters. @param {string} words */
+  /** Insert a unit at the caret: the number keys of a phone have no letters. @param {string} words */
   insert(words) {
     const input = $("card-value"), end = input.selectionStart === 0 && input.selectionEnd === input.value.length ? input.value.length : input.selectionEnd ?? input.value.length;
     input.setRangeText(words, end, end, "end");
@@ -94,7 +94,7 @@ export class Card {
 
   answer() {
     const text = $("card-value").value;
-    if (this.given && text === this.given) return this.close(true); // untouched: every digit stays
+    if (this.given && text === this.given) return this.close(true); // unchanged text: the anchor keeps every digit
     try {
       this.set(parseLength(text, this.page.unit));
     } catch (e) {

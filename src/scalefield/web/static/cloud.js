@@ -41,7 +41,7 @@ precision mediump float;
 varying vec3 tint;
 void main() { gl_FragColor = vec4(tint, 1.0); }`;
 
-const STEEPEST = 9; // depth over width of a surface, from which it is an edge between two
+const STEEPEST = 9; // depth over width of a surface from which it counts as an edge between two surfaces
 
 /** Log-depth without holes and without the pixels at depth edges, which would be drawn as stretched surfaces.
  *  @param {Float32Array} logDepth @param {number} width
@@ -128,7 +128,7 @@ export class Cloud {
     this.redraw();
   }
 
-  /** The photo's pixels: where they are, and their colours. @param {any} session @param {Uint8ClampedArray} pixels */
+  /** Set the positions and colours of the pixels of the photo. @param {any} session @param {Uint8ClampedArray} pixels */
   setPhoto(session, pixels) {
     const { display_width: w, display_height: h } = session;
     const places = new Float32Array(2 * w * h), colours = new Uint8Array(3 * w * h);
@@ -207,7 +207,7 @@ export class Cloud {
     };
   }
 
-  /** Where a point in space lies on the layer; null behind the viewer.
+  /** The position of a point in space on the layer; null behind the viewer.
    *  @param {number[]} point @returns {{x: number, y: number, away: number} | null} */
   project([x, y, z]) {
     const { turn, away, lens } = this.camera(), p = [x - this.target[0], y - this.target[1], z - this.target[2]];
@@ -303,7 +303,7 @@ export class Cloud {
     this.redraw();
   }
 
-  /** Move what is looked at by pixels of the screen. @param {number} dx @param {number} dy */
+  /** Move the centre of the view by pixels of the screen. @param {number} dx @param {number} dy */
   pan(dx, dy) {
     const turn = rotation(this.yaw, this.pitch), perPixel = 1 / this.pixelsPerMetre;
     for (let i = 0; i < 3; i++) this.target[i] -= (dx * turn[3 * i] + dy * turn[3 * i + 1]) * perPixel;

@@ -1,4 +1,4 @@
-// Where pixels lie on the screen and in space, and what is measured between them.
+// Positions of pixels on the screen and in space, and measurements between them.
 
 /** @typedef {{u: number, v: number}} Pixel */
 /** @typedef {{width: number, height: number}} Size */
@@ -12,8 +12,8 @@ export const UNSURE_STD = 0.35; // of log-depth, beyond which a value is shown a
 
 // ---- the picture on the screen -------------------------------------------------------------------
 
-/** What part of the photo the stage shows: `scale` screen pixels a photo pixel, (x, y) is where the
- *  photo's corner lies. @typedef {{scale: number, x: number, y: number}} View */
+/** The displayed part of the photo: `scale` screen pixels for a photo pixel, and (x, y), the
+ *  position of the corner of the photo. @typedef {{scale: number, x: number, y: number}} View */
 
 /** The whole photo, as large as fits. @param {Size} photo @param {Size} stage @returns {View} */
 export function fitView(photo, stage) {
@@ -65,7 +65,7 @@ export function nearestPixel(view, pixels, at, reach) {
   return best;
 }
 
-/** One of those that would lie within `cell` screen pixels of each other; labels and dots thin out.
+/** The pixels on the stage, thinned to one in each square of `cell` screen pixels.
  *  @template {Pixel} T @param {View} view @param {T[]} pixels @param {number} cell @param {Size} stage
  *  @returns {T[]} */
 export function thinned(view, pixels, cell, stage) {
@@ -112,7 +112,7 @@ export function extent(kind, points) {
   return length;
 }
 
-/** What is measured between samples, with its 90 % interval.
+/** The measured value of samples with its 90 % interval.
  *
  *  The standard deviation is Σ |∂value / ∂log depth| · std, which no correlation between the
  *  samples' errors can exceed. The range is that of a log-normal distribution.

@@ -77,7 +77,7 @@ export class AnchorRows {
       row.remove.setAttribute("aria-label", `Delete anchor ${i + 1}`);
     }
     if (row.colour !== about.colour) row.number.style.setProperty("--depth", (row.colour = about.colour));
-    // What is being typed is left alone.
+    // A field that is being edited keeps its text.
     const exact = exactNumber(anchor.depth_m, unit);
     if (row.shown !== exact || unitChanged) {
       if (document.activeElement !== row.input || row.input.value === row.shown) row.input.value = exact;
@@ -118,7 +118,7 @@ export class AnchorRows {
     });
     input.addEventListener("blur", () => {
       if (input.getAttribute("aria-invalid") === "true") {
-        input.value = row.shown; // what could not be read is not kept as if it were
+        input.value = row.shown; // text that could not be read is replaced by the value of the anchor
         input.setAttribute("aria-invalid", "false");
       }
     });
@@ -139,7 +139,7 @@ export class AnchorRows {
     return row;
   }
 
-  /** Show which row belongs to the anchor under the pointer. @param {number | null} id */
+  /** Mark the row of the anchor under the pointer. @param {number | null} id */
   highlight(id) {
     if (this.highlighted === id) return;
     if (this.highlighted !== null) this.rows.get(this.highlighted)?.item.classList.remove("hovered");

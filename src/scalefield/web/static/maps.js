@@ -1,4 +1,4 @@
-// From fields to pictures: D·e^ℓ in logarithms, colour scales with round ticks, painting.
+// Pictures of maps: log D + ℓ, colour scales with round ticks, painting.
 
 /** @typedef {{width: number, height: number, display_width: number, display_height: number}} Shown */
 

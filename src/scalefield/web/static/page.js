@@ -1,5 +1,5 @@
-// The page: what is loaded, and what follows from an edit. Projects are in workspace.js, requests in
-// solving.js, tools in tools.js, what is shown in views.js and panel.js.
+// The page: its state, and the consequences of an edit. workspace.js has projects, solving.js requests,
+// tools.js tools, views.js and panel.js the display.
 
 import { Card } from "./card.js";
 import { $, choose, download, fillReading, setText, show, stem } from "./dom.js";
@@ -172,12 +172,12 @@ export class Page {
       this.solving.comparer.cancel();
       loaded.other = null;
     }
-    // The map is painted when the answer is here; until then only what was touched moves.
+    // The map is painted when the answer has arrived; until then only the edited anchor moves.
     this.stage.redraw();
     showPanel(this);
   }
 
-  // ---- what the stage needs -----------------------------------------------------------------------
+  // ---- interface of the stage ---------------------------------------------------------------------
 
   /** @param {number} i */
   aboutAnchor(i) {
@@ -343,7 +343,7 @@ export class Page {
   }
 }
 
-/** Beside the pointer, on the other side where there is no space. @param {HTMLElement} node @param {Stage} stage @param {Pixel} pixel */
+/** Place a node beside a pixel, on the other side if there is no space. @param {HTMLElement} node @param {Stage} stage @param {Pixel} pixel */
 function placeReadout(node, stage, pixel) {
   const { view, size } = stage, x = view.x + (pixel.u + 0.5) * view.scale, y = view.y + (pixel.v + 0.5) * view.scale;
   const { offsetWidth: w, offsetHeight: h } = node, gap = stage.loupe ? 30 : 16;

@@ -1,4 +1,4 @@
-// The panel beside the picture: what is chosen, what was found, and the exports.
+// The panel beside the picture: the method, its result and the exports.
 
 import { $, element, setText } from "./dom.js";
 import { countedFromOne, doubledAnchors } from "./state.js";

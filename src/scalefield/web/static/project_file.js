@@ -70,7 +70,7 @@ export function unpackProject(bytes) {
   return { project, photo: { name: project.name, bytes: photo }, depth: null };
 }
 
-/** Refuse numbers that are none: the file may have been edited by hand. @param {any} project @returns {Project} */
+/** Refuse values that are not numbers: the file may have been edited by hand. @param {any} project @returns {Project} */
 function checked(project) {
   const { work, settings } = project;
   const number = (/** @type {unknown} */ x) => typeof x === "number" && Number.isFinite(x);

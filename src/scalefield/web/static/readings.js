@@ -7,7 +7,7 @@ import { countedFromOne } from "./state.js";
 /** @typedef {import("./geometry.js").Pixel} Pixel */
 /** @typedef {import("./lengths.js").Unit} Unit */
 /** @typedef {import("./server.js").Session} Session */
-/** What a method gave for some anchors.
+/** The result of a method for a set of anchors.
  *  @typedef {{header: any, method: string, index: Map<number, number>, suspects: Set<number>, logScale: Float32Array,
  *    stdLog: Float32Array | null, logDepth: Float32Array, preview: boolean}} Result */
 /** @typedef {{value: string, range: string, unsure: boolean, notes: string[]}} Reading */
@@ -35,7 +35,7 @@ export function sampleAt(session, result, pixel) {
   return { ...pixel, depth, std: result.stdLog ? result.stdLog[displayIndex(session, pixel)] : null };
 }
 
-/** What the readout shows of a pixel. A value without support has its range first and looks unsure.
+/** The text of the readout for a pixel. A value without support has its range first and is grey.
  *  @param {{session: Session, result: Result | null, other: Result | null, logTruth: Float32Array | null}} known
  *  @param {Pixel} pixel @param {Unit} unit @param {{titles: Record<string, string>, view: string}} names @returns {Reading | null} */
 export function readingAt({ session, result, other, logTruth }, pixel, unit, { titles, view }) {

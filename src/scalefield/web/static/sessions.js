@@ -88,7 +88,7 @@ export class Sessions {
     return anchors ? { ...session, anchors } : session;
   }
 
-  /** Do something with a session; a lost one is made again, and a server that does not answer is asked again.
+  /** The result of `work` with a session. A lost session is created again, and a server that does not answer is asked again.
    *  @template T @param {Project} project @param {(id: string) => Promise<T>} work @param {AbortSignal} [signal] @returns {Promise<T>} */
   async use(project, work, signal) {
     return this.withRetries(async () => {

@@ -1,15 +1,15 @@
-// The picture: zoom and pan, pointer and keyboard input, and what is drawn over it.
+// The picture: zoom and pan, pointer and keyboard input, and the marks over it.
 
 import { $ } from "./dom.js";
 import { fitView, nearestPixel, panView, thinned, toPixel, toStage, zoomView, holdView } from "./geometry.js";
 
 const REACH = { mouse: 13, pen: 16, touch: 24 }; // screen pixels within which a press selects an anchor
 const MOVED = { mouse: 4, pen: 6, touch: 9 }; // screen pixels from which a press is a drag
-const MANY = 150; // anchors from which they are dots
+const MANY = 150; // number of anchors from which they are drawn as dots
 const LOUPE = 58; // radius in screen pixels
 const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 
-/** What the stage needs of the page.
+/** The part of the page that the stage uses.
  *  @typedef {object} Host
  *  @property {any} session
  *  @property {import("./state.js").Work} work
@@ -98,7 +98,7 @@ export class Stage {
     this.setView(panView(this.view, dx, dy, this.photo, this.size));
   }
 
-  /** Where the divider, the readout and the card lie. */
+  /** Place the divider, the readout and the card. */
   place() {
     const { share } = this.host.drawing();
     const x = this.view.x + share * this.photo.width * this.view.scale;
@@ -392,7 +392,7 @@ export class Stage {
     if (e.pointerType === "touch") this.point(null);
   }
 
-  /** While measuring, a point near an anchor is the anchor's.
+  /** While measuring, a point near an anchor snaps to it.
    *  @param {import("./geometry.js").Pixel} pixel @param {{x: number, y: number}} at @param {string} pointer */
   snapped(pixel, at, pointer) {
     const anchor = this.host.tool === "measure" ? this.anchorAt(at, pointer) : null;

@@ -64,14 +64,14 @@ export class History {
     this.future = future;
   }
 
-  /** Make this the present, one step after what was. @param {string} project @param {Work} work */
+  /** Add a step to the history and make it the present one. @param {string} project @param {Work} work */
   commit(project, work) {
     if (this.present) this.past = [...this.past.slice(1 - MOST_STEPS), this.present];
     this.present = { project, work };
     this.future = [];
   }
 
-  /** Change the present without a step, as while something is dragged. @param {Work} work */
+  /** Change the present step, for example during a drag. @param {Work} work */
   amend(work) {
     if (this.present) this.present = { ...this.present, work };
   }
@@ -92,14 +92,14 @@ export class History {
     return (this.present = step);
   }
 
-  /** The same with other project ids: the history of a copied tab. @param {Map<string, string>} ids */
+  /** The history with other project ids, for a copied tab. @param {Map<string, string>} ids */
   renamed(ids) {
     /** @param {Step} step */
     const rename = (step) => ({ ...step, project: ids.get(step.project) ?? step.project });
     return new History({ past: this.past.map(rename), present: this.present && rename(this.present), future: this.future.map(rename) });
   }
 
-  /** The same with only as many steps back and forth as have so many anchors together.
+  /** The history shortened to steps with at most `mostAnchors` anchors together.
    *  @param {number} mostAnchors */
   shortened(mostAnchors) {
     /** @param {Step[]} steps the oldest first */

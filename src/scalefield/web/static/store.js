@@ -37,7 +37,7 @@ export class Store {
     }
   }
 
-  /** Whether work outlives this page. */
+  /** Whether the work is kept after the page is closed. */
   get lasting() {
     return this.database !== null;
   }

@@ -17,7 +17,7 @@ const LENGTH_NAMES = { ...all("depth z distance", "depth_m"), ...all("sigma std 
 /** @type {Record<string, string>} */
 const HEADER_UNITS = { km: "km", m: "m", cm: "cm", mm: "mm", ft: "ft", in: "in", yd: "yd", metres: "m", meters: "m", metre: "m", meter: "m", feet: "ft", inches: "in" };
 
-/** What separates the cells of a line, in the order in which it is looked for. @type {Record<string, string>} */
+/** Delimiters of the cells of a line, in the order in which they are tried. @type {Record<string, string>} */
 const DELIMITERS = { "\t": "tabs", ";": "semicolons", ",": "commas", " ": "spaces" };
 
 const PLAIN = /^-?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,2})?$/;
@@ -138,7 +138,7 @@ function cellsOf(content, separator, line) {
   }
 }
 
-/** What a column title means: the name here, the unit that it states, what is wrong with it.
+/** The meaning of a column title: its name here, its unit, and the problem with it.
  *  @param {string} title @returns {{name: string, unit: Unit | null, wrong: string}} */
 function titleOf(title) {
   let plain = title.trim().toLowerCase().replace(/[\s-]+/g, "_");

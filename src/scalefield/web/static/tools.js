@@ -1,4 +1,4 @@
-// What a click does: points, measurements and profiles; and which view is shown.
+// Tools: points, measurements and profiles; and the choice of the view.
 
 import { $, choose, setText } from "./dom.js";
 import { showCamera } from "./panel.js";
@@ -39,7 +39,7 @@ export class Tools {
     this.page.views.cloud?.redraw();
   }
 
-  /** Keep the measurement that is under way. */
+  /** Add the unfinished measurement to the list. */
   finish() {
     const { pending } = this;
     if (!pending) return;
@@ -125,7 +125,7 @@ export class Tools {
     choose("inspect-options", "inspect", view);
     $("stage-area").setAttribute("aria-labelledby", `tab-${tab}`);
     this.page.card.close(false);
-    // A tool that does nothing in this view is not left chosen.
+    // A tool without effect in this view is deselected.
     const dead = (this.tool === "profile" && !FLAT.includes(view)) || (this.tool === "measure" && view === "basis");
     if (dead) this.setTool("point");
     for (const button of $("tools").children) {

@@ -1,4 +1,4 @@
-// What is shown: the maps, the cloud, the colour bar, the profile and the captions.
+// The display: the maps, the cloud, the colour bar, the profile and the captions.
 
 import { drawBasis } from "./basis.js";
 import { Cloud, gridStep, scaleBarLength } from "./cloud.js";
@@ -202,7 +202,7 @@ export class Views {
     write(context, `${Number(length.toPrecision(3))} ${this.page.unit}`, x + wide / 2, y - 13, "#fff", 12.5);
   }
 
-  /** The bar under the picture; `values` are what the pointer's mark follows.
+  /** The colour bar under the picture; the mark of the pointer follows `values`.
    *  @param {any} scale @param {Float32Array | null} [values] @param {(log: number) => number} [inverse] */
   showBar(scale, values = null, inverse = (log) => log) {
     this.barScale = scale;
@@ -280,7 +280,7 @@ export class Views {
     drawProfile($("profile-chart"), lines, this.page.unit, this.pointedAt ? (this.pointedAt.u + 0.5) / session.width : null);
   }
 
-  /** What is under way, with the method's name. @param {any} request */
+  /** Show the busy state with the name of the method. @param {any} request */
   showBusy(request) {
     this.busyWith = request;
     $("stage").setAttribute("aria-busy", String(Boolean(request)));
@@ -290,7 +290,7 @@ export class Views {
     this.showStale();
   }
 
-  /** A result of another method than the chosen one is shown as such. */
+  /** Mark a result of another method than the chosen one. */
   showStale() {
     const { busyWith } = this, { loaded } = this.page, stale = Boolean(busyWith && loaded?.result && loaded.result.method !== busyWith.method);
     $("stage").classList.toggle("stale", stale);

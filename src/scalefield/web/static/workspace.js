@@ -49,7 +49,7 @@ export class Workspace {
     return { id: newId(), name, photo: "", sample: "", width: 0, height: 0, depth: null, settings, work: emptyWork(), updated: Date.now(), thumbnail: null, ...given };
   }
 
-  /** Load a project and show it; until that succeeds, everything stays as it was.
+  /** Load a project and show it; the present project stays until that succeeds.
    *  @param {Project} project @param {{step?: boolean}} [options] whether this is a step of the history */
   async open(project, { step = true } = {}) {
     this.opening.abort();
@@ -78,7 +78,7 @@ export class Workspace {
     }
   }
 
-  /** Stop opening what is being opened. */
+  /** Cancel the opening of a project. */
   cancelOpening() {
     this.opening.abort(CANCELLED);
   }
@@ -289,7 +289,7 @@ export class Workspace {
     dialog.addEventListener("close", () => dialog.returnValue === "ok" && this.bringDepth(file, $("array-name").value), { once: true });
   }
 
-  // ---- keeping -----------------------------------------------------------------------------------
+  // ---- saving ------------------------------------------------------------------------------------
 
   /** Write the project and this tab's state to the browser's database. */
   async save() {
@@ -310,7 +310,7 @@ export class Workspace {
     }
   }
 
-  /** Take up what this tab had open. @param {string} tabId @param {boolean} copied whether another tab has it open too */
+  /** Open the projects that this tab had open. @param {string} tabId @param {boolean} copied whether another tab has it open too */
   async restore(tabId, copied) {
     const kept = await this.page.store.get("tabs", tabId);
     this.tabId = copied || !tabId ? newId() : tabId;
