@@ -162,7 +162,7 @@ def exact_absrel(mde_output: MDEOutput, anchors: Anchors, frame: Frame, every: i
     ratios = []
     for start in range(0, len(rows), every * 1000):
         v, u = (index[start : start + every * 1000 : every] for index in (rows, columns))
-        log_scale = posterior.mean(image.pixels(image.index(v), image.index(u))).cpu().numpy()
+        log_scale = posterior.mean(image.pixels(image.tensor(v), image.tensor(u))).cpu().numpy()
         depth_m = mde_output.mde_depth[v, u].cpu().numpy() * np.exp(log_scale)
         ratios.append(np.abs(depth_m / frame.depth_m[v, u] - 1))
     return float(np.mean(np.concatenate(ratios)))

@@ -438,8 +438,10 @@ def test_basis_label_reads_labels_of_a_reproduction(label, found) -> None:
 
 
 def test_the_papers_ablation_curves_can_be_told_apart() -> None:
-    figure, axis = figures.pyplot().subplots()
-    figures._paper_ablation(axis, 0)
-    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in axis.lines}
+    curve = figures.AblationCurve("ours", "red", False, {8: [(0.1,) * 3] * 2, 30: [(0.1,) * 3] * 2})
+    figure = figures._ablation_figure([curve], (4, 3))
+    assert figure is not None
+    lines = [line for line in figure.axes[0].lines if line.get_label().startswith("paper")]
+    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}
     figures.pyplot().close(figure)
-    assert len(looks) == len(axis.lines) == 4
+    assert len(looks) == len(lines) == 4

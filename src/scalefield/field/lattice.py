@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int64
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from scalefield.basis.grids import to_unit, upsample
+from scalefield.basis.grids import to_unit
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, TermFeatures
@@ -322,7 +322,7 @@ class PixelSampler:
         if first > 0 or stop < height:
             low, high, weight = interpolation(first * side, stop, height, maps)
             maps = maps.index_select(2, low).lerp_(maps.index_select(2, high), weight[:, None])
-        maps = upsample(maps, (stop - first * side, width))
+        maps = nnf.interpolate(maps, size=(stop - first * side, width), mode="bilinear")
         beyond = (0, columns * side - width, 0, last * side - stop)
 
         def tiles(values: Float[Tensor, "1 k h w"]) -> Float[Tensor, "r c k s s"]:
