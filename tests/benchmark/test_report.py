@@ -438,8 +438,8 @@ def test_basis_label_reads_labels_of_a_reproduction(label, found) -> None:
 
 
 def test_the_papers_ablation_curves_can_be_told_apart() -> None:
-    curve = figures.AblationCurve("ours", "red", False, {8: [(0.1,) * 3] * 2, 30: [(0.1,) * 3] * 2})
-    figure = figures._ablation_figure([curve], (4, 3))
+    curve = figures.AblationCurve("ours", "red", False, {k: [(0.1, 0.1, 0.1)] * 2 for k in (8, 30)})
+    figure = figures._ablation_figure([curve], (4.0, 3.0))
     assert figure is not None
     lines = [line for line in figure.axes[0].lines if line.get_label().startswith("paper")]
     looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}
