@@ -14,7 +14,7 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.basis.grids import sample
-from scalefield.field.kernel import KernelInputs
+from scalefield.field.kernel import PLANE_LEVEL, KernelInputs, bounded_relative_depth
 from scalefield.field.network import FieldMaps
 from scalefield.field.shift import AffineMap, Shift
 from scalefield.mde.output import MDEOutput
@@ -66,14 +66,16 @@ class ImageInputs:
         u, v = (position * self.unit_px).unbind(dim=1)
         return torch.stack([u + (width - 1) / 2, v + (height - 1) / 2], dim=1)
 
-    def plane(self, slopes: Float[Tensor, " 2"]) -> Float[Tensor, "h w"]:
-        """slopesᵀp at every pixel, with p its `KernelInputs.position`."""
+    def plane(self, coefficients: Float[Tensor, " 3"]) -> Float[Tensor, "h w"]:
+        """coefficientsᵀq at every pixel, with q its `KernelInputs.plane`."""
         height, width = self.shape
         u, v = (
             (torch.arange(size, device=self.device) - (size - 1) / 2) / self.unit_px
             for size in (width, height)
         )
-        return slopes[1] * v[:, None] + slopes[0] * u
+        over_u, over_v, level = coefficients
+        plane = over_v * v[:, None] + over_u * u + level * PLANE_LEVEL
+        return plane * bounded_relative_depth(self.log_depth)
 
     @cached_property
     def log_depth(self) -> Float[Tensor, "h w"]:

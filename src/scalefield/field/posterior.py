@@ -38,14 +38,14 @@ CHUNK_NODES = 1024
 
 
 class LinearCoefficients(NamedTuple):
-    """E[ℓ] without its stationary part: constant + slope·d + mean_weight·μ + shift·s + planeᵀp +
+    """E[ℓ] without its stationary part: constant + slope·d + mean_weight·μ + shift·s + planeᵀq +
     modesᵀE."""
 
     constant: Float[Tensor, ""]
     slope: Float[Tensor, ""]
     mean_weight: Float[Tensor, ""]
     shift: Float[Tensor, ""]
-    plane: Float[Tensor, " 2"]
+    plane: Float[Tensor, " 3"]
     modes: Float[Tensor, " k"]
 
 
@@ -149,8 +149,8 @@ class FieldFit:
             slope=kernel.slope_std * theta[1],
             mean_weight=1 + kernel.mean_weight_std * theta[2],
             shift=theta[3],
-            plane=kernel.plane_std * theta[4:6],
-            modes=kernel.mode_std * theta[6:],
+            plane=kernel.plane_std * theta[4:7],
+            modes=kernel.mode_std * theta[7:],
         )
 
     def linear_map(self) -> Float[Tensor, "h w"]:
