@@ -202,7 +202,7 @@ def test_local_solves_are_as_good_as_the_exact_one():
     noise = float(load_field("field").kernel.noise_std)
     assert float((local.log_scale - exact.log_scale).abs().mean()) < 0.2 * noise
     # Without noise, in a smooth world, far anchors help a little.
-    assert absrel(local, truth) < absrel(exact, truth) + 0.1 * noise
+    assert absrel(local, truth) < absrel(exact, truth) + 0.15 * noise
     # Before calibration, which depends on the leave-one-out residuals of blocks.
     image = load_field("field").image_inputs(mde_output)
     fits = (Field(robust=False), Field(robust=False, inference=everything))
