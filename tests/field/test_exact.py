@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from field.worlds import KERNEL, kernel_inputs, problem
+from field.worlds import KERNEL, all_pixels, image_inputs, kernel_inputs, problem
 from scalefield.basis.ridge import Ridge, solve
 from scalefield.field.exact import ExactPosterior
 from scalefield.field.kernel import Kernel, KernelInputs
@@ -123,3 +123,17 @@ def test_covariance_and_linear_part_equal_the_joint_posterior(n, seed):
     torch.testing.assert_close(found.linear_weights(), weights, rtol=1e-6, atol=1e-6)
     covariance = torch.eye(H.shape[1], dtype=H.dtype) - H.mT @ inverse @ H
     torch.testing.assert_close(found.linear_covariance(), covariance, rtol=1e-6, atol=1e-6)
+
+
+def test_a_plane_in_disparity_is_recovered_from_a_few_anchors():
+    """Disparity that is off by a plane over the image, as that of a tilted flat surface is."""
+    shape = (30, 40)
+    kernel = Kernel(2.0, 0.0, (), noise_std=1e-3, plane_std=0.2)
+    at = all_pixels(image_inputs(shape, variation=0))
+    disparity = (-at.log_depth).exp()
+    u, v = at.position.unbind(dim=1)
+    wanted = (disparity / (disparity + 0.03 * u - 0.02 * v + 0.01)).log()
+    few = torch.arange(0, len(at), 109)
+    posterior = ExactPosterior.fit(kernel, at[few], wanted[few], torch.full((len(few),), 1e-3))
+    assert float(wanted.max() - wanted.min()) > 0.03
+    torch.testing.assert_close(posterior.mean(at), wanted, rtol=0, atol=1e-3)

@@ -11,6 +11,11 @@ from scalefield.errors import InputError
 from scalefield.field.kernel import Kernel, StationaryTerm, TermFeatures, term_names
 
 
+def disparity_plane(inputs, i):
+    relative_depth = min(float(inputs.log_depth[i].exp()), 2.0)
+    return relative_depth * np.array([*inputs.position[i], 0.5])
+
+
 def test_kernel_equals_the_formula_pair_by_pair():
     a, b = kernel_inputs(5, 1), kernel_inputs(4, 2)
     found = KERNEL(a, b)
@@ -19,7 +24,7 @@ def test_kernel_equals_the_formula_pair_by_pair():
             value = 2.0**2 + 1.5**2 * float(a.modes[i] @ b.modes[j])
             value += 0.3**2 * float(a.log_depth[i] * b.log_depth[j])
             value += 0.4**2 * float(a.mean[i] * b.mean[j]) + float(a.shift[i] * b.shift[j])
-            value += 0.2**2 * float(a.position[i] @ b.position[j])
+            value += 0.2**2 * float(disparity_plane(a, i) @ disparity_plane(b, j))
             for t, (amplitude, length, depth, family) in enumerate(
                 ((0.15, 0.5, 0.6, "rbf"), (0.2, 0.1, 0.3, "exponential"))
             ):

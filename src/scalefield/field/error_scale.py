@@ -1,7 +1,7 @@
 """How much the estimator errs in one image: factors on the prior deviations of the field.
 
 The errors of large estimators are a tenth of those of small networks, they are smoother, and a
-larger share of them is a plane over the image. Each of a few hypotheses scales the smooth parts of
+larger share of them is a plane in disparity. Each of a few hypotheses scales the smooth parts of
 the kernel by one factor, its exponential terms by another, and the plane by a third. Their evidence
 at the anchors weights them, and the prior covariance of the field is the weighted mean of theirs:
 each factor is the root of its weighted mean square. Factors are rounded to quarter octaves, so that
@@ -40,9 +40,9 @@ class ErrorScale(NamedTuple):
 
 
 ERROR_SCALES = (
-    ErrorScale(probability=0.5, smooth=1.0, rough=1.0, plane=1.0),
-    ErrorScale(probability=0.3, smooth=0.3, rough=0.2, plane=4.0),
-    ErrorScale(probability=0.2, smooth=0.1, rough=0.05, plane=4.0),
+    ErrorScale(probability=0.6, smooth=1.0, rough=1.0, plane=1.0),
+    ErrorScale(probability=0.24, smooth=0.3, rough=0.1, plane=3.0),
+    ErrorScale(probability=0.16, smooth=0.1, rough=0.03, plane=3.0),
 )
 """A small network in an unknown place, and two strong estimators."""
 

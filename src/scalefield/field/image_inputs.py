@@ -16,7 +16,7 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.basis.grids import sample, upsample
 from scalefield.field.blocks import Observations
-from scalefield.field.kernel import Kernel, KernelInputs
+from scalefield.field.kernel import PLANE_LEVEL, Kernel, KernelInputs, bounded_relative_depth
 from scalefield.field.shift import AffineMap, Shift
 from scalefield.mde.output import MDEOutput
 from scalefield.report import ShiftInterval
@@ -87,13 +87,13 @@ class FieldMaps(NamedTuple):
 
 
 class LinearCoefficients(NamedTuple):
-    """Linear part of E[ℓ]: constant + slope·d + mean_weight·μ + shift·s + planeᵀp + modesᵀE."""
+    """Linear part of E[ℓ]: constant + slope·d + mean_weight·μ + shift·s + planeᵀq + modesᵀE."""
 
     constant: Float[Tensor, ""]
     slope: Float[Tensor, ""]
     mean_weight: Float[Tensor, ""]
     shift: Float[Tensor, ""]
-    plane: Float[Tensor, " 2"]
+    plane: Float[Tensor, " 3"]
     modes: Float[Tensor, " k"]
 
 
@@ -142,14 +142,16 @@ class ImageInputs:
         u, v = (position * self.unit_px).unbind(dim=1)
         return torch.stack([u + (width - 1) / 2, v + (height - 1) / 2], dim=1)
 
-    def plane(self, slopes: Float[Tensor, " 2"]) -> Float[Tensor, "h w"]:
-        """slopesᵀp at every pixel, with p its `KernelInputs.position`."""
+    def plane(self, coefficients: Float[Tensor, " 3"]) -> Float[Tensor, "h w"]:
+        """coefficientsᵀq at every pixel, with q its `KernelInputs.plane`."""
         height, width = self.shape
         u, v = (
             (torch.arange(size, device=self.device) - (size - 1) / 2) / self.unit_px
             for size in (width, height)
         )
-        return slopes[1] * v[:, None] + slopes[0] * u
+        over_u, over_v, level = coefficients
+        plane = over_v * v[:, None] + over_u * u + level * PLANE_LEVEL
+        return plane * bounded_relative_depth(self.log_depth)
 
     def linear_map(self, coefficients: LinearCoefficients) -> Float[Tensor, "h w"]:
         """The linear part of E[ℓ] at every pixel."""

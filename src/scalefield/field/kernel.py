@@ -1,15 +1,18 @@
 """The covariance function of `field`: k(x, x') between the log-scales of two pixels.
 
     k(x, x') = constant² + mode² · E(x)ᵀE(x') + slope² · d(x) d(x') + mean_weight² · μ(x) μ(x')
-               + s(x) s(x') + plane² · p(x)ᵀp(x')
+               + s(x) s(x') + plane² · q(x)ᵀq(x')
                + Σ_j amplitude_j² · a_j(x) a_j(x') · κ_j(‖z_j(x) − z_j(x')‖)
 
 The first terms are linear in features of a pixel: the global scale, the modes E (the paper's basis
 maps, whose ridge regression is this term alone), a slope over the relative log-depth d, the weight
 of the learned mean function μ, the unknown shift of an affine-invariant map (`shift`), and a plane
-over the position p. The stationary terms κ_j are RBF or exponential (Matérn-1/2) covariances over
-z_j: position and log-depth, each divided by its lengthscale, and a learned embedding φ_j. Pixels
-covary when they are close, at a similar depth, and alike in the embedding.
+in disparity: adding βᵀ(u, v, ½) to 1/D, with (u, v) the position, changes the log-scale by
+−D βᵀ(u, v, ½) to first order, hence q = D (u, v, ½). Such an error keeps flat surfaces flat.
+
+The stationary terms κ_j are RBF or exponential (Matérn-1/2) covariances over z_j: position and
+log-depth, each divided by its lengthscale, and a learned embedding φ_j. Pixels covary when they are
+close, at a similar depth, and alike in the embedding.
 """
 
 from __future__ import annotations
@@ -20,12 +23,19 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as nnf
 from jaxtyping import Float
 from torch import Tensor
 
 from scalefield.errors import InputError
 
 Family = Literal["rbf", "exponential"]
+
+PLANE_LEVEL = 0.5
+"""Third coordinate of a plane in disparity: as large as the position at the border of the image."""
+MAX_RELATIVE_DEPTH = 2.0
+"""Depth relative to the image's median from which a plane in disparity has its largest effect: the
+first-order term overestimates it farther away."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +68,12 @@ class KernelInputs:
         """The pixels of one image followed by those of `other`."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return KernelInputs(*(torch.cat(pair) for pair in pairs))
+
+    @property
+    def plane(self) -> Float[Tensor, "*b n 3"]:
+        """q: change of the log-scale for unit coefficients of a plane in disparity."""
+        homogeneous = nnf.pad(self.position, (0, 1), value=PLANE_LEVEL)
+        return homogeneous * bounded_relative_depth(self.log_depth)[..., None]
 
     def to(self, dtype: torch.dtype) -> KernelInputs:
         """The same inputs in another precision."""
@@ -118,7 +134,8 @@ class Kernel:
     mean_weight_std: float | Tensor = 0.0
     """Prior standard deviation of the mean function's weight around one."""
     plane_std: float | Tensor = 0.0
-    """Prior standard deviation of the slopes of the log-scale over both axes of the position."""
+    """Prior standard deviation of the coefficients of a plane in disparity, relative to the
+    disparity of the image's median pixel."""
 
     def __post_init__(self) -> None:
         stds = (
@@ -166,7 +183,7 @@ class Kernel:
         constant = torch.ones_like(inputs.log_depth) * self.constant_std
         slope, mean = self.slope_std * inputs.log_depth, self.mean_weight_std * inputs.mean
         single = torch.stack([constant, slope, mean, inputs.shift], dim=-1)
-        plane = self.plane_std * inputs.position
+        plane = self.plane_std * inputs.plane
         return torch.cat([single, plane, self.mode_std * inputs.modes], dim=-1)
 
     def features(self, inputs: KernelInputs) -> TermFeatures:
@@ -204,7 +221,7 @@ class Kernel:
         """Covariance of every pair in parts: the one without a factor, and those whose deviations
         the three `ScaleFactors` multiply."""
         H, features = self.linear_features(inputs), self.features(inputs)
-        unscaled, plane, modes = (x @ x.mT for x in H.split([4, 2, inputs.modes.shape[-1]], dim=-1))
+        unscaled, plane, modes = (x @ x.mT for x in H.split([4, 3, inputs.modes.shape[-1]], dim=-1))
         smooth, rough = modes, torch.zeros_like(modes)
         for term, covariance in zip(
             self.terms, self.stationary_terms(features, features), strict=True
@@ -243,6 +260,11 @@ class Kernel:
         """k(x, x) at every pixel."""
         linear = self.linear_features(inputs).square().sum(dim=-1)
         return linear + self.features(inputs).amplitude.square().sum(dim=0)
+
+
+def bounded_relative_depth(log_depth: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
+    """Depth relative to the image's median, at most `MAX_RELATIVE_DEPTH`."""
+    return log_depth.exp().clamp(max=MAX_RELATIVE_DEPTH)
 
 
 def correlation(term: StationaryTerm, square: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:

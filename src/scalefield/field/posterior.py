@@ -228,8 +228,8 @@ class FieldFit:
             slope=kernel.slope_std * theta[1],
             mean_weight=1 + kernel.mean_weight_std * theta[2],
             shift=theta[3],
-            plane=kernel.plane_std * theta[4:6],
-            modes=kernel.mode_std * theta[6:],
+            plane=kernel.plane_std * theta[4:7],
+            modes=kernel.mode_std * theta[7:],
         )
 
     def parts(self) -> dict[str, Float[Tensor, "h w"]]:
