@@ -163,7 +163,10 @@ def convolve_in_bands(
     (stride, _), (dilation, _) = layer.stride, layer.dilation
     height, rows = x.shape[2], (x.shape[2] - 1) // stride + 1
     if norm is not None:
-        var, mean = torch.var_mean(x.unflatten(1, (norm.num_groups, -1)), (2, 3, 4), correction=0)
+        groups = x.unflatten(1, (norm.num_groups, -1)).flatten(2)
+        mean = groups.mean(dim=2)
+        # `var_mean` takes ten times as long on a processor.
+        var = (groups.square().mean(dim=2) - mean.square()).clamp(min=0)
         size = x.shape[1] // norm.num_groups
         scale = (var + norm.eps).rsqrt().repeat_interleave(size, dim=1) * norm.weight
         shift = norm.bias - mean.repeat_interleave(size, dim=1) * scale
@@ -181,6 +184,14 @@ def convolve_in_bands(
         return nnf.conv2d(part, layer.weight, layer.bias, stride, 0, dilation)
 
     return torch.cat(list(thread_map(band, range(0, rows, BAND_ROWS))), dim=2)
+
+
+def pointwise(layer: nn.Conv2d, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h w"]:
+    """A 1×1 convolution as a matrix product, which one thread of a processor does faster."""
+    product = layer.weight.flatten(1) @ x.flatten(2)
+    if layer.bias is not None:
+        product = product + layer.bias[:, None]
+    return product.unflatten(2, x.shape[2:])
 
 
 def norm(width: int) -> nn.GroupNorm:

@@ -23,7 +23,7 @@ from scalefield.field.config import InferenceConfig
 from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures
 from scalefield.runtime.threads import map_threads
 
-CHUNK_ELEMENTS = 1 << 17
+CHUNK_ELEMENTS = 1 << 18
 """Elements of the matrices that one thread factorises at once: they stay in its cache."""
 
 

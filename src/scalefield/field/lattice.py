@@ -27,7 +27,7 @@ from scalefield.runtime.threads import map_threads
 
 CUDA_PIXELS = 3 << 16
 """Pixels that are evaluated at once on a GPU."""
-CPU_PIXELS = 1 << 14
+CPU_PIXELS = 1 << 15
 """Pixels that are evaluated at once by a thread of a processor: their products with a few dozen
 anchors stay in its cache."""
 TILE_NODES = 4

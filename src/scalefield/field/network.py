@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from scalefield.basis.cues import geometric_cues
 from scalefield.basis.grids import GRID_CELLS
-from scalefield.basis.trunk import FeatureProjection, Trunk
+from scalefield.basis.trunk import FeatureProjection, Trunk, pointwise
 from scalefield.field.image_inputs import ChannelLayout, FieldMaps
 
 MAX_MEAN = 0.7
@@ -93,9 +93,11 @@ class FieldNet(nn.Module):
         pooled = torch.cat([shared.mean(dim=(2, 3)), shared.amax(dim=(2, 3))], dim=1)
         context = self.context(pooled)
         context_map = context[:, :, None, None].expand(-1, -1, *shared.shape[2:])
-        shared = nnf.gelu(self.merge(torch.cat([shared, context_map], dim=1)))
+        shared = nnf.gelu(pointwise(self.merge, torch.cat([shared, context_map], dim=1)))
         return FieldMaps(
-            self.bounded(self.head(shared)), self.level(context)[:, 0], self.config.layout
+            self.bounded(pointwise(self.head, shared)),
+            self.level(context)[:, 0],
+            self.config.layout,
         )
 
     def bounded(self, raw: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:

@@ -7,10 +7,13 @@ works on items of its own, with torch on one thread, and takes the next item whe
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from threading import Lock
+from functools import lru_cache, partial
+from threading import Lock, local
 from typing import Any, NamedTuple
 
 import torch
@@ -71,18 +74,66 @@ one_thread = GlobalSetting(torch.get_num_threads, torch.set_num_threads, 1)
 operation, and on a busy machine each synchronisation costs a whole time slice."""
 
 
+_this_thread = local()
+"""Whether this thread is a worker."""
+
+
+def _start_worker() -> None:
+    _this_thread.is_worker = True
+    torch.set_num_threads(1)
+
+
+@lru_cache(maxsize=1)
+def _workers(count: int) -> ThreadPoolExecutor:
+    """Worker threads that are kept: starting one costs more than most of its items."""
+    return ThreadPoolExecutor(count, "scalefield-worker", initializer=_start_worker)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_workers.cache_clear)  # threads do not survive a fork
+
+
 @contextmanager
 def worker_threads() -> Iterator[Callable[..., Iterable[Any]]]:
     """A block with a `map` that shares its items among as many threads as torch uses outside of
-    blocks of `one_thread`; torch itself has one thread in the block."""
+    blocks of `one_thread`; torch itself has one thread in the block.
+
+    In a worker the items are not shared again.
+    """
     held = one_thread.held()
-    count = torch.get_num_threads() if held is None else int(held.former)
+    threads = torch.get_num_threads() if held is None else int(held.former)
+    serial = threads == 1 or getattr(_this_thread, "is_worker", False)
     with one_thread():
-        if count == 1:
-            yield map
-            return
-        with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield pool.map
+        yield map if serial else partial(_shared_map, threads)
+
+
+def _shared_map(threads: int, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    """`function` of every item, in this thread and in workers that take the next item when they
+    are done. After an error no further item is begun."""
+    pending = deque(enumerate(items))
+    results = [None] * len(pending)
+
+    def work() -> None:
+        while True:
+            try:
+                i, item = pending.popleft()
+            except IndexError:
+                return
+            try:
+                results[i] = function(item)
+            except BaseException:
+                pending.clear()
+                raise
+
+    workers = _workers(threads - 1)
+    others = [workers.submit(work) for _ in range(min(threads, len(results)) - 1)]
+    try:
+        work()
+    finally:
+        wait(others)
+    for other in others:
+        other.result()
+    return results
 
 
 def map_threads(function: Callable[..., Any], items: Iterable[tuple[Any, ...]]) -> list[Any]:
