@@ -2,6 +2,7 @@
 
 python scripts/trace_files.py --method field          # a table of the files, and two totals
 python scripts/trace_files.py --all                   # the totals of every method
+python scripts/trace_files.py --edit                  # a moved anchor on the page, with field
 
 The bundled sample with its six anchors is recovered once to load models, then once under
 `sys.setprofile`. Counted are calls of named functions of the package (no lambdas, no
@@ -27,11 +28,13 @@ from typing import Any
 import torch
 
 import scalefield
-from scalefield import METHODS, samples
+from scalefield import METHODS, Anchors, samples
 from scalefield.api import recover_from
 from scalefield.defaults import MDE_NAME
 from scalefield.mde import load_mde
 from scalefield.methods import make_method
+from scalefield.web.edits import Edit, apply_edit
+from scalefield.web.sessions import Session
 
 PACKAGE = Path(scalefield.__file__).parent
 
@@ -84,17 +87,34 @@ def trace_method(name: str) -> Trace:
     return trace(lambda: recover_from(dataclasses.replace(output), sample.anchors, method))
 
 
+def trace_edit() -> Trace:
+    """The trace of an edit on the page: one of the sample's anchors moves."""
+    sample = samples.load()
+    session = Session("room.jpg", sample.image)
+    session.prepare()
+    position = iter(range(100, 110))
+
+    def move() -> None:
+        u = sample.anchors.u.copy()
+        u[0] = next(position)
+        anchors = Anchors(u, sample.anchors.v, sample.anchors.depth_m)
+        apply_edit(session, Edit(anchors, "field"))
+
+    return trace(move)
+
+
 def main() -> None:
-    """Print the files of one method, or the totals of all."""
+    """Print the files of one method or of an edit, or the totals of all methods."""
     parser = argparse.ArgumentParser(description="Files that a recovery passes through.")
     parser.add_argument("--method", default="field", choices=list(METHODS))
     parser.add_argument("--all", action="store_true", help="only the totals, for every method")
+    parser.add_argument("--edit", action="store_true", help="an edit on the page instead")
     flags = parser.parse_args()
     warnings.simplefilter("ignore")  # the licence of the bundled estimator
     torch.set_num_threads(1)
-    for name in METHODS if flags.all else [flags.method]:
+    for name in METHODS if flags.all else ["edit" if flags.edit else flags.method]:
         try:
-            recorded = trace_method(name)
+            recorded = trace_edit() if flags.edit else trace_method(name)
         except ImportError as e:
             print(f"{name:12} {e}")
             continue
