@@ -55,7 +55,7 @@ START = Kernel(
         StationaryTerm(0.15, 1.0, 0.4, "rbf"),
         StationaryTerm(0.2, 0.3, 0.6, "exponential"),
     ),
-    noise_std=0.003,
+    noise_std=0.002,
     slope_std=0.2,
     mean_weight_std=0.5,
     plane_std=0.1,
