@@ -63,7 +63,9 @@ def on_processor(repeats: int) -> dict[str, Any]:
     record["recover at 480×640, ms"] = milliseconds(times)
     record["recover with 520 anchors, ms"] = by_size("cpu", field, repeats)
     record["an edit at 480×640, ms"] = edits(world, repeats)
-    record["two threads over one, beside two busy processes"] = contention(world, field, repeats)
+    # The share of the scheduler varies from call to call.
+    contended = contention(world, field, 6 * repeats)
+    record["two threads over one, beside two busy processes"] = contended
     record["of field at 12 megapixels, 104 anchors"] = aligners(
         World.make((3000, 4000), "cpu"), 104, ("knn", "region")
     )
