@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 import threading
 import time
 from contextlib import nullcontext
@@ -70,3 +73,31 @@ def test_map_threads_in_a_block_of_one_thread_uses_the_idle_ones(threads):
     with one_thread():  # as many items as threads wait for one another: fewer would time out
         map_threads(lambda _: barrier.wait(timeout=600), [(i,) for i in range(threads)])
         assert torch.get_num_threads() == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_worker_threads_are_started_again_in_a_forked_process():
+    code = """
+import os, torch
+from scalefield.runtime.threads import map_threads
+torch.set_num_threads(2)
+items = [(i, 2) for i in range(5)]
+assert map_threads(pow, items) == [0, 1, 4, 9, 16]
+child = os.fork()
+if child == 0:
+    os._exit(0 if map_threads(pow, items) == [0, 1, 4, 9, 16] else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
+
+
+def test_map_threads_begins_no_further_item_after_an_error(threads):
+    begun = []
+
+    def fail(i):
+        begun.append(i)
+        raise KeyError(i)
+
+    with pytest.raises(KeyError):
+        map_threads(fail, [(i,) for i in range(100)])
+    assert len(begun) <= threads
