@@ -103,7 +103,7 @@ def test_more_neighbours_come_closer_to_the_exact_posterior():
 
 def test_std_of_many_anchors_is_that_of_the_exact_posterior_at_the_nodes():
     """Fewer anchors cannot know more: a local solve has no smaller variance than the exact one
-    (but for rounding), and with 16 of 300 anchors hardly a larger one."""
+    (but for rounding), and with 12 of 300 anchors hardly a larger one."""
     image = image_inputs((96, 128))
     fitted = fit_pixels(image, 300, exact_block=300)
     at_nodes = image.pixels(*fitted.lattice.node_pixels)

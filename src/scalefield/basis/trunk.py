@@ -165,7 +165,7 @@ def convolve_in_bands(
     if norm is not None:
         groups = x.unflatten(1, (norm.num_groups, -1)).flatten(2)
         mean = groups.mean(dim=2)
-        # `var_mean` takes ten times as long on a processor.
+        # `var_mean` takes several times as long on a processor.
         var = (groups.square().mean(dim=2) - mean.square()).clamp(min=0)
         size = x.shape[1] // norm.num_groups
         scale = (var + norm.eps).rsqrt().repeat_interleave(size, dim=1) * norm.weight
