@@ -85,6 +85,8 @@ def variants() -> dict[str, np.ndarray]:
         "float16": RELATIVE.astype(np.float16),
         "uint16": np.round(RELATIVE * 10000).astype(np.uint16),
         "int32": np.round(RELATIVE * 10000).astype(np.int32),
+        "batch and channel": RELATIVE[None, None],
+        "batch, channel last": RELATIVE[None, ..., None],
     }
 
 
@@ -126,7 +128,7 @@ def test_recover_inputs_are_never_changed(values, kind):
     ("values", "kind", "sentence"),
     [
         (RELATIVE, None, r'kind is required with your own map.*"depth".*"disparity".*found None'),
-        (RELATIVE[None], "depth", r"shape \(height, width\), found \(1, 6, 8\)"),
+        (np.stack([RELATIVE] * 3), "depth", r"shape \(height, width\), found \(3, 6, 8\)"),
         (np.zeros((0, 8)), "depth", "found"),
         (np.full((6, 8), 9, np.uint8), "depth", "8-bit depth has too few steps"),
         (np.full((6, 8), 9, np.int8), "depth", "8-bit depth has too few steps"),

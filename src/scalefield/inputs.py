@@ -15,6 +15,7 @@ from torch import Tensor
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError, one_line
 from scalefield.io import read_image, rgb, rgb_pixels
+from scalefield.io.maps import without_unit_axes
 from scalefield.mde import MDE, Kind, MDEOutput, load_mde
 from scalefield.mde.output import affine_by_default
 
@@ -98,10 +99,10 @@ def from_array(
         values = _plain(mde_depth) if isinstance(mde_depth, Tensor) else _native(mde_depth)
     except (TypeError, ValueError, RuntimeError) as e:
         raise InputError(f"the depth map must be an array of numbers: {one_line(e)}") from None
-    if values.ndim != 2 or 0 in values.shape:
-        raise InputError(
-            f"a depth map must have shape (height, width), found {tuple(values.shape)}"
-        )
+    shape = tuple(values.shape)
+    values = values.reshape(without_unit_axes(shape))
+    if values.ndim != 2 or 0 in shape:
+        raise InputError(f"a depth map must have shape (height, width), found {shape}")
     if values.dtype.itemsize == 1 and kind == "depth":
         raise InputError(
             "8-bit depth has too few steps and is usually a picture of depth; "

@@ -101,6 +101,23 @@ def _png(values):
     return buffer.getvalue()
 
 
+def test_read_map_takes_three_equal_channels_of_a_disparity_picture_as_one(tmp_path):
+    grey = np.array([[0, 1], [128, 255]], np.uint8)
+    (tmp_path / "grey.png").write_bytes(_png(np.stack([grey] * 3, axis=-1)))
+    np.testing.assert_array_equal(read_map(tmp_path / "grey.png", zero_is_far=True), grey)
+    with pytest.raises(InputError, match="mode RGB with 8 bits"):
+        read_map(tmp_path / "grey.png")
+    (tmp_path / "colour.png").write_bytes(_png(np.stack([grey, grey, 255 - grey], axis=-1)))
+    with pytest.raises(InputError, match="mode RGB with 8 bits"):
+        read_map(tmp_path / "colour.png", zero_is_far=True)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3), (1, 1, 2, 3), (2, 3, 1), (1, 2, 3, 1)])
+def test_read_map_drops_axes_of_batch_and_channel(tmp_path, shape):
+    np.save(tmp_path / "map.npy", MAP.reshape(shape))
+    np.testing.assert_array_equal(read_map(tmp_path / "map.npy"), MAP)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [

@@ -46,7 +46,7 @@ def read_depth_png(path: str | Path, units_per_metre: float | None = None) -> np
 
 def read_png16(path: Path, *, accept_8_bits: bool = False) -> tuple[np.ndarray, dict[str, str]]:
     """The raw values and text tags of a one-channel 16-bit PNG; 8-bit files are refused unless they
-    are accepted."""
+    are accepted, and then three equal channels count as one (Depth Anything's `--grayscale`)."""
     data = read_bytes(path)
     try:
         with open_image(data) as image:
@@ -54,6 +54,8 @@ def read_png16(path: Path, *, accept_8_bits: bool = False) -> tuple[np.ndarray, 
             values = np.asarray(image)
     except IMAGE_ERRORS as e:
         raise FileError(path, f"not a readable PNG ({one_line(e)})") from None
+    if accept_8_bits and mode == "RGB" and (values == values[..., :1]).all():
+        mode, values = "L", values[..., 0]
     if not mode.startswith("I") and not (accept_8_bits and mode == "L"):
         raise FileError(
             path,
@@ -109,13 +111,21 @@ def read_map(
         raise FileError(path, "8-bit depth is usually a picture of depth; give the map itself")
     if values.dtype.kind not in "fiu":
         raise FileError(path, f"a map must hold real numbers, found {values.dtype}")
-    if values.ndim == 3 and 1 in (values.shape[0], values.shape[2]):  # (1, h, w) or (h, w, 1)
-        values = values[0] if values.shape[0] == 1 else values[:, :, 0]
-    if values.ndim != 2 or 0 in values.shape:
-        raise FileError(path, f"a map must have shape (height, width), found {values.shape}")
+    shape = values.shape
+    values = values.reshape(without_unit_axes(shape))
+    if values.ndim != 2 or 0 in shape:
+        raise FileError(path, f"a map must have shape (height, width), found {shape}")
     # What float32 holds exactly stays small; 32-bit integers and doubles keep their digits.
     wide = (values.dtype.kind in "iu" and values.dtype.itemsize > 2) or values.dtype.itemsize > 4
     return np.multiply(values, scale, dtype=np.float64 if wide else np.float32)
+
+
+def without_unit_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a map without axes of length 1 for batch and channel, before or after height and
+    width: (1, h, w), (1, 1, h, w), (h, w, 1) and (1, h, w, 1) become (h, w)."""
+    while len(shape) > 2 and 1 in (shape[0], shape[-1]):
+        shape = shape[1:] if shape[0] == 1 else shape[:-1]
+    return shape
 
 
 def write_map(path: str | Path, values: np.ndarray) -> None:
