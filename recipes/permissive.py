@@ -60,7 +60,7 @@ from scalefield.errors import InputError
 from scalefield.field.model import FieldModel
 from scalefield.field.network import FieldNet
 from scalefield.io import write_atomic, write_json
-from scalefield.mde import MDEOutput, load_mde
+from scalefield.mde import MDE, MDEOutput, load_mde
 from scalefield.mde.estimator import Estimator
 from scalefield.mde.lite import load_lite
 from scalefield.mde.vit import VitSize, load_vit
@@ -279,9 +279,9 @@ def segments_of(frame: Frame, truth: MDEOutput, step: float = 0.06) -> Int64[Ten
 
 
 def load_all(
-    dataset: Joined, names: Sequence[str], others: Sequence[Estimator], regimes: Sequence
+    dataset: Joined, names: Sequence[str], others: Sequence[MDE], regimes: Sequence
 ) -> list[Loaded]:
-    """Frames, their tables and the outputs of other estimators, read by threads."""
+    """Frames, their tables and the outputs of other estimators without F, read by threads."""
 
     def load(name: str) -> Loaded:
         frame = dataset.load(name)
@@ -291,7 +291,7 @@ def load_all(
             table=frame_table(frame, regimes),
             truth=truth,
             segments=segments_of(frame, truth),
-            others=tuple(mde(frame.image) for mde in others),
+            others=tuple(replace(mde(frame.image), features=None) for mde in others),
         )
 
     with ThreadPoolExecutor(threads()) as pool:
@@ -345,8 +345,8 @@ def make_frames(args: argparse.Namespace) -> None:
         for model, seen in models:
             chosen = [i for i, x in enumerate(loaded) if x.frame.scene not in seen]
             chosen = [i for i in chosen if all(o[0] != model.name for o in outputs[i])]
-            outputs = predict(model, [loaded[i].frame for i in chosen])
-            for i, output in zip(chosen, outputs, strict=True):
+            predicted = predict(model, [loaded[i].frame for i in chosen])
+            for i, output in zip(chosen, predicted, strict=True):
                 outputs[i].append((model.name, output, False))
 
         def join(job: tuple[Loaded, tuple[str, MDEOutput, bool]]) -> TrainingFrame:

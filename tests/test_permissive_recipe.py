@@ -26,7 +26,7 @@ def write_frames(root, names):
         Image.fromarray(depth).save(root / f"scenes/indoor/depth/{name}.png")
     (root / "train.txt").write_text("".join(f"scenes/indoor/{name}\n" for name in names))
     (root / "val.txt").write_text("")
-    frames = [{"name": name} for name in names]
+    frames = [{"name": name, "scene": name} for name in names]
     write_json(root / "scenes/indoor/meta.json", {"depth_scale_per_metre": 1000, "frames": frames})
 
 
@@ -130,6 +130,39 @@ def test_read_frames_gives_what_write_frames_was_given(tmp_path):
         permissive.write_frames(
             tmp_path / "x", [permissive.replace(frame, features=torch.ones(1, 2, 2))]
         )
+
+
+def test_make_frames_joins_the_outputs_of_an_early_model_on_scenes_new_to_it(tmp_path, monkeypatch):
+    names = [f"x{k}" for k in range(4)]
+    write_frames(tmp_path / "scenes", names)
+    (tmp_path / "runs/lite-early/model").mkdir(parents=True)
+
+    class Early:
+        name = "lite"
+
+        def batch(self, images):
+            return [MDEOutput(torch.full(i.shape[:2], 2.0), "depth") for i in images]
+
+    monkeypatch.setattr(permissive, "load_lite", lambda *_: Early())
+    monkeypatch.setattr(permissive, "trained_on", lambda _: {"scenes/indoor/x0"})
+    permissive.make_frames(
+        SimpleNamespace(
+            root=[tmp_path / "scenes"],
+            out=tmp_path / "runs",
+            mde=[],
+            rooms=2,
+            seed=0,
+            trial=True,
+            most_frames=100,
+            val_frames=2,
+        )
+    )
+    frames = permissive.read_frames(tmp_path / "runs/frames-train.safetensors")
+    found = sorted((frame.name, frame.group.split()[-1]) for frame in frames)
+    rendered = [f"scenes/indoor/{name}" for name in names]
+    rooms = ["rooms/00000", "rooms/00001"]
+    new = [(name, "lite") for name in (*rendered[1:], *rooms)]
+    assert found == sorted([(name, "truth") for name in (*rendered, *rooms)] + new)
 
 
 def test_put_aside_moves_a_model_and_those_that_use_its_features(tmp_path, monkeypatch):
