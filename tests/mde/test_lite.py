@@ -9,6 +9,7 @@ from scalefield.mde.lite import (
     PREPROCESS,
     ConvexUpsampling,
     LiteNet,
+    LiteNetwork,
     load_imagenet_encoder,
 )
 
@@ -69,3 +70,51 @@ def test_lite_net_at_full_resolution_has_float32_log_depth_of_the_image_s_size()
     assert log_depth.shape == (1, 1, 64, 96)
     assert log_depth.dtype == torch.float32
     assert features.shape == (1, FEATURE_CHANNELS, 16, 24)
+
+
+class Brightness(LiteNet):
+    """Log-depth is the brightness, plus a slope to the right and a constant for small images."""
+
+    def __init__(self, slope, constant=3.0):
+        torch.nn.Module.__init__(self)
+        self.slope, self.constant = slope, constant
+
+    def forward(self, x):
+        log_depth = x.mean(dim=1, keepdim=True)
+        if x.shape[3] < 512:
+            across = torch.linspace(-1, 1, x.shape[3]).flip(0)  # the image is mirrored
+            log_depth = log_depth + self.constant + self.slope * across
+        return log_depth, x
+
+
+def test_lite_coarse_pass_changes_nothing_if_both_passes_agree_up_to_a_constant():
+    pixels = torch.zeros(2, 3, 384, 512)
+    pixels[0, :, :, 200:] = 1.0
+    one, two = (LiteNetwork(Brightness(0.0), "cpu", coarse_pass=p)(pixels) for p in (False, True))
+    # The edge lies inside a cell of the grid, which both passes average alike.
+    torch.testing.assert_close(two.prediction, one.prediction, atol=0.02, rtol=0.02)
+    torch.testing.assert_close(two.features, one.features)
+
+
+def test_lite_coarse_pass_takes_half_of_a_smooth_difference_and_keeps_edges():
+    pixels = torch.zeros(1, 3, 384, 512)
+    pixels[..., 256:] = 1.0
+    log_depth = LiteNetwork(Brightness(0.4), "cpu", coarse_pass=True)(pixels).prediction.log()[0]
+    wanted = pixels[0, 0] + 0.2 * torch.linspace(-1, 1, 512)
+    error = (log_depth - wanted)[:, 20:-20]
+    assert float(error.abs().max()) < 0.03
+    step = log_depth[:, 256] - log_depth[:, 255]
+    torch.testing.assert_close(step, torch.ones(384), atol=0.02, rtol=0)
+
+
+def test_lite_coarse_pass_does_not_enlarge_small_images():
+    shapes = []
+
+    class Recorder(Brightness):
+        def forward(self, x):
+            shapes.append(tuple(x.shape[2:]))
+            return super().forward(x)
+
+    for shape in ((384, 512), (256, 832), (64, 96), (32, 32)):
+        LiteNetwork(Recorder(0.0), "cpu", coarse_pass=True)(torch.zeros(1, 3, *shape))
+    assert shapes[1::2] == [(256, 352), (160, 544), (64, 96), (32, 32)]

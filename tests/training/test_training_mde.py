@@ -128,11 +128,14 @@ def test_trained_on_refuses_a_folder_without_a_record(tmp_path):
 
 
 def test_a_model_trained_at_full_resolution_is_loaded_as_such(tmp_path):
-    config = MDETraining(steps=2, batch=2, full_resolution=True, crops=((64, 96),))
+    config = MDETraining(
+        steps=2, batch=2, full_resolution=True, coarse_pass=True, crops=((64, 96),)
+    )
     train_mde(config, Photographs(), tmp_path, encoder=None, device="cpu")
     assert json.loads((tmp_path / "model" / "config.json").read_text())["full_resolution"]
     mde = load_lite(tmp_path / "model")
     assert mde.network.net.upsampling is not None
+    assert mde.network.coarse_pass
     frame = Photographs().load("room/12")
     assert mde(frame.image).mde_depth.shape == frame.mask.shape
 

@@ -6,6 +6,7 @@ download, but is far less accurate than a large model.
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,11 @@ from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.preprocess import Preprocess
 
 LITE_WEIGHTS = WEIGHTS / "lite"
+
+COARSE_PIXELS = 256 * 341
+"""Pixels of the coarse pass; smaller images are not enlarged."""
+COARSE_CELLS = 32
+"""Cells of the grid on which both passes are compared, along the longer side."""
 
 PREPROCESS = Preprocess((384, 512), "area", 32, (0.5,) * 3, (0.5,) * 3, "bilinear")
 FEATURE_CHANNELS = 64
@@ -223,16 +229,44 @@ def grow(x: Float[Tensor, "b c h w"], like: Float[Tensor, "b c2 h2 w2"]) -> Tens
 
 
 class LiteNetwork:
-    """LiteNet with the interface of `Estimator`: depth instead of its logarithm."""
+    """LiteNet with the interface of `Estimator`: depth instead of its logarithm.
 
-    def __init__(self, net: LiteNet, device: str) -> None:
+    With `coarse_pass` the network also sees the mirrored image at two thirds of its usual
+    resolution, where its receptive field covers more of the scene. The low frequencies of log-depth
+    are then the mean of both passes, and edges are those of the first (Miangoleh et al., "Boosting
+    Monocular Depth Estimation Models to High-Resolution via Content-Adaptive Multi-Resolution
+    Merging", CVPR 2021).
+    """
+
+    def __init__(self, net: LiteNet, device: str, *, coarse_pass: bool = False) -> None:
         self.net = net.eval().requires_grad_(False).to(device)
+        self.coarse_pass = coarse_pass
 
     def __call__(self, pixels: Float[Tensor, "b 3 h w"]) -> Raw:
         """Depth at the network's resolution, and F."""
         log_depth, features = self.net(pixels)
+        if self.coarse_pass:
+            log_depth = log_depth + self.coarse_correction(pixels, log_depth)
         # Bounded, so that an odd image cannot overflow the exponential.
         return Raw(log_depth[:, 0].clamp(-10, 10).exp(), features)
+
+    def coarse_correction(
+        self, pixels: Float[Tensor, "b 3 h w"], log_depth: Float[Tensor, "b 1 h w"]
+    ) -> Float[Tensor, "b 1 h w"]:
+        """Half the difference to the log-depth of the coarse pass, on a grid with `COARSE_CELLS`
+        cells along the longer side and interpolated."""
+        height, width = pixels.shape[2:]
+        scale = min(1.0, math.sqrt(COARSE_PIXELS / (height * width)))
+        size = [max(1, round(scale * side / 32)) * 32 for side in (height, width)]
+        small = nnf.interpolate(pixels, size=size, mode="bilinear", antialias=True)
+        coarse = self.net(small.flip(3))[0].flip(3)
+        cell = max(height, width) / COARSE_CELLS
+        cells = max(1, round(height / cell)), max(1, round(width / cell))
+        own, other = (nnf.interpolate(x, size=cells, mode="area") for x in (log_depth, coarse))
+        difference = other - own
+        # Both are known up to a constant.
+        difference = difference - difference.flatten(1).median(dim=1).values[:, None, None, None]
+        return 0.5 * grow(difference, log_depth)
 
 
 @lru_cache(maxsize=8)
@@ -244,13 +278,16 @@ def load_lite(folder: str | Path = LITE_WEIGHTS, device: str = "cpu") -> Estimat
         config = read_json(folder / "config.json")
         revision = str(config["revision"])
         net = LiteNet(full_resolution=bool(config.get("full_resolution", False)))
+        coarse_pass = bool(config.get("coarse_pass", False))
+        revision += "-coarse" * coarse_pass
         # Stored in float16 without the batch counters, which inference never reads.
         counters = {k: v for k, v in net.state_dict().items() if not v.is_floating_point()}
         net.load_state_dict({name: tensor.float() for name, tensor in state.items()} | counters)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as e:
         raise InputError(f"{folder}: not the weights of lite ({one_line(e)})") from None
     name = folder.name if folder.parent == WEIGHTS else "lite"
-    return Estimator(name, revision, "depth", PREPROCESS, LiteNetwork(net, device), device)
+    network = LiteNetwork(net, device, coarse_pass=coarse_pass)
+    return Estimator(name, revision, "depth", PREPROCESS, network, device)
 
 
 def load_imagenet_encoder(net: LiteNet, state: dict[str, Tensor]) -> None:

@@ -65,6 +65,9 @@ class MDETraining(OptimiserConfig):
     """Heights and widths of training crops; each batch has one of them."""
     full_resolution: bool = False
     """Predict log-depth at the resolution of the input instead of half of it."""
+    coarse_pass: bool = False
+    """Whether the trained estimator adds a pass over the mirrored image at a lower resolution
+    (`scalefield.mde.lite.LiteNetwork`), for two fifths more time."""
     rate: float = 7e-4
     """Learning rate of the decoder."""
     encoder_rate: float = 2e-4
@@ -338,7 +341,8 @@ def train_mde(
         return loss + config.distil * relative_loss(log_depth.float(), target, config)
 
     average = fit(net, crop_loss, config, bank, run=run, save_every=save_every)
-    write_model(out / "model", average, config, scenes, full_resolution=config.full_resolution)
+    options = {name: getattr(config, name) for name in ("full_resolution", "coarse_pass")}
+    write_model(out / "model", average, config, scenes, **options)
 
 
 LogDepth = Callable[[Tensor], Tensor]
