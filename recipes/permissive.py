@@ -54,7 +54,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from scalefield.basis.cues import log_depth_and_level
+from scalefield.basis.grids import log_depth_and_level
 from scalefield.datasets import Folder, Frame
 from scalefield.errors import InputError
 from scalefield.field.model import FieldModel

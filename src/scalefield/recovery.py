@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.errors import counted
+from scalefield.errors import InputError, counted, one_line
 from scalefield.mde.output import Kind, MDEOutput, Space
 from scalefield.report import Rejection, Report
 
@@ -264,7 +264,7 @@ class Method(Protocol):
     """The protocol of methods.
 
     A method is an object that is called with an MDE's output and anchors. Classes that inherit
-    from this protocol get its defaults; `make_method` wraps a plain function in `FunctionMethod`.
+    from this protocol get its defaults; `as_method` wraps a plain function in `FunctionMethod`.
     """
 
     least_anchors: ClassVar[int] = 1
@@ -306,6 +306,20 @@ class FunctionMethod(Method):
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Any:
         """The value of the function."""
         return self.function(mde_output, anchors)
+
+
+MethodLike = Method | Callable[..., Any]
+"""A method, or a function of (mde_output, anchors) that returns a Recovery."""
+
+
+def as_method(method: MethodLike) -> Method:
+    """The method itself, or a function as a `FunctionMethod`."""
+    if not callable(method):
+        raise InputError(f"a method is a name or a function, found {one_line(repr(method))}")
+    if isinstance(method, type):
+        name = method.__name__
+        raise InputError(f"{name} is a class; give an instance, for example {name}()")
+    return method if isinstance(method, Method) else FunctionMethod(method)
 
 
 def without(anchors: Anchors, rejected: Sequence[Rejection]) -> Anchors:

@@ -18,9 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.basis.cues import grid_log_depth
 from scalefield.basis.generator import Generator
-from scalefield.basis.grids import sample_at, upsample
+from scalefield.basis.grids import grid_log_depth, sample_at, upsample
 from scalefield.basis.pretrained import load_generator
 from scalefield.basis.ridge import solve
 from scalefield.errors import InputError, counted, one_line

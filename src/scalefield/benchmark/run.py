@@ -246,8 +246,8 @@ def _spectrum(recovery: Recovery, mde_output: MDEOutput, anchors: Anchors) -> di
     if recovery.basis_maps is None or recovery.gating is None:
         return {}
     from scalefield.basis.grids import sample
+    from scalefield.basis.ridge import targets
     from scalefield.basis.spectral import spectral_statistics
-    from scalefield.basis.targets import targets
 
     # Small matrices, which a CPU decomposes sooner than a GPU.
     maps, gating = (

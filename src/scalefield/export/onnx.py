@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from scalefield.basis.cues import LOG_DEPTH_LIMIT, geometric_cues
 from scalefield.basis.generator import BasisMaps, Generator
+from scalefield.basis.grids import LOG_DEPTH_LIMIT, geometric_cues
 from scalefield.errors import InputError, MissingExtra
 from scalefield.field.model import FieldModel
 from scalefield.field.network import FieldNet

@@ -21,12 +21,10 @@ from scalefield.alignment.uncertainty import (
     to_image,
 )
 from scalefield.anchors import Anchors
-from scalefield.basis.cues import grid_log_depth
 from scalefield.basis.generator import BasisMaps, Generator
-from scalefield.basis.grids import sample, upsample
+from scalefield.basis.grids import grid_log_depth, sample, upsample
 from scalefield.basis.pretrained import load_generator
-from scalefield.basis.ridge import Ridge, solve
-from scalefield.basis.targets import anchor_weights, targets
+from scalefield.basis.ridge import Ridge, anchor_weights, solve, targets
 from scalefield.field.inference import estimate_shift
 from scalefield.field.model import load_field
 from scalefield.mde.output import MDEOutput

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from scalefield.anchor_sampling import REGIMES
-from scalefield.basis.cues import grid_shape
 from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.basis.grids import grid_shape
 from scalefield.datasets import Frame
 from scalefield.errors import InputError
 from scalefield.mde import MODELS, open_mde

@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from scalefield.anchor_sampling import anchor_grid_shape, sample_anchors
-from scalefield.basis.cues import grid_image, log_depth_and_level
+from scalefield.basis.grids import grid_image, log_depth_and_level
 from scalefield.basis.trunk import resize
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
@@ -353,7 +353,7 @@ def make_batch(
     y, weights = np.zeros((2, count, most), np.float32)
     pixel_positions, mde_log_depth, true_log_depth = [], [], []
     for i, (frame, chosen, rows) in enumerate(zip(frames, anchor_rows, pixel_rows, strict=True)):
-        # Pixels in −1 … 1 over the image (`cues.to_unit`), turned over with a mirrored frame.
+        # Pixels in −1 … 1 over the image (`grids.to_unit`), turned over with a mirrored frame.
         size = np.array([frame.shape[1], frame.shape[0]], np.float32)
         turn = np.array([-1 if mirror[i] else 1, 1], np.float32)
         gamma = np.float32(stretch[i])

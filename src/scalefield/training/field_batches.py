@@ -13,8 +13,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from scalefield.anchor_sampling import anchor_grid_shape
-from scalefield.basis.cues import LOG_DEPTH_LIMIT
-from scalefield.basis.grids import sample_at
+from scalefield.basis.grids import LOG_DEPTH_LIMIT, sample_at
 from scalefield.field.blocks import Observations
 from scalefield.field.error_scale import ErrorScale, scale_factors
 from scalefield.field.exact import ExactPosterior

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float64, Int64, UInt8
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.basis.cues import geometric_cues, grid_log_depth
 from scalefield.basis.generator import BasisMaps, Generator
+from scalefield.basis.grids import geometric_cues, grid_log_depth
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
 from scalefield.field.editor import BlockMemory, FieldEditor
