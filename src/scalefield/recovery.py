@@ -128,17 +128,18 @@ class Recovery(Generic[MapT]):
         They are depth.png, depth.npz, preview.png and recovery.json. `formats` adds others, for
         example "ply" or "glb", most of which need the camera or its horizontal field of view.
         """
-        from scalefield.export.result_folder import save
+        from scalefield.export.result_folder import choose_camera, write_outputs
 
-        return save(
-            self,
+        write_outputs(
             Path(folder),
-            formats=formats,
-            camera=camera,
-            fov_deg=fov_deg,
-            max_points=max_points,
+            self.numpy(),
+            inputs={},
             png_units=png_units,
+            formats=formats,
+            camera=choose_camera(self, camera, fov_deg),
+            max_points=max_points,
         )
+        return Path(folder)
 
     def to_point_cloud(
         self,
@@ -152,9 +153,10 @@ class Recovery(Generic[MapT]):
         Give the camera or its horizontal field of view. With `max_points`, the pixels are thinned
         evenly. `PointCloud.write` writes .ply and .glb.
         """
-        from scalefield.export.result_folder import point_cloud
+        from scalefield.export import View
+        from scalefield.export.result_folder import choose_camera
 
-        return point_cloud(self, camera, fov_deg, max_points)
+        return View.of(self, choose_camera(self, camera, fov_deg), max_points).cloud()
 
     @staticmethod
     def from_depth(

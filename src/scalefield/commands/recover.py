@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -149,12 +149,11 @@ class RecoverCommand:
             mde_output = self.relative_depth(image)
             _next(progress, "recovering")
             recovery = recover_from(mde_output, anchors, method, leave_one_out=True).numpy()
+            recovery = replace(recovery, image=image)
             _next(progress, "writing")
             overflow = write_outputs(
                 folder,
                 recovery,
-                anchors,
-                image,
                 inputs=inputs,
                 png_units=self.png_units,
                 formats=self.formats,
@@ -162,7 +161,7 @@ class RecoverCommand:
                 max_points=self.max_points,
             )
             progress.update()
-        print(summary(recovery, anchors))
+        print(summary(recovery))
         if overflow:
             print(f"  {self.overflow_text(overflow)}")
         print(f"  {folder}: {', '.join(names)}")

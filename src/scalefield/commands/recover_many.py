@@ -6,7 +6,7 @@ import glob
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -276,12 +276,10 @@ def _recover(
     if item.frame is None:
         place(anchors, image, item.path)
     camera = find_camera(command.intrinsics, command.fov_deg, image.shape[:2])
-    recovery = solve(image, anchors).numpy()
+    recovery = replace(solve(image, anchors).numpy(), image=image)
     overflow = write_outputs(
         folder,
         recovery,
-        anchors,
-        image,
         inputs={"image": item.path, "anchors": file},
         png_units=command.png_units,
         formats=command.formats,

@@ -14,7 +14,7 @@ from scalefield.errors import FileError, one_line
 from scalefield.io.arrays import npz_members, read_npy
 from scalefield.io.disk import read_bytes, write_atomic
 from scalefield.io.exr import exr_bytes, read_exr
-from scalefield.io.images import IMAGE_ERRORS, open_image
+from scalefield.io.images import IMAGE_ERRORS, image_bytes, open_image
 
 T = TypeVar("T")
 
@@ -74,9 +74,8 @@ def write_depth_png(path: str | Path, depth_m: np.ndarray, units_per_metre: floa
     units = np.where(overflow | (units < 0), 0, units)
     tags = PngImagePlugin.PngInfo()
     tags.add_text(UNITS_TAG, repr(float(units_per_metre)))
-    buffer = io.BytesIO()
-    Image.fromarray(units.astype(np.uint16)).save(buffer, format="PNG", pnginfo=tags)
-    write_atomic(path, buffer.getvalue())
+    image = Image.fromarray(units.astype(np.uint16))
+    write_atomic(path, image_bytes(image, pnginfo=tags))
     return int(np.count_nonzero(overflow))
 
 

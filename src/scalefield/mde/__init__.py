@@ -19,20 +19,6 @@ from scalefield.mde.output import Kind, MDEOutput
 from scalefield.runtime.devices import check_device
 from scalefield.validation import import_object
 
-__all__ = [
-    "MDE",
-    "MODELS",
-    "STORED",
-    "BatchMDE",
-    "Kind",
-    "MDEOutput",
-    "ModelCard",
-    "NonCommercialWarning",
-    "estimate_batch",
-    "load_mde",
-    "open_mde",
-]
-
 
 @runtime_checkable
 class MDE(Protocol):

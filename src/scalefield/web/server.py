@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import ipaddress
 import json
 from collections.abc import Callable, Coroutine
@@ -22,6 +21,7 @@ from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.export.preview import NEAR_TO_FAR, SMALL_TO_LARGE
 from scalefield.inputs import from_array
+from scalefield.io import image_bytes
 from scalefield.mde import MODELS, MDEOutput
 from scalefield.web import wire
 from scalefield.web.catalogue import method_entries
@@ -193,9 +193,7 @@ class Server:
             rows, columns = session.display
             image = Image.fromarray(session.image)
             small = image.resize((len(columns), len(rows)), Image.Resampling.LANCZOS)
-            buffer = io.BytesIO()
-            small.save(buffer, "JPEG", quality=90)
-            return buffer.getvalue()
+            return image_bytes(small, "JPEG", quality=90)
 
         return Response(await self.quick.run(encode), media_type="image/jpeg")
 

@@ -14,8 +14,6 @@ from scalefield.benchmark.report.tables import Table, all_tables
 from scalefield.benchmark.report.text import csv_text, latex, markdown
 from scalefield.io import write_atomic
 
-__all__ = ["load_run", "write_report"]
-
 
 def write_report(runs: Sequence[Run], out: str | Path, title: str) -> Path:
     """Write report.html, report.md and, a file each, tables (CSV, LaTeX) and figures (PNG, SVG)."""
