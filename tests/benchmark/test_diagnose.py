@@ -61,4 +61,4 @@ def test_diagnoser_and_its_result_can_be_pickled(flags, world, red, tmp_path) ->
 
 def test_diagnose_flags_are_checked(flags, capsys) -> None:
     assert main([*flags, "--limit", "0"]) == 2
-    assert "--limit must be at least 1" in capsys.readouterr().err
+    assert "--limit must be 1 or more, found 0" in capsys.readouterr().err

@@ -121,7 +121,7 @@ class AnchorsCommand:
         check_camera_flags(self.intrinsics, self.fov_deg)
         if self.depth_units is not None and not 1e-9 <= self.depth_units <= 1e9:
             raise InputError(f"--depth-units must be 1e-9 … 1e9, found {self.depth_units:g}")
-        check_counts({"--limit": self.limit})
+        check_counts(self, "limit")
 
     def from_points(self, shape: tuple[int, int]) -> Anchors:
         """Anchors from the point cloud."""

@@ -159,8 +159,7 @@ class ColmapCommand:
 
     def check(self) -> None:
         """Refuse flags out of range."""
-        counts = {"--min-points": self.min_points, "--min-track": self.min_track}
-        check_counts({**counts, "--limit": self.limit})
+        check_counts(self, "min_points", "min_track", "limit")
         if not self.max_error_px > 0:
             raise InputError(f"--max-error-px must be above zero, found {self.max_error_px:g}")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from scalefield.commands.data import DataOptions
+from scalefield.commands.data import DataOptions, check_counts
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,13 @@ class DiagnoseCommand:
         from scalefield.benchmark.report.diagnosis_figures import take_apart
         from scalefield.benchmark.report.diagnosis_page import ranked, write_page
         from scalefield.benchmark.score import readable
-        from scalefield.errors import InputError, require_package
+        from scalefield.errors import require_package
         from scalefield.io import write_atomic
         from scalefield.runtime.progress import progress
         from scalefield.runtime.workers import map_frames
 
         data = self.data
-        if data.workers < 1 or (data.limit is not None and data.limit < 1):
-            raise InputError("--workers and --limit must be at least 1")
+        check_counts(data, "workers", "limit")
         require_package("matplotlib", "plot", "drawing the figures of a diagnosis")
         source = data.source()
         names = source.names(*self.splits, limit=data.limit)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from scalefield.commands.data import Ranges, parse_ranges
+from scalefield.commands.data import Ranges, check_counts, parse_ranges
 from scalefield.commands.train import RecipeOptions
 from scalefield.errors import InputError
 
@@ -123,14 +123,9 @@ class ReproduceCommand:
         from scalefield.training.basis_config import paper_preset
         from scalefield.training.preparation import Preparation
 
-        counts = {
-            "limit": self.limit, "workers": self.workers, "jobs": self.jobs,
-            "mde-batch": self.mde_batch, "kept-pixels": self.kept_pixels,
-            "epochs": self.recipe.epochs, "fine-tune-epochs": self.fine_tune_epochs,
-        }  # fmt: skip
-        for name, count in counts.items():
-            if count is not None and count < 1:
-                raise InputError(f"--{name} must be 1 or more, found {count}")
+        check_counts(self, "limit", "workers", "jobs", "mde_batch", "kept_pixels")
+        check_counts(self, "fine_tune_epochs")
+        check_counts(self.recipe, "epochs")
         if not (self.k and self.seeds and self.mde):
             raise InputError("--mde, --k and --seeds need at least one value each")
         unknown = [k for k in self.k if k not in TRAINING_REGIME]
