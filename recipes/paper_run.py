@@ -441,7 +441,7 @@ def build(args: argparse.Namespace, unit: Unit) -> Reproduction:
         datasets={DATA_NAME: Folder(args.data, RANGES_M)},
         estimators=(EstimatorSpec(label, sources.get(label, str(args.fastdepth))),),
         seeds=(unit.seed,),
-        ks=(8,) if mean else (8, 30, 50),
+        k=(8,) if mean else (8, 30, 50),
         changes={"losses": LossWeights(literal_gate_sum=False)} if mean else {},
         epochs=tuple(args.epochs),
         ablation=own_depth,

@@ -34,6 +34,7 @@ from scalefield.reproduction.matrix import (
     paper_jobs,
     universal_rows,
 )
+from scalefield.reproduction.options import ReproductionOptions
 from scalefield.reproduction.training_task import FINISHED, TrainingTask
 from scalefield.runtime.workers import worker_pool
 from scalefield.training.basis_config import BasisTraining, paper_preset
@@ -66,62 +67,28 @@ class EstimatorSpec:
         return cls(re.sub(r"[^\w.-]+", "-", label), source or label, cross_fit)
 
 
-@dataclass(frozen=True)
-class Reproduction:
+@dataclass(frozen=True, kw_only=True)
+class Reproduction(ReproductionOptions):
     """All that determines a reproduction."""
 
-    out: Path
     datasets: dict[str, Dataset]
+    """Readers of the datasets by name."""
     estimators: tuple[EstimatorSpec, ...]
-    seeds: tuple[int, ...] = (0,)
-    """Seeds of the training; the anchors of the evaluation have the seed 0."""
-    ks: tuple[int, ...] = (8, 30, 50)
-    ablation: bool = True
-    """Train and evaluate the F = 0 variants as well."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of `BasisTraining` that differ from the paper's preset."""
     epochs: tuple[int, int] = (25, 5)
     """Epochs of training, and of fine-tuning."""
     preparation: Preparation = field(default_factory=Preparation)
-    generators: str | None = None
-    """A folder of ready generators, `UNIVERSAL`, or None: they are trained."""
-    split: str = "test"
-    """Frames that are evaluated."""
     extra_rows: tuple[MethodSpec, ...] = ()
     """Rows beside the paper's."""
     aligners: bool = True
     """Evaluate the five aligners."""
-    disparity: bool = True
-    """Also evaluate the aligners in disparity."""
-    drop: bool = True
-    """Run the drop-anchor sequence."""
-    limit: int | None = None
-    """Frames of each split of each dataset."""
-    device: str = "auto"
-    workers: int = 1
-    """Processes that read and evaluate."""
-    jobs: int = 1
-    """Generators that are trained at the same time on the device."""
-    frames_on_device: bool = False
-    """Every training process holds all prepared frames in the device's memory, instead of
-    reading them from disk in each epoch: for a thousand frames rather than for ten thousand."""
-    mde_batch: int = 8
-    """Images that an MDE predicts at once."""
-    in_sample: bool = False
-    """Allow frames that an MDE was trained on."""
-    cache: Path | None = None
-    """Keep the MDE's outputs of evaluated frames."""
-    overwrite: bool = False
-    """Discard results of other rows, such as those of fewer seeds."""
     tables: bool = True
     """Write the report, for which matplotlib is needed; else stop after the evaluation."""
     pictures: bool = True
     """Draw a picture of every generator's training into its folder."""
-    gallery: bool = True
-    """Keep pictures of the worst, median and best images for the report."""
     show_progress: bool = True
     """Draw progress bars."""
-    title: str = "Learning Image-Adaptive Scale Fields: the paper's tables"
 
     @property
     def trains(self) -> bool:
@@ -137,7 +104,7 @@ class Reproduction:
     @cached_property
     def job_list(self) -> list[GeneratorJob]:
         """The generators of one MDE."""
-        return paper_jobs(self.seeds, self.ks, ablation=self.ablation)
+        return paper_jobs(self.seeds, self.k, ablation=self.ablation)
 
     def check(self) -> None:
         """Raise InputError for what can be refused before work starts, except an MDE's weights.
