@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -96,11 +96,12 @@ def make_bank(frames: Sequence[TrainingFrame], chance: Float[Tensor, " f"]) -> B
         chance=chance,
         truth=torch.tensor([float(f.true) for f in frames], device=device),
         groups=tuple(f.group for f in frames),
-        segments=torch.stack([_segments(f) for f in frames]),
+        segments=torch.stack([frame_segments(f) for f in frames]),
     )
 
 
-def _segments(frame: TrainingFrame) -> Int64[Tensor, "h w"]:
+def frame_segments(frame: TrainingFrame) -> Int64[Tensor, "h w"]:
+    """Index of the segment of each cell; zeros for a frame without segments."""
     if frame.segments is None:
         return torch.zeros(
             frame.log_depth.shape[1:], dtype=torch.long, device=frame.log_depth.device
@@ -261,35 +262,3 @@ def solve(
         observed = Observations(subset, y[:, some], noise[:, some], mask)
         factors = scale_factors(kernel, observed, scales)
     return ExactPosterior.fit(kernel.scaled(factors), inputs, y, noise)
-
-
-def distorted_frame(
-    frame: TrainingFrame, *, seed: int, config: DistortionConfig, anchors: int
-) -> TrainingFrame:
-    """The frame with one random error of its relative depth, by the seed.
-
-    The strength is log-uniform between those of `config`. A shift that is unknown is replaced by
-    its estimate from `anchors` anchors.
-    """
-    rng = torch.Generator().manual_seed(seed)
-    log_depth = frame.log_depth.float().cpu()[None]
-    lowest, highest = config.least_strength, config.most_strength
-    strength = lowest * (highest / lowest) ** torch.rand(1, generator=rng)
-    distort = Distortion.draw(1, rng, log_depth.device, strength, config).with_grid(
-        log_depth, _segments(frame).cpu()[None], rng, strength, config=config
-    )
-    size = torch.tensor([frame.shape[1], frame.shape[0]]).float()
-    positions = (torch.from_numpy(frame.pixels) + 0.5) * 2 / size - 1
-    grid = distort(log_depth.flatten(1), grid_positions(log_depth))
-    pixels = distort(torch.from_numpy(frame.mde_log_depth - frame.level)[None], positions[None])
-    unknown = UnknownShift.draw(grid, rng, config=config, anchors=anchors)
-    grid, pixels = unknown.estimated(grid), unknown.estimated(pixels)
-    level = grid.median()
-    centred = (grid - level).clamp(-LOG_DEPTH_LIMIT, LOG_DEPTH_LIMIT).reshape(log_depth[0].shape)
-    return replace(
-        frame,
-        log_depth=centred.to(frame.log_depth.device),
-        level=float(level),
-        mde_log_depth=pixels[0].numpy(),
-        true=False,
-    )

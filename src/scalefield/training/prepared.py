@@ -85,15 +85,6 @@ def quantise(
     return scaled.round().clamp(0, 255).to(torch.uint8), torch.stack([step, least])
 
 
-def dequantise(frame: TrainingFrame) -> TrainingFrame:
-    """The frame with its features in float16."""
-    if frame.features is None or frame.quantisation is None:
-        return frame
-    step, least = frame.quantisation[..., None, None]
-    features = torch.addcmul(least, frame.features.float(), step).half()
-    return dataclasses.replace(frame, features=features, quantisation=None)
-
-
 def pack_frame(frame: TrainingFrame, scene: str, kept: str) -> bytes:
     """The file of a frame."""
     whole = np.int16 if max(frame.shape) <= np.iinfo(np.int16).max else np.int32
