@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -43,6 +43,11 @@ def one_line(error: object, most: int = 200) -> str:
 def counted(n: int, noun: str) -> str:
     """The number with its noun: "1 pixel", "2 pixels"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def size_text(shape: Sequence[int]) -> str:
+    """Width and height of an image of this shape, for messages: "640×480"."""
+    return f"{shape[1]}×{shape[0]}"
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:

@@ -19,6 +19,8 @@ from scalefield.seeding import seeded_rng
 
 BLOCK_FRAMES = 10
 """Largest number of consecutive frames of a scene in a block."""
+LEVEL = 0.95
+"""Nominal coverage of the intervals."""
 
 
 def blocks(scenes: Sequence[str]) -> list[str]:
@@ -64,9 +66,7 @@ class Resampling:
             times[:, members] = rng.multinomial(len(members), equal, size=draws)
         return cls(block_of.astype(np.int64), times)
 
-    def interval(
-        self, values: Float64[np.ndarray, " images"], level: float = 0.95
-    ) -> tuple[float, float] | None:
+    def interval(self, values: Float64[np.ndarray, " images"]) -> tuple[float, float] | None:
         """Percentile interval of the mean over images; NaN marks an image without a value.
 
         None where all values are of one block: its frames are near-duplicates, and no evidence.
@@ -79,7 +79,7 @@ class Resampling:
         count = np.bincount(self.block_of[finite], minlength=size)
         images_drawn = self.times @ count
         means = (self.times @ total)[images_drawn > 0] / images_drawn[images_drawn > 0]
-        low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+        low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         return float(low), float(high)
 
 

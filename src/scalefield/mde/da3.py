@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from scalefield.errors import InputError
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.preprocess import Preprocess
+from scalefield.mde.vit import Residual
 
 PREPROCESS = Preprocess(size=(504, 504), fit="inside", multiple=14, resample="area")
 
@@ -313,19 +314,6 @@ class Fusion(nn.Module):
         if lateral is not None:
             x = x + self.resConfUnit1(lateral)
         return self.out_conv(_enlarge(self.resConfUnit2(x), size))
-
-
-class Residual(nn.Module):
-    """Two convolutions around an identity."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The refined map."""
-        return x + self.conv2(F.relu(self.conv1(F.relu(x))))
 
 
 def _enlarge(x: Tensor, size: tuple[int, int]) -> Tensor:

@@ -200,9 +200,9 @@ class LiteNet(nn.Module):
         for lateral, refine, skip in zip(
             self.lateral[-2::-1], self.refine[-2::-1], maps[-2::-1], strict=True
         ):
-            y = refine(grow(y, skip) + lateral(skip))
+            y = refine(grow(y, skip.shape[2:]) + lateral(skip))
         features = y
-        y = self.fine_refine(grow(self.fine_reduce(y), half) + self.fine_lateral(half))
+        y = self.fine_refine(grow(self.fine_reduce(y), half.shape[2:]) + self.fine_lateral(half))
         with exact(x):
             log_depth = self.head(y.float())
             if self.upsampling is not None:
@@ -217,9 +217,9 @@ def exact(x: Tensor) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def grow(x: Float[Tensor, "b c h w"], like: Float[Tensor, "b c2 h2 w2"]) -> Tensor:
-    """Bilinear upsampling to another map's size."""
-    return nnf.interpolate(x, size=like.shape[2:], mode="bilinear", align_corners=False)
+def grow(x: Float[Tensor, "b c h w"], size: tuple[int, ...]) -> Float[Tensor, "b c h2 w2"]:
+    """Bilinear interpolation to another height and width."""
+    return nnf.interpolate(x, size=size, mode="bilinear", align_corners=False)
 
 
 class LiteNetwork:

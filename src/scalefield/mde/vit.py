@@ -21,7 +21,7 @@ from scalefield.errors import InputError
 from scalefield.io.weights import WEIGHTS, verify_checksums
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.lite import PREPROCESS as LITE_PREPROCESS
-from scalefield.mde.lite import exact
+from scalefield.mde.lite import exact, grow
 from scalefield.mde.preprocess import IMAGENET_MEAN, IMAGENET_STD
 
 PATCH = 14
@@ -169,11 +169,6 @@ class Dpt(nn.Module):
         ):
             y = refine(grow(y, x.shape[2:]) + skip(x))
         return y
-
-
-def grow(x: Float[Tensor, "b c h w"], size: tuple[int, int]) -> Float[Tensor, "b c h2 w2"]:
-    """Bilinear resizing that keeps the image's borders."""
-    return nnf.interpolate(x, size, mode="bilinear", align_corners=False)
 
 
 class VitNet(nn.Module):

@@ -72,7 +72,7 @@ def paper_jobs(
     return sorted(jobs, key=lambda job: (order[job.seed], job.start is not None))
 
 
-def aligner_rows(dataset: str, *, disparity: bool = True, strict: bool = True) -> list[MethodSpec]:
+def aligner_rows(dataset: str, *, disparity: bool = True) -> list[MethodSpec]:
     """The five aligners as the paper's rows, then the same in disparity, and a strict Region.
 
     Region needs true labels, which KITTI does not have.
@@ -88,7 +88,7 @@ def aligner_rows(dataset: str, *, disparity: bool = True, strict: bool = True) -
         MethodSpec(label, label.lower(), {**given, "space": "depth"})
         for label, given in options.items()
     ]
-    if labelled and strict:
+    if labelled:
         rows.append(MethodSpec("Region, strict", "region", {"strict": True, "space": "depth"}))
     if disparity:
         rows += [

@@ -58,8 +58,8 @@ class Bank:
     """Index of the segment of each cell; zero where a frame has none."""
 
 
-def make_banks(frames: Sequence[TrainingFrame], balance: float = 0.5) -> list[Bank]:
-    """All frames by grid shape; a source with n frames is drawn in proportion to n^(1 − balance).
+def make_banks(frames: Sequence[TrainingFrame]) -> list[Bank]:
+    """All frames by grid shape; a source with n frames is drawn in proportion to √n.
 
     Features are kept where every frame of a bank has them.
     """
@@ -68,7 +68,7 @@ def make_banks(frames: Sequence[TrainingFrame], balance: float = 0.5) -> list[Ba
     for frame in frames:
         buckets[frame.bucket].append(frame)
     return [
-        make_bank(members, torch.tensor([counts[f.group] ** -balance for f in members]))
+        make_bank(members, torch.tensor([counts[f.group] ** -0.5 for f in members]))
         for members in buckets.values()
     ]
 

@@ -74,11 +74,11 @@ class OptimiserConfig:
                 raise InputError(f"{name} must be {least} or more, found {value}")
 
 
-def step_generator(seed: int, step: int, device: str | torch.device = "cpu") -> torch.Generator:
+def step_generator(seed: int, step: int) -> torch.Generator:
     """The random generator of one step. Also seeds the global one, which dropout uses."""
     key = (seed * 1_000_003 + step) % 2**63
     torch.manual_seed(key)
-    return torch.Generator(device).manual_seed(key)
+    return torch.Generator().manual_seed(key)
 
 
 def cosine_rate(step: int, steps: int, warmup: int) -> float:

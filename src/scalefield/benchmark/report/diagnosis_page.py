@@ -23,7 +23,7 @@ from scalefield.benchmark.report.diagnosis_figures import (
     map_figure,
     strip_figure,
 )
-from scalefield.benchmark.report.figures import Figure, encode, pyplot
+from scalefield.benchmark.report.figures import drawn
 from scalefield.benchmark.report.page import Image, Panel, Section, document, fact_list
 from scalefield.benchmark.report.tables import Cell, Table
 from scalefield.io import write_atomic
@@ -64,18 +64,18 @@ def write_page(
         "bins": (bin_figure(diagnosis), "Error once each image has its scale."),
         "groups": (group_figure(diagnosis), "What the error is made of in each place."),
     }
-    drawn = {name: _svg(figure, caption) for name, (figure, caption) in figures.items()}
+    shown = {name: drawn(figure, "svg", caption) for name, (figure, caption) in figures.items()}
     strips = {f"{p.rank}: {p.name}": Panel((_strip(p),)) for p in pictures}
     sections = [
-        Section("What would remove it", {"": Panel((drawn["left"],), (_part_table(diagnosis),))}),
-        Section("With depth", {"": Panel((drawn["curve"],))}, _depth_words(diagnosis)),
-        Section("Over the image", {"": Panel((drawn["maps"],))}),
+        Section("What would remove it", {"": Panel((shown["left"],), (_part_table(diagnosis),))}),
+        Section("With depth", {"": Panel((shown["curve"],))}, _depth_words(diagnosis)),
+        Section("Over the image", {"": Panel((shown["maps"],))}),
         Section(
             "Where it is worst",
-            {"": Panel((drawn["bins"],), (_frame_table(diagnosis),))},
+            {"": Panel((shown["bins"],), (_frame_table(diagnosis),))},
             " ".join(extremes(diagnosis)),
         ),
-        Section("By place", {"": Panel((drawn["groups"],), (_group_table(diagnosis),))}),
+        Section("By place", {"": Panel((shown["groups"],), (_group_table(diagnosis),))}),
         Section("Frames taken apart", strips, _STRIP_WORDS),
     ]
     config = diagnosis["config"]
@@ -141,18 +141,11 @@ header h3{font-size:14px;font-weight:600;margin:20px 0 0}
 """
 
 
-def _svg(figure: Figure, caption: str) -> Image:
-    data = encode(figure, "svg")
-    pyplot().close(figure)
-    return Image(data, "image/svg+xml", caption)
-
-
 def _strip(picture: Picture) -> Image:
-    figure = strip_figure(picture)
-    data = encode(figure, "jpeg", dpi=110, pil_kwargs={"quality": 84})
-    pyplot().close(figure)
     size = percent(picture.rms_log)
-    return Image(data, "image/jpeg", f"{picture.name}: {size} without scale; colours in per cent")
+    caption = f"{picture.name}: {size} without scale; colours in per cent"
+    figure = strip_figure(picture)
+    return drawn(figure, "jpeg", caption, dpi=110, pil_kwargs={"quality": 84})
 
 
 def _depth_words(summary: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from scalefield.anchor_sampling import REGIMES
 from scalefield.benchmark.gallery import Entry, Picture
 from scalefield.benchmark.metrics import LEVELS, METRICS
 from scalefield.benchmark.report import paper
+from scalefield.benchmark.report.page import Image
 from scalefield.benchmark.report.runs import Run, ablation_series, by_mde, seeds_of
 from scalefield.benchmark.report.tables import MAIN_METRICS, REGIME_TITLES
 from scalefield.benchmark.score import EVERYWHERE
@@ -67,6 +68,16 @@ def encode(figure: Figure, suffix: str, **options: Any) -> bytes:
     metadata = {"svg": {"Date": None}, "png": {"Software": None}}.get(suffix)
     figure.savefig(buffer, format=suffix, metadata=metadata, **options)
     return buffer.getvalue()
+
+
+MIME = {"svg": "image/svg+xml", "png": "image/png", "jpeg": "image/jpeg"}
+
+
+def drawn(figure: Figure, suffix: str, caption: str, alt: str = "", **options: Any) -> Image:
+    """The figure as a picture of the page; the figure is closed."""
+    image = Image(encode(figure, suffix, **options), MIME[suffix], caption, alt)
+    pyplot().close(figure)
+    return image
 
 
 def method_style(methods: Sequence[str], method: str) -> dict[str, Any]:
@@ -232,7 +243,7 @@ def scatter(run: Run) -> Figure | None:
     if len(cells) < 2:
         return None
     best, others = cells[0]["method"], [c["method"] for c in cells[1:]]
-    x = run.scores.column(best, condition, "abs_rel")
+    x = run.scores.abs_rel(best, condition)
     columns = min(4, len(others))
     rows = -(-len(others) // columns)
     figure, axes = plt.subplots(
@@ -244,7 +255,7 @@ def scatter(run: Run) -> Figure | None:
     limits = (max(np.nanmin(everything) * 0.8, 1e-3), np.nanmax(everything) * 1.25)
     groups = np.array(run.scores.group_of)
     for axis, method in zip(axes.flat, others, strict=False):
-        y = run.scores.column(method, condition, "abs_rel")
+        y = run.scores.abs_rel(method, condition)
         axis.plot(limits, limits, color="#999999", lw=0.8)
         for i, group in enumerate(run.scores.groups):
             chosen = groups == group

@@ -90,16 +90,15 @@ def pooled(runs: Sequence[Run], group: str) -> tuple[list[dict[str, Any]], int]:
     return aggregate(together, group), len(together.images)
 
 
-def ablation_series(
-    runs: Sequence[Run], condition: str = "medium"
-) -> dict[str, dict[int, dict[str, Any]]]:
-    """Cells by series and K: rows whose labels differ in their K alone are one series."""
+def ablation_series(runs: Sequence[Run]) -> dict[str, dict[int, dict[str, Any]]]:
+    """Cells with medium anchors by series and K: rows whose labels differ in their K alone are one
+    series."""
     ks = {(s["method"], s["condition"]): s["k"] for run in runs for s in run.results["spectral"]}
     cells, _ = pooled(runs, EVERYWHERE)
     series: dict[str, dict[int, dict[str, Any]]] = {}
     for cell in cells:
-        k = ks.get((cell["method"], condition))
-        if cell["condition"] == condition and k is not None:
+        k = ks.get((cell["method"], "medium"))
+        if cell["condition"] == "medium" and k is not None:
             series.setdefault(_without_k(cell["method"]), {})[k] = cell
     return {label: dict(sorted(by_k.items())) for label, by_k in series.items()}
 

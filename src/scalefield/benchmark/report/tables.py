@@ -217,9 +217,9 @@ def ablation_table(runs: Sequence[Run]) -> Table | None:
     )
 
 
-def spectral_table(run: Run, condition: str = "low") -> Table | None:
-    """η₁, |v₁ᵀg| and the statistics of G₀, by method and group."""
-    statistics = [s for s in run.results["spectral"] if s["condition"] == condition]
+def spectral_table(run: Run) -> Table | None:
+    """η₁, |v₁ᵀg| and the statistics of G₀ with low anchors, by method and group."""
+    statistics = [s for s in run.results["spectral"] if s["condition"] == "low"]
     methods = run.scores.methods
     if not statistics:
         return None
@@ -235,7 +235,7 @@ def spectral_table(run: Run, condition: str = "low") -> Table | None:
     theirs = ", ".join(f"{title} {value}" for title, value in paper.SPECTRAL.items())
     return Table(
         f"spectral-{_stem(run.dataset, run.mde)}",
-        f"{run.name}: spectral structure, {condition} anchors",
+        f"{run.name}: spectral structure, low anchors",
         "Medians over images. α₁² / ‖y‖² is the share of the targets' energy along the leading "
         "eigenvector of C. The column after it is the share of images in which |α₁| is the "
         f"largest coefficient. The paper, for K = 8 and DA3: {theirs}, and |α₁| is expected to "
