@@ -234,7 +234,9 @@ class Anchors:
         match path.suffix.lower():
             case ".csv":
                 rows = zip(*(c.tolist() for c in columns.values()), strict=True)
-                lines = [",".join(columns), *(",".join(map(_csv_cell, row)) for row in rows)]
+                # All digits of each number; an anchor without a sigma_m has an empty cell.
+                cells = (["" if np.isnan(x) else repr(x) for x in row] for row in rows)
+                lines = [",".join(row) for row in (list(columns), *cells)]
                 write_atomic(path, ("\n".join(lines) + "\n").encode())
             case ".npz":
                 buffer = io.BytesIO()
@@ -366,8 +368,3 @@ def _parse_csv(path: Path) -> dict[str, Any]:
     if table.sigma_m is None:
         return columns
     return {**columns, "sigma_m": [np.nan if s is None else s for s in table.sigma_m]}
-
-
-def _csv_cell(value: float) -> str:
-    """A number with all its digits; an empty cell for NaN."""
-    return "" if np.isnan(value) else repr(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -27,11 +28,7 @@ class FileError(InputError):
 
     def __reduce__(self) -> tuple:
         """Pickling support: by default Python would rebuild the error from its message."""
-        return _file_error, (str(self.path), self.problem, self.line)
-
-
-def _file_error(path: str, problem: str, line: int | None) -> FileError:
-    return FileError(path, problem, line=line)
+        return partial(FileError, line=self.line), (str(self.path), self.problem)
 
 
 def one_line(error: object, most: int = 200) -> str:

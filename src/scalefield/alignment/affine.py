@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import combinations
 from typing import Any, Literal
 
@@ -80,14 +80,7 @@ class Samples:
 
     def __getitem__(self, index: np.ndarray) -> Samples:
         """The samples selected by a mask or an index array, in the order given."""
-        return Samples(
-            self.x[index],
-            self.y[index],
-            self.weight[index],
-            self.rows[index],
-            self.columns[index],
-            self.index[index],
-        )
+        return Samples(*(getattr(self, field.name)[index] for field in fields(self)))
 
     @property
     def pixels(self) -> Float64[np.ndarray, "n 2"]:

@@ -305,11 +305,12 @@ def run(
         spec.make().prepare()  # wrong options and missing weights fail before the work starts
     claim(out, evaluation, overwrite=overwrite)
     write_list(out / "frames.txt", names)
-    pending = [n for n in names[shard[0] :: shard[1]] if not _done(frame_file(out, n))]
+    own_names = names[shard[0] :: shard[1]]
+    files = {name: frame_file(out, name) for name in own_names}
+    pending = [n for n, file in files.items() if not file.exists() or "error" in read_json(file)]
     _ = evaluator.commit  # read once, before the source tree can change
-    total = len(names[shard[0] :: shard[1]])
-    done = total - len(pending)
-    with progress_bar(total, unit="frame", initial=done, show=progress) as bar:
+    done = len(own_names) - len(pending)
+    with progress_bar(len(own_names), unit="frame", initial=done, show=progress) as bar:
         for name, error in map_frames(evaluator, pending, workers):
             if error:
                 bar.write(f"no result for {name}: {error}", file=sys.stderr)
@@ -333,7 +334,3 @@ def claim(out: Path, evaluation: Evaluation, *, overwrite: bool) -> None:
             for file in sorted((out / folder).rglob("*.*")):
                 file.unlink()
     write_json(path, evaluation.as_dict())
-
-
-def _done(path: Path) -> bool:
-    return path.exists() and "error" not in read_json(path)

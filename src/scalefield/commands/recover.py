@@ -142,15 +142,11 @@ class RecoverCommand:
             progress.update()
         print(summary(recovery))
         if overflow:
-            print(f"  {self.overflow_text(overflow)}")
+            print(
+                f"  depth.png ends at {65535 / self.png_units:.1f} m: {overflow} farther pixels "
+                "are 0 in it (depth.npz has them); smaller --png-units reach farther"
+            )
         print(f"  {folder}: {', '.join(names)}")
-
-    def overflow_text(self, pixels: int) -> str:
-        """The sentence about pixels that are too far for depth.png."""
-        return (
-            f"depth.png ends at {65535 / self.png_units:.1f} m: {pixels} farther pixels are 0 in "
-            "it (depth.npz has them); smaller --png-units reach farther"
-        )
 
     def check(self) -> None:
         """Refuse contradictory flags before anything is loaded."""

@@ -93,8 +93,11 @@ def read_map(
     if not (np.isfinite(scale) and scale > 0):
         raise FileError(path, f"the scale must be a number above zero, found {scale:g}")
     match path.suffix.lower():
-        case ".npy" | ".npz":
-            values = _read_numpy(path, key)
+        case ".npy":
+            values = _only(path, {"": read_npy(path)}, key)
+        case ".npz":  # arrays that are not wanted are not read
+            with npz_members(path) as members:
+                values = _only(path, members, key)()
         case ".exr":
             values = _only(path, read_exr(path), key)
         case ".pfm":
@@ -148,14 +151,6 @@ def _only(path: Path, arrays: dict[str, T], key: str | None) -> T:
     if key not in arrays:
         raise FileError(path, f"has nothing called {key!r}" + (f", only {named}" * bool(named)))
     return arrays[key]
-
-
-def _read_numpy(path: Path, key: str | None) -> np.ndarray:
-    """The array of an NPY, or that of an NPZ; what else an NPZ holds is not looked at."""
-    if path.suffix.lower() == ".npz":
-        with npz_members(path) as members:
-            return _only(path, members, key)()
-    return _only(path, {"": read_npy(path)}, key)
 
 
 def _read_pfm(path: Path) -> np.ndarray:

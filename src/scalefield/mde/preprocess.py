@@ -59,7 +59,8 @@ class Preprocess:
                 scale = min(1.0, math.sqrt(scales[0] * scales[1]))
             case _:
                 scale = 1.0
-        height, width = (self._nearest_multiple(round(scale * side)) for side in shape)
+        sides = (round(scale * side) / self.multiple for side in shape)
+        height, width = (max(1, math.floor(side + 0.5)) * self.multiple for side in sides)
         return height, width
 
     def __call__(self, images: Sequence[UInt8[np.ndarray, "h w 3"]]) -> Float[Tensor, "b 3 hn wn"]:
@@ -72,9 +73,6 @@ class Preprocess:
     def as_dict(self) -> dict[str, object]:
         """Plain JSON values, for records and cache keys."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-
-    def _nearest_multiple(self, side: int) -> int:
-        return max(1, math.floor(side / self.multiple + 0.5)) * self.multiple
 
     def _resize(self, image: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "hn wn 3"]:
         shape = image.shape[0], image.shape[1]

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from scalefield.errors import InputError, MissingExtra
+from scalefield.errors import InputError, import_extra
 from scalefield.mde.estimator import Estimator, Raw
 from scalefield.mde.output import Kind
 from scalefield.mde.preprocess import Fit, Preprocess
@@ -40,12 +40,9 @@ def load_transformers(
     name: str, folder: Path, revision: str, device: str = "cpu", kind: Kind | None = None
 ) -> Estimator:
     """The estimator in a folder with config.json and model.safetensors."""
+    transformers = import_extra("transformers", "mde", f"the MDE {name}")
     try:
-        from transformers import AutoModelForDepthEstimation
-    except ImportError:
-        raise MissingExtra("transformers", "mde", f"the MDE {name}") from None
-    try:
-        model, loading = AutoModelForDepthEstimation.from_pretrained(
+        model, loading = transformers.AutoModelForDepthEstimation.from_pretrained(
             folder,
             use_safetensors=True,
             local_files_only=True,

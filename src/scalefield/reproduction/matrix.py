@@ -47,6 +47,13 @@ class GeneratorJob:
         return f"k{self.k}-{self.regime}{features}{seed}"
 
     @property
+    def label(self) -> str:
+        """Label of its row: the paper's, with F = 0 and the seed where they are not the paper's."""
+        features = ", F = 0" if self.zero_features else ""
+        seed = f", seed {self.seed}" if self.seed else ""
+        return f"Basis K={self.k}{features}{seed}"
+
+    @property
     def start(self) -> GeneratorJob | None:
         """The generator that is fine-tuned for this regime; None where training starts afresh."""
         home = TRAINING_REGIME[self.k]
@@ -116,23 +123,9 @@ def basis_rows(generators: Mapping[GeneratorJob, Path]) -> list[MethodSpec]:
             continue
         if job == drop_job:
             conditions.append("drop")
-        rows.append(
-            MethodSpec(
-                job_label(job),
-                "basis",
-                {"generator": str(folder), "estimate_shift": False},
-                tuple(conditions),
-            )
-        )
+        options = {"generator": str(folder), "estimate_shift": False}
+        rows.append(MethodSpec(job.label, "basis", options, tuple(conditions)))
     return rows
-
-
-def job_label(job: GeneratorJob) -> str:
-    """A row's label: the paper's for its own generators, F = 0 and the seed named where they are
-    not the paper's."""
-    features = ", F = 0" if job.zero_features else ""
-    seed = f", seed {job.seed}" if job.seed else ""
-    return f"Basis K={job.k}{features}{seed}"
 
 
 def universal_rows() -> list[MethodSpec]:

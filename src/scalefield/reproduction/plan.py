@@ -200,7 +200,9 @@ def _evaluate_line(
     count, seconds, size = 0, 0.0, 0.0
     for name, sample in samples.items():
         frames = sample.frames[reproduction.split]
-        recoveries = _recoveries(reproduction, estimator, name)
+        evaluation = reproduction.evaluation(estimator, name)
+        conditions = evaluation.conditions
+        recoveries = sum(row.applies(c) for row in evaluation.methods for c in conditions)
         each = recoveries * costs.recover_s_per_megapixel * sample.megapixels + sample.read_s
         count += frames
         seconds += frames * each / max(1, reproduction.workers)
@@ -210,12 +212,6 @@ def _evaluate_line(
             size += frames * measured.cached_bytes.get(name, 0) / 1e9
     what = f"{count:,} frames" + (", MDE not counted" if measured.seconds is None else "")
     return Line(f"evaluate {estimator.label}", what, seconds, size)
-
-
-def _recoveries(reproduction: Reproduction, estimator: EstimatorSpec, dataset: str) -> int:
-    """Rows times conditions of one frame."""
-    evaluation = reproduction.evaluation(estimator, dataset)
-    return sum(row.applies(c) for row in evaluation.methods for c in evaluation.conditions)
 
 
 def step_seconds(

@@ -30,7 +30,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from scalefield.errors import InputError, MissingExtra, one_line
+from scalefield.errors import InputError, import_extra, one_line
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.run_folder import as_json, config_differences
 from scalefield.runtime.devices import check_device
@@ -300,7 +300,11 @@ class RunFolder:
         `tensorboard` also writes event files for that program, into the subfolder tensorboard.
         """
         self.path, self.main = Path(folder), main
-        self.writer = _summary_writer(self.path / "tensorboard") if tensorboard and main else None
+        self.writer = None
+        if tensorboard and main:
+            purpose, package = "writing TensorBoard logs", "tensorboard"
+            module = import_extra("torch.utils.tensorboard", package, purpose, package=package)
+            self.writer = module.SummaryWriter(str(self.path / "tensorboard"))
         self.config = as_json(dataclasses.asdict(config))
         record = self.path / "run.json"
         differing = config_differences(record, self.config, key="config")
@@ -344,14 +348,6 @@ class RunFolder:
             for name, value in values.items():
                 self.writer.add_scalar(name.replace("_", "/", 1), value, step)
             self.writer.flush()
-
-
-def _summary_writer(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise MissingExtra("tensorboard", "tensorboard", "writing TensorBoard logs") from None
-    return SummaryWriter(str(folder))
 
 
 def processes() -> tuple[int, int]:
