@@ -217,7 +217,7 @@ def environment(args: argparse.Namespace) -> dict[str, str]:
 def work(args: argparse.Namespace) -> None:
     """All units: while generators are trained, the next estimator is prepared and finished units
     are evaluated, each by processes of its own."""
-    from scalefield.reproduction.training_task import TrainingTask
+    from scalefield.reproduction.stages import TrainingTask
     from scalefield.runtime.workers import worker_pool
 
     prepared = args.out / "prepared"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalefield.anchor_sampling import REGIMES
+from scalefield.basis.generator import Generator
 from scalefield.benchmark.method_spec import MethodSpec
 from scalefield.datasets import DATASETS, Dataset
 from scalefield.datasets.splits import write_list
@@ -35,13 +36,14 @@ from scalefield.reproduction.matrix import (
     universal_rows,
 )
 from scalefield.reproduction.options import ReproductionOptions
-from scalefield.reproduction.training_task import FINISHED, TrainingTask
 from scalefield.runtime.workers import worker_pool
+from scalefield.training.basis import train_basis
 from scalefield.training.basis_config import BasisTraining, paper_preset
 from scalefield.training.cross_fit import open_cross_fit
 from scalefield.training.loop import RunFolder, pick_device
 from scalefield.training.preparation import Preparation, left_out, prepare_datasets, split_names
 from scalefield.training.prepared import PreparedFrames
+from scalefield.training.resident import ResidentFrames
 
 if TYPE_CHECKING:
     from scalefield.benchmark.run import Evaluation
@@ -65,6 +67,38 @@ class EstimatorSpec:
             raise InputError(f"--mde wants NAME or LABEL=SOURCE, found {text!r}")
         label = ALIASES.get(label, label)
         return cls(re.sub(r"[^\w.-]+", "-", label), source or label, cross_fit)
+
+
+FINISHED = "finished.json"
+"""Written into the folder of a generator when its training has ended."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingTask:
+    """The training of one generator, in this process or in one of its own."""
+
+    config: BasisTraining
+    out: Path
+    start: Path | None
+    """The generator to fine-tune."""
+    train: PreparedFrames
+    val: PreparedFrames
+    device: str
+    frames_on_device: bool
+    options: dict[str, Any]
+    """Further arguments of `train_basis`."""
+
+    def run(self) -> None:
+        """Train to the end, and record that in the folder of the run."""
+        device = pick_device(self.device)
+        train, val = (
+            ResidentFrames.of(frames, device) if self.frames_on_device else frames
+            for frames in (self.train, self.val)
+        )
+        start = None if self.start is None else Generator.load(self.start)
+        options = {"device": self.device, "start_from": start, **self.options}
+        train_basis(self.config, train, val, self.out, **options)
+        write_json(self.out / FINISHED, {"epochs": self.config.epochs})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,12 +292,14 @@ class Reproduction(ReproductionOptions):
             train=train,
             val=val,
             device=self.device,
-            workers=max(1, self.workers // self.jobs) if self.workers > 1 else 0,
-            source=f"the MDE {estimator.label}",
             frames_on_device=self.frames_on_device,
-            picture=self.pictures,
-            # Bars of several would overwrite each other.
-            show_progress=self.show_progress and self.jobs == 1,
+            options={
+                "workers": max(1, self.workers // self.jobs) if self.workers > 1 else 0,
+                "source": f"the MDE {estimator.label}",
+                "picture": self.pictures,
+                # Bars of several would overwrite each other.
+                "show_progress": self.show_progress and self.jobs == 1,
+            },
         )
 
     def can_start(self, estimator: EstimatorSpec, job: GeneratorJob) -> bool:

@@ -255,10 +255,10 @@ def solve(
     """The posterior given the anchors in `rows`, with the prior deviations that they suggest."""
     y, inputs = batch.target(rows), batch.points(maps, rows)
     noise = torch.full_like(y, float(kernel.noise_std))
-    some = slice(None, None, 1 + (y.shape[1] - 1) // MOST_FOR_SCALE)
+    thinned = slice(None, None, 1 + (y.shape[1] - 1) // MOST_FOR_SCALE)
     with torch.no_grad():
-        subset = KernelInputs(*(x[:, some].detach().double() for x in vars(inputs).values()))
-        mask = torch.ones_like(y[:, some], dtype=torch.bool)
-        observed = Observations(subset, y[:, some], noise[:, some], mask)
+        subset = KernelInputs(*(x[:, thinned].detach().double() for x in vars(inputs).values()))
+        mask = torch.ones_like(y[:, thinned], dtype=torch.bool)
+        observed = Observations(subset, y[:, thinned], noise[:, thinned], mask)
         factors = scale_factors(kernel, observed, scales)
     return ExactPosterior.fit(kernel.scaled(factors), inputs, y, noise)
