@@ -24,7 +24,7 @@ from scalefield.benchmark.report.diagnosis_figures import (
     strip_figure,
 )
 from scalefield.benchmark.report.figures import drawn
-from scalefield.benchmark.report.page import Image, Panel, Section, document, fact_list
+from scalefield.benchmark.report.page import Image, Panel, Section, beside, document, fact_list
 from scalefield.benchmark.report.tables import Cell, Table
 from scalefield.io import write_atomic
 
@@ -104,7 +104,7 @@ def _introduction(diagnosis: dict[str, Any]) -> str:
     )
     notes = [f"no result for {m['name']}: {m['error']}" for m in data["missing"]]
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice(diagnosis))
-    about = f"<style>{STYLE}</style>{fact_list(facts, notes)}"
+    about = f"<style>\n{beside('diagnosis_page.css')}</style>{fact_list(facts, notes)}"
     bars = _bar(diagnosis, "share", "The squared log error") + _bar(
         diagnosis, "share_without_scale", "Once each image has its scale"
     )
@@ -127,18 +127,6 @@ def _bar(summary: dict[str, Any], column: str, title: str) -> str:
         if any(share[p] > 0 for p in parts)
     )
     return f"<h3>{escape(title)}</h3><div class=bar>{blocks}</div><p class=legend>{legend}</p>"
-
-
-STYLE = """
-header h3{font-size:14px;font-weight:600;margin:20px 0 0}
-.bar{display:flex;height:30px;border-radius:7px;overflow:hidden;margin:7px 0 9px;gap:1.5px}
-.bar i{min-width:0}
-.legend{display:flex;flex-wrap:wrap;gap:4px 22px;max-width:none;color:var(--soft);font-size:13.5px}
-.legend b{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:7px}
-.legend em{font-style:normal;font-weight:600;color:var(--ink);margin-left:2px}
-.advice{max-width:78ch;padding-left:20px;margin:18px 0 0}
-.advice li{margin:0 0 7px}
-"""
 
 
 def _strip(picture: Picture) -> Image:
