@@ -70,10 +70,10 @@ class Block(nn.Module):
         qkv = self.qkv(self.norm1(x)).unflatten(2, (3, self.heads, -1))
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each b, heads, t, c / heads
         seen = nnf.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        x = x + self.sometimes(self.scale1 * self.project(seen))
-        return x + self.sometimes(self.scale2 * self.fc2(nnf.gelu(self.fc1(self.norm2(x)))))
+        x = x + self.drop_path(self.scale1 * self.project(seen))
+        return x + self.drop_path(self.scale2 * self.fc2(nnf.gelu(self.fc1(self.norm2(x)))))
 
-    def sometimes(self, branch: Float[Tensor, "b t c"]) -> Float[Tensor, "b t c"]:
+    def drop_path(self, branch: Float[Tensor, "b t c"]) -> Float[Tensor, "b t c"]:
         """Stochastic depth: in training, the branch is dropped for some images and scaled for the
         others."""
         if not self.training or self.drop == 0:

@@ -237,7 +237,7 @@ def draw_anchors(
     return torch.empty_like(nearest).scatter(1, order, ordered)
 
 
-def see(net: FieldNet, batch: FieldBatch) -> FieldMaps:
+def network_maps(net: FieldNet, batch: FieldBatch) -> FieldMaps:
     """The network's maps, in float32."""
     on_gpu = batch.log_depth.device.type == "cuda"
     with torch.autocast(batch.log_depth.device.type, torch.bfloat16, enabled=on_gpu):

@@ -18,7 +18,7 @@ from scalefield.field.inference import empirical_bayes_scale, sum_abs_z
 from scalefield.field.kernel import Kernel
 from scalefield.field.network import FieldNet, FieldNetConfig
 from scalefield.training.data import PIXELS
-from scalefield.training.field_batches import MOST_DRAWN, Bank, FieldBatch, see, solve
+from scalefield.training.field_batches import MOST_DRAWN, Bank, FieldBatch, network_maps, solve
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ def outcomes(
                 mde_log_depth=bank.mde_log_depth[one],
                 true_log_depth=bank.true_log_depth[one],
             )
-            maps = see(net, batch)
+            maps = network_maps(net, batch)
             points, truth = batch.points(maps, everywhere), batch.target(everywhere)
             for regime in regimes:
                 rows = torch.from_numpy(bank.anchors[regime][i])[None].to(batch.units.device)
