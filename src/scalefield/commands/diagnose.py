@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -31,7 +32,7 @@ class DiagnoseCommand:
 
     def run(self) -> None:
         """Write the results and print a summary."""
-        from scalefield.benchmark.diagnosis import Diagnoser, ImageDiagnosis
+        from scalefield.benchmark.diagnosis import ImageDiagnosis, diagnose_frame
         from scalefield.benchmark.diagnosis_summary import collect, write_images
         from scalefield.benchmark.report.advice import overview
         from scalefield.benchmark.report.diagnosis_figures import take_apart
@@ -47,10 +48,10 @@ class DiagnoseCommand:
         require_package("matplotlib", "plot", "drawing the figures of a diagnosis")
         source = data.source()
         names = source.names(*self.splits, limit=data.limit)
-        diagnoser = Diagnoser(source)
+        work = partial(diagnose_frame, source)
         results: dict[str, ImageDiagnosis | str] = {}
         with progress(len(names), unit="frame") as bar:
-            for name, result in map_frames(diagnoser, names, data.workers):
+            for name, result in map_frames(work, names, data.workers):
                 results[name] = result
                 bar.update()
         config = {

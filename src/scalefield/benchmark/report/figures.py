@@ -119,7 +119,10 @@ def forest(run: Run) -> Figure:
             style = method_style(run.scores.methods, cell["method"])
             axis.plot([low, high], [y, y], color=style["color"], lw=2.4, alpha=0.45)
             axis.plot(mean, y, markersize=5, **style)
-        axis.set_yticks(range(len(cells)), [_label(c, run) for c in cells])
+        every = len(run.scores.images)
+        counts = ("" if c["images"] == every else f" ({c['images']})" for c in cells)
+        labels = [f"{c['method']}{count}" for c, count in zip(cells, counts, strict=True)]
+        axis.set_yticks(range(len(cells)), labels)
         axis.set_xlim(left=0)
         axis.set_xlabel("AbsRel")
         low, high = REGIMES[regime]
@@ -146,7 +149,8 @@ def over_anchors(run: Run) -> Figure:
                 axis.plot(x, mean, ":", label=f"{method} (some images)", lw=1, ms=3, **style)
         _along_anchors(axis)
         axis.set_title(_title(metric))
-        complete = _complete(run, metric)
+        every = len(run.scores.images)
+        complete = [c["clamped"][metric][0] for c in _cells(run) if c["images"] == every]
         if metric == "abs_rel" and complete:
             axis.set_yscale("log")
             axis.set_ylim(0.8 * min(complete), 1.25 * max(complete))
@@ -440,19 +444,7 @@ def _title(metric: str) -> str:
     return f"{shown.title} {'↑' if shown.higher_is_better else '↓'}"
 
 
-def _complete(run: Run, metric: str) -> list[float]:
-    """Means of the methods that have every image."""
-    everything = len(run.scores.images)
-    return [c["clamped"][metric][0] for c in _cells(run) if c["images"] == everything]
-
-
 def _interval(cell: dict[str, Any], metric: str) -> tuple[float, float, float]:
     """Mean and ends of its interval, which has no width where it is not known."""
     mean, low, high = cell["clamped"][metric]
     return mean, mean if low is None else low, mean if high is None else high
-
-
-def _label(cell: dict[str, Any], run: Run) -> str:
-    """The method, with the number of its images where that is not all of them."""
-    partial = cell["images"] < len(run.scores.images)
-    return f"{cell['method']} ({cell['images']})" if partial else cell["method"]

@@ -91,10 +91,12 @@ def main_table(
     columns, rows = _main_metrics(runs, heads, clamping)
     counts = "; ".join(f"{mde}: {counted(n, 'image')}" for mde, n in images.items())
     regimes = ", ".join(f"{REGIME_TITLES[r]} {low}–{high}" for r, (low, high) in REGIMES.items())
+    several = later_seeds([m for run in runs for m in run.scores.methods])
+    seeds = " Basis rows are of the first seed of the training; a table below has all seeds."
     caption = (
         f"Mean over images ({counts}), {_clamping_words(clamping)}. Anchors an image: {regimes}. "
         "Best bold, second underlined; a method with fewer images has their number beside it and "
-        f"no rank.{_row_notes(runs)}{_seed_note(runs)}"
+        f"no rank.{_row_notes(runs)}{seeds if several else ''}"
     )
     return Table(name, title, caption, "Method", columns, rows)
 
@@ -123,13 +125,6 @@ def _row_notes(runs: Sequence[Run]) -> str:
             if model.without_features and (model.universal or "F = 0" not in model.row):
                 notes.append(f"{model.row}: {model.description}")
     return "".join(f" {note}." for note in dict.fromkeys(notes))
-
-
-def _seed_note(runs: Sequence[Run]) -> str:
-    """A note that refers to the table of all seeds, if there are several."""
-    if not later_seeds([m for run in runs for m in run.scores.methods]):
-        return ""
-    return " Basis rows are of the first seed of the training; a table below has all seeds."
 
 
 Head = tuple[tuple[str, ...], dict[str, dict[str, Any]], int]
