@@ -23,7 +23,6 @@ from scalefield.io import (
     write_npz,
 )
 from scalefield.recovery import MIN_SUPPORT, Recovery
-from scalefield.report import Report
 from scalefield.runtime.provenance import provenance
 
 OUTPUTS = ("depth.png", "depth.npz", "preview.png", "recovery.json")
@@ -50,7 +49,13 @@ def write_outputs(
     report = recovery.report
     with write_folder(folder) as staging:
         overflow = write_depth_png(staging / "depth.png", recovery.depth_m, png_units)
-        write_npz(staging / "depth.npz", **recovery.maps(), **per_anchor(report))
+        of_anchors: dict[str, np.ndarray] = {
+            "residuals_log": np.array(report.residuals_log, np.float32),
+            "leave_one_out_log": np.array(report.leave_one_out_log, np.float32),
+            "rejected_anchors": np.array([r.anchor for r in report.rejected], np.int64),
+        }
+        filled = {name: values for name, values in of_anchors.items() if len(values)}
+        write_npz(staging / "depth.npz", **recovery.maps(), **filled)
         write_image(staging / "preview.png", preview(recovery))
         record = {
             **{name: None if path is None else str(path) for name, path in inputs.items()},
@@ -64,16 +69,6 @@ def write_outputs(
         if formats:
             write_formats(staging, formats, View.of(recovery, camera, max_points))
     return overflow
-
-
-def per_anchor(report: Report) -> dict[str, np.ndarray]:
-    """The numbers of a report that belong to single anchors, for depth.npz."""
-    values: dict[str, np.ndarray] = {
-        "residuals_log": np.array(report.residuals_log, np.float32),
-        "leave_one_out_log": np.array(report.leave_one_out_log, np.float32),
-        "rejected_anchors": np.array([r.anchor for r in report.rejected], np.int64),
-    }
-    return {name: array for name, array in values.items() if len(array)}
 
 
 def median_error(errors_log: Sequence[float] | np.ndarray) -> float | None:

@@ -71,7 +71,7 @@ class ModelCard:
     feature_channels: int | None
     """Channels of F; None where the model gives no F."""
     weights_licence: str
-    loader: Literal["lite", "vit", "da3", "transformers"] = "transformers"
+    loader: Literal["lite", "da3", "transformers"] = "transformers"
     code_licence: str = "Apache-2.0"
     known_shift: bool = False
     """Whether the disparity of the model has a known zero. Depth always has one here."""
@@ -152,12 +152,11 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
     short, revision = split_revision(name)
     short = ALIASES.get(short, short)
     card = MODELS.get(short)
-    if card is not None and card.loader in ("lite", "vit"):
+    if card is not None and card.loader == "lite":
         from scalefield.mde.lite import load_lite
-        from scalefield.mde.vit import load_vit
 
         _warn_of_licence(name, card.weights_licence)
-        return (load_lite if card.loader == "lite" else load_vit)(WEIGHTS / short, device)
+        return load_lite(WEIGHTS / short, device)
     if Path(name).suffix in (".onnx", ".json"):
         from scalefield.mde.onnx_mde import load_onnx
 
