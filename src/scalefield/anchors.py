@@ -61,8 +61,14 @@ class Anchors:
         object.__setattr__(self, "unit", unit)
         columns = {"u": u, "v": v, "depth_m": depth_m, "sigma_m": sigma_m}
         for name, values in columns.items():
-            absent = values is None and name == "sigma_m"
-            object.__setattr__(self, name, None if absent else _column(name, values))
+            column = None
+            if values is not None or name != "sigma_m":
+                column = as_numbers(f"anchor column {name}", values)
+                if column.ndim != 1:
+                    found = column.shape
+                    raise InputError(f"anchor column {name} must be one-dimensional, found {found}")
+                column.flags.writeable = False
+            object.__setattr__(self, name, column)
         if self.sigma_m is not None and len(self.sigma_m) and np.isnan(self.sigma_m).all():
             object.__setattr__(self, "sigma_m", None)
         lengths = {n: len(getattr(self, n)) for n in columns if getattr(self, n) is not None}
@@ -330,14 +336,6 @@ def pixel_indices(
             f"{width}×{height} pixels (u 0…{width - 1}, v 0…{height - 1}): {outside}{hint}"
         )
     return rows.astype(np.int64), columns.astype(np.int64)
-
-
-def _column(name: str, values: Any) -> np.ndarray:
-    column = as_numbers(f"anchor column {name}", values)
-    if column.ndim != 1:
-        raise InputError(f"anchor column {name} must be one-dimensional, found {column.shape}")
-    column.flags.writeable = False
-    return column
 
 
 def as_numbers(name: str, values: Any) -> np.ndarray:

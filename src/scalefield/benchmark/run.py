@@ -97,9 +97,6 @@ class Evaluation:
         return as_json({"format": FORMAT, **dataclasses.asdict(self)})
 
 
-# ---- one frame -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class Evaluator:
     """Evaluates frames; methods and MDE are loaded once per process."""
@@ -273,9 +270,6 @@ def _distance_bins(anchors: Anchors, scored: np.ndarray) -> np.ndarray:
 
 def _milliseconds(start: float) -> float:
     return round(1000 * (time.perf_counter() - start), 3)
-
-
-# ---- all frames ------------------------------------------------------------------------------
 
 
 def run(

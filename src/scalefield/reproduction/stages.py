@@ -172,8 +172,6 @@ class Reproduction(ReproductionOptions):
             if self.trains and card is not None and card.feature_channels is None:
                 raise InputError(no_features(estimator.label))
 
-    # ---- the stages ----
-
     def run(self) -> Path:
         """All stages, one after another; the value is the report's page, or the results' folder."""
         self.check()

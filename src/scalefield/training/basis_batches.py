@@ -83,7 +83,6 @@ class StepBatches(Dataset[Batch]):
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
     def __len__(self) -> int:
-        """Number of steps."""
         return self.last - self.first
 
     def __getitem__(self, index: int) -> Batch:
@@ -123,7 +122,6 @@ class ValidationBatches(Dataset[Batch]):
         self.batches = epoch_batches(frames, config.batch, 0, 0)[rank::world]
 
     def __len__(self) -> int:
-        """Number of batches of this process."""
         return len(self.batches)
 
     def __getitem__(self, index: int) -> Batch:

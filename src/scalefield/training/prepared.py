@@ -41,7 +41,6 @@ class PreparedFrames(Sequence[TrainingFrame]):
     entries: tuple[Entry, ...]
 
     def __len__(self) -> int:
-        """How many frames there are."""
         return len(self.entries)
 
     @overload
