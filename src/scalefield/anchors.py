@@ -65,8 +65,8 @@ class Anchors:
             if values is not None or name != "sigma_m":
                 column = as_numbers(f"anchor column {name}", values)
                 if column.ndim != 1:
-                    found = column.shape
-                    raise InputError(f"anchor column {name} must be one-dimensional, found {found}")
+                    shape = column.shape
+                    raise InputError(f"anchor column {name} must be one-dimensional, found {shape}")
                 column.flags.writeable = False
             object.__setattr__(self, name, column)
         if self.sigma_m is not None and len(self.sigma_m) and np.isnan(self.sigma_m).all():
