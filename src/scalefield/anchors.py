@@ -201,7 +201,7 @@ class Anchors:
         A CSV may be separated by commas, semicolons, tabs or spaces, have decimal commas, state
         units ("depth_mm", "8 ft 3 in") and have no header. A value with two readings is refused.
         An empty sigma_m means that the anchor has none.
-        A PNG has no units of its own: `png_units_per_metre` says how many make a metre
+        A PNG has no units of its own: `png_units_per_metre` is their number in a metre
         (1000 for millimetres, 256 for KITTI) unless the file carries scalefield's own tag.
         """
         path = Path(path)

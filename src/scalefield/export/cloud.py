@@ -107,7 +107,7 @@ _FLOAT, _ARRAY_BUFFER, _POINTS = 5126, 34962, 0
 def write_glb(path: str | Path, cloud: PointCloud) -> None:
     """Binary glTF 2.0: points with colours, y up and z towards the viewer as glTF has it."""
     positions = cloud.points_m * np.array([1, -1, -1], np.float32)
-    # Floats, because readers stumble over 16-bit colours, and 8 bits of linear light are too few.
+    # Floats: some readers fail on 16-bit colours, and 8 bits of linear light are too few.
     binary = b"".join(a.astype("<f4").tobytes() for a in (positions, _linear(cloud.colours)))
     size = len(binary) // 2
     primitive = {"attributes": {"POSITION": 0, "COLOR_0": 1}, "mode": _POINTS, "material": 0}

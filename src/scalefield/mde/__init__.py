@@ -134,8 +134,8 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
     A name of `MODELS` or a hub id `owner/name`, each with `@revision` if it is to be pinned; a
     folder with model.safetensors; a release file of MiDaS or Depth Anything (.pt, .pth); an ONNX
     file or its description (see `onnx_mde`). `kind` is for models whose architecture does not
-    tell whether they give depth or disparity. `affine:NAME` is the estimator NAME whose output is
-    normalised to affine-invariant disparity, `affine8:NAME` the same in 8 bits (see `affine`).
+    determine whether they give depth or disparity. `affine:NAME` is the estimator NAME whose output
+    is normalised to affine-invariant disparity, `affine8:NAME` the same in 8 bits (see `affine`).
     """
     from scalefield.mde.affine import AffineMDE, Normalisation
     from scalefield.mde.hub import find_weights, split_revision

@@ -35,7 +35,7 @@ def default_cache() -> Path:
 
 @dataclass(frozen=True, eq=False)
 class MDECache:
-    """An MDE that looks into `folder` first, and puts there what it had to compute.
+    """An MDE that reads outputs from `folder`, and computes and writes those that are missing.
 
     A file is found by the image's pixels, the MDE's name and revision, and its preprocessing.
     Features are kept in float16, maps in float32, and an output just computed is rounded in the

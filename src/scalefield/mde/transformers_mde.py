@@ -19,7 +19,7 @@ from scalefield.mde.preprocess import Fit, Preprocess
 HALF = (0.5, 0.5, 0.5)
 
 PREPROCESS = {
-    # MiDaS was trained at any aspect ratio in multiples of 32; its hub files say 384×384.
+    # MiDaS was trained at any aspect ratio in multiples of 32; its hub files declare 384×384.
     "dpt": Preprocess((384, 384), "least", 32, HALF, HALF),
     "depth_anything": Preprocess((518, 518), "least", 14),
     # Its authors also reflect a border; a resize of the bare image keeps F aligned with it.
@@ -104,7 +104,7 @@ def preprocess_of(name: str, model: Any, folder: Path | None) -> Preprocess:
         return PREPROCESS[model.config.model_type]
     path = None if folder is None else folder / "preprocessor_config.json"
     if path is None or not path.is_file():
-        raise InputError(f"{name}: no preprocessor_config.json says how its input is made")
+        raise InputError(f"{name}: no preprocessor_config.json describes its input")
     try:
         return read_preprocess(json.loads(path.read_bytes()))
     except (ValueError, KeyError, TypeError, AttributeError) as e:

@@ -27,7 +27,7 @@ BANDWIDTHS: dict[str, tuple[float, float]] = {
     "sunrgbd": (50.0, 640.0),
 }
 """LWLR's bandwidth in pixels as its authors publish it, at an image width in pixels: 25 px on
-KITTI, 50 px where nothing else is said, scaled with the width."""
+KITTI, 50 px elsewhere, scaled with the width."""
 
 
 @dataclass(frozen=True)

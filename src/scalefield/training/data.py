@@ -243,7 +243,7 @@ class Batch:
         return replace(self, features=features, quantisation=None)
 
     def select(self, rows: Int64[Tensor, " b2"], *, anchors: int, pixels: int) -> Batch:
-        """Some frames of the batch, with so many of the first anchors and pixels of each."""
+        """These frames of the batch, with the first `anchors` and `pixels` of each."""
         chosen = self._each(lambda tensor: tensor[rows])
         return replace(
             chosen,

@@ -78,8 +78,8 @@ class Room:
     things: Things
     paint: Paint
     """Colours of all objects, and six for the walls, the floor and the ceiling."""
-    eye: Float[Tensor, " 3"]
-    looks: Float[Tensor, "3 3"]
+    camera_position: Float[Tensor, " 3"]
+    camera_axes: Float[Tensor, "3 3"]
     """Rows: right, down and ahead of the camera."""
     focal: float
     """Focal length in image widths."""
@@ -97,16 +97,16 @@ def furnish(rng: np.random.Generator) -> Room:
     pieces += [hanging(rng, size) for _ in range(rng.integers(0, 6))]
     at, half, turns, shapes = zip(*pieces, strict=True)
     things = Things(tensor(at), tensor(half), tensor(turns), torch.tensor(shapes))
-    eye, looks = camera(rng, size)
-    free = ~holds(things, eye, 0.25)
+    position, axes = camera(rng, size)
+    free = ~holds(things, position, 0.25)
     free[0] = True
     things = Things(*(values[free] for values in things))
     warmth = 1 + 0.25 * rng.uniform(-1, 1, (2, 1)) * np.array([1, 0, -1])
     return Room(
         things,
         paint(rng, len(things.turn) + 6),
-        eye,
-        looks,
+        position,
+        axes,
         focal=float(rng.uniform(0.6, 1.15)),
         lights=tensor(rng.uniform((-0.4, 0.6, -0.4), (0.4, 0.97, 0.4), (2, 3)) * size),
         powers=tensor(rng.uniform(0.3, 1.5, (2, 1)) * warmth),
@@ -172,9 +172,9 @@ def hanging(rng: np.random.Generator, size: np.ndarray) -> Piece:
 def camera(
     rng: np.random.Generator, size: np.ndarray
 ) -> tuple[Float[Tensor, " 3"], Float[Tensor, "3 3"]]:
-    """An eye in the room, and where it looks: mostly level or a little down."""
+    """Position and axes (right, down, ahead) of a camera that is level or tilted a little down."""
     x, z = rng.uniform(0.1, 0.46, 2) * rng.choice([-1, 1], 2) * size[[0, 2]]
-    eye = np.array([x, rng.uniform(0.35, min(1.9, 0.8 * size[1])), z])
+    position = np.array([x, rng.uniform(0.35, min(1.9, 0.8 * size[1])), z])
     # Away from the near wall, more or less.
     yaw = math.atan2(-x, -z) + rng.normal() * 0.6
     pitch, roll = rng.normal(-0.2, 0.22), rng.normal() * 0.05
@@ -188,7 +188,7 @@ def camera(
         math.cos(roll) * right + math.sin(roll) * down,
         -math.sin(roll) * right + math.cos(roll) * down,
     )
-    return tensor(eye), tensor(np.stack([right, down, ahead]))
+    return tensor(position), tensor(np.stack([right, down, ahead]))
 
 
 def paint(rng: np.random.Generator, count: int) -> Paint:
@@ -284,10 +284,10 @@ def render(
     v = ((torch.arange(height, device=device) + 0.5) - height / 2) / width
     v, u = torch.meshgrid(v / room.focal, u / room.focal, indexing="ij")
     seen = torch.stack([u, v, torch.ones_like(u)], dim=-1).flatten(0, 1)
-    eye, lights = room.eye.to(device), room.lights.to(device)
-    ray = seen @ room.looks.to(device)  # one unit ahead, so that distance is z
-    depth, index = reach(things, eye.expand_as(ray), ray).min(dim=0)
-    point = eye + depth[:, None] * ray
+    camera_position, lights = room.camera_position.to(device), room.lights.to(device)
+    ray = seen @ room.camera_axes.to(device)  # one unit ahead, so that distance is z
+    depth, index = reach(things, camera_position.expand_as(ray), ray).min(dim=0)
+    point = camera_position + depth[:, None] * ray
     local, normal = surface(things, index, point)
     # The room's six sides are painted each for itself.
     side = normal.abs().argmax(dim=1) * 2 + (normal.sum(dim=1) > 0)

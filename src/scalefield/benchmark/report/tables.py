@@ -406,15 +406,15 @@ def seeds_table(runs: Sequence[Run]) -> Table | None:
         return None
     keys = sorted({about[:2] for about in labels}, key=lambda key: (key[1], key[0]))
     rows: dict[str, list[Cell]] = {
-        f"Basis K={k}{', F = 0' if blind else ''}": [] for k, blind in keys
+        f"Basis K={k}{', F = 0' if without_features else ''}": [] for k, without_features in keys
     }
     columns = []
     for regime in REGIMES:
         by_row = seeds_of(runs, regime)
         for metric in MAIN_METRICS:
             columns.append((REGIME_TITLES[regime], METRICS[metric].title))
-            for (k, blind), cells in zip(keys, rows.values(), strict=True):
-                means = [c["clamped"][metric][0] for c in by_row.get((k, blind), [])]
+            for (k, without_features), cells in zip(keys, rows.values(), strict=True):
+                means = [c["clamped"][metric][0] for c in by_row.get((k, without_features), [])]
                 if not means:
                     cells.append(Cell(None))
                     continue
