@@ -78,9 +78,7 @@ class Table:
     rows: Rows
 
 
-def main_table(
-    runs: Sequence[Run], group: str, name: str, title: str, clamping: str = "clamped"
-) -> Table:
+def main_table(runs: Sequence[Run], group: str = EVERYWHERE, clamping: str = "clamped") -> Table:
     """Low/Med/High × MDE × method, the paper's form; runs of one MDE are pooled by image."""
     heads, images = [], {}
     for mde, members in by_mde(runs).items():
@@ -98,6 +96,10 @@ def main_table(
         "Best bold, second underlined; a method with fewer images has their number beside it and "
         f"no rank.{_row_notes(runs)}{seeds if several else ''}"
     )
+    data, images_of = _together(runs), "all images" if group == EVERYWHERE else group
+    name, title = f"main-{_stem(data, group)}", f"{data}: {images_of}"
+    if clamping == "raw":
+        name, title = f"{name}-raw", f"{title}, not clamped"
     return Table(name, title, caption, "Method", columns, rows)
 
 
@@ -150,18 +152,17 @@ def _main_metrics(
     return columns, _rows(_known(values))
 
 
-def metric_table(run: Run, group: str, condition: str, clamping: str) -> Table:
+def metric_table(run: Run, condition: str, clamping: str) -> Table:
     """Every metric of every method under one condition."""
-    cells, total = pooled([run], group)
+    cells, total = pooled([run], EVERYWHERE)
     by_method = _under(condition, cells)
     methods = list(by_method)
     columns = [_column(methods, by_method, metric, clamping, total) for metric in METRICS]
     titles = tuple((f"{m.title} [{m.unit}]" if m.unit else m.title,) for m in METRICS.values())
     rows = _rows({m: [column[i] for column in columns] for i, m in enumerate(methods)})
-    images = "all images" if group == EVERYWHERE else group
     return Table(
-        f"metrics-{_stem(run.dataset, run.mde, group, condition, clamping)}",
-        f"{run.name}: all metrics, {condition} anchors, {images}, {clamping}",
+        f"metrics-{_stem(run.dataset, run.mde, condition, clamping)}",
+        f"{run.name}: all metrics, {condition} anchors, all images, {clamping}",
         f"Mean over {counted(total, 'image')}, {_clamping_words(clamping)}.",
         "Method",
         titles,
@@ -466,27 +467,11 @@ def all_tables(runs: Sequence[Run]) -> list[Table]:
     datasets = list(dict.fromkeys(run.dataset for run in runs))
     for dataset in datasets:
         members = [run for run in runs if run.dataset == dataset]
-        tables.append(
-            main_table(members, EVERYWHERE, f"main-{_stem(dataset)}", f"{dataset}: all images")
-        )
         groups = list(dict.fromkeys(g for run in members for g in run.scores.groups))
-        if len(groups) > 1:
-            tables += [
-                main_table(members, g, f"main-{_stem(dataset, g)}", f"{dataset}: {g}")
-                for g in groups
-            ]
-        tables.append(
-            main_table(
-                members,
-                EVERYWHERE,
-                f"main-{_stem(dataset)}-raw",
-                f"{dataset}: all images, not clamped",
-                "raw",
-            )
-        )
-    for members in _averages(runs):
-        name = _together(members)
-        tables.append(main_table(members, EVERYWHERE, f"main-{_stem(name)}", f"{name}: all images"))
+        tables.append(main_table(members))
+        tables += [main_table(members, group) for group in groups if len(groups) > 1]
+        tables.append(main_table(members, clamping="raw"))
+    tables += [main_table(members) for members in _averages(runs)]
     if len(datasets) > 1:
         for members in by_mde(runs).values():
             tables += [drop_table(members), ablation_table(members)]
@@ -496,7 +481,7 @@ def all_tables(runs: Sequence[Run]) -> list[Table]:
     for run in runs:
         tables += [drop_table([run]), ablation_table([run]), spectral_table(run)]
         tables += [models_table(run), coverage_table(run)]
-        tables += [metric_table(run, EVERYWHERE, c, k) for c in run.regimes for k in CLAMPING]
+        tables += [metric_table(run, c, k) for c in run.regimes for k in CLAMPING]
         tables += [paired_table(run, c) for c in run.regimes]
         tables.append(timing_table(run))
     return [table for table in tables if table is not None and table.rows]
