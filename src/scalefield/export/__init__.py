@@ -50,9 +50,9 @@ class View:
         max_points: int | None = None,
     ) -> View:
         """The view of a recovery; grey without a photograph."""
-        maps, anchors = recovery.numpy(), given_anchors(recovery)
-        grey = np.full((*maps.depth_m.shape, 3), 190, np.uint8)
-        image = grey if maps.image is None else maps.image
+        maps, anchors, image = recovery.numpy(), given_anchors(recovery), recovery.image
+        if image is None:
+            image = np.full((*maps.depth_m.shape, 3), 190, np.uint8)
         return cls(maps.depth_m, image, anchors, camera, maps.std_log, max_points)
 
     @property

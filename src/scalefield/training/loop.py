@@ -117,9 +117,7 @@ class Schedule:
 
     def rate(self, step: int, warmup: int) -> float:
         """`cosine_rate` at the present progress; the warm-up counts steps."""
-        if step < warmup:
-            return (step + 1) / warmup
-        if self.time_limit_s is None:
+        if self.time_limit_s is None or step < warmup:
             return cosine_rate(step, self.steps, warmup)
         return 0.5 * (1 + math.cos(math.pi * self.progress(step)))
 
