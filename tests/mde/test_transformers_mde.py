@@ -7,8 +7,7 @@ import torch
 
 from scalefield.errors import InputError, MissingExtra
 from scalefield.mde import load_mde
-from scalefield.mde.estimator import Estimator
-from scalefield.mde.preprocess import Preprocess
+from scalefield.mde.estimator import Estimator, Preprocess
 from scalefield.mde.transformers_mde import (
     TransformersNetwork,
     load_transformers,

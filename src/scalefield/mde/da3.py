@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalefield.errors import InputError
-from scalefield.mde.estimator import Estimator, Raw
-from scalefield.mde.preprocess import Preprocess
+from scalefield.mde.estimator import Estimator, Preprocess, Raw
 from scalefield.mde.vit import Residual
 
 PREPROCESS = Preprocess(size=(504, 504), fit="inside", multiple=14, resample="area")

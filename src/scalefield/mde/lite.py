@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from scalefield.errors import InputError, one_line
 from scalefield.io import read_json
 from scalefield.io.weights import WEIGHTS, verify_checksums
-from scalefield.mde.estimator import Estimator, Raw
-from scalefield.mde.preprocess import Preprocess
+from scalefield.mde.estimator import Estimator, Preprocess, Raw
 
 LITE_WEIGHTS = WEIGHTS / "lite"
 

@@ -22,9 +22,8 @@ from torch import Tensor
 
 from scalefield.errors import InputError, import_extra, one_line
 from scalefield.io import read_bytes, read_json
-from scalefield.mde.estimator import Estimator, Raw
+from scalefield.mde.estimator import IMAGENET_MEAN, IMAGENET_STD, Estimator, Preprocess, Raw
 from scalefield.mde.output import Kind, affine_by_default
-from scalefield.mde.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 
 MOST_SIDE = 8192
 """Largest number of pixels along a side of a network's input; larger sizes are probably

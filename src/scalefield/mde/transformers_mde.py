@@ -12,9 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from scalefield.errors import InputError, import_extra
-from scalefield.mde.estimator import Estimator, Raw
+from scalefield.mde.estimator import Estimator, Fit, Preprocess, Raw
 from scalefield.mde.output import Kind
-from scalefield.mde.preprocess import Fit, Preprocess
 
 HALF = (0.5, 0.5, 0.5)
 

@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 from scalefield.errors import InputError
 from scalefield.io.weights import WEIGHTS, verify_checksums
-from scalefield.mde.estimator import Estimator, Raw
+from scalefield.mde.estimator import IMAGENET_MEAN, IMAGENET_STD, Estimator, Raw
 from scalefield.mde.lite import PREPROCESS as LITE_PREPROCESS
 from scalefield.mde.lite import exact, grow
-from scalefield.mde.preprocess import IMAGENET_MEAN, IMAGENET_STD
 
 PATCH = 14
 PREPROCESS = replace(LITE_PREPROCESS, multiple=PATCH)
