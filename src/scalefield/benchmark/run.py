@@ -30,8 +30,7 @@ from scalefield.datasets import Frame
 from scalefield.datasets.source import FrameSource
 from scalefield.datasets.splits import write_list
 from scalefield.errors import InputError
-from scalefield.io import read_json, write_atomic, write_json
-from scalefield.io.run_folder import as_json, config_differences
+from scalefield.io import as_json, config_differences, read_json, write_atomic, write_json
 from scalefield.mde import MDEOutput
 from scalefield.recovery import Method, Recovery, Solver
 from scalefield.runtime.progress import progress as progress_bar

@@ -174,7 +174,7 @@ class ColmapCommand:
 
     def is_continued(self) -> bool:
         """Whether the folder has the results of this configuration; others are refused."""
-        from scalefield.io.run_folder import config_differences
+        from scalefield.io import config_differences
 
         differing = config_differences(self.out / RECORD, self.config(), key="config")
         if differing:
@@ -191,8 +191,7 @@ class ColmapCommand:
         failed: Mapping[str, str],
     ) -> None:
         """Write colmap.json."""
-        from scalefield.io import write_json
-        from scalefield.io.run_folder import as_json
+        from scalefield.io import as_json, write_json
         from scalefield.runtime.provenance import provenance
 
         record = {

@@ -1,13 +1,15 @@
 """Files: atomic writes, and readers that refuse bad files with one sentence.
 
-disk.py has bytes, text and JSON; arrays.py NPY and NPZ; images.py photographs and labels; videos.py
-frames of videos; maps.py depth and disparity with their units; exr.py OpenEXR; weights.py shipped
-weights; run_folder.py the configuration of output folders; lengths.py lengths as people type them;
+disk.py has bytes, text, JSON and the configuration of output folders; arrays.py NPY and NPZ;
+images.py photographs and labels; videos.py frames of videos; maps.py depth and disparity with their
+units; exr.py OpenEXR; weights.py shipped weights; lengths.py lengths as people type them;
 anchor_tables.py tables of anchors.
 """
 
 from scalefield.io.arrays import NUMPY_ERRORS, read_npy, read_npz, write_npz
 from scalefield.io.disk import (
+    as_json,
+    config_differences,
     files_below,
     read_bytes,
     read_json,

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from scalefield.errors import InputError
-from scalefield.io import write_atomic, write_json
-from scalefield.io.run_folder import as_json, config_differences
+from scalefield.io import as_json, config_differences, write_atomic, write_json
 from scalefield.labelling.labeller import (
     LabelConfig,
     Labeller,

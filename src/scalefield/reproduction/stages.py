@@ -22,8 +22,7 @@ from scalefield.benchmark.method_spec import MethodSpec
 from scalefield.datasets import DATASETS, Dataset
 from scalefield.datasets.splits import write_list
 from scalefield.errors import InputError, counted, require_package
-from scalefield.io import read_json, write_json
-from scalefield.io.run_folder import config_differences
+from scalefield.io import config_differences, read_json, write_json
 from scalefield.io.weights import sha256
 from scalefield.mde import ALIASES, MODELS
 from scalefield.reproduction.matrix import (

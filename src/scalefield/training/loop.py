@@ -31,8 +31,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from scalefield.errors import InputError, import_extra, one_line
-from scalefield.io import read_json, write_atomic, write_json
-from scalefield.io.run_folder import as_json, config_differences
+from scalefield.io import as_json, config_differences, read_json, write_atomic, write_json
 from scalefield.runtime.devices import check_device
 from scalefield.runtime.provenance import provenance
 
