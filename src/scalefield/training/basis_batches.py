@@ -176,10 +176,9 @@ def load_validation_batches(
     *,
     rank: int = 0,
     world: int = 1,
-    most_bytes: int = 2**30,
 ) -> list[Batch] | None:
-    """The validation batches in host memory, which every epoch uses; None where they are large."""
-    if not isinstance(frames, PreparedFrames) or frames.size_bytes > most_bytes * world:
+    """The validation batches in host memory, which every epoch uses; None above a gibibyte."""
+    if not isinstance(frames, PreparedFrames) or frames.size_bytes > 2**30 * world:
         return None
     batches = ValidationBatches(frames, config, rank, world)
     return [batches[i] for i in range(len(batches))]
