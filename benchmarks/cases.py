@@ -20,8 +20,7 @@ from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.basis.grids import upsample
 from scalefield.basis.pretrained import load_generator
 from scalefield.basis.realtime import Live
-from scalefield.basis.ridge import solve
-from scalefield.basis.targets import anchor_weights, targets
+from scalefield.basis.ridge import anchor_weights, solve, targets
 from scalefield.mde.cache import MDECache
 from scalefield.mde.lite import load_lite
 from scalefield.mde.output import MDEOutput

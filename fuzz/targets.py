@@ -42,11 +42,10 @@ from scalefield.labelling.run import Summary
 from scalefield.labelling.run import claim as claim_labels
 from scalefield.labelling.samples import Job, Piece, Sample, find_jobs
 from scalefield.mde.cache import MDECache, checksum
-from scalefield.mde.estimator import Estimator, Raw
+from scalefield.mde.estimator import Estimator, Preprocess, Raw
 from scalefield.mde.hub import Weights
 from scalefield.mde.lite import LiteNet, load_lite
 from scalefield.mde.onnx_mde import load_onnx, read_description
-from scalefield.mde.preprocess import Preprocess
 from scalefield.methods.field import FieldModel, load_field
 from scalefield.training.loop import RunFolder
 from scalefield.web.app import create_app

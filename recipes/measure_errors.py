@@ -38,7 +38,7 @@ from recipes.permissive import segments_of, spread
 from scipy.optimize import least_squares
 from scipy.spatial import cKDTree
 
-from scalefield.basis.cues import log_depth_and_level
+from scalefield.basis.grids import log_depth_and_level
 from scalefield.datasets import Folder
 from scalefield.io import write_json
 from scalefield.mde import MDEOutput, load_mde

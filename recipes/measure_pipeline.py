@@ -44,7 +44,7 @@ from scalefield.runtime.provenance import provenance
 from scalefield.training.basis import build, training_step, validation
 from scalefield.training.basis_batches import StepBatches, stream
 from scalefield.training.basis_config import BasisTraining, default_preset, paper_preset
-from scalefield.training.data import frame_table, training_frame
+from scalefield.training.data import TrainingFrame, frame_table, training_frame
 from scalefield.training.loop import pick_device
 from scalefield.training.preparation import (
     WRITER_THREADS,
@@ -53,10 +53,19 @@ from scalefield.training.preparation import (
     open_prepared,
     prepare_split,
 )
-from scalefield.training.prepared import PreparedFrames, dequantise, pack_frame
+from scalefield.training.prepared import PreparedFrames, pack_frame
 
 FULL = {"kitti": (1009, 100, 289), "urbansyn": (6031, 754, 754), "sunrgbd": (8267, 1034, 1034)}
 RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
+
+
+def dequantise(frame: TrainingFrame) -> TrainingFrame:
+    """The frame with its features in float16."""
+    if frame.features is None or frame.quantisation is None:
+        return frame
+    step, least = frame.quantisation[..., None, None]
+    features = torch.addcmul(least, frame.features.float(), step).half()
+    return dataclasses.replace(frame, features=features, quantisation=None)
 
 
 def networks() -> dict[str, MDE]:

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import UInt8
 
 from scalefield.mde import MDE, MDEOutput, load_mde
-from scalefield.mde.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from scalefield.mde.estimator import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from scalefield.mde.vit import PATCH, Vit, VitSize
 from scalefield.training.teacher import read_backbone
 

@@ -217,7 +217,7 @@ def environment(args: argparse.Namespace) -> dict[str, str]:
 def work(args: argparse.Namespace) -> None:
     """All units: while generators are trained, the next estimator is prepared and finished units
     are evaluated, each by processes of its own."""
-    from scalefield.reproduction.training_task import TrainingTask
+    from scalefield.reproduction.stages import TrainingTask
     from scalefield.runtime.workers import worker_pool
 
     prepared = args.out / "prepared"
@@ -441,7 +441,7 @@ def build(args: argparse.Namespace, unit: Unit) -> Reproduction:
         datasets={DATA_NAME: Folder(args.data, RANGES_M)},
         estimators=(EstimatorSpec(label, sources.get(label, str(args.fastdepth))),),
         seeds=(unit.seed,),
-        ks=(8,) if mean else (8, 30, 50),
+        k=(8,) if mean else (8, 30, 50),
         changes={"losses": LossWeights(literal_gate_sum=False)} if mean else {},
         epochs=tuple(args.epochs),
         ablation=own_depth,

@@ -31,7 +31,9 @@ weights of the encoders.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
+import math
 import os
 import subprocess
 import sys
@@ -47,14 +49,14 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from safetensors import safe_open
 from safetensors.torch import save
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from scalefield.basis.cues import log_depth_and_level
+from scalefield.basis.grids import LOG_DEPTH_LIMIT, log_depth_and_level
 from scalefield.datasets import Folder, Frame
 from scalefield.errors import InputError
 from scalefield.field.model import FieldModel
@@ -62,7 +64,7 @@ from scalefield.field.network import FieldNet
 from scalefield.io import write_atomic, write_json
 from scalefield.mde import MDE, MDEOutput, load_mde
 from scalefield.mde.estimator import Estimator
-from scalefield.mde.lite import load_lite
+from scalefield.mde.lite import LiteNet, load_lite
 from scalefield.mde.vit import VitSize, load_vit
 from scalefield.training.basis import train_basis
 from scalefield.training.basis_config import default_preset
@@ -75,9 +77,14 @@ from scalefield.training.data import (
     prepare_frame,
     training_frame,
 )
-from scalefield.training.distortion import DistortionConfig
+from scalefield.training.distortion import (
+    Distortion,
+    DistortionConfig,
+    UnknownShift,
+    grid_positions,
+)
 from scalefield.training.field import FieldTraining, train_field
-from scalefield.training.field_batches import distorted_frame, make_banks
+from scalefield.training.field_batches import frame_segments, make_banks
 from scalefield.training.field_validation import (
     calibrate,
     outcomes,
@@ -113,6 +120,9 @@ GOING_ON = replace(LITE, rate=5e-4, encoder_rate=1.5e-4)
 """The same from weights of the stage `early`."""
 LIMITS_S = {"early": 330.0, "lite": 600.0, "small": 400.0, "field": 330.0}
 """Seconds of training of each stage, on one NVIDIA H200."""
+FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+"""Memory formats of `lite` in training. With cudnn.benchmark, channels_last in bfloat16 made each
+of the first steps take 16 to 90 s on an H200, for the depthwise convolutions."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +212,50 @@ def spread(items: Sequence[T], most: int) -> list[T]:
     return [items[i * len(items) // most] for i in range(most)]
 
 
+def memory_format(name: str, config: MDETraining) -> torch.memory_format:
+    """The format of that name; "auto" is the faster one in training on this GPU."""
+    if name != "auto":
+        return FORMATS[name]
+    return fastest_format(LiteNet(full_resolution=config.full_resolution).to(DEVICE), config)
+
+
+def fastest_format(net: LiteNet, config: MDETraining, slow_s: float = 0.5) -> torch.memory_format:
+    """The memory format with the shorter training step on this GPU; contiguous without one.
+
+    A format that takes more than `slow_s` for two images is not tried with a whole batch.
+    """
+    device = next(net.parameters()).device
+    seconds: dict[str, float] = {}
+    if device.type != "cuda":
+        return FORMATS["contiguous"]
+    for name, layout in FORMATS.items():
+        trial = copy.deepcopy(net).to(memory_format=layout).train()  # type: ignore[call-overload]
+        for count in (2, config.batch):
+            shape = (count, 3, *config.crops[0])
+            images = torch.rand(shape, device=device).contiguous(memory_format=layout)
+            repeats = [step_seconds(trial, images) for _ in range(4)]
+            seconds[name] = min(repeats)
+            text = f"{name}: {seconds[name]:.3f} s for {count} crops, {repeats[0]:.1f} s at first"
+            print(text, file=sys.stderr, flush=True)
+            if seconds[name] > slow_s:
+                seconds[name] = math.inf
+                break
+    chosen = min(seconds, key=lambda name: seconds[name])
+    print(f"memory format: {chosen}", file=sys.stderr, flush=True)
+    return FORMATS[chosen]
+
+
+def step_seconds(net: LiteNet, images: Float[Tensor, "b 3 h w"]) -> float:
+    """Time of one forward and backward pass on a GPU."""
+    torch.cuda.synchronize(images.device)
+    began = time.perf_counter()
+    with torch.autocast(images.device.type, torch.bfloat16):
+        log_depth, _ = net(images)
+    log_depth.float().square().mean().backward()
+    torch.cuda.synchronize(images.device)
+    return time.perf_counter() - began
+
+
 def learn_lite(args: argparse.Namespace) -> None:
     """`lite` on all scenes, from the weights of `early` where there are any."""
     out, early = args.out / "lite", args.out / "lite-early" / "model"
@@ -212,7 +266,7 @@ def learn_lite(args: argparse.Namespace) -> None:
     config = limited(GOING_ON if start else LITE, args, "lite")
     train_mde(
         config, dataset, out, encoder=args.encoder, start_from=start, device=DEVICE,
-        memory_format=args.memory_format, save_every=1000,
+        memory_format=memory_format(args.memory_format, config), save_every=1000,
     )  # fmt: skip
     finish(out, **shape_scores(load_lite(out / "model", DEVICE), dataset, args.val_frames))
 
@@ -228,7 +282,7 @@ def learn_early(args: argparse.Namespace) -> None:
         config = replace(config, folds=FOLDS, fold=args.fold)
     train_mde(
         config, dataset, out, encoder=args.encoder, device=DEVICE,
-        memory_format=args.memory_format, save_every=1000,
+        memory_format=memory_format(args.memory_format, config), save_every=1000,
     )  # fmt: skip
     finish(out, **shape_scores(load_lite(out / "model", DEVICE), dataset, args.val_frames))
 
@@ -244,6 +298,38 @@ def learn_small(args: argparse.Namespace) -> None:
         config, dataset, out, backbone=args.backbone, size=VitSize(), device=DEVICE, save_every=1000
     )
     finish(out, **shape_scores(load_vit(out / "model", DEVICE), dataset, args.val_frames))
+
+
+def distorted_frame(
+    frame: TrainingFrame, *, seed: int, config: DistortionConfig, anchors: int
+) -> TrainingFrame:
+    """The frame with one random error of its relative depth, by the seed.
+
+    The strength is log-uniform between those of `config`. A shift that is unknown is replaced by
+    its estimate from `anchors` anchors.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    log_depth = frame.log_depth.float().cpu()[None]
+    lowest, highest = config.least_strength, config.most_strength
+    strength = lowest * (highest / lowest) ** torch.rand(1, generator=rng)
+    distort = Distortion.draw(1, rng, log_depth.device, strength, config).with_grid(
+        log_depth, frame_segments(frame).cpu()[None], rng, strength, config=config
+    )
+    size = torch.tensor([frame.shape[1], frame.shape[0]]).float()
+    positions = (torch.from_numpy(frame.pixels) + 0.5) * 2 / size - 1
+    grid = distort(log_depth.flatten(1), grid_positions(log_depth))
+    pixels = distort(torch.from_numpy(frame.mde_log_depth - frame.level)[None], positions[None])
+    unknown = UnknownShift.draw(grid, rng, config=config, anchors=anchors)
+    grid, pixels = unknown.estimated(grid), unknown.estimated(pixels)
+    level = grid.median()
+    centred = (grid - level).clamp(-LOG_DEPTH_LIMIT, LOG_DEPTH_LIMIT).reshape(log_depth[0].shape)
+    return replace(
+        frame,
+        log_depth=centred.to(frame.log_depth.device),
+        level=float(level),
+        mde_log_depth=pixels[0].numpy(),
+        true=False,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -615,7 +701,7 @@ def main() -> None:
     parser.add_argument("--places", type=Path, help="tune: folder of other validation frames")
     parser.add_argument("--fold", type=int, choices=range(FOLDS), help="early: scenes left out")
     parser.add_argument(
-        "--memory-format", choices=("contiguous", "channels_last", "auto"), default="contiguous",
+        "--memory-format", choices=(*FORMATS, "auto"), default="contiguous",
         help="of `lite` in training; auto times both",
     )  # fmt: skip
     parser.add_argument("--basis-frames", type=int, default=2400, help="train frames of basis")

@@ -19,8 +19,8 @@ import torch
 from scalefield.basis.generator import Generator
 from scalefield.io import write_atomic
 from scalefield.io.weights import WEIGHTS, write_sums
+from scalefield.training.basis import basis_card
 from scalefield.training.cross_fit import trained_on
-from scalefield.training.model_card import basis_card
 
 DATA = """Trained on 782 frames of public sample data: KITTI (CC BY-NC-SA 3.0), Taskonomy and
 7-Scenes (both for non-commercial research), SUN3D, an office of Replica, and single recordings of

@@ -23,8 +23,8 @@ import torch
 from scalefield.basis.generator import Generator
 from scalefield.io import write_atomic, write_json
 from scalefield.io.weights import WEIGHTS, shipped, write_sums
+from scalefield.training.basis import basis_card
 from scalefield.training.cross_fit import trained_on
-from scalefield.training.model_card import basis_card
 
 DATA = """Trained on {views} views of {scenes} scenes that `recipes/scenes` rendered (CC0 1.0, see
 docs/scenes.md){more}, and on simple rooms of `scalefield.training.synthetic_rooms`. No photographed

@@ -1,7 +1,14 @@
 import pickle
 from pathlib import Path
 
-from scalefield.errors import FileError, InputError, MissingExtra, counted, did_you_mean
+from scalefield.errors import (
+    FileError,
+    InputError,
+    MissingExtra,
+    counted,
+    did_you_mean,
+    size_text,
+)
 
 
 def test_file_error_names_the_file_the_line_and_the_problem():
@@ -29,3 +36,7 @@ def test_did_you_mean_names_the_closest_choice_or_nothing():
 
 def test_counted_uses_the_singular_for_one_only():
     assert [counted(n, "pixel") for n in (0, 1, 2)] == ["0 pixels", "1 pixel", "2 pixels"]
+
+
+def test_size_text_has_the_width_first():
+    assert size_text((480, 640)) == size_text((480, 640, 3)) == "640×480"

@@ -8,22 +8,11 @@ from PIL import Image
 import scalefield as sf
 from scalefield.errors import InputError
 from scalefield.huggingface import predicted_depth
+from worlds import TINY_DINOV2
 
 transformers = pytest.importorskip("transformers")
 
 SHAPE = (60, 80)
-
-
-def dinov2() -> object:
-    return transformers.Dinov2Config(
-        hidden_size=16,
-        num_hidden_layers=4,
-        num_attention_heads=2,
-        image_size=42,
-        patch_size=14,
-        out_indices=[1, 2, 3, 4],
-        reshape_hidden_states=False,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +26,7 @@ def pipe(request):
     """Depth Anything with few, random weights; relative gives disparity, metric gives depth."""
     torch.manual_seed(0)
     config = transformers.DepthAnythingConfig(
-        backbone_config=dinov2(),
+        backbone_config=transformers.Dinov2Config(**TINY_DINOV2),
         reassemble_hidden_size=16,
         head_hidden_size=8,
         neck_hidden_sizes=[8, 8, 16, 16],

@@ -26,6 +26,18 @@ red = Red()
 """A module with the estimator `red`, for commands that import it in other processes."""
 
 
+TINY_DINOV2 = {
+    "hidden_size": 16,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "image_size": 42,
+    "patch_size": 14,
+    "out_indices": [1, 2, 3, 4],
+    "reshape_hidden_states": False,
+}
+"""Options of a small `Dinov2Config` of transformers."""
+
+
 def relative_map(
     shape: tuple[int, int] = (30, 40), kind: str = "depth", seed: int = 0
 ) -> MDEOutput:

@@ -61,8 +61,14 @@ class Anchors:
         object.__setattr__(self, "unit", unit)
         columns = {"u": u, "v": v, "depth_m": depth_m, "sigma_m": sigma_m}
         for name, values in columns.items():
-            absent = values is None and name == "sigma_m"
-            object.__setattr__(self, name, None if absent else _column(name, values))
+            column = None
+            if values is not None or name != "sigma_m":
+                column = as_numbers(f"anchor column {name}", values)
+                if column.ndim != 1:
+                    shape = column.shape
+                    raise InputError(f"anchor column {name} must be one-dimensional, found {shape}")
+                column.flags.writeable = False
+            object.__setattr__(self, name, column)
         if self.sigma_m is not None and len(self.sigma_m) and np.isnan(self.sigma_m).all():
             object.__setattr__(self, "sigma_m", None)
         lengths = {n: len(getattr(self, n)) for n in columns if getattr(self, n) is not None}
@@ -195,7 +201,7 @@ class Anchors:
         A CSV may be separated by commas, semicolons, tabs or spaces, have decimal commas, state
         units ("depth_mm", "8 ft 3 in") and have no header. A value with two readings is refused.
         An empty sigma_m means that the anchor has none.
-        A PNG has no units of its own: `png_units_per_metre` says how many make a metre
+        A PNG has no units of its own: `png_units_per_metre` is their number in a metre
         (1000 for millimetres, 256 for KITTI) unless the file carries scalefield's own tag.
         """
         path = Path(path)
@@ -234,7 +240,9 @@ class Anchors:
         match path.suffix.lower():
             case ".csv":
                 rows = zip(*(c.tolist() for c in columns.values()), strict=True)
-                lines = [",".join(columns), *(",".join(map(_csv_cell, row)) for row in rows)]
+                # All digits of each number; an anchor without a sigma_m has an empty cell.
+                cells = (["" if np.isnan(x) else repr(x) for x in row] for row in rows)
+                lines = [",".join(row) for row in (list(columns), *cells)]
                 write_atomic(path, ("\n".join(lines) + "\n").encode())
             case ".npz":
                 buffer = io.BytesIO()
@@ -330,14 +338,6 @@ def pixel_indices(
     return rows.astype(np.int64), columns.astype(np.int64)
 
 
-def _column(name: str, values: Any) -> np.ndarray:
-    column = as_numbers(f"anchor column {name}", values)
-    if column.ndim != 1:
-        raise InputError(f"anchor column {name} must be one-dimensional, found {column.shape}")
-    column.flags.writeable = False
-    return column
-
-
 def as_numbers(name: str, values: Any) -> np.ndarray:
     """A new float64 array; masked values become NaN. `name` begins the message of an error."""
     try:
@@ -366,8 +366,3 @@ def _parse_csv(path: Path) -> dict[str, Any]:
     if table.sigma_m is None:
         return columns
     return {**columns, "sigma_m": [np.nan if s is None else s for s in table.sigma_m]}
-
-
-def _csv_cell(value: float) -> str:
-    """A number with all its digits; an empty cell for NaN."""
-    return "" if np.isnan(value) else repr(value)

@@ -21,10 +21,9 @@ from scalefield.field.kalman import FieldFilter
 from scalefield.field.placement import Suggestion, suggest_from
 from scalefield.inputs import estimate, load_image, relative_depth
 from scalefield.mde import MDE, MODELS, Kind, MDEOutput, load_mde
-from scalefield.methods import MethodLike, as_method, make_method, method_name
-from scalefield.recovery import FunctionMethod, Recovery, Solver
+from scalefield.methods import METHODS, make_method
+from scalefield.recovery import FunctionMethod, Method, MethodLike, Recovery, Solver, as_method
 from scalefield.report import Rejection, Report, Warning
-from scalefield.validation import plain_options
 
 Pixels: TypeAlias = tuple[Int64[np.ndarray, " n"], ...]
 """Row and column of the pixel of each anchor, as `Anchors.pixels` returns them."""
@@ -197,20 +196,22 @@ def recover_from(
     recovery = method(mde_output, kept) if solver is None else solver(kept)
     if not isinstance(recovery, Recovery):
         found = type(recovery).__name__
-        raise InputError(f"method {method_name(method)} must return a Recovery, found {found}")
+        raise InputError(f"method {_method_name(method)} must return a Recovery, found {found}")
     report = recovery.report
     few_pixels = mde_output.prediction.numel() <= MAX_REFIT_PIXELS
     if leave_one_out and few_pixels and solver is not None and not report.leave_one_out_log:
         report = _with_leave_one_out(report, kept, pixels, solver)
+    hole = "no relative depth here"
+    rejected = [Rejection(int(i), "no_relative_depth", hole) for i in np.flatnonzero(~usable)]
     # A method numbers the anchors that it was given, the report those that the user gave.
     indices = np.flatnonzero(usable)
-    rejected = [dataclasses.replace(r, anchor=int(indices[r.anchor])) for r in report.rejected]
+    rejected += [dataclasses.replace(r, anchor=int(indices[r.anchor])) for r in report.rejected]
     report = dataclasses.replace(
         report,
-        method=method_name(method),
-        options=plain_options(method.function if isinstance(method, FunctionMethod) else method),
+        method=_method_name(method),
+        options=_plain_options(method),
         anchors_given=count,
-        rejected=(*no_relative_depth(np.flatnonzero(~usable)), *rejected),
+        rejected=tuple(rejected),
         warnings=(
             *_warnings(mde_output, kept, pixels),
             *_few_steps(mde_output, report),
@@ -249,10 +250,23 @@ def _with_leave_one_out(report: Report, anchors: Anchors, pixels: Pixels, solver
     )
 
 
-def no_relative_depth(indices: np.ndarray) -> tuple[Rejection, ...]:
-    """Rejections of the anchors at these indices, which lie on holes of the relative depth map."""
-    reason = "no relative depth here"
-    return tuple(Rejection(int(i), "no_relative_depth", reason) for i in indices)
+def _method_name(method: Method) -> str:
+    """The name in `METHODS`, or the name of the user's class or function."""
+    for name, method_class in METHODS.items():
+        if type(method) is method_class:
+            return name
+    owner = method.function if isinstance(method, FunctionMethod) else type(method)
+    return getattr(owner, "__qualname__", type(owner).__qualname__)
+
+
+def _plain_options(method: Method) -> dict[str, Any]:
+    """The fields of a method by name; a value that is no plain type becomes its type's name."""
+    owner = method.function if isinstance(method, FunctionMethod) else method
+    if not dataclasses.is_dataclass(owner):
+        return {}
+    values = {f.name: getattr(owner, f.name) for f in dataclasses.fields(owner)}
+    plain = (str, int, float, bool, tuple, type(None))
+    return {k: v if isinstance(v, plain) else type(v).__name__ for k, v in values.items()}
 
 
 def _warnings(mde_output: MDEOutput, anchors: Anchors, pixels: Pixels) -> Iterator[Warning]:

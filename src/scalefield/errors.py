@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -27,11 +28,7 @@ class FileError(InputError):
 
     def __reduce__(self) -> tuple:
         """Pickling support: by default Python would rebuild the error from its message."""
-        return _file_error, (str(self.path), self.problem, self.line)
-
-
-def _file_error(path: str, problem: str, line: int | None) -> FileError:
-    return FileError(path, problem, line=line)
+        return partial(FileError, line=self.line), (str(self.path), self.problem)
 
 
 def one_line(error: object, most: int = 200) -> str:
@@ -43,6 +40,11 @@ def one_line(error: object, most: int = 200) -> str:
 def counted(n: int, noun: str) -> str:
     """The number with its noun: "1 pixel", "2 pixels"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def size_text(shape: Sequence[int]) -> str:
+    """Width and height of an image of this shape, for messages: "640×480"."""
+    return f"{shape[1]}×{shape[0]}"
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:

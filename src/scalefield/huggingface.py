@@ -18,8 +18,7 @@ from scalefield.defaults import METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.mde import Kind
 from scalefield.mde.transformers_mde import model_kind
-from scalefield.methods import MethodLike
-from scalefield.recovery import Recovery
+from scalefield.recovery import MethodLike, Recovery
 
 
 def recover_from_pipeline(

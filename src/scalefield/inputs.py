@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from scalefield.defaults import MDE_NAME
-from scalefield.errors import InputError, one_line
+from scalefield.errors import InputError, one_line, size_text
 from scalefield.io import read_image, rgb, rgb_pixels
 from scalefield.io.maps import without_unit_axes
 from scalefield.mde import MDE, Kind, MDEOutput, load_mde
@@ -126,7 +126,7 @@ def _fitted(
     """The map at the image's size; a map of another size is refused unless `resize` is set."""
     if prediction.shape == shape:
         return prediction
-    found, wanted = (f"{size[1]}×{size[0]}" for size in (prediction.shape, shape))
+    found, wanted = map(size_text, (prediction.shape, shape))
     if prediction.shape == shape[::-1]:
         raise InputError(
             f"the depth map is {found} pixels and the image {wanted}: one of them is rotated, "

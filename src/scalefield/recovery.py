@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.errors import counted
+from scalefield.errors import InputError, counted, one_line
 from scalefield.mde.output import Kind, MDEOutput, Space
 from scalefield.report import Rejection, Report
 
@@ -128,17 +128,18 @@ class Recovery(Generic[MapT]):
         They are depth.png, depth.npz, preview.png and recovery.json. `formats` adds others, for
         example "ply" or "glb", most of which need the camera or its horizontal field of view.
         """
-        from scalefield.export.result_folder import save
+        from scalefield.export.result_folder import choose_camera, write_outputs
 
-        return save(
-            self,
+        write_outputs(
             Path(folder),
-            formats=formats,
-            camera=camera,
-            fov_deg=fov_deg,
-            max_points=max_points,
+            self.numpy(),
+            inputs={},
             png_units=png_units,
+            formats=formats,
+            camera=choose_camera(self, camera, fov_deg),
+            max_points=max_points,
         )
+        return Path(folder)
 
     def to_point_cloud(
         self,
@@ -152,9 +153,10 @@ class Recovery(Generic[MapT]):
         Give the camera or its horizontal field of view. With `max_points`, the pixels are thinned
         evenly. `PointCloud.write` writes .ply and .glb.
         """
-        from scalefield.export.result_folder import point_cloud
+        from scalefield.export import View
+        from scalefield.export.result_folder import choose_camera
 
-        return point_cloud(self, camera, fov_deg, max_points)
+        return View.of(self, choose_camera(self, camera, fov_deg), max_points).cloud()
 
     @staticmethod
     def from_depth(
@@ -264,7 +266,7 @@ class Method(Protocol):
     """The protocol of methods.
 
     A method is an object that is called with an MDE's output and anchors. Classes that inherit
-    from this protocol get its defaults; `make_method` wraps a plain function in `FunctionMethod`.
+    from this protocol get its defaults; `as_method` wraps a plain function in `FunctionMethod`.
     """
 
     least_anchors: ClassVar[int] = 1
@@ -306,6 +308,20 @@ class FunctionMethod(Method):
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Any:
         """The value of the function."""
         return self.function(mde_output, anchors)
+
+
+MethodLike = Method | Callable[..., Any]
+"""A method, or a function of (mde_output, anchors) that returns a Recovery."""
+
+
+def as_method(method: MethodLike) -> Method:
+    """The method itself, or a function as a `FunctionMethod`."""
+    if not callable(method):
+        raise InputError(f"a method is a name or a function, found {one_line(repr(method))}")
+    if isinstance(method, type):
+        name = method.__name__
+        raise InputError(f"{name} is a class; give an instance, for example {name}()")
+    return method if isinstance(method, Method) else FunctionMethod(method)
 
 
 def without(anchors: Anchors, rejected: Sequence[Rejection]) -> Anchors:

@@ -20,29 +20,24 @@ class Rejection:
 
 
 @dataclass(frozen=True)
-class Warning:
+class CodedText:
+    """A sentence with a code for programs."""
+
+    code: str
+    """Stable identifier, for example "kind_mismatch" of a warning or "scale_only" of a fallback."""
+    text: str
+    """The sentence."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Warning(CodedText):
     """Something that a careful user should check."""
 
-    code: str
-    """Stable identifier, for example "kind_mismatch"."""
-    text: str
-    """The warning as a sentence."""
 
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True)
-class Fallback:
+class Fallback(CodedText):
     """A simpler model that a method used because the data do not determine its full model."""
-
-    code: str
-    """Stable identifier of the simpler model, for example "scale_only"."""
-    text: str
-    """The model and the reason for it as a sentence."""
-
-    def __str__(self) -> str:
-        return self.text
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -97,15 +96,6 @@ def require(holds: bool, option: str, wanted: str, value: object) -> None:
     """Refuse an option's value unless the condition holds."""
     if not holds:
         raise InputError(f"{option} must be {wanted}, found {one_line(repr(value))}")
-
-
-def plain_options(owner: object) -> dict[str, Any]:
-    """The fields of a dataclass by name; a value that is no plain type becomes its type's name."""
-    if not dataclasses.is_dataclass(owner):
-        return {}
-    values = {f.name: getattr(owner, f.name) for f in dataclasses.fields(owner)}
-    plain = (str, int, float, bool, tuple, type(None))
-    return {k: v if isinstance(v, plain) else type(v).__name__ for k, v in values.items()}
 
 
 def import_object(path: str) -> Any:

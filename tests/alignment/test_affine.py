@@ -12,7 +12,7 @@ def samples_of(x, y, weight=None) -> Samples:
     x, y = np.array(x, dtype=float), np.array(y, dtype=float)
     index = np.arange(len(x))
     weight = np.ones(len(x)) if weight is None else np.array(weight, dtype=float)
-    return Samples(x, y, weight, index, index, index)
+    return Samples(x, y, weight, index, index, index, np.zeros(len(x)))
 
 
 @given(

@@ -7,8 +7,8 @@ import hypothesis.strategies as st
 import pytest
 import torch
 
-from scalefield.basis.cues import grid_log_depth
 from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.basis.grids import grid_log_depth
 from scalefield.basis.realtime import Inputs, fused_steps, metric_depth, torch_steps
 from scalefield.runtime.devices import full_precision
 

@@ -1,10 +1,11 @@
 import json
 import pickle
 import re
+from functools import partial
 
 import pytest
 
-from scalefield.benchmark.diagnosis import PARTS, Diagnoser
+from scalefield.benchmark.diagnosis import PARTS, diagnose_frame
 from scalefield.benchmark.diagnosis_summary import collect
 from scalefield.cli import main
 from scalefield.datasets.source import FrameSource
@@ -47,9 +48,9 @@ def test_diagnose_writes_a_page_and_numbers(flags, world, tmp_path, capsys) -> N
 
 
 @pytest.mark.slow
-def test_diagnoser_and_its_result_can_be_pickled(flags, world, red, tmp_path) -> None:
+def test_diagnose_frame_and_its_result_can_be_pickled(flags, world, red, tmp_path) -> None:
     pytest.importorskip("matplotlib", reason="the extra plot is not installed")
-    diagnoser = pickle.loads(pickle.dumps(Diagnoser(FrameSource(world, red))))
+    diagnoser = pickle.loads(pickle.dumps(partial(diagnose_frame, FrameSource(world, red))))
     names = world.names("test")
     answers = {name: pickle.loads(pickle.dumps(diagnoser(name))) for name in names}
     assert main([*flags, "--workers", "1", "--no-pictures"]) == 0
@@ -61,4 +62,4 @@ def test_diagnoser_and_its_result_can_be_pickled(flags, world, red, tmp_path) ->
 
 def test_diagnose_flags_are_checked(flags, capsys) -> None:
     assert main([*flags, "--limit", "0"]) == 2
-    assert "--limit must be at least 1" in capsys.readouterr().err
+    assert "--limit must be 1 or more, found 0" in capsys.readouterr().err

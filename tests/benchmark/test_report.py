@@ -89,7 +89,7 @@ def test_markdown_csv_and_latex_of_one_table() -> None:
 
 def test_main_table_marks_best_and_second_among_complete_methods(results) -> None:
     runs = [load_run(folder) for folder in results]
-    table = main_table(runs, EVERYWHERE, "main", "World")
+    table = main_table(runs)
     assert table.columns[0] == ("red", "Low", "AbsRel")
     assert len(table.columns) == 2 * 2 * 2
     rows = dict(table.rows)
@@ -112,8 +112,8 @@ def test_main_table_pools_runs_of_one_mde_by_image(results) -> None:
     first = load_run(results[0])
     config = first.results["config"]
     other = replace(first, results=first.results | {"config": config | {"name": "again"}})
-    pooled = main_table([first, other], EVERYWHERE, "main", "Both")
-    single = main_table([first], EVERYWHERE, "main", "One")
+    pooled = main_table([first, other])
+    single = main_table([first])
     found, expected = (dict(t.rows)["median"][0].value for t in (pooled, single))
     assert found == pytest.approx(expected, rel=1e-5)
 
@@ -285,7 +285,7 @@ def test_report_page_sorts_and_switches_in_a_browser(results, tmp_path) -> None:
     if browser is None:
         pytest.skip("no Chromium or Chrome to open the page with")
     run_ = load_run(results[0])
-    table = main_table([run_], EVERYWHERE, "main", "World: all")
+    table = main_table([run_])
     panels = {name: Panel(tables=(table,)) for name in ("World: all", "World: other")}
     text = document("World", run_facts([run_]), [Section("Results", panels)])
     (tmp_path / "page.html").write_text(text.replace("</html>", CLICKS))
@@ -386,7 +386,7 @@ def test_seeds_table_shows_mean_and_standard_deviation(reproduced) -> None:
 
 
 def test_main_table_has_the_first_seed_with_a_note(reproduced) -> None:
-    table = main_table([reproduced], EVERYWHERE, "main", "all images")
+    table = main_table([reproduced])
     labels = [label for label, _ in table.rows]
     assert "Basis K=3" in labels
     assert not any("seed" in label for label in labels)
@@ -420,7 +420,7 @@ def test_models_table_names_models_and_labels_the_universal_one(reproduced) -> N
     assert rows["basis(k=8)"][1] == "basis-depth-k8 (K = 8, F = 0, universal)"
     assert rows["Basis K=3"] == ["medium, drop", "gens/k3-False-0 (K = 3, with F)"]
     assert rows["Basis K=5, F = 0, seed 1"][1] == "gens/k5-True-1 (K = 5, F = 0)"
-    caption = main_table([reproduced], EVERYWHERE, "main", "All").caption
+    caption = main_table([reproduced]).caption
     assert "basis(k=8): basis-depth-k8 (K = 8, F = 0, universal)." in caption
 
 

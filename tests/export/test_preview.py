@@ -21,8 +21,8 @@ from scalefield.export.preview import (
     deviation_scale,
     draw_preview,
     round_steps,
-    write_preview,
 )
+from scalefield.io import write_image
 
 
 def luminance(table: np.ndarray) -> np.ndarray:
@@ -141,7 +141,7 @@ def test_draw_preview_panels_show_their_maps(tmp_path):
     np.testing.assert_array_equal(
         top[right][y : y + height, x : x + width], bottom[left][y2 : y2 + height, x2 : x2 + width]
     )
-    write_preview(tmp_path / "p.png", r, anchors, image)
+    write_image(tmp_path / "p.png", draw_preview(r, anchors, image))
     np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "p.png")), sheet)
 
 

@@ -73,7 +73,7 @@ def test_recovery_to_point_cloud_has_the_depth_of_the_pixels(recovery):
 
 
 def test_summary_has_the_leave_one_out_error_of_field(recovery):
-    text = summary(recovery, recovery.anchors)
+    text = summary(recovery)
     error = 100 * np.expm1(np.median(np.abs(recovery.report.leave_one_out_log)))
     assert f"median error {error:.1f} % (leave-one-out)" in text
     assert "residual" not in text
@@ -100,8 +100,8 @@ def test_recovery_json_lists_few_anchors_and_depth_npz_has_all(recovery, tmp_pat
         rejected=tuple(Rejection(i, "outlier", "contradicted by the others") for i in range(n)),
     )
     anchors = Anchors(np.zeros(n), np.zeros(n), np.ones(n))
-    large = dataclasses.replace(recovery, report=report)
-    write_outputs(tmp_path / "r", large, anchors, IMAGE, inputs={}, png_units=1000.0)
+    large = dataclasses.replace(recovery, report=report, anchors=anchors, image=IMAGE)
+    write_outputs(tmp_path / "r", large, inputs={}, png_units=1000.0)
     text = (tmp_path / "r" / "recovery.json").read_text()
     record = json.loads(text)
     assert len(text) < 40_000

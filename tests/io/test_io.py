@@ -318,3 +318,17 @@ def test_files_below_lists_every_file_or_gives_the_reason(tmp_path, monkeypatch)
     monkeypatch.setattr(os, "scandir", locked)
     with pytest.raises(InputError, match=r"b/c: cannot be read \(Permission denied\)"):
         io.files_below(tmp_path)
+
+
+def test_write_image_keeps_every_value_of_16_bits(tmp_path):
+    values = np.array([[0, 1], [255, 65535]], np.uint16)
+    io.write_image(tmp_path / "new" / "a.png", Image.fromarray(values))
+    np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "new" / "a.png")), values)
+    assert (tmp_path / "new" / "a.png").read_bytes() == io.image_bytes(Image.fromarray(values))
+
+
+def test_image_bytes_pass_options_to_the_encoder():
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    small, large = (io.image_bytes(Image.fromarray(noise), "JPEG", quality=q) for q in (20, 95))
+    assert small[:2] == large[:2] == b"\xff\xd8"
+    assert len(small) < len(large)

@@ -1,6 +1,6 @@
 """What the tests of several MDEs share."""
 
-import builtins
+import sys
 
 import numpy as np
 import pytest
@@ -25,17 +25,7 @@ def photograph():
 @pytest.fixture
 def without(monkeypatch):
     """Makes an installed package unimportable."""
-    real = builtins.__import__
-
-    def block(package):
-        def guarded(name, *args, **kwargs):
-            if name.split(".")[0] == package:
-                raise ImportError(f"No module named {package!r}", name=package)
-            return real(name, *args, **kwargs)
-
-        monkeypatch.setattr(builtins, "__import__", guarded)
-
-    return block
+    return lambda package: monkeypatch.setitem(sys.modules, package, None)
 
 
 def scene(shape, place):

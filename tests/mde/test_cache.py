@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from scalefield.errors import InputError
 from scalefield.mde import MDE
 from scalefield.mde.cache import MDECache, default_cache
-from scalefield.mde.estimator import Estimator, Raw
-from scalefield.mde.preprocess import Preprocess
+from scalefield.mde.estimator import Estimator, Preprocess, Raw
 
 
 class Counting:

@@ -6,8 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from scalefield.errors import InputError
-from scalefield.mde.estimator import Estimator, Raw
-from scalefield.mde.preprocess import Preprocess
+from scalefield.mde.estimator import Estimator, Preprocess, Raw
 
 PREPROCESS = Preprocess((160, 160), "inside", 16)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalefield.mde.da3 import PREPROCESS as DA3
-from scalefield.mde.preprocess import Preprocess, to_shape
+from scalefield.mde.estimator import Preprocess, to_shape
 from scalefield.mde.transformers_mde import PREPROCESS
 
 

@@ -7,8 +7,7 @@ import torch
 
 from scalefield.errors import InputError, MissingExtra
 from scalefield.mde import load_mde
-from scalefield.mde.estimator import Estimator
-from scalefield.mde.preprocess import Preprocess
+from scalefield.mde.estimator import Estimator, Preprocess
 from scalefield.mde.transformers_mde import (
     TransformersNetwork,
     load_transformers,
@@ -16,6 +15,7 @@ from scalefield.mde.transformers_mde import (
     read_preprocess,
     wrap,
 )
+from worlds import TINY_DINOV2
 
 transformers = pytest.importorskip("transformers")
 
@@ -63,15 +63,7 @@ def dpt_hybrid():
 
 
 def depth_anything(**options):
-    dinov2 = transformers.Dinov2Config(
-        hidden_size=16,
-        num_hidden_layers=4,
-        num_attention_heads=2,
-        image_size=42,
-        patch_size=14,
-        out_indices=[1, 2, 3, 4],
-        reshape_hidden_states=False,
-    )
+    dinov2 = transformers.Dinov2Config(**TINY_DINOV2)
     config = transformers.DepthAnythingConfig(
         backbone_config=dinov2, reassemble_hidden_size=16, head_hidden_size=8, **NECK, **options
     )

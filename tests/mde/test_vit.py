@@ -92,7 +92,7 @@ def test_vit_branches_are_left_out_in_training_only():
 def test_vit_what_a_branch_gives_stays_the_same_on_average():
     torch.manual_seed(0)
     block = VitNet(VitSize(width=32, depth=4, heads=2, drop_path=0.3)).encoder.blocks[0].train()
-    kept = block.sometimes(torch.ones(20_000, 1, 1))
+    kept = block.drop_path(torch.ones(20_000, 1, 1))
     assert sorted(kept.unique().tolist()) == pytest.approx([0, 1 / 0.7])
     assert kept.mean().item() == pytest.approx(1, abs=0.02)
 

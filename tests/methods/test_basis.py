@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from scalefield.anchors import Anchors
 from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.basis.pretrained import load_generator
-from scalefield.basis.ridge import LITERAL, Ridge
-from scalefield.basis.targets import anchor_weights, targets
+from scalefield.basis.ridge import LITERAL, Ridge, anchor_weights, targets
 from scalefield.errors import InputError
 from scalefield.io.weights import WEIGHTS, shipped
 from scalefield.mde.output import MDEOutput

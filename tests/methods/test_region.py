@@ -89,7 +89,7 @@ class TestSupport:
         u = np.array(u)
         index = np.arange(len(u))
         ones = np.ones(len(u))
-        samples = Samples(ones, ones, ones, 10 * index, u, index)
+        samples = Samples(ones, ones, ones, 10 * index, u, index, 0 * ones)
         indices, source = _Supports(self.regions, samples).of(0)
         return u[indices].tolist(), source
 

@@ -102,7 +102,7 @@ import transformers
 
 from scalefield.mde.da3 import DA3, DA3Config
 from scalefield.mde.estimator import Estimator
-from scalefield.mde.preprocess import Preprocess
+from scalefield.mde.estimator import Preprocess
 from scalefield.mde.transformers_mde import TransformersNetwork
 
 

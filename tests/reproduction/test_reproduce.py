@@ -376,9 +376,9 @@ def test_the_plan_tells_absent_weights_from_unknown_names(there, capsys, monkeyp
 
 def test_the_plan_counts_the_cache_of_the_estimator(there):
     without = Reproduction(
-        there / "planned",
-        {"sunrgbd": SunRgbd(there / "sunrgbd")},
-        (EstimatorSpec.parse("da3-base=tiny_mdes:da3"),),
+        out=there / "planned",
+        datasets={"sunrgbd": SunRgbd(there / "sunrgbd")},
+        estimators=(EstimatorSpec.parse("da3-base=tiny_mdes:da3"),),
         generators="shipped",
         device="cpu",
     )

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from recipes.measure_pipeline import dequantise
 
 from scalefield.basis.generator import Generator
 from scalefield.errors import InputError
@@ -21,7 +22,7 @@ from scalefield.training.preparation import (
     open_prepared,
     prepare_split,
 )
-from scalefield.training.prepared import PreparedFrames, dequantise, quantise
+from scalefield.training.prepared import PreparedFrames, quantise
 from scalefield.training.resident import ResidentFrames
 from training.world import BiasedMDE, World
 

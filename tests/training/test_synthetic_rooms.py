@@ -78,8 +78,8 @@ def test_rooms_depth_is_that_of_walls_and_furniture():
     _, depth_m = render(room, (height, width), torch.device("cpu"))
     v, u = np.mgrid[0:height, 0:width] + 0.5
     seen = np.stack([u / width - 0.5, (v - height / 2) / width, np.full(u.shape, room.focal)], -1)
-    points = (seen / room.focal * depth_m[..., None]).reshape(-1, 3) @ room.looks.numpy()
-    points = torch.from_numpy(points).float() + room.eye
+    points = (seen / room.focal * depth_m[..., None]).reshape(-1, 3) @ room.camera_axes.numpy()
+    points = torch.from_numpy(points).float() + room.camera_position
     local, _ = into(room.things, points, points)
     wall = (local[0].abs().amax(dim=-1) - 1).abs() < 1e-3
     nearly = inside(Things(*room.things)._replace(half=room.things.half * 1.01 + 1e-3), points)
@@ -90,9 +90,9 @@ def test_rooms_depth_is_that_of_walls_and_furniture():
 
 
 def test_a_room_has_four_right_angles_between_camera_axes():
-    looks = furnish(seeded_rng(3, "axes")).looks
-    torch.testing.assert_close(looks @ looks.mT, torch.eye(3), atol=1e-5, rtol=0)
-    right, down, ahead = looks
+    axes = furnish(seeded_rng(3, "axes")).camera_axes
+    torch.testing.assert_close(axes @ axes.mT, torch.eye(3), atol=1e-5, rtol=0)
+    right, down, ahead = axes
     # x right, y down, z ahead, as in photographs; y of the world is up.
     torch.testing.assert_close(torch.linalg.cross(right, -ahead), -down, atol=1e-5, rtol=0)
     assert down[1] < -0.5

@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from recipes.permissive import distorted_frame
 
 from scalefield.field.error_scale import ERROR_SCALES
 from scalefield.field.image_inputs import ChannelLayout
@@ -19,7 +20,6 @@ from scalefield.training.distortion import (
 )
 from scalefield.training.field import START, FieldTraining, LearnedKernel, train_field
 from scalefield.training.field_batches import (
-    distorted_frame,
     draw_anchors,
     draw_batch,
     make_banks,

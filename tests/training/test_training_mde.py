@@ -5,11 +5,12 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from recipes.permissive import fastest_format
 from safetensors.torch import load_file
 
 from scalefield.errors import InputError
 from scalefield.mde import open_mde
-from scalefield.mde.lite import load_lite
+from scalefield.mde.lite import LiteNet, load_lite
 from scalefield.training import mde as mde_training
 from scalefield.training.augmentation import colour_jitter, random_crops, random_erasing
 from scalefield.training.cross_fit import known_scenes, trained_on
@@ -179,5 +180,4 @@ def test_train_mde_continues_the_weights_it_starts_from(tmp_path):
 
 
 def test_fastest_format_is_contiguous_without_a_gpu():
-    net, config = mde_training.LiteNet(), MDETraining()
-    assert mde_training.fastest_format(net, config) == torch.contiguous_format
+    assert fastest_format(LiteNet(), MDETraining()) == torch.contiguous_format

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from recipes.train_teacher import TEACHER, backbone_from_onnx
 from safetensors.torch import save_file
 
 from scalefield.errors import InputError
@@ -21,7 +22,7 @@ from scalefield.training.mde import (
     teacher_log_depth,
     train_mde,
 )
-from scalefield.training.teacher import TEACHER, backbone_from_onnx, load_backbone, train_teacher
+from scalefield.training.teacher import load_backbone, train_teacher
 from training.test_training_mde import Photographs
 
 TINY = VitSize(width=32, depth=4, heads=2, grid=5, decoder=16)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Any, Literal
 
@@ -48,6 +48,8 @@ class Samples:
     columns: Int64[np.ndarray, " n"]
     index: Int64[np.ndarray, " n"]
     """Index of each sample in the given anchors."""
+    tau: Float64[np.ndarray, " n"]
+    """Standard deviation of the measured log-depth; 0 where it is not known."""
 
     @classmethod
     def at(cls, mde_output: MDEOutput, anchors: Anchors, space: Space | Literal["log"]) -> Samples:
@@ -73,6 +75,7 @@ class Samples:
             rows[order],
             columns[order],
             order.astype(np.int64),
+            anchors.sigma_log(0.0)[order],
         )
 
     def __len__(self) -> int:
@@ -80,14 +83,7 @@ class Samples:
 
     def __getitem__(self, index: np.ndarray) -> Samples:
         """The samples selected by a mask or an index array, in the order given."""
-        return Samples(
-            self.x[index],
-            self.y[index],
-            self.weight[index],
-            self.rows[index],
-            self.columns[index],
-            self.index[index],
-        )
+        return Samples(*(getattr(self, field.name)[index] for field in fields(self)))
 
     @property
     def pixels(self) -> Float64[np.ndarray, "n 2"]:
@@ -100,9 +96,7 @@ class Samples:
         pixel = pixel.reshape(-1)
         weight = np.bincount(pixel, self.weight)
         y = np.bincount(pixel, self.weight * self.y) / weight
-        return Samples(
-            self.x[first], y, weight, self.rows[first], self.columns[first], self.index[first]
-        )
+        return replace(self[first], y=y, weight=weight)
 
     @property
     def spacing_px(self) -> float:
@@ -152,7 +146,6 @@ class Affine:
 
 def curve_std(
     mde_output: MDEOutput,
-    anchors: Anchors,
     samples: Samples,
     space: Space,
     *,
@@ -165,7 +158,7 @@ def curve_std(
     std_log = fit_std(
         LinearSmoother.of(design(samples.x), samples.weight),
         log_residuals(samples.y, fitted),
-        anchors.sigma_log(0.0)[samples.index],
+        samples.tau,
         (samples.y, predicted),
         design(x),
     )

@@ -17,9 +17,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from scalefield.basis import triton_kernels as kernels
-from scalefield.basis.cues import LOG_DEPTH_LIMIT
 from scalefield.basis.generator import Generator
-from scalefield.basis.grids import grid_shape
+from scalefield.basis.grids import LOG_DEPTH_LIMIT, grid_shape
 from scalefield.basis.trunk import ResidualBlock
 
 PARTS = 32
@@ -83,7 +82,7 @@ class FusedGenerator:
     def __call__(
         self, features: Float[Tensor, "b c hf wf"] | None, mde_depth: Float[Tensor, "b h w"]
     ) -> Float[Tensor, "b k hg wg"]:
-        """E in float32, as `Generator` makes it of `cues.grid_log_depth`."""
+        """E in float32, as `Generator` makes it of `grids.grid_log_depth`."""
         trunk = self.trunk
         cues = self.lay_cues(features, mde_depth)
         fine = activate(convolve(cues, self.stem), trunk.stem[0].bias, None, 1)

@@ -13,8 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from scalefield.basis.cues import geometric_cues
-from scalefield.basis.grids import GRID_CELLS
+from scalefield.basis.grids import GRID_CELLS, geometric_cues
 from scalefield.basis.ridge import Ridge
 from scalefield.basis.trunk import FeatureProjection, Trunk, current_names
 from scalefield.errors import InputError, one_line
@@ -80,7 +79,7 @@ class Generator(nn.Module):
     def forward(
         self, features: Float[Tensor, "b c hf wf"] | None, log_depth: Float[Tensor, "b 1 h w"]
     ) -> BasisMaps:
-        """E and G on the grid of `log_depth` (centred; see `cues.grid_log_depth`)."""
+        """E and G on the grid of `log_depth` (centred; see `grids.grid_log_depth`)."""
         cues = geometric_cues(log_depth)
         if self.config.feature_channels:
             used = None if self.config.zero_features else features

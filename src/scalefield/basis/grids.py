@@ -1,4 +1,4 @@
-"""The generator's grid, and interpolation and sampling between grid and image.
+"""The generator's grid: cues X(x) = [F, log D, ∇log D, x], and sampling between grid and image.
 
 Grids follow `interpolate(align_corners=False)`: cell centres are at (i + 0.5) / size of the image.
 """
@@ -7,17 +7,58 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as nnf
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 GRID_CELLS = 160
 """Cells along the image's longer side: a quarter of 640 pixels."""
+LOG_DEPTH_LIMIT = 6.0
+"""Centred log-depth is limited to ±6, a factor of 400 around the image's median."""
 
 
 def grid_shape(height: int, width: int, cells: int = GRID_CELLS) -> tuple[int, int]:
     """The generator's grid for an image: `cells` along the longer side, never finer than pixels."""
     scale = min(1.0, cells / max(height, width))
     return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def grid_log_depth(
+    mde_depth: Float[Tensor, "b h w"], cells: int = GRID_CELLS
+) -> Float[Tensor, "b 1 hg wg"]:
+    """log D averaged over each cell and centred on its median, which removes the scale of D."""
+    return log_depth_and_level(mde_depth, cells)[0]
+
+
+def log_depth_and_level(
+    mde_depth: Float[Tensor, "b h w"], cells: int = GRID_CELLS
+) -> tuple[Float[Tensor, "b 1 hg wg"], Float[Tensor, " b"]]:
+    """`grid_log_depth`, and the subtracted median."""
+    log_depth = mde_depth.log()[:, None]
+    size = grid_shape(mde_depth.shape[1], mde_depth.shape[2], cells)
+    if size != mde_depth.shape[1:]:
+        log_depth = nnf.interpolate(log_depth, size=size, mode="area")
+    centre = log_depth.flatten(1).median(dim=1).values
+    log_depth = log_depth - centre[:, None, None, None]
+    return log_depth.clamp(-LOG_DEPTH_LIMIT, LOG_DEPTH_LIMIT), centre
+
+
+def grid_image(image: UInt8[Tensor, "h w 3"], size: tuple[int, ...]) -> Float[Tensor, "3 hg wg"]:
+    """RGB averaged over each cell, in −1 … 1."""
+    planes = image.permute(2, 0, 1)[None].float()
+    return nnf.interpolate(planes, size=size, mode="area")[0] / 127.5 - 1
+
+
+def geometric_cues(log_depth: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 5 h w"]:
+    """log D, its gradient by central differences (per cell), and coordinates in −1 … 1."""
+    batch, _, height, width = log_depth.shape
+    padded = nnf.pad(log_depth, (1, 1, 1, 1), mode="replicate")
+    du = (padded[:, :, 1:-1, 2:] - padded[:, :, 1:-1, :-2]) / 2
+    dv = (padded[:, :, 2:, 1:-1] - padded[:, :, :-2, 1:-1]) / 2
+    # Made where they are needed: a CUDA graph holds no copy from the host.
+    u = (2 * torch.arange(width, device=log_depth.device).to(log_depth.dtype) + 1) / width - 1
+    v = (2 * torch.arange(height, device=log_depth.device).to(log_depth.dtype) + 1) / height - 1
+    u, v = (c.expand(batch, 1, height, width) for c in (u, v[:, None]))
+    return torch.cat([log_depth, du, dv, u, v], dim=1)
 
 
 def upsample(maps: Float[Tensor, "b k hg wg"], shape: tuple[int, int]) -> Float[Tensor, "b k h w"]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -119,7 +118,9 @@ def push_to_hub(
 
     huggingface_hub provides the login (`hf auth login`).
     """
-    api = _api()
+    from huggingface_hub import HfApi
+
+    api = HfApi()
     with tempfile.TemporaryDirectory() as folder:
         generator.save(folder)
         text = card.markdown(generator, repository)
@@ -136,9 +137,3 @@ def _table(figures: Mapping[str, Mapping[str, float]]) -> str:
         cells = (f"{row[name]:.4g}" if name in row else "–" for name in columns)
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def _api() -> Any:
-    from huggingface_hub import HfApi
-
-    return HfApi()

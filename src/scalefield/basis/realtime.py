@@ -1,8 +1,8 @@
 """`Live`: metric depth at a camera's rate, without synchronisation with the host.
 
-`recover` looks at every anchor, measures how sure it is and reports, for which a GPU must wait.
-Generator, solve and application run as one CUDA
-graph that is captured once and replayed for every image of the same size.
+`recover` checks every anchor, computes a standard deviation and reports, for which the host must
+wait for the GPU. Here generator, solve and application run as one CUDA graph that is captured once
+and replayed for every image of the same size.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.basis.cues import grid_log_depth
 from scalefield.basis.generator import Generator
-from scalefield.basis.grids import sample_at, upsample
+from scalefield.basis.grids import grid_log_depth, sample_at, upsample
 from scalefield.basis.pretrained import load_generator
 from scalefield.basis.ridge import solve
 from scalefield.errors import InputError, counted, one_line

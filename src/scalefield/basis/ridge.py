@@ -1,15 +1,18 @@
-"""The closed-form solve for the weights of the basis maps."""
+"""The closed-form solve for the weights of the basis maps, with its targets and anchor weights."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
+from scalefield.anchors import Anchors
 from scalefield.errors import InputError
+from scalefield.mde.output import MDEOutput
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,25 @@ class Solution:
         """ℓ on the maps' own grid (Eq. scale_para)."""
         combined = torch.einsum("bkhw,bk->bhw", basis_maps, self.weights.to(basis_maps.dtype))
         return combined + self.offset.to(basis_maps.dtype)[:, None, None]
+
+
+def targets(mde_output: MDEOutput, anchors: Anchors) -> Float64[np.ndarray, " n"]:
+    """y_i = log D_gt(a_i) − log D_MDE(a_i) (Eq. anchor_targets)."""
+    rows, columns = anchors.pixels(mde_output.shape)
+    mde_depth = mde_output.mde_depth[rows, columns].double().cpu().numpy()
+    return np.log(anchors.depth_m) - np.log(mde_depth)
+
+
+def anchor_weights(anchors: Anchors) -> Float64[np.ndarray, " n"]:
+    """ω: ones, or inverse variances of log-depth scaled to a mean of one.
+
+    Anchors without a deviation get the one of `Anchors.complete_sigma_m`.
+    """
+    sigma_m = anchors.complete_sigma_m()
+    if sigma_m is None:
+        return np.ones(len(anchors))
+    precision = (sigma_m / anchors.depth_m) ** -2
+    return precision / precision.mean()
 
 
 def masked_median(values: Float[Tensor, "*b n"], mask: Bool[Tensor, "*b n"]) -> Float[Tensor, "*b"]:

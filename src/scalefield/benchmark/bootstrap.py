@@ -19,6 +19,8 @@ from scalefield.seeding import seeded_rng
 
 BLOCK_FRAMES = 10
 """Largest number of consecutive frames of a scene in a block."""
+LEVEL = 0.95
+"""Nominal coverage of the intervals."""
 
 
 def blocks(scenes: Sequence[str]) -> list[str]:
@@ -64,9 +66,7 @@ class Resampling:
             times[:, members] = rng.multinomial(len(members), equal, size=draws)
         return cls(block_of.astype(np.int64), times)
 
-    def interval(
-        self, values: Float64[np.ndarray, " images"], level: float = 0.95
-    ) -> tuple[float, float] | None:
+    def interval(self, values: Float64[np.ndarray, " images"]) -> tuple[float, float] | None:
         """Percentile interval of the mean over images; NaN marks an image without a value.
 
         None where all values are of one block: its frames are near-duplicates, and no evidence.
@@ -79,7 +79,7 @@ class Resampling:
         count = np.bincount(self.block_of[finite], minlength=size)
         images_drawn = self.times @ count
         means = (self.times @ total)[images_drawn > 0] / images_drawn[images_drawn > 0]
-        low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+        low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         return float(low), float(high)
 
 
@@ -104,8 +104,6 @@ def paired_test(
     b: Float64[np.ndarray, " images"],
     blocks: Sequence[str],
     strata: Sequence[str],
-    *,
-    seed: int = 0,
 ) -> PairedTest:
     """Sign-flip test over blocks, two-sided, with a bootstrap interval of the difference.
 
@@ -119,12 +117,12 @@ def paired_test(
         [x for x, keep in zip(names, both, strict=True) if keep] for names in (blocks, strata)
     )
     difference = (a - b)[both]
-    resampling = Resampling.make(chosen, strata_chosen, seed=seed)
+    resampling = Resampling.make(chosen, strata_chosen)
     per_block = np.bincount(resampling.block_of, difference)
     if len(per_block) <= EXACT_BLOCKS:
         signs = np.array(list(product((1, -1), repeat=len(per_block))))
     else:
-        rng = seeded_rng(seed, "signs")
+        rng = seeded_rng(0, "signs")
         signs = rng.choice([1, -1], size=(RANDOM_SIGNS, len(per_block)))
         signs[0] = 1  # the one seen is one of those that were possible
     flipped = np.abs(signs @ per_block)

@@ -298,16 +298,9 @@ def diagnose(frame: Frame, mde_output: MDEOutput) -> ImageDiagnosis:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Diagnoser:
-    """Diagnoses frames; the MDE is loaded once per process."""
-
-    source: FrameSource
-    """Frames and their relative depth."""
-
-    def __call__(self, name: str) -> ImageDiagnosis | str:
-        """The frame's analysis, or the reason why it has none."""
-        try:
-            return diagnose(*self.source.load(name))
-        except InputError as e:
-            return str(e)
+def diagnose_frame(source: FrameSource, name: str) -> ImageDiagnosis | str:
+    """The analysis of the frame of that name, or the reason why it has none."""
+    try:
+        return diagnose(*source.load(name))
+    except InputError as e:
+        return str(e)

@@ -39,7 +39,8 @@ def summarise(images: Sequence[ImageDiagnosis]) -> dict[str, Any]:
     reported separately and not part of the shares.
     """
     unit = float(np.mean([image.scale for image in images]))
-    squares = [_with_scale(image, unit) for image in images]
+    squares = [{"scale": (image.scale - unit) ** 2, **image.squares} for image in images]
+    slopes = [image.slope for image in images]
     pooled = {part: float(np.mean([s[part] for s in squares])) for part in PARTS}
     total = sum(pooled.values())
     if not total > 0:
@@ -54,7 +55,7 @@ def summarise(images: Sequence[ImageDiagnosis]) -> dict[str, Any]:
         "of_scale": _of_scale(images, unit),
         "of_depth": _of_common(depth, sum(pooled[p] for p in DEPTH_PARTS)),
         "of_position": _of_common(position, pooled["position"]),
-        "slope": _spread([image.slope for image in images]),
+        "slope": {"mean": float(np.mean(slopes)), "std": float(np.std(slopes))},
         "curve": _curve(images, depth),
         "map": _common_map(position),
         "groups": _groups(images, squares),
@@ -63,10 +64,6 @@ def summarise(images: Sequence[ImageDiagnosis]) -> dict[str, Any]:
         "places": _places(images),
         "images": [_row(i, s) for i, s in zip(images, squares, strict=True)],
     }
-
-
-def _with_scale(image: ImageDiagnosis, unit: float) -> dict[str, float]:
-    return {"scale": (image.scale - unit) ** 2, **image.squares}
 
 
 def _parts(pooled: dict[str, float]) -> list[dict[str, Any]]:
@@ -121,10 +118,6 @@ def _of_common(shared: Shared, total: float) -> dict[str, float]:
     common = min(max(shared.mean_square, 0.0), total)
     share = common / total if total > 0 else 0.0
     return {"common": share, "own": 1 - share, "common_rms_log": common**0.5}
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    return {"mean": float(np.mean(values)), "std": float(np.std(values))}
 
 
 def _curve(images: Sequence[ImageDiagnosis], depth: Shared) -> list[dict[str, Any]]:

@@ -94,7 +94,7 @@ def write_gallery(evaluator: Evaluator) -> list[Entry]:
 
 def ranked(scores: Scores, method: str, condition: str) -> list[tuple[str, str, float]]:
     """Rank, image name and AbsRel of the method's worst, median and best image."""
-    values = scores.column(method, condition, "abs_rel")
+    values = scores.abs_rel(method, condition)
     order = np.argsort(values, kind="stable")[: np.isfinite(values).sum()]
     if not len(order):
         return []

@@ -10,8 +10,8 @@ from typing import Any
 
 from scalefield.anchor_sampling import REGIMES
 from scalefield.errors import InputError
-from scalefield.methods import METHODS, as_method, make_method
-from scalefield.recovery import Method
+from scalefield.methods import METHODS, make_method
+from scalefield.recovery import Method, as_method
 from scalefield.validation import import_object
 
 

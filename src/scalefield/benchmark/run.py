@@ -30,8 +30,7 @@ from scalefield.datasets import Frame
 from scalefield.datasets.source import FrameSource
 from scalefield.datasets.splits import write_list
 from scalefield.errors import InputError
-from scalefield.io import read_json, write_atomic, write_json
-from scalefield.io.run_folder import as_json, config_differences
+from scalefield.io import as_json, config_differences, read_json, write_atomic, write_json
 from scalefield.mde import MDEOutput
 from scalefield.recovery import Method, Recovery, Solver
 from scalefield.runtime.progress import progress as progress_bar
@@ -95,9 +94,6 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         return as_json({"format": FORMAT, **dataclasses.asdict(self)})
-
-
-# ---- one frame -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,8 +242,8 @@ def _spectrum(recovery: Recovery, mde_output: MDEOutput, anchors: Anchors) -> di
     if recovery.basis_maps is None or recovery.gating is None:
         return {}
     from scalefield.basis.grids import sample
+    from scalefield.basis.ridge import targets
     from scalefield.basis.spectral import spectral_statistics
-    from scalefield.basis.targets import targets
 
     # Small matrices, which a CPU decomposes sooner than a GPU.
     maps, gating = (
@@ -273,9 +269,6 @@ def _distance_bins(anchors: Anchors, scored: np.ndarray) -> np.ndarray:
 
 def _milliseconds(start: float) -> float:
     return round(1000 * (time.perf_counter() - start), 3)
-
-
-# ---- all frames ------------------------------------------------------------------------------
 
 
 def run(
@@ -305,11 +298,12 @@ def run(
         spec.make().prepare()  # wrong options and missing weights fail before the work starts
     claim(out, evaluation, overwrite=overwrite)
     write_list(out / "frames.txt", names)
-    pending = [n for n in names[shard[0] :: shard[1]] if not _done(frame_file(out, n))]
+    own_names = names[shard[0] :: shard[1]]
+    files = {name: frame_file(out, name) for name in own_names}
+    pending = [n for n, file in files.items() if not file.exists() or "error" in read_json(file)]
     _ = evaluator.commit  # read once, before the source tree can change
-    total = len(names[shard[0] :: shard[1]])
-    done = total - len(pending)
-    with progress_bar(total, unit="frame", initial=done, show=progress) as bar:
+    done = len(own_names) - len(pending)
+    with progress_bar(len(own_names), unit="frame", initial=done, show=progress) as bar:
         for name, error in map_frames(evaluator, pending, workers):
             if error:
                 bar.write(f"no result for {name}: {error}", file=sys.stderr)
@@ -333,7 +327,3 @@ def claim(out: Path, evaluation: Evaluation, *, overwrite: bool) -> None:
             for file in sorted((out / folder).rglob("*.*")):
                 file.unlink()
     write_json(path, evaluation.as_dict())
-
-
-def _done(path: Path) -> bool:
-    return path.exists() and "error" not in read_json(path)

@@ -104,12 +104,10 @@ class Scores:
         blocks, groups = (list(compress(each, chosen)) for each in (self.block_of, self.group_of))
         return Resampling.make(blocks, groups)
 
-    def column(
-        self, method: str, condition: str, metric: str, clamping: str = "clamped"
-    ) -> Float64[np.ndarray, " images"]:
-        """One method's values over all images."""
+    def abs_rel(self, method: str, condition: str) -> Float64[np.ndarray, " images"]:
+        """AbsRel of one method over all images, clamped."""
         index = self.methods.index(method), self.conditions.index(condition)
-        return self.values[clamping, metric][:, index[0], index[1]]
+        return self.values["clamped", "abs_rel"][:, index[0], index[1]]
 
 
 def aggregate(scores: Scores, group: str) -> list[dict[str, Any]]:
@@ -138,18 +136,18 @@ def aggregate(scores: Scores, group: str) -> list[dict[str, Any]]:
     return cells
 
 
-def compare(scores: Scores, condition: str, metric: str = "abs_rel") -> list[dict[str, Any]]:
-    """The paired test of every two methods over all images, clamped."""
+def compare(scores: Scores, condition: str) -> list[dict[str, Any]]:
+    """The paired test of every two methods in AbsRel over all images, clamped."""
     rows = []
     for a, b in combinations(scores.methods, 2):
-        first, second = (scores.column(method, condition, metric) for method in (a, b))
+        first, second = (scores.abs_rel(method, condition) for method in (a, b))
         if not np.isfinite(first - second).any():
             continue
         test = paired_test(first, second, scores.block_of, scores.group_of)
         rows.append(
             {
                 "condition": condition,
-                "metric": metric,
+                "metric": "abs_rel",
                 "a": a,
                 "b": b,
                 "images": test.images,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from scalefield.commands.data import Intrinsics, check_camera_flags, check_counts
-from scalefield.errors import InputError
+from scalefield.errors import InputError, size_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,7 +86,7 @@ class AnchorsCommand:
         if not len(anchors):
             raise InputError(
                 f"nothing of {self.points or self.depth} lands in the image of "
-                f"{shape[1]}×{shape[0]} pixels; are the extrinsics the other way round?"
+                f"{size_text(shape)} pixels; are the extrinsics the other way round?"
             )
         projected = len(anchors)
         if self.limit is not None:
@@ -121,7 +121,7 @@ class AnchorsCommand:
         check_camera_flags(self.intrinsics, self.fov_deg)
         if self.depth_units is not None and not 1e-9 <= self.depth_units <= 1e9:
             raise InputError(f"--depth-units must be 1e-9 … 1e9, found {self.depth_units:g}")
-        check_counts({"--limit": self.limit})
+        check_counts(self, "limit")
 
     def from_points(self, shape: tuple[int, int]) -> Anchors:
         """Anchors from the point cloud."""
@@ -156,7 +156,7 @@ class AnchorsCommand:
             depth_m = np.where(depth_edges(depth_m), np.nan, depth_m)
         other_camera = self.depth_intrinsics or self.extrinsics or self.pose
         if not other_camera and depth_m.shape != shape:
-            found, wanted = (f"{s[1]}×{s[0]}" for s in (depth_m.shape, shape))
+            found, wanted = map(size_text, (depth_m.shape, shape))
             raise InputError(
                 f"{self.depth} is {found} and the image {wanted}; give --depth-intrinsics and "
                 "--extrinsics to bring one into the other"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,8 +89,8 @@ class ColmapCommand:
                 self.write_record({}, poor, {})
             model, rich, poor = self.frames(sparse)
         scene = SceneFolder(self.out, reference_inverse(frame.anchors for frame in rich))
-        recover = _Recover(images, scene, mde, method)
-        done, failed = self.recover_all(recover, rich, poor, continued=continued)
+        recover = partial(_recover_frame, images=images, scene=scene, mde=mde, method=method)
+        done, failed = self.recover_all(recover, scene, rich, poor, continued=continued)
         empty = self.write_empty(scene, [*rich, *poor], done)
         scene.write_params(done, empty)
         self.write_record(done, poor, failed)
@@ -113,7 +114,8 @@ class ColmapCommand:
 
     def recover_all(
         self,
-        recover: _Recover,
+        recover: Callable[[str, ColmapFrame], dict[str, Any]],
+        scene: SceneFolder,
         rich: list[ColmapFrame],
         poor: list[ColmapFrame],
         *,
@@ -128,7 +130,7 @@ class ColmapCommand:
 
         named = dict(stems([*rich, *poor]))
         rich_names = {frame.name for frame in rich}
-        records = {stem: recover.scene.read(stem) if continued else None for stem in named}
+        records = {stem: scene.read(stem) if continued else None for stem in named}
         done = {stem: record for stem, record in records.items() if record is not None}
         missing = {
             stem: frame
@@ -151,7 +153,7 @@ class ColmapCommand:
                 bar.update()
                 if recovered % INDEX_EVERY == 1:  # the first too: it marks the folder as this run's
                     self.write_record(done, poor, failed)
-                    recover.scene.write_params(done, ())
+                    scene.write_params(done, ())
         if not done:
             first = next(iter(failed.values()))
             raise InputError(f"no image of {self.sparse} could be recovered; the first: {first}")
@@ -159,8 +161,7 @@ class ColmapCommand:
 
     def check(self) -> None:
         """Refuse flags out of range."""
-        counts = {"--min-points": self.min_points, "--min-track": self.min_track}
-        check_counts({**counts, "--limit": self.limit})
+        check_counts(self, "min_points", "min_track", "limit")
         if not self.max_error_px > 0:
             raise InputError(f"--max-error-px must be above zero, found {self.max_error_px:g}")
 
@@ -173,7 +174,7 @@ class ColmapCommand:
 
     def is_continued(self) -> bool:
         """Whether the folder has the results of this configuration; others are refused."""
-        from scalefield.io.run_folder import config_differences
+        from scalefield.io import config_differences
 
         differing = config_differences(self.out / RECORD, self.config(), key="config")
         if differing:
@@ -190,8 +191,7 @@ class ColmapCommand:
         failed: Mapping[str, str],
     ) -> None:
         """Write colmap.json."""
-        from scalefield.io import write_json
-        from scalefield.io.run_folder import as_json
+        from scalefield.io import as_json, write_json
         from scalefield.runtime.provenance import provenance
 
         record = {
@@ -301,39 +301,33 @@ def _image_shape(
     return stored if frame.fits(stored) else frame.shape
 
 
-@dataclass(frozen=True)
-class _Recover:
-    """Recovers one frame, writes its depth and returns its record."""
+def _recover_frame(
+    stem: str, frame: ColmapFrame, *, images: Path, scene: SceneFolder, mde: Any, method: Any
+) -> dict[str, Any]:
+    """Recover one frame, write its depth and return its record."""
+    import numpy as np
 
-    images: Path
-    scene: SceneFolder
-    mde: Any
-    method: Any
+    from scalefield.api import recover_from
+    from scalefield.geometry.exif import Orientation
+    from scalefield.io import read_image
+    from scalefield.report import Warning
 
-    def __call__(self, stem: str, frame: ColmapFrame) -> dict[str, Any]:
-        import numpy as np
-
-        from scalefield.api import recover_from
-        from scalefield.geometry.exif import Orientation
-        from scalefield.io import read_image
-        from scalefield.report import Warning
-
-        path = self.images / frame.name
-        image = read_image(path)  # upright, as estimators expect it
-        shape = image.shape[:2]
-        turn, certain = frame.orientation(shape, Orientation.of(path))
-        anchors = turn.upright(frame.anchors_in(turn.shape(shape)), shape)
-        recovery = recover_from(self.mde(image), anchors, self.method).numpy()
-        report, depth = recovery.report, turn.stored(recovery.depth_m)
-        warnings = report.warnings
-        if not certain:
-            warnings = (*warnings, Warning(AMBIGUOUS_CODE, AMBIGUOUS_ORIENTATION))
-        record = {
-            "shape": list(depth.shape),
-            "anchors": report.anchors_used,
-            "median_residual": float(np.expm1(np.median(np.abs(report.residuals_log)))),
-            "hole_pixels": report.hole_pixels,
-            "fallbacks": [asdict(fallback) for fallback in report.fallbacks],
-            "warnings": [asdict(warning) for warning in warnings],
-        }
-        return self.scene.write(stem, depth, record)
+    path = images / frame.name
+    image = read_image(path)  # upright, as estimators expect it
+    shape = image.shape[:2]
+    turn, certain = frame.orientation(shape, Orientation.of(path))
+    anchors = turn.upright(frame.anchors_in(turn.shape(shape)), shape)
+    recovery = recover_from(mde(image), anchors, method).numpy()
+    report, depth = recovery.report, turn.stored(recovery.depth_m)
+    warnings = report.warnings
+    if not certain:
+        warnings = (*warnings, Warning(AMBIGUOUS_CODE, AMBIGUOUS_ORIENTATION))
+    record = {
+        "shape": list(depth.shape),
+        "anchors": report.anchors_used,
+        "median_residual": float(np.expm1(np.median(np.abs(report.residuals_log)))),
+        "hole_pixels": report.hole_pixels,
+        "fallbacks": [asdict(fallback) for fallback in report.fallbacks],
+        "warnings": [asdict(warning) for warning in warnings],
+    }
+    return scene.write(stem, depth, record)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from scalefield.datasets.source import FrameSource
 
 Layout = Literal["folder", "kitti", "urbansyn", "sunrgbd", "predictions"]
-YesNo = Literal["yes", "no"]
+File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
 Intrinsics = Annotated[
     tuple[float, float, float, float] | None, tyro.conf.arg(metavar="FX FY CX CY")
 ]
@@ -93,32 +94,73 @@ class DataOptions:
         return path.stem if normalisation is None else f"{normalisation.prefix}:{path.stem}"
 
 
-def check_depth_flags(
-    depth: Path | None, mde: str | None, depth_key: str | None, *, resize: bool
-) -> None:
-    """Refuse contradictory flags of commands that take a relative depth map or an estimator."""
-    if depth is not None and mde is not None:
-        raise InputError("--depth is your own depth map and --mde computes one; give one of them")
-    if depth is None and (depth_key or resize):
-        raise InputError("--depth-key and --resize apply only to --depth FILE, which is not given")
+@dataclass(frozen=True)
+class MapOptions:
+    """The relative depth of an image: an estimator, or a map of the user."""
+
+    mde: Annotated[
+        str | None,
+        tyro.conf.arg(metavar="NAME", help=f"The depth estimator; {MDE_NAME} if none is named."),
+    ] = None
+    depth: File = None
+    """Your own relative depth map instead of an MDE: .npy, .npz, 16-bit .png, .exr or .pfm."""
+    kind: Annotated[
+        Literal["depth", "disparity"] | None, tyro.conf.arg(metavar="depth|disparity")
+    ] = None
+    """Kind of --depth: depth grows with distance, disparity falls with it. The kind of an --mde is
+    known."""
+    affine: Annotated[Literal["yes", "no"] | None, tyro.conf.arg(metavar="yes|no")] = None
+    """Whether the shift of the map is unknown as well as its scale, as for MiDaS and Depth
+    Anything. By default, the model card of an --mde decides, and the shift of your own disparity
+    map is unknown. Use no for disparity with a known zero, for example of a stereo camera."""
+    depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Name of the array of an .npz, or of the channel of an .exr, given as --depth."""
+    resize: bool = False
+    """Allow resizing a --depth of another size to the image."""
+
+    @property
+    def mde_name(self) -> str:
+        """The name of the estimator."""
+        return MDE_NAME if self.mde is None else self.mde
+
+    @property
+    def unknown_shift(self) -> bool | None:
+        """Whether the shift is unknown; None if --affine is not given."""
+        return None if self.affine is None else self.affine == "yes"
+
+    def check(self) -> None:
+        """Refuse contradictory flags before anything is loaded."""
+        if self.depth is not None and self.mde is not None:
+            raise InputError(
+                "--depth is your own depth map and --mde computes one; give one of them"
+            )
+        if self.depth is None and (self.depth_key or self.resize):
+            raise InputError(
+                "--depth-key and --resize apply only to --depth FILE, which is not given"
+            )
+
+    def read(self) -> np.ndarray | None:
+        """The map of --depth, None without one; zeros of disparity of unknown shift are far."""
+        from scalefield.io import read_map
+
+        if self.depth is None:
+            return None
+        far = self.kind == "disparity" and self.unknown_shift is not False
+        return read_map(self.depth, key=self.depth_key, zero_is_far=far)
 
 
-def check_counts(counts: Mapping[str, int | None]) -> None:
-    """Refuse counts below one, by flag; None is a flag that is not given."""
-    for flag, count in counts.items():
+def check_counts(options: object, *names: str) -> None:
+    """Refuse options of these names that are below one; None is one that is not given."""
+    for name in names:
+        count = getattr(options, name)
         if count is not None and count < 1:
-            raise InputError(f"{flag} must be 1 or more, found {count}")
+            raise InputError(f"--{name.replace('_', '-')} must be 1 or more, found {count}")
 
 
 def check_camera_flags(intrinsics: tuple[float, ...] | None, fov_deg: float | None) -> None:
     """Refuse a camera that is given in two ways."""
     if intrinsics and fov_deg:
         raise InputError("--intrinsics and --fov-deg are alternatives; give one of them")
-
-
-def as_bool(flag: YesNo | None) -> bool | None:
-    """The value of a flag yes|no; None if it is not given."""
-    return None if flag is None else flag == "yes"
 
 
 def read_anchors(path: Path | None, units_per_metre: float | None) -> Anchors:
@@ -129,15 +171,6 @@ def read_anchors(path: Path | None, units_per_metre: float | None) -> Anchors:
         return Anchors([], [], [])
     png = path.suffix.lower() == ".png"
     return Anchors.read(path, png_units_per_metre=units_per_metre if png else None)
-
-
-def read_relative_map(
-    path: Path, key: str | None, kind: str | None, affine: bool | None
-) -> np.ndarray:
-    """The user's own relative depth map; zeros of disparity with an unknown shift are far."""
-    from scalefield.io import read_map
-
-    return read_map(path, key=key, zero_is_far=kind == "disparity" and affine is not False)
 
 
 def parse_ranges(texts: Iterable[str]) -> dict[str, tuple[float, float]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from scalefield.commands.data import DataOptions
+from scalefield.commands.data import DataOptions, check_counts
 
 
 @dataclass(frozen=True)
@@ -31,27 +32,26 @@ class DiagnoseCommand:
 
     def run(self) -> None:
         """Write the results and print a summary."""
-        from scalefield.benchmark.diagnosis import Diagnoser, ImageDiagnosis
+        from scalefield.benchmark.diagnosis import ImageDiagnosis, diagnose_frame
         from scalefield.benchmark.diagnosis_summary import collect, write_images
         from scalefield.benchmark.report.advice import overview
         from scalefield.benchmark.report.diagnosis_figures import take_apart
         from scalefield.benchmark.report.diagnosis_page import ranked, write_page
         from scalefield.benchmark.score import readable
-        from scalefield.errors import InputError, require_package
+        from scalefield.errors import require_package
         from scalefield.io import write_atomic
         from scalefield.runtime.progress import progress
         from scalefield.runtime.workers import map_frames
 
         data = self.data
-        if data.workers < 1 or (data.limit is not None and data.limit < 1):
-            raise InputError("--workers and --limit must be at least 1")
+        check_counts(data, "workers", "limit")
         require_package("matplotlib", "plot", "drawing the figures of a diagnosis")
         source = data.source()
         names = source.names(*self.splits, limit=data.limit)
-        diagnoser = Diagnoser(source)
+        work = partial(diagnose_frame, source)
         results: dict[str, ImageDiagnosis | str] = {}
         with progress(len(names), unit="frame") as bar:
-            for name, result in map_frames(diagnoser, names, data.workers):
+            for name, result in map_frames(work, names, data.workers):
                 results[name] = result
                 bar.update()
         config = {

@@ -68,8 +68,8 @@ def document_fields(command: Any) -> None:
     """Give the fields of a dataclass, and of dataclasses in it, their docstrings as help.
 
     tyro reads docstrings too, but keeps the line breaks of the source. A default of None or of
-    nothing is not shown: the text says what happens without the flag. An optional value is named
-    by its type alone, INT and not {None}|INT, or by its choices.
+    nothing is not shown: the text describes what happens without the flag. An optional value is
+    named by its type alone, INT and not {None}|INT, or by its choices.
     """
     import docstring_parser
 

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 import tyro
 
+from scalefield.commands.data import check_counts
 from scalefield.commands.recover import parse_options
 from scalefield.defaults import MDE_NAME, METHOD_NAME
-from scalefield.errors import InputError
 from scalefield.labelling.rules import Rules
 
 
@@ -56,8 +56,7 @@ class LabelCommand:
         from scalefield.labelling.samples import find_jobs
         from scalefield.runtime.progress import progress
 
-        if self.workers < 1 or self.batch < 1:
-            raise InputError("--workers and --batch must be 1 or more")
+        check_counts(self, "workers", "batch")
         self.rules.check()
         source, out = self.source, self.out
         if self.cluster == "ray":  # other nodes have other current folders

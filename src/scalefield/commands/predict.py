@@ -48,7 +48,7 @@ class PredictCommand:
         from scalefield.mde.cache import MDECache, default_cache
         from scalefield.runtime.progress import progress as progress_bar
 
-        check_counts({"--batch": self.batch})
+        check_counts(self, "batch")
         paths = find_images(self.folder)
         folder = self.cache or default_cache()
         cache = MDECache(folder, load_mde(self.mde, device=self.device, kind=self.kind))

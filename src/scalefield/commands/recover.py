@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,15 +11,12 @@ import tyro
 
 from scalefield.commands.data import (
     Intrinsics,
-    YesNo,
-    as_bool,
+    MapOptions,
     check_camera_flags,
     check_counts,
-    check_depth_flags,
     read_anchors,
-    read_relative_map,
 )
-from scalefield.defaults import MDE_NAME, METHOD_NAME
+from scalefield.defaults import METHOD_NAME
 from scalefield.errors import InputError, require_package
 
 if TYPE_CHECKING:
@@ -51,27 +48,9 @@ class RecoverCommand:
     several images, a folder of such files by the images' names; by default NAME.anchors.csv (.npz,
     .png) beside each image. For a video, a folder of files by frame number (000012.csv), or one
     file with the anchors of the first frame."""
-    mde: Annotated[
-        str | None,
-        tyro.conf.arg(metavar="NAME", help=f"The depth estimator; {MDE_NAME} if none is named."),
-    ] = None
+    relative: Annotated[MapOptions, tyro.conf.arg(name="")] = field(default_factory=MapOptions)
     device: str = "cpu"
     """Device of the estimator, for example cpu, cuda or cuda:1."""
-    depth: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """Your own relative depth map instead of an MDE: .npy, .npz, 16-bit .png, .exr or .pfm."""
-    kind: Annotated[
-        Literal["depth", "disparity"] | None, tyro.conf.arg(metavar="depth|disparity")
-    ] = None
-    """Kind of --depth: depth grows with distance, disparity falls with it. The kind of an --mde is
-    known."""
-    affine: Annotated[YesNo | None, tyro.conf.arg(metavar="yes|no")] = None
-    """Whether the shift of the map is unknown as well as its scale, as for MiDaS and Depth
-    Anything. By default, the model card of an --mde decides, and the shift of your own disparity
-    map is unknown. Use no for disparity with a known zero, for example of a stereo camera."""
-    depth_key: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Name of the array of an .npz, or of the channel of an .exr, given as --depth."""
-    resize: bool = False
-    """Allow resizing a --depth of another size to the image."""
     method: Annotated[str, tyro.conf.arg(metavar="NAME")] = METHOD_NAME
     """Method by name; `scalefield methods` lists the names."""
     option: Annotated[
@@ -132,7 +111,7 @@ class RecoverCommand:
             from scalefield.io import read_image, spare_inputs
             from scalefield.methods import make_method
 
-            inputs = {"image": path, "anchors": self.anchors, "depth": self.depth}
+            inputs = {"image": path, "anchors": self.anchors, "depth": self.relative.depth}
             names = (*OUTPUTS, *format_files(self.formats))
             spare_inputs([folder / name for name in names], [*inputs.values(), self.labels])
             require_files(inputs.values())
@@ -149,12 +128,11 @@ class RecoverCommand:
             mde_output = self.relative_depth(image)
             _next(progress, "recovering")
             recovery = recover_from(mde_output, anchors, method, leave_one_out=True).numpy()
+            recovery = replace(recovery, image=image)
             _next(progress, "writing")
             overflow = write_outputs(
                 folder,
                 recovery,
-                anchors,
-                image,
                 inputs=inputs,
                 png_units=self.png_units,
                 formats=self.formats,
@@ -162,22 +140,18 @@ class RecoverCommand:
                 max_points=self.max_points,
             )
             progress.update()
-        print(summary(recovery, anchors))
+        print(summary(recovery))
         if overflow:
-            print(f"  {self.overflow_text(overflow)}")
+            print(
+                f"  depth.png ends at {65535 / self.png_units:.1f} m: {overflow} farther pixels "
+                "are 0 in it (depth.npz has them); smaller --png-units reach farther"
+            )
         print(f"  {folder}: {', '.join(names)}")
-
-    def overflow_text(self, pixels: int) -> str:
-        """The sentence about pixels that are too far for depth.png."""
-        return (
-            f"depth.png ends at {65535 / self.png_units:.1f} m: {pixels} farther pixels are 0 in "
-            "it (depth.npz has them); smaller --png-units reach farther"
-        )
 
     def check(self) -> None:
         """Refuse contradictory flags before anything is loaded."""
-        check_depth_flags(self.depth, self.mde, self.depth_key, resize=self.resize)
-        if self.depth is not None and self.kind is None:
+        self.relative.check()
+        if self.relative.depth is not None and self.relative.kind is None:
             raise InputError("--depth needs --kind depth (grows with distance) or --kind disparity")
         one_file = self.anchors is None or not self.anchors.is_dir()
         png = str(self.anchors).lower().endswith(".png")
@@ -195,25 +169,19 @@ class RecoverCommand:
             from scalefield.export import check_formats
 
             check_formats(self.formats)  # before minutes of work
-        counts = {"--max-points": self.max_points, "--limit": self.limit, "--every": self.every}
-        check_counts(counts)
+        check_counts(self, "max_points", "limit", "every")
         if not 1e-3 <= self.png_units <= 1e9:
             raise InputError(f"--png-units must be 0.001 … 1e9, found {self.png_units:g}")
-
-    @property
-    def mde_name(self) -> str:
-        """The name of the estimator."""
-        return MDE_NAME if self.mde is None else self.mde
 
     def relative_depth(self, image: np.ndarray) -> MDEOutput:
         """The estimator's output for the image, or the user's own map."""
         from scalefield.inputs import estimate, from_array
 
-        affine = as_bool(self.affine)
-        if self.depth is None:
-            return estimate(image, self.mde_name, self.kind, self.device, affine=affine)
-        values = read_relative_map(self.depth, self.depth_key, self.kind, affine)
-        return from_array(values, self.kind, image, affine=affine, resize=self.resize)
+        given, values = self.relative, self.relative.read()
+        affine = given.unknown_shift
+        if values is None:
+            return estimate(image, given.mde_name, given.kind, self.device, affine=affine)
+        return from_array(values, given.kind, image, affine=affine, resize=given.resize)
 
     def options(self) -> dict[str, Any]:
         """The method's options as Python values."""

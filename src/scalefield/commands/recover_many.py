@@ -6,13 +6,13 @@ import glob
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalefield.commands.data import as_bool, read_anchors
+from scalefield.commands.data import read_anchors
 from scalefield.errors import InputError, counted, one_line
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def recover_many(command: RecoverCommand, source: Source) -> int:
 
 def _check(command: RecoverCommand, source: Source, out: Path, stream: bool) -> None:
     """Refuse, before anything is loaded, flags that several images do not have."""
-    for flag, value in {"--depth": command.depth, "--labels": command.labels}.items():
+    for flag, value in {"--depth": command.relative.depth, "--labels": command.labels}.items():
         if value is not None:
             raise InputError(f"{flag} is a map of one image; several are given")
     if stream and command.method != "field":
@@ -249,8 +249,9 @@ def _solver(command: RecoverCommand, stream: bool) -> Solver:
     from scalefield.methods import make_method
     from scalefield.validation import check_options
 
-    mde = load_mde(command.mde_name, device=command.device, kind=command.kind)
-    estimated = partial(estimate, mde=mde, kind=command.kind, affine=as_bool(command.affine))
+    given = command.relative
+    mde = load_mde(given.mde_name, device=command.device, kind=given.kind)
+    estimated = partial(estimate, mde=mde, kind=given.kind, affine=given.unknown_shift)
     options = command.options()
     if stream:
         check_options("a stream", Stream, options)
@@ -276,12 +277,10 @@ def _recover(
     if item.frame is None:
         place(anchors, image, item.path)
     camera = find_camera(command.intrinsics, command.fov_deg, image.shape[:2])
-    recovery = solve(image, anchors).numpy()
+    recovery = replace(solve(image, anchors).numpy(), image=image)
     overflow = write_outputs(
         folder,
         recovery,
-        anchors,
-        image,
         inputs={"image": item.path, "anchors": file},
         png_units=command.png_units,
         formats=command.formats,

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from scalefield.commands.data import Ranges, parse_ranges
+from scalefield.commands.data import Ranges, check_counts, parse_ranges
 from scalefield.commands.train import RecipeOptions
 from scalefield.errors import InputError
+from scalefield.reproduction.options import ReproductionOptions
 
 if TYPE_CHECKING:
     from scalefield.reproduction.stages import Reproduction
@@ -27,8 +28,7 @@ class ReproduceCommand:
     datasets together; evaluation; report. The same command continues an interrupted run.
     """
 
-    out: Path
-    """Folder for everything: splits, prepared, generators, results, report."""
+    options: Annotated[ReproductionOptions, tyro.conf.arg(name="")]
     data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=FOLDER")]
     """Datasets: kitti=…, urbansyn=…, sunrgbd=… in their own layouts; any other name is a plain
     folder."""
@@ -45,15 +45,6 @@ class ReproduceCommand:
     toolbox sets depths above 8 m to 8 m."""
     plan: bool = False
     """Print the stages with estimated time and disk, and stop."""
-    generators: str | None = None
-    """Use existing generators instead of training them: a folder with DIR/MDE/k8-low and so on, or
-    "shipped" for the universal F = 0 generators of the package, which are labelled so."""
-    k: tuple[int, ...] = (8, 30, 50)
-    """Numbers of basis maps."""
-    seeds: tuple[int, ...] = (0,)
-    """Seeds of the training; several seeds give several rows and their spread."""
-    ablation: bool = True
-    """Train and evaluate the F = 0 variants as well."""
     recipe: Annotated[RecipeOptions, tyro.conf.arg(name="")] = field(default_factory=RecipeOptions)
     fine_tune_epochs: int = 5
     """Epochs of fine-tuning for another regime."""
@@ -63,37 +54,8 @@ class ReproduceCommand:
     """Known pixels that a prepared frame keeps."""
     rows: tuple[str, ...] = ()
     """Methods beside the paper's rows, as for evaluate: 'Field: field'."""
-    disparity: bool = True
-    """Also evaluate the aligners in disparity, which is what MiDaS predicts."""
-    drop: bool = True
-    """Run the drop-anchor sequence 9, 7, 5, 3, 1."""
-    split: Literal["test", "val", "all"] = "test"
-    """Frames that are evaluated."""
-    limit: int | None = None
-    """Take at most this many frames of each split of each dataset, for a trial run."""
-    in_sample: bool = False
-    """Allow frames that an estimator was trained on."""
-    gallery: bool = True
-    """Keep pictures of each method's worst, median and best image for the report."""
-    overwrite: bool = False
-    """Discard evaluation results of other rows, such as those of fewer seeds."""
     report: bool = True
     """Write the report at the end; without it, `scalefield report OUT/results/*` does so later."""
-    cache: Path | None = None
-    """Keep the MDE's outputs of evaluated frames in this folder."""
-    workers: int = os.cpu_count() or 1
-    """Processes that read frames and evaluate."""
-    jobs: int = 1
-    """Generators that are trained at the same time on the device."""
-    frames_on_device: bool = False
-    """Hold all prepared frames in the device's memory, once for each of the jobs: for about a
-    thousand frames rather than for ten thousand."""
-    mde_batch: int = 8
-    """Images of one size that the MDE predicts at once."""
-    device: str = "auto"
-    """Device, for example cpu, cuda or cuda:1; auto is the GPU where there is one."""
-    title: str = "Learning Image-Adaptive Scale Fields: the paper's tables"
-    """Heading of the report."""
 
     def run(self) -> None:
         """All stages, or the plan."""
@@ -123,17 +85,13 @@ class ReproduceCommand:
         from scalefield.training.basis_config import paper_preset
         from scalefield.training.preparation import Preparation
 
-        counts = {
-            "limit": self.limit, "workers": self.workers, "jobs": self.jobs,
-            "mde-batch": self.mde_batch, "kept-pixels": self.kept_pixels,
-            "epochs": self.recipe.epochs, "fine-tune-epochs": self.fine_tune_epochs,
-        }  # fmt: skip
-        for name, count in counts.items():
-            if count is not None and count < 1:
-                raise InputError(f"--{name} must be 1 or more, found {count}")
-        if not (self.k and self.seeds and self.mde):
+        options = self.options
+        check_counts(options, "limit", "workers", "jobs", "mde_batch")
+        check_counts(self, "kept_pixels", "fine_tune_epochs")
+        check_counts(self.recipe, "epochs")
+        if not (options.k and options.seeds and self.mde):
             raise InputError("--mde, --k and --seeds need at least one value each")
-        unknown = [k for k in self.k if k not in TRAINING_REGIME]
+        unknown = [k for k in options.k if k not in TRAINING_REGIME]
         if unknown:
             known = ", ".join(map(str, TRAINING_REGIME))
             raise InputError(f"--k: the paper's K are {known}, found {unknown[0]}")
@@ -157,32 +115,14 @@ class ReproduceCommand:
         epochs = changes.pop("epochs", 25)
         assert isinstance(epochs, int)
         return Reproduction(
-            out=self.out,
+            **vars(options),
             datasets={n: d for n, d in opened.items() if not self.datasets or n in self.datasets},
             estimators=estimators,
-            seeds=self.seeds,
-            ks=self.k,
-            ablation=self.ablation,
             changes=changes,
             epochs=(epochs, self.fine_tune_epochs),
             preparation=Preparation(pixels=self.kept_pixels, features=self.kept_features),
-            generators=self.generators,
-            split=self.split,
             extra_rows=parse_methods(self.rows),
-            disparity=self.disparity,
-            drop=self.drop,
-            limit=self.limit,
-            device=self.device,
-            workers=self.workers,
-            jobs=self.jobs,
-            frames_on_device=self.frames_on_device,
-            mde_batch=self.mde_batch,
-            in_sample=self.in_sample,
-            cache=self.cache,
-            overwrite=self.overwrite,
             tables=self.report,
-            gallery=self.gallery,
-            title=self.title,
         )
 
     def _folds(self) -> dict[str, tuple[Path, ...]]:

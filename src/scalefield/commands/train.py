@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from scalefield.commands.data import Layout, Ranges, parse_ranges
+from scalefield.commands.data import Layout, Ranges, check_counts, parse_ranges
 from scalefield.errors import InputError
 
 
@@ -206,17 +206,9 @@ class TrainCommand:
             )
 
     def _check(self) -> None:
-        _require_counts(
-            k=self.k,
-            epochs=self.recipe.epochs,
-            batch=self.recipe.batch,
-            width=self.recipe.width,
-            steps=self.steps,
-            limit=self.limit,
-            kept_pixels=self.kept_pixels,
-            mde_batch=self.mde_batch,
-            checkpoint_every=self.checkpoint_every,
-        )
+        counts = ("k", "steps", "limit", "kept_pixels", "mde_batch", "checkpoint_every")
+        check_counts(self, *counts)
+        check_counts(self.recipe, "epochs", "batch", "width")
         _require_seed(self.seed)
         if self.workers < 0:
             raise InputError(f"--workers must be 0 or more, found {self.workers}")
@@ -326,7 +318,7 @@ class TrainMdeCommand:
         from scalefield.datasets import open_dataset
         from scalefield.training.mde import MDETraining, train_mde
 
-        _require_counts(steps=self.steps, batch=self.batch)
+        check_counts(self, "steps", "batch")
         _require_seed(self.seed)
         if self.folds < 0 or self.rooms < 0:
             raise InputError("--folds and --rooms must be 0 or more")
@@ -357,9 +349,3 @@ class TrainMdeCommand:
 def _require_seed(seed: int) -> None:
     if not 0 <= seed < 2**63:
         raise InputError(f"--seed must be 0 … 2⁶³ − 1, found {seed}")
-
-
-def _require_counts(**counts: int | None) -> None:
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise InputError(f"--{name} must be 1 or more, found {count}")

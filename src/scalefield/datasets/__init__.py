@@ -15,19 +15,6 @@ from scalefield.datasets.urbansyn import UrbanSyn
 from scalefield.errors import InputError, did_you_mean
 from scalefield.io.exr import import_openexr
 
-__all__ = [
-    "DATASETS",
-    "Dataset",
-    "Folder",
-    "Frame",
-    "Kitti",
-    "Predictions",
-    "SunRgbd",
-    "UrbanSyn",
-    "open_dataset",
-    "open_datasets",
-]
-
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "kitti": Kitti,
     "urbansyn": UrbanSyn,

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int, UInt8
 
 from scalefield.anchor_sampling import depth_mask
-from scalefield.errors import InputError, one_line
+from scalefield.errors import InputError, one_line, size_text
 from scalefield.io import IMAGE_ERRORS, open_image, read_bytes
 from scalefield.mde.output import MDEOutput
 
@@ -45,7 +45,7 @@ class Frame:
         sizes = {"depth map": self.depth_m, "label image": self.labels, "sky mask": self.sky}
         for name, array in sizes.items():
             if array is not None and array.shape != self.image.shape[:2]:
-                found, wanted = _size(array), _size(self.image)
+                found, wanted = map(size_text, (array.shape, self.image.shape))
                 raise InputError(f"{self.name}: the {name} is {found} and the image {wanted}")
 
     @cached_property
@@ -93,7 +93,3 @@ def read_label_image(path: Path) -> Int[np.ndarray, "h w *channels"]:
             return np.asarray(image).astype(np.int32)
     except IMAGE_ERRORS as e:
         raise InputError(f"{path}: not a readable label image ({one_line(e)})") from None
-
-
-def _size(array: np.ndarray) -> str:
-    return f"{array.shape[1]}×{array.shape[0]}"

@@ -14,7 +14,7 @@ from PIL import Image
 
 from scalefield.datasets.frame import Frame
 from scalefield.datasets.splits import check_split
-from scalefield.errors import InputError, one_line
+from scalefield.errors import InputError, one_line, size_text
 from scalefield.io import MAP_SUFFIXES, UNITS_TAG, read_image, read_json, read_map, read_png16
 from scalefield.io.arrays import npz_members
 from scalefield.mde.output import Kind, MDEOutput, affine_by_default
@@ -193,8 +193,8 @@ def _truth(path: Path, meta: Meta, shape: tuple[int, ...]) -> Float32[np.ndarray
     depth = _read(path).astype(np.float64)
     if depth.shape != shape:
         raise InputError(
-            f"{path}: the truth is {_size(depth.shape)} and the prediction {_size(shape)} pixels; "
-            "make the sizes equal"
+            f"{path}: the truth is {size_text(depth.shape)} and the prediction {size_text(shape)} "
+            "pixels; make the sizes equal"
         )
     known = np.isfinite(depth) & (depth > 0)
     if not known.any():
@@ -232,12 +232,9 @@ def _resized(
         return image
     if image.shape[:2] == shape[::-1]:
         raise InputError(
-            f"{folder}: the prediction is {_size(shape)} and the image {_size(image.shape)} "
-            "pixels: one of them is rotated, for example because EXIF rotates the photograph"
+            f"{folder}: the prediction is {size_text(shape)} and the image "
+            f"{size_text(image.shape)} pixels: one of them is rotated, for example because EXIF "
+            "rotates the photograph"
         )
     resized = Image.fromarray(image).resize((shape[1], shape[0]), Image.Resampling.LANCZOS)
     return np.array(resized)
-
-
-def _size(shape: tuple[int, ...]) -> str:
-    return f"{shape[1]}×{shape[0]}"

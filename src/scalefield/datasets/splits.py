@@ -51,15 +51,17 @@ def split_drives(
 
     A whole drive goes to the split that is furthest behind its share, so no drive is in two splits.
     """
-    dealt: dict[str, list[str]] = {split: [] for split in SPLITS}
+    assigned: dict[str, list[str]] = {split: [] for split in SPLITS}
     for kind in sorted(set(category.values())):
         members = [drive for drive in hash_order(list(drives)) if category.get(drive) == kind]
         shares = np.array(counts) / sum(counts) * sum(len(drives[d]) for d in members)
         for drive in members:
             behind = int(np.argmax(shares))
             shares[behind] -= len(drives[drive])
-            dealt[SPLITS[behind]] += drives[drive]
-    return {split: thin(dealt[split], count) for split, count in zip(SPLITS, counts, strict=True)}
+            assigned[SPLITS[behind]] += drives[drive]
+    return {
+        split: thin(assigned[split], count) for split, count in zip(SPLITS, counts, strict=True)
+    }
 
 
 def read_list(path: Path) -> list[str]:

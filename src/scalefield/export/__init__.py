@@ -19,6 +19,16 @@ from scalefield.io import write_map
 from scalefield.recovery import Recovery
 
 
+def given_anchors(recovery: Recovery) -> Anchors:
+    """The anchors that the user gave; none for the result of a method itself."""
+    if recovery.anchors is not None:
+        return recovery.anchors
+    report = recovery.report
+    if report.rejected:  # a method's own result: the numbers of the rejected anchors need them
+        raise InputError("this recovery has no anchors; it must come from recover or recover_from")
+    return Anchors([], [], [])
+
+
 @dataclass(frozen=True, eq=False)
 class View:
     """The contents of exported files: depth with its photograph and, if known, the camera."""
@@ -36,13 +46,13 @@ class View:
     def of(
         cls,
         recovery: Recovery,
-        anchors: Anchors,
-        image: np.ndarray,
         camera: Camera | None = None,
         max_points: int | None = None,
     ) -> View:
-        """The view of a recovery."""
-        maps = recovery.numpy()
+        """The view of a recovery; grey without a photograph."""
+        maps, anchors, image = recovery.numpy(), given_anchors(recovery), recovery.image
+        if image is None:
+            image = np.full((*maps.depth_m.shape, 3), 190, np.uint8)
         return cls(maps.depth_m, image, anchors, camera, maps.std_log, max_points)
 
     @property

@@ -107,9 +107,12 @@ _FLOAT, _ARRAY_BUFFER, _POINTS = 5126, 34962, 0
 def write_glb(path: str | Path, cloud: PointCloud) -> None:
     """Binary glTF 2.0: points with colours, y up and z towards the viewer as glTF has it."""
     positions = cloud.points_m * np.array([1, -1, -1], np.float32)
-    # Floats, because readers stumble over 16-bit colours, and 8 bits of linear light are too few.
+    # Floats: some readers fail on 16-bit colours, and 8 bits of linear light are too few.
     binary = b"".join(a.astype("<f4").tobytes() for a in (positions, _linear(cloud.colours)))
     size = len(binary) // 2
+    primitive = {"attributes": {"POSITION": 0, "COLOR_0": 1}, "mode": _POINTS, "material": 0}
+    vectors = {"componentType": _FLOAT, "count": len(positions), "type": "VEC3"}
+    ends = {"min": positions.min(axis=0).tolist(), "max": positions.max(axis=0).tolist()}
     scene = {
         "asset": {"version": "2.0", "generator": "scalefield"},
         "scene": 0,
@@ -117,33 +120,8 @@ def write_glb(path: str | Path, cloud: PointCloud) -> None:
         "nodes": [{"mesh": 0}],
         "extensionsUsed": ["KHR_materials_unlit"],  # a photograph is lit already
         "materials": [{"extensions": {"KHR_materials_unlit": {}}}],
-        "meshes": [
-            {
-                "primitives": [
-                    {
-                        "attributes": {"POSITION": 0, "COLOR_0": 1},
-                        "mode": _POINTS,
-                        "material": 0,
-                    }
-                ]
-            }
-        ],
-        "accessors": [
-            {
-                "bufferView": 0,
-                "componentType": _FLOAT,
-                "count": len(positions),
-                "type": "VEC3",
-                "min": positions.min(axis=0).tolist(),
-                "max": positions.max(axis=0).tolist(),
-            },
-            {
-                "bufferView": 1,
-                "componentType": _FLOAT,
-                "count": len(positions),
-                "type": "VEC3",
-            },
-        ],
+        "meshes": [{"primitives": [primitive]}],
+        "accessors": [{"bufferView": 0, **vectors, **ends}, {"bufferView": 1, **vectors}],
         "bufferViews": [
             {"buffer": 0, "byteOffset": 0, "byteLength": size, "target": _ARRAY_BUFFER},
             {"buffer": 0, "byteOffset": size, "byteLength": size, "target": _ARRAY_BUFFER},

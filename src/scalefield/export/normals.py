@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
-from scalefield.io import write_atomic
+from scalefield.io import write_atomic, write_image
 
 
 def write_normals(path: str | Path, normals: Float[np.ndarray, "h w 3"]) -> None:
@@ -21,8 +21,7 @@ def write_normals(path: str | Path, normals: Float[np.ndarray, "h w 3"]) -> None
     path = Path(path)
     pixels = np.round(255 * (normals * [1, -1, -1] + 1) / 2)
     pixels = np.where(np.isnan(normals), 0, pixels).astype(np.uint8)
-    exact, picture = io.BytesIO(), io.BytesIO()
+    exact = io.BytesIO()
     np.save(exact, normals.astype(np.float32), allow_pickle=False)
     write_atomic(path.with_suffix(".npy"), exact.getvalue())
-    Image.fromarray(pixels).save(picture, format="PNG")
-    write_atomic(path, picture.getvalue())
+    write_image(path, Image.fromarray(pixels))

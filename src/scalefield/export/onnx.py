@@ -20,9 +20,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from scalefield.basis.cues import LOG_DEPTH_LIMIT, geometric_cues
 from scalefield.basis.generator import BasisMaps, Generator
-from scalefield.errors import InputError, MissingExtra
+from scalefield.basis.grids import LOG_DEPTH_LIMIT, geometric_cues
+from scalefield.errors import InputError, import_extra
 from scalefield.field.model import FieldModel
 from scalefield.field.network import FieldNet
 from scalefield.io import write_atomic
@@ -173,11 +173,8 @@ def _export(
     metadata: Mapping[str, object],
 ) -> None:
     """Write a graph whose inputs are log_depth, further maps of its size, and features if any."""
-    try:
-        import onnx
-        import onnxscript  # noqa: F401 - torch's exporter works through it
-    except ImportError as e:
-        raise MissingExtra(e.name or "onnxscript", "export", "exporting to ONNX") from None
+    onnx = import_extra("onnx", "export", "exporting to ONNX")
+    import_extra("onnxscript", "export", "exporting to ONNX")  # torch's exporter works through it
     from torch.export import Dim
 
     # Sizes that are equal in the example would be taken for equal always.

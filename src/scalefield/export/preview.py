@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 from scalefield.anchors import Anchors
 from scalefield.errors import counted
-from scalefield.io import write_atomic
 from scalefield.recovery import Recovery
 
 PAPER, INK, SOFT_INK, HOLE = (250, 249, 246), (32, 35, 42), (105, 110, 120), (214, 212, 206)
@@ -210,19 +207,6 @@ def format_std_log(std_log: float) -> str:
     if std_log < 1:
         return f"±{100 * math.expm1(std_log):.0f} %"
     return f"a factor of {math.exp(min(std_log, 700)):.2g}"  # a percentage would be misleading
-
-
-def write_preview(
-    path: str | Path,
-    recovery: Recovery,
-    anchors: Anchors,
-    image: UInt8[np.ndarray, "h w 3"] | None = None,
-    notes: Sequence[str] = (),
-) -> None:
-    """Write `draw_preview` as PNG."""
-    buffer = io.BytesIO()
-    draw_preview(recovery, anchors, image, notes).save(buffer, format="PNG")
-    write_atomic(path, buffer.getvalue())
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import UInt8
 from PIL import Image
 
-from scalefield.anchors import Anchors
 from scalefield.errors import InputError, counted
-from scalefield.export import View, write_formats
-from scalefield.export.cloud import PointCloud
-from scalefield.export.preview import draw_preview, format_std_log, write_preview
+from scalefield.export import View, given_anchors, write_formats
+from scalefield.export.preview import draw_preview, format_std_log
 from scalefield.geometry.camera import Camera, find_camera
-from scalefield.io import write_depth_png, write_folder, write_json, write_npz
+from scalefield.io import (
+    image_bytes,
+    write_depth_png,
+    write_folder,
+    write_image,
+    write_json,
+    write_npz,
+)
 from scalefield.recovery import MIN_SUPPORT, Recovery
-from scalefield.report import Report
 from scalefield.runtime.provenance import provenance
 
 OUTPUTS = ("depth.png", "depth.npz", "preview.png", "recovery.json")
@@ -33,8 +35,6 @@ MOST_LISTED = 100
 def write_outputs(
     folder: Path,
     recovery: Recovery[np.ndarray],
-    anchors: Anchors,
-    image: UInt8[np.ndarray, "h w 3"] | None,
     *,
     inputs: Mapping[str, Path | None],
     png_units: float,
@@ -49,9 +49,14 @@ def write_outputs(
     report = recovery.report
     with write_folder(folder) as staging:
         overflow = write_depth_png(staging / "depth.png", recovery.depth_m, png_units)
-        write_npz(staging / "depth.npz", **recovery.maps(), **per_anchor(report))
-        notes = summary(recovery, anchors).splitlines()
-        write_preview(staging / "preview.png", recovery, anchors, image, notes)
+        of_anchors: dict[str, np.ndarray] = {
+            "residuals_log": np.array(report.residuals_log, np.float32),
+            "leave_one_out_log": np.array(report.leave_one_out_log, np.float32),
+            "rejected_anchors": np.array([r.anchor for r in report.rejected], np.int64),
+        }
+        filled = {name: values for name, values in of_anchors.items() if len(values)}
+        write_npz(staging / "depth.npz", **recovery.maps(), **filled)
+        write_image(staging / "preview.png", preview(recovery))
         record = {
             **{name: None if path is None else str(path) for name, path in inputs.items()},
             "png_units_per_metre": png_units,
@@ -62,20 +67,8 @@ def write_outputs(
         }
         write_json(staging / "recovery.json", record)
         if formats:
-            pixels = grey_image(recovery.depth_m.shape) if image is None else image
-            view = View.of(recovery, anchors, pixels, camera, max_points)
-            write_formats(staging, formats, view)
+            write_formats(staging, formats, View.of(recovery, camera, max_points))
     return overflow
-
-
-def per_anchor(report: Report) -> dict[str, np.ndarray]:
-    """The numbers of a report that belong to single anchors, for depth.npz."""
-    values: dict[str, np.ndarray] = {
-        "residuals_log": np.array(report.residuals_log, np.float32),
-        "leave_one_out_log": np.array(report.leave_one_out_log, np.float32),
-        "rejected_anchors": np.array([r.anchor for r in report.rejected], np.int64),
-    }
-    return {name: array for name, array in values.items() if len(array)}
 
 
 def median_error(errors_log: Sequence[float] | np.ndarray) -> float | None:
@@ -83,83 +76,35 @@ def median_error(errors_log: Sequence[float] | np.ndarray) -> float | None:
     return float(np.expm1(np.median(np.abs(errors_log)))) if len(errors_log) else None
 
 
-def grey_image(shape: tuple[int, ...]) -> UInt8[np.ndarray, "h w 3"]:
-    """The colours of points without a photograph."""
-    return np.full((*shape, 3), 190, np.uint8)
-
-
-def save(
-    recovery: Recovery,
-    folder: Path,
-    *,
-    formats: Sequence[str],
-    camera: Camera | None,
-    fov_deg: float | None,
-    max_points: int | None,
-    png_units: float,
-) -> Path:
-    """`Recovery.save`: the files of `scalefield recover` in a folder."""
-    maps = recovery.numpy()
-    write_outputs(
-        folder,
-        maps,
-        _anchors(maps),
-        maps.image,
-        inputs={},
-        png_units=png_units,
-        formats=formats,
-        camera=_camera(maps, camera, fov_deg),
-        max_points=max_points,
-    )
-    return folder
-
-
 def preview(recovery: Recovery) -> Image.Image:
     """`Recovery.preview`: the picture of `draw_preview` with the summary."""
     maps = recovery.numpy()
-    anchors = _anchors(maps)
-    return draw_preview(maps, anchors, maps.image, summary(maps, anchors).splitlines())
+    notes = summary(maps).splitlines()
+    return draw_preview(maps, given_anchors(maps), maps.image, notes)
 
 
 def html(recovery: Recovery) -> str:
     """`Recovery._repr_html_`: the preview as an inline JPEG."""
-    buffer = io.BytesIO()
-    preview(recovery).save(buffer, format="JPEG", quality=85)
-    data = base64.b64encode(buffer.getvalue()).decode()
+    data = base64.b64encode(image_bytes(preview(recovery), "JPEG", quality=85)).decode()
     style = "max-width:100%;height:auto"
     text = escape(repr(recovery))
     return f'<img alt="{text}" style="{style}" src="data:image/jpeg;base64,{data}">'
 
 
-def point_cloud(
-    recovery: Recovery, camera: Camera | None, fov_deg: float | None, max_points: int | None
-) -> PointCloud:
-    """`Recovery.to_point_cloud`."""
-    maps = recovery.numpy()
-    pixels = grey_image(maps.depth_m.shape) if maps.image is None else maps.image
-    used_camera = _camera(maps, camera, fov_deg)
-    return View.of(maps, _anchors(maps), pixels, used_camera, max_points).cloud()
-
-
-def _anchors(recovery: Recovery) -> Anchors:
-    if recovery.anchors is not None:
-        return recovery.anchors
-    report = recovery.report
-    if report.rejected:  # a method's own result: the numbers of the rejected anchors need them
-        raise InputError("this recovery has no anchors; it must come from recover or recover_from")
-    return Anchors([], [], [])
-
-
-def _camera(recovery: Recovery, camera: Camera | None, fov_deg: float | None) -> Camera | None:
+def choose_camera(
+    recovery: Recovery, camera: Camera | None, fov_deg: float | None
+) -> Camera | None:
+    """The camera, or the one with that field of view; None if neither is given."""
     if camera is not None and fov_deg is not None:
         raise InputError("camera and fov_deg are alternatives; give one of them")
     height, width = recovery.depth_m.shape
     return camera or find_camera(None, fov_deg, (height, width))
 
 
-def summary(recovery: Recovery[np.ndarray], anchors: Anchors) -> str:
+def summary(recovery: Recovery[np.ndarray]) -> str:
     """A summary in a few lines: what was used, how well it fits, warnings."""
     report, depth_m = recovery.report, recovery.depth_m[np.isfinite(recovery.depth_m)]
+    anchors = given_anchors(recovery)
     source = "your own map" if report.model == "array" else report.model
     low, middle, high = np.percentile(depth_m, (0, 50, 100))
     used = "no anchors"

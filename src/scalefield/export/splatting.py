@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from PIL import Image
 
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
-from scalefield.io import read_json, write_atomic, write_json, write_map
+from scalefield.io import read_json, write_image, write_json, write_map
 
 LEVELS = 65536
 """The Gaussian-splatting trainer divides 16-bit values by 2¹⁶, not by 65535."""
@@ -32,9 +31,7 @@ def write_inverse_depth(
     with np.errstate(divide="ignore"):
         inverse = np.nan_to_num(1 / depth, nan=0.0, posinf=0.0)  # a hole is NaN, or 0
     values = np.round(LEVELS * inverse / largest_inverse)
-    buffer = io.BytesIO()
-    Image.fromarray(np.minimum(values, LEVELS - 1).astype(np.uint16)).save(buffer, format="PNG")
-    write_atomic(path, buffer.getvalue())
+    write_image(path, Image.fromarray(np.minimum(values, LEVELS - 1).astype(np.uint16)))
     return int(np.count_nonzero(values > LEVELS - 1))
 
 

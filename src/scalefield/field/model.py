@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from scalefield.basis.cues import grid_image, log_depth_and_level
+from scalefield.basis.grids import grid_image, log_depth_and_level
 from scalefield.basis.trunk import current_names
 from scalefield.errors import InputError, one_line
 from scalefield.field.error_scale import ERROR_SCALES, ErrorScale

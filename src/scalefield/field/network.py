@@ -13,8 +13,7 @@ import torch.nn.functional as nnf
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from scalefield.basis.cues import geometric_cues
-from scalefield.basis.grids import GRID_CELLS
+from scalefield.basis.grids import GRID_CELLS, geometric_cues
 from scalefield.basis.trunk import FeatureProjection, Trunk, pointwise
 from scalefield.field.image_inputs import ChannelLayout, FieldMaps
 
@@ -66,7 +65,7 @@ class FieldNet(nn.Module):
         image: Float[Tensor, "b 3 h w"] | None = None,
         features: Float[Tensor, "b c hf wf"] | None = None,
     ) -> FieldMaps:
-        """The maps on the grid of `log_depth` (centred; see `cues.grid_log_depth`).
+        """The maps on the grid of `log_depth` (centred; see `grids.grid_log_depth`).
 
         `image` is RGB in −1 … 1 on the same grid; an image of NaN, or none, is no image.
         """

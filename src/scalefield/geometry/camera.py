@@ -268,9 +268,7 @@ def normals(depth_m: Float[np.ndarray, "h w"], camera: Camera) -> Float64[np.nda
         return -normal * facing / length
 
 
-def depth_edges(
-    depth_m: Float[np.ndarray, "h w"], tolerance: float = EDGE
-) -> Bool[np.ndarray, "h w"]:
+def depth_edges(depth_m: Float[np.ndarray, "h w"]) -> Bool[np.ndarray, "h w"]:
     """Pixels at a depth discontinuity, where interpolated depth lies between two surfaces.
 
     Inverse depth is affine in (u, v) on every plane, however slanted; its second difference is
@@ -281,7 +279,7 @@ def depth_edges(
     for axis in (0, 1):
         line = np.moveaxis(inverse, axis, 0)
         bend = np.abs(line[2:] - 2 * line[1:-1] + line[:-2])
-        np.moveaxis(edges, axis, 0)[1:-1] |= bend > tolerance * line[1:-1]
+        np.moveaxis(edges, axis, 0)[1:-1] |= bend > EDGE * line[1:-1]
     return edges
 
 

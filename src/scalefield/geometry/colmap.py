@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError, import_extra, one_line
+from scalefield.errors import InputError, import_extra, one_line, size_text
 from scalefield.geometry.colmap_files import check_counts
 from scalefield.geometry.exif import Orientation
 from scalefield.io import read_image
@@ -70,7 +70,7 @@ class ColmapFrame:
         if shape == self.shape:
             return self.anchors
         if not self.fits(shape):
-            found, wanted = (f"{s[1]}×{s[0]}" for s in (shape, self.shape))
+            found, wanted = map(size_text, (shape, self.shape))
             raise InputError(f"{self.name} is {found} and the model's camera {wanted}")
         down, across = (found / own for found, own in zip(shape, self.shape, strict=True))
         u, v = (self.anchors.u + 0.5) * across - 0.5, (self.anchors.v + 0.5) * down - 0.5
@@ -247,10 +247,9 @@ def _require_size(path: Path, camera: Any) -> None:
     upright, exif = read_image(path).shape[:2], Orientation.of(path)
     found, wanted = exif.shape(upright), (camera.height, camera.width)
     if found != wanted:
-        is_, should_be = (f"{width}×{height}" for height, width in (found, wanted))
         turned = "; COLMAP takes no notice of the EXIF that turns it, so turn its pixels"
         raise InputError(
-            f"{path} is {is_} and the model's camera {should_be}"
+            f"{path} is {size_text(found)} and the model's camera {size_text(wanted)}"
             + (turned if upright == wanted else "")
         )
 

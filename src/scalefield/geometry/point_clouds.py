@@ -175,7 +175,9 @@ def _read_ply(path: Path) -> np.ndarray:
                 f"{path}: its vertices have no x, y, z, only {one_line(', '.join(has))}"
             )
         if order == "ascii":
-            return _ply_text(body, sum(e.count for e in before), vertex.count, has)
+            lines = body.decode("ascii", errors="replace").splitlines()
+            skipped = sum(e.count for e in before)
+            return _text_points(lines[skipped:], has, vertex.count, "vertices")
         skipped = sum(e.count * e.record(order).itemsize for e in before)
         vertices = np.frombuffer(body, vertex.record(order), vertex.count, skipped)
         return np.stack([vertices[axis] for axis in "xyz"], axis=1)
@@ -203,12 +205,12 @@ def _ply_header(head: str) -> tuple[str, list[_Element]]:
     return order, elements
 
 
-def _ply_text(body: bytes, skipped: int, count: int, names: list[str]) -> np.ndarray:
-    lines = body.decode("ascii", errors="replace").splitlines()[skipped : skipped + count]
+def _text_points(lines: list[str], names: list[str], count: int, what: str) -> np.ndarray:
+    """x, y, z of `count` lines of numbers whose columns have these names."""
     if len(lines) < count:
-        raise ValueError(f"{count} vertices wanted, {len(lines)} found")
+        raise ValueError(f"{count} {what} wanted, {len(lines)} found")
     columns = [names.index(axis) for axis in "xyz"]
-    rows = (line.split() for line in lines)
+    rows = (line.split() for line in lines[:count])
     return np.array([[float(row[i]) for i in columns] for row in rows]).reshape(-1, 3)
 
 
@@ -241,7 +243,9 @@ def _read_pcd(path: Path) -> np.ndarray:
         fields = list(zip(names, kinds, counts, strict=True))
         match header["DATA"]:
             case ["ascii"]:
-                return _pcd_text(data[start:], fields, n)
+                lines = data[start:].decode("ascii", errors="replace").splitlines()
+                columns = [name for name, _, count in fields for _ in range(count)]
+                return _text_points(lines, columns, n, "points")
             case ["binary"]:
                 return _pcd_binary(data[start:], fields, n)
             case ["binary_compressed"]:
@@ -256,15 +260,6 @@ def _read_pcd(path: Path) -> np.ndarray:
 
 _Fields = list[tuple[str, str, int]]
 """Name, type and count of each field of a PCD; padding bytes are fields called "_"."""
-
-
-def _pcd_text(body: bytes, fields: _Fields, n: int) -> np.ndarray:
-    columns = [name for name, _, count in fields for _ in range(count)]
-    indices = [columns.index(axis) for axis in "xyz"]
-    rows = [line.split() for line in body.decode("ascii", errors="replace").splitlines()[:n]]
-    if len(rows) < n:
-        raise ValueError(f"{n} points wanted, {len(rows)} found")
-    return np.array([[float(row[i]) for i in indices] for row in rows]).reshape(-1, 3)
 
 
 def _pcd_binary(body: bytes, fields: _Fields, n: int) -> np.ndarray:

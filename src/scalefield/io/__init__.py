@@ -1,13 +1,15 @@
 """Files: atomic writes, and readers that refuse bad files with one sentence.
 
-disk.py has bytes, text and JSON; arrays.py NPY and NPZ; images.py photographs and labels; videos.py
-frames of videos; maps.py depth and disparity with their units; exr.py OpenEXR; weights.py shipped
-weights; run_folder.py the configuration of output folders; lengths.py lengths as people type them;
+disk.py has bytes, text, JSON and the configuration of output folders; arrays.py NPY and NPZ;
+images.py photographs and labels; videos.py frames of videos; maps.py depth and disparity with their
+units; exr.py OpenEXR; weights.py shipped weights; lengths.py lengths as people type them;
 anchor_tables.py tables of anchors.
 """
 
 from scalefield.io.arrays import NUMPY_ERRORS, read_npy, read_npz, write_npz
 from scalefield.io.disk import (
+    as_json,
+    config_differences,
     files_below,
     read_bytes,
     read_json,
@@ -22,11 +24,13 @@ from scalefield.io.images import (
     IMAGE_SUFFIXES,
     ORIENTATION,
     exif_orientation,
+    image_bytes,
     open_image,
     read_image,
     read_labels,
     rgb,
     rgb_pixels,
+    write_image,
 )
 from scalefield.io.maps import (
     MAP_SUFFIXES,
@@ -37,34 +41,3 @@ from scalefield.io.maps import (
     write_depth_png,
     write_map,
 )
-
-__all__ = [
-    "IMAGE_ERRORS",
-    "IMAGE_SUFFIXES",
-    "MAP_SUFFIXES",
-    "NUMPY_ERRORS",
-    "ORIENTATION",
-    "UNITS_TAG",
-    "exif_orientation",
-    "files_below",
-    "open_image",
-    "read_bytes",
-    "read_depth_png",
-    "read_image",
-    "read_json",
-    "read_labels",
-    "read_map",
-    "read_npy",
-    "read_npz",
-    "read_png16",
-    "read_text",
-    "rgb",
-    "rgb_pixels",
-    "spare_inputs",
-    "write_atomic",
-    "write_depth_png",
-    "write_folder",
-    "write_json",
-    "write_map",
-    "write_npz",
-]

@@ -164,15 +164,12 @@ def _check_delimiters(lines: list[tuple[int, str]], separator: str) -> None:
         unquoted = _unquoted(line)
         if separator in unquoted:
             continue
-        others = [d for d in DELIMITERS if d != separator and len(_split(unquoted, d)) >= 3]
+        cells = {d: unquoted.split(None if d == " " else d) for d in DELIMITERS if d != separator}
+        others = [d for d, found in cells.items() if len(found) >= 3]
         if others:
             found = f"line {line_number} has {DELIMITERS[others[0]]} between its cells"
             wanted = f"line {reference} has {DELIMITERS[separator]}; use one of them in all lines"
             raise TableError("delimiters", f"{found} and {wanted}")
-
-
-def _split(line: str, separator: str) -> list[str]:
-    return line.split() if separator == " " else line.split(separator)
 
 
 def _cells(line: str, separator: str, line_number: int) -> list[_Cell]:

@@ -1,11 +1,11 @@
-"""Reading and writing bytes, text and JSON; writes are atomic."""
+"""Reading and writing bytes, text and JSON, and configurations of folders; writes are atomic."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,28 @@ def _unwritable(path: Path, error: OSError) -> InputError:
 def write_json(path: str | Path, value: Any) -> None:
     """Write `value` as indented JSON in the order of its keys; NaN and infinities are refused."""
     write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def as_json(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration as it is read back from JSON: tuples are lists, keys are strings."""
+    return json.loads(json.dumps(config, default=str))
+
+
+def config_differences(
+    path: Path, config: Mapping[str, Any], *, key: str | None = None
+) -> list[str] | None:
+    """Names of the values in which a recorded configuration differs from `config`, sorted.
+
+    None if the file does not exist. With `key`, the configuration is that entry of the file.
+    """
+    if not path.exists():
+        return None
+    recorded = read_json(path)
+    if key is not None and isinstance(recorded, dict):
+        recorded = recorded.get(key)
+    if not isinstance(recorded, dict):
+        raise InputError(f"{path}: not the record of a configuration")
+    return sorted(name for name, value in as_json(config).items() if recorded.get(name) != value)
 
 
 def spare_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:

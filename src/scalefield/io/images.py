@@ -7,13 +7,14 @@ import math
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from scalefield.errors import FileError, InputError, MissingExtra, one_line
 from scalefield.io.arrays import read_npy
-from scalefield.io.disk import read_bytes
+from scalefield.io.disk import read_bytes, write_atomic
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM", "JPEG2000")
 """Accepted formats. Pillow supports more, and starts other programs for some of them."""
@@ -151,6 +152,18 @@ def read_image(path: str | Path) -> np.ndarray:
         raise FileError(path, str(e)) from None
     except IMAGE_ERRORS as e:
         raise FileError(path, f"not a readable image ({one_line(e)})") from None
+
+
+def image_bytes(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    """The content of an image file; `kind` and `options` are those of `Image.save`."""
+    buffer = io.BytesIO()
+    image.save(buffer, format=kind, **options)
+    return buffer.getvalue()
+
+
+def write_image(path: str | Path, image: Image.Image) -> None:
+    """Write a PNG."""
+    write_atomic(path, image_bytes(image))
 
 
 def exif_orientation(path: Path) -> int:

@@ -86,8 +86,8 @@ def number_readings(
     """Every possible reading of an unsigned number, as text with a decimal point.
 
     A point is the decimal mark. A single comma before exactly three digits may be either a decimal
-    mark or a thousands separator, unless `mark` (known from other numbers of the same file) says
-    which; `point_may_group` makes a single point before three digits as uncertain as that. No
+    mark or a thousands separator, unless `mark` (known from other numbers of the same file)
+    decides; `point_may_group` makes a single point before three digits as uncertain as that. No
     reading means that the text is not a number.
     """
     mantissa, e, exponent = text.partition("e")

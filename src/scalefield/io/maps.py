@@ -14,7 +14,7 @@ from scalefield.errors import FileError, one_line
 from scalefield.io.arrays import npz_members, read_npy
 from scalefield.io.disk import read_bytes, write_atomic
 from scalefield.io.exr import exr_bytes, read_exr
-from scalefield.io.images import IMAGE_ERRORS, open_image
+from scalefield.io.images import IMAGE_ERRORS, image_bytes, open_image
 
 T = TypeVar("T")
 
@@ -76,9 +76,8 @@ def write_depth_png(path: str | Path, depth_m: np.ndarray, units_per_metre: floa
     units = np.where(overflow | (units < 0), 0, units)
     tags = PngImagePlugin.PngInfo()
     tags.add_text(UNITS_TAG, repr(float(units_per_metre)))
-    buffer = io.BytesIO()
-    Image.fromarray(units.astype(np.uint16)).save(buffer, format="PNG", pnginfo=tags)
-    write_atomic(path, buffer.getvalue())
+    image = Image.fromarray(units.astype(np.uint16))
+    write_atomic(path, image_bytes(image, pnginfo=tags))
     return int(np.count_nonzero(overflow))
 
 
@@ -96,8 +95,11 @@ def read_map(
     if not (np.isfinite(scale) and scale > 0):
         raise FileError(path, f"the scale must be a number above zero, found {scale:g}")
     match path.suffix.lower():
-        case ".npy" | ".npz":
-            values = _read_numpy(path, key)
+        case ".npy":
+            values = _only(path, {"": read_npy(path)}, key)
+        case ".npz":  # arrays that are not wanted are not read
+            with npz_members(path) as members:
+                values = _only(path, members, key)()
         case ".exr":
             values = _only(path, read_exr(path), key)
         case ".pfm":
@@ -159,14 +161,6 @@ def _only(path: Path, arrays: dict[str, T], key: str | None) -> T:
     if key not in arrays:
         raise FileError(path, f"has nothing called {key!r}" + (f", only {named}" * bool(named)))
     return arrays[key]
-
-
-def _read_numpy(path: Path, key: str | None) -> np.ndarray:
-    """The array of an NPY, or that of an NPZ; what else an NPZ holds is not looked at."""
-    if path.suffix.lower() == ".npz":
-        with npz_members(path) as members:
-            return _only(path, members, key)()
-    return _only(path, {"": read_npy(path)}, key)
 
 
 def _read_pfm(path: Path) -> np.ndarray:

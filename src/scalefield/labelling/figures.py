@@ -12,8 +12,7 @@ from scalefield.api import recover_from
 from scalefield.export.result_folder import median_error
 from scalefield.labelling.rules import Figures
 from scalefield.mde.output import MDEOutput
-from scalefield.methods import Method
-from scalefield.recovery import Recovery, Solver
+from scalefield.recovery import Method, Recovery, Solver
 from scalefield.seeding import seeded_rng
 
 ENOUGH = 40

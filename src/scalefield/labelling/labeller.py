@@ -21,7 +21,8 @@ from scalefield.labelling.figures import figures, held_out_errors
 from scalefield.labelling.rules import Rules
 from scalefield.labelling.samples import Job, Sample
 from scalefield.mde import MDE, MDEOutput, estimate_batch, load_mde
-from scalefield.methods import Method, make_method
+from scalefield.methods import make_method
+from scalefield.recovery import Method
 
 Record = dict[str, Any]
 """One label as JSON values: key, keep, reasons and figures; or key and failed."""

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from scalefield.errors import InputError
-from scalefield.io import write_atomic, write_json
-from scalefield.io.run_folder import as_json, config_differences
+from scalefield.io import as_json, config_differences, write_atomic, write_json
 from scalefield.labelling.labeller import (
     LabelConfig,
     Labeller,
@@ -90,7 +89,8 @@ def label(
     summary.seconds = time.monotonic() - started
     lines = []
     for job in jobs:
-        for record in _records(out, job):
+        # What is missing is reported now, and tried again by the next run.
+        for record in read_records(out, job) if is_done(out, job) else failed_records(job, DEAD):
             summary.add(record)
             named = {"shard": job.name, **record} if job.shard else record
             lines.append(json.dumps(named) + "\n")
@@ -135,9 +135,3 @@ def claim(out: Path, config: LabelConfig, jobs: Sequence[Job]) -> None:
         if target.exists():
             raise InputError(f"{target} exists and is not a label; give another folder")
     write_json(path, {"config": as_json(config.identity()), "provenance": provenance()})
-
-
-def _records(out: Path, job: Job) -> list[Record]:
-    if not is_done(out, job):
-        return failed_records(job, DEAD)  # reported now, tried again by the next run
-    return read_records(out, job)

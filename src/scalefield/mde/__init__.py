@@ -19,20 +19,6 @@ from scalefield.mde.output import Kind, MDEOutput
 from scalefield.runtime.devices import check_device
 from scalefield.validation import import_object
 
-__all__ = [
-    "MDE",
-    "MODELS",
-    "STORED",
-    "BatchMDE",
-    "Kind",
-    "MDEOutput",
-    "ModelCard",
-    "NonCommercialWarning",
-    "estimate_batch",
-    "load_mde",
-    "open_mde",
-]
-
 
 @runtime_checkable
 class MDE(Protocol):
@@ -85,7 +71,7 @@ class ModelCard:
     feature_channels: int | None
     """Channels of F; None where the model gives no F."""
     weights_licence: str
-    loader: Literal["lite", "vit", "da3", "transformers"] = "transformers"
+    loader: Literal["lite", "da3", "transformers"] = "transformers"
     code_licence: str = "Apache-2.0"
     known_shift: bool = False
     """Whether the disparity of the model has a known zero. Depth always has one here."""
@@ -148,8 +134,8 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
     A name of `MODELS` or a hub id `owner/name`, each with `@revision` if it is to be pinned; a
     folder with model.safetensors; a release file of MiDaS or Depth Anything (.pt, .pth); an ONNX
     file or its description (see `onnx_mde`). `kind` is for models whose architecture does not
-    tell whether they give depth or disparity. `affine:NAME` is the estimator NAME whose output is
-    normalised to affine-invariant disparity, `affine8:NAME` the same in 8 bits (see `affine`).
+    determine whether they give depth or disparity. `affine:NAME` is the estimator NAME whose output
+    is normalised to affine-invariant disparity, `affine8:NAME` the same in 8 bits (see `affine`).
     """
     from scalefield.mde.affine import AffineMDE, Normalisation
     from scalefield.mde.hub import find_weights, split_revision
@@ -166,12 +152,11 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
     short, revision = split_revision(name)
     short = ALIASES.get(short, short)
     card = MODELS.get(short)
-    if card is not None and card.loader in ("lite", "vit"):
+    if card is not None and card.loader == "lite":
         from scalefield.mde.lite import load_lite
-        from scalefield.mde.vit import load_vit
 
         _warn_of_licence(name, card.weights_licence)
-        return (load_lite if card.loader == "lite" else load_vit)(WEIGHTS / short, device)
+        return load_lite(WEIGHTS / short, device)
     if Path(name).suffix in (".onnx", ".json"):
         from scalefield.mde.onnx_mde import load_onnx
 

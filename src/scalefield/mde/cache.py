@@ -18,7 +18,7 @@ from torch import Tensor
 
 from scalefield.errors import InputError, Notice, one_line
 from scalefield.io import write_atomic
-from scalefield.mde import MDE
+from scalefield.mde import MDE, estimate_batch
 from scalefield.mde.output import Kind, MDEOutput, affine_by_default
 
 FORMAT = 1
@@ -35,7 +35,7 @@ def default_cache() -> Path:
 
 @dataclass(frozen=True, eq=False)
 class MDECache:
-    """An MDE that looks into `folder` first, and puts there what it had to compute.
+    """An MDE that reads outputs from `folder`, and computes and writes those that are missing.
 
     A file is found by the image's pixels, the MDE's name and revision, and its preprocessing.
     Features are kept in float16, maps in float32, and an output just computed is rounded in the
@@ -75,7 +75,8 @@ class MDECache:
         """Outputs for several images of one size; those not on disk are computed together."""
         outputs = {i: self.load(image) for i, image in enumerate(images)}
         missing = [i for i, output in outputs.items() if output is None]
-        for i, output in zip(missing, self._compute([images[i] for i in missing]), strict=True):
+        computed = estimate_batch(self.mde, [images[i] for i in missing]) if missing else []
+        for i, output in zip(missing, computed, strict=True):
             outputs[i] = self.store(images[i], output)
         return [output for output in outputs.values() if output is not None]
 
@@ -130,12 +131,6 @@ class MDECache:
         record = json.dumps({**metadata, "checksum": checksum(tensors, metadata)})
         write_atomic(self.path(image), save(tensors, metadata={"record": record}))
         return _unpack(tensors, metadata, image)
-
-    def _compute(self, images: list[np.ndarray]) -> list[MDEOutput]:
-        batch = getattr(self.mde, "batch", None)
-        if batch is None or not images:
-            return [self.mde(image) for image in images]
-        return batch(images)
 
 
 def _unpack(tensors: dict[str, Tensor], metadata: dict[str, Any], image: np.ndarray) -> MDEOutput:

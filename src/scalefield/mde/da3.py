@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scalefield.errors import InputError
-from scalefield.mde.estimator import Estimator, Raw
-from scalefield.mde.preprocess import Preprocess
+from scalefield.mde.estimator import Estimator, Preprocess, Raw
+from scalefield.mde.vit import Residual
 
 PREPROCESS = Preprocess(size=(504, 504), fit="inside", multiple=14, resample="area")
 
@@ -245,10 +245,12 @@ class Head(nn.Module):
 
     def __init__(self, config: DA3Config) -> None:
         super().__init__()
-        c1, c2, c3, c4 = config.head_channels
+        c1, c2, _, c4 = config.head_channels
         f = config.fused_channels
         self.norm = nn.LayerNorm(2 * config.width)
-        self.projects = nn.ModuleList(nn.Conv2d(2 * config.width, c, 1) for c in (c1, c2, c3, c4))
+        self.projects = nn.ModuleList(
+            nn.Conv2d(2 * config.width, c, 1) for c in config.head_channels
+        )
         self.resize_layers = nn.ModuleList(
             [
                 nn.ConvTranspose2d(c1, c1, 4, stride=4),
@@ -259,14 +261,11 @@ class Head(nn.Module):
         )
         self.scratch = nn.ModuleDict(
             {
-                "layer1_rn": nn.Conv2d(c1, f, 3, padding=1, bias=False),
-                "layer2_rn": nn.Conv2d(c2, f, 3, padding=1, bias=False),
-                "layer3_rn": nn.Conv2d(c3, f, 3, padding=1, bias=False),
-                "layer4_rn": nn.Conv2d(c4, f, 3, padding=1, bias=False),
-                "refinenet1": Fusion(f),
-                "refinenet2": Fusion(f),
-                "refinenet3": Fusion(f),
-                "refinenet4": Fusion(f, lateral=False),
+                **{
+                    f"layer{i}_rn": nn.Conv2d(c, f, 3, padding=1, bias=False)
+                    for i, c in enumerate(config.head_channels, 1)
+                },
+                **{f"refinenet{i}": Fusion(f, lateral=i < 4) for i in (1, 2, 3, 4)},
                 "output_conv1": nn.Conv2d(f, f // 2, 3, padding=1),
                 "output_conv2": nn.Sequential(
                     nn.Conv2d(f // 2, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 2, 1)
@@ -313,19 +312,6 @@ class Fusion(nn.Module):
         if lateral is not None:
             x = x + self.resConfUnit1(lateral)
         return self.out_conv(_enlarge(self.resConfUnit2(x), size))
-
-
-class Residual(nn.Module):
-    """Two convolutions around an identity."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The refined map."""
-        return x + self.conv2(F.relu(self.conv1(F.relu(x))))
 
 
 def _enlarge(x: Tensor, size: tuple[int, int]) -> Tensor:

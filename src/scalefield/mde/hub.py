@@ -6,7 +6,6 @@ release file of MiDaS or Depth Anything, is converted once into `weights_home()/
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from scalefield.errors import InputError
 from scalefield.io import read_json, write_atomic
+from scalefield.io.weights import sha256
 from scalefield.mde.published import RELEASE_SUFFIXES, convert_pickle, convert_release
 
 WEIGHTS_FILE = "model.safetensors"
@@ -124,7 +124,7 @@ def _published_file(folder: Path) -> Path | None:
 
 def _of_file(file: Path) -> Weights:
     """The weights of one file; a pickled one is converted where that has not been done yet."""
-    revision = _file_hash(file)
+    revision = f"sha256:{sha256(file)[:16]}"
     if file.name == WEIGHTS_FILE:
         return Weights(file.parent, revision)
     converted = weights_home() / "converted" / f"{file.stem}-{revision.partition(':')[2]}"
@@ -186,8 +186,3 @@ def _by_hand(repository: str, revision: str | None, why: str) -> str:
         f"{repository} is not on this machine and {why}; put {url}/{WEIGHTS_FILE} (or "
         f"{PICKLED_FILE}) and {url}/config.json into {weights_home() / repository}"
     )
-
-
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()[:16]

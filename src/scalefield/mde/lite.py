@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from scalefield.errors import InputError, one_line
 from scalefield.io import read_json
 from scalefield.io.weights import WEIGHTS, verify_checksums
-from scalefield.mde.estimator import Estimator, Raw
-from scalefield.mde.preprocess import Preprocess
+from scalefield.mde.estimator import Estimator, Preprocess, Raw
 
 LITE_WEIGHTS = WEIGHTS / "lite"
 
@@ -206,9 +205,9 @@ class LiteNet(nn.Module):
         for lateral, refine, skip in zip(
             self.lateral[-2::-1], self.refine[-2::-1], maps[-2::-1], strict=True
         ):
-            y = refine(grow(y, skip) + lateral(skip))
+            y = refine(grow(y, skip.shape[2:]) + lateral(skip))
         features = y
-        y = self.fine_refine(grow(self.fine_reduce(y), half) + self.fine_lateral(half))
+        y = self.fine_refine(grow(self.fine_reduce(y), half.shape[2:]) + self.fine_lateral(half))
         with exact(x):
             log_depth = self.head(y.float())
             if self.upsampling is not None:
@@ -223,9 +222,9 @@ def exact(x: Tensor) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def grow(x: Float[Tensor, "b c h w"], like: Float[Tensor, "b c2 h2 w2"]) -> Tensor:
-    """Bilinear upsampling to another map's size."""
-    return nnf.interpolate(x, size=like.shape[2:], mode="bilinear", align_corners=False)
+def grow(x: Float[Tensor, "b c h w"], size: tuple[int, ...]) -> Float[Tensor, "b c h2 w2"]:
+    """Bilinear interpolation to another height and width."""
+    return nnf.interpolate(x, size=size, mode="bilinear", align_corners=False)
 
 
 class LiteNetwork:

@@ -20,11 +20,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.errors import InputError, MissingExtra, one_line
+from scalefield.errors import InputError, import_extra, one_line
 from scalefield.io import read_bytes, read_json
-from scalefield.mde.estimator import Estimator, Raw
+from scalefield.mde.estimator import IMAGENET_MEAN, IMAGENET_STD, Estimator, Preprocess, Raw
 from scalefield.mde.output import Kind, affine_by_default
-from scalefield.mde.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 
 MOST_SIDE = 8192
 """Largest number of pixels along a side of a network's input; larger sizes are probably
@@ -103,7 +102,11 @@ def read_description(path: Path) -> tuple[Path, OnnxConfig]:
 def parse_config(description: dict[str, Any], path: str) -> OnnxConfig:
     """The config that these JSON values describe, each of them checked."""
     text: Check = ("a text", lambda v: isinstance(v, str), str)
-    three: Check = ("a list of three numbers", lambda v: _numbers(v, 3), _floats)
+    three: Check = (
+        "a list of three numbers",
+        lambda v: _numbers(v, 3),
+        lambda v: tuple(map(float, v)),
+    )
     checks: dict[str, Check] = {
         "kind": ('"depth" or "disparity"', lambda v: v in ("depth", "disparity"), str),
         "size": (
@@ -147,10 +150,6 @@ def _numbers(values: Any, n: int) -> bool:
     return all(type(v) in (int, float) and abs(v) <= 1e300 for v in values)  # not so for NaN
 
 
-def _floats(values: list[int | float]) -> tuple[float, ...]:
-    return tuple(float(v) for v in values)
-
-
 class OnnxNetwork:
     """Runs the graph one image at a time, with F as one more output."""
 
@@ -190,11 +189,9 @@ class OnnxNetwork:
 
 def _prepare(path: Path, data: bytes, config: OnnxConfig) -> tuple[list[str], Any]:
     """The names to ask for (prediction, F, confidence), and the graph that gives them."""
-    try:
-        import onnx
-        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-    except ImportError:
-        raise MissingExtra("onnx", "onnx", f"the MDE {path}") from None
+    onnx = import_extra("onnx", "onnx", f"the MDE {path}")
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
     try:
         model = onnx.load_model_from_string(data)
     except DecodeError as e:
@@ -227,10 +224,7 @@ def _forget_sizes(graph: Any) -> None:
 
 
 def _start(path: Path, model: Any, device: str) -> Any:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise MissingExtra("onnxruntime", "onnx", f"the MDE {path}") from None
+    onnxruntime = import_extra("onnxruntime", "onnx", f"the MDE {path}")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3  # cleared sizes make it warn about each output

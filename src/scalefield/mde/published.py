@@ -94,23 +94,20 @@ def from_release(
     Sizes are read off the weights. Whether a Depth Anything is V1 or V2, relative or metric, is
     in the published name of the file alone.
     """
-    if "pretrained.model.pos_embed" in state:
-        hybrid = any(name.startswith(_MIDAS_BACKBONE) for name in state)
-        rules = midas_rules(hybrid=hybrid)
-        describe: Callable[[], dict[str, Any]] = lambda: midas_config(state, hybrid=hybrid)  # noqa: E731
-    elif "pretrained.pos_embed" in state and "depth_head.projects.0.weight" in state:
-        rules = depth_anything_rules()
-        describe = lambda: depth_anything_config(state, path.name)  # noqa: E731
-    else:
-        raise InputError(
-            f"{path}: neither MiDaS DPT nor Depth Anything; its first weight is "
-            f"{one_line(next(iter(state)))!r}"
-        )
     try:
-        config = describe()
+        if "pretrained.model.pos_embed" in state:
+            hybrid = any(name.startswith(_MIDAS_BACKBONE) for name in state)
+            rules, config = midas_rules(hybrid=hybrid), midas_config(state, hybrid=hybrid)
+        elif "pretrained.pos_embed" in state and "depth_head.projects.0.weight" in state:
+            rules, config = depth_anything_rules(), depth_anything_config(state, path.name)
+        else:
+            raise InputError(
+                f"{path}: neither MiDaS DPT nor Depth Anything; its first weight is "
+                f"{one_line(next(iter(state)))!r}"
+            )
+    except InputError:
+        raise
     except (KeyError, IndexError, ValueError) as e:
-        if isinstance(e, InputError):
-            raise
         raise InputError(f"{path}: weights are missing, such as {one_line(e)}") from None
     return renamed(state, rules, path), config
 

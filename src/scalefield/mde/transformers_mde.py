@@ -11,15 +11,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from scalefield.errors import InputError, MissingExtra
-from scalefield.mde.estimator import Estimator, Raw
+from scalefield.errors import InputError, import_extra
+from scalefield.mde.estimator import Estimator, Fit, Preprocess, Raw
 from scalefield.mde.output import Kind
-from scalefield.mde.preprocess import Fit, Preprocess
 
 HALF = (0.5, 0.5, 0.5)
 
 PREPROCESS = {
-    # MiDaS was trained at any aspect ratio in multiples of 32; its hub files say 384×384.
+    # MiDaS was trained at any aspect ratio in multiples of 32; its hub files declare 384×384.
     "dpt": Preprocess((384, 384), "least", 32, HALF, HALF),
     "depth_anything": Preprocess((518, 518), "least", 14),
     # Its authors also reflect a border; a resize of the bare image keeps F aligned with it.
@@ -40,12 +39,9 @@ def load_transformers(
     name: str, folder: Path, revision: str, device: str = "cpu", kind: Kind | None = None
 ) -> Estimator:
     """The estimator in a folder with config.json and model.safetensors."""
+    transformers = import_extra("transformers", "mde", f"the MDE {name}")
     try:
-        from transformers import AutoModelForDepthEstimation
-    except ImportError:
-        raise MissingExtra("transformers", "mde", f"the MDE {name}") from None
-    try:
-        model, loading = AutoModelForDepthEstimation.from_pretrained(
+        model, loading = transformers.AutoModelForDepthEstimation.from_pretrained(
             folder,
             use_safetensors=True,
             local_files_only=True,
@@ -107,7 +103,7 @@ def preprocess_of(name: str, model: Any, folder: Path | None) -> Preprocess:
         return PREPROCESS[model.config.model_type]
     path = None if folder is None else folder / "preprocessor_config.json"
     if path is None or not path.is_file():
-        raise InputError(f"{name}: no preprocessor_config.json says how its input is made")
+        raise InputError(f"{name}: no preprocessor_config.json describes its input")
     try:
         return read_preprocess(json.loads(path.read_bytes()))
     except (ValueError, KeyError, TypeError, AttributeError) as e:

@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 from scalefield.errors import InputError
 from scalefield.io.weights import WEIGHTS, verify_checksums
-from scalefield.mde.estimator import Estimator, Raw
+from scalefield.mde.estimator import IMAGENET_MEAN, IMAGENET_STD, Estimator, Raw
 from scalefield.mde.lite import PREPROCESS as LITE_PREPROCESS
-from scalefield.mde.lite import exact
-from scalefield.mde.preprocess import IMAGENET_MEAN, IMAGENET_STD
+from scalefield.mde.lite import exact, grow
 
 PATCH = 14
 PREPROCESS = replace(LITE_PREPROCESS, multiple=PATCH)
@@ -70,10 +69,10 @@ class Block(nn.Module):
         qkv = self.qkv(self.norm1(x)).unflatten(2, (3, self.heads, -1))
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each b, heads, t, c / heads
         seen = nnf.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        x = x + self.sometimes(self.scale1 * self.project(seen))
-        return x + self.sometimes(self.scale2 * self.fc2(nnf.gelu(self.fc1(self.norm2(x)))))
+        x = x + self.drop_path(self.scale1 * self.project(seen))
+        return x + self.drop_path(self.scale2 * self.fc2(nnf.gelu(self.fc1(self.norm2(x)))))
 
-    def sometimes(self, branch: Float[Tensor, "b t c"]) -> Float[Tensor, "b t c"]:
+    def drop_path(self, branch: Float[Tensor, "b t c"]) -> Float[Tensor, "b t c"]:
         """Stochastic depth: in training, the branch is dropped for some images and scaled for the
         others."""
         if not self.training or self.drop == 0:
@@ -169,11 +168,6 @@ class Dpt(nn.Module):
         ):
             y = refine(grow(y, x.shape[2:]) + skip(x))
         return y
-
-
-def grow(x: Float[Tensor, "b c h w"], size: tuple[int, int]) -> Float[Tensor, "b c h2 w2"]:
-    """Bilinear resizing that keeps the image's borders."""
-    return nnf.interpolate(x, size, mode="bilinear", align_corners=False)
 
 
 class VitNet(nn.Module):

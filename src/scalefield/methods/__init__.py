@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from scalefield.errors import InputError, did_you_mean, one_line
+from scalefield.errors import InputError, did_you_mean
 from scalefield.methods.basis import Basis
 from scalefield.methods.field import Field
 from scalefield.methods.global_affine import Global
@@ -24,11 +24,8 @@ from scalefield.methods.lwlr import LWLR
 from scalefield.methods.median import Median
 from scalefield.methods.piecewise import Piecewise
 from scalefield.methods.region import Region
-from scalefield.recovery import FunctionMethod, Method
+from scalefield.recovery import Method, MethodLike, as_method
 from scalefield.validation import check_options
-
-MethodLike = Method | Callable[..., Any]
-"""A method, or a function of (mde_output, anchors) that returns a Recovery."""
 
 METHODS: dict[str, Callable[..., Method]] = {
     "field": Field,
@@ -59,24 +56,3 @@ def make_method(method: str | MethodLike, **options: Any) -> Method:
         return METHODS[method](**options)
     except TypeError as e:
         raise InputError(f"method {method}: {e}") from None
-
-
-def as_method(method: MethodLike) -> Method:
-    """The method itself, or a function as a `FunctionMethod`."""
-    if not callable(method):
-        raise InputError(f"a method is a name or a function, found {one_line(repr(method))}")
-    if isinstance(method, type):
-        name = method.__name__
-        raise InputError(f"{name} is a class; give an instance, for example {name}()")
-    return method if isinstance(method, Method) else FunctionMethod(method)
-
-
-def method_name(method: Method) -> str:
-    """The name in `METHODS`, or the name of the user's class or function."""
-    for name, method_class in METHODS.items():
-        if type(method) is method_class:
-            return name
-    if isinstance(method, FunctionMethod):
-        function = method.function
-        return getattr(function, "__qualname__", type(function).__qualname__)
-    return type(method).__qualname__

@@ -21,12 +21,10 @@ from scalefield.alignment.uncertainty import (
     to_image,
 )
 from scalefield.anchors import Anchors
-from scalefield.basis.cues import grid_log_depth
 from scalefield.basis.generator import BasisMaps, Generator
-from scalefield.basis.grids import sample, upsample
+from scalefield.basis.grids import grid_log_depth, sample, upsample
 from scalefield.basis.pretrained import load_generator
-from scalefield.basis.ridge import Ridge, solve
-from scalefield.basis.targets import anchor_weights, targets
+from scalefield.basis.ridge import Ridge, Solution, anchor_weights, solve, targets
 from scalefield.field.inference import estimate_shift
 from scalefield.field.model import load_field
 from scalefield.mde.output import MDEOutput
@@ -91,27 +89,19 @@ class Basis(Method):
         self, mde_output: MDEOutput, generator: Generator, maps: BasisMaps, anchors: Anchors
     ) -> Recovery[Tensor]:
         """The solve for existing basis maps: the cost of an added anchor."""
-        M = anchor_embeddings(maps, mde_output, anchors)
-        y, omega = (
-            torch.from_numpy(values).to(M.device)[None]
-            for values in (targets(mde_output, anchors), anchor_weights(anchors))
-        )
-        ridge = self.ridge or generator.config.ridge
-        solution = solve(M[None], y, omega, ridge)
+        fit = WeightFit.of(maps, mde_output, anchors, self.ridge or generator.config.ridge)
         # Upsampling is linear: ℓ is combined on the grid and one map is upsampled, not K.
-        log_scale = upsample(solution.log_scale(maps.basis_maps)[:, None], mde_output.shape)
-        residuals = y[0] - solution.offset - M.double() @ solution.weights[0]
-        std_log = basis_std(mde_output, anchors, maps, M, residuals=residuals, ridge=ridge)
+        log_scale = upsample(fit.solution.log_scale(maps.basis_maps)[:, None], mde_output.shape)
         recovery = Recovery.from_log_scale(
             mde_output,
             anchors,
             log_scale[0, 0],
-            std_log=std_log,
-            leave_one_out_log=leave_one_out_log(M, anchors, residuals=residuals, ridge=ridge),
+            std_log=fit.std_log(),
+            leave_one_out_log=fit.leave_one_out_log(),
         )
         return dataclasses.replace(
             recovery,
-            weights=solution.weights[0].float(),
+            weights=fit.solution.weights[0].float(),
             basis_maps=maps.basis_maps[0],
             gating=maps.gating[0],
         )
@@ -153,22 +143,6 @@ def embeddings(
     return sample(maps.basis_maps, pixels[None], shape)[0]
 
 
-def leave_one_out_log(
-    M: Float[Tensor, "n k"],
-    anchors: Anchors,
-    *,
-    residuals: Float64[Tensor, " n"],
-    ridge: Ridge,
-) -> tuple[float, ...]:
-    """log D̂ − log depth at each anchor, D̂ predicted by the others: r / (1 − S_ii), which is exact
-    but for the median of the targets. Empty with one anchor."""
-    if len(anchors) < 2:
-        return ()
-    design, penalty = penalised_design(M.detach().double().cpu().numpy(), ridge)
-    left = 1 - LinearSmoother.of(design, anchor_weights(anchors), penalty).leverage
-    return tuple((-residuals.detach().cpu().numpy() / left.clip(min=EXACT)).tolist())
-
-
 def penalised_design(
     embedded: Float64[np.ndarray, "n k"], ridge: Ridge
 ) -> tuple[Float64[np.ndarray, "n m"], Float64[np.ndarray, "m m"]]:
@@ -180,27 +154,54 @@ def penalised_design(
     return np.insert(embedded, 0, 1.0, axis=1), np.pad(penalty, ((1, 0), (1, 0)))
 
 
-def basis_std(
-    mde_output: MDEOutput,
-    anchors: Anchors,
-    maps: BasisMaps,
-    M: Float[Tensor, "n k"],
-    *,
-    residuals: Float64[Tensor, " n"],
-    ridge: Ridge,
-) -> Float[Tensor, "h w"]:
-    """std_log of the weighted basis maps, which are linear in the targets."""
-    shape = mde_output.shape
-    design, at_pixels = (
-        E.detach().double().cpu().numpy()
-        for E in (M, embeddings(maps, shape, *coarse_pixels(shape)))
-    )
-    (design, penalty), (at_pixels, _) = (penalised_design(E, ridge) for E in (design, at_pixels))
-    std_log = fit_std(
-        LinearSmoother.of(design, anchor_weights(anchors), penalty),
-        residuals.detach().cpu().numpy(),
-        anchors.sigma_log(0.0),
-        (np.ones(len(design)), np.ones(len(at_pixels))),
-        at_pixels,
-    )
-    return to_image(std_log, shape, M.device)
+@dataclass(frozen=True, eq=False)
+class WeightFit:
+    """The weights of an image's basis maps that fit its anchors, and how well they do."""
+
+    maps: BasisMaps
+    shape: tuple[int, int]
+    """Height and width of the image."""
+    ridge: Ridge
+    solution: Solution
+    residuals: Float64[np.ndarray, " n"]
+    """Targets minus their fitted values."""
+    smoother: LinearSmoother
+    """The fit as a linear function of the targets."""
+    tau: Float64[np.ndarray, " n"]
+    """Standard deviation of the measured log-depths; 0 where it is not known."""
+
+    @classmethod
+    def of(
+        cls, maps: BasisMaps, mde_output: MDEOutput, anchors: Anchors, ridge: Ridge
+    ) -> WeightFit:
+        """Solve for the weights."""
+        M, omega = anchor_embeddings(maps, mde_output, anchors), anchor_weights(anchors)
+        y = torch.from_numpy(targets(mde_output, anchors)).to(M.device)
+        solution = solve(M[None], y[None], torch.from_numpy(omega).to(M.device)[None], ridge)
+        residuals = y - solution.offset - M.double() @ solution.weights[0]
+        design, penalty = penalised_design(M.detach().double().cpu().numpy(), ridge)
+        return cls(
+            maps,
+            mde_output.shape,
+            ridge,
+            solution,
+            residuals.detach().cpu().numpy(),
+            LinearSmoother.of(design, omega, penalty),
+            anchors.sigma_log(0.0),
+        )
+
+    def leave_one_out_log(self) -> tuple[float, ...]:
+        """log D̂ − log depth at each anchor, D̂ predicted by the others: r / (1 − S_ii), which is
+        exact but for the median of the targets. Empty with one anchor."""
+        if len(self.residuals) < 2:
+            return ()
+        left = 1 - self.smoother.leverage
+        return tuple((-self.residuals / left.clip(min=EXACT)).tolist())
+
+    def std_log(self) -> Float[Tensor, "h w"]:
+        """std_log of the weighted basis maps, which are linear in the targets."""
+        embedded = embeddings(self.maps, self.shape, *coarse_pixels(self.shape))
+        at_pixels, _ = penalised_design(embedded.detach().double().cpu().numpy(), self.ridge)
+        slopes = np.ones(len(self.residuals)), np.ones(len(at_pixels))
+        std_log = fit_std(self.smoother, self.residuals, self.tau, slopes, at_pixels)
+        return to_image(std_log, self.shape, embedded.device)

@@ -73,9 +73,7 @@ class Global(Method):
             affine(mde_output.in_space(space).double()),
             space,
             rejected=rejected,
-            std_log=curve_std(
-                mde_output, anchors, samples, space, curve=affine, design=affine.design
-            ),
+            std_log=curve_std(mde_output, samples, space, curve=affine, design=affine.design),
             fallbacks=(affine.fallback,) if affine.fallback else (),
         )
 

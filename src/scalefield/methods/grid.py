@@ -72,9 +72,7 @@ class Grid(Method):
         if len(samples) < MIN_ANCHORS or start.scale == 0:
             prediction = start(mde_map)
             fallbacks = [start.fallback] if start.fallback else []
-            std_log = curve_std(
-                mde_output, anchors, samples, self.space, curve=start, design=start.design
-            )
+            std_log = curve_std(mde_output, samples, self.space, curve=start, design=start.design)
         else:
             vertices, fallbacks = self.vertex_scales(samples, mde_output.shape, start)
             field = torch.nn.functional.interpolate(
@@ -84,7 +82,7 @@ class Grid(Method):
                 align_corners=True,
             )[0, 0]
             prediction = field * mde_map
-            std_log = self._std(mde_output, samples, anchors.sigma_log(0.0)[samples.index], field)
+            std_log = self._std(samples, field)
         return Recovery.from_space(
             mde_output,
             anchors,
@@ -143,22 +141,16 @@ class Grid(Method):
             penalty = penalty + self.laplacian * self._laplacian()
         return design, mean_square * penalty[np.ix_(supported, supported)], supported, unit
 
-    def _std(
-        self,
-        mde_output: MDEOutput,
-        samples: Samples,
-        tau: Float64[np.ndarray, " n"],
-        field: Float64[Tensor, "h w"],
-    ) -> Float[Tensor, "h w"]:
+    def _std(self, samples: Samples, field: Float64[Tensor, "h w"]) -> Float[Tensor, "h w"]:
         """std_log of the vertices' scales; the factor x cancels at pixels."""
-        shape = mde_output.shape
+        shape = (field.shape[0], field.shape[1])
         design, penalty, supported, unit = self._system(samples, shape)
         scales = field[samples.rows, samples.columns].cpu().numpy()
         rows, columns = coarse_pixels(shape)
         std_log = fit_std(
             LinearSmoother.of(design, samples.weight, penalty + 1e-12 * np.eye(len(penalty))),
             log_residuals(samples.y, scales * samples.x),
-            tau,
+            samples.tau,
             (samples.y / unit, field[rows, columns].cpu().numpy()),
             self._bilinear(rows, columns, shape)[:, supported],
         )

@@ -71,24 +71,23 @@ class KNN(Method):
             anchors,
             prediction.view_as(mde_map),
             self.space,
-            std_log=self._std(mde_map, samples, anchors.sigma_log(0.0)[samples.index]),
+            std_log=self._std(mde_map, samples),
             fallbacks=(Fallback("scale_only", text),) if lower_pixels else (),
         )
 
-    def _std(
-        self, mde_map: Float64[Tensor, "h w"], samples: Samples, tau: Float64[np.ndarray, " n"]
-    ) -> Float[Tensor, "h w"]:
+    def _std(self, mde_map: Float64[Tensor, "h w"], samples: Samples) -> Float[Tensor, "h w"]:
         """std_log, by the weights of the k nearest anchors."""
         tree = cKDTree(samples.pixels)
-        variance = self._noise(tree, samples, tau) if len(samples) > 1 else PRIOR_STD**2
+        variance = self._noise(tree, samples) if len(samples) > 1 else PRIOR_STD**2
         shape = (mde_map.shape[0], mde_map.shape[1])
         pixels = np.stack(coarse_pixels(shape), axis=1)
         distance, index = tree.query(pixels, k=[*range(1, min(self.k, len(samples)) + 1)])
         x = at_coarse_pixels(mde_map)
-        _, propagated = _neighbour_predictions(samples, index.T, distance.T, x, variance + tau**2)
+        total = variance + samples.tau**2
+        _, propagated = _neighbour_predictions(samples, index.T, distance.T, x, total)
         return to_image(total_std(variance, propagated), shape, mde_map.device)
 
-    def _noise(self, tree: cKDTree, samples: Samples, tau: Float64[np.ndarray, " n"]) -> float:
+    def _noise(self, tree: cKDTree, samples: Samples) -> float:
         """v from fits to the k anchors nearest to an anchor that is left out."""
         out = left_out_indices(len(samples))
         k = min(self.k, len(samples) - 1)
@@ -99,7 +98,8 @@ class KNN(Method):
         index, distance = (a[~own].reshape(len(out), k).T for a in (index, distance))
         one = np.ones(len(samples))
         left_out, propagated = _neighbour_predictions(samples, index, distance, samples.x[out], one)
-        return noise_variance(log_residuals(samples.y[out], left_out), 1 + propagated, tau[out])
+        residuals = log_residuals(samples.y[out], left_out)
+        return noise_variance(residuals, 1 + propagated, samples.tau[out])
 
 
 def _neighbour_predictions(

@@ -66,29 +66,22 @@ class LogKernel(Method):
         if len(far):
             _, nearest = cKDTree(samples.pixels).query(far.cpu())
             log_scale[tuple(far.T)] = ratios[torch.as_tensor(nearest, device=device)]
-        std_log = kernel_std(
-            mde_output, samples, anchors.sigma_log(0.0)[samples.index], log_scale, bandwidth
-        )
         pixels_far = counted(len(far), "pixel")
         text = f"nearest anchor's ratio at {pixels_far}: all others are out of the kernel"
         return Recovery.from_log_scale(
             mde_output,
             anchors,
             log_scale,
-            std_log=std_log,
+            std_log=kernel_std(samples, log_scale, bandwidth),
             fallbacks=(Fallback("nearest_anchor", text),) if len(far) else (),
         )
 
 
 def kernel_std(
-    mde_output: MDEOutput,
-    samples: Samples,
-    tau: Float64[np.ndarray, " n"],
-    log_scale: Float64[Tensor, "h w"],
-    bandwidth: float,
+    samples: Samples, log_scale: Float64[Tensor, "h w"], bandwidth: float
 ) -> Float[Tensor, "h w"]:
     """std_log of the weighted mean; S_i = w_i / Σ w, so an anchor's leverage is its own share."""
-    out = left_out_indices(len(samples))
+    out, tau = left_out_indices(len(samples)), samples.tau
     square = cdist(samples.pixels[out], samples.pixels, "sqeuclidean")
     weights = np.exp(-square / (2 * bandwidth**2)) * samples.weight
     shares = weights / weights.sum(axis=1, keepdims=True)
@@ -97,7 +90,7 @@ def kernel_std(
     own = shares[np.arange(len(out)), out]
     variance = fit_variance(residuals, own, (shares**2).sum(axis=1), tau[out])
     # The square of a Gaussian is one of bandwidth b/√2.
-    shape, device = mde_output.shape, log_scale.device
+    shape, device = (log_scale.shape[0], log_scale.shape[1]), log_scale.device
     v, u = (torch.from_numpy(coarse_positions(n)).double().to(device) for n in shape)
     pixels, weight = (torch.from_numpy(a).to(device) for a in (samples.pixels, samples.weight))
     noise = weight**2 * torch.from_numpy(variance + tau**2).to(device)

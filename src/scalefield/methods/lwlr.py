@@ -99,7 +99,7 @@ class LWLR(Method):
         used = samples[kept]
         local = Local.of(aligned, used, self.bandwidth_px(mde_output.shape[1], used))
         scale, shift = self.fields(mde_output.shape, local)
-        std_log = self._std(aligned, local, affine, used, anchors.sigma_log(0.0)[used.index])
+        std_log = self._std(aligned, local, affine, used)
         reason = f"relative error under Global at least {OUTLIER_RELATIVE_ERROR}"
         return Recovery.from_space(
             mde_output,
@@ -150,10 +150,10 @@ class LWLR(Method):
         local: Local,
         affine: Affine,
         samples: Samples,
-        tau: Float64[np.ndarray, " n"],
     ) -> Float[Tensor, "h w"]:
         """std_log by the weights of the local fits, and by Global's where the blend is Global."""
         global_fit = LinearSmoother.of(affine.design(local.x.cpu().numpy()), samples.weight)
+        tau = samples.tau
         variance = self._noise(local, global_fit, tau)
         deviation = samples.y / local.unit * np.sqrt(variance + tau**2)
         x_coarse = at_coarse_pixels(aligned) / local.unit

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from scalefield.alignment.uncertainty import fit_variance, total_std
 from scalefield.anchors import Anchors
-from scalefield.basis.targets import targets
+from scalefield.basis.ridge import targets
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Method, Recovery
 

@@ -76,7 +76,7 @@ class Piecewise(Method):
             anchors,
             prediction,
             space,
-            std_log=curve_std(mde_output, anchors, samples, space, curve=curve, design=design),
+            std_log=curve_std(mde_output, samples, space, curve=curve, design=design),
             fallbacks=tuple(fallbacks),
         )
 

@@ -141,9 +141,7 @@ class Region(Method):
         global_fit = fit_affine(samples)
         limits = (0.5 * samples.y.min(), 2 * samples.y.max())
         reasons: Counter[str] = Counter()
-        uncertainty = _Uncertainty(
-            samples, at_anchors, anchors.sigma_log(0.0)[samples.index], supports.home
-        )
+        uncertainty = _Uncertainty(samples, at_anchors, supports.home)
         prediction = np.empty(mde_output.shape)
         members = members_of(regions)
         for region, inside in enumerate(members):
@@ -250,10 +248,9 @@ class _Uncertainty:
         self,
         samples: Samples,
         design: Float64[np.ndarray, "n 4"],
-        tau: Float64[np.ndarray, " n"],
         home: Int64[np.ndarray, " n"],
     ) -> None:
-        self.samples, self.design, self.tau, self.home = samples, design, tau, home
+        self.samples, self.design, self.home = samples, design, home
         # Log residual, leverage and propagated variance of each anchor in the fit of its region.
         self.diagnostics = np.full((3, len(samples)), np.nan)
         self.fits: list[tuple[LinearSmoother, np.ndarray, np.ndarray]] = []
@@ -282,8 +279,8 @@ class _Uncertainty:
         """One value per region, in the order of `add`."""
         finite = np.isfinite(self.diagnostics).all(axis=0)
         residuals, leverage, propagated = self.diagnostics[:, finite]
-        variance = fit_variance(residuals, leverage, propagated, self.tau[finite])
-        noise = self.samples.y * np.sqrt(variance + self.tau**2)
+        variance = fit_variance(residuals, leverage, propagated, self.samples.tau[finite])
+        noise = self.samples.y * np.sqrt(variance + self.samples.tau**2)
         propagated_by_region = []
         for smoother, support, moment in self.fits:
             moved = smoother.gain * noise[support]

@@ -27,7 +27,7 @@ BANDWIDTHS: dict[str, tuple[float, float]] = {
     "sunrgbd": (50.0, 640.0),
 }
 """LWLR's bandwidth in pixels as its authors publish it, at an image width in pixels: 25 px on
-KITTI, 50 px where nothing else is said, scaled with the width."""
+KITTI, 50 px elsewhere, scaled with the width."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,13 @@ class GeneratorJob:
         features = "-f0" if self.zero_features else ""
         seed = f"-s{self.seed}" if self.seed else ""
         return f"k{self.k}-{self.regime}{features}{seed}"
+
+    @property
+    def label(self) -> str:
+        """Label of its row: the paper's, with F = 0 and the seed where they are not the paper's."""
+        features = ", F = 0" if self.zero_features else ""
+        seed = f", seed {self.seed}" if self.seed else ""
+        return f"Basis K={self.k}{features}{seed}"
 
     @property
     def start(self) -> GeneratorJob | None:
@@ -72,7 +79,7 @@ def paper_jobs(
     return sorted(jobs, key=lambda job: (order[job.seed], job.start is not None))
 
 
-def aligner_rows(dataset: str, *, disparity: bool = True, strict: bool = True) -> list[MethodSpec]:
+def aligner_rows(dataset: str, *, disparity: bool = True) -> list[MethodSpec]:
     """The five aligners as the paper's rows, then the same in disparity, and a strict Region.
 
     Region needs true labels, which KITTI does not have.
@@ -88,7 +95,7 @@ def aligner_rows(dataset: str, *, disparity: bool = True, strict: bool = True) -
         MethodSpec(label, label.lower(), {**given, "space": "depth"})
         for label, given in options.items()
     ]
-    if labelled and strict:
+    if labelled:
         rows.append(MethodSpec("Region, strict", "region", {"strict": True, "space": "depth"}))
     if disparity:
         rows += [
@@ -116,23 +123,9 @@ def basis_rows(generators: Mapping[GeneratorJob, Path]) -> list[MethodSpec]:
             continue
         if job == drop_job:
             conditions.append("drop")
-        rows.append(
-            MethodSpec(
-                job_label(job),
-                "basis",
-                {"generator": str(folder), "estimate_shift": False},
-                tuple(conditions),
-            )
-        )
+        options = {"generator": str(folder), "estimate_shift": False}
+        rows.append(MethodSpec(job.label, "basis", options, tuple(conditions)))
     return rows
-
-
-def job_label(job: GeneratorJob) -> str:
-    """A row's label: the paper's for its own generators, F = 0 and the seed named where they are
-    not the paper's."""
-    features = ", F = 0" if job.zero_features else ""
-    seed = f", seed {job.seed}" if job.seed else ""
-    return f"Basis K={job.k}{features}{seed}"
 
 
 def universal_rows() -> list[MethodSpec]:

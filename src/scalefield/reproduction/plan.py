@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from scalefield.anchor_sampling import REGIMES
-from scalefield.basis.cues import grid_shape
 from scalefield.basis.generator import Generator, GeneratorConfig
+from scalefield.basis.grids import grid_shape
 from scalefield.datasets import Frame
 from scalefield.errors import InputError
 from scalefield.mde import MODELS, open_mde
@@ -23,19 +23,13 @@ from scalefield.training.loop import pick_device
 from scalefield.training.preparation import split_names
 
 BYTES_OF_F = {"uint8": 1, "float16": 2, "none": 0}
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Options of the estimate: one assumed cost, and how much is measured."""
-
-    recover_s_per_megapixel: float = 0.10
-    """One row under one condition, on one core: the mean over the aligners and the universal
-    generators, as `recipes/measure_pipeline.py --recovery` measured it (results/pipeline)."""
-    sampled_frames: int = 2
-    """Frames of each dataset that are read to measure reading."""
-    sampled_steps: int = 3
-    """Steps of training that are timed."""
+RECOVER_S_PER_MEGAPIXEL = 0.10
+"""Assumed time of one row under one condition, on one core: the mean over the aligners and the
+universal generators, as `recipes/measure_pipeline.py --recovery` measured it (results/pipeline)."""
+SAMPLED_FRAMES = 2
+"""Frames of each dataset that are read to measure reading."""
+SAMPLED_STEPS = 3
+"""Steps of training that are timed."""
 
 
 @dataclass(frozen=True)
@@ -82,22 +76,21 @@ class _Predictions:
     """Size of an output in the cache by dataset; empty without weights."""
 
 
-def plan(reproduction: Reproduction, costs: Costs | None = None) -> list[Line]:
+def plan(reproduction: Reproduction) -> list[Line]:
     """The stages with estimated time and disk; nothing is written."""
     reproduction.check()
-    costs = costs or Costs()
-    samples = {name: _sample(reproduction, name, costs) for name in reproduction.datasets}
+    samples = {name: _sample(reproduction, name) for name in reproduction.datasets}
     lines = []
     for estimator in reproduction.estimators:
         measured = _measure_mde(reproduction, estimator, samples)
         if reproduction.trains:
             lines.append(_prepare_line(reproduction, estimator, samples, measured))
-            lines.append(_train_line(reproduction, estimator, samples, measured.channels, costs))
-        lines.append(_evaluate_line(reproduction, estimator, samples, measured, costs))
+            lines.append(_train_line(reproduction, estimator, samples, measured.channels))
+        lines.append(_evaluate_line(reproduction, estimator, samples, measured))
     return lines
 
 
-def _sample(reproduction: Reproduction, name: str, costs: Costs) -> _Sample:
+def _sample(reproduction: Reproduction, name: str) -> _Sample:
     dataset = reproduction.datasets[name]
     names = {s: split_names(dataset, s, reproduction.limit, name) for s in reproduction.splits}
     chosen = reproduction.preparation
@@ -109,7 +102,7 @@ def _sample(reproduction: Reproduction, name: str, costs: Costs) -> _Sample:
             read.append(frame)
         except InputError:
             continue
-        if len(read) == costs.sampled_frames:
+        if len(read) == SAMPLED_FRAMES:
             break
     if not read:
         raise InputError(f"no frame of the split {reproduction.split} of {name} can be read")
@@ -169,7 +162,6 @@ def _train_line(
     estimator: EstimatorSpec,
     samples: dict[str, _Sample],
     channels: int,
-    costs: Costs,
 ) -> Line:
     frames = sum(sample.frames["train"] for sample in samples.values())
     jobs = reproduction.job_list
@@ -179,9 +171,7 @@ def _train_line(
     for job in jobs:
         config = reproduction.config(job)
         if job.k not in timed:
-            timed[job.k] = step_seconds(
-                config, channels, largest.shape, reproduction.device, costs.sampled_steps
-            )
+            timed[job.k] = step_seconds(config, channels, largest.shape, reproduction.device)
         own = config.epochs * -(-frames // config.batch)
         steps += own
         seconds += own * timed[job.k]
@@ -195,13 +185,14 @@ def _evaluate_line(
     estimator: EstimatorSpec,
     samples: dict[str, _Sample],
     measured: _Predictions,
-    costs: Costs,
 ) -> Line:
     count, seconds, size = 0, 0.0, 0.0
     for name, sample in samples.items():
         frames = sample.frames[reproduction.split]
-        recoveries = _recoveries(reproduction, estimator, name)
-        each = recoveries * costs.recover_s_per_megapixel * sample.megapixels + sample.read_s
+        evaluation = reproduction.evaluation(estimator, name)
+        conditions = evaluation.conditions
+        recoveries = sum(row.applies(c) for row in evaluation.methods for c in conditions)
+        each = recoveries * RECOVER_S_PER_MEGAPIXEL * sample.megapixels + sample.read_s
         count += frames
         seconds += frames * each / max(1, reproduction.workers)
         seconds += 0.0 if measured.seconds is None else frames * measured.seconds[name]
@@ -212,14 +203,8 @@ def _evaluate_line(
     return Line(f"evaluate {estimator.label}", what, seconds, size)
 
 
-def _recoveries(reproduction: Reproduction, estimator: EstimatorSpec, dataset: str) -> int:
-    """Rows times conditions of one frame."""
-    evaluation = reproduction.evaluation(estimator, dataset)
-    return sum(row.applies(c) for row in evaluation.methods for c in evaluation.conditions)
-
-
 def step_seconds(
-    config: BasisTraining, channels: int, shape: tuple[int, int], device: str, steps: int
+    config: BasisTraining, channels: int, shape: tuple[int, int], device: str
 ) -> float:
     """Seconds of a training step on random frames of one image shape, data at hand."""
     on = pick_device(device)
@@ -232,7 +217,7 @@ def step_seconds(
     ).to(on).train()  # fmt: skip
     optimiser = torch.optim.AdamW(generator.parameters())
     began = 0.0
-    for step in range(steps + 1):
+    for step in range(SAMPLED_STEPS + 1):
         if step == 1:  # the first is slower
             _synchronise(on)
             began = time.perf_counter()
@@ -240,7 +225,7 @@ def step_seconds(
             generator, optimiser, batch, config, step, rate_factor=1.0, gradient_weight=1.0
         )
     _synchronise(on)
-    return (time.perf_counter() - began) / steps
+    return (time.perf_counter() - began) / SAMPLED_STEPS
 
 
 def random_batch(

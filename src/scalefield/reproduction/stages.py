@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalefield.anchor_sampling import REGIMES
+from scalefield.basis.generator import Generator
 from scalefield.benchmark.method_spec import MethodSpec
 from scalefield.datasets import DATASETS, Dataset
 from scalefield.datasets.splits import write_list
 from scalefield.errors import InputError, counted, require_package
-from scalefield.io import read_json, write_json
-from scalefield.io.run_folder import config_differences
+from scalefield.io import config_differences, read_json, write_json
 from scalefield.io.weights import sha256
 from scalefield.mde import ALIASES, MODELS
 from scalefield.reproduction.matrix import (
@@ -34,13 +34,15 @@ from scalefield.reproduction.matrix import (
     paper_jobs,
     universal_rows,
 )
-from scalefield.reproduction.training_task import FINISHED, TrainingTask
+from scalefield.reproduction.options import ReproductionOptions
 from scalefield.runtime.workers import worker_pool
+from scalefield.training.basis import train_basis
 from scalefield.training.basis_config import BasisTraining, paper_preset
 from scalefield.training.cross_fit import open_cross_fit
 from scalefield.training.loop import RunFolder, pick_device
 from scalefield.training.preparation import Preparation, left_out, prepare_datasets, split_names
 from scalefield.training.prepared import PreparedFrames
+from scalefield.training.resident import ResidentFrames
 
 if TYPE_CHECKING:
     from scalefield.benchmark.run import Evaluation
@@ -66,62 +68,60 @@ class EstimatorSpec:
         return cls(re.sub(r"[^\w.-]+", "-", label), source or label, cross_fit)
 
 
-@dataclass(frozen=True)
-class Reproduction:
+FINISHED = "finished.json"
+"""Written into the folder of a generator when its training has ended."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingTask:
+    """The training of one generator, in this process or in one of its own."""
+
+    config: BasisTraining
+    out: Path
+    start: Path | None
+    """The generator to fine-tune."""
+    train: PreparedFrames
+    val: PreparedFrames
+    device: str
+    frames_on_device: bool
+    options: dict[str, Any]
+    """Further arguments of `train_basis`."""
+
+    def run(self) -> None:
+        """Train to the end, and record that in the folder of the run."""
+        device = pick_device(self.device)
+        train, val = (
+            ResidentFrames.of(frames, device) if self.frames_on_device else frames
+            for frames in (self.train, self.val)
+        )
+        start = None if self.start is None else Generator.load(self.start)
+        options = {"device": self.device, "start_from": start, **self.options}
+        train_basis(self.config, train, val, self.out, **options)
+        write_json(self.out / FINISHED, {"epochs": self.config.epochs})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction(ReproductionOptions):
     """All that determines a reproduction."""
 
-    out: Path
     datasets: dict[str, Dataset]
+    """Readers of the datasets by name."""
     estimators: tuple[EstimatorSpec, ...]
-    seeds: tuple[int, ...] = (0,)
-    """Seeds of the training; the anchors of the evaluation have the seed 0."""
-    ks: tuple[int, ...] = (8, 30, 50)
-    ablation: bool = True
-    """Train and evaluate the F = 0 variants as well."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of `BasisTraining` that differ from the paper's preset."""
     epochs: tuple[int, int] = (25, 5)
     """Epochs of training, and of fine-tuning."""
     preparation: Preparation = field(default_factory=Preparation)
-    generators: str | None = None
-    """A folder of ready generators, `UNIVERSAL`, or None: they are trained."""
-    split: str = "test"
-    """Frames that are evaluated."""
     extra_rows: tuple[MethodSpec, ...] = ()
     """Rows beside the paper's."""
     aligners: bool = True
     """Evaluate the five aligners."""
-    disparity: bool = True
-    """Also evaluate the aligners in disparity."""
-    drop: bool = True
-    """Run the drop-anchor sequence."""
-    limit: int | None = None
-    """Frames of each split of each dataset."""
-    device: str = "auto"
-    workers: int = 1
-    """Processes that read and evaluate."""
-    jobs: int = 1
-    """Generators that are trained at the same time on the device."""
-    frames_on_device: bool = False
-    """Every training process holds all prepared frames in the device's memory, instead of
-    reading them from disk in each epoch: for a thousand frames rather than for ten thousand."""
-    mde_batch: int = 8
-    """Images that an MDE predicts at once."""
-    in_sample: bool = False
-    """Allow frames that an MDE was trained on."""
-    cache: Path | None = None
-    """Keep the MDE's outputs of evaluated frames."""
-    overwrite: bool = False
-    """Discard results of other rows, such as those of fewer seeds."""
     tables: bool = True
     """Write the report, for which matplotlib is needed; else stop after the evaluation."""
     pictures: bool = True
     """Draw a picture of every generator's training into its folder."""
-    gallery: bool = True
-    """Keep pictures of the worst, median and best images for the report."""
     show_progress: bool = True
     """Draw progress bars."""
-    title: str = "Learning Image-Adaptive Scale Fields: the paper's tables"
 
     @property
     def trains(self) -> bool:
@@ -137,7 +137,7 @@ class Reproduction:
     @cached_property
     def job_list(self) -> list[GeneratorJob]:
         """The generators of one MDE."""
-        return paper_jobs(self.seeds, self.ks, ablation=self.ablation)
+        return paper_jobs(self.seeds, self.k, ablation=self.ablation)
 
     def check(self) -> None:
         """Raise InputError for what can be refused before work starts, except an MDE's weights.
@@ -170,8 +170,6 @@ class Reproduction:
             card = MODELS.get(estimator.source)
             if self.trains and card is not None and card.feature_channels is None:
                 raise InputError(no_features(estimator.label))
-
-    # ---- the stages ----
 
     def run(self) -> Path:
         """All stages, one after another; the value is the report's page, or the results' folder."""
@@ -291,12 +289,14 @@ class Reproduction:
             train=train,
             val=val,
             device=self.device,
-            workers=max(1, self.workers // self.jobs) if self.workers > 1 else 0,
-            source=f"the MDE {estimator.label}",
             frames_on_device=self.frames_on_device,
-            picture=self.pictures,
-            # Bars of several would overwrite each other.
-            show_progress=self.show_progress and self.jobs == 1,
+            options={
+                "workers": max(1, self.workers // self.jobs) if self.workers > 1 else 0,
+                "source": f"the MDE {estimator.label}",
+                "picture": self.pictures,
+                # Bars of several would overwrite each other.
+                "show_progress": self.show_progress and self.jobs == 1,
+            },
         )
 
     def can_start(self, estimator: EstimatorSpec, job: GeneratorJob) -> bool:

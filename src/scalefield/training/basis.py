@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,13 +45,30 @@ from scalefield.training.loop import (
     step_generator,
     wait_for_all,
 )
-from scalefield.training.model_card import basis_card
 from scalefield.training.progress_plot import ProgressPicture
 
 DIVERGED = (
     "the training has diverged: the basis maps are not finite any more; choose a smaller learning "
     "rate, or a limit of the gradient"
 )
+
+
+CARD = """# {name}
+
+A basis map generator with K = {k} for {source}, {features}.
+
+{data}
+
+{epochs} epochs with {least} to {most} anchors an image, seed {seed}. On the validation frames, with
+the anchors of the regime {validate}: AbsRel {absrel:.3f}.
+
+Every other choice:
+
+```json
+{config}
+```
+"""
+"""Model card of a generator."""
 
 
 def step_losses(generator: nn.Module, batch: Batch, config: BasisTraining) -> dict[str, Tensor]:
@@ -254,6 +273,24 @@ def write_model(  # noqa: PLR0917
     model.save(out / "model")  # type: ignore[operator]
     card = basis_card(out.name, source, data, config, absrel)
     write_atomic(out / "model" / "README.md", card.encode())
+
+
+def basis_card(name: str, source: str, data: str, config: Any, absrel: float) -> str:
+    """The card of a basis map generator, made from its `BasisTraining` (or that of run.json)."""
+    values = config if isinstance(config, dict) else asdict(config)
+    least, most = values["anchors"]
+    absent = "without features (F = 0), so that any relative depth map will do"
+    return CARD.format(
+        name=name,
+        source=source,
+        features=absent if values["zero_features"] else "with its features F",
+        data=data,
+        least=least,
+        most=most,
+        absrel=absrel,
+        config=json.dumps(values, indent=1),
+        **{key: values[key] for key in ("k", "epochs", "seed", "validate")},
+    )
 
 
 def build(

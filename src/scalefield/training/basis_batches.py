@@ -83,7 +83,6 @@ class StepBatches(Dataset[Batch]):
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
 
     def __len__(self) -> int:
-        """Number of steps."""
         return self.last - self.first
 
     def __getitem__(self, index: int) -> Batch:
@@ -123,7 +122,6 @@ class ValidationBatches(Dataset[Batch]):
         self.batches = epoch_batches(frames, config.batch, 0, 0)[rank::world]
 
     def __len__(self) -> int:
-        """Number of batches of this process."""
         return len(self.batches)
 
     def __getitem__(self, index: int) -> Batch:
@@ -178,10 +176,9 @@ def load_validation_batches(
     *,
     rank: int = 0,
     world: int = 1,
-    most_bytes: int = 2**30,
 ) -> list[Batch] | None:
-    """The validation batches in host memory, which every epoch uses; None where they are large."""
-    if not isinstance(frames, PreparedFrames) or frames.size_bytes > most_bytes * world:
+    """The validation batches in host memory, which every epoch uses; None above a gibibyte."""
+    if not isinstance(frames, PreparedFrames) or frames.size_bytes > 2**30 * world:
         return None
     batches = ValidationBatches(frames, config, rank, world)
     return [batches[i] for i in range(len(batches))]

@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from scalefield.anchor_sampling import anchor_grid_shape, sample_anchors
-from scalefield.basis.cues import grid_image, log_depth_and_level
+from scalefield.basis.grids import grid_image, log_depth_and_level
 from scalefield.basis.trunk import resize
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
@@ -172,7 +172,6 @@ def prepare_frame(
     regimes: Sequence[str | int] = (),
     *,
     device: str | torch.device = "cpu",
-    seed: int = 0,
 ) -> TrainingFrame:
     """Run the MDE on a frame and keep what training needs; anchors of `regimes` by the protocol.
 
@@ -182,7 +181,7 @@ def prepare_frame(
         output = MDEOutput(filled(frame), "depth", model="truth")
     else:
         output = (mde.for_scene(frame.scene) if isinstance(mde, CrossFit) else mde)(frame.image)
-    table = frame_table(frame, regimes, seed=seed)
+    table = frame_table(frame, regimes)
     return training_frame(table, output, true=mde is None, device=device)
 
 
@@ -244,7 +243,7 @@ class Batch:
         return replace(self, features=features, quantisation=None)
 
     def select(self, rows: Int64[Tensor, " b2"], *, anchors: int, pixels: int) -> Batch:
-        """Some frames of the batch, with so many of the first anchors and pixels of each."""
+        """These frames of the batch, with the first `anchors` and `pixels` of each."""
         chosen = self._each(lambda tensor: tensor[rows])
         return replace(
             chosen,
@@ -332,6 +331,15 @@ def protocol_batch(frames: Sequence[TrainingFrame], regime: str) -> Batch:
     )
 
 
+def unit_positions(
+    frame: TrainingFrame, rows: Int64[np.ndarray, " n"], *, mirror: bool
+) -> Float32[np.ndarray, "n 2"]:
+    """Pixels of a frame in −1 … 1 over the image (`grids.to_unit`), mirrored with the image."""
+    size = np.array([frame.shape[1], frame.shape[0]], np.float32)
+    turn = np.array([-1 if mirror else 1, 1], np.float32)
+    return ((frame.pixels[rows] + 0.5) * 2 / size - 1) * turn
+
+
 def make_batch(
     frames: Sequence[TrainingFrame],
     anchor_rows: Sequence[Int64[np.ndarray, " _"]],
@@ -353,20 +361,12 @@ def make_batch(
     y, weights = np.zeros((2, count, most), np.float32)
     pixel_positions, mde_log_depth, true_log_depth = [], [], []
     for i, (frame, chosen, rows) in enumerate(zip(frames, anchor_rows, pixel_rows, strict=True)):
-        # Pixels in −1 … 1 over the image (`cues.to_unit`), turned over with a mirrored frame.
-        size = np.array([frame.shape[1], frame.shape[0]], np.float32)
-        turn = np.array([-1 if mirror[i] else 1, 1], np.float32)
         gamma = np.float32(stretch[i])
-
-        def position(rows: np.ndarray, frame: TrainingFrame = frame, size: np.ndarray = size,
-                     turn: np.ndarray = turn) -> np.ndarray:  # fmt: skip
-            return ((frame.pixels[rows] + 0.5) * 2 / size - 1) * turn
-
-        anchor_positions[i, : len(chosen)] = position(chosen)
+        anchor_positions[i, : len(chosen)] = unit_positions(frame, chosen, mirror=mirror[i])
         mde_at_anchors = frame.mde_log_depth[chosen] * gamma
         y[i, : len(chosen)] = frame.true_log_depth[chosen] - mde_at_anchors
         weights[i, : len(chosen)] = 1
-        pixel_positions.append(position(rows))
+        pixel_positions.append(unit_positions(frame, rows, mirror=mirror[i]))
         mde_log_depth.append(frame.mde_log_depth[rows] * gamma)
         true_log_depth.append(frame.true_log_depth[rows])
     device = frames[0].log_depth.device

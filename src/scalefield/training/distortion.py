@@ -283,8 +283,8 @@ class UnknownShift:
         config: DistortionConfig,
         anchors: int,
     ) -> UnknownShift:
-        """Which of the maps with this log-depth lose their shift, and its estimates from so many
-        anchors: the posterior mean of a normal prior and a normal likelihood."""
+        """Draw the maps that lose their shift, and estimates of it from `anchors` anchors: the
+        posterior mean of a normal prior and a normal likelihood."""
         count, device = len(grid), grid.device
         affine = (torch.rand(count, generator=rng) < config.affine).to(device)
         noise = torch.randn(count, generator=rng).to(device)

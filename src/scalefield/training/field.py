@@ -24,7 +24,7 @@ from scalefield.training.field_batches import (
     FieldBatch,
     draw_anchors,
     draw_batch,
-    see,
+    network_maps,
     solve,
 )
 from scalefield.training.field_validation import (
@@ -156,7 +156,7 @@ def losses(
     config: FieldTraining,
 ) -> dict[str, Tensor]:
     """The losses' parts, AbsRel at `pixels`, and the weighted sum `loss`."""
-    maps = see(learned.net, batch)
+    maps = network_maps(learned.net, batch)
     posterior = solve(learned.kernel(), batch, maps, rows, config.error_scales)
     points, truth = batch.points(maps, pixels), batch.target(pixels)
     mean = posterior.mean(points)

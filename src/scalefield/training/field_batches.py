@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,8 +13,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from scalefield.anchor_sampling import anchor_grid_shape
-from scalefield.basis.cues import LOG_DEPTH_LIMIT
-from scalefield.basis.grids import sample_at
+from scalefield.basis.grids import LOG_DEPTH_LIMIT, sample_at
 from scalefield.field.blocks import Observations
 from scalefield.field.error_scale import ErrorScale, scale_factors
 from scalefield.field.exact import ExactPosterior
@@ -59,8 +58,8 @@ class Bank:
     """Index of the segment of each cell; zero where a frame has none."""
 
 
-def make_banks(frames: Sequence[TrainingFrame], balance: float = 0.5) -> list[Bank]:
-    """All frames by grid shape; a source with n frames is drawn in proportion to n^(1 − balance).
+def make_banks(frames: Sequence[TrainingFrame]) -> list[Bank]:
+    """All frames by grid shape; a source with n frames is drawn in proportion to √n.
 
     Features are kept where every frame of a bank has them.
     """
@@ -69,7 +68,7 @@ def make_banks(frames: Sequence[TrainingFrame], balance: float = 0.5) -> list[Ba
     for frame in frames:
         buckets[frame.bucket].append(frame)
     return [
-        make_bank(members, torch.tensor([counts[f.group] ** -balance for f in members]))
+        make_bank(members, torch.tensor([counts[f.group] ** -0.5 for f in members]))
         for members in buckets.values()
     ]
 
@@ -97,11 +96,12 @@ def make_bank(frames: Sequence[TrainingFrame], chance: Float[Tensor, " f"]) -> B
         chance=chance,
         truth=torch.tensor([float(f.true) for f in frames], device=device),
         groups=tuple(f.group for f in frames),
-        segments=torch.stack([_segments(f) for f in frames]),
+        segments=torch.stack([frame_segments(f) for f in frames]),
     )
 
 
-def _segments(frame: TrainingFrame) -> Int64[Tensor, "h w"]:
+def frame_segments(frame: TrainingFrame) -> Int64[Tensor, "h w"]:
+    """Index of the segment of each cell; zeros for a frame without segments."""
     if frame.segments is None:
         return torch.zeros(
             frame.log_depth.shape[1:], dtype=torch.long, device=frame.log_depth.device
@@ -237,7 +237,7 @@ def draw_anchors(
     return torch.empty_like(nearest).scatter(1, order, ordered)
 
 
-def see(net: FieldNet, batch: FieldBatch) -> FieldMaps:
+def network_maps(net: FieldNet, batch: FieldBatch) -> FieldMaps:
     """The network's maps, in float32."""
     on_gpu = batch.log_depth.device.type == "cuda"
     with torch.autocast(batch.log_depth.device.type, torch.bfloat16, enabled=on_gpu):
@@ -255,42 +255,10 @@ def solve(
     """The posterior given the anchors in `rows`, with the prior deviations that they suggest."""
     y, inputs = batch.target(rows), batch.points(maps, rows)
     noise = torch.full_like(y, float(kernel.noise_std))
-    some = slice(None, None, 1 + (y.shape[1] - 1) // MOST_FOR_SCALE)
+    thinned = slice(None, None, 1 + (y.shape[1] - 1) // MOST_FOR_SCALE)
     with torch.no_grad():
-        subset = KernelInputs(*(x[:, some].detach().double() for x in vars(inputs).values()))
-        mask = torch.ones_like(y[:, some], dtype=torch.bool)
-        observed = Observations(subset, y[:, some], noise[:, some], mask)
+        subset = KernelInputs(*(x[:, thinned].detach().double() for x in vars(inputs).values()))
+        mask = torch.ones_like(y[:, thinned], dtype=torch.bool)
+        observed = Observations(subset, y[:, thinned], noise[:, thinned], mask)
         factors = scale_factors(kernel, observed, scales)
     return ExactPosterior.fit(kernel.scaled(factors), inputs, y, noise)
-
-
-def distorted_frame(
-    frame: TrainingFrame, *, seed: int, config: DistortionConfig, anchors: int
-) -> TrainingFrame:
-    """The frame with one random error of its relative depth, by the seed.
-
-    The strength is log-uniform between those of `config`. A shift that is unknown is replaced by
-    its estimate from `anchors` anchors.
-    """
-    rng = torch.Generator().manual_seed(seed)
-    log_depth = frame.log_depth.float().cpu()[None]
-    lowest, highest = config.least_strength, config.most_strength
-    strength = lowest * (highest / lowest) ** torch.rand(1, generator=rng)
-    distort = Distortion.draw(1, rng, log_depth.device, strength, config).with_grid(
-        log_depth, _segments(frame).cpu()[None], rng, strength, config=config
-    )
-    size = torch.tensor([frame.shape[1], frame.shape[0]]).float()
-    positions = (torch.from_numpy(frame.pixels) + 0.5) * 2 / size - 1
-    grid = distort(log_depth.flatten(1), grid_positions(log_depth))
-    pixels = distort(torch.from_numpy(frame.mde_log_depth - frame.level)[None], positions[None])
-    unknown = UnknownShift.draw(grid, rng, config=config, anchors=anchors)
-    grid, pixels = unknown.estimated(grid), unknown.estimated(pixels)
-    level = grid.median()
-    centred = (grid - level).clamp(-LOG_DEPTH_LIMIT, LOG_DEPTH_LIMIT).reshape(log_depth[0].shape)
-    return replace(
-        frame,
-        log_depth=centred.to(frame.log_depth.device),
-        level=float(level),
-        mde_log_depth=pixels[0].numpy(),
-        true=False,
-    )

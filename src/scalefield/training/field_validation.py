@@ -18,7 +18,7 @@ from scalefield.field.inference import empirical_bayes_scale, sum_abs_z
 from scalefield.field.kernel import Kernel
 from scalefield.field.network import FieldNet, FieldNetConfig
 from scalefield.training.data import PIXELS
-from scalefield.training.field_batches import MOST_DRAWN, Bank, FieldBatch, see, solve
+from scalefield.training.field_batches import MOST_DRAWN, Bank, FieldBatch, network_maps, solve
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ def outcomes(
                 mde_log_depth=bank.mde_log_depth[one],
                 true_log_depth=bank.true_log_depth[one],
             )
-            maps = see(net, batch)
+            maps = network_maps(net, batch)
             points, truth = batch.points(maps, everywhere), batch.target(everywhere)
             for regime in regimes:
                 rows = torch.from_numpy(bank.anchors[regime][i])[None].to(batch.units.device)
@@ -121,7 +121,11 @@ def tune_on_validation(
     config, _ = min(embedding, key=score)
     amplitude = [(replace(config, amplitude_shrinkage=s), kernel) for s in SHRINKAGES]
     config, _ = min(amplitude, key=score)
-    rough = [(config, roughened(kernel, factor)) for factor in ROUGHNESS]
+    rough = []
+    for factor in ROUGHNESS:
+        factors = {"rbf": 1.0, "exponential": factor}
+        terms = (replace(t, amplitude=t.amplitude * factors[t.family]) for t in kernel.terms)
+        rough.append((config, replace(kernel, terms=tuple(terms))))
     config, kernel = min(rough, key=score)
     return with_config(net, config), kernel
 
@@ -131,13 +135,6 @@ def with_config(net: FieldNet, config: FieldNetConfig) -> FieldNet:
     changed = copy(net)
     changed.config = config
     return changed
-
-
-def roughened(kernel: Kernel, factor: float) -> Kernel:
-    """The kernel with stronger exponential terms."""
-    factors = {"rbf": 1.0, "exponential": factor}
-    terms = (replace(t, amplitude=t.amplitude * factors[t.family]) for t in kernel.terms)
-    return replace(kernel, terms=tuple(terms))
 
 
 def calibrate(found: Sequence[Outcome], coverage: float = 0.9) -> dict[str, float]:

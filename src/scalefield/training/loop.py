@@ -30,9 +30,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from scalefield.errors import InputError, MissingExtra, one_line
-from scalefield.io import read_json, write_atomic, write_json
-from scalefield.io.run_folder import as_json, config_differences
+from scalefield.errors import InputError, import_extra, one_line
+from scalefield.io import as_json, config_differences, read_json, write_atomic, write_json
 from scalefield.runtime.devices import check_device
 from scalefield.runtime.provenance import provenance
 
@@ -74,11 +73,11 @@ class OptimiserConfig:
                 raise InputError(f"{name} must be {least} or more, found {value}")
 
 
-def step_generator(seed: int, step: int, device: str | torch.device = "cpu") -> torch.Generator:
+def step_generator(seed: int, step: int) -> torch.Generator:
     """The random generator of one step. Also seeds the global one, which dropout uses."""
     key = (seed * 1_000_003 + step) % 2**63
     torch.manual_seed(key)
-    return torch.Generator(device).manual_seed(key)
+    return torch.Generator().manual_seed(key)
 
 
 def cosine_rate(step: int, steps: int, warmup: int) -> float:
@@ -117,9 +116,7 @@ class Schedule:
 
     def rate(self, step: int, warmup: int) -> float:
         """`cosine_rate` at the present progress; the warm-up counts steps."""
-        if step < warmup:
-            return (step + 1) / warmup
-        if self.time_limit_s is None:
+        if self.time_limit_s is None or step < warmup:
             return cosine_rate(step, self.steps, warmup)
         return 0.5 * (1 + math.cos(math.pi * self.progress(step)))
 
@@ -300,7 +297,11 @@ class RunFolder:
         `tensorboard` also writes event files for that program, into the subfolder tensorboard.
         """
         self.path, self.main = Path(folder), main
-        self.writer = _summary_writer(self.path / "tensorboard") if tensorboard and main else None
+        self.writer = None
+        if tensorboard and main:
+            purpose, package = "writing TensorBoard logs", "tensorboard"
+            module = import_extra("torch.utils.tensorboard", package, purpose, package=package)
+            self.writer = module.SummaryWriter(str(self.path / "tensorboard"))
         self.config = as_json(dataclasses.asdict(config))
         record = self.path / "run.json"
         differing = config_differences(record, self.config, key="config")
@@ -344,14 +345,6 @@ class RunFolder:
             for name, value in values.items():
                 self.writer.add_scalar(name.replace("_", "/", 1), value, step)
             self.writer.flush()
-
-
-def _summary_writer(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise MissingExtra("tensorboard", "tensorboard", "writing TensorBoard logs") from None
-    return SummaryWriter(str(folder))
 
 
 def processes() -> tuple[int, int]:

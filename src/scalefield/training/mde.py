@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import math
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -242,49 +237,6 @@ def fit(
     return ema.model
 
 
-MemoryFormat = Literal["contiguous", "channels_last", "auto"]
-"""Memory format of the network; auto times both on a GPU. With cudnn.benchmark, channels_last in
-bfloat16 made each of the first steps take 16 to 90 s on an H200, for the depthwise convolutions."""
-FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-
-
-def fastest_format(net: LiteNet, config: MDETraining, slow_s: float = 0.5) -> torch.memory_format:
-    """The memory format with the shorter training step on this GPU; contiguous without one.
-
-    A format that takes more than `slow_s` for two images is not tried with a whole batch.
-    """
-    device = next(net.parameters()).device
-    seconds: dict[str, float] = {}
-    if device.type != "cuda":
-        return FORMATS["contiguous"]
-    for name, layout in FORMATS.items():
-        trial = copy.deepcopy(net).to(memory_format=layout).train()  # type: ignore[call-overload]
-        for count in (2, config.batch):
-            shape = (count, 3, *config.crops[0])
-            images = torch.rand(shape, device=device).contiguous(memory_format=layout)
-            repeats = [step_seconds(trial, images) for _ in range(4)]
-            seconds[name] = min(repeats)
-            text = f"{name}: {seconds[name]:.3f} s for {count} crops, {repeats[0]:.1f} s at first"
-            print(text, file=sys.stderr, flush=True)
-            if seconds[name] > slow_s:
-                seconds[name] = math.inf
-                break
-    chosen = min(seconds, key=lambda name: seconds[name])
-    print(f"memory format: {chosen}", file=sys.stderr, flush=True)
-    return FORMATS[chosen]
-
-
-def step_seconds(net: LiteNet, images: Float[Tensor, "b 3 h w"]) -> float:
-    """Time of one forward and backward pass on a GPU."""
-    torch.cuda.synchronize(images.device)
-    began = time.perf_counter()
-    with torch.autocast(images.device.type, torch.bfloat16):
-        log_depth, _ = net(images)
-    log_depth.float().square().mean().backward()
-    torch.cuda.synchronize(images.device)
-    return time.perf_counter() - began
-
-
 def weights_of(folder: Path, config: MDETraining) -> dict[str, Tensor]:
     """Weights of a model that a training with this configuration can continue."""
     network = load_lite(folder).network
@@ -306,7 +258,7 @@ def train_mde(
     start_from: Path | None = None,
     teacher: Path | None = None,
     device: str = "auto",
-    memory_format: MemoryFormat = "contiguous",
+    memory_format: torch.memory_format = torch.contiguous_format,
     save_every: int = 500,
 ) -> None:
     """Train on the split "train" (without the fold left out) and write `out`/model.
@@ -326,11 +278,11 @@ def train_mde(
     elif encoder is not None:
         load_imagenet_encoder(net, torch.load(encoder, weights_only=True, map_location="cpu"))
     net = net.to(torch_device)
-    layout = fastest_format(net, config) if memory_format == "auto" else FORMATS[memory_format]
-    net = net.to(memory_format=layout)  # type: ignore[call-overload]
+    net = net.to(memory_format=memory_format)  # type: ignore[call-overload]
 
     def crop_loss(images: Tensor, truth: Tensor, rng: torch.Generator) -> Tensor:
-        seen = random_erasing(colour_jitter(images, rng), rng).contiguous(memory_format=layout)
+        seen = random_erasing(colour_jitter(images, rng), rng)
+        seen = seen.contiguous(memory_format=memory_format)
         with torch.autocast(torch_device.type, torch.bfloat16, enabled=torch_device.type == "cuda"):
             log_depth, _ = net(seen)
         loss = relative_loss(log_depth.float(), truth, config)

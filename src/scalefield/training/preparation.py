@@ -24,8 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 from scalefield.datasets import Dataset as FrameDataset
 from scalefield.datasets.splits import thin
 from scalefield.errors import InputError
-from scalefield.io import read_json, write_atomic, write_json
-from scalefield.io.run_folder import config_differences
+from scalefield.io import config_differences, read_json, write_atomic, write_json
 from scalefield.mde import MDE, MDEOutput, estimate_batch
 from scalefield.runtime.progress import progress
 from scalefield.training.cross_fit import CrossFit

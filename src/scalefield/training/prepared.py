@@ -41,7 +41,6 @@ class PreparedFrames(Sequence[TrainingFrame]):
     entries: tuple[Entry, ...]
 
     def __len__(self) -> int:
-        """How many frames there are."""
         return len(self.entries)
 
     @overload
@@ -83,15 +82,6 @@ def quantise(
     step = ((largest - least) / 255).clamp(min=torch.finfo(torch.float32).tiny)
     scaled = (features.float() - least[:, None, None]) / step[:, None, None]
     return scaled.round().clamp(0, 255).to(torch.uint8), torch.stack([step, least])
-
-
-def dequantise(frame: TrainingFrame) -> TrainingFrame:
-    """The frame with its features in float16."""
-    if frame.features is None or frame.quantisation is None:
-        return frame
-    step, least = frame.quantisation[..., None, None]
-    features = torch.addcmul(least, frame.features.float(), step).half()
-    return dataclasses.replace(frame, features=features, quantisation=None)
 
 
 def pack_frame(frame: TrainingFrame, scene: str, kept: str) -> bytes:

@@ -44,7 +44,6 @@ class ResidentFrames(Sequence[TrainingFrame]):
         return _read(prepared.entries, str(device))
 
     def __len__(self) -> int:
-        """How many frames there are."""
         return len(self.frames)
 
     @overload

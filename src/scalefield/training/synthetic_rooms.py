@@ -1,7 +1,8 @@
 """Synthetic rooms: random furniture, colours, lights and cameras, rendered with their depth.
 
-A few hundred photographed frames come from a few dozen places. Rooms without end teach what those
-cannot: walls meet floors and objects rest on others, independent of their colours.
+A few hundred photographed frames come from a few dozen places. From any number of rendered rooms a
+network learns what these frames do not show: that walls meet floors and objects rest on others,
+whatever their colours are.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Rooms:
         return [f"rooms/{i:05d}" for i in range(self.count)] if split in ("train", "all") else []
 
     def load(self, name: str) -> Frame:
-        """Furnish and render one; the name decides all."""
+        """The rendered room of that name, which seeds all random numbers."""
         room = furnish(seeded_rng(self.seed, name))
         image, depth_m = render(room, self.size, torch.device(self.device))
         return Frame(name, "rooms", f"rooms-{self.seed}", image, depth_m, (0.1, 10.0))
@@ -77,8 +78,8 @@ class Room:
     things: Things
     paint: Paint
     """Colours of all objects, and six for the walls, the floor and the ceiling."""
-    eye: Float[Tensor, " 3"]
-    looks: Float[Tensor, "3 3"]
+    camera_position: Float[Tensor, " 3"]
+    camera_axes: Float[Tensor, "3 3"]
     """Rows: right, down and ahead of the camera."""
     focal: float
     """Focal length in image widths."""
@@ -96,16 +97,16 @@ def furnish(rng: np.random.Generator) -> Room:
     pieces += [hanging(rng, size) for _ in range(rng.integers(0, 6))]
     at, half, turns, shapes = zip(*pieces, strict=True)
     things = Things(tensor(at), tensor(half), tensor(turns), torch.tensor(shapes))
-    eye, looks = camera(rng, size)
-    free = ~holds(things, eye, 0.25)
+    position, axes = camera(rng, size)
+    free = ~holds(things, position, 0.25)
     free[0] = True
     things = Things(*(values[free] for values in things))
     warmth = 1 + 0.25 * rng.uniform(-1, 1, (2, 1)) * np.array([1, 0, -1])
     return Room(
         things,
         paint(rng, len(things.turn) + 6),
-        eye,
-        looks,
+        position,
+        axes,
         focal=float(rng.uniform(0.6, 1.15)),
         lights=tensor(rng.uniform((-0.4, 0.6, -0.4), (0.4, 0.97, 0.4), (2, 3)) * size),
         powers=tensor(rng.uniform(0.3, 1.5, (2, 1)) * warmth),
@@ -171,9 +172,9 @@ def hanging(rng: np.random.Generator, size: np.ndarray) -> Piece:
 def camera(
     rng: np.random.Generator, size: np.ndarray
 ) -> tuple[Float[Tensor, " 3"], Float[Tensor, "3 3"]]:
-    """An eye in the room, and where it looks: mostly level or a little down."""
+    """Position and axes (right, down, ahead) of a camera that is level or tilted a little down."""
     x, z = rng.uniform(0.1, 0.46, 2) * rng.choice([-1, 1], 2) * size[[0, 2]]
-    eye = np.array([x, rng.uniform(0.35, min(1.9, 0.8 * size[1])), z])
+    position = np.array([x, rng.uniform(0.35, min(1.9, 0.8 * size[1])), z])
     # Away from the near wall, more or less.
     yaw = math.atan2(-x, -z) + rng.normal() * 0.6
     pitch, roll = rng.normal(-0.2, 0.22), rng.normal() * 0.05
@@ -187,7 +188,7 @@ def camera(
         math.cos(roll) * right + math.sin(roll) * down,
         -math.sin(roll) * right + math.cos(roll) * down,
     )
-    return tensor(eye), tensor(np.stack([right, down, ahead]))
+    return tensor(position), tensor(np.stack([right, down, ahead]))
 
 
 def paint(rng: np.random.Generator, count: int) -> Paint:
@@ -220,7 +221,7 @@ def tensor(values: object) -> Float[Tensor, "*shape"]:
 
 
 def holds(things: Things, point: Float[Tensor, " 3"], margin: float) -> Bool[Tensor, " n"]:
-    """Which things a point is in, or nearly."""
+    """The mask of things that contain a point, or come within the margin of it."""
     local, _ = into(things, point[None], point[None])
     return ((local[:, 0].abs() - 1) * things.half < margin).all(dim=1)
 
@@ -228,14 +229,15 @@ def holds(things: Things, point: Float[Tensor, " 3"], margin: float) -> Bool[Ten
 def into(
     things: Things, origin: Float[Tensor, "r 3"], ray: Float[Tensor, "r 3"]
 ) -> tuple[Float[Tensor, "n r 3"], Float[Tensor, "n r 3"]]:
-    """Rays as unit shapes see them; distances along a ray stay what they are."""
+    """Origins and directions of rays in the axes of each unit shape; distances along a ray, in
+    lengths of its direction, do not change."""
     from_centre = origin - things.centre[:, None]
     turned = [turn(v, -things.turn) for v in (from_centre, ray.expand_as(from_centre))]
     return turned[0] / things.half[:, None], turned[1] / things.half[:, None]
 
 
 def turn(v: Float[Tensor, "n r 3"], angle: Float[Tensor, " n"]) -> Float[Tensor, "n r 3"]:
-    """Around the vertical."""
+    """Vectors rotated around the vertical axis."""
     cos, sin = angle.cos()[:, None], angle.sin()[:, None]
     x, y, z = v.unbind(-1)
     return torch.stack([cos * x + sin * z, y, cos * z - sin * x], dim=-1)
@@ -282,15 +284,15 @@ def render(
     v = ((torch.arange(height, device=device) + 0.5) - height / 2) / width
     v, u = torch.meshgrid(v / room.focal, u / room.focal, indexing="ij")
     seen = torch.stack([u, v, torch.ones_like(u)], dim=-1).flatten(0, 1)
-    eye, lights = room.eye.to(device), room.lights.to(device)
-    ray = seen @ room.looks.to(device)  # one unit ahead, so that distance is z
-    depth, index = reach(things, eye.expand_as(ray), ray).min(dim=0)
-    point = eye + depth[:, None] * ray
+    camera_position, lights = room.camera_position.to(device), room.lights.to(device)
+    ray = seen @ room.camera_axes.to(device)  # one unit ahead, so that distance is z
+    depth, index = reach(things, camera_position.expand_as(ray), ray).min(dim=0)
+    point = camera_position + depth[:, None] * ray
     local, normal = surface(things, index, point)
     # The room's six sides are painted each for itself.
     side = normal.abs().argmax(dim=1) * 2 + (normal.sum(dim=1) > 0)
     painted = torch.where(index == 0, len(things.turn) + side, index)
-    colour = looked_up(Paint(*(values.to(device) for values in room.paint)), painted, local)
+    colour = paint_colours(Paint(*(values.to(device) for values in room.paint)), painted, local)
     light = room.ambient * (0.8 + 0.2 * normal[:, 1:2]) * torch.ones_like(colour)
     for i, (at, power) in enumerate(zip(lights, room.powers.to(device), strict=True)):
         way = at - point
@@ -327,10 +329,10 @@ def surface(
     return local, normal / normal.norm(dim=1, keepdim=True).clamp(min=1e-9)
 
 
-def looked_up(
+def paint_colours(
     paint: Paint, index: Int64[Tensor, " r"], local: Float[Tensor, "r 3"]
 ) -> Float[Tensor, "r 3"]:
-    """The paint's colour at points."""
+    """Colours of paints, given by index, at points in the objects' own axes."""
     waves = (paint.waves[index] * local[:, None]).sum(dim=2) + paint.phases[index]
     share = (paint.step[index] * waves.sin().mean(dim=1)).sigmoid()[:, None]
     first, second = paint.colours[index].unbind(1)

@@ -2,8 +2,8 @@
 
 app.py has the routes, server.py their handlers, and pool.py the threads on which they work.
 guard.py, protocol.py and uploads.py check requests. sessions.py holds the state of a photograph,
-edits.py solves for an edit of the anchors, exports.py makes files, catalogue.py has titles of the
-methods, and wire.py the binary format of maps.
+edits.py solves for an edit of the anchors, exports.py makes files, and wire.py has the binary
+format of maps.
 
 In static/, app.js connects the controls, page.js and workspace.js hold the state, solving.js and
 server.js send requests, and views.js, stage.js, cloud.js and panel.js draw.

@@ -17,8 +17,7 @@ from torch import Tensor
 from scalefield.alignment.uncertainty import STEP
 from scalefield.anchors import Anchors, as_numbers, pixel_indices
 from scalefield.api import recover_from
-from scalefield.basis.ridge import solve
-from scalefield.basis.targets import anchor_weights, targets
+from scalefield.basis.ridge import targets
 from scalefield.defaults import METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.field.editor import FieldEditor
@@ -26,10 +25,10 @@ from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import FieldResult
 from scalefield.field.placement import suggest_from
 from scalefield.mde import MDEOutput
-from scalefield.methods import METHODS, Method, make_method
-from scalefield.methods.basis import anchor_embeddings, basis_std
+from scalefield.methods import METHODS, make_method
+from scalefield.methods.basis import WeightFit
 from scalefield.methods.field import Field
-from scalefield.recovery import Recovery, depth_limits, without
+from scalefield.recovery import Method, Recovery, depth_limits, without
 from scalefield.report import Report
 from scalefield.web.sessions import Relative, Session
 from scalefield.web.uploads import Limits
@@ -37,6 +36,8 @@ from scalefield.web.uploads import Limits
 MOST_CHECKED = 100
 """Number of anchors up to which each is checked against the others."""
 SUGGESTIONS = 3
+FIELD = Field()
+"""The method `field` of the page, with its default options."""
 
 
 @dataclass(frozen=True)
@@ -156,20 +157,14 @@ class SmallBasis(Method):
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """The same weights as `Basis`; depth_m is computed by the page."""
         generator, maps = self.relative.basis
-        M = anchor_embeddings(maps, mde_output, anchors)
-        y = torch.from_numpy(targets(mde_output, anchors))
-        omega = torch.from_numpy(anchor_weights(anchors))
-        solution = solve(M[None], y[None], omega[None], generator.config.ridge)
-        fitted = M.double() @ solution.weights[0] + solution.offset[0]
-        std_log = basis_std(
-            mde_output, anchors, maps, M, residuals=y - fitted, ridge=generator.config.ridge
-        )
+        fit = WeightFit.of(maps, mde_output, anchors, generator.config.ridge)
+        residuals = tuple((-fit.residuals).tolist())
         return Recovery(
             depth_m=torch.empty(0),  # computed by the page
-            log_scale=solution.log_scale(maps.basis_maps)[0],
-            std_log=on_grid(std_log, maps.basis_maps.shape[2:]),
-            weights=solution.weights[0].float(),
-            report=Report(anchors_used=len(anchors), residuals_log=residuals(fitted, y)),
+            log_scale=fit.solution.log_scale(maps.basis_maps)[0],
+            std_log=on_grid(fit.std_log(), maps.basis_maps.shape[2:]),
+            weights=fit.solution.weights[0].float(),
+            report=Report(anchors_used=len(anchors), residuals_log=residuals),
         )
 
 
@@ -194,7 +189,7 @@ class SmallField(Method):
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """The same posterior as `Field`; depth_m is computed by the page."""
         memory = self.relative.block_memory
-        self.result = result = Field().fit(self.relative.field, anchors, memory)
+        self.result = result = FIELD.fit(self.relative.field, anchors, memory)
         used = without(anchors, result.rejected)
         field = self.editor.render(result.fit.over(self.image))
         pixels = map(self.relative.field.tensor, used.pixels(mde_output.shape))
@@ -209,7 +204,7 @@ class SmallField(Method):
             report=Report(
                 anchors_used=len(used),
                 rejected=result.rejected,
-                residuals_log=residuals(fitted, y),
+                residuals_log=tuple((fitted - y).tolist()),
                 warnings=result.warnings,
             ),
         )
@@ -230,11 +225,6 @@ def quick_method(relative: Relative, edit: Edit) -> SmallBasis | SmallField | No
     if edit.size == "preview":
         return SmallField(relative, relative.preview_field, relative.preview_editor)
     return SmallField(relative, relative.shown_field, relative.field_editor)
-
-
-def residuals(fitted: Tensor, y: Tensor) -> tuple[float, ...]:
-    """log D̂ − log depth_m, which is the same difference of log-scales."""
-    return tuple((fitted - y).tolist())
 
 
 def anchor_states(report: Report) -> list[dict[str, Any]]:
@@ -261,7 +251,7 @@ def check_anchors(relative: Relative, anchors: Anchors, method: Method) -> dict[
         return {"others": others, "suspects": []}
     kept = anchors[usable]
     fitted = method.result if isinstance(method, SmallField) else None
-    result = fitted or Field().fit(relative.field, kept)
+    result = fitted or FIELD.fit(relative.field, kept)
     residual, std = result.leave_one_out()
     predicted = kept.depth_m * np.exp(-residual)
     for i, depth_m, sigmas in zip(usable, predicted, residual / std, strict=True):

@@ -14,7 +14,6 @@ from scalefield.errors import InputError
 from scalefield.export.cloud import PointCloud, write_glb, write_ply
 from scalefield.geometry.camera import Camera
 from scalefield.io import write_depth_png, write_npz
-from scalefield.recovery import Recovery
 from scalefield.web.edits import Edit, full_recovery
 from scalefield.web.sessions import Session
 
@@ -43,7 +42,8 @@ def export(session: Session, edit: Edit, name: str, options: CloudOptions) -> tu
             depth_m = full_recovery(session, edit).depth_m
             return depth_png(depth_m), "image/png"
         case "depth.npz":
-            return depth_npz(full_recovery(session, edit)), OCTETS
+            maps = full_recovery(session, edit).maps()
+            return _through_disk(name, lambda path: write_npz(path, **maps)), OCTETS
         case "cloud.ply":
             cloud = point_cloud(session, edit, options)
             return _through_disk(name, lambda path: write_ply(path, cloud)), OCTETS
@@ -70,11 +70,6 @@ def depth_png(depth_m: Float32[np.ndarray, "h w"]) -> bytes:
     farthest = float(np.nanmax(depth_m))
     units = next((u for u in PNG_UNITS if farthest * u <= 65535), PNG_UNITS[-1])
     return _through_disk("depth.png", lambda path: write_depth_png(path, depth_m, units))
-
-
-def depth_npz(recovery: Recovery) -> bytes:
-    """Every map of the recovery, by its name."""
-    return _through_disk("depth.npz", lambda path: write_npz(path, **recovery.maps()))
 
 
 def python_lines(session: Session, edit: Edit) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import ipaddress
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -22,9 +22,10 @@ from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.export.preview import NEAR_TO_FAR, SMALL_TO_LARGE
 from scalefield.inputs import from_array
+from scalefield.io import image_bytes
 from scalefield.mde import MODELS, MDEOutput
+from scalefield.methods import METHODS
 from scalefield.web import wire
-from scalefield.web.catalogue import method_entries
 from scalefield.web.edits import (
     QUICK_METHODS,
     apply_edit,
@@ -47,6 +48,27 @@ FEW_ANCHORS = 300
 SAMPLE_FOV_DEG = {"room": 62.73}
 """2·atan(320 / 525): 640 pixels wide, rendered with a focal length of 525 pixels."""
 
+
+METHOD_TEXTS: dict[str, tuple[str, str]] = {
+    "field": (
+        "Gaussian process",
+        "Corrects the relative depth smoothly towards your measurements; every value has a range.",
+    ),
+    "basis": (
+        "Learned basis maps",
+        "Weights maps that a network learned for such scenes; the method of the paper.",
+    ),
+    "median": ("One scale", "Multiplies the relative depth by one factor for the whole photo."),
+    "global": ("One scale and shift", "Fits one factor and one offset for the whole photo."),
+    "piecewise": ("Scale by depth range", "Fits a factor and an offset for near, middle and far."),
+    "grid": ("Scale on a grid", "Fits factors on a coarse grid and blends between them."),
+    "region": ("Scale by region", "Fits every region of similar colour by itself."),
+    "lwlr": ("Local fits", "Fits factor and offset at every pixel, near measurements first."),
+    "knn": ("Nearest measurements", "Fits every pixel to the few measurements nearest to it."),
+    "log_kernel": ("Smooth scale", "Blends the measurements' factors smoothly over the photo."),
+    "interpolate": ("Measurements only", "Interpolates between measurements, without the photo."),
+}
+"""Titles of the methods on the page, with one sentence each."""
 
 T = TypeVar("T")
 
@@ -101,8 +123,9 @@ class Server:
     async def create(self, request: Request) -> Response:
         """A session for the photograph in the body."""
         async with self.bodies.read(request, self.limits.upload_bytes) as data:
-            reading = self.heavy.run(lambda: read_photo(data, self.limits), client_of(request))
-            photo = await self.while_connected(request, reading)
+            photo = await self.while_connected(
+                request, self.heavy, lambda: read_photo(data, self.limits)
+            )
         name = plain_name(request.query_params.get("name", ""), "photo.jpg")
         source = "EXIF" if photo.fov_deg else ""
         session = Session(name, photo.pixels, photo.fov_deg, source, client=client_of(request))
@@ -159,9 +182,9 @@ class Server:
         self.tasks.add(task)  # a task without a reference may be garbage-collected
         task.add_done_callback(self.tasks.discard)
 
-    async def while_connected(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
+    async def while_connected(self, request: Request, pool: Pool, work: Callable[[], T]) -> T:
         """The work's result; `ClientDisconnect` as soon as the client has left, work cancelled."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(pool.run(work, client_of(request)))
         left = asyncio.ensure_future(disconnection(request))
         try:
             await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -193,9 +216,7 @@ class Server:
             rows, columns = session.display
             image = Image.fromarray(session.image)
             small = image.resize((len(columns), len(rows)), Image.Resampling.LANCZOS)
-            buffer = io.BytesIO()
-            small.save(buffer, "JPEG", quality=90)
-            return buffer.getvalue()
+            return image_bytes(small, "JPEG", quality=90)
 
         return Response(await self.quick.run(encode), media_type="image/jpeg")
 
@@ -248,8 +269,7 @@ class Server:
             return from_array(values, kind, session.image, resize=resize == "true")
 
         async with self.bodies.read(request, self.limits.upload_bytes) as data:
-            reading = self.heavy.run(lambda: read(data), client_of(request))
-            output = await self.while_connected(request, reading)
+            output = await self.while_connected(request, self.heavy, lambda: read(data))
         self.heavy.check()
         session.wait()
         self.background(session, lambda: session.prepare(output, name, key))
@@ -262,14 +282,14 @@ class Server:
         pool = self.quick if small else self.heavy
         if not small:
             self.reserve(session)
-        solving = pool.run(lambda: wire.pack(*apply_edit(session, edit)), client_of(request))
-        return octets(await self.while_connected(request, solving))
+        work = partial(apply_edit, session, edit)
+        return octets(await self.while_connected(request, pool, lambda: wire.pack(*work())))
 
     async def suggest(self, request: Request) -> Response:
         """The pixels to measure next, given the present anchors."""
         session, edit = self.session(request), parse_edit(await self.json(request), self.limits)
-        search = self.quick.run(lambda: suggestions(session, edit.anchors), client_of(request))
-        spots = await self.while_connected(request, search)
+        search = partial(suggestions, session, edit.anchors)
+        spots = await self.while_connected(request, self.quick, search)
         return JSONResponse({"suggestions": spots})
 
     async def measure(self, request: Request) -> Response:
@@ -286,8 +306,7 @@ class Server:
             return {**answer, "report": recovery.report.as_dict()}
 
         self.reserve(session)
-        measuring = self.heavy.run(work, client_of(request))
-        return JSONResponse(await self.while_connected(request, measuring))
+        return JSONResponse(await self.while_connected(request, self.heavy, work))
 
     async def file(self, request: Request) -> Response:
         """One exported file."""
@@ -298,8 +317,8 @@ class Server:
             max_points=self.max_points(optional_number(body, "max_points")),
         )
         self.reserve(session)
-        work = self.heavy.run(lambda: export(session, edit, name, options), client_of(request))
-        data, media_type = await self.while_connected(request, work)
+        work = partial(export, session, edit, name, options)
+        data, media_type = await self.while_connected(request, self.heavy, work)
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(data, media_type=media_type, headers=headers)
 
@@ -320,6 +339,17 @@ class Server:
                 return json.loads(data, parse_constant=_no_number)
             except (ValueError, RecursionError) as e:
                 raise InputError(f"the body is not JSON ({e})") from None
+
+
+def method_entries() -> list[dict[str, Any]]:
+    """Name, title, sentence and speed of every method, in the order of `METHODS`."""
+    entries = []
+    for name, method in METHODS.items():
+        documented = (method.__doc__ or name).splitlines()[0]
+        title, about = METHOD_TEXTS.get(name, (name, documented))
+        quick = name in QUICK_METHODS
+        entries.append({"name": name, "title": title, "about": about, "quick": quick})
+    return entries
 
 
 async def disconnection(request: Request) -> None:

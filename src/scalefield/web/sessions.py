@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float64, Int64, UInt8
 from torch import Tensor
 
 from scalefield.anchors import Anchors
-from scalefield.basis.cues import geometric_cues, grid_log_depth
 from scalefield.basis.generator import BasisMaps, Generator
+from scalefield.basis.grids import geometric_cues, grid_log_depth
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
 from scalefield.field.editor import BlockMemory, FieldEditor
@@ -133,7 +133,12 @@ class Session:
         The previous relative depth stays in use until the new one is complete.
         """
         try:
-            output = self._estimate() if brought is None else brought
+            output = brought
+            if output is None:
+                self._report("working", "loading the estimator", 0.1)
+                estimator = load_mde(MDE_NAME)
+                self._report("working", "estimating relative depth", 0.3)
+                output = estimator(self.image)
             self._report("working", "making basis maps", 0.75)
             shown = output
             if max(self.shape) > DISPLAY_SIDE:
@@ -158,12 +163,6 @@ class Session:
     def wait(self) -> None:
         """Report that `prepare` is queued."""
         self._report("waiting", WAITING, 0.0)
-
-    def _estimate(self) -> MDEOutput:
-        self._report("working", "loading the estimator", 0.1)
-        estimator = load_mde(MDE_NAME)
-        self._report("working", "estimating relative depth", 0.3)
-        return estimator(self.image)
 
     def _report(self, state: State, step: str, progress: float) -> None:
         self.state, self.step, self.progress = state, step, progress

@@ -14,8 +14,6 @@ from scalefield.benchmark.report.tables import Table, all_tables
 from scalefield.benchmark.report.text import csv_text, latex, markdown
 from scalefield.io import write_atomic
 
-__all__ = ["load_run", "write_report"]
-
 
 def write_report(runs: Sequence[Run], out: str | Path, title: str) -> Path:
     """Write report.html, report.md and, a file each, tables (CSV, LaTeX) and figures (PNG, SVG)."""
@@ -137,7 +135,7 @@ def _written(figure: Any, path: Path, caption: str, shown: str = "svg") -> Image
     for suffix, content in data.items():
         write_atomic(path.with_name(f"{path.name}.{suffix}"), content)
     figures.pyplot().close(figure)
-    return Image(data[shown], "image/png" if shown == "png" else "image/svg+xml", caption)
+    return Image(data[shown], figures.MIME[shown], caption)
 
 
 def _strips(runs: Sequence[Run]) -> dict[str, Panel]:
@@ -146,12 +144,11 @@ def _strips(runs: Sequence[Run]) -> dict[str, Panel]:
     for run in runs:
         for entry, picture, depth_m in read_gallery(run.folder):
             figure = figures.strip(entry, picture, depth_m)
-            data = figures.encode(figure, "jpeg", dpi=110, pil_kwargs={"quality": 82})
-            figures.pyplot().close(figure)
             source = f"{entry.condition} anchors, {entry.name}"
             caption = f"{entry.rank}: AbsRel {entry.abs_rel:.3f}, {source}"
             name = f"{run.name}: {entry.method}"
-            image = Image(data, "image/jpeg", caption, f"{entry.method}, {caption}")
+            alt, quality = f"{entry.method}, {caption}", {"quality": 82}
+            image = figures.drawn(figure, "jpeg", caption, alt, dpi=110, pil_kwargs=quality)
             panels[name] = Panel((*panels.get(name, Panel()).figures, image))
     return panels
 

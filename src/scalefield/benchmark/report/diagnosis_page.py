@@ -23,8 +23,8 @@ from scalefield.benchmark.report.diagnosis_figures import (
     map_figure,
     strip_figure,
 )
-from scalefield.benchmark.report.figures import Figure, encode, pyplot
-from scalefield.benchmark.report.page import Image, Panel, Section, document, fact_list
+from scalefield.benchmark.report.figures import drawn
+from scalefield.benchmark.report.page import Image, Panel, Section, beside, document, fact_list
 from scalefield.benchmark.report.tables import Cell, Table
 from scalefield.io import write_atomic
 
@@ -64,18 +64,18 @@ def write_page(
         "bins": (bin_figure(diagnosis), "Error once each image has its scale."),
         "groups": (group_figure(diagnosis), "What the error is made of in each place."),
     }
-    drawn = {name: _svg(figure, caption) for name, (figure, caption) in figures.items()}
+    shown = {name: drawn(figure, "svg", caption) for name, (figure, caption) in figures.items()}
     strips = {f"{p.rank}: {p.name}": Panel((_strip(p),)) for p in pictures}
     sections = [
-        Section("What would remove it", {"": Panel((drawn["left"],), (_part_table(diagnosis),))}),
-        Section("With depth", {"": Panel((drawn["curve"],))}, _depth_words(diagnosis)),
-        Section("Over the image", {"": Panel((drawn["maps"],))}),
+        Section("What would remove it", {"": Panel((shown["left"],), (_part_table(diagnosis),))}),
+        Section("With depth", {"": Panel((shown["curve"],))}, _depth_words(diagnosis)),
+        Section("Over the image", {"": Panel((shown["maps"],))}),
         Section(
             "Where it is worst",
-            {"": Panel((drawn["bins"],), (_frame_table(diagnosis),))},
+            {"": Panel((shown["bins"],), (_frame_table(diagnosis),))},
             " ".join(extremes(diagnosis)),
         ),
-        Section("By place", {"": Panel((drawn["groups"],), (_group_table(diagnosis),))}),
+        Section("By place", {"": Panel((shown["groups"],), (_group_table(diagnosis),))}),
         Section("Frames taken apart", strips, _STRIP_WORDS),
     ]
     config = diagnosis["config"]
@@ -104,7 +104,7 @@ def _introduction(diagnosis: dict[str, Any]) -> str:
     )
     notes = [f"no result for {m['name']}: {m['error']}" for m in data["missing"]]
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice(diagnosis))
-    about = f"<style>{STYLE}</style>{fact_list(facts, notes)}"
+    about = f"<style>\n{beside('diagnosis_page.css')}</style>{fact_list(facts, notes)}"
     bars = _bar(diagnosis, "share", "The squared log error") + _bar(
         diagnosis, "share_without_scale", "Once each image has its scale"
     )
@@ -129,30 +129,11 @@ def _bar(summary: dict[str, Any], column: str, title: str) -> str:
     return f"<h3>{escape(title)}</h3><div class=bar>{blocks}</div><p class=legend>{legend}</p>"
 
 
-STYLE = """
-header h3{font-size:14px;font-weight:600;margin:20px 0 0}
-.bar{display:flex;height:30px;border-radius:7px;overflow:hidden;margin:7px 0 9px;gap:1.5px}
-.bar i{min-width:0}
-.legend{display:flex;flex-wrap:wrap;gap:4px 22px;max-width:none;color:var(--soft);font-size:13.5px}
-.legend b{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:7px}
-.legend em{font-style:normal;font-weight:600;color:var(--ink);margin-left:2px}
-.advice{max-width:78ch;padding-left:20px;margin:18px 0 0}
-.advice li{margin:0 0 7px}
-"""
-
-
-def _svg(figure: Figure, caption: str) -> Image:
-    data = encode(figure, "svg")
-    pyplot().close(figure)
-    return Image(data, "image/svg+xml", caption)
-
-
 def _strip(picture: Picture) -> Image:
-    figure = strip_figure(picture)
-    data = encode(figure, "jpeg", dpi=110, pil_kwargs={"quality": 84})
-    pyplot().close(figure)
     size = percent(picture.rms_log)
-    return Image(data, "image/jpeg", f"{picture.name}: {size} without scale; colours in per cent")
+    caption = f"{picture.name}: {size} without scale; colours in per cent"
+    figure = strip_figure(picture)
+    return drawn(figure, "jpeg", caption, dpi=110, pil_kwargs={"quality": 84})
 
 
 def _depth_words(summary: dict[str, Any]) -> str:

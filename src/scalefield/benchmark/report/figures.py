@@ -15,6 +15,7 @@ from scalefield.anchor_sampling import REGIMES
 from scalefield.benchmark.gallery import Entry, Picture
 from scalefield.benchmark.metrics import LEVELS, METRICS
 from scalefield.benchmark.report import paper
+from scalefield.benchmark.report.page import Image
 from scalefield.benchmark.report.runs import Run, ablation_series, by_mde, seeds_of
 from scalefield.benchmark.report.tables import MAIN_METRICS, REGIME_TITLES
 from scalefield.benchmark.score import EVERYWHERE
@@ -69,6 +70,16 @@ def encode(figure: Figure, suffix: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
+MIME = {"svg": "image/svg+xml", "png": "image/png", "jpeg": "image/jpeg"}
+
+
+def drawn(figure: Figure, suffix: str, caption: str, alt: str = "", **options: Any) -> Image:
+    """The figure as a picture of the page; the figure is closed."""
+    image = Image(encode(figure, suffix, **options), MIME[suffix], caption, alt)
+    pyplot().close(figure)
+    return image
+
+
 def method_style(methods: Sequence[str], method: str) -> dict[str, Any]:
     """Colour and marker of a method, the same in every figure."""
     i = list(methods).index(method)
@@ -108,7 +119,10 @@ def forest(run: Run) -> Figure:
             style = method_style(run.scores.methods, cell["method"])
             axis.plot([low, high], [y, y], color=style["color"], lw=2.4, alpha=0.45)
             axis.plot(mean, y, markersize=5, **style)
-        axis.set_yticks(range(len(cells)), [_label(c, run) for c in cells])
+        every = len(run.scores.images)
+        counts = ("" if c["images"] == every else f" ({c['images']})" for c in cells)
+        labels = [f"{c['method']}{count}" for c, count in zip(cells, counts, strict=True)]
+        axis.set_yticks(range(len(cells)), labels)
         axis.set_xlim(left=0)
         axis.set_xlabel("AbsRel")
         low, high = REGIMES[regime]
@@ -135,7 +149,8 @@ def over_anchors(run: Run) -> Figure:
                 axis.plot(x, mean, ":", label=f"{method} (some images)", lw=1, ms=3, **style)
         _along_anchors(axis)
         axis.set_title(_title(metric))
-        complete = _complete(run, metric)
+        every = len(run.scores.images)
+        complete = [c["clamped"][metric][0] for c in _cells(run) if c["images"] == every]
         if metric == "abs_rel" and complete:
             axis.set_yscale("log")
             axis.set_ylim(0.8 * min(complete), 1.25 * max(complete))
@@ -232,7 +247,7 @@ def scatter(run: Run) -> Figure | None:
     if len(cells) < 2:
         return None
     best, others = cells[0]["method"], [c["method"] for c in cells[1:]]
-    x = run.scores.column(best, condition, "abs_rel")
+    x = run.scores.abs_rel(best, condition)
     columns = min(4, len(others))
     rows = -(-len(others) // columns)
     figure, axes = plt.subplots(
@@ -244,7 +259,7 @@ def scatter(run: Run) -> Figure | None:
     limits = (max(np.nanmin(everything) * 0.8, 1e-3), np.nanmax(everything) * 1.25)
     groups = np.array(run.scores.group_of)
     for axis, method in zip(axes.flat, others, strict=False):
-        y = run.scores.column(method, condition, "abs_rel")
+        y = run.scores.abs_rel(method, condition)
         axis.plot(limits, limits, color="#999999", lw=0.8)
         for i, group in enumerate(run.scores.groups):
             chosen = groups == group
@@ -429,19 +444,7 @@ def _title(metric: str) -> str:
     return f"{shown.title} {'↑' if shown.higher_is_better else '↓'}"
 
 
-def _complete(run: Run, metric: str) -> list[float]:
-    """Means of the methods that have every image."""
-    everything = len(run.scores.images)
-    return [c["clamped"][metric][0] for c in _cells(run) if c["images"] == everything]
-
-
 def _interval(cell: dict[str, Any], metric: str) -> tuple[float, float, float]:
     """Mean and ends of its interval, which has no width where it is not known."""
     mean, low, high = cell["clamped"][metric]
     return mean, mean if low is None else low, mean if high is None else high
-
-
-def _label(cell: dict[str, Any], run: Run) -> str:
-    """The method, with the number of its images where that is not all of them."""
-    partial = cell["images"] < len(run.scores.images)
-    return f"{cell['method']} ({cell['images']})" if partial else cell["method"]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby, takewhile
+from pathlib import Path
 
 from scalefield.benchmark.report.runs import Run
 from scalefield.benchmark.report.tables import Cell, Table
@@ -49,10 +50,15 @@ def document(title: str, introduction: str, sections: Sequence[Section]) -> str:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style>"
+        f"<title>{escape(title)}</title><style>\n{beside('page.css')}</style>"
         f"<header><h1>{escape(title)}</h1>{introduction}</header><nav>{nav}</nav>"
-        f"<main>{body}</main><script>{SCRIPT}</script></html>\n"
+        f"<main>{body}</main><script>\n{beside('page.js')}</script></html>\n"
     )
+
+
+def beside(name: str) -> str:
+    """The text of a style sheet or script in the folder of this module."""
+    return (Path(__file__).parent / name).read_text()
 
 
 def run_facts(runs: Sequence[Run]) -> str:
@@ -150,84 +156,3 @@ def _cell(cell: Cell) -> str:
     title = f' title="{escape(note, quote=True)}"' if note else ""
     rank = {1: " class=best", 2: " class=second"}.get(cell.rank, "")
     return f"<td{value}{title}{rank}><span>{escape(str(cell))}</span>{width}</td>"
-
-
-STYLE = """
-:root{--ink:#1c2126;--soft:#69737d;--line:#dfe3e8;--paper:#fff;--wash:#f6f7f9;--mark:#0072b2}
-@media(prefers-color-scheme:dark){:root{--ink:#e6e9ec;--soft:#9aa4ae;--line:#343a41;
---paper:#16191d;--wash:#1e2328;--mark:#56b4e9}}
-*{box-sizing:border-box}
-body{margin:0;color:var(--ink);background:var(--paper);
-font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-header,main{max-width:1240px;margin:0 auto;padding:0 24px}
-h1{font-size:27px;line-height:1.2;margin:36px 0 12px;letter-spacing:-.01em}
-h2{font-size:20px;margin:0 0 6px;padding-top:56px}
-p{max-width:72ch;margin:0 0 14px}
-dl{display:flex;flex-wrap:wrap;gap:8px 32px;margin:0 0 8px;padding:12px 16px;background:var(--wash);
-border-radius:8px}
-dl dt{color:var(--soft);font-size:12px;line-height:1.3}
-dl dd{margin:0;font-size:13.5px}
-.notes{margin:0 0 12px;padding-left:20px;color:var(--soft);font-size:13px}
-nav{position:sticky;top:0;z-index:2;background:var(--paper);border-bottom:1px solid var(--line);
-display:flex;flex-wrap:wrap;gap:4px 20px;padding:10px max(24px,calc((100vw - 1192px)/2))
-;margin-top:16px}
-nav a{color:var(--soft);text-decoration:none;font-size:13px}
-nav a:hover{color:var(--mark)}
-.scroll{overflow-x:auto}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:14px;min-width:60%}
-caption{text-align:left;font-weight:600;padding:4px 0 8px}
-th,td{padding:5px 12px;text-align:right;white-space:nowrap}
-tbody th,thead th:first-child{text-align:left}
-tbody th{font-weight:500}
-thead th{color:var(--soft);font-weight:500;font-size:12.5px}
-thead tr:last-child th{border-bottom:1.5px solid var(--ink)}
-thead tr:not(:last-child) th[colspan]:not([colspan="1"]){text-align:center;
-border-bottom:1px solid var(--line)}
-tbody tr{border-bottom:1px solid var(--line)}
-tbody tr:hover{background:var(--wash)}
-td small{color:var(--soft);font-size:11px}
-.best span{font-weight:700;color:var(--mark)}
-.second span{text-decoration:underline;text-underline-offset:3px}
-.sort{cursor:pointer;user-select:none}
-.sort:hover{color:var(--mark)}
-.sort[aria-sort=ascending]::after{content:" ↑"}
-.sort[aria-sort=descending]::after{content:" ↓"}
-.under{color:var(--soft);font-size:13px;margin-top:8px}
-.buttons{display:flex;flex-wrap:wrap;gap:6px;margin:6px 0 14px}
-button{font:inherit;font-size:13px;padding:4px 11px;border:1px solid var(--line);
-border-radius:999px;background:none;color:var(--ink);cursor:pointer}
-button[aria-pressed=true]{background:var(--mark);border-color:var(--mark);color:var(--paper)}
-figure{margin:0 0 22px}
-figure img{max-width:100%;height:auto;display:block;background:#fff;border-radius:6px}
-figcaption{color:var(--soft);font-size:13px;margin-top:5px}
-main{padding-bottom:80px}
-"""
-
-SCRIPT = """
-for (const choice of document.querySelectorAll('.choice')) {
-  const buttons = choice.querySelectorAll('button'), panels = choice.querySelectorAll('.panel');
-  buttons.forEach((button, i) => button.onclick = () => {
-    buttons.forEach((b, j) => b.setAttribute('aria-pressed', i === j));
-    panels.forEach((p, j) => p.hidden = i !== j);
-  });
-}
-for (const table of document.querySelectorAll('table')) {
-  const body = table.tBodies[0], heads = table.tHead.rows[table.tHead.rows.length - 1].cells;
-  const key = (row, i) => {
-    const cell = row.cells[i];
-    return i === 0 ? cell.textContent : cell.dataset.v === undefined ? NaN : +cell.dataset.v;
-  };
-  [...heads].forEach((head, i) => head.onclick = () => {
-    const down = head.getAttribute('aria-sort') === 'ascending';
-    [...heads].forEach(h => h.removeAttribute('aria-sort'));
-    head.setAttribute('aria-sort', down ? 'descending' : 'ascending');
-    const rows = [...body.rows].map(row => [key(row, i), row]);
-    rows.sort(([a], [b]) => {
-      if (typeof a === 'string') return (down ? -1 : 1) * a.localeCompare(b);
-      if (isNaN(a) || isNaN(b)) return isNaN(a) - isNaN(b);
-      return (down ? -1 : 1) * (a - b);
-    });
-    body.append(...rows.map(([, row]) => row));
-  });
-}
-"""

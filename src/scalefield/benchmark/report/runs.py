@@ -90,16 +90,15 @@ def pooled(runs: Sequence[Run], group: str) -> tuple[list[dict[str, Any]], int]:
     return aggregate(together, group), len(together.images)
 
 
-def ablation_series(
-    runs: Sequence[Run], condition: str = "medium"
-) -> dict[str, dict[int, dict[str, Any]]]:
-    """Cells by series and K: rows whose labels differ in their K alone are one series."""
+def ablation_series(runs: Sequence[Run]) -> dict[str, dict[int, dict[str, Any]]]:
+    """Cells with medium anchors by series and K: rows whose labels differ in their K alone are one
+    series."""
     ks = {(s["method"], s["condition"]): s["k"] for run in runs for s in run.results["spectral"]}
     cells, _ = pooled(runs, EVERYWHERE)
     series: dict[str, dict[int, dict[str, Any]]] = {}
     for cell in cells:
-        k = ks.get((cell["method"], condition))
-        if cell["condition"] == condition and k is not None:
+        k = ks.get((cell["method"], "medium"))
+        if cell["condition"] == "medium" and k is not None:
             series.setdefault(_without_k(cell["method"]), {})[k] = cell
     return {label: dict(sorted(by_k.items())) for label, by_k in series.items()}
 
@@ -122,9 +121,13 @@ def later_seeds(labels: Sequence[str]) -> set[str]:
     """
     parsed = {label: about for label in labels if (about := basis_label(label)) is not None}
     first: dict[tuple[int, bool], int] = {}
-    for k, blind, seed in parsed.values():
-        first[k, blind] = min(seed, first.get((k, blind), seed))
-    return {label for label, (k, blind, seed) in parsed.items() if seed > first[k, blind]}
+    for k, without_features, seed in parsed.values():
+        first[k, without_features] = min(seed, first.get((k, without_features), seed))
+    return {
+        label
+        for label, (k, without_features, seed) in parsed.items()
+        if seed > first[k, without_features]
+    }
 
 
 def first_seeds(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -187,7 +190,7 @@ def row_models(run: Run) -> list[RowModel]:
         is_shipped = (WEIGHTS / name / "config.json").is_file()
         file = (WEIGHTS / name if is_shipped else Path(name)) / "config.json"
         config = read_config(file) if file.is_file() else None
-        blind = config and (config.zero_features or config.feature_channels == 0)
+        without_features = config and (config.zero_features or config.feature_channels == 0)
         parts = [part for part in Path(name).parts if part != "model"]
         models.append(
             RowModel(
@@ -195,7 +198,7 @@ def row_models(run: Run) -> list[RowModel]:
                 conditions=tuple(method["conditions"]),
                 name="/".join(parts[-2:]),
                 k=None if config is None else config.k,
-                without_features=None if config is None else bool(blind),
+                without_features=None if config is None else bool(without_features),
                 universal=is_shipped and name.startswith("basis-depth"),
             )
         )

@@ -78,9 +78,7 @@ class Table:
     rows: Rows
 
 
-def main_table(
-    runs: Sequence[Run], group: str, name: str, title: str, clamping: str = "clamped"
-) -> Table:
+def main_table(runs: Sequence[Run], group: str = EVERYWHERE, clamping: str = "clamped") -> Table:
     """Low/Med/High × MDE × method, the paper's form; runs of one MDE are pooled by image."""
     heads, images = [], {}
     for mde, members in by_mde(runs).items():
@@ -91,11 +89,17 @@ def main_table(
     columns, rows = _main_metrics(runs, heads, clamping)
     counts = "; ".join(f"{mde}: {counted(n, 'image')}" for mde, n in images.items())
     regimes = ", ".join(f"{REGIME_TITLES[r]} {low}–{high}" for r, (low, high) in REGIMES.items())
+    several = later_seeds([m for run in runs for m in run.scores.methods])
+    seeds = " Basis rows are of the first seed of the training; a table below has all seeds."
     caption = (
         f"Mean over images ({counts}), {_clamping_words(clamping)}. Anchors an image: {regimes}. "
         "Best bold, second underlined; a method with fewer images has their number beside it and "
-        f"no rank.{_row_notes(runs)}{_seed_note(runs)}"
+        f"no rank.{_row_notes(runs)}{seeds if several else ''}"
     )
+    data, images_of = _together(runs), "all images" if group == EVERYWHERE else group
+    name, title = f"main-{_stem(data, group)}", f"{data}: {images_of}"
+    if clamping == "raw":
+        name, title = f"{name}-raw", f"{title}, not clamped"
     return Table(name, title, caption, "Method", columns, rows)
 
 
@@ -125,13 +129,6 @@ def _row_notes(runs: Sequence[Run]) -> str:
     return "".join(f" {note}." for note in dict.fromkeys(notes))
 
 
-def _seed_note(runs: Sequence[Run]) -> str:
-    """A note that refers to the table of all seeds, if there are several."""
-    if not later_seeds([m for run in runs for m in run.scores.methods]):
-        return ""
-    return " Basis rows are of the first seed of the training; a table below has all seeds."
-
-
 Head = tuple[tuple[str, ...], dict[str, dict[str, Any]], int]
 """Titles of a group of columns, its cells by method, and the number of images of a full cell."""
 
@@ -155,18 +152,17 @@ def _main_metrics(
     return columns, _rows(_known(values))
 
 
-def metric_table(run: Run, group: str, condition: str, clamping: str) -> Table:
+def metric_table(run: Run, condition: str, clamping: str) -> Table:
     """Every metric of every method under one condition."""
-    cells, total = pooled([run], group)
+    cells, total = pooled([run], EVERYWHERE)
     by_method = _under(condition, cells)
     methods = list(by_method)
     columns = [_column(methods, by_method, metric, clamping, total) for metric in METRICS]
     titles = tuple((f"{m.title} [{m.unit}]" if m.unit else m.title,) for m in METRICS.values())
     rows = _rows({m: [column[i] for column in columns] for i, m in enumerate(methods)})
-    images = "all images" if group == EVERYWHERE else group
     return Table(
-        f"metrics-{_stem(run.dataset, run.mde, group, condition, clamping)}",
-        f"{run.name}: all metrics, {condition} anchors, {images}, {clamping}",
+        f"metrics-{_stem(run.dataset, run.mde, condition, clamping)}",
+        f"{run.name}: all metrics, {condition} anchors, all images, {clamping}",
         f"Mean over {counted(total, 'image')}, {_clamping_words(clamping)}.",
         "Method",
         titles,
@@ -217,9 +213,9 @@ def ablation_table(runs: Sequence[Run]) -> Table | None:
     )
 
 
-def spectral_table(run: Run, condition: str = "low") -> Table | None:
-    """η₁, |v₁ᵀg| and the statistics of G₀, by method and group."""
-    statistics = [s for s in run.results["spectral"] if s["condition"] == condition]
+def spectral_table(run: Run) -> Table | None:
+    """η₁, |v₁ᵀg| and the statistics of G₀ with low anchors, by method and group."""
+    statistics = [s for s in run.results["spectral"] if s["condition"] == "low"]
     methods = run.scores.methods
     if not statistics:
         return None
@@ -235,7 +231,7 @@ def spectral_table(run: Run, condition: str = "low") -> Table | None:
     theirs = ", ".join(f"{title} {value}" for title, value in paper.SPECTRAL.items())
     return Table(
         f"spectral-{_stem(run.dataset, run.mde)}",
-        f"{run.name}: spectral structure, {condition} anchors",
+        f"{run.name}: spectral structure, low anchors",
         "Medians over images. α₁² / ‖y‖² is the share of the targets' energy along the leading "
         "eigenvector of C. The column after it is the share of images in which |α₁| is the "
         f"largest coefficient. The paper, for K = 8 and DA3: {theirs}, and |α₁| is expected to "
@@ -411,15 +407,15 @@ def seeds_table(runs: Sequence[Run]) -> Table | None:
         return None
     keys = sorted({about[:2] for about in labels}, key=lambda key: (key[1], key[0]))
     rows: dict[str, list[Cell]] = {
-        f"Basis K={k}{', F = 0' if blind else ''}": [] for k, blind in keys
+        f"Basis K={k}{', F = 0' if without_features else ''}": [] for k, without_features in keys
     }
     columns = []
     for regime in REGIMES:
         by_row = seeds_of(runs, regime)
         for metric in MAIN_METRICS:
             columns.append((REGIME_TITLES[regime], METRICS[metric].title))
-            for (k, blind), cells in zip(keys, rows.values(), strict=True):
-                means = [c["clamped"][metric][0] for c in by_row.get((k, blind), [])]
+            for (k, without_features), cells in zip(keys, rows.values(), strict=True):
+                means = [c["clamped"][metric][0] for c in by_row.get((k, without_features), [])]
                 if not means:
                     cells.append(Cell(None))
                     continue
@@ -471,27 +467,11 @@ def all_tables(runs: Sequence[Run]) -> list[Table]:
     datasets = list(dict.fromkeys(run.dataset for run in runs))
     for dataset in datasets:
         members = [run for run in runs if run.dataset == dataset]
-        tables.append(
-            main_table(members, EVERYWHERE, f"main-{_stem(dataset)}", f"{dataset}: all images")
-        )
         groups = list(dict.fromkeys(g for run in members for g in run.scores.groups))
-        if len(groups) > 1:
-            tables += [
-                main_table(members, g, f"main-{_stem(dataset, g)}", f"{dataset}: {g}")
-                for g in groups
-            ]
-        tables.append(
-            main_table(
-                members,
-                EVERYWHERE,
-                f"main-{_stem(dataset)}-raw",
-                f"{dataset}: all images, not clamped",
-                "raw",
-            )
-        )
-    for members in _averages(runs):
-        name = _together(members)
-        tables.append(main_table(members, EVERYWHERE, f"main-{_stem(name)}", f"{name}: all images"))
+        tables.append(main_table(members))
+        tables += [main_table(members, group) for group in groups if len(groups) > 1]
+        tables.append(main_table(members, clamping="raw"))
+    tables += [main_table(members) for members in _averages(runs)]
     if len(datasets) > 1:
         for members in by_mde(runs).values():
             tables += [drop_table(members), ablation_table(members)]
@@ -501,7 +481,7 @@ def all_tables(runs: Sequence[Run]) -> list[Table]:
     for run in runs:
         tables += [drop_table([run]), ablation_table([run]), spectral_table(run)]
         tables += [models_table(run), coverage_table(run)]
-        tables += [metric_table(run, EVERYWHERE, c, k) for c in run.regimes for k in CLAMPING]
+        tables += [metric_table(run, c, k) for c in run.regimes for k in CLAMPING]
         tables += [paired_table(run, c) for c in run.regimes]
         tables.append(timing_table(run))
     return [table for table in tables if table is not None and table.rows]

@@ -4,8 +4,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalefield.basis.cues import geometric_cues, grid_log_depth
-from scalefield.basis.grids import GRID_CELLS, grid_shape, sample, upsample
+from scalefield.basis.grids import (
+    GRID_CELLS,
+    geometric_cues,
+    grid_log_depth,
+    grid_shape,
+    sample,
+    upsample,
+)
 
 
 @given(
