@@ -250,8 +250,8 @@ class LiteNetwork:
         return Raw(log_depth[:, 0].clamp(-10, 10).exp(), features)
 
     def coarse_correction(
-        self, pixels: Float[Tensor, "b 3 h w"], log_depth: Float[Tensor, "b 1 h w"]
-    ) -> Float[Tensor, "b 1 h w"]:
+        self, pixels: Float[Tensor, "b 3 h w"], log_depth: Float[Tensor, "b 1 h2 w2"]
+    ) -> Float[Tensor, "b 1 h2 w2"]:
         """Half the difference to the log-depth of the coarse pass, on a grid with `COARSE_CELLS`
         cells along the longer side and interpolated."""
         height, width = pixels.shape[2:]
@@ -265,7 +265,7 @@ class LiteNetwork:
         difference = other - own
         # Both are known up to a constant.
         difference = difference - difference.flatten(1).median(dim=1).values[:, None, None, None]
-        return 0.5 * grow(difference, log_depth)
+        return 0.5 * grow(difference, log_depth.shape[2:])
 
 
 @lru_cache(maxsize=8)

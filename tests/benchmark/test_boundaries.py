@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
-from recipes.compare_weights import boundary_scores
+
+from scalefield.benchmark.boundaries import boundary_scores
 
 
 def test_boundary_scores_of_the_true_map_are_one_whatever_its_scale():
