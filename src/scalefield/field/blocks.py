@@ -127,8 +127,8 @@ class Blocks:
         self, kernel: Kernel, features: TermFeatures, noise: Float[Tensor, " n"]
     ) -> Float[Tensor, "b s s"]:
         """Covariance of g + ε within each block; the identity where there is no anchor."""
-        gathered = features.gather(self.index)
-        gathered = gathered._replace(amplitude=gathered.amplitude * self.mask)
+        gathered = features.at(self.index)
+        gathered = gathered._replace(amplitude=gathered.amplitude * self.mask[..., None])
         variance = torch.where(self.mask, noise[self.index] ** 2, 1.0)
         covariance = kernel.local_covariance(gathered)
         covariance.diagonal(dim1=1, dim2=2).add_(variance)

@@ -21,7 +21,7 @@ from scalefield.field.blocks import Blocks, BlockSolutions, Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, TermFeatures
-from scalefield.field.lattice import AnchorFeatures, Lattice, cell_weights, correlations, nearest
+from scalefield.field.lattice import Lattice, nearest
 from scalefield.field.outliers import OutlierResult, detect_outliers
 from scalefield.field.posterior import FieldFit, LocalSystems, RenderedField
 from scalefield.runtime.threads import map_threads, one_thread
@@ -217,7 +217,7 @@ class BlockMemory:
     ) -> tuple[Blocks, OutlierResult]:
         n, last = len(observed.y), self.last
         if last is None or min(n, len(last[0].y)) <= config.exact_block or observed.y.is_cuda:
-            fresh = Blocks.split(observed, config).padded(config.outliers.segment_size)
+            fresh = Blocks.split(observed, config)
             return fresh, detect_outliers(kernel, observed, fresh, config.outliers)
         before, kept, found = last
         former = same_anchors(observed, before)
@@ -228,9 +228,9 @@ class BlockMemory:
         home = home[former.masked_scatter(new, torch.from_numpy(near))]
         size = home.bincount(minlength=len(kept.index))
         if int(size.max()) > self.max_growth * config.block_size:
-            fresh = Blocks.split(observed, config).padded(config.outliers.segment_size)
+            fresh = Blocks.split(observed, config)
             return fresh, detect_outliers(kernel, observed, fresh, config.outliers)
-        blocks = grouped(home, size).padded(config.outliers.segment_size)
+        blocks = grouped(home, size)
         changed = size != kept.mask.sum(dim=1)
         changed[home[new]] = True
         index = former.clamp(min=0)

@@ -138,7 +138,7 @@ def calibrated(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False
     # A scale that is known beforehand counts as one more observation.
     factor = empirical_bayes_scale(total, n + scale_known, model.prior_count)
     factor = factor * n.clamp(min=1).double() ** -model.std_decay
-    prior = fitted.features.amplitude.square().sum(dim=0).clamp(min=TINY)
+    prior = fitted.features.amplitude.square().sum(dim=-1).clamp(min=TINY)
     remaining = masked_median((loo_std**2 - noise**2).clamp(min=0) / prior, mask)
     calibration = Calibration(
         model.std_scale, torch.where(n > 0, factor, 1.0), remaining.clamp(min=TINY)

@@ -23,13 +23,18 @@ from scalefield.field.blocks import Blocks, BlockSolutions, Cholesky, LinearPost
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs, LinearCoefficients
 from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures, term_names
-from scalefield.field.lattice import Lattice, PixelSampler, dense_terms, nearest
+from scalefield.field.lattice import Lattice, PixelTiles, cell_weights, nearest
 from scalefield.runtime.threads import map_threads
 
 TINY = 1e-12
 """Least prior variance, where a kernel has no stationary part."""
-CHUNK_NODES = 1024
-"""Local systems that one thread solves at once."""
+CHUNK_NODES = 512
+"""Local systems that one thread of a processor solves at once."""
+CHUNK_PIXELS = 1 << 13
+"""Pixels that one thread of a processor evaluates at once: their covariances with a few dozen
+anchors stay in its cache."""
+CUDA_PIXELS = 3 << 16
+"""Pixels that are evaluated at once on a GPU."""
 
 
 class Calibration(NamedTuple):
@@ -115,26 +120,22 @@ class FieldFit:
     features: TermFeatures
     """Features of the anchors."""
     config: InferenceConfig
-    sampler: PixelSampler
-    """The inputs of the stationary terms at the pixels of the lattice's cells."""
-    max_union: int | None = None
-    """Bound on the number of anchors of a cell, where shapes must not depend on the anchors."""
+    lattice: Lattice
+    """The nodes of the local solves."""
+    static: bool = False
+    """Whether no shape may depend on the values of the anchors, and nothing may wait for a GPU."""
     calibration: Calibration = UNCALIBRATED
-
-    @property
-    def lattice(self) -> Lattice:
-        """The nodes of the local solves."""
-        return self.sampler.lattice
 
     def over(self, image: ImageInputs) -> FieldFit:
         """The same posterior over the same image at another size."""
-        sampler = PixelSampler.of(self.kernel, image, self.config, len(self.observations.y))
-        return dataclasses.replace(self, image=image, sampler=sampler)
+        anchors = len(self.observations.y)
+        lattice = Lattice.of(image.shape, anchors, self.config, image.device)
+        return dataclasses.replace(self, image=image, lattice=lattice)
 
     def render(self) -> RenderedField:
         """The field at every pixel."""
         systems = self.systems()
-        mean = self.image.linear_map(self.coefficients()) + self._terms(systems)[0]
+        mean = self.image.linear_map(self.coefficients()) + self.stationary_map(systems)
         return self.rendered(mean, systems)
 
     def rendered(self, mean: Float[Tensor, "h w"], systems: LocalSystems) -> RenderedField:
@@ -161,7 +162,7 @@ class FieldFit:
 
         Positions may come in rows of `row_length`, of which a GPU makes use.
         """
-        (inputs, _, _, mask), static = self.observations, self.max_union is not None
+        (inputs, _, _, mask), static = self.observations, self.static
         position, at = self.image.pixel_uv(inputs.position), self.image.pixels(rows, columns)
         near = nearest(uv, position, mask, self.config.neighbours, row_length, at_once=static)
         residual = self.linear.residual[:, None]
@@ -181,11 +182,11 @@ class FieldFit:
         """The systems of given neighbours for columns of values at the anchors; `at` are the
         kernel's inputs at one pixel for each of them."""
         kernel, H = self.kernel, self.linear.H
-        local, pixel = self.features.gather(neighbours), kernel.features(at)
-        z, amplitude = pixel.z[:, :, None].float(), pixel.amplitude[:, :, None].float()
+        local, pixel = self.features.at(neighbours), kernel.features(at)
+        z, amplitude = pixel.z[:, None].float(), pixel.amplitude[:, None].float()
         joint = TermFeatures(  # the pixel itself comes first
-            torch.cat([z, local.z.float()], dim=2),
-            torch.cat([amplitude, local.amplitude.float() * mask], dim=2),
+            torch.cat([z, local.z.float()], dim=1),
+            torch.cat([amplitude, local.amplitude.float() * mask[..., None]], dim=1),
         )
         covariance = kernel.local_covariance(joint, reference=z)
         prior, cross, covariance = covariance[:, 0, 0], covariance[:, 0, 1:], covariance[:, 1:, 1:]
@@ -234,21 +235,49 @@ class FieldFit:
 
     def parts(self) -> dict[str, Float[Tensor, "h w"]]:
         """Maps that sum to E[ℓ], by name."""
-        stationary = self._terms(self.systems(), separate=True)
-        names = term_names(self.kernel)
-        linear = self.image.linear_parts(self.coefficients())
-        return linear | dict(zip(names, stationary, strict=True))
+        systems, parts = self.systems(), self.image.linear_parts(self.coefficients())
+        for j, name in enumerate(term_names(self.kernel)):
+            only = self.features.amplitude.new_zeros(len(self.kernel.terms))
+            only[j] = 1
+            features = self.features._replace(amplitude=self.features.amplitude * only)
+            alone = dataclasses.replace(self, features=features)
+            parts[name] = alone.stationary_map(systems)
+        return parts
 
-    def _terms(self, systems: LocalSystems, separate: bool = False) -> Float[Tensor, "t h w"]:
-        return dense_terms(
-            self.kernel,
-            self.image,
-            self.sampler,
-            (systems.neighbours, systems.solved[..., 0]),
-            self.features,
-            separate=separate,
-            max_union=self.max_union,
-        )
+    def stationary_map(self, systems: LocalSystems) -> Float[Tensor, "h w"]:
+        """Stationary part of E[ℓ] at every pixel, from the systems at all nodes."""
+        lattice = self.lattice
+        cells, pixels = len(lattice.corners), lattice.cell_px**2
+        on_gpu = lattice.device.type == "cuda"
+        step = max(1, (CUDA_PIXELS if on_gpu else CHUNK_PIXELS) // pixels)
+        index = torch.arange(cells, device=lattice.device)
+        sums = self.cell_sums(systems)
+        if self.static:
+            parts = [sums(index)]
+        elif on_gpu:
+            parts = [sums(chunk) for chunk in index.split(step)]
+        else:
+            parts = map_threads(sums, [(chunk,) for chunk in index.split(step)])
+        return lattice.image(torch.cat(parts, dim=1))[0]
+
+    def cell_sums(
+        self, systems: LocalSystems
+    ) -> Callable[[Int64[Tensor, " c"]], Float[Tensor, "r c p"]]:
+        """A function that returns Σᵢ k(x, aᵢ) solvedᵢ of each solved column at the pixels of cells,
+        blended bilinearly between the nodes of a cell."""
+        lattice, kernel, static = self.lattice, self.kernel, self.static
+        tiles = PixelTiles.of(self.image, lattice)
+        anchors = TermFeatures(*(x.float() for x in self.features))
+
+        def sums(cells: Int64[Tensor, " c"]) -> Float[Tensor, "r c p"]:
+            corners = lattice.corners[cells]
+            near, solved = systems.neighbours[corners], systems.solved[corners]
+            union, alpha = cell_weights(near, solved, static=static)
+            covariance = kernel.cross_covariance(anchors.at(union), tiles.features(kernel, cells))
+            at_nodes = torch.bmm(alpha.permute(0, 3, 1, 2).flatten(1, 2), covariance)
+            return at_nodes.unflatten(1, (-1, 4)).mul_(lattice.blending).sum(dim=2).transpose(0, 1)
+
+        return sums
 
 
 def fit(
@@ -259,19 +288,19 @@ def fit(
     *,
     blocks: Blocks | None = None,
     offset: Float[Tensor, ""] | None = None,
-    sampler: PixelSampler | None = None,
-    max_union: int | None = None,
+    lattice: Lattice | None = None,
+    static: bool = False,
     solve: Callable[..., BlockSolutions] = BlockSolutions.of,
 ) -> FieldFit:
     """Condition the field on observations; `offset` is the prior mean of the global log-scale.
 
-    `sampler` and `max_union` are given where shapes must not depend on the anchors. `solve` is
+    `lattice` and `static` are given where shapes must not depend on the anchors. `solve` is
     called as `BlockSolutions.of`, and may keep solutions from edit to edit.
     """
-    sampler = sampler or PixelSampler.of(kernel, image, config, len(observations.y))
+    lattice = lattice or Lattice.of(image.shape, len(observations.y), config, image.device)
     features = kernel.features(observations.inputs)
     H = kernel.linear_features(observations.inputs)
     blocks = (blocks or Blocks.split(observations, config)).within(observations.mask)
     solutions = solve(kernel, observations, features, H, blocks)
     linear = LinearPosterior.fit(observations, H, blocks, solutions, offset)
-    return FieldFit(kernel, image, observations, linear, features, config, sampler, max_union)
+    return FieldFit(kernel, image, observations, linear, features, config, lattice, static)
