@@ -26,7 +26,7 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.basis.ridge import masked_median
-from scalefield.field.blocks import Blocks, Cholesky, Observations
+from scalefield.field.blocks import Blocks, Cholesky, Memo, Observations
 from scalefield.field.config import OutlierConfig
 from scalefield.field.kernel import Kernel, TermFeatures
 from scalefield.report import Rejection, Warning
@@ -113,12 +113,17 @@ def detect_outliers(
     observations: Observations,
     blocks: Blocks,
     config: OutlierConfig,
+    *,
     static: bool = False,
+    memo: Memo | None = None,
 ) -> OutlierResult:
-    """Search every block of anchors. `static` makes a fixed number of steps, without a sync."""
-    n, count = len(observations.y), observations.mask.sum()
+    """Search every block of anchors. `static` makes a fixed number of steps, without a sync. With a
+    memo, blocks that have not changed since the last call are not searched again."""
+    n = len(observations.y)
+    # The denser the anchors, the more of them a missed object holds.
+    agreeing = (observations.mask.sum() / 1000).round().clamp(1, 3)
 
-    def search_blocks(part: Blocks) -> Float[Tensor, "b s 4"]:
+    def search_blocks(part: Blocks) -> tuple[Float[Tensor, "b s 4"]]:
         block = gather_blocks(kernel, observations, part, config)
         state, clean = search(block, float(kernel.constant_std) ** 2, config, static)
         marks = block.target.new_zeros(*block.target.shape, 4)
@@ -126,10 +131,12 @@ def detect_outliers(
         if len(found):
             block = BlockTargets(*(x[found] for x in block))
             state = SearchState(*(x[found] for x in state))
-            marks[found] = judge(block, state, clean[found], count, config, static)
-        return marks
+            marks[found] = judge(block, state, clean[found], agreeing, config, static)
+        return (marks,)
 
-    marks = blocks.scatter(torch.cat(blocks.map(search_blocks)), n)
+    key = None if memo is None else (kernel, config, float(agreeing))
+    (marks,) = blocks.map(search_blocks, memo, observations.rows, key)
+    marks = blocks.scatter(marks, n)
     rejected, downweighted, corroborated = (marks[:, :3] > 0).unbind(dim=1)
     noise = (observations.noise**2 + marks[:, 3]).sqrt()
     return OutlierResult(rejected, downweighted, corroborated, noise)
@@ -317,7 +324,7 @@ def judge(
     block: BlockTargets,
     state: SearchState,
     clean: Float[Tensor, " b"],
-    anchors: Int64[Tensor, ""],
+    agreeing: Float[Tensor, ""],
     config: OutlierConfig,
     static: bool,
 ) -> Float[Tensor, "b s 4"]:
@@ -331,7 +338,7 @@ def judge(
     odds = state.bayes_factor + ((count + a) / (n - count + b)).log()[:, None]
     wrong = torch.sigmoid(config.sharpness * odds)
     error = torch.maximum(block.error, state.residual**2)
-    confirmed = corroboration(block, state, anchors, config, static)
+    confirmed = corroboration(block, state, agreeing, config, static)
     # The best of n candidates became the first outlier, which by itself raises the evidence.
     present = torch.sigmoid(state.evidence - clean - n.clamp(min=1).log())
     present = torch.where(block.error > config.error_std**2, 1.0, present[:, None])
@@ -351,15 +358,15 @@ def judge(
 def corroboration(
     block: BlockTargets,
     state: SearchState,
-    anchors: Int64[Tensor, ""],
+    agreeing: Float[Tensor, ""],
     config: OutlierConfig,
     static: bool = False,
 ) -> Float[Tensor, "b s"]:
     """Probability that an outlier's neighbours confirm it; 0 for the other anchors.
 
     A mixture explains the outliers: errors, or neighbours of like depth or like scale. Its share is
-    estimated from them. The denser the anchors, the more of them a missed object holds, and the
-    more must agree.
+    estimated from them. Of the neighbours that agree best, the first `agreeing` ones are not
+    counted.
     """
     std, (index, known) = config.agreement_std, outlier_index(state.outlier, config, static)
     near, distance = nearest_in_block(block.position, index, config.neighbours)
@@ -369,9 +376,8 @@ def corroboration(
         apart = (values.gather(1, index)[..., None] - others) / std
         agreement = agreement + torch.exp(-0.5 * apart**2) / (2 * std)
     agreement = agreement.masked_fill(distance == torch.inf, 0)
-    first = (anchors / 1000).round().clamp(1, 3)
     rank = torch.arange(agreement.shape[2], device=agreement.device)
-    counted = (rank >= first) & (rank < first + 3)
+    counted = (rank >= agreeing) & (rank < agreeing + 3)
     best = (agreement.sort(dim=2, descending=True).values * counted).sum(dim=2) / 3
     error_density = state.bayes_factor + normal_log_density(state.residual, state.variance)
     odds = (best + 1e-12).log() - error_density.gather(1, index) + config.corroboration_log_odds

@@ -19,7 +19,14 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from scalefield.field.blocks import Blocks, BlockSolutions, Cholesky, LinearPosterior, Observations
+from scalefield.field.blocks import (
+    Blocks,
+    BlockSolutions,
+    Cholesky,
+    LinearPosterior,
+    Memo,
+    Observations,
+)
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs, LinearCoefficients
 from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures, term_names
@@ -148,29 +155,36 @@ class FieldFit:
 
     def systems(self) -> LocalSystems:
         """The local systems at all nodes, solved for the residuals of the linear part."""
-        lattice = self.lattice
-        return self.solve_near(lattice.node_uv, *lattice.node_pixels, row_length=lattice.nodes[1])
+        near = self.near(self.lattice.node_uv, row_length=self.lattice.nodes[1])
+        return self.solve_all(near, self.lattice.node_pixels, self.linear.residual[:, None])
 
-    def solve_near(
-        self,
-        uv: Float[Tensor, "m 2"],
-        rows: Int64[Tensor, " m"],
-        columns: Int64[Tensor, " m"],
-        row_length: int = 1,
-    ) -> LocalSystems:
-        """Local systems of the anchors nearest to positions, evaluated at one pixel of each.
+    def near(
+        self, uv: Float[Tensor, "m 2"], row_length: int = 1
+    ) -> tuple[Int64[Tensor, "m k"], Bool[Tensor, "m k"]]:
+        """The anchors nearest to positions, and whether there are so many.
 
         Positions may come in rows of `row_length`, of which a GPU makes use.
         """
-        (inputs, _, _, mask), static = self.observations, self.static
-        position, at = self.image.pixel_uv(inputs.position), self.image.pixels(rows, columns)
-        near = nearest(uv, position, mask, self.config.neighbours, row_length, at_once=static)
-        residual = self.linear.residual[:, None]
-        if uv.is_cuda or static:
-            return self.solve(*near, at, residual)
-        parts = [slice(i, i + CHUNK_NODES) for i in range(0, len(uv), CHUNK_NODES)]
-        chunks = [(near[0][part], near[1][part], at[part], residual) for part in parts]
-        return LocalSystems(*map(torch.cat, zip(*map_threads(self.solve, chunks), strict=True)))
+        position = self.image.pixel_uv(self.observations.inputs.position)
+        mask, k = self.observations.mask, self.config.neighbours
+        return nearest(uv, position, mask, k, row_length, at_once=self.static)
+
+    def solve_all(
+        self,
+        near: tuple[Int64[Tensor, "m k"], Bool[Tensor, "m k"]],
+        pixels: tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]],
+        values: Float[Tensor, "n r"],
+    ) -> LocalSystems:
+        """`solve` at the rows and columns of one pixel for each system, on several threads."""
+        if pixels[0].is_cuda or self.static:
+            return self.solve(*near, self.image.pixels(*pixels), values)
+
+        def solve(part: slice) -> LocalSystems:
+            at = self.image.pixels(*(x[part] for x in pixels))
+            return self.solve(*(x[part] for x in near), at, values)
+
+        parts = [(slice(i, i + CHUNK_NODES),) for i in range(0, len(near[0]), CHUNK_NODES)]
+        return LocalSystems(*map(torch.cat, zip(*map_threads(solve, parts), strict=True)))
 
     def solve(
         self,
@@ -212,7 +226,8 @@ class FieldFit:
 
     def at_pixels(self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]) -> LocalSystems:
         """The systems of the anchors nearest to single pixels."""
-        return self.solve_near(torch.stack([columns, rows], dim=1).double(), rows, columns)
+        near = self.near(torch.stack([columns, rows], dim=1).double())
+        return self.solve_all(near, (rows, columns), self.linear.residual[:, None])
 
     def smoother_weights(self, row: int, column: int) -> Float[Tensor, " n"]:
         """∂E[ℓ]/∂yᵢ at one pixel: how much each anchor determines the field there."""
@@ -290,17 +305,17 @@ def fit(
     offset: Float[Tensor, ""] | None = None,
     lattice: Lattice | None = None,
     static: bool = False,
-    solve: Callable[..., BlockSolutions] = BlockSolutions.of,
+    memo: Memo | None = None,
 ) -> FieldFit:
     """Condition the field on observations; `offset` is the prior mean of the global log-scale.
 
-    `lattice` and `static` are given where shapes must not depend on the anchors. `solve` is
-    called as `BlockSolutions.of`, and may keep solutions from edit to edit.
+    `lattice` and `static` are given where shapes must not depend on the anchors. `memo` keeps
+    the solutions of blocks from edit to edit.
     """
     lattice = lattice or Lattice.of(image.shape, len(observations.y), config, image.device)
     features = kernel.features(observations.inputs)
     H = kernel.linear_features(observations.inputs)
     blocks = (blocks or Blocks.split(observations, config)).within(observations.mask)
-    solutions = solve(kernel, observations, features, H, blocks)
+    solutions = BlockSolutions.of(kernel, observations, features, H, blocks, memo)
     linear = LinearPosterior.fit(observations, H, blocks, solutions, offset)
     return FieldFit(kernel, image, observations, linear, features, config, lattice, static)
