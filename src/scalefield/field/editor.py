@@ -8,6 +8,7 @@ columns at every pixel; θ and the offset, which every edit changes, enter at th
 
 from __future__ import annotations
 
+import math
 from threading import Lock
 
 import torch
@@ -20,8 +21,12 @@ from scalefield.field.config import InferenceConfig
 from scalefield.field.posterior import FieldFit, LocalSystems, RenderedField
 from scalefield.runtime.threads import map_threads, one_thread
 
-CHUNK_CELLS = 32
+CHUNK_CELLS = 64
 """Cells that one thread evaluates at once."""
+CHUNK_ANCHORS = 256
+"""New anchors whose distances to the nodes are held at once."""
+TIE_TOLERANCE = 1e-5
+"""Relative difference of distances within which `nearest` may take either anchor."""
 
 
 class FieldEditor:
@@ -36,33 +41,35 @@ class FieldEditor:
         `InferenceConfig.block_size` anchors before all anchors are divided again."""
         self.min_anchors, self.max_growth, self.lock = min_anchors, max_growth, Lock()
         self.outliers, self.solutions = Memo(), Memo()
-        self.division: tuple[cKDTree, Int64[Tensor, " n"]] | None = None
-        """Anchors that were divided into blocks, and the block of each."""
+        self.division: tuple[Observations, Int64[Tensor, " n"]] | None = None
+        """The last anchors, and the number of each one's block."""
         self.maps: dict[tuple[int, int], FieldMemory] = {}
         """By the size of the image."""
 
     @property
     def nbytes(self) -> int:
         """Roughly what it holds in memory."""
-        return sum(kept.sums.nbytes for kept in self.maps.values() if kept.sums is not None)
+        kept = self.maps.values()
+        return sum(each.sums.nbytes + each.systems.solved.nbytes for each in kept)
 
     def split(self, observations: Observations, config: InferenceConfig) -> Blocks:
-        """`Blocks.split`, changed by an edit only where the anchors change: each one is in the block
-        of the nearest of those that were divided last."""
-        position, n = observations.inputs.position, len(observations.y)
-        if n <= config.exact_block or position.is_cuda:
+        """`Blocks.split`, of which an edit changes few blocks: anchors stay where they are, and a
+        new one joins the block of the nearest."""
+        n, division = len(observations.y), self.division
+        if n <= config.exact_block or observations.y.is_cuda:
             self.division = None
             return Blocks.split(observations, config)
-        points = position.numpy()
-        if self.division is not None:
-            tree, block = self.division
-            block = block[torch.from_numpy(tree.query(points)[1])]
-            if int(block.bincount().max()) <= self.max_growth * config.block_size:
-                return Blocks.grouped(block)
-        fresh = Blocks.split(observations, config)
-        number = torch.arange(len(fresh.index)).double()[:, None, None]
-        block = fresh.scatter(number.expand(*fresh.index.shape, 1), n)[:, 0].long()
-        self.division = cKDTree(points), block
+        if division is not None:
+            before, block = division
+            index, position = matches(observations, before), observations.inputs.position
+            new = index < 0
+            _, near = cKDTree(before.inputs.position.numpy()).query(position[new].numpy())
+            block = block[index.masked_scatter(new, torch.from_numpy(near))]
+        if division is None or int(block.bincount().max()) > self.max_growth * config.block_size:
+            fresh = Blocks.split(observations, config)
+            number = torch.arange(len(fresh.index)).double()[:, None, None]
+            block = fresh.scatter(number.expand(*fresh.index.shape, 1), n)[:, 0].long()
+        self.division = observations, block
         return Blocks.grouped(block)
 
     def render(self, fit: FieldFit) -> RenderedField:
@@ -75,57 +82,113 @@ class FieldEditor:
             return fit.render()
         with self.lock, torch.no_grad(), one_thread():
             # An edit that fails leaves no half-changed state behind.
-            memory = self.maps.pop(fit.image.shape, None) or FieldMemory()
+            memory = self.maps.pop(fit.image.shape, None)
+            memory = memory if memory and memory.serves(fit) else FieldMemory(fit)
             rendered = memory.render(fit)
             self.maps[fit.image.shape] = memory
         return rendered
 
 
 class FieldMemory:
-    """Systems at the nodes and sums at the pixels of one image, from fit to fit."""
+    """Systems at the nodes and sums at the pixels of one image, from fit to fit.
 
-    def __init__(self) -> None:
-        self.systems = Memo()
-        self.sums: Float[Tensor, "r c p"] | None = None
-        """Σᵢ k(x, aᵢ) solvedᵢ of the columns y − μ, 1 and H at the pixels of each cell."""
+    An edit changes the tensors in place: copies would cost more than most edits.
+    """
+
+    def __init__(self, fit: FieldFit) -> None:
+        """For a first fit, of which nothing is computed yet."""
+        lattice, k = fit.lattice, min(fit.config.neighbours, len(fit.observations.y))
+        nodes, width = len(lattice.node_uv), fit.linear.H.shape[1]
+        self.fit, self.first = fit, True
+        double = {"dtype": torch.float64}
+        self.systems = LocalSystems(
+            neighbours=torch.zeros(nodes, k, dtype=torch.int64),
+            mask=torch.zeros(nodes, k, dtype=torch.bool),
+            solved=torch.empty(nodes, k, width + 2),
+            smoother=torch.empty(nodes, k, **double),
+            columns=torch.empty(nodes, width, **double),
+            prior=torch.empty(nodes, **double),
+            variance=torch.empty(nodes, **double),
+        )
+        """At all nodes, solved for the columns y − μ, 1 and H."""
+        self.reach_px = torch.full((nodes,), torch.inf, **double)
+        """Distance of each node's farthest neighbour; infinite if it has fewer than k."""
+        self.sums = torch.empty(width + 2, len(lattice.corners), lattice.cell_px**2)
+        """Σᵢ k(x, aᵢ) solvedᵢ of each column at the pixels of each cell."""
         self.nodes_solved = 0
         """Number of nodes that the last call solved anew."""
 
+    def serves(self, fit: FieldFit) -> bool:
+        """Whether a fit has the same kernel over the same image, and as many neighbours."""
+        k = min(fit.config.neighbours, len(fit.observations.y))
+        same_nodes = fit.lattice.cell_px == self.fit.lattice.cell_px
+        same_size = same_nodes and self.systems.mask.shape[1] == k
+        return same_size and fit.image == self.fit.image and fit.kernel == self.fit.kernel
+
     def render(self, fit: FieldFit) -> RenderedField:
         """The maps of a fit."""
-        lattice, linear, (inputs, y, _, _) = fit.lattice, fit.linear, fit.observations
-        near, known = fit.near(lattice.node_uv)
-        columns = torch.cat([torch.stack([y - inputs.mean, torch.ones_like(y)], 1), linear.H], 1)
-
-        def solve(nodes: Int64[Tensor, " a"]) -> tuple[Tensor, ...]:
-            at = lattice.node_pixels[0][nodes], lattice.node_pixels[1][nodes]
-            _, _, solved, *others = fit.solve_all((near[nodes], known[nodes]), at, columns)
-            return solved.float(), *others
-
-        key = fit.kernel, fit.image, lattice.cell_px
-        values = fit.observations.rows[near] * known[..., None]
-        solved, nodes = self.systems(key, values, solve)
-        systems = LocalSystems(near, known, *solved)
-        self._add_up(fit, systems, nodes)
+        nodes = self.changed_nodes(fit)
+        self.fit, self.first, self.nodes_solved = fit, False, len(nodes)
+        if len(nodes):
+            self.solve(nodes)
+        lattice, linear = fit.lattice, fit.linear
         theta = torch.cat([linear.offset.new_ones(1), -linear.offset[None], -linear.weights])
         pixels = (theta.float() @ self.sums.flatten(1)).unflatten(0, (-1, lattice.cell_px**2))
         mean = fit.image.linear_map(fit.coefficients()) + lattice.image(pixels)
-        return fit.rendered(mean, systems)
+        return fit.rendered(mean, self.systems)
 
-    def _add_up(self, fit: FieldFit, systems: LocalSystems, nodes: Int64[Tensor, " a"]) -> None:
-        """Evaluate the cells at nodes that changed."""
-        corners, self.nodes_solved = fit.lattice.corners, len(nodes)
-        if len(nodes) == len(systems.neighbours):
-            self.sums = torch.empty(
-                systems.solved.shape[2], len(corners), fit.lattice.cell_px**2
-            )
-        kept, sums = self.sums, fit.cell_sums(systems)
-        assert kept is not None
-        changed = torch.zeros(len(systems.neighbours), dtype=torch.bool)
+    def changed_nodes(self, fit: FieldFit) -> Int64[Tensor, " a"]:
+        """Nodes with a neighbour that is gone, or with a new anchor closer than their farthest
+        neighbour; the neighbours of the others are renumbered."""
+        systems, uv = self.systems, fit.lattice.node_uv
+        if self.first:
+            return torch.arange(len(uv))
+        before, now = self.fit.observations, fit.observations
+        index = matches(now, before)
+        same = (index >= 0) & now.mask & before.mask[index] & (now.noise == before.noise[index])
+        renumbered = torch.full((len(before.y),), -1)
+        renumbered[index[same]] = same.nonzero()[:, 0]
+        systems.neighbours.copy_(renumbered[systems.neighbours])
+        changed = ((systems.neighbours < 0) & systems.mask).any(dim=1)
+        systems.neighbours.clamp_(min=0)
+        added = fit.image.pixel_uv(now.inputs.position[now.mask & ~same])
+        for part in added.split(CHUNK_ANCHORS):
+            apart = torch.cdist(uv, part)
+            changed |= (apart <= self.reach_px[:, None] * (1 + TIE_TOLERANCE)).any(dim=1)
+        return changed.nonzero()[:, 0]
+
+    def solve(self, nodes: Int64[Tensor, " a"]) -> None:
+        """Solve the systems of nodes, and evaluate the cells at them."""
+        fit, systems = self.fit, self.systems
+        lattice, (inputs, y, _, _) = fit.lattice, fit.observations
+        uv, at = lattice.node_uv[nodes], tuple(x[nodes] for x in lattice.node_pixels)
+        near, known = fit.near(uv)
+        apart = (fit.image.pixel_uv(inputs.position)[near] - uv[:, None]).norm(dim=2)
+        self.reach_px[nodes] = apart.masked_fill(~known, torch.inf).amax(dim=1)
+        targets = torch.stack([y - inputs.mean, torch.ones_like(y)], dim=1)
+        solved = fit.solve_all((near, known), at, torch.cat([targets, fit.linear.H], dim=1))
+        for kept, new in zip(systems, solved, strict=True):
+            kept[nodes] = new.to(kept.dtype)
+        changed = torch.zeros(len(lattice.node_uv), dtype=torch.bool)
         changed[nodes] = True
+        sums = fit.cell_sums(systems)
 
         def evaluate(cells: Int64[Tensor, " c"]) -> None:
-            kept[:, cells] = sums(cells)
+            self.sums[:, cells] = sums(cells)
 
-        cells = changed[corners].any(dim=1).nonzero()[:, 0]
+        cells = changed[lattice.corners].any(dim=1).nonzero()[:, 0]
         map_threads(evaluate, [(part,) for part in cells.split(CHUNK_CELLS)])
+
+
+def matches(now: Observations, before: Observations) -> Int64[Tensor, " n"]:
+    """Index of each anchor among those before an edit; −1 if none had its position and target."""
+
+    def rows(observed: Observations) -> Float[Tensor, "n 3"]:
+        return torch.cat([observed.inputs.position, observed.y[:, None]], dim=1)
+
+    # A row is found by one number made of it, and then compared as a whole.
+    new, old = rows(now), rows(before)
+    mixed = torch.tensor([1.0, math.sqrt(2), math.sqrt(3)], dtype=torch.float64)
+    key, order = (old @ mixed).sort()
+    found = order[torch.searchsorted(key, new @ mixed).clamp(max=len(old) - 1)]
+    return torch.where((old[found] == new).all(dim=1), found, -1)

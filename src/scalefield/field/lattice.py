@@ -22,6 +22,7 @@ from torch import Tensor
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, TermFeatures
+from scalefield.runtime.threads import map_threads
 
 TILE_NODES = 4
 """Successive nodes of a row that share their candidates on a GPU."""
@@ -29,6 +30,8 @@ TILE_CANDIDATES = 64
 """Anchors that the nodes of a tile choose their neighbours from on a GPU."""
 TIE_SHIFT = (1.1e-6, 0.7e-6)
 """Shift of nodes, in units of their position, that decides between equally near anchors."""
+CHUNK_QUERIES = 1024
+"""Nodes whose neighbours one thread of a processor finds at once."""
 CHUNK_DISTANCES = 1 << 24
 """Distances between tiles and anchors that are held at once on a GPU."""
 
@@ -128,9 +131,11 @@ def nearest(
         return index, torch.zeros_like(index, dtype=torch.bool)
     # Between equally near anchors a small shift decides, and not the structure of the tree, which
     # changes everywhere when one anchor is added.
-    shifted = nodes.numpy() + TIE_SHIFT
-    _, found = cKDTree(anchors[known].numpy()).query(shifted, k=range(1, k + 1))
-    index = torch.from_numpy(found)
+    tree, shifted = cKDTree(anchors[known].numpy()), nodes.numpy() + TIE_SHIFT
+    starts = range(0, len(shifted), CHUNK_QUERIES)
+    parts = [(shifted[i : i + CHUNK_QUERIES], range(1, k + 1)) for i in starts]
+    found = np.concatenate([index for _, index in map_threads(tree.query, parts)])
+    index = sorted_rows(torch.from_numpy(found))  # anchors of one pixel come in any order
     there = index < len(known)
     return known[index.clamp(max=len(known) - 1)], there
 

@@ -35,6 +35,8 @@ PADDING_VARIANCE = 1e9
 """Noise variance of rows of a block that hold no anchor."""
 WEIGHT_STEPS = 10
 """Weights are rounded to tenths, so that the edit of one anchor seldom changes those of others."""
+NOISE_STEPS = 4
+"""So is the noise of anchors with less weight, to so many steps in an octave."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +140,9 @@ def detect_outliers(
     (marks,) = blocks.map(search_blocks, memo, observations.rows, key)
     marks = blocks.scatter(marks, n)
     rejected, downweighted, corroborated = (marks[:, :3] > 0).unbind(dim=1)
-    noise = (observations.noise**2 + marks[:, 3]).sqrt()
+    noise, added = observations.noise, marks[:, 3]
+    steps = NOISE_STEPS * (noise**2 + added).sqrt().log2()
+    noise = torch.where(added > 0, torch.exp2(steps.ceil() / NOISE_STEPS), noise)
     return OutlierResult(rejected, downweighted, corroborated, noise)
 
 
