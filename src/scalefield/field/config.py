@@ -19,7 +19,7 @@ class OutlierConfig:
     """Beta prior of the share of outliers, as counts of outliers and inliers."""
     max_share: float = 0.45
     """Largest share of outliers in a block."""
-    roughness: tuple[float, ...] = (1.6, 0.7)
+    roughness: tuple[float, ...] = (2.0, 1.0, 0.6)
     """Factors on the field's prior standard deviation that are compared."""
     roughness_log_std: float = 0.7
     """Prior standard deviation of the logarithm of that factor."""

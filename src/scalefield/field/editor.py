@@ -8,12 +8,11 @@ columns at every pixel; θ and the offset, which every edit changes, enter at th
 
 from __future__ import annotations
 
-import math
 from threading import Lock
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
-from scipy.spatial import cKDTree
 from torch import Tensor
 
 from scalefield.field.blocks import Blocks, Memo, Observations
@@ -24,7 +23,7 @@ from scalefield.runtime.threads import map_threads, one_thread
 CHUNK_CELLS = 64
 """Cells that one thread evaluates at once."""
 CHUNK_ANCHORS = 256
-"""New anchors whose distances to the nodes are held at once."""
+"""New anchors whose distances are held at once; of more, all anchors are divided again."""
 TIE_TOLERANCE = 1e-5
 """Relative difference of distances within which `nearest` may take either anchor."""
 
@@ -55,17 +54,19 @@ class FieldEditor:
     def split(self, observations: Observations, config: InferenceConfig) -> Blocks:
         """`Blocks.split`, of which an edit changes few blocks: anchors stay where they are, and a
         new one joins the block of the nearest."""
-        n, division = len(observations.y), self.division
-        if n <= config.exact_block or observations.y.is_cuda:
+        n, position = len(observations.y), observations.inputs.position
+        if n <= config.exact_block or position.is_cuda:
             self.division = None
             return Blocks.split(observations, config)
-        if division is not None:
-            before, block = division
-            index, position = matches(observations, before), observations.inputs.position
+        block = torch.zeros(n, dtype=torch.int64)
+        if self.division is not None:
+            before, former = self.division
+            index = matches(observations, before)
             new = index < 0
-            _, near = cKDTree(before.inputs.position.numpy()).query(position[new].numpy())
-            block = block[index.masked_scatter(new, torch.from_numpy(near))]
-        if division is None or int(block.bincount().max()) > self.max_growth * config.block_size:
+            if int(new.sum()) <= CHUNK_ANCHORS:
+                near = torch.cdist(position[new], before.inputs.position).argmin(dim=1)
+                block = former[index.masked_scatter(new, near)]
+        if int(block.bincount().max()) > self.max_growth * config.block_size:
             fresh = Blocks.split(observations, config)
             number = torch.arange(len(fresh.index)).double()[:, None, None]
             block = fresh.scatter(number.expand(*fresh.index.shape, 1), n)[:, 0].long()
@@ -183,12 +184,13 @@ class FieldMemory:
 def matches(now: Observations, before: Observations) -> Int64[Tensor, " n"]:
     """Index of each anchor among those before an edit; −1 if none had its position and target."""
 
-    def rows(observed: Observations) -> Float[Tensor, "n 3"]:
-        return torch.cat([observed.inputs.position, observed.y[:, None]], dim=1)
+    def rows(observed: Observations) -> Float[np.ndarray, "n 3"]:
+        return torch.cat([observed.inputs.position, observed.y[:, None]], dim=1).numpy()
 
     # A row is found by one number made of it, and then compared as a whole.
     new, old = rows(now), rows(before)
-    mixed = torch.tensor([1.0, math.sqrt(2), math.sqrt(3)], dtype=torch.float64)
-    key, order = (old @ mixed).sort()
-    found = order[torch.searchsorted(key, new @ mixed).clamp(max=len(old) - 1)]
-    return torch.where((old[found] == new).all(dim=1), found, -1)
+    mixed = np.sqrt([1.0, 2.0, 3.0])
+    key, wanted = old @ mixed, new @ mixed
+    order = np.argsort(key)
+    found = order[np.searchsorted(key[order], wanted).clip(max=len(old) - 1)]
+    return torch.from_numpy(np.where((old[found] == new).all(axis=1), found, -1))

@@ -224,9 +224,7 @@ class Kernel:
             total = total + covariance
         return total
 
-    def stationary_terms(
-        self, a: TermFeatures, b: TermFeatures
-    ) -> list[Float[Tensor, "*b n m"]]:
+    def stationary_terms(self, a: TermFeatures, b: TermFeatures) -> list[Float[Tensor, "*b n m"]]:
         """Covariance of every pair by each stationary term."""
         return [
             a.amplitude[..., :, None, j]

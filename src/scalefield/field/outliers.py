@@ -284,16 +284,17 @@ def forward_selection(
 ) -> tuple[Bool[Tensor, "b s"], GivenOutliers]:
     """Outliers of each block, added a few at a time while they raise the evidence; and what follows
     from them. Blocks that no longer change take no further step, unless shapes must be static."""
-    (a, b), rows = config.prior_counts, mask.shape[1]
+    a, b = config.prior_counts
     n = mask.sum(dim=1, keepdim=True).double()
     most = (config.max_share * n * (n >= config.min_anchors)).long()
+    at_once = (n // config.anchors_per_step).clamp(min=1)
     outlier, given = torch.zeros_like(mask), GivenOutliers(*(x.clone() for x in targets.clean))
     for _ in range(config.iterations):
         count = outlier.sum(dim=1, keepdim=True)
         gain = log_bayes_factor(given.alpha, given.precision, targets.error)
         gain = gain + ((count + a) / (n - count - 1 + b)).log()  # a difference of `log_prior`
         gain = gain.masked_fill(outlier | ~mask, -torch.inf)
-        outlier = outlier | best_candidates(gain, most - count, config)
+        outlier = outlier | best_candidates(gain, at_once.minimum(most - count), config)
         changed = rows_where(outlier.sum(dim=1) > count[:, 0], static)
         if len(changed) == 0:
             break
@@ -304,13 +305,13 @@ def forward_selection(
 
 
 def best_candidates(
-    gain: Float[Tensor, "b s"], left: Int64[Tensor, "b 1"], config: OutlierConfig
+    gain: Float[Tensor, "b s"], most: Float[Tensor, "b 1"], config: OutlierConfig
 ) -> Bool[Tensor, "b s"]:
-    """The few anchors of a block that gain most, if that is positive and near the highest gain: the
-    smaller ones may be due to the larger ones."""
+    """Up to so many anchors of a block that gain most, if that is positive and near the highest
+    gain: the smaller ones may be due to the larger ones."""
     best = gain.topk(max(1, gain.shape[1] // config.anchors_per_step), dim=1)
     chosen = best.values > config.min_relative_gain * best.values[:, :1].clamp(min=0)
-    chosen = chosen & (torch.arange(chosen.shape[1], device=gain.device) < left)
+    chosen = chosen & (torch.arange(chosen.shape[1], device=gain.device) < most)
     return torch.zeros_like(gain, dtype=torch.bool).scatter(1, best.indices, chosen)
 
 
@@ -400,7 +401,9 @@ def nearest_in_block(
     distances; infinite where there are fewer."""
     own = position.gather(1, index[..., None].expand(-1, -1, 2))
     apart = (own[:, :, None] - position[:, None]).square().sum(dim=3)
-    apart = apart.nan_to_num(nan=torch.inf, posinf=torch.inf).scatter(2, index[..., None], torch.inf)
+    apart = apart.nan_to_num(nan=torch.inf, posinf=torch.inf).scatter(
+        2, index[..., None], torch.inf
+    )
     near = apart.topk(min(count, apart.shape[2]), largest=False)
     return near.indices, near.values
 
