@@ -184,9 +184,9 @@ def test_memo_computes_the_rows_whose_values_changed():
 
     values = torch.arange(4.0)[:, None]
     changed = values + 7 * (torch.arange(4) == 2)[:, None]
-    for key, given in (("a", values), ("a", values), ("a", changed), ("b", changed)):
-        (found,), rows = memo(key, given, double(given))
-        assert torch.equal(found, 2 * given)
+    for key, each in (("a", values), ("a", values), ("a", changed), ("b", changed)):
+        (found,), rows = memo(key, each, double(each))
+        assert torch.equal(found, 2 * each)
     memo("b", changed[:2], double(changed))
     assert computed == [[0, 1, 2, 3], [2], [0, 1, 2, 3], [0, 1]]
     assert rows.tolist() == [0, 1, 2, 3]

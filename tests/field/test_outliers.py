@@ -81,7 +81,7 @@ def test_evidence_and_bayes_factors_of_search_equal_the_textbook_densities(n, se
     observations, rng = field_of_the_kernel(n, seed)
     error = torch.from_numpy(rng.choice([0, 0, 0, 1.5, -1.5, 4.5], n))
     block = one_block(with_errors(observations, error))
-    state, _ = search(block, KERNEL.constant_std**2, config)
+    state = search(block, KERNEL.constant_std**2, config)
     outlier = state.outlier[0]
     y = block.target[0].numpy()
     added = block.error[0].numpy() * outlier.numpy()
@@ -126,7 +126,7 @@ def test_search_ends_where_no_further_outlier_gains_evidence(n, seed):
     observations, rng = field_of_the_kernel(n, seed)
     error, _ = gross_errors(n, 0.3, rng)
     block = one_block(with_errors(observations, error))
-    state, clean = search(block, KERNEL.constant_std**2, config)
+    state = search(block, KERNEL.constant_std**2, config)
     count, total = state.outlier.sum(dim=1), torch.tensor([n])
     if int(count) + 1 <= config.max_share * n:
         more = log_prior(count + 1, total, config) - log_prior(count, total, config)
@@ -134,7 +134,7 @@ def test_search_ends_where_no_further_outlier_gains_evidence(n, seed):
         assert float((more + state.bayes_factor[kept]).max()) <= 1e-6
     assert int(count) <= config.max_share * n
     if not state.outlier.any():
-        assert float(clean) == pytest.approx(float(state.evidence))
+        assert float(state.clean) == pytest.approx(float(state.evidence))
 
 
 def test_best_candidates_are_the_few_that_gain_nearly_most_and_no_more_than_are_left():
@@ -277,7 +277,7 @@ def object_block(scale, log_depth, outlier, config):
     factor = wrong.logpdf(scale) - norm(scale=np.sqrt(variance.numpy())).logpdf(scale)
     nothing = torch.zeros(1, dtype=torch.float64)
     return block, SearchState(
-        inside[None], nothing + 1, nothing, residual, variance, torch.from_numpy(factor)
+        inside[None], nothing + 1, nothing, nothing, residual, variance, torch.from_numpy(factor)
     )
 
 

@@ -247,9 +247,11 @@ class BlockSolutions(NamedTuple):
         features: TermFeatures,
         H: Float[Tensor, "n w"],
         blocks: Blocks,
+        *,
         memo: Memo | None = None,
     ) -> BlockSolutions:
-        """The solutions of blocks within the mask of the observations."""
+        """The solutions of blocks within the mask of the observations; with a memo, of those that
+        have changed since the last call."""
         inputs, y, noise, _ = observations
         target = y - inputs.mean
         X = torch.cat([H, torch.stack([target, torch.ones_like(target)], dim=1)], dim=1)

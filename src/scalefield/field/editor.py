@@ -74,7 +74,7 @@ class FieldEditor:
         return Blocks.grouped(block)
 
     def render(self, fit: FieldFit) -> RenderedField:
-        """`FieldFit.render`, computed where it differs from the last call for an image of this size.
+        """`FieldFit.render`, computed where it differs from the last one for an image of this size.
 
         A fit over another image or with another kernel is rendered as a whole, as every fit over
         an affine-invariant map is, whose shift changes.
@@ -84,10 +84,12 @@ class FieldEditor:
         with self.lock, torch.no_grad(), one_thread():
             # An edit that fails leaves no half-changed state behind.
             memory = self.maps.pop(fit.image.shape, None)
-            memory = memory if memory and memory.serves(fit) else FieldMemory(fit)
-            rendered = memory.render(fit)
+            if memory is not None and memory.serves(fit):
+                memory.follow(fit)
+            else:
+                memory = FieldMemory(fit)
             self.maps[fit.image.shape] = memory
-        return rendered
+            return memory.render()
 
 
 class FieldMemory:
@@ -97,27 +99,15 @@ class FieldMemory:
     """
 
     def __init__(self, fit: FieldFit) -> None:
-        """For a first fit, of which nothing is computed yet."""
-        lattice, k = fit.lattice, min(fit.config.neighbours, len(fit.observations.y))
-        nodes, width = len(lattice.node_uv), fit.linear.H.shape[1]
-        self.fit, self.first = fit, True
-        double = {"dtype": torch.float64}
-        self.systems = LocalSystems(
-            neighbours=torch.zeros(nodes, k, dtype=torch.int64),
-            mask=torch.zeros(nodes, k, dtype=torch.bool),
-            solved=torch.empty(nodes, k, width + 2),
-            smoother=torch.empty(nodes, k, **double),
-            columns=torch.empty(nodes, width, **double),
-            prior=torch.empty(nodes, **double),
-            variance=torch.empty(nodes, **double),
-        )
-        """At all nodes, solved for the columns y − μ, 1 and H."""
-        self.reach_px = torch.full((nodes,), torch.inf, **double)
-        """Distance of each node's farthest neighbour; infinite if it has fewer than k."""
-        self.sums = torch.empty(width + 2, len(lattice.corners), lattice.cell_px**2)
+        """Solve all nodes and evaluate all cells of a first fit."""
+        self.fit, nodes = fit, torch.arange(len(fit.lattice.node_uv))
+        self.systems, self.reach_px = self.solve(nodes)
+        """At all nodes, solved for the columns y − μ, 1 and H; and the distance of each node's
+        farthest neighbour, infinite if it has fewer than k."""
+        columns, cells = self.systems.solved.shape[2], len(fit.lattice.corners)
+        self.sums = torch.empty(columns, cells, fit.lattice.cell_px**2)
         """Σᵢ k(x, aᵢ) solvedᵢ of each column at the pixels of each cell."""
-        self.nodes_solved = 0
-        """Number of nodes that the last call solved anew."""
+        self.evaluate(nodes)
 
     def serves(self, fit: FieldFit) -> bool:
         """Whether a fit has the same kernel over the same image, and as many neighbours."""
@@ -126,13 +116,19 @@ class FieldMemory:
         same_size = same_nodes and self.systems.mask.shape[1] == k
         return same_size and fit.image == self.fit.image and fit.kernel == self.fit.kernel
 
-    def render(self, fit: FieldFit) -> RenderedField:
-        """The maps of a fit."""
+    def follow(self, fit: FieldFit) -> None:
+        """Solve the nodes and evaluate the cells that differ in another fit."""
         nodes = self.changed_nodes(fit)
-        self.fit, self.first, self.nodes_solved = fit, False, len(nodes)
+        self.fit = fit
         if len(nodes):
-            self.solve(nodes)
-        lattice, linear = fit.lattice, fit.linear
+            systems, self.reach_px[nodes] = self.solve(nodes)
+            for kept, new in zip(self.systems, systems, strict=True):
+                kept[nodes] = new
+        self.evaluate(nodes)
+
+    def render(self) -> RenderedField:
+        """The maps of the last fit."""
+        fit, lattice, linear = self.fit, self.fit.lattice, self.fit.linear
         theta = torch.cat([linear.offset.new_ones(1), -linear.offset[None], -linear.weights])
         pixels = (theta.float() @ self.sums.flatten(1)).unflatten(0, (-1, lattice.cell_px**2))
         mean = fit.image.linear_map(fit.coefficients()) + lattice.image(pixels)
@@ -142,8 +138,6 @@ class FieldMemory:
         """Nodes with a neighbour that is gone, or with a new anchor closer than their farthest
         neighbour; the neighbours of the others are renumbered."""
         systems, uv = self.systems, fit.lattice.node_uv
-        if self.first:
-            return torch.arange(len(uv))
         before, now = self.fit.observations, fit.observations
         index = matches(now, before)
         same = (index >= 0) & now.mask & before.mask[index] & (now.noise == before.noise[index])
@@ -158,27 +152,31 @@ class FieldMemory:
             changed |= (apart <= self.reach_px[:, None] * (1 + TIE_TOLERANCE)).any(dim=1)
         return changed.nonzero()[:, 0]
 
-    def solve(self, nodes: Int64[Tensor, " a"]) -> None:
-        """Solve the systems of nodes, and evaluate the cells at them."""
-        fit, systems = self.fit, self.systems
-        lattice, (inputs, y, _, _) = fit.lattice, fit.observations
-        uv, at = lattice.node_uv[nodes], tuple(x[nodes] for x in lattice.node_pixels)
+    def solve(self, nodes: Int64[Tensor, " a"]) -> tuple[LocalSystems, Float[Tensor, " a"]]:
+        """The systems of nodes, and the distances of their farthest neighbours."""
+        fit, (inputs, y, _, _) = self.fit, self.fit.observations
+        rows, columns = fit.lattice.node_pixels
+        uv, position = fit.lattice.node_uv[nodes], fit.image.pixel_uv(inputs.position)
         near, known = fit.near(uv)
-        apart = (fit.image.pixel_uv(inputs.position)[near] - uv[:, None]).norm(dim=2)
-        self.reach_px[nodes] = apart.masked_fill(~known, torch.inf).amax(dim=1)
+        apart = (position[near] - uv[:, None]).norm(dim=2).masked_fill(~known, torch.inf)
         targets = torch.stack([y - inputs.mean, torch.ones_like(y)], dim=1)
-        solved = fit.solve_all((near, known), at, torch.cat([targets, fit.linear.H], dim=1))
-        for kept, new in zip(systems, solved, strict=True):
-            kept[nodes] = new.to(kept.dtype)
-        changed = torch.zeros(len(lattice.node_uv), dtype=torch.bool)
+        values = torch.cat([targets, fit.linear.H], dim=1)
+        systems = fit.solve_all((near, known), (rows[nodes], columns[nodes]), values)
+        return systems._replace(solved=systems.solved.float()), apart.amax(dim=1)
+
+    def evaluate(self, nodes: Int64[Tensor, " a"]) -> None:
+        """Evaluate the cells at nodes."""
+        self.nodes_solved, corners = len(nodes), self.fit.lattice.corners
+        changed = torch.zeros(len(self.reach_px), dtype=torch.bool)
         changed[nodes] = True
-        sums = fit.cell_sums(systems)
+        sums = self.fit.cell_sums(self.systems)
 
         def evaluate(cells: Int64[Tensor, " c"]) -> None:
             self.sums[:, cells] = sums(cells)
 
-        cells = changed[lattice.corners].any(dim=1).nonzero()[:, 0]
-        map_threads(evaluate, [(part,) for part in cells.split(CHUNK_CELLS)])
+        cells = changed[corners].any(dim=1).nonzero()[:, 0]
+        if len(cells):
+            map_threads(evaluate, [(part,) for part in cells.split(CHUNK_CELLS)])
 
 
 def matches(now: Observations, before: Observations) -> Int64[Tensor, " n"]:

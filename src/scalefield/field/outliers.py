@@ -102,6 +102,8 @@ class SearchState(NamedTuple):
     roughness: Float[Tensor, " b"]
     evidence: Float[Tensor, " b"]
     """log p(y, outliers, roughness), up to a constant."""
+    clean: Float[Tensor, " b"]
+    """The same without outliers, under the roughness of highest evidence then."""
     residual: Float[Tensor, "b s"]
     """Leave-one-out residual."""
     variance: Float[Tensor, "b s"]
@@ -127,13 +129,13 @@ def detect_outliers(
 
     def search_blocks(part: Blocks) -> tuple[Float[Tensor, "b s 4"]]:
         block = gather_blocks(kernel, observations, part, config)
-        state, clean = search(block, float(kernel.constant_std) ** 2, config, static)
+        state = search(block, float(kernel.constant_std) ** 2, config, static)
         marks = block.target.new_zeros(*block.target.shape, 4)
         found = rows_where(state.outlier.any(dim=1), static)  # the others have nothing to report
         if len(found):
             block = BlockTargets(*(x[found] for x in block))
             state = SearchState(*(x[found] for x in state))
-            marks[found] = judge(block, state, clean[found], agreeing, config, static)
+            marks[found] = judge(block, state, agreeing, config, static)
         return (marks,)
 
     key = None if memo is None else (kernel, config, float(agreeing))
@@ -178,8 +180,8 @@ def gather_blocks(
 
 def search(
     block: BlockTargets, constant: float, config: OutlierConfig, static: bool = False
-) -> tuple[SearchState, Float[Tensor, " b"]]:
-    """The outliers under the roughness of highest evidence, and the best evidence without any.
+) -> SearchState:
+    """The outliers under the roughness of highest evidence.
 
     All values of roughness are searched at once, as further blocks.
     """
@@ -205,7 +207,7 @@ def search(
     residual = alpha / precision
     variance = (1 / precision - block.error * outlier).clamp(min=1e-10)
     factor = log_bayes_factor(residual / variance, 1 / variance, block.error)
-    return SearchState(outlier, roughness, evidence, residual, variance, factor), clean
+    return SearchState(outlier, roughness, evidence, clean, residual, variance, factor)
 
 
 def log_bayes_factor(
@@ -328,7 +330,6 @@ def outlier_index(
 def judge(
     block: BlockTargets,
     state: SearchState,
-    clean: Float[Tensor, " b"],
     agreeing: Float[Tensor, ""],
     config: OutlierConfig,
     static: bool,
@@ -345,7 +346,7 @@ def judge(
     error = torch.maximum(block.error, state.residual**2)
     confirmed = corroboration(block, state, agreeing, config, static)
     # The best of n candidates became the first outlier, which by itself raises the evidence.
-    present = torch.sigmoid(state.evidence - clean - n.clamp(min=1).log())
+    present = torch.sigmoid(state.evidence - state.clean - n.clamp(min=1).log())
     present = torch.where(block.error > config.error_std**2, 1.0, present[:, None])
     present = present * (count > 0)[:, None]
     weight = 1 - (1 - confirmed) * wrong * error / (error + state.variance) * present

@@ -181,7 +181,7 @@ class FieldFit:
 
         def solve(part: slice) -> LocalSystems:
             at = self.image.pixels(*(x[part] for x in pixels))
-            return self.solve(*(x[part] for x in near), at, values)
+            return self.solve(near[0][part], near[1][part], at, values)
 
         parts = [(slice(i, i + CHUNK_NODES),) for i in range(0, len(near[0]), CHUNK_NODES)]
         return LocalSystems(*map(torch.cat, zip(*map_threads(solve, parts), strict=True)))
@@ -316,6 +316,6 @@ def fit(
     features = kernel.features(observations.inputs)
     H = kernel.linear_features(observations.inputs)
     blocks = (blocks or Blocks.split(observations, config)).within(observations.mask)
-    solutions = BlockSolutions.of(kernel, observations, features, H, blocks, memo)
+    solutions = BlockSolutions.of(kernel, observations, features, H, blocks, memo=memo)
     linear = LinearPosterior.fit(observations, H, blocks, solutions, offset)
     return FieldFit(kernel, image, observations, linear, features, config, lattice, static)

@@ -83,7 +83,7 @@ class Field(Method):
     def fit(
         self, image: ImageInputs, anchors: Anchors, editor: FieldEditor | None = None
     ) -> FieldResult:
-        """The posterior over an image; `editor` keeps what an edit of the anchors does not change."""
+        """The posterior over an image; `editor` keeps what an edit does not change."""
         with one_thread():  # small matrices
             return infer(
                 self.load(),
