@@ -140,8 +140,8 @@ def test_search_ends_where_no_further_outlier_gains_evidence(n, seed):
 def test_best_candidates_are_the_few_that_gain_nearly_most_and_no_more_than_are_left():
     gain = torch.tensor([[5.0, 9.0, 1.0, 8.0, 6.0, -1.0, -2.0, -4.0], [-5.0] * 4 + [-1.0] * 4])
     config = OutlierConfig(anchors_per_step=2, min_relative_gain=0.6)
-    for left, wanted in ((9.0, [1, 3, 4]), (2, [1, 3]), (0, [])):
-        chosen = best_candidates(gain, torch.tensor([[left], [9.0]]), config)
+    for left, wanted in ((3, [1, 3, 4]), (2, [1, 3]), (0, [])):
+        chosen = best_candidates(gain, torch.tensor([[left], [3]]), config)
         assert chosen[0].nonzero().flatten().tolist() == wanted
         assert not chosen[1].any()
 
@@ -156,10 +156,11 @@ def test_target_model_given_outliers_equals_that_of_the_larger_covariance(n, see
     outlier = torch.rand(3, n, generator=rng) < 0.4
     index = torch.arange(n).flip(0).expand(3, n)
     model = TargetModel.of(covariance, target, error)
-    found = model.given(torch.tensor([2, 0]), index[:2], outlier.flip(1)[[2, 0]])
+    found, likelihood = model.given(torch.tensor([2, 0]), index[:2], outlier.flip(1)[[2, 0]])
     larger = TargetModel.of(covariance + torch.diag_embed(error * outlier), target, error)
     for ours, wanted in zip(found, larger.clean, strict=True):
         torch.testing.assert_close(ours, wanted[[2, 0]])
+    torch.testing.assert_close(likelihood, larger.log_likelihood[[2, 0]])
 
 
 @settings(max_examples=60)

@@ -56,16 +56,9 @@ class ChannelLayout:
     ) -> KernelInputs:
         """The kernel's inputs at pixels from the values of the maps there."""
         shift = torch.zeros_like(log_depth) if shift is None else shift
-        modes, mean = values[..., : self.modes], values[..., -1:]
-        embedding, amplitude = self.split_terms(values[..., self.modes : -1])
+        modes, embedding, amplitude, mean = values.split(self.sizes, dim=-1)
+        embedding = embedding.unflatten(-1, (self.terms, self.embedding_size))
         return KernelInputs(position, log_depth, modes, embedding, amplitude, mean[..., 0], shift)
-
-    def split_terms(
-        self, values: Float[Tensor, "*b n c"]
-    ) -> tuple[Float[Tensor, "*b n j e"], Float[Tensor, "*b n j"]]:
-        """φ and a from the channels of the stationary terms."""
-        embedding, amplitude = values.split(self.sizes[1:3], dim=-1)
-        return embedding.unflatten(-1, (self.terms, self.embedding_size)), amplitude
 
 
 class FieldMaps(NamedTuple):
@@ -140,12 +133,12 @@ class ImageInputs:
         return math.sqrt(math.prod(self.shape))
 
     def position(
-        self, rows: Float[Tensor, "*n"], columns: Float[Tensor, "*n"]
-    ) -> Float[Tensor, "*n 2"]:
+        self, rows: Float[Tensor, " n"], columns: Float[Tensor, " n"]
+    ) -> Float[Tensor, "n 2"]:
         """`KernelInputs.position` of pixels."""
         height, width = self.shape
         u, v = columns - (width - 1) / 2, rows - (height - 1) / 2
-        return torch.stack([u, v], dim=-2).mT / self.unit_px
+        return torch.stack([u, v], dim=1) / self.unit_px
 
     def pixel_uv(self, position: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
         """(u, v) in pixels of a `KernelInputs.position`."""

@@ -9,6 +9,7 @@ pixel.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -216,20 +217,25 @@ class Interpolation(NamedTuple):
 
     pixels: Int64[Tensor, "c s"]
     """Pixels of each row or column of cells; those beyond the image repeat its last one."""
+    position: Float[Tensor, "c s"]
+    """v or u of these pixels, as in `KernelInputs.position`."""
     grid: Int64[Tensor, "c q"]
     """The values of the grid around each row or column of cells."""
     weights: Float[Tensor, "c q s"]
     """Weight of each of these values at each pixel."""
 
     @classmethod
-    def of(cls, cells: int, side: int, size: int, grid: int, device: torch.device) -> Interpolation:
-        """For an axis of `size` pixels in cells of `side` pixels, and `grid` values."""
+    def of(cls, lattice: Lattice, axis: int, grid: int) -> Interpolation:
+        """For the rows (axis 0) or columns (axis 1) of a lattice, and so many values."""
+        cells, side, size = lattice.cells[axis], lattice.cell_px, lattice.shape[axis]
+        device, unit_px = lattice.device, math.sqrt(math.prod(lattice.shape))
         pixels = torch.arange(cells * side, device=device).clamp(max=size - 1).reshape(cells, side)
         at = ((pixels + 0.5) * (grid / size) - 0.5).clamp(0, grid - 1)
         reach = math.ceil((side - 1) * grid / size) + 2
         index = at[:, :1].floor().long() + torch.arange(reach, device=device)
         weights = (1 - (at[:, None] - index[..., None]).abs()).clamp(min=0)
-        return cls(pixels, index.clamp(max=grid - 1), weights)
+        position = (pixels - (size - 1) / 2) / unit_px
+        return cls(pixels, position, index.clamp(max=grid - 1), weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,22 +253,42 @@ class PixelTiles:
     def of(cls, image: ImageInputs, lattice: Lattice) -> PixelTiles:
         """The tiles of an image."""
         maps = image.maps.term_maps[0].permute(1, 2, 0).float().contiguous()
-        rows, columns = (
-            Interpolation.of(cells, lattice.cell_px, size, grid, lattice.device)
-            for cells, size, grid in zip(lattice.cells, image.shape, maps.shape[:2], strict=True)
-        )
+        rows, columns = (Interpolation.of(lattice, i, maps.shape[i]) for i in (0, 1))
         return cls(image, lattice, maps, rows, columns)
 
     def features(self, kernel: Kernel, cells: Int64[Tensor, " c"]) -> TermFeatures:
         """Features of the pixels of cells, row by row."""
         across = self.lattice.cells[1]
-        v, grid_v, weights_v = (x[cells // across] for x in self.rows)
-        u, grid_u, weights_u = (x[cells % across] for x in self.columns)
+        rows, v, grid_v, weights_v = (x[cells // across] for x in self.rows)
+        columns, u, grid_u, weights_u = (x[cells % across] for x in self.columns)
         patch = self.maps[grid_v[:, :, None], grid_u[:, None]].flatten(1, 2)
         weights = weights_v[:, :, None, :, None] * weights_u[:, None, :, None]
         values = torch.bmm(patch.mT, weights.flatten(1, 2).flatten(2)).mT  # c p e
-        embedding, amplitude = self.image.maps.layout.split_terms(values)
-        log_depth = self.image.log_depth[v[:, :, None], u[:, None]].flatten(1)
-        at = torch.broadcast_tensors(v[:, :, None].float(), u[:, None].float())
-        position = self.image.position(*(x.flatten(1) for x in at))
-        return kernel.term_features(position, log_depth, embedding, amplitude)
+        log_depth = self.image.log_depth[rows[:, :, None], columns[:, None]].flatten(1)
+        position = torch.stack(torch.broadcast_tensors(u[:, None], v[:, :, None]), dim=1)
+        terms = len(kernel.terms)
+        embedding = values[..., : values.shape[2] - terms].unflatten(2, (terms, -1))
+        amplitude = values[..., values.shape[2] - terms :]
+        return kernel.term_features(position.flatten(2).mT, log_depth, embedding, amplitude)
+
+    def sums(
+        self,
+        kernel: Kernel,
+        anchors: TermFeatures,
+        predictors: tuple[Int64[Tensor, "m k"], Float[Tensor, "m k r"]],
+        *,
+        static: bool = False,
+    ) -> Callable[[Int64[Tensor, " c"]], Float[Tensor, "r c p"]]:
+        """A function that returns Σᵢ k(x, aᵢ) αᵢ at the pixels of cells, for each column of the
+        coefficients α of the anchors near each node, blended between the four nodes of a cell."""
+        lattice, single = self.lattice, TermFeatures(*(x.float() for x in anchors))
+
+        def sums(cells: Int64[Tensor, " c"]) -> Float[Tensor, "r c p"]:
+            corners = lattice.corners[cells]
+            union, alpha = cell_weights(*(x[corners] for x in predictors), static=static)
+            pixels = self.features(kernel, cells)
+            covariance = kernel.cross_covariance(single.at(union), pixels)
+            at_nodes = torch.bmm(alpha.permute(0, 3, 1, 2).flatten(1, 2), covariance)
+            return at_nodes.unflatten(1, (-1, 4)).mul_(lattice.blending).sum(dim=2).transpose(0, 1)
+
+        return sums

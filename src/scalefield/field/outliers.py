@@ -193,16 +193,16 @@ def search(
         x.repeat(repeats, *[1] * (x.ndim - 1)) for x in (block.target, block.mask, block.error)
     )
     targets = TargetModel.of(covariance.flatten(0, 1), target, error)
-    outlier, given = forward_selection(targets, mask, config, static)
+    outlier, given, log_likelihood = forward_selection(targets, mask, config, static)
     penalty = 0.5 * (roughness.log() / config.roughness_log_std) ** 2
     outlier = outlier.unflatten(0, (repeats, b))
     clean, evidence = (
-        x.log_likelihood.unflatten(0, (repeats, b)) - penalty for x in (targets.clean, given)
+        x.unflatten(0, (repeats, b)) - penalty for x in (targets.log_likelihood, log_likelihood)
     )
     evidence = evidence + log_prior(outlier.sum(dim=2), n, config)
     clean = clean.amax(dim=0) + log_prior(torch.zeros_like(n), n, config)
     best = evidence.argmax(dim=0), torch.arange(b, device=n.device)
-    alpha, precision = (x.unflatten(0, (repeats, b))[best] for x in given[:2])
+    alpha, precision = (x.unflatten(0, (repeats, b))[best] for x in given)
     outlier, roughness, evidence = outlier[best], roughness[best], evidence[best]
     residual = alpha / precision
     variance = (1 / precision - block.error * outlier).clamp(min=1e-10)
@@ -227,18 +227,19 @@ class GivenOutliers(NamedTuple):
     """Py."""
     precision: Float[Tensor, "b s"]
     """Diagonal of P."""
-    log_likelihood: Float[Tensor, " b"]
-    """log p(y | outliers), up to a constant."""
 
 
 class TargetModel(NamedTuple):
     """The targets y of b blocks: N(0, P⁻¹) without outliers."""
 
-    P: Float[Tensor, "b s s"]
-    error: Float[Tensor, "b s"]
-    """As in `BlockTargets`."""
+    rows: Float[Tensor, "b s s_1"]
+    """P and Py."""
+    error_std: Float[Tensor, "b s"]
+    """Standard deviation of an outlier's error."""
     clean: GivenOutliers
     """Without outliers."""
+    log_likelihood: Float[Tensor, " b"]
+    """log p(y) without outliers, up to a constant."""
 
     @classmethod
     def of(
@@ -250,71 +251,74 @@ class TargetModel(NamedTuple):
         """Factorise the covariance of the targets."""
         cholesky = Cholesky.of(covariance)
         P = cholesky.inverse()
-        alpha = (P @ target[..., None])[..., 0]
-        log_likelihood = -0.5 * (alpha * target).sum(dim=1) - cholesky.half_log_det()
-        clean = GivenOutliers(alpha, P.diagonal(dim1=1, dim2=2), log_likelihood)
-        return cls(P, error, clean)
+        alpha = P @ target[..., None]
+        log_likelihood = -0.5 * (alpha[..., 0] * target).sum(dim=1) - cholesky.half_log_det()
+        clean = GivenOutliers(alpha[..., 0], P.diagonal(dim1=1, dim2=2))
+        return cls(torch.cat([P, alpha], dim=2), error.sqrt(), clean, log_likelihood)
 
     def given(
         self, blocks: Int64[Tensor, " a"], index: Int64[Tensor, "a m"], outlier: Bool[Tensor, "a m"]
-    ) -> GivenOutliers:
-        """Blocks in which those of the indexed anchors are outliers that are marked as such.
+    ) -> tuple[GivenOutliers, Float[Tensor, " a"]]:
+        """Blocks in which those of the indexed anchors are outliers that are marked as such, and
+        log p(y | outliers), up to a constant.
 
-        With S the root of an outlier's error variance and 0 elsewhere, the precision becomes
+        With S the standard deviation of an outlier's error and 0 elsewhere, the precision becomes
         P − ZᵀZ, with Z = L⁻¹SP and LLᵀ = 1 + SPS, in which only the rows of outliers matter.
         """
-        alpha, precision, log_likelihood = (x[blocks] for x in self.clean)
-        std = (self.error[blocks].gather(1, index).sqrt() * outlier)[..., None]
-        rows = self.P[blocks[:, None], index] * std
+        std = (self.error_std[blocks[:, None], index] * outlier)[..., None]
+        rows = self.rows[blocks[:, None], index] * std
         inner = rows.gather(2, index[:, None].expand(-1, index.shape[1], -1)) * std.mT
         inner.diagonal(dim1=1, dim2=2).add_(1)
         factor = torch.linalg.cholesky_ex(inner).L
-        right = torch.cat([rows, alpha.gather(1, index)[..., None] * std], dim=2)
-        whole = torch.linalg.solve_triangular(factor, right, upper=False)
+        whole = torch.linalg.solve_triangular(factor, rows, upper=False)
         Z, y = whole[..., :-1], whole[..., -1:]
-        return GivenOutliers(
-            alpha - (Z * y).sum(dim=1),
-            precision - Z.square().sum(dim=1),
-            log_likelihood
-            + 0.5 * y.square().sum(dim=(1, 2))
-            - factor.diagonal(dim1=1, dim2=2).log().sum(dim=1),
-        )
+        alpha, precision = (x[blocks] for x in self.clean)
+        alpha = torch.baddbmm(alpha[..., None], Z.mT, y, alpha=-1)[..., 0]
+        half_log_det = factor.diagonal(dim1=1, dim2=2).log().sum(dim=1)
+        log_likelihood = self.log_likelihood[blocks] + 0.5 * y.square().sum(dim=(1, 2))
+        given = GivenOutliers(alpha, precision - Z.square().sum(dim=1))
+        return given, log_likelihood - half_log_det
 
 
 def forward_selection(
     targets: TargetModel, mask: Bool[Tensor, "b s"], config: OutlierConfig, static: bool
-) -> tuple[Bool[Tensor, "b s"], GivenOutliers]:
-    """Outliers of each block, added a few at a time while they raise the evidence; and what follows
-    from them. Blocks that no longer change take no further step, unless shapes must be static."""
-    a, b = config.prior_counts
+) -> tuple[Bool[Tensor, "b s"], GivenOutliers, Float[Tensor, " b"]]:
+    """Outliers of each block, added a few at a time while they raise the evidence; what follows
+    from them, and log p(y | outliers), up to a constant.
+
+    Blocks that no longer change take no further step, unless shapes must be static.
+    """
+    (a, b), padding, error = config.prior_counts, ~mask, targets.error_std**2
     n = mask.sum(dim=1, keepdim=True).double()
     most = (config.max_share * n * (n >= config.min_anchors)).long()
-    at_once = (n // config.anchors_per_step).clamp(min=1)
-    outlier, given = torch.zeros_like(mask), GivenOutliers(*(x.clone() for x in targets.clean))
+    at_once = (n // config.anchors_per_step).clamp(min=1).long()
+    outlier, log_likelihood = torch.zeros_like(mask), targets.log_likelihood.clone()
+    given = GivenOutliers(*(x.clone() for x in targets.clean))
     for _ in range(config.iterations):
         count = outlier.sum(dim=1, keepdim=True)
-        gain = log_bayes_factor(given.alpha, given.precision, targets.error)
+        gain = log_bayes_factor(*given, error)
         gain = gain + ((count + a) / (n - count - 1 + b)).log()  # a difference of `log_prior`
-        gain = gain.masked_fill(outlier | ~mask, -torch.inf)
-        outlier = outlier | best_candidates(gain, at_once.minimum(most - count), config)
-        changed = rows_where(outlier.sum(dim=1) > count[:, 0], static)
+        gain = gain.masked_fill(outlier | padding, -torch.inf)
+        chosen = best_candidates(gain, at_once.minimum(most - count), config)
+        outlier, changed = outlier | chosen, rows_where(chosen.any(dim=1), static)
         if len(changed) == 0:
             break
         index, known = outlier_index(outlier[changed], config, static)
-        for kept, new in zip(given, targets.given(changed, index, known), strict=True):
-            kept.index_copy_(0, changed, new)
-    return outlier, given
+        new, log_likelihood[changed] = targets.given(changed, index, known)
+        given.alpha[changed], given.precision[changed] = new
+    return outlier, given, log_likelihood
 
 
 def best_candidates(
-    gain: Float[Tensor, "b s"], most: Float[Tensor, "b 1"], config: OutlierConfig
+    gain: Float[Tensor, "b s"], most: Int64[Tensor, "b 1"], config: OutlierConfig
 ) -> Bool[Tensor, "b s"]:
     """Up to so many anchors of a block that gain most, if that is positive and near the highest
     gain: the smaller ones may be due to the larger ones."""
-    best = gain.topk(max(1, gain.shape[1] // config.anchors_per_step), dim=1)
-    chosen = best.values > config.min_relative_gain * best.values[:, :1].clamp(min=0)
-    chosen = chosen & (torch.arange(chosen.shape[1], device=gain.device) < most)
-    return torch.zeros_like(gain, dtype=torch.bool).scatter(1, best.indices, chosen)
+    best = gain.topk(max(1, gain.shape[1] // config.anchors_per_step), dim=1).values
+    least = best.gather(1, (most - 1).clamp(min=0))
+    # No gain exceeds its share of a highest one that is negative.
+    near = gain > config.min_relative_gain * best[:, :1]
+    return near & (gain >= least) & (most > 0)
 
 
 def outlier_index(

@@ -30,12 +30,12 @@ from scalefield.field.blocks import (
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs, LinearCoefficients
 from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures, term_names
-from scalefield.field.lattice import Lattice, PixelTiles, cell_weights, nearest
+from scalefield.field.lattice import Lattice, PixelTiles, nearest
 from scalefield.runtime.threads import map_threads
 
 TINY = 1e-12
 """Least prior variance, where a kernel has no stationary part."""
-CHUNK_NODES = 512
+CHUNK_NODES = 1024
 """Local systems that one thread of a processor solves at once."""
 CHUNK_PIXELS = 1 << 13
 """Pixels that one thread of a processor evaluates at once: their covariances with a few dozen
@@ -176,15 +176,12 @@ class FieldFit:
         values: Float[Tensor, "n r"],
     ) -> LocalSystems:
         """`solve` at the rows and columns of one pixel for each system, on several threads."""
+        at = self.image.pixels(*pixels)
         if pixels[0].is_cuda or self.static:
-            return self.solve(*near, self.image.pixels(*pixels), values)
-
-        def solve(part: slice) -> LocalSystems:
-            at = self.image.pixels(*(x[part] for x in pixels))
-            return self.solve(near[0][part], near[1][part], at, values)
-
-        parts = [(slice(i, i + CHUNK_NODES),) for i in range(0, len(near[0]), CHUNK_NODES)]
-        return LocalSystems(*map(torch.cat, zip(*map_threads(solve, parts), strict=True)))
+            return self.solve(*near, at, values)
+        parts = [slice(i, i + CHUNK_NODES) for i in range(0, len(near[0]), CHUNK_NODES)]
+        chunks = [(near[0][part], near[1][part], at[part], values) for part in parts]
+        return LocalSystems(*map(torch.cat, zip(*map_threads(self.solve, chunks), strict=True)))
 
     def solve(
         self,
@@ -280,19 +277,9 @@ class FieldFit:
     ) -> Callable[[Int64[Tensor, " c"]], Float[Tensor, "r c p"]]:
         """A function that returns Σᵢ k(x, aᵢ) solvedᵢ of each solved column at the pixels of cells,
         blended bilinearly between the nodes of a cell."""
-        lattice, kernel, static = self.lattice, self.kernel, self.static
-        tiles = PixelTiles.of(self.image, lattice)
-        anchors = TermFeatures(*(x.float() for x in self.features))
-
-        def sums(cells: Int64[Tensor, " c"]) -> Float[Tensor, "r c p"]:
-            corners = lattice.corners[cells]
-            near, solved = systems.neighbours[corners], systems.solved[corners]
-            union, alpha = cell_weights(near, solved, static=static)
-            covariance = kernel.cross_covariance(anchors.at(union), tiles.features(kernel, cells))
-            at_nodes = torch.bmm(alpha.permute(0, 3, 1, 2).flatten(1, 2), covariance)
-            return at_nodes.unflatten(1, (-1, 4)).mul_(lattice.blending).sum(dim=2).transpose(0, 1)
-
-        return sums
+        tiles = PixelTiles.of(self.image, self.lattice)
+        predictors = systems.neighbours, systems.solved
+        return tiles.sums(self.kernel, self.features, predictors, static=self.static)
 
 
 def fit(
