@@ -23,7 +23,7 @@ class OutlierConfig:
     """Factors on the field's prior standard deviation that are compared."""
     roughness_log_std: float = 0.7
     """Prior standard deviation of the logarithm of that factor."""
-    iterations: int = 20
+    iterations: int = 12
     """Largest number of steps of the search."""
     anchors_per_step: int = 16
     """In each step, at most one of so many anchors of a block becomes an outlier, but at least one

@@ -143,8 +143,8 @@ def detect_outliers(
     marks = blocks.scatter(marks, n)
     rejected, downweighted, corroborated = (marks[:, :3] > 0).unbind(dim=1)
     noise, added = observations.noise, marks[:, 3]
-    steps = NOISE_STEPS * (noise**2 + added).sqrt().log2()
-    noise = torch.where(added > 0, torch.exp2(steps.ceil() / NOISE_STEPS), noise)
+    steps = (NOISE_STEPS * (noise**2 + added).sqrt().log2()).round()
+    noise = torch.where(added > 0, torch.exp2(steps / NOISE_STEPS).maximum(noise), noise)
     return OutlierResult(rejected, downweighted, corroborated, noise)
 
 
