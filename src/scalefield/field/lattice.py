@@ -266,9 +266,9 @@ class PixelTiles:
         values = torch.bmm(patch.mT, weights.flatten(1, 2).flatten(2)).mT  # c p e
         log_depth = self.image.log_depth[rows[:, :, None], columns[:, None]].flatten(1)
         position = torch.stack(torch.broadcast_tensors(u[:, None], v[:, :, None]), dim=1)
-        terms = len(kernel.terms)
-        embedding = values[..., : values.shape[2] - terms].unflatten(2, (terms, -1))
-        amplitude = values[..., values.shape[2] - terms :]
+        terms, size = len(kernel.terms), self.image.maps.layout.embedding_size
+        embedding, amplitude = values.split([terms * size, terms], dim=2)
+        embedding = embedding.unflatten(2, (terms, size))
         return kernel.term_features(position.flatten(2).mT, log_depth, embedding, amplitude)
 
     def sums(
