@@ -25,7 +25,7 @@ from timing import Times, spread, turn_by_turn
 
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
-from scalefield.field.editor import BlockMemory, FieldEditor
+from scalefield.field.editor import FieldEditor
 from scalefield.field.realtime import LiveField
 from scalefield.io import write_atomic, write_json
 from scalefield.methods import make_method
@@ -87,11 +87,10 @@ def edits(world: World, repeats: int) -> dict[str, list[float]]:
 
     def case(n: int) -> Any:
         anchors, editor, step = world.anchors(n + 1), FieldEditor(), itertools.count()
-        memory = BlockMemory()
 
         def work() -> None:
             index = np.arange(n + next(step) % 2)
-            editor.render(field.fit(image, anchors[index], memory).fit)
+            editor.render(field.fit(image, anchors[index], editor).fit)
 
         return work
 

@@ -10,6 +10,7 @@ from scalefield.field.blocks import (
     BlockSolutions,
     Cholesky,
     LinearPosterior,
+    Memo,
 )
 from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
@@ -160,3 +161,32 @@ def test_cholesky_solves_and_has_determinant_and_diagonal_of_the_inverse():
     torch.testing.assert_close(made.solve(right), inverse @ right)
     torch.testing.assert_close(made.inverse_diagonal(), inverse.diagonal(dim1=1, dim2=2))
     torch.testing.assert_close(made.half_log_det(), 0.5 * torch.logdet(matrices))
+
+
+@given(n=st.integers(1, 200), seed=st.integers(0, 500))
+def test_grouped_blocks_have_the_anchors_of_each_number(n, seed):
+    number = torch.randint(0, 5, (n,), generator=torch.Generator().manual_seed(seed))
+    blocks = Blocks.grouped(number)
+    assert blocks.index.shape == (int(number.max()) + 1, blocks.index.shape[1] // 16 * 16)
+    for i, (index, known) in enumerate(zip(blocks.index, blocks.mask, strict=True)):
+        assert index[known].tolist() == (number == i).nonzero().flatten().tolist()
+
+
+def test_memo_computes_the_rows_whose_values_changed():
+    memo, computed = Memo(), []
+
+    def double(values):
+        def compute(rows):
+            computed.append(rows.tolist())
+            return (2 * values[rows],)
+
+        return compute
+
+    values = torch.arange(4.0)[:, None]
+    changed = values + 7 * (torch.arange(4) == 2)[:, None]
+    for key, each in (("a", values), ("a", values), ("a", changed), ("b", changed)):
+        (found,), rows = memo(key, each, double(each))
+        assert torch.equal(found, 2 * each)
+    memo("b", changed[:2], double(changed))
+    assert computed == [[0, 1, 2, 3], [2], [0, 1, 2, 3], [0, 1]]
+    assert rows.tolist() == [0, 1, 2, 3]

@@ -66,27 +66,39 @@ def test_negative_standard_deviations_are_refused(name):
 
 
 def batched(features: list[TermFeatures]) -> TermFeatures:
-    return TermFeatures(*(torch.stack(parts, dim=1) for parts in zip(*features, strict=True)))
+    return TermFeatures(*(torch.stack(parts) for parts in zip(*features, strict=True)))
 
 
 @settings(max_examples=25)
 @given(n=st.integers(1, 9), seed=st.integers(0, 500), at_first=st.booleans())
 def test_local_covariance_of_small_sets_equals_stationary_of_each(n, seed, at_first):
     sets = [KERNEL.features(kernel_inputs(n, seed + i)) for i in range(3)]
-    reference = batched(sets).z[:, :, :1] if at_first else None
+    reference = batched(sets).z[:, :1] if at_first else None
     found = KERNEL.local_covariance(batched(sets), reference)
     assert found.dtype == torch.float64
     for each, features in zip(found, sets, strict=True):
         torch.testing.assert_close(each, KERNEL.stationary(features, features), rtol=0, atol=1e-6)
-        prior = features.amplitude.square().sum(dim=0)
+        prior = features.amplitude.square().sum(dim=1)
         torch.testing.assert_close(each.diagonal(), prior, rtol=1e-6, atol=0)
 
 
-def test_local_covariance_does_not_change_its_arguments():
+@settings(max_examples=25)
+@given(n=st.integers(1, 9), pixels=st.integers(1, 20), seed=st.integers(0, 500))
+def test_cross_covariance_of_anchors_and_pixels_equals_stationary_of_each(n, pixels, seed):
+    anchors = [KERNEL.features(kernel_inputs(n, seed + i)) for i in range(3)]
+    cells = [KERNEL.features(kernel_inputs(pixels, seed + 9 + i)) for i in range(3)]
+    single = (TermFeatures(*(x.float() for x in batched(each))) for each in (anchors, cells))
+    found = KERNEL.cross_covariance(*single)
+    for each, a, b in zip(found, anchors, cells, strict=True):
+        torch.testing.assert_close(each.double(), KERNEL.stationary(a, b), rtol=0, atol=1e-5)
+
+
+def test_local_and_cross_covariance_do_not_change_their_arguments():
     features = batched([KERNEL.features(kernel_inputs(5, 3))])
     before = [part.clone() for part in features]
+    KERNEL.cross_covariance(features, features)
     KERNEL.local_covariance(features)
-    KERNEL.local_covariance(features, features.z[:, :, :1])
+    KERNEL.local_covariance(features, features.z[:, :1])
     assert all(torch.equal(x, y) for x, y in zip(features, before, strict=True))
 
 
@@ -116,6 +128,6 @@ def test_local_covariance_of_repeated_pixels_is_positive_semidefinite():
         inputs = kernel_inputs(12, seed)
         inputs = dataclasses.replace(inputs, log_depth=30 * inputs.log_depth)
         features = KERNEL.features(inputs[torch.arange(12).repeat_interleave(3)])
-        features = TermFeatures(*(x[:, None].float() for x in features))
+        features = TermFeatures(*(x[None].float() for x in features))
         covariance = KERNEL.local_covariance(features)[0]
         assert float(torch.linalg.eigvalsh(covariance).min()) > -1e-8

@@ -50,8 +50,6 @@ def test_corners_are_the_four_nodes_around_each_cell(shape, cell):
     top = top.reshape(-1, 1, 2) * cell - 0.5
     offset = cell * torch.tensor([[0, 0], [1, 0], [0, 1], [1, 1]])
     assert torch.equal(uv, (top + offset).double())
-    middle = top[:, 0] + 0.5 + cell // 2
-    assert torch.equal(lattice.middle_uv, middle)
 
 
 @given(shape=shapes, cell=cells)

@@ -13,14 +13,14 @@ from scalefield.field.config import InferenceConfig, OutlierConfig
 from scalefield.field.exact import ExactPosterior
 from scalefield.field.kernel import KernelInputs
 from scalefield.field.outliers import (
-    BlockTargets,
-    Neighbours,
     SearchState,
-    best_of_segments,
+    TargetModel,
+    best_candidates,
     corroboration,
     detect_outliers,
     gather_blocks,
     log_prior,
+    nearest_in_block,
     search,
 )
 
@@ -67,21 +67,21 @@ def gross_errors(n, share, rng):
     return torch.from_numpy(size) * wrong, wrong
 
 
-def one_block(observations, kernel=KERNEL, config=None, rows=1):
-    """All observations in one block, with a multiple of `rows` rows."""
+def one_block(observations, kernel=KERNEL, config=None):
+    """All observations in one block."""
     config = config or OutlierConfig()
     blocks = Blocks.split(observations, InferenceConfig(exact_block=len(observations.y)))
-    return gather_blocks(kernel, observations, blocks.padded(rows), config)
+    return gather_blocks(kernel, observations, blocks, config)
 
 
 @settings(max_examples=30)
 @given(n=st.integers(5, 12), seed=st.integers(0, 500), roughness=st.sampled_from([0.5, 1.0, 4.0]))
 def test_evidence_and_bayes_factors_of_search_equal_the_textbook_densities(n, seed, roughness):
-    config = OutlierConfig(roughness=(roughness,), segment_size=n)
+    config = OutlierConfig(roughness=(roughness,))
     observations, rng = field_of_the_kernel(n, seed)
     error = torch.from_numpy(rng.choice([0, 0, 0, 1.5, -1.5, 4.5], n))
     block = one_block(with_errors(observations, error))
-    state, _ = search(block, KERNEL.constant_std**2, config)
+    state = search(block, KERNEL.constant_std**2, config)
     outlier = state.outlier[0]
     y = block.target[0].numpy()
     added = block.error[0].numpy() * outlier.numpy()
@@ -125,8 +125,8 @@ def test_search_ends_where_no_further_outlier_gains_evidence(n, seed):
     config = OutlierConfig(iterations=60)
     observations, rng = field_of_the_kernel(n, seed)
     error, _ = gross_errors(n, 0.3, rng)
-    block = one_block(with_errors(observations, error), rows=config.segment_size)
-    state, clean = search(block, KERNEL.constant_std**2, config)
+    block = one_block(with_errors(observations, error))
+    state = search(block, KERNEL.constant_std**2, config)
     count, total = state.outlier.sum(dim=1), torch.tensor([n])
     if int(count) + 1 <= config.max_share * n:
         more = log_prior(count + 1, total, config) - log_prior(count, total, config)
@@ -134,14 +134,33 @@ def test_search_ends_where_no_further_outlier_gains_evidence(n, seed):
         assert float((more + state.bayes_factor[kept]).max()) <= 1e-6
     assert int(count) <= config.max_share * n
     if not state.outlier.any():
-        assert float(clean) == pytest.approx(float(state.evidence))
+        assert float(state.clean) == pytest.approx(float(state.evidence))
 
 
-def test_best_of_segments_takes_one_anchor_of_each_that_gains_nearly_most():
-    gain = torch.tensor([[5.0, 9.0, 1.0, 8.0, 3.0, -1.0, -2.0, -4.0], [-5.0] * 4 + [-1.0] * 4])
-    index, chosen = best_of_segments(gain, OutlierConfig(segment_size=2, min_relative_gain=0.5))
-    assert index[0].tolist() == [1, 1, 0, 0]
-    assert chosen.tolist() == [[True, True, False, False], [False] * 4]
+def test_best_candidates_are_the_few_that_gain_nearly_most_and_no_more_than_are_left():
+    gain = torch.tensor([[5.0, 9.0, 1.0, 8.0, 6.0, -1.0, -2.0, -4.0], [-5.0] * 4 + [-1.0] * 4])
+    config = OutlierConfig(anchors_per_step=2, min_relative_gain=0.6)
+    for left, wanted in ((3, [1, 3, 4]), (2, [1, 3]), (0, [])):
+        chosen = best_candidates(gain, torch.tensor([[left], [3]]), config)
+        assert chosen[0].nonzero().flatten().tolist() == wanted
+        assert not chosen[1].any()
+
+
+@settings(max_examples=30)
+@given(n=st.integers(1, 12), seed=st.integers(0, 500))
+def test_target_model_given_outliers_equals_that_of_the_larger_covariance(n, seed):
+    rng = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64)  # noqa: E731
+    root, target, error = draw(3, n, n), draw(3, n), draw(3, n).square()
+    covariance = root @ root.mT + torch.eye(n)
+    outlier = torch.rand(3, n, generator=rng) < 0.4
+    index = torch.arange(n).flip(0).expand(3, n)
+    model = TargetModel.of(covariance, target, error)
+    found, likelihood = model.given(torch.tensor([2, 0]), index[:2], outlier.flip(1)[[2, 0]])
+    larger = TargetModel.of(covariance + torch.diag_embed(error * outlier), target, error)
+    for ours, wanted in zip(found, larger.clean, strict=True):
+        torch.testing.assert_close(ours, wanted[[2, 0]])
+    torch.testing.assert_close(likelihood, larger.log_likelihood[[2, 0]])
 
 
 @settings(max_examples=60)
@@ -259,7 +278,7 @@ def object_block(scale, log_depth, outlier, config):
     factor = wrong.logpdf(scale) - norm(scale=np.sqrt(variance.numpy())).logpdf(scale)
     nothing = torch.zeros(1, dtype=torch.float64)
     return block, SearchState(
-        inside[None], nothing + 1, nothing, residual, variance, torch.from_numpy(factor)
+        inside[None], nothing + 1, nothing, nothing, residual, variance, torch.from_numpy(factor)
     )
 
 
@@ -272,14 +291,14 @@ def test_a_missed_object_is_corroborated_by_its_depth_where_scales_differ():
     sloped = 2.0 * position[:, 1]
     scale = np.where(inside, -1 - sloped, 0.01 * rng.normal(size=100))
     block, state = object_block(scale, sloped + scale, inside, config)
-    probability = corroboration(block, state, torch.tensor(100), config)[0].numpy()
+    probability = corroboration(block, state, torch.tensor(1.0), config)[0].numpy()
     assert np.array_equal(probability > 0.5, inside)
     assert not probability[~inside].any()
     believed = []
     for _ in range(20):
         scattered = np.where(inside, rng.uniform(-2, 2, 100), scale)
         block, state = object_block(scattered, sloped + scattered, inside, config)
-        believed.append(int((corroboration(block, state, torch.tensor(100), config) > 0.5).sum()))
+        believed.append(int((corroboration(block, state, torch.tensor(1.0), config) > 0.5).sum()))
     assert np.mean(believed) <= 3
 
 
@@ -400,15 +419,17 @@ def test_apply_masks_the_rejected_and_takes_the_increased_noise():
     assert bool(given.mask.all())
 
 
-def test_neighbours_are_the_nearest_anchors_of_the_block():
+def test_nearest_in_block_finds_the_nearest_anchors_of_the_block():
     observations, _ = field_of_the_kernel(20, 0)
-    block = one_block(observations)
-    assert isinstance(block, BlockTargets)
-    near = Neighbours.of(block.position, 10)
+    position = one_block(observations).position
+    index = torch.tensor([[3, 19, 0]])
+    near, distance = nearest_in_block(position, index, 10)
     apart = torch.cdist(observations.inputs.position, observations.inputs.position)
     apart.fill_diagonal_(torch.inf)
-    wanted = apart.sort(dim=1).indices[:, :10]
-    assert torch.equal(near.anchors[0].sort(dim=1).values, wanted.sort(dim=1).values)
-    assert bool(near.known.all())
-    few = Neighbours.of(one_block(field_of_the_kernel(3, 0)[0]).position, 10)
-    assert few.known[0].sum(dim=1).tolist() == [2, 2, 2]
+    wanted = apart[index[0]].sort(dim=1)
+    assert torch.equal(near[0], wanted.indices[:, :10])
+    torch.testing.assert_close(distance[0].sqrt(), wanted.values[:, :10])
+    _, few = nearest_in_block(
+        one_block(field_of_the_kernel(3, 0)[0]).position, index[:, :1] % 3, 10
+    )
+    assert int(few.isfinite().sum()) == 2

@@ -1,3 +1,4 @@
+import dataclasses
 from functools import cached_property
 
 import pytest
@@ -18,7 +19,7 @@ from field.worlds import (
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel
-from scalefield.field.lattice import Lattice, PixelSampler, dense_terms
+from scalefield.field.lattice import Lattice
 from scalefield.field.posterior import fit
 
 SHAPE = (45, 60)
@@ -140,14 +141,12 @@ def test_the_field_is_continuous_across_the_borders_of_cells():
     image = image_inputs((160, 208), SMOOTH_KERNEL, box=False, variation=0.0)
     fitted = fit_pixels(image, 3000, SMOOTH_KERNEL)
     lattice, systems = fitted.lattice, fitted.systems()
-    predictors = systems.neighbours, systems.solved[..., 0]
     assert lattice.cell_px == 8
-    terms = []
-    for each in (lattice, OneNode(lattice.shape, lattice.cell_px, lattice.device)):
-        features = SMOOTH_KERNEL.features(fitted.observations.inputs)
-        sampler = PixelSampler(SMOOTH_KERNEL, each)
-        (values,) = dense_terms(SMOOTH_KERNEL, image, sampler, predictors, features)
-        terms.append(largest_steps(values, lattice.cell_px))
+    unblended = OneNode(lattice.shape, lattice.cell_px, lattice.device)
+    terms = [
+        largest_steps(dataclasses.replace(fitted, lattice=each).stationary_map(systems), 8)
+        for each in (lattice, unblended)
+    ]
     (across, inside), (unblended, _) = terms
     assert across < 1.2 * inside
     assert unblended > 5 * across

@@ -38,6 +38,11 @@ class Observations(NamedTuple):
     mask: Bool[Tensor, " n"]
     """Which rows are anchors; the others are padding."""
 
+    @property
+    def rows(self) -> Float[Tensor, "n 4"]:
+        """What distinguishes the anchors of an image: position, target and noise."""
+        return torch.cat([self.inputs.position, self.y[:, None], self.noise[:, None]], dim=1)
+
     def thinned(self, most: int) -> tuple[Observations, Int64[Tensor, " m"]]:
         """At most so many observations of the mask, evenly spaced in their order, and their
         index."""
@@ -62,6 +67,33 @@ class Observations(NamedTuple):
         counts, sums = (y.new_zeros(len(y)).index_add(0, group, x) for x in (mask.to(y), y * mask))
         deviation = (y - (sums / counts.clamp(min=1))[group]).abs() * mask
         return self._replace(noise=torch.maximum(noise, deviation))
+
+
+class Memo:
+    """The last results of a function of many rows: rows whose values have not changed are kept."""
+
+    def __init__(self) -> None:
+        self.last: tuple[Any, Tensor, tuple[Tensor, ...]] | None = None
+
+    def __call__(
+        self,
+        key: Any,
+        values: Float[Tensor, "m ..."],
+        compute: Callable[[Int64[Tensor, " a"]], tuple[Tensor, ...]],
+    ) -> tuple[tuple[Tensor, ...], Int64[Tensor, " a"]]:
+        """The results, and the rows that were computed: those whose `values` differ from the last
+        call's, or all if `key` or the shape does."""
+        rows = torch.arange(len(values))
+        if self.last is None or self.last[0] != key or self.last[1].shape != values.shape:
+            results = compute(rows)
+        else:
+            _, before, results = self.last
+            rows = rows[(values != before).flatten(1).any(dim=1)]
+            if len(rows):
+                pairs = zip(results, compute(rows), strict=True)
+                results = tuple(kept.index_copy(0, rows, new) for kept, new in pairs)
+        self.last = key, values, results
+        return results, rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,19 +134,37 @@ class Blocks:
         known = self.mask & mask[self.index]
         return Blocks(self.index.masked_fill(~known, 0), known)
 
-    def padded(self, multiple: int) -> Blocks:
-        """The same blocks with a number of rows that is a multiple of a given one."""
-        beyond = (0, -self.index.shape[1] % multiple)
-        return Blocks(*(nnf.pad(values, beyond) for values in (self.index, self.mask)))
+    @classmethod
+    def grouped(cls, block: Int64[Tensor, " n"], multiple: int = 16) -> Blocks:
+        """Blocks given the number of each anchor's block. Their size is a multiple of a given one,
+        so that few edits of the anchors change it."""
+        size = block.bincount()
+        order = block.sort(stable=True).indices
+        rank = torch.arange(len(block)) - (size.cumsum(0) - size)[block[order]]
+        index = torch.zeros(len(size), -(-int(size.max()) // multiple) * multiple).long()
+        index[block[order], rank] = order
+        return cls(index, torch.arange(index.shape[1]) < size[:, None])
 
-    def map(self, function: Callable[[Blocks], Any]) -> list[Any]:
-        """`function` of a few blocks at a time, on several threads; on a GPU of all at once."""
+    def map(
+        self,
+        function: Callable[[Blocks], tuple[Tensor, ...]],
+        memo: Memo | None = None,
+        rows: Float[Tensor, "n d"] | None = None,
+        key: Any = None,
+    ) -> tuple[Tensor, ...]:
+        """What `function` returns of the blocks, of a few at a time on several threads; on a GPU of
+        all at once. With a memo and the `rows` of the anchors that the results depend on besides
+        `key`, blocks that have not changed since the last call are left out."""
+        if memo is not None and rows is not None:
+            values = rows[self.index] * self.mask[..., None]
+            part = lambda i: Blocks(self.index[i], self.mask[i]).map(function)  # noqa: E731
+            return memo(key, values, part)[0]
         step = max(1, CHUNK_ELEMENTS // self.index.shape[1] ** 2)
         if self.index.is_cuda or len(self.index) <= step:
-            return [function(self)]
+            return function(self)
         starts = range(0, len(self.index), step)
         parts = [(Blocks(self.index[i : i + step], self.mask[i : i + step]),) for i in starts]
-        return map_threads(function, parts)
+        return tuple(map(torch.cat, zip(*map_threads(function, parts), strict=True)))
 
     def scatter(self, values: Float[Tensor, "b s *w"], n: int) -> Float[Tensor, " n *w"]:
         """Values of the blocks in the order of the n anchors; 0 for those in no block."""
@@ -127,8 +177,8 @@ class Blocks:
         self, kernel: Kernel, features: TermFeatures, noise: Float[Tensor, " n"]
     ) -> Float[Tensor, "b s s"]:
         """Covariance of g + ε within each block; the identity where there is no anchor."""
-        gathered = features.gather(self.index)
-        gathered = gathered._replace(amplitude=gathered.amplitude * self.mask)
+        gathered = features.at(self.index)
+        gathered = gathered._replace(amplitude=gathered.amplitude * self.mask[..., None])
         variance = torch.where(self.mask, noise[self.index] ** 2, 1.0)
         covariance = kernel.local_covariance(gathered)
         covariance.diagonal(dim1=1, dim2=2).add_(variance)
@@ -197,22 +247,24 @@ class BlockSolutions(NamedTuple):
         features: TermFeatures,
         H: Float[Tensor, "n w"],
         blocks: Blocks,
+        *,
+        memo: Memo | None = None,
     ) -> BlockSolutions:
-        """The solutions of blocks within the mask of the observations."""
+        """The solutions of blocks within the mask of the observations; with a memo, of those that
+        have changed since the last call."""
         inputs, y, noise, _ = observations
         target = y - inputs.mean
         X = torch.cat([H, torch.stack([target, torch.ones_like(target)], dim=1)], dim=1)
 
-        def solve(part: Blocks) -> BlockSolutions:
+        def solve(part: Blocks) -> tuple[Tensor, Tensor]:
             cholesky = Cholesky.of(part.covariance(kernel, features, noise))
             right = X[part.index] * part.mask[..., None]
             solved = cholesky.solve(right)
             sums = right[..., :-2].mT @ solved
             diagonal = cholesky.inverse_diagonal()[..., None]
-            return cls(torch.cat([solved, diagonal], dim=-1), sums)
+            return torch.cat([solved, diagonal], dim=-1), sums
 
-        parts = blocks.map(solve)
-        return parts[0] if len(parts) == 1 else cls(*map(torch.cat, zip(*parts, strict=True)))
+        return cls(*blocks.map(solve, memo, observations.rows, key=kernel))
 
 
 @dataclass(frozen=True, eq=False)

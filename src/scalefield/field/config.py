@@ -23,10 +23,11 @@ class OutlierConfig:
     """Factors on the field's prior standard deviation that are compared."""
     roughness_log_std: float = 0.7
     """Prior standard deviation of the logarithm of that factor."""
-    iterations: int = 20
+    iterations: int = 12
     """Largest number of steps of the search."""
-    segment_size: int = 16
-    """In each step, at most one of so many successive anchors of a block becomes an outlier."""
+    anchors_per_step: int = 16
+    """In each step, at most one of so many anchors of a block becomes an outlier, but at least one
+    of a block may."""
     min_relative_gain: float = 0.4
     """Least gain of an anchor that becomes an outlier, relative to the highest in its block."""
     gross_log_error: float = 2.08

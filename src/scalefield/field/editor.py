@@ -1,296 +1,194 @@
-"""Maps of the field that are updated after an edit of the anchors.
+"""Edits of the anchors of an image: what an edit does not change is kept from the one before it.
 
-The stationary part of E[ℓ] is linear in the anchors' targets, C⁻¹(y − μ − offset − Hθ). The editor
-keeps C⁻¹ applied to the columns y − μ, 1 and H at every node, and the sums of these columns at
-every pixel. An edit that changes an anchor changes the nodes that have it among their neighbours
-and the cells at their corners; for all others only θ and the offset change, which enter at the end.
+Blocks of anchors, nodes of the lattice and its cells are computed again if one of their anchors
+changed. The stationary part of E[ℓ] is linear in the anchors' targets, C⁻¹(y − μ − offset − Hθ). So
+the editor keeps C⁻¹ applied to the columns y − μ, 1 and H at every node, and the sums of these
+columns at every pixel; θ and the offset, which every edit changes, enter at the end.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from threading import Lock
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
-from scipy.spatial import cKDTree
 from torch import Tensor
 
-from scalefield.field.blocks import Blocks, BlockSolutions, Observations
+from scalefield.field.blocks import Blocks, Memo, Observations
 from scalefield.field.config import InferenceConfig
-from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.kernel import Kernel, TermFeatures
-from scalefield.field.lattice import AnchorFeatures, Lattice, cell_weights, correlations, nearest
-from scalefield.field.outliers import OutlierResult, detect_outliers
 from scalefield.field.posterior import FieldFit, LocalSystems, RenderedField
 from scalefield.runtime.threads import map_threads, one_thread
 
-NOISE_TOLERANCE = 1e-3
-"""Relative change of an anchor's noise below which its nodes are kept: the weights of the outlier
-search move a little with every edit."""
-
-CHUNK_CELLS = 32
+CHUNK_CELLS = 64
 """Cells that one thread evaluates at once."""
-CHUNK_NODES = 512
-"""Nodes that one thread solves at once."""
 CHUNK_ANCHORS = 256
-"""New anchors whose distances to the nodes are held at once."""
+"""New anchors whose distances are held at once; of more, all anchors are divided again."""
 TIE_TOLERANCE = 1e-5
 """Relative difference of distances within which `nearest` may take either anchor."""
 
 
-@dataclass(eq=False)
-class EditorState:
-    """What is kept from one edit to the next, which each edit changes in place: copies would cost
-    more than most edits."""
-
-    kernel: Kernel
-    image: ImageInputs
-    lattice: Lattice
-    observations: Observations
-    systems: LocalSystems
-    """At all nodes, solved for the columns y − μ, 1 and H."""
-    reach_px: Float[Tensor, " m"]
-    """Distance of each node's farthest neighbour; infinite if it has fewer than k."""
-    sums: Float[Tensor, "r c p"]
-    """Σᵢ k(x, aᵢ) solvedᵢ of each column at the pixels of each cell."""
-
-    @classmethod
-    def empty(cls, fit: FieldFit, k: int) -> EditorState:
-        """The state before any node is solved, with k neighbours of each."""
-        lattice, width = fit.lattice, fit.linear.H.shape[1]
-        nodes, cells = len(lattice.node_uv), len(lattice.corners)
-        neighbours = torch.zeros(nodes, k, dtype=torch.int64)
-        smoother, columns, *scalars = (
-            torch.empty(nodes, *size, dtype=torch.float64) for size in ((k,), (width,), (), (), ())
-        )
-        systems = LocalSystems(
-            neighbours,
-            torch.zeros_like(neighbours, dtype=torch.bool),
-            torch.empty(nodes, k, width + 2),
-            smoother,
-            columns,
-            *scalars[1:],
-        )
-        sums = torch.empty(width + 2, cells, lattice.cell_px**2)
-        return cls(fit.kernel, fit.image, lattice, fit.observations, systems, scalars[0], sums)
-
-    def serves(self, fit: FieldFit, k: int) -> bool:
-        """Whether a fit has the same kernel over the same image, and k neighbours at each node."""
-        image, lattice = fit.image, fit.lattice
-        same_image = self.image.maps is image.maps and self.image.mde_depth is image.mde_depth
-        same_nodes = self.lattice.cell_px == lattice.cell_px and self.systems.mask.shape[1] == k
-        return same_image and same_nodes and self.kernel == fit.kernel
-
-    def follow(self, fit: FieldFit) -> Int64[Tensor, " a"]:
-        """Take over the observations of a fit; returns the nodes whose neighbours change.
-
-        These are the nodes with a neighbour that is gone, and those with a new anchor closer than
-        their farthest neighbour.
-        """
-        before, now, systems = self.observations, fit.observations, self.systems
-        former = same_anchors(now, before)
-        kept = (former >= 0) & now.mask & before.mask[former]
-        current = torch.full((len(before.y),), -1)
-        current[former[kept]] = kept.nonzero()[:, 0]
-        systems.neighbours.copy_(current[systems.neighbours])
-        changed = ((systems.neighbours < 0) & systems.mask).any(dim=1)
-        systems.neighbours.clamp_(min=0)
-        added = fit.image.pixel_uv(now.inputs.position[now.mask & ~kept])
-        for part in added.split(CHUNK_ANCHORS):
-            apart = torch.cdist(self.lattice.node_uv, part)
-            changed |= (apart <= self.reach_px[:, None] * (1 + TIE_TOLERANCE)).any(dim=1)
-        self.observations = now
-        return changed.nonzero()[:, 0]
-
-    def solve(self, fit: FieldFit, nodes: Int64[Tensor, " a"]) -> None:
-        """Solve the systems of nodes, and evaluate the cells at them."""
-        if len(nodes) == 0:
-            return
-        lattice, systems, (inputs, y, _, mask) = self.lattice, self.systems, fit.observations
-        position, uv = fit.image.pixel_uv(inputs.position), lattice.node_uv[nodes]
-        near, near_mask = nearest(uv, position, mask, systems.mask.shape[1])
-        apart = (position[near] - uv[:, None]).norm(dim=2).masked_fill(~near_mask, torch.inf)
-        self.reach_px[nodes] = apart.amax(dim=1)
-        targets = torch.stack([y - inputs.mean, torch.ones_like(y)], dim=1)
-        values, (rows, cols) = torch.cat([targets, fit.linear.H], dim=1), lattice.node_pixels
-
-        def solve(part: slice) -> None:
-            at = fit.image.pixels(rows[nodes[part]], cols[nodes[part]])
-            solved = fit.solve(near[part], near_mask[part], at, values)
-            for kept, new in zip(systems, solved, strict=True):
-                kept[nodes[part]] = new.to(kept.dtype)
-
-        def evaluate(cells: Int64[Tensor, " c"]) -> None:
-            pixels, at = fit.sampler.cells(fit.image, cells), lattice.corners[cells]
-            weights = cell_weights(systems.neighbours[at], systems.solved[at])
-            covariance = correlations(fit.kernel, pixels, anchors, weights.anchors)
-            covariance.mul_(anchors.amplitude[weights.anchors].mT[..., None])
-            covariance = covariance.mul_(pixels.amplitude[:, :, None]).sum(dim=1)  # c u p
-            by_node = weights.alpha.permute(0, 3, 1, 2).flatten(1, 2)  # c r·4 u
-            sums = torch.bmm(by_node, covariance).unflatten(1, (-1, 4))
-            self.sums[:, cells] = sums.mul_(lattice.blending).sum(dim=2).transpose(0, 1)
-
-        parts = [slice(i, i + CHUNK_NODES) for i in range(0, len(nodes), CHUNK_NODES)]
-        map_threads(solve, [(part,) for part in parts])
-        anchors = AnchorFeatures.of(fit.kernel, fit.features)
-        changed = torch.zeros(len(lattice.node_uv))
-        changed[nodes] = 1
-        cells = changed[lattice.corners].any(dim=1).nonzero()[:, 0]
-        map_threads(evaluate, [(part,) for part in cells.split(CHUNK_CELLS)])
-
-
 class FieldEditor:
-    """Renders successive fits over one image on a processor; see `render`."""
+    """What is kept of the fits of one image and of its maps, on a processor.
 
-    def __init__(self, min_anchors: int = 64) -> None:
+    `infer` uses it for the blocks, and `render` for the maps of each size that is rendered.
+    """
+
+    def __init__(self, min_anchors: int = 64, max_growth: float = 1.5) -> None:
         """With fewer than `min_anchors` anchors most nodes share most of their neighbours, and the
-        field is rendered from scratch."""
-        self.min_anchors, self.lock = min_anchors, Lock()
-        self.state: EditorState | None = None
-        self.nodes_solved = 0
-        """Number of nodes that the last call solved anew."""
+        field is rendered from scratch. A block may grow to `max_growth` times
+        `InferenceConfig.block_size` anchors before all anchors are divided again."""
+        self.min_anchors, self.max_growth, self.lock = min_anchors, max_growth, Lock()
+        self.outliers, self.solutions = Memo(), Memo()
+        self.division: tuple[Observations, Int64[Tensor, " n"]] | None = None
+        """The last anchors, and the number of each one's block."""
+        self.maps: dict[tuple[int, int], FieldMemory] = {}
+        """By the size of the image."""
 
     @property
     def nbytes(self) -> int:
         """Roughly what it holds in memory."""
-        state = self.state
-        return 0 if state is None else state.sums.nbytes + state.systems.solved.nbytes
+        kept = self.maps.values()
+        return sum(each.sums.nbytes + each.systems.solved.nbytes for each in kept)
+
+    def split(self, observations: Observations, config: InferenceConfig) -> Blocks:
+        """`Blocks.split`, of which an edit changes few blocks: anchors stay where they are, and a
+        new one joins the block of the nearest."""
+        n, position = len(observations.y), observations.inputs.position
+        if n <= config.exact_block or position.is_cuda:
+            self.division = None
+            return Blocks.split(observations, config)
+        block = torch.zeros(n, dtype=torch.int64)
+        if self.division is not None:
+            before, former = self.division
+            index = matches(observations, before)
+            new = index < 0
+            if int(new.sum()) <= CHUNK_ANCHORS:
+                near = torch.cdist(position[new], before.inputs.position).argmin(dim=1)
+                block = former[index.masked_scatter(new, near)]
+        if int(block.bincount().max()) > self.max_growth * config.block_size:
+            fresh = Blocks.split(observations, config)
+            number = torch.arange(len(fresh.index)).double()[:, None, None]
+            block = fresh.scatter(number.expand(*fresh.index.shape, 1), n)[:, 0].long()
+        self.division = observations, block
+        return Blocks.grouped(block)
 
     def render(self, fit: FieldFit) -> RenderedField:
-        """`FieldFit.render`, computed where it differs from the last call.
+        """`FieldFit.render`, computed where it differs from the last one for an image of this size.
 
         A fit over another image or with another kernel is rendered as a whole, as every fit over
         an affine-invariant map is, whose shift changes.
         """
         if len(fit.observations.y) < self.min_anchors or fit.image.device.type != "cpu":
-            self.nodes_solved = len(fit.lattice.node_uv)
             return fit.render()
         with self.lock, torch.no_grad(), one_thread():
-            return self._render(fit)
-
-    def _render(self, fit: FieldFit) -> RenderedField:
-        # An edit that fails leaves no half-changed state behind.
-        lattice, state, self.state = fit.lattice, self.state, None
-        k = min(fit.config.neighbours, len(fit.observations.y))
-        if state is not None and state.serves(fit, k):
-            nodes = state.follow(fit)
-        else:
-            state, nodes = EditorState.empty(fit, k), torch.arange(len(lattice.node_uv))
-        state.solve(fit, nodes)
-        self.state, self.nodes_solved, linear = state, len(nodes), fit.linear
-        combination = torch.cat([torch.stack([linear.offset.new_ones(()), -linear.offset]),
-                                 -linear.weights]).float()  # fmt: skip
-        stationary = lattice.image(
-            (combination @ state.sums.flatten(1)).unflatten(0, (-1, lattice.cell_px**2))
-        )
-        mean = fit.image.linear_map(fit.coefficients()) + stationary
-        return fit.rendered(mean, state.systems)
+            # An edit that fails leaves no half-changed state behind.
+            memory = self.maps.pop(fit.image.shape, None)
+            if memory is not None and memory.serves(fit):
+                memory.follow(fit)
+            else:
+                memory = FieldMemory(fit)
+            self.maps[fit.image.shape] = memory
+            return memory.render()
 
 
-class BlockMemory:
-    """Blocks of anchors and the outliers in them, kept from one edit to the next.
+class FieldMemory:
+    """Systems at the nodes and sums at the pixels of one image, from fit to fit.
 
-    Anchors stay in their blocks, a new one joins the block of the nearest, and only blocks that
-    changed are searched again. With one block, or once a block has grown too large, all is as if
-    nothing had been kept.
+    An edit changes the tensors in place: copies would cost more than most edits.
     """
 
-    def __init__(self, max_growth: float = 1.5) -> None:
-        """A block may grow to `max_growth` times `InferenceConfig.block_size` anchors."""
-        self.max_growth, self.lock = max_growth, Lock()
-        self.last: tuple[Observations, Blocks, OutlierResult] | None = None
-        self.last_solved: tuple[Kernel, Observations, Blocks, BlockSolutions] | None = None
+    def __init__(self, fit: FieldFit) -> None:
+        """Solve all nodes and evaluate all cells of a first fit."""
+        self.fit, nodes = fit, torch.arange(len(fit.lattice.node_uv))
+        self.systems, self.reach_px = self.solve(nodes)
+        """At all nodes, solved for the columns y − μ, 1 and H; and the distance of each node's
+        farthest neighbour, infinite if it has fewer than k."""
+        columns, cells = self.systems.solved.shape[2], len(fit.lattice.corners)
+        self.sums = torch.empty(columns, cells, fit.lattice.cell_px**2)
+        """Σᵢ k(x, aᵢ) solvedᵢ of each column at the pixels of each cell."""
+        self.evaluate(nodes)
 
-    def search(
-        self, kernel: Kernel, observed: Observations, config: InferenceConfig
-    ) -> tuple[Blocks, OutlierResult]:
-        """The blocks of the observations, and the outliers among these."""
-        with self.lock:
-            blocks, found = self._search(kernel, observed, config)
-            self.last = observed, blocks, found
-        return blocks, found
+    def serves(self, fit: FieldFit) -> bool:
+        """Whether a fit has the same kernel over the same image, and as many neighbours."""
+        k = min(fit.config.neighbours, len(fit.observations.y))
+        same_nodes = fit.lattice.cell_px == self.fit.lattice.cell_px
+        same_size = same_nodes and self.systems.mask.shape[1] == k
+        return same_size and fit.image == self.fit.image and fit.kernel == self.fit.kernel
 
-    def _search(
-        self, kernel: Kernel, observed: Observations, config: InferenceConfig
-    ) -> tuple[Blocks, OutlierResult]:
-        n, last = len(observed.y), self.last
-        if last is None or min(n, len(last[0].y)) <= config.exact_block or observed.y.is_cuda:
-            fresh = Blocks.split(observed, config).padded(config.outliers.segment_size)
-            return fresh, detect_outliers(kernel, observed, fresh, config.outliers)
-        before, kept, found = last
-        former = same_anchors(observed, before)
-        number = torch.arange(len(kept.index))[:, None].expand_as(kept.index)
-        home = kept.scatter(number[..., None].double(), len(before.y))[:, 0].long()
-        new, position = former < 0, observed.inputs.position
-        _, near = cKDTree(before.inputs.position.numpy()).query(position[new].numpy())
-        home = home[former.masked_scatter(new, torch.from_numpy(near))]
-        size = home.bincount(minlength=len(kept.index))
-        if int(size.max()) > self.max_growth * config.block_size:
-            fresh = Blocks.split(observed, config).padded(config.outliers.segment_size)
-            return fresh, detect_outliers(kernel, observed, fresh, config.outliers)
-        blocks = grouped(home, size).padded(config.outliers.segment_size)
-        changed = size != kept.mask.sum(dim=1)
-        changed[home[new]] = True
-        index = former.clamp(min=0)
-        result = OutlierResult(*(values[index] for values in vars(found).values()))
-        if bool(changed.any()):
-            part = Blocks(blocks.index[changed], blocks.mask[changed])
-            again = detect_outliers(kernel, observed, part, config.outliers)
-            pairs = zip(vars(again).values(), vars(result).values(), strict=True)
-            result = OutlierResult(*(torch.where(changed[home], *pair) for pair in pairs))
-        return blocks, result
+    def follow(self, fit: FieldFit) -> None:
+        """Solve the nodes and evaluate the cells that differ in another fit."""
+        nodes = self.changed_nodes(fit)
+        self.fit = fit
+        if len(nodes):
+            systems, self.reach_px[nodes] = self.solve(nodes)
+            for kept, new in zip(self.systems, systems, strict=True):
+                kept[nodes] = new
+        self.evaluate(nodes)
 
-    def solve(
-        self,
-        kernel: Kernel,
-        observed: Observations,
-        features: TermFeatures,
-        H: Float[Tensor, "n w"],
-        blocks: Blocks,
-    ) -> BlockSolutions:
-        """`BlockSolutions.of`, computed for the blocks that differ from those of the last call."""
-        with self.lock:
-            last, changed = self.last_solved, torch.ones(len(blocks.index), dtype=torch.bool)
-            same_shape = last is not None and last[2].index.shape == blocks.index.shape
-            if last is not None and same_shape and last[0] == kernel:
-                _, before, kept, solutions = last
-                former = same_anchors(observed, before)
-                same = (former[blocks.index] == kept.index) | ~blocks.mask
-                changed = ~(same & (blocks.mask == kept.mask)).all(dim=1)
-            if bool(changed.all()) or observed.y.is_cuda:
-                solutions = BlockSolutions.of(kernel, observed, features, H, blocks)
-            elif bool(changed.any()):
-                part = Blocks(blocks.index[changed], blocks.mask[changed])
-                new = BlockSolutions.of(kernel, observed, features, H, part)
-                number = changed.nonzero()[:, 0]
-                pairs = zip(solutions, new, strict=True)
-                solutions = BlockSolutions(*(a.index_copy(0, number, b) for a, b in pairs))
-            self.last_solved = kernel, observed, blocks, solutions
-        return solutions
+    def render(self) -> RenderedField:
+        """The maps of the last fit."""
+        fit, lattice, linear = self.fit, self.fit.lattice, self.fit.linear
+        theta = torch.cat([linear.offset.new_ones(1), -linear.offset[None], -linear.weights])
+        pixels = (theta.float() @ self.sums.flatten(1)).unflatten(0, (-1, lattice.cell_px**2))
+        mean = fit.image.linear_map(fit.coefficients()) + lattice.image(pixels)
+        return fit.rendered(mean, self.systems)
 
+    def changed_nodes(self, fit: FieldFit) -> Int64[Tensor, " a"]:
+        """Nodes with a neighbour that is gone, or with a new anchor closer than their farthest
+        neighbour; the neighbours of the others are renumbered."""
+        systems, uv = self.systems, fit.lattice.node_uv
+        before, now = self.fit.observations, fit.observations
+        index = matches(now, before)
+        same = (index >= 0) & now.mask & before.mask[index] & (now.noise == before.noise[index])
+        renumbered = torch.full((len(before.y),), -1)
+        renumbered[index[same]] = same.nonzero()[:, 0]
+        systems.neighbours.copy_(renumbered[systems.neighbours])
+        changed = ((systems.neighbours < 0) & systems.mask).any(dim=1)
+        systems.neighbours.clamp_(min=0)
+        added = fit.image.pixel_uv(now.inputs.position[now.mask & ~same])
+        for part in added.split(CHUNK_ANCHORS):
+            apart = torch.cdist(uv, part)
+            changed |= (apart <= self.reach_px[:, None] * (1 + TIE_TOLERANCE)).any(dim=1)
+        return changed.nonzero()[:, 0]
 
-def grouped(home: Int64[Tensor, " n"], size: Int64[Tensor, " b"]) -> Blocks:
-    """Blocks of anchors, given the number of each anchor's block and the blocks' sizes."""
-    order = home.sort(stable=True).indices
-    rank = torch.arange(len(home)) - (size.cumsum(0) - size)[home[order]]
-    index = torch.zeros(len(size), int(size.max()), dtype=torch.int64)
-    index[home[order], rank] = order
-    return Blocks(index, torch.arange(index.shape[1]) < size[:, None])
+    def solve(self, nodes: Int64[Tensor, " a"]) -> tuple[LocalSystems, Float[Tensor, " a"]]:
+        """The systems of nodes, and the distances of their farthest neighbours."""
+        fit, (inputs, y, _, _) = self.fit, self.fit.observations
+        rows, columns = fit.lattice.node_pixels
+        uv, position = fit.lattice.node_uv[nodes], fit.image.pixel_uv(inputs.position)
+        near, known = fit.near(uv)
+        apart = (position[near] - uv[:, None]).norm(dim=2).masked_fill(~known, torch.inf)
+        targets = torch.stack([y - inputs.mean, torch.ones_like(y)], dim=1)
+        values = torch.cat([targets, fit.linear.H], dim=1)
+        systems = fit.solve_all((near, known), (rows[nodes], columns[nodes]), values)
+        return systems._replace(solved=systems.solved.float()), apart.amax(dim=1)
+
+    def evaluate(self, nodes: Int64[Tensor, " a"]) -> None:
+        """Evaluate the cells at nodes."""
+        self.nodes_solved, corners = len(nodes), self.fit.lattice.corners
+        changed = torch.zeros(len(self.reach_px), dtype=torch.bool)
+        changed[nodes] = True
+        sums = self.fit.cell_sums(self.systems)
+
+        def evaluate(cells: Int64[Tensor, " c"]) -> None:
+            self.sums[:, cells] = sums(cells)
+
+        cells = changed[corners].any(dim=1).nonzero()[:, 0]
+        if len(cells):
+            map_threads(evaluate, [(part,) for part in cells.split(CHUNK_CELLS)])
 
 
-def same_anchors(now: Observations, before: Observations) -> Int64[Tensor, " n"]:
-    """Index of each anchor among those before the edit; −1 if it is new or has another noise."""
+def matches(now: Observations, before: Observations) -> Int64[Tensor, " n"]:
+    """Index of each anchor among those before an edit; −1 if none had its position and target."""
 
-    def rows(observed: Observations) -> Float[Tensor, "n 3"]:
-        return torch.cat([observed.inputs.position, observed.y[:, None]], dim=1)
+    def rows(observed: Observations) -> Float[np.ndarray, "n 3"]:
+        return torch.cat([observed.inputs.position, observed.y[:, None]], dim=1).numpy()
 
     # A row is found by one number made of it, and then compared as a whole.
     new, old = rows(now), rows(before)
-    mixed = torch.tensor([1.0, math.sqrt(2), math.sqrt(3)], dtype=torch.float64)
-    key, order = (old @ mixed).sort()
-    found = order[torch.searchsorted(key, new @ mixed).clamp(max=len(old) - 1)]
-    same = (old[found] == new).all(dim=1)
-    close = (now.noise / before.noise[found] - 1).abs() <= NOISE_TOLERANCE
-    return torch.where(same & close, found, -1)
+    mixed = np.sqrt([1.0, 2.0, 3.0])
+    key, wanted = old @ mixed, new @ mixed
+    order = np.argsort(key)
+    found = order[np.searchsorted(key[order], wanted).clip(max=len(old) - 1)]
+    return torch.from_numpy(np.where((old[found] == new).all(axis=1), found, -1))

@@ -76,6 +76,11 @@ class FieldMaps(NamedTuple):
         return self.maps[:, : self.layout.modes]
 
     @property
+    def term_maps(self) -> Float[Tensor, "b c h w"]:
+        """φ and a: the channels of the stationary terms."""
+        return self.maps[:, self.layout.modes : -1]
+
+    @property
     def mean(self) -> Float[Tensor, "b 1 h w"]:
         """μ."""
         return self.maps[:, -1:]
@@ -132,9 +137,8 @@ class ImageInputs:
     ) -> Float[Tensor, "n 2"]:
         """`KernelInputs.position` of pixels."""
         height, width = self.shape
-        return (
-            torch.stack([columns - (width - 1) / 2, rows - (height - 1) / 2], dim=1) / self.unit_px
-        )
+        u, v = columns - (width - 1) / 2, rows - (height - 1) / 2
+        return torch.stack([u, v], dim=1) / self.unit_px
 
     def pixel_uv(self, position: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
         """(u, v) in pixels of a `KernelInputs.position`."""

@@ -15,9 +15,9 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.basis.grids import grid_shape, upsample
 from scalefield.basis.ridge import masked_median
-from scalefield.field.blocks import Blocks, BlockSolutions
+from scalefield.field.blocks import Blocks
 from scalefield.field.config import InferenceConfig
-from scalefield.field.editor import BlockMemory
+from scalefield.field.editor import FieldEditor
 from scalefield.field.error_scale import kernel_of_image
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.model import FieldModel
@@ -86,9 +86,9 @@ def infer(
     robust: bool = True,
     scale_prior: ScalePrior = "none",
     config: InferenceConfig | None = None,
-    memory: BlockMemory | None = None,
+    editor: FieldEditor | None = None,
 ) -> FieldResult:
-    """Fit the field to anchors; `memory` keeps blocks and outliers from edit to edit."""
+    """Fit the field to anchors; `editor` keeps what an edit of them does not change."""
     config = config or InferenceConfig()
     shift = None
     if image.affine is not None:
@@ -99,13 +99,11 @@ def infer(
     rejected: tuple[Rejection, ...] = ()
     warnings: tuple[Warning, ...] = ()
     in_conflict = None
-    blocks, noise = None, observed.noise
+    noise = observed.noise
+    blocks = editor.split(observed, config) if editor else Blocks.split(observed, config)
     if robust:
-        if memory is None:
-            blocks = Blocks.split(observed, config)
-            outliers = detect_outliers(model.kernel, observed, blocks, config.outliers)
-        else:
-            blocks, outliers = memory.search(model.kernel, observed, config)
+        memo = editor.outliers if editor else None
+        outliers = detect_outliers(model.kernel, observed, blocks, config.outliers, memo=memo)
         rejected, warnings = outliers.report(anchors, order)
         in_conflict = (outliers.rejected | outliers.downweighted).cpu().numpy()
         observed = outliers.apply(observed)
@@ -115,8 +113,8 @@ def infer(
     if scale_prior == "learned":
         kernel = dataclasses.replace(kernel, constant_std=model.scale_prior_std)
         offset = image.maps.expected_log_depth[0].double() - image.log_depth_median
-    solve = BlockSolutions.of if memory is None else memory.solve
-    fitted = fit(kernel, image, observed, config, blocks=blocks, offset=offset, solve=solve)
+    memo = editor.solutions if editor else None
+    fitted = fit(kernel, image, observed, config, blocks=blocks, offset=offset, memo=memo)
     fitted = calibrated(model, fitted, scale_known=scale_prior == "learned")
     if shift is not None:
         warnings += shift_warnings(shift, model.shift_prior)
@@ -138,7 +136,7 @@ def calibrated(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False
     # A scale that is known beforehand counts as one more observation.
     factor = empirical_bayes_scale(total, n + scale_known, model.prior_count)
     factor = factor * n.clamp(min=1).double() ** -model.std_decay
-    prior = fitted.features.amplitude.square().sum(dim=0).clamp(min=TINY)
+    prior = fitted.features.amplitude.square().sum(dim=-1).clamp(min=TINY)
     remaining = masked_median((loo_std**2 - noise**2).clamp(min=0) / prior, mask)
     calibration = Calibration(
         model.std_scale, torch.where(n > 0, factor, 1.0), remaining.clamp(min=TINY)

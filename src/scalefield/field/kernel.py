@@ -18,7 +18,7 @@ close, at a similar depth, and alike in the embedding.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -36,6 +36,8 @@ PLANE_LEVEL = 0.5
 MAX_RELATIVE_DEPTH = 2.0
 """Depth relative to the image's median from which a plane in disparity has its largest effect: the
 first-order term overestimates it farther away."""
+
+LOG2_E = math.log2(math.e)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,16 +94,16 @@ class ScaleFactors(NamedTuple):
 
 
 class TermFeatures(NamedTuple):
-    """Inputs of the stationary terms; the first axis is the term."""
+    """Inputs of the stationary terms at pixels."""
 
-    z: Float[Tensor, "j *b n d"]
+    z: Float[Tensor, "*b n j d"]
     """z_j: position and log-depth divided by their lengthscales, and the embedding."""
-    amplitude: Float[Tensor, "j *b n"]
+    amplitude: Float[Tensor, "*b n j"]
     """amplitude_j · a_j(x): standard deviation that the term explains at the pixel."""
 
-    def gather(self, index: Tensor) -> TermFeatures:
-        """The features of one image at pixels `index`, whose shape replaces n."""
-        return TermFeatures(self.z[:, index], self.amplitude[:, index])
+    def at(self, index: Tensor) -> TermFeatures:
+        """The features at an index of the first axis."""
+        return TermFeatures(self.z[index], self.amplitude[index])
 
 
 @dataclass(frozen=True)
@@ -188,32 +190,48 @@ class Kernel:
 
     def features(self, inputs: KernelInputs) -> TermFeatures:
         """What the stationary terms are evaluated on."""
-        z, amplitude = [], []
+        z, amplitude = self.term_features(
+            inputs.position, inputs.log_depth, inputs.embedding, inputs.amplitude
+        )
+        return TermFeatures(z.contiguous(), amplitude.contiguous())
+
+    def term_features(
+        self,
+        position: Float[Tensor, "*b n 2"],
+        log_depth: Float[Tensor, "*b n"],
+        embedding: Float[Tensor, "*b n j e"],
+        amplitude: Float[Tensor, "*b n j"],
+    ) -> TermFeatures:
+        """The features of pixels, from those of the kernel's inputs that the terms depend on.
+
+        In memory the pixels come last, which suits the products of many pixels with few anchors.
+        """
+        if not self.terms:
+            return TermFeatures(position[..., None, :][..., :0, :], amplitude[..., :0])
+        rows = []
         for j, term in enumerate(self.terms):
-            position = inputs.position / term.position_lengthscale
-            depth = inputs.log_depth[..., None] / term.depth_lengthscale
-            z.append(torch.cat([position, depth, inputs.embedding[..., j, :]], dim=-1))
-            amplitude.append(term.amplitude * inputs.amplitude[..., j])
-        if not z:
-            empty = inputs.position[None][:0]
-            return TermFeatures(empty, empty[..., 0])
-        return TermFeatures(torch.stack(z), torch.stack(amplitude))
+            rows.append((position / term.position_lengthscale).mT)
+            rows.append((log_depth / term.depth_lengthscale)[..., None, :])
+            rows.append(embedding[..., j, :].mT)
+        z = torch.cat(rows, dim=-2).unflatten(-2, (len(self.terms), -1))
+        scaled = [term.amplitude * amplitude[..., j] for j, term in enumerate(self.terms)]
+        return TermFeatures(z.movedim(-1, -3), torch.stack(scaled, dim=-2).mT)
 
     def stationary(self, a: TermFeatures, b: TermFeatures) -> Float[Tensor, "*b n m"]:
         """Covariance of every pair by the stationary terms."""
-        total = a.z.new_zeros(*a.z.shape[1:-1], b.z.shape[-2])
+        total = a.z.new_zeros(*a.z.shape[:-2], b.z.shape[-3])
         for covariance in self.stationary_terms(a, b):
             total = total + covariance
         return total
 
-    def stationary_terms(
-        self, a: TermFeatures, b: TermFeatures
-    ) -> Iterator[Float[Tensor, "*b n m"]]:
+    def stationary_terms(self, a: TermFeatures, b: TermFeatures) -> list[Float[Tensor, "*b n m"]]:
         """Covariance of every pair by each stationary term."""
-        for term, za, zb, aa, ab in zip(
-            self.terms, a.z, b.z, a.amplitude, b.amplitude, strict=True
-        ):
-            yield outer(aa, ab) * correlation(term, squared_distance(za, zb))
+        return [
+            a.amplitude[..., :, None, j]
+            * b.amplitude[..., None, :, j]
+            * correlation(term, squared_distance(a.z[..., j, :], b.z[..., j, :]))
+            for j, term in enumerate(self.terms)
+        ]
 
     def covariance_parts(
         self, inputs: KernelInputs
@@ -233,7 +251,7 @@ class Kernel:
         return unscaled, (smooth, rough, plane)
 
     def local_covariance(
-        self, features: TermFeatures, reference: Float[Tensor, "j c 1 d"] | None = None
+        self, features: TermFeatures, reference: Float[Tensor, "c 1 j d"] | None = None
     ) -> Float[Tensor, "c n n"]:
         """`stationary` within each of many small sets, in float64.
 
@@ -241,25 +259,43 @@ class Kernel:
         each set by default: rounded distances between anchors on one pixel would make the matrix
         indefinite. The correlations are evaluated in float32.
         """
-        reference = features.z.mean(dim=-2, keepdim=True) if reference is None else reference
-        c, n = features.amplitude.shape[1:]
-        total = torch.zeros(c, n, n, dtype=torch.float64, device=features.z.device)
-        for term, z, amplitude in zip(
-            self.terms, (features.z - reference).double(), features.amplitude.float(), strict=True
-        ):
+        reference = features.z.mean(dim=1, keepdim=True) if reference is None else reference
+        relative, (c, n) = features.z - reference, features.z.shape[:2]
+        total = torch.zeros(c, n, n, dtype=torch.float64, device=relative.device)
+        for j, term in enumerate(self.terms):
+            z, amplitude = relative[:, :, j].double(), features.amplitude[..., j].float()
             norm = -0.5 * z.square().sum(dim=-1, keepdim=True)
             exponent = torch.baddbmm(norm, z, z.mT).add_(norm.mT).float()  # −½ distance²
-            if term.family == "exponential":
-                exponent.clamp_(max=0).mul_(-2).sqrt_().neg_()
             # The root of a rounded distance of zero is not zero.
             exponent.diagonal(dim1=-2, dim2=-1).zero_()
-            total += exponent.exp_().mul_(amplitude[..., None]).mul_(amplitude[..., None, :])
+            covariance = correlation_(term, exponent)
+            total += covariance.mul_(amplitude[..., None]).mul_(amplitude[:, None])
         return total
+
+    def cross_covariance(
+        self, anchors: TermFeatures, pixels: TermFeatures
+    ) -> Float[Tensor, "c u p"]:
+        """`stationary` between few anchors and many pixels of each of c cells, in float32.
+
+        Distances are matrix products of features relative to the cell's middle pixel, which keeps
+        their cancellation harmless.
+        """
+        middle = pixels.z[:, pixels.z.shape[1] // 2, None]
+        y, x = (anchors.z - middle).transpose(1, 2), (pixels.z - middle).permute(0, 2, 3, 1)
+        norm_y = y.square() @ y.new_full((y.shape[3], 1), -0.5)
+        norm_x = x.square().sum(dim=2, keepdim=True).mul_(-0.5)
+        y = torch.cat([y, torch.ones_like(norm_y), norm_y], dim=3)
+        x = torch.cat([x, norm_x, torch.ones_like(norm_x)], dim=2)
+        exponent = torch.bmm(y.flatten(0, 1), x.flatten(0, 1)).unflatten(0, y.shape[:2])
+        for j, term in enumerate(self.terms):
+            correlation_(term, exponent[:, j])  # of −½ distance²
+        exponent.mul_(anchors.amplitude.mT[..., None]).mul_(pixels.amplitude.mT[:, :, None])
+        return exponent.sum(dim=1)
 
     def variance(self, inputs: KernelInputs) -> Float[Tensor, "*b n"]:
         """k(x, x) at every pixel."""
         linear = self.linear_features(inputs).square().sum(dim=-1)
-        return linear + self.features(inputs).amplitude.square().sum(dim=0)
+        return linear + self.features(inputs).amplitude.square().sum(dim=-1)
 
 
 def bounded_relative_depth(log_depth: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
@@ -275,14 +311,16 @@ def correlation(term: StationaryTerm, square: Float[Tensor, "*s"]) -> Float[Tens
     return (-(square + 1e-12).sqrt()).exp()
 
 
+def correlation_(term: StationaryTerm, exponent: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
+    """κ of −½ distance², in place: 2ˣ is several times as fast as eˣ on most processors."""
+    if term.family == "exponential":
+        return exponent.clamp_(max=0).mul_(-2 * LOG2_E**2).sqrt_().neg_().exp2_()
+    return exponent.mul_(LOG2_E).exp2_()
+
+
 def term_names(kernel: Kernel) -> list[str]:
     """Names of the stationary terms in a decomposition."""
     return [f"{term.family} {j}" for j, term in enumerate(kernel.terms, start=1)]
-
-
-def outer(a: Float[Tensor, "*b n"], b: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n m"]:
-    """Products of every pair."""
-    return a[..., :, None] * b[..., None, :]
 
 
 def squared_distance(a: Float[Tensor, "*b n z"], b: Float[Tensor, "*b m z"]) -> Tensor:

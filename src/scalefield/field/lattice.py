@@ -9,33 +9,30 @@ pixel.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
-import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int64
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from scalefield.basis.grids import to_unit
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import Kernel, TermFeatures
 from scalefield.runtime.threads import map_threads
 
-CUDA_PIXELS = 3 << 16
-"""Pixels that are evaluated at once on a GPU."""
-CPU_PIXELS = 1 << 15
-"""Pixels that are evaluated at once by a thread of a processor: their products with a few dozen
-anchors stay in its cache."""
 TILE_NODES = 4
 """Successive nodes of a row that share their candidates on a GPU."""
 TILE_CANDIDATES = 64
 """Anchors that the nodes of a tile choose their neighbours from on a GPU."""
 TIE_SHIFT = (1.1e-6, 0.7e-6)
 """Shift of nodes, in units of their position, that decides between equally near anchors."""
+CHUNK_QUERIES = 1024
+"""Nodes whose neighbours one thread of a processor finds at once."""
 CHUNK_DISTANCES = 1 << 24
 """Distances between tiles and anchors that are held at once on a GPU."""
 
@@ -67,11 +64,6 @@ class Lattice:
         return -(-self.shape[0] // self.cell_px), -(-self.shape[1] // self.cell_px)
 
     @property
-    def unit_px(self) -> float:
-        """Unit of `KernelInputs.position`: the square root of the image's area, in pixels."""
-        return math.sqrt(math.prod(self.shape))
-
-    @property
     def nodes(self) -> tuple[int, int]:
         """Rows and columns of nodes."""
         rows, columns = self.cells
@@ -98,13 +90,6 @@ class Lattice:
         return torch.stack([top, top + 1, bottom, bottom + 1], dim=-1).reshape(-1, 4)
 
     @cached_property
-    def middle_uv(self) -> Float[Tensor, "c 2"]:
-        """Position of the middle pixel of each cell, row by row."""
-        side = self.cell_px
-        v, u = (torch.arange(n, device=self.device) * side + float(side // 2) for n in self.cells)
-        return torch.stack(torch.meshgrid(u, v, indexing="xy"), dim=-1).reshape(-1, 2)
-
-    @cached_property
     def blending(self) -> Float[Tensor, "4 p"]:
         """Bilinear weights of a cell's corners at its pixels, row by row."""
         t = (torch.arange(self.cell_px, device=self.device) + 0.5) / self.cell_px
@@ -115,8 +100,8 @@ class Lattice:
         """Values at the nodes, interpolated bilinearly at every pixel."""
         return self.image(values.float()[..., self.corners] @ self.blending)
 
-    def image(self, pixels: Float[Tensor, "*t c p"]) -> Float[Tensor, "*t rows w"]:
-        """Pixels of whole rows of cells as rows of the image."""
+    def image(self, pixels: Float[Tensor, "*t c p"]) -> Float[Tensor, "*t h w"]:
+        """The image from the pixels of all cells."""
         side, columns = self.cell_px, self.cells[1]
         tiled = pixels.unflatten(-1, (side, side)).unflatten(-3, (-1, columns)).transpose(-3, -2)
         rows = tiled.flatten(-2).flatten(-3, -2)
@@ -147,9 +132,11 @@ def nearest(
         return index, torch.zeros_like(index, dtype=torch.bool)
     # Between equally near anchors a small shift decides, and not the structure of the tree, which
     # changes everywhere when one anchor is added.
-    shifted = nodes.numpy() + TIE_SHIFT
-    _, found = cKDTree(anchors[known].numpy()).query(shifted, k=range(1, k + 1))
-    index = torch.from_numpy(found)
+    tree, shifted = cKDTree(anchors[known].numpy()), nodes.numpy() + TIE_SHIFT
+    starts = range(0, len(shifted), CHUNK_QUERIES)
+    parts = [(shifted[i : i + CHUNK_QUERIES], range(1, k + 1)) for i in starts]
+    found = np.concatenate([index for _, index in map_threads(tree.query, parts)])
+    index = sorted_rows(torch.from_numpy(found))  # anchors of one pixel come in any order
     there = index < len(known)
     return known[index.clamp(max=len(known) - 1)], there
 
@@ -195,225 +182,113 @@ class CellWeights(NamedTuple):
 
     anchors: Int64[Tensor, "c u"]
     """Union of the four nodes' neighbours; padded with 0."""
-    alpha: Float[Tensor, "c 4 u *r"]
+    alpha: Float[Tensor, "c 4 u r"]
     """Coefficients of these anchors at each node; 0 where the node does not use one."""
 
 
 def cell_weights(
-    neighbours: Int64[Tensor, "c 4 k"], alpha: Float[Tensor, "c 4 k *r"], size: int | None = None
+    neighbours: Int64[Tensor, "c 4 k"], alpha: Float[Tensor, "c 4 k r"], *, static: bool = False
 ) -> CellWeights:
-    """Merge the neighbours of each cell's nodes; `size` bounds their number without a sync."""
+    """Merge the neighbours of each cell's nodes. `static` leaves room for all of them, so that the
+    shape does not depend on how many are the same."""
     cells, _, k = neighbours.shape
-    # An anchor that no node of any cell gives a coefficient is left out: padding has none.
-    order = neighbours.reshape(cells, 4 * k).sort(dim=1, stable=True)
-    index, source = order
-    new = torch.ones_like(index, dtype=torch.bool)
-    new[:, 1:] = index[:, 1:] != index[:, :-1]
-    slot = new.cumsum(dim=1) - 1
-    size = int(slot.max()) + 1 if size is None else size
-    # Beyond `size` writes go to a last column that is dropped.
-    slot = slot.clamp(max=size)
-    union = index.new_zeros(cells, size + 1).scatter_(1, slot, index)[:, :size]
-    columns = alpha.shape[3:]
-    spread = [1] * len(columns)
-    target = (source // k * (size + 1) + slot).reshape(cells, 4 * k, *spread)
-    source = source.reshape(cells, 4 * k, *spread).expand(-1, -1, *columns)
-    values = alpha.reshape(cells, 4 * k, *columns).gather(1, source).float()
-    flat = values.new_zeros(cells, 4 * (size + 1), *columns)
-    flat.scatter_add_(1, target.expand(-1, -1, *columns), values)
-    return CellWeights(union, flat.reshape(cells, 4, size + 1, *columns)[:, :, :size])
+    # One sort gives the order and what it came from.
+    bits = (4 * k - 1).bit_length()
+    entries = torch.arange(4 * k, device=neighbours.device)
+    ordered = sorted_rows((neighbours.flatten(1) << bits) + entries)
+    index, source = ordered >> bits, ordered & ((1 << bits) - 1)
+    rank = torch.zeros_like(index)
+    rank[:, 1:] = (index[:, 1:] != index[:, :-1]).cumsum(dim=1)
+    size = 4 * k if static else int(rank[:, -1].max()) + 1
+    slot = torch.empty_like(rank).scatter_(1, source, rank)
+    union = index.new_zeros(cells, size).scatter_(1, slot, neighbours.flatten(1))
+    merged = torch.zeros(cells, 4, size, alpha.shape[3], device=alpha.device)
+    merged.scatter_add_(2, slot.reshape(cells, 4, k, 1).expand_as(alpha), alpha.float())
+    return CellWeights(union, merged)
 
 
-def dense_terms(
-    kernel: Kernel,
-    image: ImageInputs,
-    sampler: PixelSampler,
-    predictors: tuple[Int64[Tensor, "m k"], Float[Tensor, "m k"]],
-    features: TermFeatures,
-    *,
-    separate: bool = False,
-    max_union: int | None = None,
-) -> Float[Tensor, "t h w"]:
-    """Stationary part of E[ℓ] at every pixel: the sum of its terms, or each by itself.
-
-    `predictors` are the anchors near each node and their coefficients, `features` those of the
-    anchors. `max_union` bounds the number of anchors of a cell where
-    shapes must be static; the image is then evaluated at once.
-    """
-    lattice = sampler.lattice
-    if not kernel.terms:
-        return torch.zeros(0 if separate else 1, *lattice.shape, device=lattice.device)
-    (rows, columns), side = lattice.cells, lattice.cell_px
-    anchors, (neighbours, alpha) = AnchorFeatures.of(kernel, features), predictors
-
-    def evaluate(first: int, last: int) -> Float[Tensor, "t rows w"]:
-        corners = lattice.corners[first * columns : last * columns]
-        weights = cell_weights(neighbours[corners], alpha[corners], max_union)
-        terms = terms_at(
-            kernel, sampler.band(image, first, last), anchors, weights, lattice.blending
-        )
-        terms = terms if separate else terms.sum(dim=1, keepdim=True)
-        return lattice.image(terms.transpose(0, 1))[:, : lattice.shape[0] - first * side]
-
-    on_gpu = lattice.device.type == "cuda"
-    step = max(1, (CUDA_PIXELS if on_gpu else CPU_PIXELS) // (columns * side**2))
-    step = step if max_union is None else rows
-    bands = [(first, min(first + step, rows)) for first in range(0, rows, step)]
-    parts = [evaluate(*band) for band in bands] if on_gpu else map_threads(evaluate, bands)
-    return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+def sorted_rows(keys: Int64[Tensor, "c n"]) -> Int64[Tensor, "c n"]:
+    """Rows in order; numpy sorts short ones many times as fast as torch."""
+    return keys.sort(dim=1).values if keys.is_cuda else torch.from_numpy(np.sort(keys.numpy()))
 
 
-class AnchorFeatures(NamedTuple):
-    """`TermFeatures` of the anchors in float32, the anchor first."""
+class Interpolation(NamedTuple):
+    """Bilinear interpolation along one axis, from the network's grid to the pixels of cells."""
 
-    z: Float[Tensor, "n j d"]
-    amplitude: Float[Tensor, "n j"]
-    """amplitude_j² · a_j: a pixel of a_j = 1 has this covariance with an anchor at its own z_j."""
+    pixels: Int64[Tensor, "c s"]
+    """Pixels of each row or column of cells; those beyond the image repeat its last one."""
+    position: Float[Tensor, "c s"]
+    """v or u of these pixels, as in `KernelInputs.position`."""
+    grid: Int64[Tensor, "c q"]
+    """The values of the grid around each row or column of cells."""
+    weights: Float[Tensor, "c q s"]
+    """Weight of each of these values at each pixel."""
 
     @classmethod
-    def of(cls, kernel: Kernel, features: TermFeatures) -> AnchorFeatures:
-        """The features of anchors under a kernel."""
-        pairs = zip(kernel.terms, features.amplitude, strict=True)
-        amplitude = torch.stack([term.amplitude * a for term, a in pairs], dim=1)
-        return cls(features.z.transpose(0, 1).float(), amplitude.float())
+    def of(cls, lattice: Lattice, axis: int, grid: int) -> Interpolation:
+        """For the rows (axis 0) or columns (axis 1) of a lattice, and so many values."""
+        cells, side, size = lattice.cells[axis], lattice.cell_px, lattice.shape[axis]
+        device, unit_px = lattice.device, math.sqrt(math.prod(lattice.shape))
+        pixels = torch.arange(cells * side, device=device).clamp(max=size - 1).reshape(cells, side)
+        at = ((pixels + 0.5) * (grid / size) - 0.5).clamp(0, grid - 1)
+        reach = math.ceil((side - 1) * grid / size) + 2
+        index = at[:, :1].floor().long() + torch.arange(reach, device=device)
+        weights = (1 - (at[:, None] - index[..., None]).abs()).clamp(min=0)
+        position = (pixels - (size - 1) / 2) / unit_px
+        return cls(pixels, position, index.clamp(max=grid - 1), weights)
 
 
-class CellPixels(NamedTuple):
-    """Inputs of the stationary terms at the pixels of c cells."""
+@dataclass(frozen=True, eq=False)
+class PixelTiles:
+    """The inputs of the stationary terms at the pixels of the cells of a lattice over an image."""
 
-    reference: Float[Tensor, "c j d"]
-    """z_j at the middle pixel of each cell."""
-    z: Float[Tensor, "c j d_2 p"]
-    """z_j relative to the reference, −½ of its squared norm, and 1."""
-    amplitude: Float[Tensor, "c j p"]
-    """a_j at the pixels."""
-
-
-class PixelSampler:
-    """Samples the inputs of the stationary terms at the pixels of cells."""
-
-    def __init__(self, kernel: Kernel, lattice: Lattice) -> None:
-        self.lattice = lattice
-        device, side = lattice.device, lattice.cell_px
-
-        def column(values: list[float]) -> Float[Tensor, "j 1 1"]:
-            return torch.tensor(values, dtype=torch.float32, device=device)[:, None, None]
-
-        terms, unit_px = kernel.terms, lattice.unit_px
-        self.position_scale = column([1 / (float(t.position_lengthscale) * unit_px) for t in terms])
-        self.depth_scale = column([1 / float(t.depth_lengthscale) for t in terms])
-        self.centre_uv = torch.tensor([(x - 1) / 2 for x in reversed(lattice.shape)], device=device)
-        offset = torch.arange(side, device=device) - float(side // 2)
-        self.offsets = torch.stack(torch.meshgrid(offset, offset, indexing="xy"))
-        """(u, v) of the pixels of a cell relative to the middle one."""
+    image: ImageInputs
+    lattice: Lattice
+    maps: Float[Tensor, "hg wg e"]
+    """Embeddings and amplitudes on the network's grid."""
+    rows: Interpolation
+    columns: Interpolation
 
     @classmethod
-    def of(
-        cls, kernel: Kernel, image: ImageInputs, config: InferenceConfig, anchors: int
-    ) -> PixelSampler:
-        """For the cells of an image with this number of anchors."""
-        return cls(kernel, Lattice.of(image.shape, anchors, config, image.device))
+    def of(cls, image: ImageInputs, lattice: Lattice) -> PixelTiles:
+        """The tiles of an image."""
+        maps = image.maps.term_maps[0].permute(1, 2, 0).float().contiguous()
+        rows, columns = (Interpolation.of(lattice, i, maps.shape[i]) for i in (0, 1))
+        return cls(image, lattice, maps, rows, columns)
 
-    def band(self, image: ImageInputs, first: int, last: int) -> CellPixels:
-        """The pixels of the cells in rows first … last − 1; those beyond the image repeat it."""
-        lattice, maps = self.lattice, self.maps(image)
-        side, columns, (height, width) = lattice.cell_px, lattice.cells[1], lattice.shape
-        stop = min(last * side, height)
-        if first > 0 or stop < height:
-            low, high, weight = interpolation(first * side, stop, height, maps)
-            maps = maps.index_select(2, low).lerp_(maps.index_select(2, high), weight[:, None])
-        maps = nnf.interpolate(maps, size=(stop - first * side, width), mode="bilinear")
-        beyond = (0, columns * side - width, 0, last * side - stop)
+    def features(self, kernel: Kernel, cells: Int64[Tensor, " c"]) -> TermFeatures:
+        """Features of the pixels of cells, row by row."""
+        across = self.lattice.cells[1]
+        rows, v, grid_v, weights_v = (x[cells // across] for x in self.rows)
+        columns, u, grid_u, weights_u = (x[cells % across] for x in self.columns)
+        patch = self.maps[grid_v[:, :, None], grid_u[:, None]].flatten(1, 2)
+        weights = weights_v[:, :, None, :, None] * weights_u[:, None, :, None]
+        values = torch.bmm(patch.mT, weights.flatten(1, 2).flatten(2)).mT  # c p e
+        log_depth = self.image.log_depth[rows[:, :, None], columns[:, None]].flatten(1)
+        position = torch.stack(torch.broadcast_tensors(u[:, None], v[:, :, None]), dim=1)
+        terms, size = len(kernel.terms), self.image.maps.layout.embedding_size
+        embedding, amplitude = values.split([terms * size, terms], dim=2)
+        embedding = embedding.unflatten(2, (terms, size))
+        return kernel.term_features(position.flatten(2).mT, log_depth, embedding, amplitude)
 
-        def tiles(values: Float[Tensor, "1 k h w"]) -> Float[Tensor, "r c k s s"]:
-            whole = nnf.pad(values, beyond, mode="replicate") if any(beyond) else values
-            split = whole[0].unflatten(2, (columns, side)).unflatten(1, (last - first, side))
-            return split.permute(1, 3, 0, 2, 4)
-
-        log_depth = image.log_depth[None, None, first * side : stop]
-        middle_uv = lattice.middle_uv[first * columns : last * columns]
-        return self.assembled(tiles(maps), tiles(log_depth), middle_uv)
-
-    def cells(self, image: ImageInputs, index: Int64[Tensor, " c"]) -> CellPixels:
-        """The pixels of single cells; those beyond the image repeat it."""
-        lattice, side, (height, width) = self.lattice, self.lattice.cell_px, self.lattice.shape
-        middle_uv = lattice.middle_uv[index]
-        u, v = (middle_uv[:, :, None, None] + self.offsets).unbind(dim=1)
-        u, v = u.clamp(max=width - 1), v.clamp(max=height - 1)
-        at = to_unit(torch.stack([u, v], dim=-1), lattice.shape).flatten(0, 1)[None]
-        maps = nnf.grid_sample(self.maps(image), at, "bilinear", "border", align_corners=False)
-        values = maps[0].unflatten(1, (-1, side)).movedim(0, 1)[:, None]
-        log_depth = image.log_depth[v.long(), u.long()]
-        return self.assembled(values, log_depth[:, None, None], middle_uv)
-
-    def maps(self, image: ImageInputs) -> Float[Tensor, "1 c h w"]:
-        """The embeddings and amplitudes of the terms."""
-        return image.maps.maps[:, image.maps.layout.modes : -1].float()
-
-    def assembled(
+    def sums(
         self,
-        values: Float[Tensor, "r c k s s"],
-        log_depth: Float[Tensor, "r c 1 s s"],
-        middle_uv: Float[Tensor, "rc 2"],
-    ) -> CellPixels:
-        """The features of pixels from the maps and the log-depth there."""
-        terms, side = len(self.depth_scale), self.lattice.cell_px
-        size = values.shape[2] // terms - 1
-        z = values.new_empty(*values.shape[:2], terms, size + 5, side, side)
-        z[:, :, :, :2] = self.offsets * self.position_scale[..., None]
-        torch.mul(log_depth, self.depth_scale, out=z[:, :, :, 2])
-        z[:, :, :, 3:-2] = values[:, :, : terms * size].unflatten(2, (terms, size))
-        z = z.flatten(4).flatten(0, 1)
-        reference = z[:, :, :-2, side // 2 * (side + 1)].clone()
-        z[:, :, 2:-2] -= reference[:, :, 2:, None]
-        torch.mul(z[:, :, :-2].square().sum(dim=2), -0.5, out=z[:, :, -2])
-        z[:, :, -1] = 1
-        reference[:, :, :2] = (middle_uv - self.centre_uv)[:, None] * self.position_scale[:, 0]
-        return CellPixels(reference, z, values[:, :, -terms:].flatten(3).flatten(0, 1))
+        kernel: Kernel,
+        anchors: TermFeatures,
+        predictors: tuple[Int64[Tensor, "m k"], Float[Tensor, "m k r"]],
+        *,
+        static: bool = False,
+    ) -> Callable[[Int64[Tensor, " c"]], Float[Tensor, "r c p"]]:
+        """A function that returns Σᵢ k(x, aᵢ) αᵢ at the pixels of cells, for each column of the
+        coefficients α of the anchors near each node, blended between the four nodes of a cell."""
+        lattice, single = self.lattice, TermFeatures(*(x.float() for x in anchors))
 
+        def sums(cells: Int64[Tensor, " c"]) -> Float[Tensor, "r c p"]:
+            corners = lattice.corners[cells]
+            union, alpha = cell_weights(*(x[corners] for x in predictors), static=static)
+            pixels = self.features(kernel, cells)
+            covariance = kernel.cross_covariance(single.at(union), pixels)
+            at_nodes = torch.bmm(alpha.permute(0, 3, 1, 2).flatten(1, 2), covariance)
+            return at_nodes.unflatten(1, (-1, 4)).mul_(lattice.blending).sum(dim=2).transpose(0, 1)
 
-def interpolation(
-    first: int, last: int, height: int, maps: Float[Tensor, "1 c h w"]
-) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"], Float[Tensor, " n"]]:
-    """Lower and upper grid row, and the weight of the upper one, for rows first … last − 1 of an
-    image's pixels: bilinear as `upsample`, clamped at the ends."""
-    cells = maps.shape[2]
-    at = (torch.arange(first, last, device=maps.device) + 0.5) * (cells / height) - 0.5
-    at = at.clamp(0, cells - 1)
-    low = at.floor().long().clamp(max=max(cells - 2, 0))
-    return low, (low + 1).clamp(max=cells - 1), at - low
-
-
-def terms_at(
-    kernel: Kernel,
-    pixels: CellPixels,
-    anchors: AnchorFeatures,
-    weights: CellWeights,
-    blending: Float[Tensor, "4 p"],
-) -> Float[Tensor, "c j p"]:
-    """Σᵢ k_j(x, aᵢ) αᵢ of every term at the pixels of cells, α blended between the cells' nodes."""
-    cells, terms, _, size = pixels.z.shape
-    correlation = correlations(kernel, pixels, anchors, weights.anchors)
-    alpha = weights.alpha[:, None] * anchors.amplitude[weights.anchors].mT[:, :, None]
-    at_nodes = torch.bmm(alpha.flatten(0, 1), correlation.flatten(0, 1))
-    blended = (at_nodes * blending).sum(dim=1).reshape(cells, terms, size)
-    return blended * pixels.amplitude
-
-
-def correlations(
-    kernel: Kernel, pixels: CellPixels, anchors: AnchorFeatures, index: Int64[Tensor, "c u"]
-) -> Float[Tensor, "c j u p"]:
-    """κ_j between the anchors of an index and the pixels of each cell.
-
-    Distances are matrix products in float32, relative to the cell's middle pixel, which keeps their
-    cancellation harmless.
-    """
-    cells, terms = pixels.z.shape[:2]
-    z = anchors.z[index].transpose(1, 2) - pixels.reference[:, :, None]
-    norm = -0.5 * z.square().sum(dim=-1, keepdim=True)
-    y = torch.cat([z, torch.ones_like(norm), norm], dim=-1)
-    exponent = torch.bmm(y.flatten(0, 1), pixels.z.flatten(0, 1)).unflatten(0, (cells, terms))
-    for j, term in enumerate(kernel.terms):
-        if term.family == "exponential":
-            exponent[:, j].clamp_(max=0).mul_(-2).sqrt_().neg_()
-    return exponent.exp_()
+        return sums

@@ -16,19 +16,17 @@ section A.3 (update of an inverse).
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.basis.ridge import masked_median
-from scalefield.field.blocks import Blocks, Cholesky, Observations
+from scalefield.field.blocks import Blocks, Cholesky, Memo, Observations
 from scalefield.field.config import OutlierConfig
 from scalefield.field.kernel import Kernel, TermFeatures
 from scalefield.report import Rejection, Warning
@@ -37,8 +35,8 @@ PADDING_VARIANCE = 1e9
 """Noise variance of rows of a block that hold no anchor."""
 WEIGHT_STEPS = 10
 """Weights are rounded to tenths, so that the edit of one anchor seldom changes those of others."""
-CLOSED_PENALTY = 1e30
-"""Subtracted from the gain of anchors that cannot become outliers, in units of `Sweep.closed`."""
+NOISE_STEPS = 4
+"""So is the noise of anchors with less weight, to so many steps in an octave."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +102,8 @@ class SearchState(NamedTuple):
     roughness: Float[Tensor, " b"]
     evidence: Float[Tensor, " b"]
     """log p(y, outliers, roughness), up to a constant."""
+    clean: Float[Tensor, " b"]
+    """The same without outliers, under the roughness of highest evidence then."""
     residual: Float[Tensor, "b s"]
     """Leave-one-out residual."""
     variance: Float[Tensor, "b s"]
@@ -117,41 +117,40 @@ def detect_outliers(
     observations: Observations,
     blocks: Blocks,
     config: OutlierConfig,
+    *,
     static: bool = False,
+    memo: Memo | None = None,
 ) -> OutlierResult:
-    """Search every block of anchors. `static` makes a fixed number of steps, without a sync."""
-    n, count = len(observations.y), observations.mask.sum()
-    blocks = blocks.padded(config.segment_size)
+    """Search every block of anchors. `static` makes a fixed number of steps, without a sync. With a
+    memo, blocks that have not changed since the last call are not searched again."""
+    n = len(observations.y)
+    # The denser the anchors, the more of them a missed object holds.
+    agreeing = (observations.mask.sum() / 1000).round().clamp(1, 3)
 
-    def search_blocks(part: Blocks) -> Float[Tensor, "b s 4"]:
+    def search_blocks(part: Blocks) -> tuple[Float[Tensor, "b s 4"]]:
         block = gather_blocks(kernel, observations, part, config)
-        state, clean = search(block, float(kernel.constant_std) ** 2, config, static)
-        if static:
-            return marks_of(block, state, clean)
-        found = block.target.new_zeros(*block.target.shape, 4)
-        some = state.outlier.any(dim=1)  # the others have nothing to report
-        block, state = (
-            BlockTargets(*(x[some] for x in block)),
-            SearchState(*(x[some] for x in state)),
-        )
-        found[some] = marks_of(block, state, clean[some])
-        return found
+        state = search(block, float(kernel.constant_std) ** 2, config, static)
+        marks = block.target.new_zeros(*block.target.shape, 4)
+        found = rows_where(state.outlier.any(dim=1), static)  # the others have nothing to report
+        if len(found):
+            block = BlockTargets(*(x[found] for x in block))
+            state = SearchState(*(x[found] for x in state))
+            marks[found] = judge(block, state, agreeing, config, static)
+        return (marks,)
 
-    def marks_of(
-        block: BlockTargets, state: SearchState, clean: Float[Tensor, " b"]
-    ) -> Float[Tensor, "b s 4"]:
-        weight, conflict, corroborated = relative_weights(block, state, clean, count, config)
-        # An anchor with variance v of its residual moves the field w times as far once that is v/w.
-        added = state.variance / state.roughness[:, None] ** 2 * (1 / weight - 1) * block.mask
-        confirmed, uncertain = conflict & corroborated, conflict & ~corroborated
-        rejected = uncertain & (weight <= config.min_weight)
-        marks = (rejected, uncertain & ~rejected, confirmed)
-        return torch.stack([*(mark.to(added.dtype) for mark in marks), added], dim=-1)
-
-    found = blocks.scatter(torch.cat(blocks.map(search_blocks)), n)
-    rejected, downweighted, corroborated = (found[:, :3] > 0).unbind(dim=1)
-    noise = (observations.noise**2 + found[:, 3]).sqrt()
+    key = None if memo is None else (kernel, config, float(agreeing))
+    (marks,) = blocks.map(search_blocks, memo, observations.rows, key)
+    marks = blocks.scatter(marks, n)
+    rejected, downweighted, corroborated = (marks[:, :3] > 0).unbind(dim=1)
+    noise, added = observations.noise, marks[:, 3]
+    steps = (NOISE_STEPS * (noise**2 + added).sqrt().log2()).round()
+    noise = torch.where(added > 0, torch.exp2(steps / NOISE_STEPS).maximum(noise), noise)
     return OutlierResult(rejected, downweighted, corroborated, noise)
+
+
+def rows_where(mask: Bool[Tensor, " b"], static: bool) -> Int64[Tensor, " a"]:
+    """Index of the blocks that a mask selects; of all blocks where shapes must be static."""
+    return torch.arange(len(mask), device=mask.device) if static else mask.nonzero()[:, 0]
 
 
 def gather_blocks(
@@ -162,7 +161,7 @@ def gather_blocks(
     index, mask = blocks.index, blocks.mask
     rows = inputs[index.flatten()]
     features = kernel.features(rows)
-    features = TermFeatures(*(x.unflatten(1, index.shape) for x in features))
+    features = TermFeatures(*(x.unflatten(0, index.shape) for x in features))
     H = kernel.linear_features(rows)[:, 1:].unflatten(0, index.shape)  # without the constant
     covariance = kernel.local_covariance(features) + H @ H.mT
     target = (y - inputs.mean)[index]
@@ -181,41 +180,34 @@ def gather_blocks(
 
 def search(
     block: BlockTargets, constant: float, config: OutlierConfig, static: bool = False
-) -> tuple[SearchState, Float[Tensor, " b"]]:
-    """The outliers under the roughness of highest evidence, and the best evidence without any.
+) -> SearchState:
+    """The outliers under the roughness of highest evidence.
 
-    All values of roughness are searched at once, as further blocks. The number of rows of a block
-    must be a multiple of `config.segment_size`.
+    All values of roughness are searched at once, as further blocks.
     """
     b, repeats, n = len(block.mask), len(config.roughness), block.mask.sum(dim=1)
     roughness = torch.stack([block.target.new_full((b,), r) for r in config.roughness])
     covariance = block.covariance * roughness[..., None, None].square() + constant
     covariance.diagonal(dim1=2, dim2=3).add_(block.variance)
-    cholesky = Cholesky.of(covariance.flatten(0, 1))
-    P, half_log_det = cholesky.inverse(), cholesky.half_log_det()
     target, mask, error = (
         x.repeat(repeats, *[1] * (x.ndim - 1)) for x in (block.target, block.mask, block.error)
     )
-    first = Sweep.start(P, target, mask, error, config)
-    last_row, precision, closed, log_det = (
-        x.unflatten(0, (repeats, b)) for x in first.run(config, static)
+    targets = TargetModel.of(covariance.flatten(0, 1), target, error)
+    outlier, given, log_likelihood = forward_selection(targets, mask, config, static)
+    penalty = 0.5 * (roughness.log() / config.roughness_log_std) ** 2
+    outlier = outlier.unflatten(0, (repeats, b))
+    clean, evidence = (
+        x.unflatten(0, (repeats, b)) - penalty for x in (targets.log_likelihood, log_likelihood)
     )
-    evidence = -half_log_det.unflatten(0, (repeats, b))
-    evidence = evidence - 0.5 * (roughness.log() / config.roughness_log_std) ** 2
-    outlier = (closed > 0) & block.mask
-    counts = nnf.pad(outlier.sum(dim=2), (0, 0, 1, 0))  # none at first
-    prior = log_prior(counts, n, config)
-    clean = (evidence - 0.5 * first.last_row[:, -1].unflatten(0, (repeats, b))).amax(dim=0)
-    clean = clean + prior[0]
-    evidence = evidence - 0.5 * last_row[..., -1] - log_det + prior[1:]
+    evidence = evidence + log_prior(outlier.sum(dim=2), n, config)
+    clean = clean.amax(dim=0) + log_prior(torch.zeros_like(n), n, config)
     best = evidence.argmax(dim=0), torch.arange(b, device=n.device)
-    outlier, roughness, evidence, last_row, precision = (
-        x[best] for x in (outlier, roughness, evidence, last_row, precision)
-    )
-    residual = last_row[:, :-1] / precision
+    alpha, precision = (x.unflatten(0, (repeats, b))[best] for x in given)
+    outlier, roughness, evidence = outlier[best], roughness[best], evidence[best]
+    residual = alpha / precision
     variance = (1 / precision - block.error * outlier).clamp(min=1e-10)
     factor = log_bayes_factor(residual / variance, 1 / variance, block.error)
-    return SearchState(outlier, roughness, evidence, residual, variance, factor), clean
+    return SearchState(outlier, roughness, evidence, clean, residual, variance, factor)
 
 
 def log_bayes_factor(
@@ -228,218 +220,197 @@ def log_bayes_factor(
     return ratio.log().mul_(-0.5).addcdiv_(error * alpha**2, ratio, value=0.5)
 
 
-@dataclass(frozen=True, eq=False)
-class Sweep:
-    """Outliers of b blocks of s anchors in the course of the search.
+class GivenOutliers(NamedTuple):
+    """What the search needs of b blocks with given outliers, P the precision of the targets y."""
 
-    With C the covariance of the targets y and P = C⁻¹, an outlier adds its error variance to the
-    diagonal of C, which subtracts ZᵀZ from P, with one row of Z for each outlier. All that the
-    search needs is in the matrix M = [P, Py; yᵀP, yᵀPy], which changes in the same way, so C is
-    factorised only once.
-    """
-
-    matrix: Float[Tensor, "b m m"]
-    """P before the first step, then M."""
-    last_row: Float[Tensor, "b s_1"]
-    """Last row of M: Py and yᵀPy."""
+    alpha: Float[Tensor, "b s"]
+    """Py."""
     precision: Float[Tensor, "b s"]
     """Diagonal of P."""
-    closed: Float[Tensor, "b s"]
-    """Positive for outliers and for padding, which cannot become outliers."""
-    left: Int64[Tensor, "b 1"]
-    """Number of outliers that may be added."""
-    pivots: Float[Tensor, "b t q"]
-    """Their product is √(det C) relative to that without outliers; 1 for steps to come."""
-    error: Float[Tensor, "b s"]
-    """As in `BlockTargets`."""
-    log_odds: Float[Tensor, "b l"]
-    """Prior log-odds of one more outlier, by the number that may be added."""
+
+
+class TargetModel(NamedTuple):
+    """The targets y of b blocks: N(0, P⁻¹) without outliers."""
+
+    rows: Float[Tensor, "b s s_1"]
+    """P and Py."""
+    error_std: Float[Tensor, "b s"]
+    """Standard deviation of an outlier's error."""
+    clean: GivenOutliers
+    """Without outliers."""
+    log_likelihood: Float[Tensor, " b"]
+    """log p(y) without outliers, up to a constant."""
 
     @classmethod
-    def start(
+    def of(
         cls,
-        P: Float[Tensor, "b s s"],
+        covariance: Float[Tensor, "b s s"],
         target: Float[Tensor, "b s"],
-        mask: Bool[Tensor, "b s"],
         error: Float[Tensor, "b s"],
-        config: OutlierConfig,
-    ) -> Sweep:
-        """The state without outliers."""
-        alpha = (P @ target[..., None])[..., 0]
-        square = (alpha * target).sum(dim=1, keepdim=True)
-        rows, n = mask.shape[1], mask.sum(dim=1, keepdim=True).double()
-        most = (config.max_share * n).floor()
-        count = most - torch.arange(1 + int(config.max_share * rows), device=n.device)
-        a, b = config.prior_counts  # a difference of `log_prior`
-        return cls(
-            P,
-            torch.cat([alpha, square], dim=1),
-            P.diagonal(dim1=1, dim2=2),
-            (~mask).to(P.dtype),
-            (most * (n >= config.min_anchors)).long(),
-            P.new_ones(len(P), config.iterations, rows // config.segment_size),
-            error,
-            ((count + a) / (n - count - 1 + b)).log(),
-        )
+    ) -> TargetModel:
+        """Factorise the covariance of the targets."""
+        cholesky = Cholesky.of(covariance)
+        P = cholesky.inverse()
+        alpha = P @ target[..., None]
+        log_likelihood = -0.5 * (alpha[..., 0] * target).sum(dim=1) - cholesky.half_log_det()
+        clean = GivenOutliers(alpha[..., 0], P.diagonal(dim1=1, dim2=2))
+        return cls(torch.cat([P, alpha], dim=2), error.sqrt(), clean, log_likelihood)
 
-    def __getitem__(self, index: Tensor) -> Sweep:
-        """The blocks at an index."""
-        return Sweep(*(values[index] for values in vars(self).values()))
+    def given(
+        self, blocks: Int64[Tensor, " a"], index: Int64[Tensor, "a m"], outlier: Bool[Tensor, "a m"]
+    ) -> tuple[GivenOutliers, Float[Tensor, " a"]]:
+        """Blocks in which those of the indexed anchors are outliers that are marked as such, and
+        log p(y | outliers), up to a constant.
 
-    def run(self, config: OutlierConfig, static: bool) -> tuple[Tensor, ...]:
-        """`result` at the end of the search. `static` makes all steps with all blocks; otherwise
-        only blocks that change take a further step."""
-        state = self
-        if static:
-            for step in range(config.iterations):
-                state = state.add_outliers(step, *state.choose(config))
-            return state.result()
-        active, order, results = torch.arange(len(self.left), device=self.left.device), [], []
-        for step in range(config.iterations):
-            index, chosen = state.choose(config)
-            changed = chosen.any(dim=1)
-            if not bool(changed.all()):
-                order.append(active[~changed])
-                results.append(tuple(values[~changed] for values in state.result()))
-                active, index, chosen = active[changed], index[changed], chosen[changed]
-                state = state[changed]
-            if not len(active):
-                break
-            state = state.add_outliers(step, index, chosen)
-        inverse = torch.cat([*order, active]).argsort()
-        results.append(state.result())
-        return tuple(torch.cat(values)[inverse] for values in zip(*results, strict=True))
-
-    def result(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The last row of M, the diagonal of P, which rows are closed, ½ log det C relative to that
-        without outliers."""
-        return self.last_row, self.precision, self.closed, self.pivots.log().sum(dim=(1, 2))
-
-    def choose(self, config: OutlierConfig) -> tuple[Int64[Tensor, "b q"], Bool[Tensor, "b q"]]:
-        """The anchor that gains most in each segment of successive anchors, and whether it becomes
-        an outlier."""
-        gain = log_bayes_factor(self.last_row[:, :-1], self.precision, self.error)
-        gain = gain.add_(self.log_odds.gather(1, self.left))
-        index, chosen = best_of_segments(gain.sub_(self.closed, alpha=CLOSED_PENALTY), config)
-        return index, chosen & (chosen.cumsum(dim=1) <= self.left)
-
-    def add_outliers(
-        self, step: int, index: Int64[Tensor, "b q"], chosen: Bool[Tensor, "b q"]
-    ) -> Sweep:
-        """The state with the chosen anchors of each segment as outliers, in the memory of this one:
-        copies would take as long as the step."""
-        segments, matrix = index.shape[1], self.matrix
-        if step == 0:
-            matrix = torch.cat([matrix, self.last_row[:, None, :-1]], dim=1)
-            matrix = torch.cat([matrix, self.last_row[..., None]], dim=2)
-
-        def at_index(values: Float[Tensor, "b s *c"]) -> Float[Tensor, "b q *c"]:
-            at = index.reshape(*index.shape, *[1] * (values.ndim - 1))
-            at = at.expand(-1, -1, 1, *values.shape[2:])
-            return values.unflatten(1, (segments, -1)).gather(2, at)[:, :, 0]
-
-        std = (at_index(self.error).sqrt() * chosen)[..., None]
-        rows = at_index(matrix[:, :-1]) * std
-        inner = at_index(rows[..., :-1].mT) * std
+        With S the standard deviation of an outlier's error and 0 elsewhere, the precision becomes
+        P − ZᵀZ, with Z = L⁻¹SP and LLᵀ = 1 + SPS, in which only the rows of outliers matter.
+        """
+        std = (self.error_std[blocks[:, None], index] * outlier)[..., None]
+        rows = self.rows[blocks[:, None], index] * std
+        inner = rows.gather(2, index[:, None].expand(-1, index.shape[1], -1)) * std.mT
         inner.diagonal(dim1=1, dim2=2).add_(1)
         factor = torch.linalg.cholesky_ex(inner).L
-        Z = torch.linalg.solve_triangular(factor, rows, upper=False)
-        matrix.baddbmm_(Z.mT, Z, alpha=-1)
-        self.pivots[:, step] = factor.diagonal(dim1=1, dim2=2)
-        self.closed.unflatten(1, (segments, -1)).scatter_add_(2, index[..., None], std)
-        return dataclasses.replace(
-            self,
-            matrix=matrix,
-            last_row=matrix[:, -1],
-            precision=matrix.diagonal(dim1=1, dim2=2)[:, :-1],
-            left=self.left - chosen.sum(dim=1, keepdim=True),
-        )
+        whole = torch.linalg.solve_triangular(factor, rows, upper=False)
+        Z, y = whole[..., :-1], whole[..., -1:]
+        alpha, precision = (x[blocks] for x in self.clean)
+        alpha = torch.baddbmm(alpha[..., None], Z.mT, y, alpha=-1)[..., 0]
+        half_log_det = factor.diagonal(dim1=1, dim2=2).log().sum(dim=1)
+        log_likelihood = self.log_likelihood[blocks] + 0.5 * y.square().sum(dim=(1, 2))
+        given = GivenOutliers(alpha, precision - Z.square().sum(dim=1))
+        return given, log_likelihood - half_log_det
 
 
-def best_of_segments(
-    gain: Float[Tensor, "b s"], config: OutlierConfig
-) -> tuple[Int64[Tensor, "b q"], Bool[Tensor, "b q"]]:
-    """The anchor of highest gain in each segment of successive anchors, as an index within it, and
-    whether that gain is positive and near the highest of the block: the smaller ones may be due to
-    the larger ones."""
-    best = gain.unflatten(1, (-1, config.segment_size)).max(dim=2)
-    highest = best.values.amax(dim=1, keepdim=True)
+def forward_selection(
+    targets: TargetModel, mask: Bool[Tensor, "b s"], config: OutlierConfig, static: bool
+) -> tuple[Bool[Tensor, "b s"], GivenOutliers, Float[Tensor, " b"]]:
+    """Outliers of each block, added a few at a time while they raise the evidence; what follows
+    from them, and log p(y | outliers), up to a constant.
+
+    Blocks that no longer change take no further step, unless shapes must be static.
+    """
+    (a, b), padding, error = config.prior_counts, ~mask, targets.error_std**2
+    n = mask.sum(dim=1, keepdim=True).double()
+    most = (config.max_share * n * (n >= config.min_anchors)).long()
+    at_once = (n // config.anchors_per_step).clamp(min=1).long()
+    outlier, log_likelihood = torch.zeros_like(mask), targets.log_likelihood.clone()
+    given = GivenOutliers(*(x.clone() for x in targets.clean))
+    for _ in range(config.iterations):
+        count = outlier.sum(dim=1, keepdim=True)
+        gain = log_bayes_factor(*given, error)
+        gain = gain + ((count + a) / (n - count - 1 + b)).log()  # a difference of `log_prior`
+        gain = gain.masked_fill(outlier | padding, -torch.inf)
+        chosen = best_candidates(gain, at_once.minimum(most - count), config)
+        outlier, changed = outlier | chosen, rows_where(chosen.any(dim=1), static)
+        if len(changed) == 0:
+            break
+        index, known = outlier_index(outlier[changed], config, static)
+        new, log_likelihood[changed] = targets.given(changed, index, known)
+        given.alpha[changed], given.precision[changed] = new
+    return outlier, given, log_likelihood
+
+
+def best_candidates(
+    gain: Float[Tensor, "b s"], most: Int64[Tensor, "b 1"], config: OutlierConfig
+) -> Bool[Tensor, "b s"]:
+    """Up to so many anchors of a block that gain most, if that is positive and near the highest
+    gain: the smaller ones may be due to the larger ones."""
+    best = gain.topk(max(1, gain.shape[1] // config.anchors_per_step), dim=1).values
+    least = best.gather(1, (most - 1).clamp(min=0))
     # No gain exceeds its share of a highest one that is negative.
-    return best.indices, best.values.sub(highest, alpha=config.min_relative_gain) > 0
+    near = gain > config.min_relative_gain * best[:, :1]
+    return near & (gain >= least) & (most > 0)
 
 
-def relative_weights(
+def outlier_index(
+    outlier: Bool[Tensor, "b s"], config: OutlierConfig, static: bool
+) -> tuple[Int64[Tensor, "b m"], Bool[Tensor, "b m"]]:
+    """The outliers of each block, and which of them there are: m is the largest number of any
+    block, or of any that there may be where shapes must be static."""
+    most = int(config.max_share * outlier.shape[1]) if static else int(outlier.sum(dim=1).max())
+    known, index = outlier.float().topk(max(1, most), dim=1)
+    return index, known > 0
+
+
+def judge(
     block: BlockTargets,
     state: SearchState,
-    clean: Float[Tensor, " b"],
-    anchors: Int64[Tensor, ""],
+    agreeing: Float[Tensor, ""],
     config: OutlierConfig,
-) -> tuple[Float[Tensor, "b s"], Bool[Tensor, "b s"], Bool[Tensor, "b s"]]:
-    """How far each anchor moves the field, relative to an inlier; which are in conflict with the
-    field, and which of those their neighbours corroborate."""
+    static: bool,
+) -> Float[Tensor, "b s 4"]:
+    """Whether each anchor is rejected, downweighted or corroborated, and what is added to the
+    variance of its noise.
+
+    The weight of an anchor is how far it moves the field, relative to an inlier.
+    """
     count, n = state.outlier.sum(dim=1), block.mask.sum(dim=1)
     a, b = config.prior_counts
     odds = state.bayes_factor + ((count + a) / (n - count + b)).log()[:, None]
     wrong = torch.sigmoid(config.sharpness * odds)
     error = torch.maximum(block.error, state.residual**2)
-    confirmed = corroboration(block, state, anchors, config)
+    confirmed = corroboration(block, state, agreeing, config, static)
     # The best of n candidates became the first outlier, which by itself raises the evidence.
-    present = torch.sigmoid(state.evidence - clean - n.clamp(min=1).log())
+    present = torch.sigmoid(state.evidence - state.clean - n.clamp(min=1).log())
     present = torch.where(block.error > config.error_std**2, 1.0, present[:, None])
     present = present * (count > 0)[:, None]
     weight = 1 - (1 - confirmed) * wrong * error / (error + state.variance) * present
     weight = (WEIGHT_STEPS * weight).round() / WEIGHT_STEPS
     weight = torch.where(block.mask, weight.clamp(min=0.5 / WEIGHT_STEPS), 1.0)
-    return weight, state.outlier & (present > 0.5), confirmed > 0.5
+    # An anchor with variance v of its residual moves the field w times as far once that is v/w.
+    added = state.variance / state.roughness[:, None] ** 2 * (1 / weight - 1)
+    conflict = state.outlier & (present > 0.5)
+    rejected = conflict & (confirmed <= 0.5) & (weight <= config.min_weight)
+    downweighted = conflict & (confirmed <= 0.5) & ~rejected
+    corroborated = conflict & (confirmed > 0.5)
+    return torch.stack([rejected, downweighted, corroborated, added], dim=-1)
 
 
 def corroboration(
-    block: BlockTargets, state: SearchState, anchors: Int64[Tensor, ""], config: OutlierConfig
+    block: BlockTargets,
+    state: SearchState,
+    agreeing: Float[Tensor, ""],
+    config: OutlierConfig,
+    static: bool = False,
 ) -> Float[Tensor, "b s"]:
     """Probability that an outlier's neighbours confirm it; 0 for the other anchors.
 
     A mixture explains the outliers: errors, or neighbours of like depth or like scale. Its share is
-    estimated from them. The denser the anchors, the more of them a missed object holds, and the
-    more must agree.
+    estimated from them. Of the neighbours that agree best, the first `agreeing` ones are not
+    counted.
     """
-    std, near = config.agreement_std, Neighbours.of(block.position, config.neighbours)
-    both = torch.stack([block.log_depth, block.target])
-    apart = (both[..., None] - near.gather(both, torch.inf)) / std
-    agreement = torch.exp(-0.5 * apart**2).mean(dim=0) / std
-    first = (anchors / 1000).round().clamp(1, 3)
+    std, (index, known) = config.agreement_std, outlier_index(state.outlier, config, static)
+    near, distance = nearest_in_block(block.position, index, config.neighbours)
+    agreement = torch.zeros_like(distance)
+    for values in (block.log_depth, block.target):
+        others = values.gather(1, near.flatten(1)).unflatten(1, near.shape[1:])
+        apart = (values.gather(1, index)[..., None] - others) / std
+        agreement = agreement + torch.exp(-0.5 * apart**2) / (2 * std)
+    agreement = agreement.masked_fill(distance == torch.inf, 0)
     rank = torch.arange(agreement.shape[2], device=agreement.device)
-    counted = (rank >= first) & (rank < first + 3)
+    counted = (rank >= agreeing) & (rank < agreeing + 3)
     best = (agreement.sort(dim=2, descending=True).values * counted).sum(dim=2) / 3
     error_density = state.bayes_factor + normal_log_density(state.residual, state.variance)
-    odds = (best + 1e-12).log() - error_density + config.corroboration_log_odds
-    odds = odds.masked_fill(~state.outlier, -torch.inf)
-    probability, total = torch.sigmoid(odds), state.outlier.sum(dim=1, keepdim=True) + 1
+    odds = (best + 1e-12).log() - error_density.gather(1, index) + config.corroboration_log_odds
+    odds = odds.masked_fill(~known, -torch.inf)
+    probability, total = torch.sigmoid(odds), known.sum(dim=1, keepdim=True) + 1
     for _ in range(4):
         mixture = (probability.sum(dim=1, keepdim=True) + 0.5) / total
         probability = torch.sigmoid(odds + torch.logit(mixture))
-    return probability
+    return torch.zeros_like(block.target).scatter(1, index, probability)
 
 
-class Neighbours(NamedTuple):
-    """The nearest anchors of each anchor within its block."""
-
-    anchors: Int64[Tensor, "b s k"]
-    known: Bool[Tensor, "b s k"]
-    """Whether there is such a neighbour."""
-
-    @classmethod
-    def of(cls, position: Float[Tensor, "b s 2"], count: int) -> Neighbours:
-        """The nearest `count`; anchors at infinity are none."""
-        u, v = (x[:, :, None] - x[:, None] for x in position.unbind(dim=-1))
-        apart = u.square_().addcmul_(v, v).nan_to_num_(nan=torch.inf, posinf=torch.inf)
-        apart.diagonal(dim1=1, dim2=2).fill_(torch.inf)
-        near = apart.topk(min(count, apart.shape[2]), largest=False)
-        return cls(near.indices, near.values.isfinite())
-
-    def gather(self, values: Float[Tensor, "*v b s"], missing: float) -> Float[Tensor, "*v b s k"]:
-        """Values at each anchor's neighbours."""
-        rows = torch.arange(len(self.anchors), device=values.device)[:, None, None]
-        return values[..., rows, self.anchors].masked_fill(~self.known, missing)
+def nearest_in_block(
+    position: Float[Tensor, "b s 2"], index: Int64[Tensor, "b m"], count: int
+) -> tuple[Int64[Tensor, "b m k"], Float[Tensor, "b m k"]]:
+    """The `count` anchors nearest to indexed ones within their block, and the squares of their
+    distances; infinite where there are fewer."""
+    own = position.gather(1, index[..., None].expand(-1, -1, 2))
+    apart = (own[:, :, None] - position[:, None]).square().sum(dim=3)
+    apart = apart.nan_to_num(nan=torch.inf, posinf=torch.inf).scatter(
+        2, index[..., None], torch.inf
+    )
+    near = apart.topk(min(count, apart.shape[2]), largest=False)
+    return near.indices, near.values
 
 
 def normal_log_density(x: Tensor, variance: Tensor) -> Tensor:

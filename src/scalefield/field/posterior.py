@@ -19,17 +19,29 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from scalefield.field.blocks import Blocks, BlockSolutions, Cholesky, LinearPosterior, Observations
+from scalefield.field.blocks import (
+    Blocks,
+    BlockSolutions,
+    Cholesky,
+    LinearPosterior,
+    Memo,
+    Observations,
+)
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs, LinearCoefficients
 from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures, term_names
-from scalefield.field.lattice import Lattice, PixelSampler, dense_terms, nearest
+from scalefield.field.lattice import Lattice, PixelTiles, nearest
 from scalefield.runtime.threads import map_threads
 
 TINY = 1e-12
 """Least prior variance, where a kernel has no stationary part."""
 CHUNK_NODES = 1024
-"""Local systems that one thread solves at once."""
+"""Local systems that one thread of a processor solves at once."""
+CHUNK_PIXELS = 1 << 13
+"""Pixels that one thread of a processor evaluates at once: their covariances with a few dozen
+anchors stay in its cache."""
+CUDA_PIXELS = 3 << 16
+"""Pixels that are evaluated at once on a GPU."""
 
 
 class Calibration(NamedTuple):
@@ -115,26 +127,22 @@ class FieldFit:
     features: TermFeatures
     """Features of the anchors."""
     config: InferenceConfig
-    sampler: PixelSampler
-    """The inputs of the stationary terms at the pixels of the lattice's cells."""
-    max_union: int | None = None
-    """Bound on the number of anchors of a cell, where shapes must not depend on the anchors."""
+    lattice: Lattice
+    """The nodes of the local solves."""
+    static: bool = False
+    """Whether no shape may depend on the values of the anchors, and nothing may wait for a GPU."""
     calibration: Calibration = UNCALIBRATED
-
-    @property
-    def lattice(self) -> Lattice:
-        """The nodes of the local solves."""
-        return self.sampler.lattice
 
     def over(self, image: ImageInputs) -> FieldFit:
         """The same posterior over the same image at another size."""
-        sampler = PixelSampler.of(self.kernel, image, self.config, len(self.observations.y))
-        return dataclasses.replace(self, image=image, sampler=sampler)
+        anchors = len(self.observations.y)
+        lattice = Lattice.of(image.shape, anchors, self.config, image.device)
+        return dataclasses.replace(self, image=image, lattice=lattice)
 
     def render(self) -> RenderedField:
         """The field at every pixel."""
         systems = self.systems()
-        mean = self.image.linear_map(self.coefficients()) + self._terms(systems)[0]
+        mean = self.image.linear_map(self.coefficients()) + self.stationary_map(systems)
         return self.rendered(mean, systems)
 
     def rendered(self, mean: Float[Tensor, "h w"], systems: LocalSystems) -> RenderedField:
@@ -147,28 +155,32 @@ class FieldFit:
 
     def systems(self) -> LocalSystems:
         """The local systems at all nodes, solved for the residuals of the linear part."""
-        lattice = self.lattice
-        return self.solve_near(lattice.node_uv, *lattice.node_pixels, row_length=lattice.nodes[1])
+        near = self.near(self.lattice.node_uv, row_length=self.lattice.nodes[1])
+        return self.solve_all(near, self.lattice.node_pixels, self.linear.residual[:, None])
 
-    def solve_near(
-        self,
-        uv: Float[Tensor, "m 2"],
-        rows: Int64[Tensor, " m"],
-        columns: Int64[Tensor, " m"],
-        row_length: int = 1,
-    ) -> LocalSystems:
-        """Local systems of the anchors nearest to positions, evaluated at one pixel of each.
+    def near(
+        self, uv: Float[Tensor, "m 2"], row_length: int = 1
+    ) -> tuple[Int64[Tensor, "m k"], Bool[Tensor, "m k"]]:
+        """The anchors nearest to positions, and whether there are so many.
 
         Positions may come in rows of `row_length`, of which a GPU makes use.
         """
-        (inputs, _, _, mask), static = self.observations, self.max_union is not None
-        position, at = self.image.pixel_uv(inputs.position), self.image.pixels(rows, columns)
-        near = nearest(uv, position, mask, self.config.neighbours, row_length, at_once=static)
-        residual = self.linear.residual[:, None]
-        if uv.is_cuda or static:
-            return self.solve(*near, at, residual)
-        parts = [slice(i, i + CHUNK_NODES) for i in range(0, len(uv), CHUNK_NODES)]
-        chunks = [(near[0][part], near[1][part], at[part], residual) for part in parts]
+        position = self.image.pixel_uv(self.observations.inputs.position)
+        mask, k = self.observations.mask, self.config.neighbours
+        return nearest(uv, position, mask, k, row_length, at_once=self.static)
+
+    def solve_all(
+        self,
+        near: tuple[Int64[Tensor, "m k"], Bool[Tensor, "m k"]],
+        pixels: tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]],
+        values: Float[Tensor, "n r"],
+    ) -> LocalSystems:
+        """`solve` at the rows and columns of one pixel for each system, on several threads."""
+        at = self.image.pixels(*pixels)
+        if pixels[0].is_cuda or self.static:
+            return self.solve(*near, at, values)
+        parts = [slice(i, i + CHUNK_NODES) for i in range(0, len(near[0]), CHUNK_NODES)]
+        chunks = [(near[0][part], near[1][part], at[part], values) for part in parts]
         return LocalSystems(*map(torch.cat, zip(*map_threads(self.solve, chunks), strict=True)))
 
     def solve(
@@ -181,11 +193,11 @@ class FieldFit:
         """The systems of given neighbours for columns of values at the anchors; `at` are the
         kernel's inputs at one pixel for each of them."""
         kernel, H = self.kernel, self.linear.H
-        local, pixel = self.features.gather(neighbours), kernel.features(at)
-        z, amplitude = pixel.z[:, :, None].float(), pixel.amplitude[:, :, None].float()
+        local, pixel = self.features.at(neighbours), kernel.features(at)
+        z, amplitude = pixel.z[:, None].float(), pixel.amplitude[:, None].float()
         joint = TermFeatures(  # the pixel itself comes first
-            torch.cat([z, local.z.float()], dim=2),
-            torch.cat([amplitude, local.amplitude.float() * mask], dim=2),
+            torch.cat([z, local.z.float()], dim=1),
+            torch.cat([amplitude, local.amplitude.float() * mask[..., None]], dim=1),
         )
         covariance = kernel.local_covariance(joint, reference=z)
         prior, cross, covariance = covariance[:, 0, 0], covariance[:, 0, 1:], covariance[:, 1:, 1:]
@@ -211,7 +223,8 @@ class FieldFit:
 
     def at_pixels(self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]) -> LocalSystems:
         """The systems of the anchors nearest to single pixels."""
-        return self.solve_near(torch.stack([columns, rows], dim=1).double(), rows, columns)
+        near = self.near(torch.stack([columns, rows], dim=1).double())
+        return self.solve_all(near, (rows, columns), self.linear.residual[:, None])
 
     def smoother_weights(self, row: int, column: int) -> Float[Tensor, " n"]:
         """∂E[ℓ]/∂yᵢ at one pixel: how much each anchor determines the field there."""
@@ -234,21 +247,39 @@ class FieldFit:
 
     def parts(self) -> dict[str, Float[Tensor, "h w"]]:
         """Maps that sum to E[ℓ], by name."""
-        stationary = self._terms(self.systems(), separate=True)
-        names = term_names(self.kernel)
-        linear = self.image.linear_parts(self.coefficients())
-        return linear | dict(zip(names, stationary, strict=True))
+        systems, parts = self.systems(), self.image.linear_parts(self.coefficients())
+        for j, name in enumerate(term_names(self.kernel)):
+            only = self.features.amplitude.new_zeros(len(self.kernel.terms))
+            only[j] = 1
+            features = self.features._replace(amplitude=self.features.amplitude * only)
+            alone = dataclasses.replace(self, features=features)
+            parts[name] = alone.stationary_map(systems)
+        return parts
 
-    def _terms(self, systems: LocalSystems, separate: bool = False) -> Float[Tensor, "t h w"]:
-        return dense_terms(
-            self.kernel,
-            self.image,
-            self.sampler,
-            (systems.neighbours, systems.solved[..., 0]),
-            self.features,
-            separate=separate,
-            max_union=self.max_union,
-        )
+    def stationary_map(self, systems: LocalSystems) -> Float[Tensor, "h w"]:
+        """Stationary part of E[ℓ] at every pixel, from the systems at all nodes."""
+        lattice = self.lattice
+        cells, pixels = len(lattice.corners), lattice.cell_px**2
+        on_gpu = lattice.device.type == "cuda"
+        step = max(1, (CUDA_PIXELS if on_gpu else CHUNK_PIXELS) // pixels)
+        index = torch.arange(cells, device=lattice.device)
+        sums = self.cell_sums(systems)
+        if self.static:
+            parts = [sums(index)]
+        elif on_gpu:
+            parts = [sums(chunk) for chunk in index.split(step)]
+        else:
+            parts = map_threads(sums, [(chunk,) for chunk in index.split(step)])
+        return lattice.image(torch.cat(parts, dim=1))[0]
+
+    def cell_sums(
+        self, systems: LocalSystems
+    ) -> Callable[[Int64[Tensor, " c"]], Float[Tensor, "r c p"]]:
+        """A function that returns Σᵢ k(x, aᵢ) solvedᵢ of each solved column at the pixels of cells,
+        blended bilinearly between the nodes of a cell."""
+        tiles = PixelTiles.of(self.image, self.lattice)
+        predictors = systems.neighbours, systems.solved
+        return tiles.sums(self.kernel, self.features, predictors, static=self.static)
 
 
 def fit(
@@ -259,19 +290,19 @@ def fit(
     *,
     blocks: Blocks | None = None,
     offset: Float[Tensor, ""] | None = None,
-    sampler: PixelSampler | None = None,
-    max_union: int | None = None,
-    solve: Callable[..., BlockSolutions] = BlockSolutions.of,
+    lattice: Lattice | None = None,
+    static: bool = False,
+    memo: Memo | None = None,
 ) -> FieldFit:
     """Condition the field on observations; `offset` is the prior mean of the global log-scale.
 
-    `sampler` and `max_union` are given where shapes must not depend on the anchors. `solve` is
-    called as `BlockSolutions.of`, and may keep solutions from edit to edit.
+    `lattice` and `static` are given where shapes must not depend on the anchors. `memo` keeps
+    the solutions of blocks from edit to edit.
     """
-    sampler = sampler or PixelSampler.of(kernel, image, config, len(observations.y))
+    lattice = lattice or Lattice.of(image.shape, len(observations.y), config, image.device)
     features = kernel.features(observations.inputs)
     H = kernel.linear_features(observations.inputs)
     blocks = (blocks or Blocks.split(observations, config)).within(observations.mask)
-    solutions = solve(kernel, observations, features, H, blocks)
+    solutions = BlockSolutions.of(kernel, observations, features, H, blocks, memo=memo)
     linear = LinearPosterior.fit(observations, H, blocks, solutions, offset)
-    return FieldFit(kernel, image, observations, linear, features, config, sampler, max_union)
+    return FieldFit(kernel, image, observations, linear, features, config, lattice, static)

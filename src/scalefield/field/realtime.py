@@ -18,7 +18,7 @@ from scalefield.field.config import InferenceConfig
 from scalefield.field.error_scale import kernel_of_image
 from scalefield.field.image_inputs import MIN_NOISE_STD, ImageInputs
 from scalefield.field.inference import calibrated
-from scalefield.field.lattice import Lattice, PixelSampler
+from scalefield.field.lattice import Lattice
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import FieldNet
 from scalefield.field.outliers import detect_outliers
@@ -27,9 +27,6 @@ from scalefield.field.shift import AffineMap, shift_posterior
 from scalefield.mde.output import Kind, affine_by_default
 from scalefield.runtime.devices import check_device
 from scalefield.validation import require_choice
-
-MAX_UNION = 48
-"""Anchors of a cell: the neighbours of its four nodes, of which few differ."""
 
 
 class LiveInputs(NamedTuple):
@@ -105,8 +102,7 @@ class LiveField:
             torch.full((max_anchors,), float(model.kernel.noise_std), device=target),
         )
         self.last_uv = torch.tensor([shape[1] - 1.0, shape[0] - 1.0], device=target)
-        lattice = Lattice.of(shape, max_anchors, self.inference, target)
-        self.sampler = PixelSampler(model.kernel, lattice)
+        self.lattice = Lattice.of(shape, max_anchors, self.inference, target)
         self.graph: torch.cuda.CUDAGraph | None = None
         if target.type == "cuda":
             self.graph, self.output = captured(self.run)
@@ -148,7 +144,7 @@ class LiveField:
         kernel = kernel_of_image(model.kernel, observed, model.error_scales, config.exact_block)
         fitted = fit(
             kernel, inputs, observed, config,
-            blocks=blocks, sampler=self.sampler, max_union=MAX_UNION,
+            blocks=blocks, lattice=self.lattice, static=True,
         )  # fmt: skip
         field, nothing = calibrated(model, fitted).render(), ~known.any()
         result = inputs.mde_depth * field.mean.exp(), field.std

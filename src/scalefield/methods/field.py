@@ -16,7 +16,7 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.field.config import InferenceConfig
 from scalefield.field.decomposition import Decomposition
-from scalefield.field.editor import BlockMemory
+from scalefield.field.editor import FieldEditor
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import FieldResult, ScalePrior, expected_recovery, infer
 from scalefield.field.model import FieldModel, load_field
@@ -81,9 +81,9 @@ class Field(Method):
         return self.model if isinstance(self.model, FieldModel) else load_field(self.model)
 
     def fit(
-        self, image: ImageInputs, anchors: Anchors, memory: BlockMemory | None = None
+        self, image: ImageInputs, anchors: Anchors, editor: FieldEditor | None = None
     ) -> FieldResult:
-        """The posterior over an image; `memory` keeps blocks and outliers from edit to edit."""
+        """The posterior over an image; `editor` keeps what an edit does not change."""
         with one_thread():  # small matrices
             return infer(
                 self.load(),
@@ -92,7 +92,7 @@ class Field(Method):
                 robust=self.robust,
                 scale_prior=self.scale_prior,
                 config=self.inference,
-                memory=memory,
+                editor=editor,
             )
 
     def recovery(

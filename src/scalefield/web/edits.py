@@ -20,7 +20,6 @@ from scalefield.api import recover_from
 from scalefield.basis.ridge import targets
 from scalefield.defaults import METHOD_NAME
 from scalefield.errors import InputError
-from scalefield.field.editor import FieldEditor
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.inference import FieldResult
 from scalefield.field.placement import suggest_from
@@ -181,17 +180,15 @@ class SmallField(Method):
     relative: Relative
     image: ImageInputs
     """The inputs of `field` where it is evaluated."""
-    editor: FieldEditor
-    """Evaluates successive fits over that image."""
     result: FieldResult | None = None
     """The fitted field of the last call."""
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """The same posterior as `Field`; depth_m is computed by the page."""
-        memory = self.relative.block_memory
-        self.result = result = FIELD.fit(self.relative.field, anchors, memory)
+        editor = self.relative.editor
+        self.result = result = FIELD.fit(self.relative.field, anchors, editor)
         used = without(anchors, result.rejected)
-        field = self.editor.render(result.fit.over(self.image))
+        field = editor.render(result.fit.over(self.image))
         pixels = map(self.relative.field.tensor, used.pixels(mde_output.shape))
         fitted, _ = result.fit.predict(*pixels)
         y = torch.from_numpy(targets(mde_output, used))
@@ -223,8 +220,8 @@ def quick_method(relative: Relative, edit: Edit) -> SmallBasis | SmallField | No
     if edit.method != "field":
         return None
     if edit.size == "preview":
-        return SmallField(relative, relative.preview_field, relative.preview_editor)
-    return SmallField(relative, relative.shown_field, relative.field_editor)
+        return SmallField(relative, relative.preview_field)
+    return SmallField(relative, relative.shown_field)
 
 
 def anchor_states(report: Report) -> list[dict[str, Any]]:

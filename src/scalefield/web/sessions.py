@@ -20,7 +20,7 @@ from scalefield.basis.generator import BasisMaps, Generator
 from scalefield.basis.grids import geometric_cues, grid_log_depth
 from scalefield.defaults import MDE_NAME
 from scalefield.errors import InputError
-from scalefield.field.editor import BlockMemory, FieldEditor
+from scalefield.field.editor import FieldEditor
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.mde import MDEOutput, load_mde
 from scalefield.methods.basis import Basis, basis_maps
@@ -51,12 +51,8 @@ class Relative:
     """Cells of the generator's grid where a measurement may be suggested."""
     revision: int
     """Counts the relative depths that the session has had."""
-    field_editor: FieldEditor = dataclasses.field(default_factory=FieldEditor)
-    """Maps of `field` at the displayed pixels, from edit to edit."""
-    preview_editor: FieldEditor = dataclasses.field(default_factory=FieldEditor)
-    """Maps of `field` at the pixels of `preview_field`, from edit to edit."""
-    block_memory: BlockMemory = dataclasses.field(default_factory=BlockMemory)
-    """Blocks of anchors and their outliers, from edit to edit."""
+    editor: FieldEditor = dataclasses.field(default_factory=FieldEditor)
+    """Fits and maps of `field`, from edit to edit."""
 
     @classmethod
     def of(cls, output: MDEOutput, shown: MDEOutput, revision: int) -> Relative:
@@ -94,8 +90,7 @@ class Relative:
         held = [*self.basis[1], self.field.maps.maps, self.shown.prediction]
         held += [output.prediction, output.mde_depth, output.valid]
         held += [] if features is None else [features]
-        kept = self.field_editor.nbytes + self.preview_editor.nbytes
-        return sum({t.data_ptr(): t.nbytes for t in held}.values()) + kept
+        return sum({t.data_ptr(): t.nbytes for t in held}.values()) + self.editor.nbytes
 
 
 WAITING = "waiting for its turn"
