@@ -37,7 +37,7 @@ TINY = 1e-12
 """Least prior variance, where a kernel has no stationary part."""
 CHUNK_NODES = 1024
 """Local systems that one thread of a processor solves at once."""
-CHUNK_PIXELS = 1 << 13
+CHUNK_PIXELS = 1 << 14
 """Pixels that one thread of a processor evaluates at once: their covariances with a few dozen
 anchors stay in its cache."""
 CUDA_PIXELS = 3 << 16
