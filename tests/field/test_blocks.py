@@ -185,8 +185,20 @@ def test_memo_computes_the_rows_whose_values_changed():
     values = torch.arange(4.0)[:, None]
     changed = values + 7 * (torch.arange(4) == 2)[:, None]
     for key, each in (("a", values), ("a", values), ("a", changed), ("b", changed)):
-        (found,), rows = memo(key, each, double(each))
+        (found,) = memo(key, each, double(each))
         assert torch.equal(found, 2 * each)
     memo("b", changed[:2], double(changed))
     assert computed == [[0, 1, 2, 3], [2], [0, 1, 2, 3], [0, 1]]
-    assert rows.tolist() == [0, 1, 2, 3]
+
+
+def test_memo_is_right_while_another_call_replaces_the_last_results():
+    memo, values = Memo(), torch.arange(4.0)[:, None]
+    memo("a", values, lambda rows: (values[rows],))
+
+    def compute(rows):
+        memo("b", values[:2], lambda rows: (-values[rows],))  # as by another thread
+        return (2 * changed[rows],)
+
+    changed = values + (torch.arange(4) == 1)[:, None]
+    (found,) = memo("a", changed, compute)
+    assert found[:, 0].tolist() == [0.0, 4.0, 2.0, 3.0]

@@ -70,7 +70,10 @@ class Observations(NamedTuple):
 
 
 class Memo:
-    """The last results of a function of many rows: rows whose values have not changed are kept."""
+    """The last results of a function of many rows: rows whose values have not changed are kept.
+
+    Threads may share it: a call reads the last results once and replaces them as a whole.
+    """
 
     def __init__(self) -> None:
         self.last: tuple[Any, Tensor, tuple[Tensor, ...]] | None = None
@@ -80,20 +83,20 @@ class Memo:
         key: Any,
         values: Float[Tensor, "m ..."],
         compute: Callable[[Int64[Tensor, " a"]], tuple[Tensor, ...]],
-    ) -> tuple[tuple[Tensor, ...], Int64[Tensor, " a"]]:
-        """The results, and the rows that were computed: those whose `values` differ from the last
-        call's, or all if `key` or the shape does."""
-        rows = torch.arange(len(values))
-        if self.last is None or self.last[0] != key or self.last[1].shape != values.shape:
+    ) -> tuple[Tensor, ...]:
+        """The results. Those of rows are computed whose `values` differ from the last call's, or
+        all if `key` or the shape does."""
+        last, rows = self.last, torch.arange(len(values))
+        if last is None or last[0] != key or last[1].shape != values.shape:
             results = compute(rows)
         else:
-            _, before, results = self.last
+            _, before, results = last
             rows = rows[(values != before).flatten(1).any(dim=1)]
             if len(rows):
                 pairs = zip(results, compute(rows), strict=True)
                 results = tuple(kept.index_copy(0, rows, new) for kept, new in pairs)
         self.last = key, values, results
-        return results, rows
+        return results
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +160,11 @@ class Blocks:
         `key`, blocks that have not changed since the last call are left out."""
         if memo is not None and rows is not None:
             values = rows[self.index] * self.mask[..., None]
-            part = lambda i: Blocks(self.index[i], self.mask[i]).map(function)  # noqa: E731
-            return memo(key, values, part)[0]
+
+            def of_changed(changed: Int64[Tensor, " a"]) -> tuple[Tensor, ...]:
+                return Blocks(self.index[changed], self.mask[changed]).map(function)
+
+            return memo(key, values, of_changed)
         step = max(1, CHUNK_ELEMENTS // self.index.shape[1] ** 2)
         if self.index.is_cuda or len(self.index) <= step:
             return function(self)

@@ -59,8 +59,9 @@ class FieldEditor:
             self.division = None
             return Blocks.split(observations, config)
         block = torch.zeros(n, dtype=torch.int64)
-        if self.division is not None:
-            before, former = self.division
+        division = self.division  # read once: another thread may replace it
+        if division is not None:
+            before, former = division
             index = matches(observations, before)
             new = index < 0
             if int(new.sum()) <= CHUNK_ANCHORS:
@@ -84,8 +85,8 @@ class FieldEditor:
         with self.lock, torch.no_grad(), one_thread():
             # An edit that fails leaves no half-changed state behind.
             memory = self.maps.pop(fit.image.shape, None)
-            if memory is not None and memory.serves(fit):
-                memory.follow(fit)
+            if memory is not None and memory.is_compatible(fit):
+                memory.update(fit)
             else:
                 memory = FieldMemory(fit)
             self.maps[fit.image.shape] = memory
@@ -109,14 +110,14 @@ class FieldMemory:
         """Σᵢ k(x, aᵢ) solvedᵢ of each column at the pixels of each cell."""
         self.evaluate(nodes)
 
-    def serves(self, fit: FieldFit) -> bool:
+    def is_compatible(self, fit: FieldFit) -> bool:
         """Whether a fit has the same kernel over the same image, and as many neighbours."""
         k = min(fit.config.neighbours, len(fit.observations.y))
         same_nodes = fit.lattice.cell_px == self.fit.lattice.cell_px
         same_size = same_nodes and self.systems.mask.shape[1] == k
         return same_size and fit.image == self.fit.image and fit.kernel == self.fit.kernel
 
-    def follow(self, fit: FieldFit) -> None:
+    def update(self, fit: FieldFit) -> None:
         """Solve the nodes and evaluate the cells that differ in another fit."""
         nodes = self.changed_nodes(fit)
         self.fit = fit

@@ -135,7 +135,7 @@ def detect_outliers(
         if len(found):
             block = BlockTargets(*(x[found] for x in block))
             state = SearchState(*(x[found] for x in state))
-            marks[found] = judge(block, state, agreeing, config, static)
+            marks[found] = classify(block, state, agreeing, config, static)
         return (marks,)
 
     key = None if memo is None else (kernel, config, float(agreeing))
@@ -331,7 +331,7 @@ def outlier_index(
     return index, known > 0
 
 
-def judge(
+def classify(
     block: BlockTargets,
     state: SearchState,
     agreeing: Float[Tensor, ""],

@@ -24,7 +24,7 @@ from scalefield.benchmark.report.diagnosis_figures import (
     strip_figure,
 )
 from scalefield.benchmark.report.figures import drawn
-from scalefield.benchmark.report.page import Image, Panel, Section, beside, document, fact_list
+from scalefield.benchmark.report.page import Image, Panel, Section, asset_text, document, fact_list
 from scalefield.benchmark.report.tables import Cell, Table
 from scalefield.io import write_atomic
 
@@ -104,7 +104,7 @@ def _introduction(diagnosis: dict[str, Any]) -> str:
     )
     notes = [f"no result for {m['name']}: {m['error']}" for m in data["missing"]]
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in advice(diagnosis))
-    about = f"<style>\n{beside('diagnosis_page.css')}</style>{fact_list(facts, notes)}"
+    about = f"<style>\n{asset_text('diagnosis_page.css')}</style>{fact_list(facts, notes)}"
     bars = _bar(diagnosis, "share", "The squared log error") + _bar(
         diagnosis, "share_without_scale", "Once each image has its scale"
     )

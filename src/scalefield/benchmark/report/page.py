@@ -50,15 +50,15 @@ def document(title: str, introduction: str, sections: Sequence[Section]) -> str:
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>\n{beside('page.css')}</style>"
+        f"<title>{escape(title)}</title><style>\n{asset_text('page.css')}</style>"
         f"<header><h1>{escape(title)}</h1>{introduction}</header><nav>{nav}</nav>"
-        f"<main>{body}</main><script>\n{beside('page.js')}</script></html>\n"
+        f"<main>{body}</main><script>\n{asset_text('page.js')}</script></html>\n"
     )
 
 
-def beside(name: str) -> str:
+def asset_text(name: str) -> str:
     """The text of a style sheet or script in the folder of this module."""
-    return (Path(__file__).parent / name).read_text()
+    return (Path(__file__).parent / name).read_text("utf-8")
 
 
 def run_facts(runs: Sequence[Run]) -> str:
