@@ -29,6 +29,7 @@ from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
 from scalefield.field.kalman import FieldFilter
 from scalefield.field.model import load_field
+from scalefield.field.observations import Readings
 from scalefield.field.placement import suggest_from
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.mde import MDE, MDEOutput, load_mde
@@ -156,7 +157,9 @@ def exact_absrel(mde_output: MDEOutput, anchors: Anchors, frame: Frame, every: i
     """AbsRel of the exact Gaussian process given all anchors, at every n-th known pixel."""
     model = load_field("field")
     image = model.image_inputs(mde_output)
-    inputs, y, noise, _ = image.observe(anchors, model.kernel)
+    inputs, y, noise, _ = image.observe(
+        Readings.of(anchors, image.shape, float(model.kernel.noise_std))
+    )
     posterior = ExactPosterior.fit(model.kernel, inputs, y, noise)
     rows, columns = np.nonzero(frame.mask & mde_output.valid.cpu().numpy())
     ratios = []

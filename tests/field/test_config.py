@@ -9,7 +9,6 @@ from scalefield.field.config import InferenceConfig
     [
         ({"neighbours": 0}, "neighbours must be 1 or more, found 0"),
         ({"max_cells": 0}, "max_cells must be 1 or more, found 0"),
-        ({"exact_block": -1}, "exact_block must be 1 or more, found -1"),
         ({"block_size": 0}, "block_size must be 1 or more, found 0"),
         ({"max_cell_spacing": 0.5}, "max_cell_spacing must be 1 or more, found 0.5"),
         ({"cell_px": (16, 8)}, r"cell_px must be 1 or more, in order, found \(16, 8\)"),

@@ -24,7 +24,7 @@ def select(observed, keep):
 
 
 def ordered(observed):
-    """In the order of `infer`."""
+    """In the order of `Readings.merged`."""
     u, v = observed.inputs.position.numpy().T
     return select(observed, torch.from_numpy(np.lexsort((u, v))))
 
@@ -129,7 +129,7 @@ def test_field_editor_searches_and_solves_only_the_blocks_that_an_edit_changes(m
     computed, work = counted(monkeypatch), []
     for last in (400, 401, 401, 400):
         some = select(observed, torch.arange(last))
-        blocks = editor.split(some, CONFIG)
+        blocks = Blocks.split(some, CONFIG)
         anchors = blocks.index[blocks.mask].sort().values
         assert torch.equal(anchors, torch.arange(last))
         computed.clear()
@@ -146,24 +146,11 @@ def test_field_editor_searches_and_solves_only_the_blocks_that_an_edit_changes(m
     assert work == [[number, number], [1, 1], [], [1, 1]]
 
 
-def test_field_editor_divides_all_anchors_again_when_a_block_has_grown_too_large():
-    image, editor = image_inputs(SHAPE), FieldEditor(max_growth=1.1)
-    observed = anchors_of(image, 900)
-    near = (observed.inputs.position - observed.inputs.position[0]).norm(dim=1).argsort()
-    few = select(observed, near[100:].sort().values)
-    editor.split(few, InferenceConfig())
-    found = editor.split(observed, InferenceConfig())
-    fresh = Blocks.split(observed, InferenceConfig())
-    for ours, theirs in zip(found.index, fresh.index, strict=True):
-        assert set(ours.tolist()) | {0} == set(theirs.tolist()) | {0}
-    assert torch.equal(found.mask.sum(dim=1), fresh.mask.sum(dim=1))
-
-
 def test_maps_and_blocks_are_computed_anew_when_the_kernel_changes():
     """As when an edit changes the scale of the estimator's errors."""
     image, editor = image_inputs(SHAPE), FieldEditor()
     observed = ordered(anchors_of(image, 401))
-    blocks = editor.split(observed, CONFIG)
+    blocks = Blocks.split(observed, CONFIG)
     for factor in (1.0, 0.25, 0.25, 1.0):
         kernel = KERNEL.scaled(ScaleFactors(*torch.tensor([factor, factor, 1.0]).double()))
         found = fit(kernel, image, observed, CONFIG, blocks=blocks, memo=editor.solutions)

@@ -108,7 +108,7 @@ def test_a_scaled_kernel_is_evaluated_as_the_exact_posterior(n):
     image = image_inputs(SHAPE)
     observed = observe_pixels(image, *random_pixels(SHAPE, n))
     config = InferenceConfig(neighbours=n)
-    kernel = kernel_of_image(KERNEL, observed, ERROR_SCALES, config.exact_block)
+    kernel = kernel_of_image(KERNEL, observed, ERROR_SCALES, config.block_size)
     assert float(kernel.mode_std) < 0.9 * KERNEL.mode_std
     fitted = fit(kernel, image, observed, config)
     rows, columns = (x.flatten() for x in torch.meshgrid(*map(torch.arange, SHAPE), indexing="ij"))

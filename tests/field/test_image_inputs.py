@@ -1,10 +1,11 @@
 import numpy as np
 import torch
 
-from field.worlds import KERNEL, image_inputs, room
+from field.worlds import image_inputs, room
 from scalefield.anchors import Anchors
 from scalefield.basis.grids import upsample
 from scalefield.field.model import load_field
+from scalefield.field.observations import Readings
 
 SHAPE = (60, 80)
 
@@ -25,7 +26,7 @@ def test_inputs_at_pixels_equal_the_upsampled_maps():
 def test_inputs_at_anchors_are_those_of_the_pixels_that_they_fall_in():
     image = image_inputs(SHAPE)
     anchors = Anchors([78.6, 30.4], [0.2, 16.5], [1.0, 1.0])
-    found = image.observe(anchors, KERNEL).inputs
+    found = image.observe(Readings.of(anchors, image.shape, 0.02)).inputs
     wanted = image.pixels(torch.tensor([0, 17]), torch.tensor([79, 30]))
     for name in vars(found):
         assert torch.equal(getattr(found, name), getattr(wanted, name))

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -6,9 +8,10 @@ import scalefield as sf
 from field.worlds import absrel, draw_anchors, room, with_depth
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
+from scalefield.field.condition import FieldPrior, LinearState
 from scalefield.field.error_scale import ErrorScale
 from scalefield.field.image_inputs import ChannelLayout, FieldMaps
-from scalefield.field.kalman import FieldFilter, FilterState, prior_variance
+from scalefield.field.kalman import FieldFilter
 from scalefield.field.kernel import Kernel
 from scalefield.field.model import FieldModel, load_field
 from scalefield.mde import load_mde
@@ -65,7 +68,7 @@ def test_no_anchors_and_none_are_the_same():
         empty = anchors if t % 2 == 0 else anchors[:0]
         ours, theirs = first(mde_output, given), second(mde_output, empty)
         assert torch.equal(ours.depth_m, theirs.depth_m)
-        assert torch.equal(first.state.mean, second.state.mean)
+        assert torch.equal(first.state.posterior.linear.mean, second.state.posterior.linear.mean)
 
 
 def test_before_any_anchor_the_depth_is_the_expected_one():
@@ -75,37 +78,44 @@ def test_before_any_anchor_the_depth_is_the_expected_one():
     assert warning.code == "no_anchors"
     assert stream.state is None
     stream(mde_output, anchors)
-    mean, covariance = stream.state
+    mean, covariance = vars(stream.state.posterior.linear).values()
     assert bool((torch.linalg.eigvalsh(covariance) > 0).all())
     assert float(mean[0]) == pytest.approx(np.log(2.5), abs=0.5)
 
 
+def state_of(mean, covariance, prior_std):
+    """A state with these coefficients, and nothing kept of the last frame."""
+    mde_output, depth_m = room()
+    stream = FieldFilter()
+    stream(mde_output, draw_anchors(depth_m, 5))
+    prior = FieldPrior(None, LinearState(mean, covariance))
+    return dataclasses.replace(stream.state, posterior=prior, prior_std=prior_std)
+
+
 def test_one_step_of_prediction_drifts_the_scale_and_decays_the_weights():
-    model = load_field("field")
-    prior = prior_variance(model.kernel, model.image_inputs(room()[0]))
-    modes = len(prior) - 2
-    start = FilterState(torch.ones(modes + 2).double(), torch.diag(0.5 * prior))
-    stream = FieldFilter(drift=0.1, decay=0.2, state=start)
-    mean, covariance = stream.predict(prior)
-    assert mean.tolist() == pytest.approx([1.0, *[0.8] * (modes + 1)])
-    assert float(covariance[0, 0]) == pytest.approx(0.5 * float(prior[0]) + 0.1**2)
+    """The weight of the mean function towards one, those of the modes towards zero."""
+    prior_std = torch.linspace(0.5, 1.5, 18).double()
+    start = state_of(torch.full((18,), 2.0).double(), torch.diag(0.5 * prior_std**2), prior_std)
+    prior = FieldFilter(drift=0.1, decay=0.2).drifted(start, load_field("field"))
+    mean, covariance = prior.linear.mean, prior.linear.covariance
+    assert mean.tolist() == pytest.approx([2.0, 1.8, *[1.6] * 16])
+    assert float(covariance[0, 0]) == pytest.approx(0.5 * float(prior_std[0] ** 2) + 0.1**2)
     # 0.8² of half the prior variance and 1 − 0.8² of all of it.
-    wanted = (0.64 * 0.5 + 0.36) * prior[1:]
+    wanted = (0.64 * 0.5 + 0.36) * prior_std[1:] ** 2
     torch.testing.assert_close(covariance.diagonal()[1:], wanted)
-    assert stream.state is start
 
 
 def test_decay_of_one_forgets_all_but_the_scale():
-    model = load_field("field")
-    prior = prior_variance(model.kernel, model.image_inputs(room()[0]))
-    start = FilterState(torch.ones(18).double(), torch.diag(0.5 * prior))
-    mean, covariance = FieldFilter(decay=1.0, drift=0.0, state=start).predict(prior)
-    assert mean.tolist() == [1.0, *[0.0] * 17]
-    torch.testing.assert_close(covariance.diagonal()[1:], prior[1:])
+    prior_std = torch.linspace(0.5, 1.5, 18).double()
+    start = state_of(torch.full((18,), 2.0).double(), torch.diag(0.5 * prior_std**2), prior_std)
+    prior = FieldFilter(decay=1.0, drift=0.0).drifted(start, load_field("field"))
+    assert prior.linear.mean.tolist() == [2.0, 1.0, *[0.0] * 16]
+    torch.testing.assert_close(prior.linear.covariance.diagonal()[1:], prior_std[1:] ** 2)
 
 
-def test_two_frames_of_one_linear_field_are_one_frame_with_all_anchors():
+def test_two_frames_of_one_linear_field_are_one_frame_with_all_anchors(monkeypatch):
     """Without stationary terms, drift and decay the filter is recursive least squares."""
+    monkeypatch.setattr("scalefield.field.kalman.STILL_LOG_DEPTH", 0.0)  # keep no measurement
     mde_output, depth_m = room()
     anchors = draw_anchors(depth_m, 24)
     maps = torch.rand(1, 4, 5, 6, generator=torch.Generator().manual_seed(0)) - 0.5
@@ -120,8 +130,9 @@ def test_two_frames_of_one_linear_field_are_one_frame_with_all_anchors():
         in_two = twice(mde_output, half)
     at_once = once(mde_output, anchors)
     # The medians of 12 and 24 anchors are prior means whose standard deviation is 50.
-    torch.testing.assert_close(twice.state.mean, once.state.mean, rtol=0, atol=1e-3)
-    torch.testing.assert_close(twice.state.covariance, once.state.covariance, rtol=0, atol=1e-4)
+    twice, once = (stream.state.posterior.linear for stream in (twice, once))
+    torch.testing.assert_close(twice.mean, once.mean, rtol=0, atol=1e-3)
+    torch.testing.assert_close(twice.covariance, once.covariance, rtol=0, atol=1e-4)
     torch.testing.assert_close(in_two.log_scale, at_once.log_scale, rtol=0, atol=1e-3)
 
 
@@ -134,7 +145,51 @@ def test_a_stream_of_many_anchors_is_as_good_as_field(n):
         recovery = stream(mde_output, anchors)
     alone = Field()(mde_output, anchors)
     assert absrel(recovery, depth_m) < 1.1 * absrel(alone, depth_m)
-    assert bool((torch.linalg.eigvalsh(stream.state.covariance) > 0).all())
+    assert bool((torch.linalg.eigvalsh(stream.state.posterior.linear.covariance) > 0).all())
+
+
+def test_a_still_camera_keeps_its_field_in_a_frame_without_anchors():
+    mde_output, depth_m = room()
+    stream = FieldFilter()
+    first = stream(mde_output, draw_anchors(depth_m, 60))
+    second = stream(mde_output, None)
+    torch.testing.assert_close(second.depth_m, first.depth_m, rtol=1e-3, atol=0)
+    torch.testing.assert_close(second.std_log, first.std_log, rtol=0.05, atol=1e-3)
+
+
+def test_anchors_of_a_still_camera_add_up_and_a_new_reading_replaces_that_of_its_pixel():
+    mde_output, depth_m = room()
+    anchors, twice = draw_anchors(depth_m, 60), FieldFilter(robust=False)
+    twice(mde_output, anchors[:40])
+    both = twice(mde_output, anchors[30:])
+    once = FieldFilter(robust=False)(mde_output, anchors)
+    torch.testing.assert_close(both.depth_m, once.depth_m, rtol=1e-3, atol=0)
+    changed = with_depth(anchors, 1.2 * anchors.depth_m)
+    after = twice(mde_output, changed)
+    torch.testing.assert_close(after.depth_m, 1.2 * once.depth_m, rtol=0.05, atol=0)
+
+
+def test_a_frame_in_another_unit_does_not_enter_the_state():
+    stream, reference = FieldFilter(), FieldFilter()
+    for t, (mde_output, _, anchors) in enumerate(frames(5)):
+        wrong = with_depth(anchors, 1000 * anchors.depth_m) if t == 2 else anchors
+        recovery = stream(mde_output, wrong)
+        wanted = reference(mde_output, None if t == 2 else anchors)
+        torch.testing.assert_close(recovery.depth_m, wanted.depth_m)
+        codes = [r.code for r in recovery.report.rejected]
+        assert codes == (["contradicts_stream"] * 2 if t == 2 else [])
+
+
+def test_frames_that_go_on_contradicting_begin_a_new_stream():
+    stream, errors = FieldFilter(patience=2), []
+    for t, (mde_output, depth_m, anchors) in enumerate(frames(5)):
+        factor = 1 if t < 2 else 100
+        recovery = stream(mde_output, with_depth(anchors, factor * anchors.depth_m))
+        errors.append(absrel(recovery, factor * depth_m))
+        restarted = "stream_restarted" in [w.code for w in recovery.report.warnings]
+        assert restarted == (t == 3)
+    assert errors[2] > 0.9
+    assert max(errors[3:]) < 0.3
 
 
 def test_outliers_and_anchors_on_holes_are_rejected_by_their_number():

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal, norm
 
 from field.worlds import KERNEL, kernel_inputs
-from scalefield.field.blocks import Blocks, Observations
+from scalefield.field.blocks import Blocks
 from scalefield.field.config import InferenceConfig, OutlierConfig
 from scalefield.field.exact import ExactPosterior
 from scalefield.field.kernel import KernelInputs
+from scalefield.field.observations import Observations
 from scalefield.field.outliers import (
     SearchState,
     TargetModel,
@@ -70,7 +71,7 @@ def gross_errors(n, share, rng):
 def one_block(observations, kernel=KERNEL, config=None):
     """All observations in one block."""
     config = config or OutlierConfig()
-    blocks = Blocks.split(observations, InferenceConfig(exact_block=len(observations.y)))
+    blocks = Blocks.split(observations, InferenceConfig(block_size=len(observations.y)))
     return gather_blocks(kernel, observations, blocks, config)
 
 

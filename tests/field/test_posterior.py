@@ -92,7 +92,7 @@ def test_more_neighbours_come_closer_to_the_exact_posterior():
     inputs = all_pixels(image)
     errors = []
     for neighbours in (2, 4, 8, 16, 64):
-        fitted = fit_pixels(image, 300, neighbours=neighbours, exact_block=300)
+        fitted = fit_pixels(image, 300, neighbours=neighbours, block_size=300)
         exact = exact_of(fitted)
         apart = fitted.render().mean.double().flatten() - exact.mean(inputs)
         errors.append(float((apart / exact.variance(inputs).sqrt()).square().mean().sqrt()))
@@ -106,7 +106,7 @@ def test_std_of_many_anchors_is_that_of_the_exact_posterior_at_the_nodes():
     """Fewer anchors cannot know more: a local solve has no smaller variance than the exact one
     (but for rounding), and with 12 of 300 anchors hardly a larger one."""
     image = image_inputs((96, 128))
-    fitted = fit_pixels(image, 300, exact_block=300)
+    fitted = fit_pixels(image, 300, block_size=300)
     at_nodes = image.pixels(*fitted.lattice.node_pixels)
     ratio = node_variance(fitted).sqrt() / exact_of(fitted).variance(at_nodes).sqrt()
     assert float(ratio.min()) > 0.99
@@ -158,7 +158,7 @@ def test_the_parts_sum_to_the_mean():
         fitted = fit_pixels(image, n)
         parts = fitted.parts()
         assert list(parts) == [
-            *("global", "mean", "slope", "plane", "mode 1", "mode 2", "mode 3", "mode 4"),
+            *("global", "slope", "mean", "plane", "mode 1", "mode 2", "mode 3", "mode 4"),
             *("rbf 1", "exponential 2"),
         ]
         torch.testing.assert_close(sum(parts.values()), fitted.render().mean, rtol=0, atol=1e-5)
@@ -167,7 +167,7 @@ def test_the_parts_sum_to_the_mean():
 def test_coefficients_are_those_of_the_linear_map():
     image = image_inputs(SHAPE)
     fitted = fit_pixels(image, 30)
-    constant, slope, mean_weight, _, plane, modes = fitted.coefficients()
+    constant, slope, mean_weight, _, plane, modes = fitted.coefficients().values()
     at = all_pixels(image)
     wanted = constant + slope * at.log_depth + mean_weight * at.mean
     wanted = wanted + at.plane @ plane + at.modes @ modes
@@ -176,7 +176,7 @@ def test_coefficients_are_those_of_the_linear_map():
 
 
 @pytest.mark.parametrize("n", [1, 9, 60])
-@pytest.mark.parametrize("blocks", [{}, {"exact_block": 10, "block_size": 10}], ids=["one", "many"])
+@pytest.mark.parametrize("blocks", [{}, {"block_size": 10}], ids=["one", "many"])
 def test_smoother_weights_equal_finite_differences(n, blocks):
     """∂E[ℓ]/∂yᵢ at a pixel, with the offset held: the mean is linear in y."""
     image = image_inputs(SHAPE)
@@ -221,7 +221,7 @@ def test_padding_does_not_change_the_field(n, padding, seed):
     rows, columns = random_pixels(SHAPE, n + padding, seed)
     observed = observe_pixels(image, rows, columns, seed=seed)
     mask = torch.arange(n + padding) < n
-    config = InferenceConfig(exact_block=600, cell_px=(8, 8), max_cell_spacing=1e9)
+    config = InferenceConfig(block_size=600, cell_px=(8, 8), max_cell_spacing=1e9)
     padded = fit(KERNEL, image, observed._replace(mask=mask), config)
     inputs, y, noise, _ = observed
     short = type(observed)(inputs[:n], y[:n], noise[:n], mask[:n])

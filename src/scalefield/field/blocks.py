@@ -13,60 +13,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as nnf
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from scalefield.basis.ridge import masked_median
+from scalefield.field.cholesky import Cholesky
 from scalefield.field.config import InferenceConfig
-from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures
+from scalefield.field.kernel import Kernel, TermFeatures
+from scalefield.field.observations import Observations
 from scalefield.runtime.threads import map_threads
 
+QUADTREE_SIDE = 16.0
+"""Side of the root of the quadtree around the image's centre, in units of the position."""
+QUADTREE_LEVELS = 18
+"""Levels below the root."""
 CHUNK_ELEMENTS = 1 << 18
 """Elements of the matrices that one thread factorises at once: they stay in its cache."""
-
-
-class Observations(NamedTuple):
-    """Anchors as the Gaussian process sees them."""
-
-    inputs: KernelInputs
-    y: Float[Tensor, " n"]
-    """Targets log depth_m − log D_MDE."""
-    noise: Float[Tensor, " n"]
-    """Standard deviations of the targets."""
-    mask: Bool[Tensor, " n"]
-    """Which rows are anchors; the others are padding."""
-
-    @property
-    def rows(self) -> Float[Tensor, "n 4"]:
-        """What distinguishes the anchors of an image: position, target and noise."""
-        return torch.cat([self.inputs.position, self.y[:, None], self.noise[:, None]], dim=1)
-
-    def thinned(self, most: int) -> tuple[Observations, Int64[Tensor, " m"]]:
-        """At most so many observations of the mask, evenly spaced in their order, and their
-        index."""
-        inputs, y, noise, mask = self
-        index = torch.arange(min(most, len(y)), device=y.device)
-        if len(y) <= most:
-            return self, index
-        count = mask.sum()
-        rank = index * count.clamp(min=most) // most
-        index = torch.searchsorted(mask.cumsum(dim=0), rank + 1).clamp(max=len(y) - 1)
-        return Observations(inputs[index], y[index], noise[index], rank < count), index
-
-    def with_spread_of_repeated_pixels(self) -> Observations:
-        """The observations of one pixel with a noise of at least their deviation from their mean:
-        readings that contradict each other by more than their noise are not that precise."""
-        inputs, y, noise, mask = self
-        u, v = inputs.position.unbind(dim=1)
-        pixel, order = (v * (1 << 20) + u).sort()
-        # `unique` would do, but a CUDA graph knows no result of variable size.
-        changes = torch.cat([pixel.new_zeros(1), (pixel[1:] != pixel[:-1]).to(pixel)])
-        group = torch.empty_like(order).index_copy(0, order, changes.cumsum(dim=0).long())
-        counts, sums = (y.new_zeros(len(y)).index_add(0, group, x) for x in (mask.to(y), y * mask))
-        deviation = (y - (sums / counts.clamp(min=1))[group]).abs() * mask
-        return self._replace(noise=torch.maximum(noise, deviation))
 
 
 class Memo:
@@ -109,15 +74,36 @@ class Blocks:
     """Whether there is an anchor."""
 
     @classmethod
-    def split(cls, observations: Observations, config: InferenceConfig) -> Blocks:
-        """Sort-tile-recursive packing (Leutenegger, Lopez and Edgington, 1997): vertical strips of
-        anchors sorted by u, each cut into blocks of anchors sorted by v.
+    def split(
+        cls, observations: Observations, config: InferenceConfig, *, static: bool = False
+    ) -> Blocks:
+        """Blocks of at most `block_size` observations; no more than that make one block.
 
-        Anchors outside the mask come last. Few anchors make one block.
+        The others are the leaves of a quadtree over the image, which depend on the observations
+        only: adding one changes the block that it falls in and no other, unless that is divided.
+        With `static`, and on a GPU, they are those of `in_strips`.
         """
+        mask = observations.mask
+        n = len(mask)
+        if n <= config.block_size:
+            index = torch.arange(n, device=mask.device)[None]
+            return cls(index.masked_fill(~mask, 0), mask[None])
+        if static or mask.is_cuda:
+            return cls.in_strips(observations, config)
+        known = mask.nonzero()[:, 0]
+        if len(known) <= config.block_size:
+            return cls(known[None], torch.ones(1, len(known), dtype=torch.bool))
+        leaves = quadtree_leaves(observations.inputs.position[known].numpy(), config.block_size)
+        return cls.grouped(known, torch.from_numpy(leaves))
+
+    @classmethod
+    def in_strips(cls, observations: Observations, config: InferenceConfig) -> Blocks:
+        """Sort-tile-recursive packing (Leutenegger, Lopez and Edgington, 1997): vertical strips of
+        observations sorted by u, each cut into blocks of observations sorted by v. The shape of the
+        blocks does not depend on the observations; those outside the mask come last."""
         position, mask = observations.inputs.position, observations.mask
         n = len(mask)
-        blocks = 1 if n <= config.exact_block else -(-n // config.block_size)
+        blocks = -(-n // config.block_size)
         strips = max(1, round(math.sqrt(blocks)))
         per_strip = -(-blocks // strips)
         size = -(-n // (strips * per_strip))
@@ -125,9 +111,8 @@ class Blocks:
         mask = nnf.pad(mask, (0, 1))  # row n is padding
         u, v = nnf.pad(position.mT, (0, 1)).masked_fill(~mask, torch.inf)
         index = torch.arange(count, device=position.device).clamp(max=n)
-        if blocks > 1:
-            index = index[u[index].sort(stable=True).indices].reshape(strips, -1)
-            index = index.gather(1, v[index].sort(dim=1, stable=True).indices)
+        index = index[u[index].sort(stable=True).indices].reshape(strips, -1)
+        index = index.gather(1, v[index].sort(dim=1, stable=True).indices)
         index = index.reshape(-1, size)
         known = mask[index]
         return cls(index.masked_fill(~known, 0), known)
@@ -138,14 +123,16 @@ class Blocks:
         return Blocks(self.index.masked_fill(~known, 0), known)
 
     @classmethod
-    def grouped(cls, block: Int64[Tensor, " n"], multiple: int = 16) -> Blocks:
-        """Blocks given the number of each anchor's block. Their size is a multiple of a given one,
-        so that few edits of the anchors change it."""
+    def grouped(
+        cls, rows: Int64[Tensor, " n"], block: Int64[Tensor, " n"], multiple: int = 16
+    ) -> Blocks:
+        """Blocks given the number of each row's block. Their size is a multiple of a given one, so
+        that few edits of the rows change it."""
         size = block.bincount()
         order = block.sort(stable=True).indices
         rank = torch.arange(len(block)) - (size.cumsum(0) - size)[block[order]]
         index = torch.zeros(len(size), -(-int(size.max()) // multiple) * multiple).long()
-        index[block[order], rank] = order
+        index[block[order], rank] = rows[order]
         return cls(index, torch.arange(index.shape[1]) < size[:, None])
 
     def map(
@@ -191,50 +178,36 @@ class Blocks:
         return covariance
 
 
-@dataclass(frozen=True, eq=False)
-class Cholesky:
-    """Lower Cholesky factors L of many small matrices A = LLᵀ, factorised in one batch.
+def quadtree_leaves(position: Float64[np.ndarray, "n 2"], most: int) -> Int64[np.ndarray, " n"]:
+    """The number of each position's leaf, in the order of a Z-curve, where squares with more than
+    `most` positions are divided into four. A leaf with few of them joins the one before it."""
+    cells = np.floor((position + QUADTREE_SIDE / 2) * ((1 << QUADTREE_LEVELS) / QUADTREE_SIDE))
+    cells = cells.astype(np.int64)
+    key = np.zeros(len(position), dtype=np.int64)
+    crowded = np.arange(len(position))
+    for depth in range(1, QUADTREE_LEVELS + 1):
+        u, v = (cells[crowded] >> (QUADTREE_LEVELS - depth)).T
+        code = interleaved(u, v) << 2 * (QUADTREE_LEVELS - depth)
+        key[crowded] = code
+        _, index, count = np.unique(code, return_inverse=True, return_counts=True)
+        crowded = crowded[count[index] > most]
+        if len(crowded) == 0:
+            break
+    _, index, count = np.unique(key, return_inverse=True, return_counts=True)
+    joined, size = np.zeros(len(count), dtype=np.int64), 0
+    for leaf, number in enumerate(count.tolist()):
+        begins = leaf == 0 or number >= most // 8 or size + number > most
+        size = number if begins else size + number
+        joined[leaf] = joined[leaf - 1] + (begins and leaf > 0)
+    return joined[index]
 
-    Nothing here waits for the host, so that it can be captured in a CUDA graph: there is no check
-    that a factorisation succeeded.
-    """
 
-    factor: Float[Tensor, "*b n n"]
-
-    @classmethod
-    def of(cls, matrix: Float[Tensor, "*b n n"]) -> Cholesky:
-        """Factorise symmetric positive definite matrices."""
-        return cls(torch.linalg.cholesky_ex(matrix).L)
-
-    def solve(self, right: Float[Tensor, "*b n k"]) -> Float[Tensor, "*b n k"]:
-        """A⁻¹ applied to columns."""
-        if not self.factor.is_cuda:
-            return torch.cholesky_solve(right, self.factor)
-        # On a GPU `cholesky_solve` allocates, which a graph cannot capture.
-        half = torch.linalg.solve_triangular(self.factor, right, upper=False)
-        return torch.linalg.solve_triangular(self.factor.mT, half, upper=True)
-
-    def inverse(self) -> Float[Tensor, "*b n n"]:
-        """A⁻¹."""
-        if not self.factor.is_cuda:
-            return torch.cholesky_inverse(self.factor)
-        half = self._inverse_factor()
-        return half.mT @ half
-
-    def inverse_diagonal(self) -> Float[Tensor, "*b n"]:
-        """Diagonal of A⁻¹."""
-        if not self.factor.is_cuda:
-            return self.inverse().diagonal(dim1=-2, dim2=-1)
-        return self._inverse_factor().square().sum(dim=-2)
-
-    def _inverse_factor(self) -> Float[Tensor, "*b n n"]:
-        """L⁻¹. On a GPU `cholesky_inverse` solves twice; this solves once."""
-        eye = torch.eye(self.factor.shape[-1], dtype=self.factor.dtype, device=self.factor.device)
-        return torch.linalg.solve_triangular(self.factor, eye.expand_as(self.factor), upper=False)
-
-    def half_log_det(self) -> Float[Tensor, "*b"]:
-        """½ log det A."""
-        return self.factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
+def interleaved(u: Int64[np.ndarray, " n"], v: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
+    """Bits of u and v in turn: the position on a Z-curve (Morton, 1966)."""
+    code = np.zeros_like(u)
+    for bit in range(QUADTREE_LEVELS):
+        code |= ((u >> bit) & 1) << (2 * bit) | ((v >> bit) & 1) << (2 * bit + 1)
+    return code
 
 
 class BlockSolutions(NamedTuple):
@@ -273,6 +246,13 @@ class BlockSolutions(NamedTuple):
         return cls(*blocks.map(solve, memo, observations.rows, key=kernel))
 
 
+class LinearPrior(NamedTuple):
+    """θ ~ N(mean, precision⁻¹) before the observations."""
+
+    mean: Float[Tensor, " w"]
+    precision: Float[Tensor, "w w"]
+
+
 @dataclass(frozen=True, eq=False)
 class LinearPosterior:
     """θ | y ~ N(weights, covariance), and what each anchor contributes to it."""
@@ -281,7 +261,7 @@ class LinearPosterior:
     weights: Float[Tensor, " w"]
     """E[θ]."""
     covariance: Float[Tensor, "w w"]
-    """Cov[θ] = A⁻¹ with A = I + Σ_b HᵀC⁻¹H."""
+    """Cov[θ] = A⁻¹ with A = Λ + Σ_b HᵀC⁻¹H and Λ the prior precision, I by default."""
     H: Float[Tensor, "n w"]
     """Linear features of the anchors."""
     whitened: Float[Tensor, "n w"]
@@ -300,7 +280,9 @@ class LinearPosterior:
         H: Float[Tensor, "n w"],
         blocks: Blocks,
         solutions: BlockSolutions,
+        *,
         offset: Float[Tensor, ""] | None = None,
+        prior: LinearPrior | None = None,
     ) -> LinearPosterior:
         """Generalised least squares for θ, given the linear features of the observations and the
         solutions of their blocks; observations outside their mask have no influence.
@@ -314,9 +296,12 @@ class LinearPosterior:
         width, sums = H.shape[1], solutions.sums.sum(dim=0)
         rows = blocks.scatter(solutions.solved, len(y))
         whitened, inverse_diagonal = rows[:, :width], rows[:, width + 2]
-        precision = sums[:, :width] + torch.eye(width, dtype=H.dtype, device=H.device)
-        covariance = torch.linalg.inv_ex(precision).inverse
-        weights = covariance @ (sums[:, width] - offset * sums[:, width + 1])
+        if prior is None:
+            eye = torch.eye(width, dtype=H.dtype, device=H.device)
+            prior = LinearPrior(eye.new_zeros(width), eye)
+        covariance = torch.linalg.inv_ex(sums[:, :width] + prior.precision).inverse
+        known = sums[:, width] - offset * sums[:, width + 1]
+        weights = covariance @ (known + prior.precision @ prior.mean)
         explained = ((whitened @ covariance) * whitened).sum(dim=1)
         diagonal = torch.where(mask, inverse_diagonal - explained, 1.0).clamp(min=1e-12)
         alpha = rows[:, width] - offset * rows[:, width + 1] - whitened @ weights

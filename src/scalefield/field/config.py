@@ -62,15 +62,13 @@ class InferenceConfig:
     size: the neighbours of their corners would leave out the anchors in their middle."""
     max_cells: int = 160
     """Largest number of cells along the image's longer side; cells of larger images grow."""
-    exact_block: int = 128
-    """Up to this number of anchors, the linear part and the leave-one-out residuals are exact."""
-    block_size: int = 64
-    """Largest block of anchors beyond that number; blocks are taken as independent given the
-    linear part."""
+    block_size: int = 128
+    """Largest block of anchors; blocks are taken as independent given the linear part. With no more
+    anchors than this, the linear part and the leave-one-out residuals are exact."""
     outliers: OutlierConfig = field(default_factory=OutlierConfig)
 
     def __post_init__(self) -> None:
-        for name in ("neighbours", "max_cells", "exact_block", "block_size"):
+        for name in ("neighbours", "max_cells", "block_size"):
             require(getattr(self, name) >= 1, name, "1 or more", getattr(self, name))
         require(self.max_cell_spacing >= 1, "max_cell_spacing", "1 or more", self.max_cell_spacing)
         least, largest = self.cell_px

@@ -15,15 +15,15 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from scalefield.field.blocks import Blocks, Memo, Observations
-from scalefield.field.config import InferenceConfig
+from scalefield.field.blocks import Memo
+from scalefield.field.observations import Observations
 from scalefield.field.posterior import FieldFit, LocalSystems, RenderedField
 from scalefield.runtime.threads import map_threads, one_thread
 
 CHUNK_CELLS = 64
 """Cells that one thread evaluates at once."""
 CHUNK_ANCHORS = 256
-"""New anchors whose distances are held at once; of more, all anchors are divided again."""
+"""New anchors whose distances are held at once."""
 TIE_TOLERANCE = 1e-5
 """Relative difference of distances within which `nearest` may take either anchor."""
 
@@ -31,17 +31,14 @@ TIE_TOLERANCE = 1e-5
 class FieldEditor:
     """What is kept of the fits of one image and of its maps, on a processor.
 
-    `infer` uses it for the blocks, and `render` for the maps of each size that is rendered.
+    `condition` uses it for the blocks, and `render` for the maps of each size that is rendered.
     """
 
-    def __init__(self, min_anchors: int = 64, max_growth: float = 1.5) -> None:
+    def __init__(self, min_anchors: int = 64) -> None:
         """With fewer than `min_anchors` anchors most nodes share most of their neighbours, and the
-        field is rendered from scratch. A block may grow to `max_growth` times
-        `InferenceConfig.block_size` anchors before all anchors are divided again."""
-        self.min_anchors, self.max_growth, self.lock = min_anchors, max_growth, Lock()
+        field is rendered from scratch."""
+        self.min_anchors, self.lock = min_anchors, Lock()
         self.outliers, self.solutions = Memo(), Memo()
-        self.division: tuple[Observations, Int64[Tensor, " n"]] | None = None
-        """The last anchors, and the number of each one's block."""
         self.maps: dict[tuple[int, int], FieldMemory] = {}
         """By the size of the image."""
 
@@ -50,29 +47,6 @@ class FieldEditor:
         """Roughly what it holds in memory."""
         kept = self.maps.values()
         return sum(each.sums.nbytes + each.systems.solved.nbytes for each in kept)
-
-    def split(self, observations: Observations, config: InferenceConfig) -> Blocks:
-        """`Blocks.split`, of which an edit changes few blocks: anchors stay where they are, and a
-        new one joins the block of the nearest."""
-        n, position = len(observations.y), observations.inputs.position
-        if n <= config.exact_block or position.is_cuda:
-            self.division = None
-            return Blocks.split(observations, config)
-        block = torch.zeros(n, dtype=torch.int64)
-        division = self.division  # read once: another thread may replace it
-        if division is not None:
-            before, former = division
-            index = matches(observations, before)
-            new = index < 0
-            if int(new.sum()) <= CHUNK_ANCHORS:
-                near = torch.cdist(position[new], before.inputs.position).argmin(dim=1)
-                block = former[index.masked_scatter(new, near)]
-        if int(block.bincount().max()) > self.max_growth * config.block_size:
-            fresh = Blocks.split(observations, config)
-            number = torch.arange(len(fresh.index)).double()[:, None, None]
-            block = fresh.scatter(number.expand(*fresh.index.shape, 1), n)[:, 0].long()
-        self.division = observations, block
-        return Blocks.grouped(block)
 
     def render(self, fit: FieldFit) -> RenderedField:
         """`FieldFit.render`, computed where it differs from the last one for an image of this size.

@@ -19,8 +19,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scalefield.basis.ridge import masked_median
-from scalefield.field.blocks import Cholesky, Observations
+from scalefield.field.cholesky import Cholesky
 from scalefield.field.kernel import Kernel, ScaleFactors
+from scalefield.field.observations import Observations
 
 STEPS_PER_OCTAVE = 4
 """Values of a factor between 1 and 2."""
@@ -93,4 +94,4 @@ def kernel_of_image(
 ) -> Kernel:
     """The kernel with the prior deviations that the observations of an image suggest: at most so
     many of them, evenly spaced in their order."""
-    return kernel.scaled(scale_factors(kernel, observed.thinned(most)[0], scales))
+    return kernel.scaled(scale_factors(kernel, observed.thinned(most), scales))

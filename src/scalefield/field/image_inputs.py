@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
-from scalefield.anchors import Anchors
 from scalefield.basis.grids import sample, upsample
-from scalefield.field.blocks import Observations
-from scalefield.field.kernel import PLANE_LEVEL, Kernel, KernelInputs, bounded_relative_depth
+from scalefield.field.kernel import (
+    LINEAR_TERMS,
+    PLANE_LEVEL,
+    KernelInputs,
+    LinearTerm,
+    bounded_relative_depth,
+)
+from scalefield.field.observations import Observations, Readings
 from scalefield.field.shift import AffineMap, Shift
 from scalefield.mde.output import MDEOutput
 from scalefield.report import ShiftInterval
-
-MIN_NOISE_STD = 1e-3
-"""Least standard deviation of an anchor's log-depth: the pixel that it falls in and the relative
-depth there agree no better, however precise the measurement."""
 
 
 @dataclass(frozen=True)
@@ -91,17 +93,6 @@ class FieldMaps(NamedTuple):
         return self._replace(maps=torch.cat([self.maps[:, :-1], zero], dim=1))
 
 
-class LinearCoefficients(NamedTuple):
-    """Linear part of E[ℓ]: constant + slope·d + mean_weight·μ + shift·s + planeᵀq + modesᵀE."""
-
-    constant: Float[Tensor, ""]
-    slope: Float[Tensor, ""]
-    mean_weight: Float[Tensor, ""]
-    shift: Float[Tensor, ""]
-    plane: Float[Tensor, " 3"]
-    modes: Float[Tensor, " k"]
-
-
 @dataclass(frozen=True, eq=False)
 class ImageInputs:
     """The kernel's inputs over an image: relative depth and the network's maps."""
@@ -157,29 +148,36 @@ class ImageInputs:
         plane = over_v * v[:, None] + over_u * u + level * PLANE_LEVEL
         return plane * bounded_relative_depth(self.log_depth)
 
-    def linear_map(self, coefficients: LinearCoefficients) -> Float[Tensor, "h w"]:
-        """The linear part of E[ℓ] at every pixel."""
-        constant, slope, mean_weight, shift, plane, modes = (c.float() for c in coefficients)
-        on_grid = torch.einsum("k,bkhw->bhw", modes, self.maps.modes)[:, None]
-        on_grid = on_grid + mean_weight * self.maps.mean + constant
-        linear = upsample(on_grid, self.shape)[0, 0] + slope * self.log_depth + self.plane(plane)
-        return linear if self.shift is None else linear + shift * self.shift
+    def linear_map(self, coefficients: Mapping[str, Float[Tensor, " _"]]) -> Float[Tensor, "h w"]:
+        """The linear part of E[ℓ] at every pixel, from the coefficients of its terms by name."""
+        on_grid: Any = 0.0
+        at_pixels: Any = 0.0
+        for term in self.linear_terms:
+            part = term.map(self, coefficients[term.name].float())
+            on_grid, at_pixels = (
+                (on_grid + part, at_pixels) if term.on_grid else (on_grid, at_pixels + part)
+            )
+        return upsample(on_grid, self.shape)[0, 0] + at_pixels
 
-    def linear_parts(self, coefficients: LinearCoefficients) -> dict[str, Float[Tensor, "h w"]]:
-        """Maps that sum to `linear_map`, by name."""
-        constant, slope, mean_weight, shift, plane, modes = (c.float() for c in coefficients)
-        parts = {
-            "global": constant.expand(self.shape),
-            "mean": mean_weight * upsample(self.maps.mean, self.shape)[0, 0],
-            "slope": slope * self.log_depth,
-            "plane": self.plane(plane),
-        }
-        if self.shift is not None:
-            parts["shift"] = shift * self.shift
-        for k, weight in enumerate(modes):
-            mode = upsample(self.maps.modes[:, k : k + 1], self.shape)[0, 0]
-            parts[f"mode {k + 1}"] = weight * mode
+    def linear_parts(
+        self, coefficients: Mapping[str, Float[Tensor, " _"]]
+    ) -> dict[str, Float[Tensor, "h w"]]:
+        """Maps that sum to `linear_map`, by name; the modes one by one."""
+        parts = {}
+        for term in self.linear_terms:
+            values = coefficients[term.name].float()
+            names = {term.name: values}
+            if term.name == "modes":
+                names = {f"mode {k + 1}": row for k, row in enumerate(torch.diag(values))}
+            for name, each in names.items():
+                part = term.map(self, each)
+                parts[name] = upsample(part, self.shape)[0, 0] if term.on_grid else part
         return parts
+
+    @cached_property
+    def linear_terms(self) -> tuple[LinearTerm, ...]:
+        """The linear terms that this image has: the shift only where it is unknown."""
+        return tuple(t for t in LINEAR_TERMS if t.name != "shift" or self.shift is not None)
 
     @cached_property
     def log_depth(self) -> Float[Tensor, "h w"]:
@@ -222,26 +220,13 @@ class ImageInputs:
         position = self.position(rows.double(), columns.double())
         return self.maps.layout.kernel_inputs(position, log_depth, values, shift)
 
-    def observe(
-        self, anchors: Anchors, kernel: Kernel, order: Int64[np.ndarray, " n"] | None = None
-    ) -> Observations:
-        """The anchors as observations of the Gaussian process, in a given order; without any, one
-        masked row. The kernel's noise is that of anchors without one of their own."""
-        if len(anchors.depth_m) == 0:
-            pixel = torch.zeros(1, dtype=torch.int64, device=self.device)
-            inputs = self.pixels(pixel, pixel)
-            zero = torch.zeros_like(inputs.log_depth)
-            return Observations(inputs, zero, zero + 1, zero > 0)
-        pixels = anchors.pixels(self.shape)
-        noise = anchors.sigma_log(float(kernel.noise_std), floor=MIN_NOISE_STD)
-        given = (*pixels, np.log(anchors.depth_m), noise)
-        rows, columns, log_depth, sigma = (
-            self.tensor(values if order is None else values[order]) for values in given
-        )
+    def observe(self, readings: Readings) -> Observations:
+        """The readings as observations of the Gaussian process."""
+        rows, columns, log_depth, noise, mask = readings
         inputs = self.pixels(rows, columns)
         # The kernel's log-depth is that of D_MDE minus its median.
         y = log_depth - inputs.log_depth - self.log_depth_median
-        return Observations(inputs, y, sigma, torch.ones_like(y, dtype=torch.bool))
+        return Observations(inputs, y.where(mask, 0), noise, mask)
 
     def cells(self, shape: tuple[int, int]) -> tuple[KernelInputs, Int64[np.ndarray, "n 2"]]:
         """The middle pixels of a grid's cells, row by row, and their (row, column)."""

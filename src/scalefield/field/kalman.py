@@ -5,24 +5,25 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.errors import InputError
-from scalefield.field.blocks import Blocks, Observations
+from scalefield.field.condition import (
+    FieldPosterior,
+    FieldPrior,
+    LinearState,
+    condition,
+    expected_recovery,
+)
 from scalefield.field.config import InferenceConfig
-from scalefield.field.error_scale import kernel_of_image
-from scalefield.field.image_inputs import FieldMaps, ImageInputs
-from scalefield.field.inference import calibrated, estimate_shift, expected_recovery
-from scalefield.field.kernel import Kernel
+from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.model import FieldModel, load_field
-from scalefield.field.outliers import detect_outliers
-from scalefield.field.posterior import fit
+from scalefield.field.observations import Readings
 from scalefield.field.shift import Shift
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Recovery
@@ -32,24 +33,43 @@ from scalefield.validation import require
 
 SHIFT_DRIFT = 0.3
 """Standard deviation of the change of the shift t from one frame to the next."""
+STILL_LOG_DEPTH = 0.01
+"""Median change of log D_MDE between two frames below which the camera stands still."""
+CHANGED_LOG_DEPTH = 0.05
+"""Change of log D_MDE at a pixel beyond which its measurement is no longer used."""
+MOST_KEPT = 1000
+"""Measurements of earlier frames that are kept."""
 
 
-class FilterState(NamedTuple):
-    """w ~ N(mean, covariance): constant, weights of the modes, weight of the mean function."""
+@dataclass(frozen=True, eq=False)
+class StreamState:
+    """What a stream knows after a frame."""
 
-    mean: Float[Tensor, " w"]
-    covariance: Float[Tensor, "w w"]
+    posterior: FieldPrior
+    """Shift and coefficients, given all frames."""
+    prior: FieldPrior
+    """The same before the measurements that are kept."""
+    kept: Readings
+    """The measurements since the camera came to stand still, with the noise that they have now."""
+    kept_log_depth: Float[Tensor, " n"]
+    """log D_MDE at their pixels when they were made."""
+    log_depth: Float[Tensor, "h w"]
+    """log D_MDE of the last frame, before its shift was estimated."""
+    prior_std: Float[Tensor, " s"]
+    """Prior deviations of the coefficients in the last frame."""
+    contradicted: int = 0
+    """Number of the last frames whose measurements contradict the state as a whole."""
 
 
 @dataclass
 class FieldFilter:
     """`field` over the successive frames of one camera.
 
-    The global scale and the weights of the linear modes and the mean function are the state of a
-    Kalman filter. The anchors of a frame update it in closed form. Before the next frame the scale
-    is allowed to drift, and the weights decay towards their prior. The stationary part of the field
-    belongs to each frame alone. The unit of the estimator must be steady, as that of `lite` and of
-    metric models is.
+    The global scale, the weights of the modes and that of the mean function are the state of a
+    Kalman filter. Before the next frame the scale may drift, and the weights decay towards their
+    prior. The stationary part of the field belongs to a view: while the camera stands still, which
+    shows in a relative depth that hardly changes, the measurements of earlier frames are used
+    again. The unit of the estimator must be steady, as that of `lite` and of metric models is.
 
         recover_next = FieldFilter()
         for image, anchors in frames:
@@ -64,16 +84,18 @@ class FieldFilter:
     """Standard deviation of the change of the global log-scale from one frame to the next."""
     decay: float = 0.15
     """Share of the modes' weights that is lost from one frame to the next."""
+    patience: int = 3
+    """Frames in a row whose anchors contradict those before by more than a factor of 8, as in a
+    wrong unit, until the stream begins anew; before that, such anchors are rejected."""
     inference: InferenceConfig = dataclasses.field(default_factory=InferenceConfig)
     """Settings of the inference."""
-    state: FilterState | None = None
+    state: StreamState | None = None
     """The state after the last frame; None before the first anchors."""
-    shift: Shift | None = None
-    """Shift of the last frame's affine-invariant map; None for other maps."""
 
     def __post_init__(self) -> None:
         require(0 <= self.drift < math.inf, "drift", "0 or more", self.drift)
         require(0 <= self.decay <= 1, "decay", "0 … 1", self.decay)
+        require(self.patience >= 1, "patience", "1 or more", self.patience)
 
     @one_thread()
     def __call__(self, mde_output: MDEOutput, anchors: Anchors | None = None) -> Recovery[Tensor]:
@@ -86,108 +108,139 @@ class FieldFilter:
         given = Anchors([], [], []) if anchors is None else anchors
         model = self.load()
         image = model.image_inputs(mde_output)
-        rows, columns = given.pixels(mde_output.shape)
-        valid = mde_output.valid.cpu().numpy()[rows, columns]
-        if image.affine is not None:
-            image = image.with_shift(self.estimate_shift(model, image, given[valid]))
-        observed = image.observe(given[valid], model.kernel)
-        rejected = tuple(
-            Rejection(int(i), "no_relative_depth", "no relative depth here")
-            for i in np.flatnonzero(~valid)
-        )
+        readings = Readings.of(given, image.shape, float(model.kernel.noise_std), image.device)
+        valid = mde_output.valid.to(image.device)[readings.rows, readings.columns] & readings.mask
+        rejected = rejections(given, ~valid, "no_relative_depth", "no relative depth here")
+        readings = readings._replace(mask=valid)
         warnings: tuple[Warning, ...] = ()
-        if self.robust and valid.any():
-            blocks = Blocks.split(observed, self.inference)
-            outliers = detect_outliers(model.kernel, observed, blocks, self.inference.outliers)
-            found, warnings = outliers.report(given, np.flatnonzero(valid))
-            observed, rejected = outliers.apply(observed), rejected + found
-        if self.state is None and not bool(observed.mask.any()):
-            return expected_recovery(model, mde_output, image)
-        kernel = kernel_of_image(
-            model.kernel, observed, model.error_scales, self.inference.exact_block
+        if self.state is not None and (factor := self.contradiction(model, image, readings)):
+            contradicted = self.state.contradicted + 1
+            if contradicted >= self.patience:
+                self.state = None
+                text = f"{contradicted} frames contradict those before; the stream begins anew"
+                warnings += (Warning("stream_restarted", text),)
+            else:
+                self.state = dataclasses.replace(self.state, contradicted=contradicted)
+                reason = f"{factor:.3g} times as far as the frames before say"
+                rejected += rejections(given, valid, "contradicts_stream", reason)
+                readings = readings._replace(mask=torch.zeros_like(valid))
+        elif self.state is not None and bool(readings.mask.any()):
+            self.state = dataclasses.replace(self.state, contradicted=0)
+        if self.state is None and not bool(readings.mask.any()):
+            empty = expected_recovery(model, mde_output, image)
+            return dataclasses.replace(
+                empty, report=dataclasses.replace(empty.report, rejected=rejected)
+            )
+        prior, kept, kept_log_depth = self.predict(model, image, readings)
+        posterior = condition(
+            model,
+            image,
+            Readings(*map(torch.cat, zip(readings, kept, strict=True))),
+            prior=prior,
+            robust=self.robust,
+            config=self.inference,
         )
-        prior = prior_variance(kernel, image)
-        self.state = self.state or initial_state(observed, prior)
-        mean, covariance = self.predict(prior)
-        root = torch.linalg.cholesky(covariance)
-        augmented = with_state(image, mean, root)
-        # Constant, modes and mean function are the state's now, with unit variance.
-        kernel = dataclasses.replace(kernel, constant_std=0.0, mode_std=1.0, mean_weight_std=0.0)
-        inputs = augmented.observe(given[valid], model.kernel).inputs
-        observed = observed._replace(inputs=inputs)
-        fitted = fit(kernel, augmented, observed, self.inference, offset=root.new_zeros(()))
-        field = calibrated(model, fitted).render()
-        # The modes come last among the linear parts.
-        weights = fitted.linear.weights[-len(mean) :]
-        left = fitted.linear.covariance[-len(mean) :, -len(mean) :]
-        self.state = FilterState(mean + root @ weights, root @ left @ root.mT)
-        recovery = Recovery.from_log_scale(
-            image.as_output(mde_output),
-            given,
-            field.mean,
-            kind=mde_output.kind,
-            shift=image.shift_interval(self.shift),
-            rejected=rejected,
-            warnings=warnings,
-            std_log=field.std,
-            support=field.support,
-        )
-        return dataclasses.replace(recovery, basis_maps=image.maps.modes[0])
+        own = image.mde_depth.log()[readings.rows, readings.columns]
+        self.state = self.next_state(posterior, prior, torch.cat([own, kept_log_depth]), image)
+        return posterior.recovery(mde_output, given, rejected=rejected, warnings=warnings)
 
-    def estimate_shift(self, model: FieldModel, image: ImageInputs, anchors: Anchors) -> Shift:
-        """Posterior of the shift of an affine-invariant map; that of the frame before, allowed to
-        drift, is its prior."""
-        prior = model.shift_prior
-        if self.shift is not None:
-            prior = Shift(self.shift.mean, min(math.hypot(self.shift.std, SHIFT_DRIFT), prior.std))
-        self.shift = estimate_shift(
-            model, image, anchors, robust=self.robust, prior=prior, config=self.inference
+    def contradiction(
+        self, model: FieldModel, image: ImageInputs, readings: Readings
+    ) -> float | None:
+        """The factor by which the measurements of a frame as a whole contradict the state, if it is
+        beyond what the outlier search takes as a wrong unit."""
+        assert self.state is not None
+        if not bool(readings.mask.any()):
+            return None
+        shift, linear = self.state.posterior.shift, self.state.posterior.linear
+        assert linear is not None
+        image = image if shift is None or image.affine is None else image.with_shift(shift)
+        inputs, y, _, mask = image.observe(readings)
+        features = model.kernel.linear_features(inputs)
+        expected, offset = linear.as_prior(model.kernel)
+        log_scale = offset + inputs.mean + features @ expected.mean.to(features)
+        apart = float((y - log_scale)[mask].quantile(0.5))
+        return math.exp(apart) if abs(apart) > self.inference.outliers.gross_log_error else None
+
+    def predict(
+        self, model: FieldModel, image: ImageInputs, readings: Readings
+    ) -> tuple[FieldPrior, Readings, Float[Tensor, " n"]]:
+        """What is known of the next frame before its own measurements: the prior, and measurements
+        of earlier frames with the log D_MDE at their pixels."""
+        state = self.state
+        nothing = Readings(*(x[:0] for x in readings)), image.mde_depth.log()[:0, 0]
+        if state is None:
+            return FieldPrior(), *nothing
+        log_depth = image.mde_depth.log()
+        change = math.inf
+        if log_depth.shape == state.log_depth.shape:
+            change = float((log_depth - state.log_depth).abs().median())
+        if change >= STILL_LOG_DEPTH:
+            return self.drifted(state, model), *nothing
+        kept = state.kept
+        now = log_depth[kept.rows, kept.columns]
+        measured_again = torch.isin(pixel_index(kept, image), pixel_index(readings, image))
+        same = ((now - state.kept_log_depth).abs() < CHANGED_LOG_DEPTH) & ~measured_again
+        noise = kept.noise.hypot(torch.full_like(kept.noise, self.drift * change / STILL_LOG_DEPTH))
+        kept = Readings(*(x[same] for x in kept._replace(noise=noise)))
+        return state.prior, kept, state.kept_log_depth[same]
+
+    def drifted(self, state: StreamState, model: FieldModel) -> FieldPrior:
+        """The state one frame later: the scale drifts, the weights decay towards their prior."""
+        shift, linear = state.posterior.shift, state.posterior.linear
+        assert linear is not None
+        if shift is not None:
+            widest = model.shift_prior.std
+            shift = Shift(shift.mean, min(math.hypot(shift.std, SHIFT_DRIFT), widest))
+        keep = torch.full_like(linear.mean, 1 - self.decay)
+        keep[0] = 1.0
+        expected = LinearState.expected(len(linear.mean))
+        added = (1 - keep**2) * state.prior_std**2
+        added[0] = self.drift**2
+        covariance = keep[:, None] * linear.covariance * keep + torch.diag(added)
+        return FieldPrior(
+            shift, LinearState(expected + keep * (linear.mean - expected), covariance)
         )
-        return self.shift
+
+    def next_state(
+        self,
+        posterior: FieldPosterior,
+        prior: FieldPrior,
+        log_depth: Float[Tensor, " n"],
+        image: ImageInputs,
+    ) -> StreamState:
+        """The state after a frame; `log_depth` is log D_MDE at the pixels of its measurements."""
+        used = torch.from_numpy(posterior.marked(posterior.fit.observations.mask)).to(image.device)
+        used = used[thin_index(len(used), MOST_KEPT)]
+        width = len(posterior.fit.linear.weights)
+        stds = posterior.fit.kernel.linear_stds(width)[LinearState.columns(width)]
+        return StreamState(
+            posterior=FieldPrior(posterior.shift, posterior.state()),
+            prior=prior,
+            kept=Readings(*(x[used] for x in posterior.readings)),
+            kept_log_depth=log_depth[used],
+            log_depth=image.mde_depth.log(),
+            prior_std=stds,
+            contradicted=0 if self.state is None else self.state.contradicted,
+        )
 
     def load(self) -> FieldModel:
         """The model itself."""
         return self.model if isinstance(self.model, FieldModel) else load_field(self.model)
 
-    def predict(self, prior: Float[Tensor, " w"]) -> FilterState:
-        """The state one frame later: the scale drifts, the weights decay towards their prior."""
-        assert self.state is not None
-        mean, covariance = self.state
-        keep = torch.full_like(mean, 1 - self.decay)
-        keep[0] = 1.0
-        added = (1 - keep**2) * prior.to(mean)
-        added[0] = self.drift**2
-        return FilterState(keep * mean, keep[:, None] * covariance * keep + torch.diag(added))
+
+def rejections(anchors: Anchors, mask: Tensor, code: str, reason: str) -> tuple[Rejection, ...]:
+    """A rejection of each anchor that a mask selects."""
+    chosen = np.flatnonzero(mask.cpu().numpy()[: len(anchors)])
+    return tuple(Rejection(int(i), code, reason) for i in chosen)
 
 
-def prior_variance(kernel: Kernel, image: ImageInputs) -> Float[Tensor, " w"]:
-    """Prior variance of the constant, the weights of the modes, and that of the mean function."""
-    modes = image.maps.layout.modes
-    stds = [kernel.constant_std, *[kernel.mode_std] * modes, kernel.mean_weight_std]
-    return torch.tensor([float(std) for std in stds], dtype=torch.float64).square() + 1e-12
+def pixel_index(readings: Readings, image: ImageInputs) -> Int64[Tensor, " n"]:
+    """Number of each reading's pixel; −1 for padding."""
+    index = readings.rows * image.shape[1] + readings.columns
+    return index.where(readings.mask, -1)
 
 
-def initial_state(observed: Observations, prior: Float[Tensor, " w"]) -> FilterState:
-    """The prior around the median of the first anchors' log-scales."""
-    log_scale = (observed.y - observed.inputs.mean)[observed.mask]
-    mean = log_scale.new_zeros(len(prior))
-    mean[0] = log_scale.quantile(0.5)
-    return FilterState(mean, torch.diag(prior.to(log_scale)))
-
-
-def with_state(
-    image: ImageInputs, mean: Float[Tensor, " w"], root: Float[Tensor, "w w"]
-) -> ImageInputs:
-    """The image with the state w = mean + root·θ as its linear part, θ ~ N(0, I).
-
-    With ψ the constant, the modes and the mean function, the new modes are ψᵀroot and the new mean
-    function is μ + ψᵀmean.
-    """
-    maps, layout = image.maps.maps, image.maps.layout
-    linear = torch.cat([torch.ones_like(maps[:, :1]), image.maps.modes, image.maps.mean], dim=1)
-    modes = torch.einsum("bwij,wv->bvij", linear, root.to(maps.dtype))
-    shift = torch.einsum("bwij,w->bij", linear, mean.to(maps.dtype))[:, None]
-    rest = maps[:, layout.modes : -1]
-    wider = dataclasses.replace(layout, modes=len(mean))
-    changed = torch.cat([modes, rest, image.maps.mean + shift], dim=1)
-    return dataclasses.replace(image, maps=FieldMaps(changed, image.maps.expected_log_depth, wider))
+def thin_index(count: int, most: int) -> Int64[np.ndarray, " m"]:
+    """Evenly spaced index of at most `most` of so many."""
+    return np.linspace(0, max(count - 1, 0), min(count, most)).astype(np.int64)

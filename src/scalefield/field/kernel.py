@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from itertools import accumulate
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as nnf
@@ -28,6 +30,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scalefield.errors import InputError
+
+if TYPE_CHECKING:
+    from scalefield.field.image_inputs import ImageInputs
 
 Family = Literal["rbf", "exponential"]
 
@@ -120,6 +125,78 @@ class StationaryTerm:
     """rbf: κ(r) = exp(−r²/2). exponential: κ(r) = exp(−r), Matérn-1/2."""
 
 
+class LinearTerm(NamedTuple):
+    """One linear part of the log-scale: cᵀx, with normal coefficients c and features x."""
+
+    name: str
+    std: Callable[[Kernel], float | Tensor]
+    """Prior standard deviation of the coefficients."""
+    features: Callable[[KernelInputs], Float[Tensor, "*b n w"]]
+    """x at pixels."""
+    map: Callable[[ImageInputs, Float[Tensor, " w"]], Tensor]
+    """cᵀx over an image, given c: (1, 1, h, w) on the network's grid, or (h, w) at its pixels."""
+    on_grid: bool
+    """Whether the map is on the network's grid."""
+    width: int = 1
+    """Number of coefficients; 0 for as many as there are left."""
+    factor: Literal["smooth", "plane"] | None = None
+    """The one of the `ScaleFactors` that multiplies the deviation."""
+    prior_mean: float = 0.0
+    """Prior mean of the coefficients."""
+
+
+LINEAR_TERMS = (
+    LinearTerm(
+        "global",
+        std=lambda kernel: kernel.constant_std,
+        features=lambda inputs: torch.ones_like(inputs.log_depth)[..., None],
+        map=lambda image, c: c * torch.ones_like(image.maps.mean),
+        on_grid=True,
+    ),
+    LinearTerm(
+        "slope",
+        std=lambda kernel: kernel.slope_std,
+        features=lambda inputs: inputs.log_depth[..., None],
+        map=lambda image, c: c * image.log_depth,
+        on_grid=False,
+    ),
+    LinearTerm(
+        "mean",
+        std=lambda kernel: kernel.mean_weight_std,
+        features=lambda inputs: inputs.mean[..., None],
+        map=lambda image, c: c * image.maps.mean,
+        on_grid=True,
+        prior_mean=1.0,
+    ),
+    LinearTerm(
+        "shift",
+        std=lambda kernel: 1.0,
+        features=lambda inputs: inputs.shift[..., None],
+        map=lambda image, c: c * image.shift,
+        on_grid=False,
+    ),
+    LinearTerm(
+        "plane",
+        std=lambda kernel: kernel.plane_std,
+        features=lambda inputs: inputs.plane,
+        map=lambda image, c: image.plane(c),
+        on_grid=False,
+        width=3,
+        factor="plane",
+    ),
+    LinearTerm(
+        "modes",
+        std=lambda kernel: kernel.mode_std,
+        features=lambda inputs: inputs.modes,
+        map=lambda image, c: torch.einsum("k,bkhw->bhw", c, image.maps.modes)[:, None],
+        on_grid=True,
+        width=0,
+        factor="smooth",
+    ),
+)
+"""The linear part of the kernel."""
+
+
 @dataclass(frozen=True)
 class Kernel:
     """The covariance function; its hyperparameters are learned by `scalefield.training.field`."""
@@ -179,14 +256,18 @@ class Kernel:
         linear = self.linear_features(a) @ self.linear_features(b).mT
         return linear + self.stationary(self.features(a), self.features(b))
 
-    def linear_features(self, inputs: KernelInputs) -> Float[Tensor, "*b n w"]:
-        """H of the linear part HHᵀ: constant, slope, mean function, shift of the map, plane,
-        modes."""
-        constant = torch.ones_like(inputs.log_depth) * self.constant_std
-        slope, mean = self.slope_std * inputs.log_depth, self.mean_weight_std * inputs.mean
-        single = torch.stack([constant, slope, mean, inputs.shift], dim=-1)
-        plane = self.plane_std * inputs.plane
-        return torch.cat([single, plane, self.mode_std * inputs.modes], dim=-1)
+    def linear_features(
+        self, inputs: KernelInputs, terms: Sequence[LinearTerm] = LINEAR_TERMS
+    ) -> Float[Tensor, "*b n w"]:
+        """H of the linear part HHᵀ: the features of its terms times their prior deviations."""
+        return torch.cat([term.std(self) * term.features(inputs) for term in terms], dim=-1)
+
+    def linear_stds(self, columns: int) -> Float[Tensor, " w"]:
+        """Prior deviations of the coefficients, for this number of columns of H."""
+        stds = torch.zeros(columns, dtype=torch.float64)
+        for term, part in zip(LINEAR_TERMS, linear_columns(columns).values(), strict=True):
+            stds[part] = float(term.std(self))
+        return stds
 
     def features(self, inputs: KernelInputs) -> TermFeatures:
         """What the stationary terms are evaluated on."""
@@ -238,9 +319,15 @@ class Kernel:
     ) -> tuple[Float[Tensor, "*b n n"], tuple[Float[Tensor, "*b n n"], ...]]:
         """Covariance of every pair in parts: the one without a factor, and those whose deviations
         the three `ScaleFactors` multiply."""
-        H, features = self.linear_features(inputs), self.features(inputs)
-        unscaled, plane, modes = (x @ x.mT for x in H.split([4, 3, inputs.modes.shape[-1]], dim=-1))
-        smooth, rough = modes, torch.zeros_like(modes)
+        features = self.features(inputs)
+
+        def linear(factor: str | None) -> Float[Tensor, "*b n n"]:
+            terms = [term for term in LINEAR_TERMS if term.factor == factor]
+            H = self.linear_features(inputs, terms)
+            return H @ H.mT
+
+        unscaled, plane, smooth = linear(None), linear("plane"), linear("smooth")
+        rough = torch.zeros_like(smooth)
         for term, covariance in zip(
             self.terms, self.stationary_terms(features, features), strict=True
         ):
@@ -296,6 +383,13 @@ class Kernel:
         """k(x, x) at every pixel."""
         linear = self.linear_features(inputs).square().sum(dim=-1)
         return linear + self.features(inputs).amplitude.square().sum(dim=-1)
+
+
+def linear_columns(columns: int) -> dict[str, slice]:
+    """The columns of H of each linear term, of so many in all."""
+    ends = [*accumulate(term.width for term in LINEAR_TERMS[:-1]), columns]
+    starts = [0, *ends]
+    return {term.name: slice(*ab) for term, *ab in zip(LINEAR_TERMS, starts, ends, strict=False)}
 
 
 def bounded_relative_depth(log_depth: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:

@@ -16,6 +16,7 @@ section A.3 (update of an inverse).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,10 +27,12 @@ from torch import Tensor
 
 from scalefield.anchors import Anchors
 from scalefield.basis.ridge import masked_median
-from scalefield.field.blocks import Blocks, Cholesky, Memo, Observations
+from scalefield.field.blocks import Blocks, Memo
+from scalefield.field.cholesky import Cholesky
 from scalefield.field.config import OutlierConfig
-from scalefield.field.kernel import Kernel, TermFeatures
-from scalefield.report import Rejection, Warning
+from scalefield.field.kernel import LINEAR_TERMS, Kernel, TermFeatures
+from scalefield.field.observations import Observations
+from scalefield.report import Warning
 
 PADDING_VARIANCE = 1e9
 """Noise variance of rows of a block that hold no anchor."""
@@ -56,25 +59,23 @@ class OutlierResult:
         """The observations without the rejected ones, with the increased noise."""
         return observations._replace(noise=self.noise, mask=observations.mask & ~self.rejected)
 
-    def report(
-        self, anchors: Anchors, order: Int64[np.ndarray, " n"]
-    ) -> tuple[tuple[Rejection, ...], tuple[Warning, ...]]:
-        """Rejections and warnings; `order` has the index of each observation in the anchors."""
-        marks = (self.rejected, self.downweighted, self.corroborated)
-        rejected, downweighted, corroborated = (np.sort(order[m.cpu().numpy()]) for m in marks)
+    def warnings(
+        self, anchors: Anchors, index: Callable[[Bool[Tensor, " n"]], Int64[np.ndarray, " a"]]
+    ) -> tuple[Warning, ...]:
+        """Warnings on anchors that are used although they are in conflict; `index` returns those
+        that belong to the observations of a mask."""
         warnings: tuple[Warning, ...] = ()
-        if len(downweighted):
+        if len(downweighted := index(self.downweighted)):
             listed = anchors.describe(downweighted)
             text = f"used with less weight, because the others contradict them: {listed}"
             warnings += (Warning("outliers_downweighted", text),)
-        if len(corroborated):
+        if len(corroborated := index(self.corroborated)):
             text = (
                 "used, because neighbours confirm them; the relative depth seems to be wrong "
                 "there: " + anchors.describe(corroborated)
             )
             warnings += (Warning("outliers_corroborated", text),)
-        reason = "contradicted by the others"
-        return tuple(Rejection(int(i), "outlier", reason) for i in rejected), warnings
+        return warnings
 
 
 class BlockTargets(NamedTuple):
@@ -118,12 +119,19 @@ def detect_outliers(
     blocks: Blocks,
     config: OutlierConfig,
     *,
+    copies: Int64[Tensor, " n"] | None = None,
     static: bool = False,
     memo: Memo | None = None,
 ) -> OutlierResult:
-    """Search every block of anchors. `static` makes a fixed number of steps, without a sync. With a
-    memo, blocks that have not changed since the last call are not searched again."""
+    """Search every block of anchors.
+
+    `copies` are those of `Observations.copies`: a copy is left out of the search, in which it would
+    confirm what it copies, and shares its verdict. `static` makes a fixed number of steps, without
+    a sync. With a memo, blocks that have not changed since the last call are not searched again.
+    """
     n = len(observations.y)
+    if copies is not None:
+        blocks = blocks.within(copies == torch.arange(n))
     # The denser the anchors, the more of them a missed object holds.
     agreeing = (observations.mask.sum() / 1000).round().clamp(1, 3)
 
@@ -141,6 +149,7 @@ def detect_outliers(
     key = None if memo is None else (kernel, config, float(agreeing))
     (marks,) = blocks.map(search_blocks, memo, observations.rows, key)
     marks = blocks.scatter(marks, n)
+    marks = marks if copies is None else marks[copies]
     rejected, downweighted, corroborated = (marks[:, :3] > 0).unbind(dim=1)
     noise, added = observations.noise, marks[:, 3]
     steps = (NOISE_STEPS * (noise**2 + added).sqrt().log2()).round()
@@ -162,7 +171,7 @@ def gather_blocks(
     rows = inputs[index.flatten()]
     features = kernel.features(rows)
     features = TermFeatures(*(x.unflatten(0, index.shape) for x in features))
-    H = kernel.linear_features(rows)[:, 1:].unflatten(0, index.shape)  # without the constant
+    H = kernel.linear_features(rows, LINEAR_TERMS[1:]).unflatten(0, index.shape)  # not the constant
     covariance = kernel.local_covariance(features) + H @ H.mT
     target = (y - inputs.mean)[index]
     target = (target - masked_median(target, mask)[:, None]).masked_fill(~mask, 0)

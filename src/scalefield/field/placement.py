@@ -18,19 +18,15 @@ from torch import Tensor
 from scalefield.anchors import Anchors, AnchorsLike, require_anchors
 from scalefield.basis.grids import grid_shape
 from scalefield.errors import InputError
-from scalefield.field.blocks import Blocks
-from scalefield.field.config import InferenceConfig
-from scalefield.field.exact import ExactPosterior
+from scalefield.field.condition import condition
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.model import load_field
-from scalefield.field.outliers import detect_outliers
+from scalefield.field.observations import Readings
 from scalefield.mde.output import MDEOutput
 
 CELLS = 40
 """Cells along the longer side at whose middle pixels the variance is computed, up to 1,600 in all.
 These pixels can be suggested."""
-MAX_ANCHORS = 1000
-"""Anchors that are taken into account: of more, those nearest to the middles of the cells."""
 STD_FLOOR = 0.03
 """Standard deviation of log-depth below which a pixel needs no measurement."""
 
@@ -70,14 +66,16 @@ def suggest_from(
         anchors = anchors[valid[anchors.pixels(mde_output.shape)]]  # as `recover` leaves them out
     learned = load_field(model)
     image, kernel = image or learned.image_inputs(mde_output), learned.kernel
-    cells, pixels = image.cells(grid_shape(*mde_output.shape, CELLS))
-    seen, numbers, noise = cells, None, np.full(len(cells), float(kernel.noise_std))
+    _, pixels = image.cells(grid_shape(*mde_output.shape, CELLS))
+    cells, pixels_seen, numbers = len(pixels), pixels, None
+    noise = np.full(cells, float(kernel.noise_std))
     if among is not None:
         numbers = one_a_cell(among, mde_output.shape)
         chosen = among[numbers]
         pixels = np.stack(chosen.pixels(mde_output.shape), axis=1)
-        observed = image.observe(chosen, learned.kernel)
-        seen, noise = cells.joined(observed.inputs), observed.noise.cpu().numpy()
+        readings = Readings.of(chosen, image.shape, float(kernel.noise_std), image.device)
+        pixels_seen = np.concatenate([pixels_seen, pixels])
+        noise = readings.noise.cpu().numpy()
     rows, columns = pixels.T
     allowed = possible[rows, columns]
     if not allowed.any():
@@ -87,34 +85,31 @@ def suggest_from(
             f"none of the {len(among)} anchors to choose among lies on a reachable pixel with a "
             "relative depth"
         )
+    rows_seen, columns_seen = map(image.tensor, pixels_seen.T)
     if len(anchors):
-        kept = anchors[nearest_to_middles(anchors, mde_output.shape, MAX_ANCHORS)]
-        observed = image.observe(kept, learned.kernel)
-        config = InferenceConfig()
-        blocks = Blocks.split(observed, config)
-        observed = detect_outliers(kernel, observed, blocks, config.outliers).apply(observed)
-        inputs, y, sigma, mask = observed
-        posterior = ExactPosterior.fit(kernel, inputs[mask], y[mask], sigma[mask])
-        covariance = posterior.covariance(seen)
+        readings = Readings.of(anchors, image.shape, float(kernel.noise_std), image.device)
+        posterior = condition(learned, image, readings)
+        covariance = posterior.joint(rows_seen, columns_seen).covariance
     else:
-        covariance = kernel(seen, seen)
-    order, removed, before = greedy(covariance.cpu().numpy(), len(cells), noise, n, allowed)
+        seen = image.pixels(rows_seen, columns_seen)
+        covariance = learned.std_scale**2 * kernel(seen, seen)
+    order, removed, before = greedy(covariance.cpu().numpy(), cells, noise, n, allowed)
     if not len(anchors):
         # Before the first measurement the scale is known as well as the model expects it, which is
         # what `recover` reports without anchors. A measurement then replaces the expectation.
-        expected = dataclasses.replace(
-            kernel, constant_std=learned.scale_prior_std / learned.std_scale
-        ).variance(seen)
+        std = learned.scale_prior_std / learned.std_scale
+        expected = dataclasses.replace(kernel, constant_std=std).variance(seen)
+        expected = learned.std_scale**2 * expected
         before[0] = float(expected[len(seen) - len(noise) + order[0]].sqrt())
-        change = mean_log_variance(covariance.diagonal()[: len(cells)]) - mean_log_variance(
-            expected[: len(cells)]
+        change = mean_log_variance(covariance.diagonal()[:cells]) - mean_log_variance(
+            expected[:cells]
         )
         removed[0] = max(0.0, 1 - (1 - removed[0]) * math.exp(0.5 * change))
     return [
         Suggestion(
             u=int(columns[i]),
             v=int(rows[i]),
-            std_log=float(std * learned.std_scale),
+            std_log=float(std),
             removes=float(share),
             anchor=None if numbers is None else int(numbers[i]),
         )
@@ -136,26 +131,6 @@ def _mask(reachable: object, shape: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
             f"{mask.dtype} of {mask.shape}"
         )
     return mask
-
-
-def nearest_to_middles(
-    anchors: Anchors, shape: tuple[int, int], most: int
-) -> Int64[np.ndarray, " m"]:
-    """Numbers of at most `most` anchors: of each cell the nearest to its middle, then of each the
-    second nearest, and so on. The nearest determine the variance at the middles best."""
-    rows, columns = anchors.pixels(shape)
-    if len(anchors) <= most:
-        return np.arange(len(anchors))
-    grid = grid_shape(*shape, CELLS)
-    down, across = rows * grid[0] // shape[0], columns * grid[1] // shape[1]
-    apart = np.hypot(
-        rows - (down + 0.5) * (shape[0] / grid[0]), columns - (across + 0.5) * (shape[1] / grid[1])
-    )
-    cell = down * grid[1] + across
-    order = np.lexsort((apart, cell))  # cell by cell, the nearest first
-    first = np.searchsorted(cell[order], cell[order])
-    rank = np.arange(len(order)) - first
-    return np.sort(order[np.lexsort((apart[order], rank))[:most]])
 
 
 def one_a_cell(anchors: Anchors, shape: tuple[int, int]) -> Int64[np.ndarray, " m"]:

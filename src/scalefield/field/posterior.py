@@ -19,18 +19,20 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from scalefield.field.blocks import (
-    Blocks,
-    BlockSolutions,
-    Cholesky,
-    LinearPosterior,
-    Memo,
-    Observations,
-)
+from scalefield.field.blocks import Blocks, BlockSolutions, LinearPosterior, LinearPrior, Memo
+from scalefield.field.cholesky import Cholesky
 from scalefield.field.config import InferenceConfig
-from scalefield.field.image_inputs import ImageInputs, LinearCoefficients
-from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures, term_names
+from scalefield.field.image_inputs import ImageInputs
+from scalefield.field.kernel import (
+    LINEAR_TERMS,
+    Kernel,
+    KernelInputs,
+    TermFeatures,
+    linear_columns,
+    term_names,
+)
 from scalefield.field.lattice import Lattice, PixelTiles, nearest
+from scalefield.field.observations import Observations, thin
 from scalefield.runtime.threads import map_threads
 
 TINY = 1e-12
@@ -114,6 +116,13 @@ class RenderedField(NamedTuple):
     support: Float[Tensor, "h w"]
     """Share of the prior variance of the stationary part that the anchors near a pixel remove: 0
     where the field is extrapolated, near 1 beside an anchor of similar depth."""
+
+
+class JointPosterior(NamedTuple):
+    """ℓ at several pixels ~ N(mean, covariance)."""
+
+    mean: Float[Tensor, " m"]
+    covariance: Float[Tensor, "m m"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,6 +235,46 @@ class FieldFit:
         near = self.near(torch.stack([columns, rows], dim=1).double())
         return self.solve_all(near, (rows, columns), self.linear.residual[:, None])
 
+    def joint(
+        self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"], most: int = 1000
+    ) -> JointPosterior:
+        """Mean and calibrated covariance of ℓ at a list of pixels, given their
+        `nearest_observations`."""
+        kernel, linear, noise = self.kernel, self.linear, self.observations.noise
+        index = self.nearest_observations(rows, columns, most)
+        at, features = self.image.pixels(rows, columns), self.features.at(index)
+        own, H = kernel.features(at), kernel.linear_features(at)
+        covariance = kernel.stationary(features, features) + torch.diag(noise[index] ** 2)
+        cholesky = Cholesky.of(covariance)
+        cross = kernel.stationary(features, own)
+        smoother = cholesky.solve(cross)
+        change = H - smoother.mT @ linear.H[index]
+        stationary = kernel.stationary(own, own) - cross.mT @ smoother
+        mean = linear.offset + at.mean + H @ linear.weights + smoother.mT @ linear.residual[index]
+        covariance = stationary + change @ linear.covariance @ change.mT
+        variance = covariance.diagonal().clamp(min=TINY)
+        std = self.calibration.std(variance, own.amplitude.square().sum(dim=-1))
+        factor = std / variance.sqrt()
+        return JointPosterior(mean, covariance * factor[:, None] * factor)
+
+    def nearest_observations(
+        self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"], most: int
+    ) -> Int64[Tensor, " a"]:
+        """Index of all observations if there are at most `most` of them; otherwise of as many of
+        those nearest to each pixel as that allows."""
+        index = self.observations.mask.nonzero()[:, 0]
+        if len(index) <= most:
+            return index
+        uv, chosen = torch.stack([columns, rows], dim=1).double(), index[:0]
+        for k in range(1, self.config.neighbours + 1):
+            config = dataclasses.replace(self.config, neighbours=k)
+            near, there = dataclasses.replace(self, config=config).near(uv)
+            nearest_k = near[there].unique()
+            if len(nearest_k) > most:
+                break
+            chosen = nearest_k
+        return chosen if len(chosen) else nearest_k[thin(nearest_k >= 0, most)[0]]
+
     def smoother_weights(self, row: int, column: int) -> Float[Tensor, " n"]:
         """∂E[ℓ]/∂yᵢ at one pixel: how much each anchor determines the field there."""
         pixel = (torch.tensor([x], device=self.image.device) for x in (row, column))
@@ -233,17 +282,14 @@ class FieldFit:
         weights = self.linear.whitened @ (self.linear.covariance @ systems.columns[0])
         return weights.index_add(0, systems.neighbours[0], systems.smoother[0] * systems.mask[0])
 
-    def coefficients(self) -> LinearCoefficients:
-        """The linear part in the units of its features."""
-        kernel, theta = self.kernel, self.linear.weights
-        return LinearCoefficients(
-            constant=self.linear.offset + kernel.constant_std * theta[0],
-            slope=kernel.slope_std * theta[1],
-            mean_weight=1 + kernel.mean_weight_std * theta[2],
-            shift=theta[3],
-            plane=kernel.plane_std * theta[4:7],
-            modes=kernel.mode_std * theta[7:],
-        )
+    def coefficients(self) -> dict[str, Float[Tensor, " _"]]:
+        """The coefficients of each linear term, in the units of its features."""
+        theta, columns = self.linear.weights, linear_columns(len(self.linear.weights))
+        found = {
+            term.name: term.prior_mean + term.std(self.kernel) * theta[columns[term.name]]
+            for term in LINEAR_TERMS
+        }
+        return {**found, "global": self.linear.offset + found["global"]}
 
     def parts(self) -> dict[str, Float[Tensor, "h w"]]:
         """Maps that sum to E[ℓ], by name."""
@@ -290,11 +336,13 @@ def fit(
     *,
     blocks: Blocks | None = None,
     offset: Float[Tensor, ""] | None = None,
+    prior: LinearPrior | None = None,
     lattice: Lattice | None = None,
     static: bool = False,
     memo: Memo | None = None,
 ) -> FieldFit:
-    """Condition the field on observations; `offset` is the prior mean of the global log-scale.
+    """Condition the field on observations; `offset` is the prior mean of the global log-scale, and
+    `prior` that of the linear part, if it is not N(0, I).
 
     `lattice` and `static` are given where shapes must not depend on the anchors. `memo` keeps
     the solutions of blocks from edit to edit.
@@ -304,5 +352,5 @@ def fit(
     H = kernel.linear_features(observations.inputs)
     blocks = (blocks or Blocks.split(observations, config)).within(observations.mask)
     solutions = BlockSolutions.of(kernel, observations, features, H, blocks, memo=memo)
-    linear = LinearPosterior.fit(observations, H, blocks, solutions, offset)
+    linear = LinearPosterior.fit(observations, H, blocks, solutions, offset=offset, prior=prior)
     return FieldFit(kernel, image, observations, linear, features, config, lattice, static)

@@ -8,22 +8,18 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from scalefield.basis.realtime import captured
 from scalefield.errors import InputError
-from scalefield.field.blocks import Blocks, Observations
+from scalefield.field.condition import condition
 from scalefield.field.config import InferenceConfig
-from scalefield.field.error_scale import kernel_of_image
-from scalefield.field.image_inputs import MIN_NOISE_STD, ImageInputs
-from scalefield.field.inference import calibrated
 from scalefield.field.lattice import Lattice
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.network import FieldNet
-from scalefield.field.outliers import detect_outliers
-from scalefield.field.posterior import fit
-from scalefield.field.shift import AffineMap, shift_posterior
+from scalefield.field.observations import MIN_NOISE_STD, Readings
+from scalefield.field.shift import SAMPLES, AffineMap
 from scalefield.mde.output import Kind, affine_by_default
 from scalefield.runtime.devices import check_device
 from scalefield.validation import require_choice
@@ -58,7 +54,12 @@ class LiveField:
 
     On a GPU the network, the outlier search, the solve and the evaluation at every pixel are
     captured as one CUDA graph when the object is made. A call overwrites what the one before it
-    returned. On a processor the same steps run one after another.
+    returned. On a processor a call is the same as `recover`, and `max_anchors` has no effect; the
+    graph differs from it by less than the interpolation between the nodes of the lattice, because
+    its lattice and its blocks are those of `max_anchors` anchors.
+
+    Pixels whose prediction is not finite are holes: anchors on them are left out, and depth there
+    is NaN. An anchor whose `sigma_m` is not finite has the noise of one without.
     """
 
     def __init__(
@@ -108,57 +109,49 @@ class LiveField:
             self.graph, self.output = captured(self.run)
 
     @torch.no_grad()
-    def run(self) -> LiveOutput:
-        """Depth and standard deviation for what the buffers hold."""
+    def run(self, *, static: bool = True) -> LiveOutput:
+        """Depth and standard deviation for what the buffers hold. With `static`, no shape depends
+        on it and nothing waits for a GPU."""
         _, _, pixels, depth_m, noise = self.inputs
-        model, config = self.model, self.inference
         uv = (pixels + 0.5).floor()
         inside = ((uv >= 0) & (uv <= self.last_uv)).all(dim=1)
-        known = inside & (depth_m > 0) & (depth_m < torch.inf)
         columns, rows = uv.nan_to_num().clamp(min=0).minimum(self.last_uv).long().unbind(dim=1)
+        relative, valid = self.relative_depth()
+        known = inside & (depth_m > 0) & (depth_m < torch.inf) & valid[rows, columns]
         measured = depth_m.double().where(known, 1.0).log()
-
-        def observe(inputs: ImageInputs) -> Observations:
-            at = inputs.pixels(rows, columns)
-            y = measured - at.log_depth - inputs.log_depth_median
-            return Observations(at, y, noise.double(), known)
-
-        def without_outliers(observed: Observations, blocks: Blocks) -> Observations:
-            if not self.robust:
-                return observed
-            found = detect_outliers(model.kernel, observed, blocks, config.outliers, static=True)
-            return found.apply(observed)
-
-        inputs = self.image_inputs()
-        if inputs.affine is not None:
-            few, index = observe(inputs).thinned(config.exact_block)
-            few = without_outliers(few, Blocks.split(few, config))
-            at, prior, scales = (rows[index], columns[index]), model.shift_prior, model.error_scales
-            shift = shift_posterior(
-                model.kernel, inputs.affine, few, at, prior=prior, scales=scales
-            )
-            inputs = inputs.with_shift(shift)
-        observed = observe(inputs)
-        blocks = Blocks.split(observed, config)
-        observed = without_outliers(observed, blocks).with_spread_of_repeated_pixels()
-        kernel = kernel_of_image(model.kernel, observed, model.error_scales, config.exact_block)
-        fitted = fit(
-            kernel, inputs, observed, config,
-            blocks=blocks, lattice=self.lattice, static=True,
-        )  # fmt: skip
-        field, nothing = calibrated(model, fitted).render(), ~known.any()
-        result = inputs.mde_depth * field.mean.exp(), field.std
+        readings = Readings(rows, columns, measured, noise.double(), known)
+        if not static:
+            readings = Readings(*(x[known] for x in readings))
+            if len(readings.rows) == 0:
+                nothing = torch.full_like(self.inputs.prediction, torch.nan)
+                return LiveOutput(nothing, nothing.clone())
+        image = self.model.evaluate(
+            relative, self.inputs.image if self.with_image else None, use_mean=self.use_mean
+        )
+        posterior = condition(
+            self.model,
+            image,
+            readings,
+            robust=self.robust,
+            config=self.inference,
+            lattice=self.lattice if static else None,
+        )
+        field, nothing = posterior.render(), ~valid | ~known.any()
+        result = posterior.image.mde_depth * field.mean.exp(), field.std
         return LiveOutput(*(x.masked_fill(nothing, torch.nan) for x in result))
 
-    def image_inputs(self) -> ImageInputs:
-        """The kernel's inputs over the image, as `FieldModel.image_inputs`."""
-        prediction, image = self.inputs.prediction, self.inputs.image if self.with_image else None
-        relative: Tensor | AffineMap = prediction
+    def relative_depth(self) -> tuple[Float[Tensor, "h w"] | AffineMap, Bool[Tensor, "h w"]]:
+        """The prediction as `FieldModel.evaluate` takes it, and the pixels that have one; holes
+        have the median of the others."""
+        prediction = self.inputs.prediction
+        valid = prediction.isfinite() & (self.affine | (prediction > 0))
+        known = prediction.masked_fill(~valid, torch.inf).flatten()
+        known = known[:: 1 + len(known) // SAMPLES].sort().values
+        middle = ((known < torch.inf).sum() - 1).clamp(min=0) // 2
+        filled = torch.where(valid, prediction, known[middle].nan_to_num(posinf=1.0))
         if self.affine:
-            relative = AffineMap.normalised(prediction, prediction, self.kind)
-        elif self.kind == "disparity":
-            relative = prediction.reciprocal()
-        return self.model.evaluate(relative, image, use_mean=self.use_mean)
+            return AffineMap.normalised(filled, filled, self.kind), valid
+        return filled.reciprocal() if self.kind == "disparity" else filled, valid
 
     def __call__(
         self,
@@ -192,11 +185,12 @@ class LiveField:
         buffers.depth_m[n:] = 0
         buffers.noise[:] = float(self.model.kernel.noise_std)
         if sigma_m is not None:
-            floor = torch.full_like(depth_m, MIN_NOISE_STD)
-            buffers.noise[:n].copy_(torch.hypot(sigma_m / depth_m, floor))
+            noise = torch.hypot(sigma_m / depth_m, torch.full_like(depth_m, MIN_NOISE_STD))
+            known = (noise > 0) & (noise < torch.inf)
+            buffers.noise[:n].copy_(noise.where(known, float(self.model.kernel.noise_std)))
         if image is not None:
             buffers.image.copy_(image, non_blocking=True)
         if self.graph is None:
-            return self.run()
+            return self.run(static=False)
         self.graph.replay()
         return self.output

@@ -25,9 +25,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.field.blocks import Observations
 from scalefield.field.error_scale import ErrorScale, log_evidence
 from scalefield.field.kernel import Kernel, KernelInputs
+from scalefield.field.observations import Observations
 from scalefield.mde.output import Kind, MDEOutput
 
 LOW_QUANTILE = 0.005

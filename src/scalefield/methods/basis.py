@@ -25,8 +25,9 @@ from scalefield.basis.generator import BasisMaps, Generator
 from scalefield.basis.grids import grid_log_depth, sample, upsample
 from scalefield.basis.pretrained import load_generator
 from scalefield.basis.ridge import Ridge, Solution, anchor_weights, solve, targets
-from scalefield.field.inference import estimate_shift
+from scalefield.field.condition import condition
 from scalefield.field.model import load_field
+from scalefield.field.observations import Readings
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Method, Recovery, Solver
 from scalefield.runtime.devices import full_precision
@@ -75,8 +76,10 @@ class Basis(Method):
         maps = basis_maps(generator, image.as_output(mde_output))
 
         def solve_with_shift(anchors: Anchors) -> Recovery[Tensor]:
-            shift = estimate_shift(model, image, anchors)
-            shifted = image.with_shift(shift)
+            noise_std = float(model.kernel.noise_std)
+            readings = Readings.of(anchors, image.shape, noise_std, image.device)
+            posterior = condition(model, image, readings)
+            shifted, shift = posterior.image, posterior.shift
             recovery = self.fit(shifted.as_output(mde_output), generator, maps, anchors)
             report = dataclasses.replace(
                 recovery.report, kind=mde_output.kind, shift=image.shift_interval(shift)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from contextlib import nullcontext
 from dataclasses import dataclass
 from dataclasses import field as option
 from pathlib import Path
@@ -14,19 +12,16 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
+from scalefield.field.condition import FieldPosterior, ScalePrior, condition, expected_recovery
 from scalefield.field.config import InferenceConfig
 from scalefield.field.decomposition import Decomposition
 from scalefield.field.editor import FieldEditor
 from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.inference import FieldResult, ScalePrior, expected_recovery, infer
 from scalefield.field.model import FieldModel, load_field
+from scalefield.field.observations import Readings
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Method, Recovery, Solver
-from scalefield.runtime.threads import one_thread
 from scalefield.validation import require_choice
-
-ONE_THREAD_PIXELS = 1 << 20
-"""Images with more pixels use torch's own threads beside those of `runtime.threads`."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ class Field(Method):
         def solve(anchors: Anchors) -> Recovery[Tensor]:
             if len(anchors) == 0:
                 return expected_recovery(self.load(), mde_output, image)
-            return self.recovery(self.fit(image, anchors), mde_output, anchors)
+            return self.condition(image, anchors).recovery(mde_output, anchors)
 
         return solve
 
@@ -80,54 +75,29 @@ class Field(Method):
         """The model itself."""
         return self.model if isinstance(self.model, FieldModel) else load_field(self.model)
 
-    def fit(
+    def condition(
         self, image: ImageInputs, anchors: Anchors, editor: FieldEditor | None = None
-    ) -> FieldResult:
+    ) -> FieldPosterior:
         """The posterior over an image; `editor` keeps what an edit does not change."""
-        with one_thread():  # small matrices
-            return infer(
-                self.load(),
-                image,
-                anchors,
-                robust=self.robust,
-                scale_prior=self.scale_prior,
-                config=self.inference,
-                editor=editor,
-            )
-
-    def recovery(
-        self, result: FieldResult, mde_output: MDEOutput, anchors: Anchors
-    ) -> Recovery[Tensor]:
-        """Maps of the image's size from a fitted field."""
-        few = mde_output.prediction.numel() <= ONE_THREAD_PIXELS
-        with one_thread() if few else nullcontext():
-            image, field = result.fit.image, result.fit.render()
-            weights, modes = result.fit.coefficients().modes.float(), image.maps.modes[0]
-            recovery = Recovery.from_log_scale(
-                image.as_output(mde_output),
-                anchors,
-                field.mean,
-                kind=mde_output.kind,
-                shift=image.shift_interval(result.shift),
-                rejected=result.rejected,
-                warnings=result.warnings,
-                leave_one_out_log=result.leave_one_out_log(),
-                std_log=field.std,
-                support=field.support,
-            )
-        return dataclasses.replace(recovery, weights=weights, basis_maps=modes)
+        model = self.load()
+        return condition(
+            model,
+            image,
+            Readings.of(anchors, image.shape, float(model.kernel.noise_std), image.device),
+            robust=self.robust,
+            scale_prior=self.scale_prior,
+            config=self.inference,
+            editor=editor,
+        )
 
     def decompose(self, mde_output: MDEOutput, anchors: Anchors) -> Decomposition:
         """Maps that sum to log_scale, and the share of each: the global scale, the mean function,
         the slope over log-depth, each linear mode, each stationary term."""
-        fitted = self.fit(self.load().image_inputs(mde_output), anchors).fit
-        return Decomposition(fitted.parts(), mde_output.valid)
+        posterior = self.condition(self.load().image_inputs(mde_output), anchors)
+        return Decomposition(posterior.parts(), mde_output.valid)
 
     def influence(
         self, mde_output: MDEOutput, anchors: Anchors, u: int, v: int
     ) -> Float64[np.ndarray, " n"]:
         """Smoother weights ∂ℓ/∂yᵢ at the pixel (u, v): how much each anchor determines it."""
-        result = self.fit(self.load().image_inputs(mde_output), anchors)
-        weights = np.zeros(len(anchors))
-        weights[result.order] = result.fit.smoother_weights(v, u).cpu().numpy()
-        return weights
+        return self.condition(self.load().image_inputs(mde_output), anchors).influence(v, u)

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from scalefield.anchor_sampling import anchor_grid_shape
 from scalefield.basis.grids import LOG_DEPTH_LIMIT, sample_at
-from scalefield.field.blocks import Observations
 from scalefield.field.error_scale import ErrorScale, scale_factors
 from scalefield.field.exact import ExactPosterior
 from scalefield.field.image_inputs import FieldMaps
 from scalefield.field.kernel import Kernel, KernelInputs
 from scalefield.field.network import FieldNet
+from scalefield.field.observations import Observations
 from scalefield.training.data import PIXELS, TrainingFrame
 from scalefield.training.distortion import (
     Distortion,

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from scalefield.field.condition import empirical_bayes_scale, sum_abs_z
 from scalefield.field.error_scale import ErrorScale
-from scalefield.field.inference import empirical_bayes_scale, sum_abs_z
 from scalefield.field.kernel import Kernel
 from scalefield.field.network import FieldNet, FieldNetConfig
 from scalefield.training.data import PIXELS

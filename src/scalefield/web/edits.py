@@ -20,8 +20,8 @@ from scalefield.api import recover_from
 from scalefield.basis.ridge import targets
 from scalefield.defaults import METHOD_NAME
 from scalefield.errors import InputError
+from scalefield.field.condition import FieldPosterior
 from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.inference import FieldResult
 from scalefield.field.placement import suggest_from
 from scalefield.mde import MDEOutput
 from scalefield.methods import METHODS, make_method
@@ -180,29 +180,30 @@ class SmallField(Method):
     relative: Relative
     image: ImageInputs
     """The inputs of `field` where it is evaluated."""
-    result: FieldResult | None = None
-    """The fitted field of the last call."""
+    posterior: FieldPosterior | None = None
+    """The field of the last call."""
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """The same posterior as `Field`; depth_m is computed by the page."""
         editor = self.relative.editor
-        self.result = result = FIELD.fit(self.relative.field, anchors, editor)
-        used = without(anchors, result.rejected)
-        field = editor.render(result.fit.over(self.image))
+        self.posterior = posterior = FIELD.condition(self.relative.field, anchors, editor)
+        rejected, warnings = posterior.report(anchors)
+        used = without(anchors, rejected)
+        field = editor.render(posterior.over(self.image))
         pixels = map(self.relative.field.tensor, used.pixels(mde_output.shape))
-        fitted, _ = result.fit.predict(*pixels)
+        fitted, _ = posterior.at(*pixels)
         y = torch.from_numpy(targets(mde_output, used))
         return Recovery(
             depth_m=torch.empty(0),  # computed by the page
             log_scale=field.mean,
             # It is smooth: the generator's grid is enough.
             std_log=on_grid(field.std, self.relative.field.maps.maps.shape[2:]),
-            weights=result.fit.coefficients().modes.float(),
+            weights=posterior.fit.coefficients()["modes"].float(),
             report=Report(
                 anchors_used=len(used),
-                rejected=result.rejected,
+                rejected=rejected,
                 residuals_log=tuple((fitted - y).tolist()),
-                warnings=result.warnings,
+                warnings=warnings,
             ),
         )
 
@@ -247,15 +248,13 @@ def check_anchors(relative: Relative, anchors: Anchors, method: Method) -> dict[
     if len(usable) < 2 or len(anchors) > MOST_CHECKED:
         return {"others": others, "suspects": []}
     kept = anchors[usable]
-    fitted = method.result if isinstance(method, SmallField) else None
-    result = fitted or FIELD.fit(relative.field, kept)
-    residual, std = result.leave_one_out()
+    posterior = method.posterior if isinstance(method, SmallField) else None
+    posterior = posterior or FIELD.condition(relative.field, kept)
+    residual, std = posterior.leave_one_out()
     predicted = kept.depth_m * np.exp(-residual)
     for i, depth_m, sigmas in zip(usable, predicted, residual / std, strict=True):
         others[i] = {"depth_m": float(depth_m), "sigmas": float(sigmas)}
-    assert result.in_conflict is not None
-    suspects = np.sort(usable[result.order[result.in_conflict]])
-    return {"others": others, "suspects": suspects.tolist()}
+    return {"others": others, "suspects": usable[posterior.in_conflict].tolist()}
 
 
 def suggestions(session: Session, anchors: Anchors) -> list[dict[str, Any]]:

@@ -6,11 +6,11 @@ import torch
 
 from field.worlds import draw_anchors, room, with_depth
 from scalefield.anchors import Anchors
+from scalefield.field.condition import calibrated, condition, empirical_bayes_scale, sum_abs_z
 from scalefield.field.config import InferenceConfig
 from scalefield.field.exact import ExactPosterior
-from scalefield.field.image_inputs import MIN_NOISE_STD
-from scalefield.field.inference import calibrated, empirical_bayes_scale, infer, sum_abs_z
 from scalefield.field.model import load_field
+from scalefield.field.observations import MIN_NOISE_STD, Readings
 from scalefield.field.posterior import UNCALIBRATED
 
 
@@ -25,6 +25,18 @@ def world(model):
     return model.image_inputs(mde_output), truth
 
 
+def readings_of(model, image, anchors):
+    return Readings.of(anchors, image.shape, float(model.kernel.noise_std))
+
+
+def observe(model, image, anchors):
+    return image.observe(readings_of(model, image, anchors))
+
+
+def infer(model, image, anchors, **options):
+    return condition(model, image, readings_of(model, image, anchors), **options)
+
+
 def uncalibrated_std(fitted):
     """The posterior's own standard deviation at every pixel."""
     return dataclasses.replace(fitted, calibration=UNCALIBRATED).render().std
@@ -33,19 +45,19 @@ def uncalibrated_std(fitted):
 def test_targets_are_log_ratios_and_noise_is_that_of_the_anchors(model, world):
     image, truth = world
     anchors = draw_anchors(truth, 5)
-    observed = image.observe(anchors, model.kernel)
+    observed = observe(model, image, anchors)
     rows, columns = anchors.v.astype(int), anchors.u.astype(int)
     wanted = np.log(anchors.depth_m) - image.mde_depth[rows, columns].double().log().numpy()
     np.testing.assert_allclose(observed.y.numpy(), wanted, atol=1e-9)
     assert observed.noise.tolist() == [float(model.kernel.noise_std)] * 5
     assert bool(observed.mask.all())
     precise = Anchors(anchors.u, anchors.v, anchors.depth_m, np.full(5, 1e-9))
-    noise = image.observe(precise, model.kernel).noise
+    noise = observe(model, image, precise).noise
     assert noise.tolist() == pytest.approx([MIN_NOISE_STD] * 5)
 
 
 def test_no_anchors_are_one_masked_observation(model, world):
-    observed = world[0].observe(Anchors([], [], []), model.kernel)
+    observed = observe(model, world[0], Anchors([], [], []))
     assert observed.mask.tolist() == [False]
 
 
@@ -56,7 +68,7 @@ def test_leave_one_out_is_that_of_the_exact_posterior_in_the_order_given(model, 
     anchors = draw_anchors(truth, n)
     result = infer(model, image, anchors, robust=False)
     residual, std = result.leave_one_out()
-    inputs, y, noise, _ = image.observe(anchors, model.kernel)
+    inputs, y, noise, _ = observe(model, image, anchors)
     exact = ExactPosterior.fit(result.fit.kernel, inputs, y, noise).leave_one_out()
     np.testing.assert_allclose(residual, exact[0].numpy(), atol=1e-4)
     np.testing.assert_allclose(
@@ -71,7 +83,7 @@ def test_leave_one_out_of_outliers_is_their_distance_from_the_others(model, worl
     depth_m = anchors.depth_m.copy()
     depth_m[[5, 17]] *= [10, 3]
     result = infer(model, image, with_depth(anchors, depth_m))
-    assert {5, 17} <= set(result.order[result.in_conflict].tolist())
+    assert {5, 17} <= set(result.in_conflict.tolist())
     residual, std = result.leave_one_out()
     clean = infer(model, image, anchors[np.setdiff1d(np.arange(40), [5, 17])])
     for i, factor in ((5, 10), (17, 3)):
@@ -144,15 +156,15 @@ def test_calibration_enlarges_std_everywhere_if_the_estimator_errs_more(model, w
     torch.testing.assert_close(result.fit.render().std, wanted.float(), rtol=1e-4, atol=1e-6)
 
 
-def test_contradicting_readings_of_one_pixel_get_the_noise_of_their_spread(model, world):
+def test_contradicting_readings_of_one_pixel_are_one_with_the_noise_of_their_spread(model, world):
     image, _ = world
     anchors = Anchors([9, 9, 30], [7, 7, 20], [1.6, 2.9, 1.6])
-    observed = image.observe(anchors, model.kernel)
-    found = observed.with_spread_of_repeated_pixels().noise
+    result = infer(model, image, anchors)
     deviation = np.log(2.9 / 1.6) / 2
-    assert found.tolist() == pytest.approx([deviation, deviation, float(observed.noise[2])])
-    std = infer(model, image, anchors).fit.render().std
-    assert float(std.max()) < 2
+    noise = result.fit.observations.noise
+    assert result.group.tolist() == [0, 0, 1]
+    assert noise.tolist() == pytest.approx([deviation, float(model.kernel.noise_std)])
+    assert float(result.fit.render().std.max()) < 2
 
 
 def test_unit_normal_residuals_have_a_scale_of_one():
@@ -171,5 +183,5 @@ def test_settings_of_inference_reach_the_outlier_search(model, world):
     )
     found = infer(model, image, with_depth(anchors, depth_m), config=config)
     none = infer(model, image, with_depth(anchors, depth_m), config=strict)
-    assert [r.anchor for r in found.rejected] == [7]
-    assert none.rejected == ()
+    assert [r.anchor for r in found.report(anchors)[0]] == [7]
+    assert none.report(anchors)[0] == ()

@@ -1,0 +1,401 @@
+"""The field given the measurements of an image: shift, outliers, scale of the errors, linear part,
+calibration.
+
+`condition` is the one assembly of these steps. `recover`, `Stream`, `LiveField`, `suggest`, the web
+page and the shift of `basis` differ in the prior that they give it and in what they read from the
+posterior.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+
+from scalefield.anchors import Anchors
+from scalefield.basis.grids import grid_shape, upsample
+from scalefield.basis.ridge import masked_median
+from scalefield.field.blocks import Blocks, LinearPrior, Memo
+from scalefield.field.config import InferenceConfig
+from scalefield.field.editor import FieldEditor
+from scalefield.field.error_scale import kernel_of_image
+from scalefield.field.image_inputs import ImageInputs
+from scalefield.field.kernel import LINEAR_TERMS, Kernel, linear_columns
+from scalefield.field.lattice import Lattice
+from scalefield.field.model import FieldModel
+from scalefield.field.observations import Observations, Readings
+from scalefield.field.outliers import OutlierResult, detect_outliers
+from scalefield.field.posterior import (
+    TINY,
+    Calibration,
+    FieldFit,
+    JointPosterior,
+    RenderedField,
+    fit,
+)
+from scalefield.field.shift import Shift, shift_posterior
+from scalefield.mde.output import MDEOutput
+from scalefield.recovery import Recovery
+from scalefield.report import Rejection, Warning
+from scalefield.runtime.threads import one_thread
+
+ScalePrior = Literal["none", "learned"]
+
+UNDETERMINED_SHARE = 0.8
+"""Share of the prior's standard deviation above which the shift counts as not determined."""
+PRIOR_STD_CELLS = 80
+"""Cells along the longer side at which the prior standard deviation is computed."""
+ONE_THREAD_PIXELS = 1 << 20
+"""Images with more pixels use torch's own threads beside those of `runtime.threads`."""
+STATE_TERMS = ("global", "mean", "modes")
+"""Linear terms whose coefficients do not depend on the single image."""
+MIN_STATE_VARIANCE = 1e-12
+"""Added to the variances of a state, so that they can be inverted."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearState:
+    """Normal distribution of the coefficients of `STATE_TERMS`, in the order of these terms in
+    `LINEAR_TERMS`."""
+
+    mean: Float64[Tensor, " s"]
+    covariance: Float64[Tensor, "s s"]
+
+    @staticmethod
+    def columns(width: int) -> Int64[Tensor, " s"]:
+        """The columns of H that belong to these terms, of so many in all."""
+        every = torch.arange(width)
+        return torch.cat([every[linear_columns(width)[name]] for name in STATE_TERMS])
+
+    @staticmethod
+    def expected(size: int) -> Float64[Tensor, " s"]:
+        """Prior mean of so many coefficients."""
+        mean = torch.zeros(size, dtype=torch.float64)
+        mean[1] = 1.0  # the weight of the mean function
+        return mean
+
+    def as_prior(self, kernel: Kernel) -> tuple[LinearPrior, Float64[Tensor, ""]]:
+        """The prior of θ under a kernel, and the offset: the expected global log-scale."""
+        width = len(self.mean) + sum(t.width for t in LINEAR_TERMS if t.name not in STATE_TERMS)
+        columns, stds = self.columns(width), kernel.linear_stds(width)
+        unit, offset = torch.where(stds > 0, stds, 1.0)[columns], self.mean[0]
+        expected = self.expected(len(unit))
+        expected[0] = offset
+        prior = LinearPrior(torch.zeros(width).double(), torch.eye(width).double())
+        prior.mean[columns] = (self.mean - expected) / unit
+        covariance = self.covariance / (unit[:, None] * unit)
+        covariance = covariance + MIN_STATE_VARIANCE * torch.eye(len(unit)).double()
+        prior.precision[columns[:, None], columns] = covariance.inverse()
+        return prior, offset
+
+
+@dataclass(frozen=True)
+class FieldPrior:
+    """What is known of the field of an image before its measurements, besides the kernel."""
+
+    shift: Shift | None = None
+    """Prior of the shift of an affine-invariant map; None for that of the model."""
+    linear: LinearState | None = None
+    """Prior of coefficients of the linear part; None for that of the kernel."""
+
+
+@dataclass(frozen=True, eq=False)
+class FieldPosterior:
+    """The field given the measurements of an image."""
+
+    fit: FieldFit
+    readings: Readings
+    """The measurements as they were given."""
+    group: Int64[Tensor, " n"]
+    """The observation that each of them is a part of: those of one pixel are merged."""
+    noise: Float[Tensor, " m"]
+    """Standard deviations of the observations, without what the outlier search added."""
+    outliers: OutlierResult | None = None
+    """What the search found among the observations; None if nothing was looked for."""
+    shift: Shift | None = None
+    """Posterior of the shift of an affine-invariant map."""
+    shift_prior: Shift | None = None
+
+    @property
+    def image(self) -> ImageInputs:
+        """The kernel's inputs over the image, at the mean of the shift."""
+        return self.fit.image
+
+    def render(self, image: ImageInputs | None = None) -> RenderedField:
+        """Mean, standard deviation and support at every pixel, of the image itself or of another
+        size of it."""
+        fitted = self.fit if image is None else self.over(image)
+        few = math.prod(fitted.image.shape) <= ONE_THREAD_PIXELS
+        with one_thread() if few else nullcontext():
+            return fitted.render()
+
+    def over(self, image: ImageInputs) -> FieldFit:
+        """The fit over another size of the image, whose shift is taken from here."""
+        return self.fit.over(image if self.shift is None else image.with_shift(self.shift))
+
+    def at(
+        self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]
+    ) -> tuple[Float[Tensor, " m"], Float[Tensor, " m"]]:
+        """Mean and calibrated standard deviation of ℓ at single pixels."""
+        mean, variance = self.fit.predict(rows, columns)
+        prior = self.fit.kernel.features(self.image.pixels(rows, columns)).amplitude
+        return mean, self.fit.calibration.std(variance, prior.square().sum(dim=-1))
+
+    def joint(self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]) -> JointPosterior:
+        """Mean and calibrated covariance of ℓ at a list of pixels."""
+        with one_thread():
+            return self.fit.joint(rows, columns)
+
+    def parts(self) -> dict[str, Float[Tensor, "h w"]]:
+        """Maps that sum to the mean, by name."""
+        return self.fit.parts()
+
+    def influence(self, row: int, column: int) -> Float64[np.ndarray, " n"]:
+        """∂E[ℓ]/∂yᵢ at a pixel, for each given measurement."""
+        mask = self.readings.mask
+        weights = self.fit.smoother_weights(row, column)
+        precision = torch.where(mask, self.readings.noise**-2, 0.0)
+        total = torch.zeros_like(weights).index_add(0, self.group, precision)
+        share = precision / total[self.group].clamp(min=TINY)
+        return (weights[self.group] * share).cpu().numpy()
+
+    def marked(self, mask: Bool[Tensor, " m"]) -> Int64[np.ndarray, " a"]:
+        """Index of the given measurements whose observation a mask selects."""
+        return (mask[self.group] & self.readings.mask).nonzero()[:, 0].cpu().numpy()
+
+    def report(self, anchors: Anchors) -> tuple[tuple[Rejection, ...], tuple[Warning, ...]]:
+        """Rejections and warnings; `anchors` are those that the first readings were made of."""
+        rejected: tuple[Rejection, ...] = ()
+        warnings: tuple[Warning, ...] = ()
+        if self.outliers is not None:
+
+            def marked(mask: Bool[Tensor, " m"]) -> Int64[np.ndarray, " a"]:
+                index = self.marked(mask)
+                return index[index < len(anchors)]
+
+            reason, found = "contradicted by the others", marked(self.outliers.rejected)
+            rejected = tuple(Rejection(int(i), "outlier", reason) for i in found)
+            warnings = self.outliers.warnings(anchors, marked)
+        if self.shift is not None and self.shift_prior is not None:
+            warnings += shift_warnings(self.shift, self.shift_prior)
+        return rejected, warnings
+
+    @property
+    def in_conflict(self) -> Int64[np.ndarray, " a"]:
+        """Index of the measurements that were rejected or given less weight."""
+        if self.outliers is None:
+            return np.zeros(0, dtype=np.int64)
+        return self.marked(self.outliers.rejected | self.outliers.downweighted)
+
+    def leave_one_out(self) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
+        """Residual of each measured log-depth from what those of other pixels predict, and its
+        calibrated standard deviation; rejected ones included."""
+        linear, (inputs, y, noise, mask) = self.fit.linear, self.fit.observations
+        predicted, variance = y - linear.loo_residual, linear.loo_std**2 - noise**2
+        if not bool(mask.all()):
+            uv = self.image.pixel_uv(inputs.position[~mask]).round().long()
+            predicted[~mask], variance[~mask] = self.fit.predict(uv[:, 1], uv[:, 0])
+        # The distance of an outlier is measured by its own noise, not by the increased one.
+        own = self.readings.noise**2
+        std = (variance.clamp(min=0)[self.group] + own).clamp(min=TINY).sqrt()
+        own_y = y[self.group] + self.readings.log_depth - self.merged_log_depth[self.group]
+        residual = own_y - predicted[self.group]
+        std = std * self.fit.calibration.at_anchors
+        return residual.cpu().numpy(), std.cpu().numpy()
+
+    @property
+    def merged_log_depth(self) -> Float[Tensor, " m"]:
+        """Logarithm of the measured depth of each observation."""
+        inputs, y, _, _ = self.fit.observations
+        return y + inputs.log_depth + self.image.log_depth_median
+
+    def leave_one_out_log(self, count: int) -> tuple[float, ...]:
+        """log D̂ − log depth at the used ones of the first `count` measurements, D̂ predicted by
+        those of other pixels; empty if all are of one pixel."""
+        mask = self.fit.observations.mask
+        if int(mask.sum()) < 2:
+            return ()
+        (residual, _), used = self.leave_one_out(), self.marked(mask)
+        return tuple((-residual[used[used < count]]).tolist())
+
+    def state(self) -> LinearState:
+        """The coefficients of `STATE_TERMS`."""
+        linear, coefficients = self.fit.linear, self.fit.coefficients()
+        columns = LinearState.columns(len(linear.weights))
+        stds = self.fit.kernel.linear_stds(len(linear.weights))[columns]
+        covariance = linear.covariance.cpu()[columns[:, None], columns] * stds[:, None] * stds
+        mean = torch.cat([coefficients[name].reshape(-1) for name in STATE_TERMS])
+        return LinearState(mean.double().cpu(), covariance.double())
+
+    def recovery(
+        self,
+        mde_output: MDEOutput,
+        anchors: Anchors,
+        *,
+        rejected: tuple[Rejection, ...] = (),
+        warnings: tuple[Warning, ...] = (),
+    ) -> Recovery[Tensor]:
+        """The recovery of the image; `rejected` and `warnings` come before those found here."""
+        field = self.render()
+        rejected, warnings = (
+            given + found
+            for given, found in zip((rejected, warnings), self.report(anchors), strict=True)
+        )
+        recovery = Recovery.from_log_scale(
+            self.image.as_output(mde_output),
+            anchors,
+            field.mean,
+            kind=mde_output.kind,
+            shift=self.image.shift_interval(self.shift),
+            rejected=rejected,
+            warnings=warnings,
+            leave_one_out_log=self.leave_one_out_log(len(anchors)),
+            std_log=field.std,
+            support=field.support,
+        )
+        weights = self.fit.coefficients()["modes"].float()
+        return dataclasses.replace(recovery, weights=weights, basis_maps=self.image.maps.modes[0])
+
+
+def condition(
+    model: FieldModel,
+    image: ImageInputs,
+    readings: Readings,
+    *,
+    prior: FieldPrior | None = None,
+    robust: bool = True,
+    scale_prior: ScalePrior = "none",
+    config: InferenceConfig | None = None,
+    editor: FieldEditor | None = None,
+    lattice: Lattice | None = None,
+) -> FieldPosterior:
+    """The field given measurements.
+
+    `robust`: whether outliers are looked for. `editor` keeps what an edit of the measurements does
+    not change. With a `lattice` no shape depends on the measurements and nothing waits for a GPU.
+    """
+    config, prior, static = config or InferenceConfig(), prior or FieldPrior(), lattice is not None
+    merged, group = readings.merged(static=static)
+
+    def split(observed: Observations) -> Blocks:
+        return Blocks.split(observed, config, static=static)
+
+    def outliers_of(
+        observed: Observations, blocks: Blocks, memo: Memo | None = None
+    ) -> OutlierResult | None:
+        if not robust:
+            return None
+        copies = None if static or image.device.type != "cpu" else observed.copies()
+        return detect_outliers(
+            model.kernel, observed, blocks, config.outliers, copies=copies, static=static, memo=memo
+        )
+
+    with one_thread():  # small matrices
+        shift = None
+        if image.affine is not None:
+            # Outliers are looked for with the prior of the shift as a part of the kernel, so that
+            # an unknown shift does not make outliers of good measurements.
+            expected, few = prior.shift or model.shift_prior, merged.thinned(config.block_size)
+            observed = image.with_shift(expected).observe(few)
+            found = outliers_of(observed, split(observed))
+            observed = observed if found is None else found.apply(observed)
+            shift = expected if not static and not merged.mask.any() else shift_posterior(
+                model.kernel, image.affine, observed, (few.rows, few.columns),
+                prior=expected, scales=model.error_scales,
+            )  # fmt: skip
+            shift = shift if static else Shift(float(shift.mean), float(shift.std))
+            image = image.with_shift(shift)
+        observed = image.observe(merged)
+        noise, blocks = observed.noise, split(observed)
+        found = outliers_of(observed, blocks, None if editor is None else editor.outliers)
+        observed = observed if found is None else found.apply(observed)
+        kernel = kernel_of_image(model.kernel, observed, model.error_scales, config.block_size)
+        offset = linear = None
+        if scale_prior == "learned":
+            kernel = dataclasses.replace(kernel, constant_std=model.scale_prior_std)
+            offset = image.maps.expected_log_depth[0].double() - image.log_depth_median
+        elif prior.linear is not None:
+            linear, offset = prior.linear.as_prior(kernel)
+        fitted = fit(
+            kernel, image, observed, config,
+            blocks=blocks, offset=offset, prior=linear, lattice=lattice, static=static,
+            memo=None if editor is None else editor.solutions,
+        )  # fmt: skip
+        fitted = calibrated(model, fitted, scale_known=scale_prior == "learned")
+    return FieldPosterior(fitted, readings, group, noise, found, shift, model.shift_prior)
+
+
+def calibrated(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False) -> FieldFit:
+    """The fitted field with the calibration of its standard deviation."""
+    linear, (_, _, noise, mask) = fitted.linear, fitted.observations
+    n = mask.sum()
+    loo_std = torch.where(mask, linear.loo_std, 1.0)
+    total = sum_abs_z(linear.loo_residual, loo_std)
+    # A scale that is known beforehand counts as one more observation.
+    factor = empirical_bayes_scale(total, n + scale_known, model.prior_count)
+    factor = factor * n.clamp(min=1).double() ** -model.std_decay
+    prior = fitted.features.amplitude.square().sum(dim=-1).clamp(min=TINY)
+    remaining = masked_median((loo_std**2 - noise**2).clamp(min=0) / prior, mask)
+    calibration = Calibration(
+        model.std_scale, torch.where(n > 0, factor, 1.0), remaining.clamp(min=TINY)
+    )
+    return dataclasses.replace(fitted, calibration=calibration)
+
+
+def shift_warnings(shift: Shift, prior: Shift) -> tuple[Warning, ...]:
+    """A warning if the anchors hardly determine the shift."""
+    if shift.std < UNDETERMINED_SHARE * prior.std:
+        return ()
+    text = (
+        "the anchors do not determine the shift of this affine-invariant map, because their "
+        "relative depths are too similar; depth unlike theirs rests on the shift of usual scenes: "
+        "measure a near and a far point"
+    )
+    return (Warning("shift_undetermined", text),)
+
+
+def sum_abs_z(residual: Float[Tensor, " n"], std: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+    """Σ |z| √(π/2) of leave-one-out residuals: each is 1 in the mean where z is unit normal."""
+    return (residual / std).abs().sum() * math.sqrt(math.pi / 2)
+
+
+def empirical_bayes_scale(sum_abs_z: Tensor, n: Tensor | int, prior_count: float) -> Tensor:
+    """Mean of |z| √(π/2) over n − 1 residuals and `prior_count` prior ones of 1."""
+    return (prior_count + sum_abs_z) / (prior_count + n - 1)
+
+
+def expected_recovery(
+    model: FieldModel, mde_output: MDEOutput, image: ImageInputs
+) -> Recovery[Tensor]:
+    """Depth without any anchor: the learned scale and mean function, with their uncertainty."""
+    maps, shape = image.maps, image.shape
+    mean = upsample(maps.mean, shape)[0, 0]
+    log_scale = mean + (maps.expected_log_depth[0] - image.log_depth_median)
+    cells = grid_shape(*shape, PRIOR_STD_CELLS)
+    inputs, _ = image.cells(cells)
+    variance = model.kernel.variance(inputs) - model.kernel.constant_std**2
+    variance = model.scale_prior_std**2 + model.std_scale**2 * variance
+    std_log = upsample(variance.sqrt().float().reshape(1, 1, *cells), shape)[0, 0]
+    factor = math.exp(float(std_log.median()))
+    warning = Warning(
+        "no_anchors",
+        "no anchors: this is the depth to be expected of such an image, at a typical pixel wrong "
+        f"by a factor of {factor:.2g} or more in one case of three; measure a point to do better",
+    )
+    recovery = Recovery.from_log_scale(
+        image.as_output(mde_output),
+        Anchors([], [], []),
+        log_scale,
+        kind=mde_output.kind,
+        warnings=(warning,),
+        std_log=std_log,
+        shift=image.shift_interval(model.shift_prior),
+    )
+    return dataclasses.replace(recovery, basis_maps=maps.modes[0])
