@@ -90,7 +90,7 @@ def edits(world: World, repeats: int) -> dict[str, list[float]]:
 
         def work() -> None:
             index = np.arange(n + next(step) % 2)
-            editor.render(field.fit(image, anchors[index], editor).fit)
+            editor.render(field.condition(image, anchors[index], editor).fit)
 
         return work
 

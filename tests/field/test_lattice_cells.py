@@ -108,7 +108,7 @@ def blended_slowly(fitted):
 def test_stationary_map_equals_a_slow_blend_of_the_nodes_predictors(n, cell, seed):
     image = image_inputs((20, 27), seed=seed)
     fitted = fit_pixels(image, n, seed=seed, neighbours=5, cell_px=(cell, cell))
-    found = fitted.stationary_map(fitted.systems())
+    found = fitted.map_cells(fitted.cell_sums(fitted.systems()))[0]
     wanted = blended_slowly(fitted).float()
     # An anchor's own pixel lies at the cusp of the exponential term, where float32 rounds a
     # distance of 0 to the root of its unit; α is up to some tens.

@@ -30,7 +30,7 @@ def measured(output: MDEOutput, n: int) -> Anchors:
 def call(live: LiveField, output: MDEOutput, anchors: Anchors, **more: torch.Tensor):
     pixels = torch.from_numpy(np.stack([anchors.u, anchors.v], axis=1)).float()
     depth_m = torch.tensor(anchors.depth_m).float()
-    return live(output.mde_depth, pixels, depth_m, image=output.image, **more)
+    return live(output.prediction, pixels, depth_m, image=output.image, **more)
 
 
 @pytest.mark.parametrize("robust", [False, True])
@@ -113,7 +113,6 @@ def test_live_field_sigma_m_sets_the_noise(output) -> None:
     ("change", "sentence"),
     [
         ({"max_anchors": 0}, "must be positive"),
-        ({"model": "field-research-lite"}, "without features"),
         ({"device": "nowhere"}, "cannot be used"),
     ],
 )
@@ -133,3 +132,27 @@ def test_live_field_refuses_wrong_shapes(output) -> None:
         live(depth, torch.zeros(4, 2), torch.ones(4), image=output.image)
     with pytest.raises(InputError, match="an image wanted"):
         live(depth, pixels, depth_m)
+
+
+def test_live_field_leaves_out_what_is_not_finite(output) -> None:
+    """A hole of the prediction is a hole of the depth; NaN noise is that of an anchor without."""
+    anchors = measured(output, 12)
+    prediction = output.mde_depth.clone()
+    prediction[5, 7] = torch.nan
+    live = LiveField(SHAPE, max_anchors=12)
+    holed = MDEOutput(prediction, "depth", image=output.image)
+    sigma_m = torch.where(torch.arange(12) == 3, torch.nan, 0.01)
+    depth_m, std_log = call(live, holed, anchors, sigma_m=sigma_m)
+    assert depth_m.isnan().nonzero().tolist() == [[5, 7]]
+    assert std_log.isnan().nonzero().tolist() == [[5, 7]]
+    given = Anchors(anchors.u, anchors.v, anchors.depth_m, sigma_m.numpy())
+    wanted = recover_from(holed, given, Field())
+    known = ~depth_m.isnan()
+    torch.testing.assert_close(depth_m[known], wanted.depth_m[known], rtol=1e-4, atol=0)
+
+
+def test_live_field_does_not_depend_on_the_room_for_anchors(output) -> None:
+    anchors = measured(output, 60)
+    few, many = (call(LiveField(SHAPE, max_anchors=m), output, anchors) for m in (60, 5000))
+    assert torch.equal(few.depth_m, many.depth_m)
+    assert torch.equal(few.std_log, many.std_log)

@@ -209,7 +209,7 @@ def test_local_solves_are_as_good_as_the_exact_one():
     image = load_field("field").image_inputs(mde_output)
     fits = (Field(robust=False), Field(robust=False, inference=everything))
     local_std, exact_std = (
-        dataclasses.replace(method.fit(image, anchors).fit, calibration=UNCALIBRATED).render().std
+        dataclasses.replace(method.condition(image, anchors).fit, calibration=UNCALIBRATED).render().std
         for method in fits
     )
     assert 0.9 < float((local_std / exact_std).median()) < 1.2

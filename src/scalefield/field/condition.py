@@ -292,7 +292,7 @@ def condition(
     ) -> OutlierResult | None:
         if not robust:
             return None
-        copies = None if static or image.device.type != "cpu" else observed.copies()
+        copies = None if static or image.device.type != "cpu" else observed.copies(image.unit_px)
         return detect_outliers(
             model.kernel, observed, blocks, config.outliers, copies=copies, static=static, memo=memo
         )

@@ -54,7 +54,8 @@ class FieldEditor:
         A fit over another image or with another kernel is rendered as a whole, as every fit over
         an affine-invariant map is, whose shift changes.
         """
-        if len(fit.observations.y) < self.min_anchors or fit.image.device.type != "cpu":
+        few = max(self.min_anchors - 1, fit.config.neighbours)
+        if len(fit.observations.y) <= few or fit.image.device.type != "cpu":
             return fit.render()
         with self.lock, torch.no_grad(), one_thread():
             # An edit that fails leaves no half-changed state behind.
@@ -80,8 +81,8 @@ class FieldMemory:
         """At all nodes, solved for the columns y − μ, 1 and H; and the distance of each node's
         farthest neighbour, infinite if it has fewer than k."""
         columns, cells = self.systems.solved.shape[2], len(fit.lattice.corners)
-        self.sums = torch.empty(columns, cells, fit.lattice.cell_px**2)
-        """Σᵢ k(x, aᵢ) solvedᵢ of each column at the pixels of each cell."""
+        self.sums = torch.empty(columns + 2, cells, fit.lattice.cell_px**2)
+        """What `FieldFit.cell_sums` returns for each cell."""
         self.evaluate(nodes)
 
     def is_compatible(self, fit: FieldFit) -> bool:
@@ -105,9 +106,10 @@ class FieldMemory:
         """The maps of the last fit."""
         fit, lattice, linear = self.fit, self.fit.lattice, self.fit.linear
         theta = torch.cat([linear.offset.new_ones(1), -linear.offset[None], -linear.weights])
-        pixels = (theta.float() @ self.sums.flatten(1)).unflatten(0, (-1, lattice.cell_px**2))
+        pixels = torch.einsum("r,rcp->cp", theta.float(), self.sums[:-2])
         mean = fit.image.linear_map(fit.coefficients()) + lattice.image(pixels)
-        return fit.rendered(mean, self.systems)
+        prior, bound = lattice.image(self.sums[-2:])
+        return fit.rendered(mean, prior, bound, self.systems)
 
     def changed_nodes(self, fit: FieldFit) -> Int64[Tensor, " a"]:
         """Nodes with a neighbour that is gone, or with a new anchor closer than their farthest

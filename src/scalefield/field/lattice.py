@@ -22,7 +22,7 @@ from torch import Tensor
 
 from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.kernel import Kernel, TermFeatures
+from scalefield.field.kernel import Kernel, KernelInputs, TermFeatures
 from scalefield.runtime.threads import map_threads
 
 TILE_NODES = 4
@@ -245,19 +245,43 @@ class PixelTiles:
     image: ImageInputs
     lattice: Lattice
     maps: Float[Tensor, "hg wg e"]
-    """Embeddings and amplitudes on the network's grid."""
+    """On the network's grid: embeddings and amplitudes, or all channels."""
     rows: Interpolation
     columns: Interpolation
 
     @classmethod
-    def of(cls, image: ImageInputs, lattice: Lattice) -> PixelTiles:
-        """The tiles of an image."""
-        maps = image.maps.term_maps[0].permute(1, 2, 0).float().contiguous()
+    def of(cls, image: ImageInputs, lattice: Lattice, *, linear: bool = False) -> PixelTiles:
+        """The tiles of an image; with `linear` also for the inputs of the linear part."""
+        maps = image.maps.maps if linear else image.maps.term_maps
+        maps = maps[0].permute(1, 2, 0).float().contiguous()
         rows, columns = (Interpolation.of(lattice, i, maps.shape[i]) for i in (0, 1))
         return cls(image, lattice, maps, rows, columns)
 
+    def inputs(self, cells: Int64[Tensor, " c"]) -> KernelInputs:
+        """The kernel's inputs at the pixels of cells, row by row; of tiles made with `linear`."""
+        position, log_depth, values, (rows, columns) = self.values(cells)
+        shift = self.image.shift
+        at = None if shift is None else shift[rows[:, :, None], columns[:, None]].flatten(1)
+        return self.image.maps.layout.kernel_inputs(position.mT, log_depth, values, at)
+
     def features(self, kernel: Kernel, cells: Int64[Tensor, " c"]) -> TermFeatures:
         """Features of the pixels of cells, row by row."""
+        position, log_depth, values, _ = self.values(cells)
+        terms, size = len(kernel.terms), self.image.maps.layout.embedding_size
+        embedding, amplitude = values.split([terms * size, terms], dim=2)
+        embedding = embedding.unflatten(2, (terms, size))
+        return kernel.term_features(position.mT, log_depth, embedding, amplitude)
+
+    def values(
+        self, cells: Int64[Tensor, " c"]
+    ) -> tuple[
+        Float[Tensor, "c 2 p"],
+        Float[Tensor, "c p"],
+        Float[Tensor, "c p e"],
+        tuple[Int64[Tensor, "c s"], Int64[Tensor, "c s"]],
+    ]:
+        """Position, log-depth and values of the maps at the pixels of cells, and the rows and
+        columns of these pixels."""
         across = self.lattice.cells[1]
         rows, v, grid_v, weights_v = (x[cells // across] for x in self.rows)
         columns, u, grid_u, weights_u = (x[cells % across] for x in self.columns)
@@ -266,29 +290,34 @@ class PixelTiles:
         values = torch.bmm(patch.mT, weights.flatten(1, 2).flatten(2)).mT  # c p e
         log_depth = self.image.log_depth[rows[:, :, None], columns[:, None]].flatten(1)
         position = torch.stack(torch.broadcast_tensors(u[:, None], v[:, :, None]), dim=1)
-        terms, size = len(kernel.terms), self.image.maps.layout.embedding_size
-        embedding, amplitude = values.split([terms * size, terms], dim=2)
-        embedding = embedding.unflatten(2, (terms, size))
-        return kernel.term_features(position.flatten(2).mT, log_depth, embedding, amplitude)
+        return position.flatten(2), log_depth, values, (rows, columns)
 
     def sums(
         self,
         kernel: Kernel,
         anchors: TermFeatures,
         predictors: tuple[Int64[Tensor, "m k"], Float[Tensor, "m k r"]],
+        variance: Float[Tensor, " n"],
         *,
         static: bool = False,
-    ) -> Callable[[Int64[Tensor, " c"]], Float[Tensor, "r c p"]]:
+    ) -> Callable[[Int64[Tensor, " c"]], Float[Tensor, "r_2 c p"]]:
         """A function that returns Σᵢ k(x, aᵢ) αᵢ at the pixels of cells, for each column of the
-        coefficients α of the anchors near each node, blended between the four nodes of a cell."""
+        coefficients α of the anchors near each node, blended between the four nodes of a cell; the
+        prior variance of g(x); and the least of 2 vᵢ + 2 Var[g(x) − g(aᵢ)], an upper bound of its
+        variance given anchors with the variances v (infinite for those that are not used)."""
         lattice, single = self.lattice, TermFeatures(*(x.float() for x in anchors))
+        level = 2 * (variance.float() + single.amplitude.square().sum(dim=1))
 
-        def sums(cells: Int64[Tensor, " c"]) -> Float[Tensor, "r c p"]:
+        def sums(cells: Int64[Tensor, " c"]) -> Float[Tensor, "r_2 c p"]:
             corners = lattice.corners[cells]
             union, alpha = cell_weights(*(x[corners] for x in predictors), static=static)
             pixels = self.features(kernel, cells)
             covariance = kernel.cross_covariance(single.at(union), pixels)
             at_nodes = torch.bmm(alpha.permute(0, 3, 1, 2).flatten(1, 2), covariance)
-            return at_nodes.unflatten(1, (-1, 4)).mul_(lattice.blending).sum(dim=2).transpose(0, 1)
+            blended = at_nodes.unflatten(1, (-1, 4)).mul_(lattice.blending).sum(dim=2)
+            prior = pixels.amplitude.square().sum(dim=-1)
+            least = covariance.mul_(-4).add_(level[union][..., None]).amin(dim=1)
+            rows = torch.stack([prior, least.add_(prior, alpha=2)], dim=1)
+            return torch.cat([blended, rows], dim=1).transpose(0, 1)
 
         return sums

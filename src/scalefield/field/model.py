@@ -26,7 +26,7 @@ from scalefield.field.shift import SHIFT_PRIOR, AffineMap, Shift
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.io.weights import WEIGHTS, verify_checksums
 from scalefield.mde.output import MDEOutput
-from scalefield.runtime.devices import full_precision
+from scalefield.runtime.devices import full_precision, on_device
 from scalefield.runtime.threads import one_thread
 from scalefield.validation import from_json
 
@@ -105,6 +105,13 @@ class FieldModel:
             net = FieldNet(from_json(FieldNetConfig, config))
         return from_json(cls, {**values, "kernel": from_json(Kernel, kernel), "net": net})
 
+    def on_device(self, device: torch.device) -> FieldModel:
+        """The model with its network on a device; this one stays where it is."""
+        if not isinstance(self.net, FieldNet):
+            return self
+        net = on_device(self.net, device)
+        return self if net is self.net else dataclasses.replace(self, net=net)
+
     def knows(self, estimator: str) -> bool:
         """Whether the mean function applies to an estimator of this name."""
         return self.estimators is None or estimator in self.estimators
@@ -116,11 +123,12 @@ class FieldModel:
         """
         relative = AffineMap.of(mde_output) if mde_output.affine else mde_output.mde_depth
         features = mde_output.features
+        model = self
         if isinstance(self.net, FieldNet):
-            self.net.to(mde_output.prediction.device)
+            model = self.on_device(mde_output.prediction.device)
             features = features if self.net.config.feature_channels else None
         with full_precision():
-            return self.evaluate(
+            return model.evaluate(
                 relative, mde_output.image, features, use_mean=self.knows(mde_output.model)
             )
 

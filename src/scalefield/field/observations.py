@@ -19,7 +19,9 @@ depth there agree no better, however precise the measurement."""
 LAST_PIXEL = torch.iinfo(torch.int64).max
 """Key that sorts padding behind every pixel."""
 COPY_DISTANCE = 0.008
-"""Distance, in units of the position, within which two readings of one depth count as copies."""
+"""Distance, in units of the position, within which two readings of one depth count as copies; at
+least `COPY_PX` pixels."""
+COPY_PX = 3
 COPY_LOG_DEPTH = 0.02
 """Difference in log-depth within which they count as readings of one depth."""
 
@@ -126,18 +128,22 @@ class Observations(NamedTuple):
         inputs, y, noise, _ = self
         return Observations(inputs[index], y[index], noise[index], there)
 
-    def copies(self) -> Int64[Tensor, " n"]:
+    def copies(self, unit_px: float) -> Int64[Tensor, " n"]:
         """For each observation the index of the one that it copies, or its own.
 
         Two observations are copies if each is the nearest to the other, and they are readings of
-        one depth a few pixels apart. On a processor.
+        one depth a few pixels apart. `unit_px` is the unit of the position in pixels. On a
+        processor.
         """
         index = torch.arange(len(self.y))
         known = self.mask.nonzero()[:, 0]
         if len(known) < 2:
             return index
-        position = self.inputs.position[known].numpy()
-        _, near = cKDTree(position).query(position, k=2, distance_upper_bound=COPY_DISTANCE)
+        position, distance = (
+            self.inputs.position[known].numpy(),
+            max(COPY_DISTANCE, COPY_PX / unit_px),
+        )
+        _, near = cKDTree(position).query(position, k=2, distance_upper_bound=distance)
         own = np.arange(len(known))
         other = np.where(near[:, 0] == own, near[:, 1], near[:, 0])
         log_depth = (self.y + self.inputs.log_depth)[known].numpy()

@@ -67,7 +67,7 @@ class Calibration(NamedTuple):
         """The factor at pixels that are determined as well as the anchors are by each other."""
         return self.learned * self.factor
 
-    def std(self, variance: Float[Tensor, " m"], prior: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
+    def std(self, variance: Float[Tensor, "*m"], prior: Float[Tensor, "*m"]) -> Float[Tensor, "*m"]:
         """Calibrated standard deviation, from the posterior variance and the prior variance of the
         stationary part."""
         if not isinstance(self.factor, Tensor):
@@ -150,17 +150,87 @@ class FieldFit:
 
     def render(self) -> RenderedField:
         """The field at every pixel."""
+        if len(self.observations.y) <= self.config.neighbours and not self.static:
+            return self.render_exactly()
         systems = self.systems()
-        mean = self.image.linear_map(self.coefficients()) + self.stationary_map(systems)
-        return self.rendered(mean, systems)
+        stationary, prior, bound = self.map_cells(self.cell_sums(systems))
+        mean = self.image.linear_map(self.coefficients()) + stationary
+        return self.rendered(mean, prior, bound, systems)
 
-    def rendered(self, mean: Float[Tensor, "h w"], systems: LocalSystems) -> RenderedField:
-        """The field of a given mean, with the systems at all nodes."""
-        variance = systems.total_variance(self.linear.covariance)
-        support = (systems.prior - systems.variance) / systems.prior.clamp(min=TINY)
-        std = self.calibration.std(variance, systems.prior)
-        std, support = self.lattice.interpolate(torch.stack([std, support.clamp(0, 1)]))
-        return RenderedField(mean, std, support)
+    def rendered(
+        self,
+        mean: Float[Tensor, "h w"],
+        prior: Float[Tensor, "h w"],
+        bound: Float[Tensor, "h w"],
+        systems: LocalSystems,
+    ) -> RenderedField:
+        """The field of a given mean, with the prior variance of its stationary part, an upper bound
+        of its posterior variance, and the systems at all nodes.
+
+        The shares of the prior variance that are left are interpolated between the nodes. Near an
+        anchor, which may be far from any node, the bound is closer, and the whole variance is
+        reduced by as much.
+        """
+        at_nodes = systems.prior.clamp(min=TINY)
+        total = systems.total_variance(self.linear.covariance) / at_nodes
+        left = (systems.variance / at_nodes).clamp(0, 1)
+        total, left = self.lattice.interpolate(torch.stack([total, left]))
+        prior = prior.clamp(min=TINY)
+        near = left.minimum((bound / prior).clamp(min=0))
+        total = total * (near / left.clamp(min=TINY)).clamp(max=1)
+        return RenderedField(mean, self.calibration.std(total * prior, prior), 1 - near)
+
+    def render_exactly(self) -> RenderedField:
+        """The field where every pixel has the same few anchors, from one system for all of them."""
+        kernel, linear, lattice = self.kernel, self.linear, self.lattice
+        index = self.observations.mask.nonzero()[:, 0]
+        anchors, n = self.features.at(index), len(index)
+        covariance = kernel.local_covariance(self.features.at(index[None]))[0]
+        factor = torch.linalg.cholesky(covariance + torch.diag(self.observations.noise[index] ** 2))
+        whitening = torch.linalg.solve_triangular(
+            factor, torch.eye(n, dtype=factor.dtype, device=factor.device), upper=False
+        )
+        alpha = (whitening.mT @ (whitening @ linear.residual[index])).float()
+        H = (whitening @ linear.H[index]).float()
+        root, whitening = torch.linalg.cholesky(linear.covariance).float(), whitening.float()
+        single = TermFeatures(*(x.float() for x in anchors))
+        tiles = PixelTiles.of(self.image, lattice, linear=True)
+
+        def evaluate(cells: Int64[Tensor, " c"]) -> Float[Tensor, "4 c p"]:
+            inputs = tiles.inputs(cells)
+            pixels = kernel.term_features(
+                inputs.position, inputs.log_depth, inputs.embedding, inputs.amplitude
+            )
+            repeated = TermFeatures(*(x.expand(len(cells), *x.shape) for x in single))
+            cross = kernel.cross_covariance(repeated, pixels)
+            white = whitening @ cross
+            prior = pixels.amplitude.square().sum(dim=-1)
+            variance = prior - white.square().sum(dim=1)
+            columns = kernel.linear_features(inputs) - white.mT @ H
+            total = variance + (columns @ root).square().sum(dim=-1)
+            return torch.stack([alpha @ cross, total, variance, prior])
+
+        stationary, total, variance, prior = self.map_cells(evaluate)
+        mean = self.image.linear_map(self.coefficients()) + stationary
+        least = 0.25 * self.observations.noise[index].square().amin() if n else 0.0
+        std = self.calibration.std(total.clamp(min=least), prior)
+        return RenderedField(mean, std.float(), 1 - (variance / prior.clamp(min=TINY)).clamp(0, 1))
+
+    def map_cells(
+        self, function: Callable[[Int64[Tensor, " c"]], Float[Tensor, "r c p"]]
+    ) -> Float[Tensor, "r h w"]:
+        """The images of what a function returns at the pixels of cells, of a few at a time."""
+        lattice = self.lattice
+        on_gpu = lattice.device.type == "cuda"
+        index = torch.arange(len(lattice.corners), device=lattice.device)
+        step = max(1, (CUDA_PIXELS if on_gpu else CHUNK_PIXELS) // lattice.cell_px**2)
+        if self.static:
+            parts = [function(index)]
+        elif on_gpu:
+            parts = [function(chunk) for chunk in index.split(step)]
+        else:
+            parts = map_threads(function, [(chunk,) for chunk in index.split(step)])
+        return lattice.image(torch.cat(parts, dim=1))
 
     def systems(self) -> LocalSystems:
         """The local systems at all nodes, solved for the residuals of the linear part."""
@@ -299,33 +369,19 @@ class FieldFit:
             only[j] = 1
             features = self.features._replace(amplitude=self.features.amplitude * only)
             alone = dataclasses.replace(self, features=features)
-            parts[name] = alone.stationary_map(systems)
+            parts[name] = alone.map_cells(alone.cell_sums(systems))[0]
         return parts
-
-    def stationary_map(self, systems: LocalSystems) -> Float[Tensor, "h w"]:
-        """Stationary part of E[ℓ] at every pixel, from the systems at all nodes."""
-        lattice = self.lattice
-        cells, pixels = len(lattice.corners), lattice.cell_px**2
-        on_gpu = lattice.device.type == "cuda"
-        step = max(1, (CUDA_PIXELS if on_gpu else CHUNK_PIXELS) // pixels)
-        index = torch.arange(cells, device=lattice.device)
-        sums = self.cell_sums(systems)
-        if self.static:
-            parts = [sums(index)]
-        elif on_gpu:
-            parts = [sums(chunk) for chunk in index.split(step)]
-        else:
-            parts = map_threads(sums, [(chunk,) for chunk in index.split(step)])
-        return lattice.image(torch.cat(parts, dim=1))[0]
 
     def cell_sums(
         self, systems: LocalSystems
-    ) -> Callable[[Int64[Tensor, " c"]], Float[Tensor, "r c p"]]:
+    ) -> Callable[[Int64[Tensor, " c"]], Float[Tensor, "r_2 c p"]]:
         """A function that returns Σᵢ k(x, aᵢ) solvedᵢ of each solved column at the pixels of cells,
-        blended bilinearly between the nodes of a cell."""
+        blended bilinearly between the nodes of a cell; and the prior variance of the stationary
+        part, and an upper bound of its posterior variance."""
         tiles = PixelTiles.of(self.image, self.lattice)
-        predictors = systems.neighbours, systems.solved
-        return tiles.sums(self.kernel, self.features, predictors, static=self.static)
+        predictors, (_, _, noise, mask) = (systems.neighbours, systems.solved), self.observations
+        variance = torch.where(mask, noise**2, torch.inf)
+        return tiles.sums(self.kernel, self.features, predictors, variance, static=self.static)
 
 
 def fit(

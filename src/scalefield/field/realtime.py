@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -88,8 +86,7 @@ class LiveField:
         if isinstance(model.net, FieldNet) and model.net.config.feature_channels:
             raise InputError("LiveField takes a model without features F, found one with them")
         target = torch.device(check_device(str(device)))
-        net = copy.deepcopy(model.net)  # the caller's stays where it is
-        self.model = replace(model, net=net.to(target) if isinstance(net, FieldNet) else net)
+        self.model = model.on_device(target)
         require_choice("kind", kind, get_args(Kind))
         self.kind, self.affine = kind, affine_by_default(kind) if affine is None else affine
         self.robust, self.with_image = robust, with_image
@@ -104,14 +101,15 @@ class LiveField:
         )
         self.last_uv = torch.tensor([shape[1] - 1.0, shape[0] - 1.0], device=target)
         self.lattice = Lattice.of(shape, max_anchors, self.inference, target)
+        self.static = target.type == "cuda"
+        """Whether shapes may not depend on the anchors, as in a graph."""
         self.graph: torch.cuda.CUDAGraph | None = None
-        if target.type == "cuda":
+        if self.static:
             self.graph, self.output = captured(self.run)
 
     @torch.no_grad()
-    def run(self, *, static: bool = True) -> LiveOutput:
-        """Depth and standard deviation for what the buffers hold. With `static`, no shape depends
-        on it and nothing waits for a GPU."""
+    def run(self) -> LiveOutput:
+        """Depth and standard deviation for what the buffers hold."""
         _, _, pixels, depth_m, noise = self.inputs
         uv = (pixels + 0.5).floor()
         inside = ((uv >= 0) & (uv <= self.last_uv)).all(dim=1)
@@ -120,7 +118,7 @@ class LiveField:
         known = inside & (depth_m > 0) & (depth_m < torch.inf) & valid[rows, columns]
         measured = depth_m.double().where(known, 1.0).log()
         readings = Readings(rows, columns, measured, noise.double(), known)
-        if not static:
+        if not self.static:
             readings = Readings(*(x[known] for x in readings))
             if len(readings.rows) == 0:
                 nothing = torch.full_like(self.inputs.prediction, torch.nan)
@@ -134,7 +132,7 @@ class LiveField:
             readings,
             robust=self.robust,
             config=self.inference,
-            lattice=self.lattice if static else None,
+            lattice=self.lattice if self.static else None,
         )
         field, nothing = posterior.render(), ~valid | ~known.any()
         result = posterior.image.mde_depth * field.mean.exp(), field.std
@@ -191,6 +189,6 @@ class LiveField:
         if image is not None:
             buffers.image.copy_(image, non_blocking=True)
         if self.graph is None:
-            return self.run(static=False)
+            return self.run()
         self.graph.replay()
         return self.output

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from scalefield.field.model import load_field
 from scalefield.field.observations import Readings
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Method, Recovery, Solver
-from scalefield.runtime.devices import full_precision
+from scalefield.runtime.devices import full_precision, on_device
 from scalefield.validation import require_choice
 
 NumBasisMaps = Literal[8, 30, 50]
@@ -116,7 +116,7 @@ class Basis(Method):
     def load(self, device: torch.device | str = "cpu") -> Generator:
         """The generator itself."""
         if isinstance(self.generator, Generator):
-            return self.generator.to(device)
+            return cast(Generator, on_device(self.generator, torch.device(device)))
         name = f"basis-depth-k{self.k}" if self.generator == "auto" else self.generator
         return load_generator(name, torch.device(device))
 

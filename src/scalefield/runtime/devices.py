@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+import copy
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -19,6 +20,16 @@ def check_device(device: str) -> str:
         why = one_line(e).partition(". ")[0]
         raise InputError(f"device {device!r} cannot be used here ({why}); cpu always can") from None
     return device
+
+
+@lru_cache(maxsize=16)
+def on_device(network: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+    """A network on a device: itself where it is there already, otherwise a copy, because other
+    threads may be using it where it is."""
+    there = {parameter.device for parameter in network.parameters()}
+    if all(x.type == device.type and device.index in {None, x.index} for x in there):
+        return network
+    return copy.deepcopy(network).to(device)
 
 
 _cudnn: Any = torch.backends.cudnn
