@@ -11,7 +11,7 @@ from scalefield.field.blocks import (
     LinearPosterior,
     LinearPrior,
     Memo,
-    quadtree_leaves,
+    bisection_leaves,
 )
 from scalefield.field.cholesky import Cholesky
 from scalefield.field.config import InferenceConfig
@@ -52,9 +52,9 @@ def test_split_has_every_masked_anchor_in_one_block_of_bounded_size(
 
 @given(n=st.integers(2, 400), most=st.sampled_from([1, 8, 40]), seed=st.integers(0, 500))
 def test_an_anchor_more_changes_only_the_leaf_that_it_falls_in(n, most, seed):
-    """And the one that this leaf joins or that joins it; or it divides a square into four."""
+    """And the one that this leaf joins or that joins it; Or it is divided."""
     position = observations_of(n, seed).inputs.position.numpy()
-    before, after = (quadtree_leaves(position[:m], most) for m in (n - 1, n))
+    before, after = (bisection_leaves(position[:m], most, 1.3) for m in (n - 1, n))
     members = [
         {frozenset(np.flatnonzero(leaves == i).tolist()) for i in np.unique(leaves)}
         for leaves in (before, after)
@@ -66,7 +66,9 @@ def test_an_anchor_more_changes_only_the_leaf_that_it_falls_in(n, most, seed):
 def test_leaves_do_not_depend_on_the_order_of_the_anchors(n, seed):
     position = observations_of(n, seed).inputs.position.numpy()
     order = np.random.default_rng(seed).permutation(n)
-    assert (quadtree_leaves(position[order], 16) == quadtree_leaves(position, 16)[order]).all()
+    assert (
+        bisection_leaves(position[order], 16, 1.3) == bisection_leaves(position, 16, 1.3)[order]
+    ).all()
 
 
 def test_split_makes_compact_blocks():

@@ -26,10 +26,8 @@ from scalefield.field.kernel import Kernel, TermFeatures
 from scalefield.field.observations import Observations
 from scalefield.runtime.threads import map_threads
 
-QUADTREE_SIDE = 16.0
-"""Side of the root of the quadtree around the image's centre, in units of the position."""
-QUADTREE_LEVELS = 18
-"""Levels below the root."""
+DEEPEST_LEAF = 40
+"""Halvings of the image after which a block is not divided further."""
 CHUNK_ELEMENTS = 1 << 18
 """Elements of the matrices that one thread factorises at once: they stay in its cache."""
 
@@ -75,13 +73,19 @@ class Blocks:
 
     @classmethod
     def split(
-        cls, observations: Observations, config: InferenceConfig, *, static: bool = False
+        cls,
+        observations: Observations,
+        config: InferenceConfig,
+        *,
+        aspect: float = 1.0,
+        static: bool = False,
     ) -> Blocks:
-        """Blocks of at most `block_size` observations; no more than that make one block.
+        """Blocks of at most `block_size` observations of an image whose width is `aspect` times its
+        height; no more than that make one block.
 
-        The others are the leaves of a quadtree over the image, which depend on the observations
-        only: adding one changes the block that it falls in and no other, unless that is divided.
-        With `static`, and on a GPU, they are those of `in_strips`.
+        More are divided by halving the image, which does not depend on the observations: adding one
+        changes the block that it falls in and no other, unless that is divided or joined. With
+        `static`, and on a GPU, they are those of `in_strips`.
         """
         mask = observations.mask
         n = len(mask)
@@ -93,7 +97,9 @@ class Blocks:
         known = mask.nonzero()[:, 0]
         if len(known) <= config.block_size:
             return cls(known[None], torch.ones(1, len(known), dtype=torch.bool))
-        leaves = quadtree_leaves(observations.inputs.position[known].numpy(), config.block_size)
+        leaves = bisection_leaves(
+            observations.inputs.position[known].numpy(), config.block_size, aspect
+        )
         return cls.grouped(known, torch.from_numpy(leaves))
 
     @classmethod
@@ -178,18 +184,25 @@ class Blocks:
         return covariance
 
 
-def quadtree_leaves(position: Float64[np.ndarray, "n 2"], most: int) -> Int64[np.ndarray, " n"]:
-    """The number of each position's leaf, in the order of a Z-curve, where squares with more than
-    `most` positions are divided into four. A leaf with few of them joins the one before it."""
-    cells = np.floor((position + QUADTREE_SIDE / 2) * ((1 << QUADTREE_LEVELS) / QUADTREE_SIDE))
-    cells = cells.astype(np.int64)
-    key = np.zeros(len(position), dtype=np.int64)
-    crowded = np.arange(len(position))
-    for depth in range(1, QUADTREE_LEVELS + 1):
-        u, v = (cells[crowded] >> (QUADTREE_LEVELS - depth)).T
-        code = interleaved(u, v) << 2 * (QUADTREE_LEVELS - depth)
-        key[crowded] = code
-        _, index, count = np.unique(code, return_inverse=True, return_counts=True)
+def bisection_leaves(
+    position: Float64[np.ndarray, "n 2"], most: int, aspect: float
+) -> Int64[np.ndarray, " n"]:
+    """The number of each position's leaf: the image is halved along its longer side, then each half
+    with more than `most` positions likewise, and so on. A leaf with few positions joins the one
+    before it in this order, if both together are not too many."""
+    sides = np.array([math.sqrt(aspect), math.sqrt(1 / aspect)])  # of an image of area 1
+    place = (position / sides + 0.5).clip(0, 1 - 1e-12)
+    key, crowded = np.zeros(len(position), dtype=np.int64), np.arange(len(position))
+    for depth in range(1, DEEPEST_LEAF + 1):
+        axis = int(sides[1] > sides[0])
+        sides[axis] /= 2
+        place[:, axis] *= 2
+        half = place[crowded, axis] >= 1
+        place[:, axis] %= 1
+        key[crowded] |= half.astype(np.int64) << (DEEPEST_LEAF - depth)
+        _, index, count = np.unique(
+            key[crowded] >> (DEEPEST_LEAF - depth), return_inverse=True, return_counts=True
+        )
         crowded = crowded[count[index] > most]
         if len(crowded) == 0:
             break
@@ -200,14 +213,6 @@ def quadtree_leaves(position: Float64[np.ndarray, "n 2"], most: int) -> Int64[np
         size = number if begins else size + number
         joined[leaf] = joined[leaf - 1] + (begins and leaf > 0)
     return joined[index]
-
-
-def interleaved(u: Int64[np.ndarray, " n"], v: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
-    """Bits of u and v in turn: the position on a Z-curve (Morton, 1966)."""
-    code = np.zeros_like(u)
-    for bit in range(QUADTREE_LEVELS):
-        code |= ((u >> bit) & 1) << (2 * bit) | ((v >> bit) & 1) << (2 * bit + 1)
-    return code
 
 
 class BlockSolutions(NamedTuple):

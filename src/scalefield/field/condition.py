@@ -285,7 +285,8 @@ def condition(
     merged, group = readings.merged(static=static)
 
     def split(observed: Observations) -> Blocks:
-        return Blocks.split(observed, config, static=static)
+        height, width = image.shape
+        return Blocks.split(observed, config, aspect=width / height, static=static)
 
     def outliers_of(
         observed: Observations, blocks: Blocks, memo: Memo | None = None

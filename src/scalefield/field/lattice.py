@@ -285,9 +285,10 @@ class PixelTiles:
         across = self.lattice.cells[1]
         rows, v, grid_v, weights_v = (x[cells // across] for x in self.rows)
         columns, u, grid_u, weights_u = (x[cells % across] for x in self.columns)
-        patch = self.maps[grid_v[:, :, None], grid_u[:, None]].flatten(1, 2)
-        weights = weights_v[:, :, None, :, None] * weights_u[:, None, :, None]
-        values = torch.bmm(patch.mT, weights.flatten(1, 2).flatten(2)).mT  # c p e
+        patch = self.maps[grid_v[:, :, None], grid_u[:, None]].mT  # c q e q
+        along_u = torch.bmm(patch.flatten(1, 2), weights_u).unflatten(1, patch.shape[1:3])
+        values = torch.bmm(weights_v.mT, along_u.flatten(2)).unflatten(2, along_u.shape[2:])
+        values = values.movedim(2, 1).flatten(2).mT  # c p e, with the pixels last in memory
         log_depth = self.image.log_depth[rows[:, :, None], columns[:, None]].flatten(1)
         position = torch.stack(torch.broadcast_tensors(u[:, None], v[:, :, None]), dim=1)
         return position.flatten(2), log_depth, values, (rows, columns)
@@ -306,7 +307,7 @@ class PixelTiles:
         prior variance of g(x); and the least of 2 vᵢ + 2 Var[g(x) − g(aᵢ)], an upper bound of its
         variance given anchors with the variances v (infinite for those that are not used)."""
         lattice, single = self.lattice, TermFeatures(*(x.float() for x in anchors))
-        level = 2 * (variance.float() + single.amplitude.square().sum(dim=1))
+        level = 0.5 * (variance.float() + single.amplitude.square().sum(dim=1))
 
         def sums(cells: Int64[Tensor, " c"]) -> Float[Tensor, "r_2 c p"]:
             corners = lattice.corners[cells]
@@ -316,8 +317,8 @@ class PixelTiles:
             at_nodes = torch.bmm(alpha.permute(0, 3, 1, 2).flatten(1, 2), covariance)
             blended = at_nodes.unflatten(1, (-1, 4)).mul_(lattice.blending).sum(dim=2)
             prior = pixels.amplitude.square().sum(dim=-1)
-            least = covariance.mul_(-4).add_(level[union][..., None]).amin(dim=1)
-            rows = torch.stack([prior, least.add_(prior, alpha=2)], dim=1)
+            most = covariance.sub_(level[union][..., None]).amax(dim=1)
+            rows = torch.stack([prior, 2 * prior - 4 * most], dim=1)
             return torch.cat([blended, rows], dim=1).transpose(0, 1)
 
         return sums

@@ -191,8 +191,11 @@ class FieldFit:
             factor, torch.eye(n, dtype=factor.dtype, device=factor.device), upper=False
         )
         alpha = (whitening.mT @ (whitening @ linear.residual[index])).float()
-        H = (whitening @ linear.H[index]).float()
-        root, whitening = torch.linalg.cholesky(linear.covariance).float(), whitening.float()
+        root = torch.linalg.cholesky(linear.covariance)
+        H = (whitening @ linear.H[index] @ root).float()
+        root, whitening = root.float(), whitening.float()
+        *others, last = LINEAR_TERMS
+        modes = last.std(kernel) * root[linear_columns(len(root))[last.name]]
         single = TermFeatures(*(x.float() for x in anchors))
         tiles = PixelTiles.of(self.image, lattice, linear=True)
 
@@ -206,8 +209,10 @@ class FieldFit:
             white = whitening @ cross
             prior = pixels.amplitude.square().sum(dim=-1)
             variance = prior - white.square().sum(dim=1)
-            columns = kernel.linear_features(inputs) - white.mT @ H
-            total = variance + (columns @ root).square().sum(dim=-1)
+            # √Cov[θ] (H(x) − Σᵢ smootherᵢ H(aᵢ)), of the modes and the other terms one by one
+            linear = kernel.linear_features(inputs, others) @ root[: -len(modes)]
+            linear = linear.add_(inputs.modes @ modes).sub_(white.mT @ H)
+            total = variance + linear.square_().sum(dim=-1)
             return torch.stack([alpha @ cross, total, variance, prior])
 
         stationary, total, variance, prior = self.map_cells(evaluate)
