@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from recipes.permissive import distorted_frame
+from recipes.train_weights import distorted_frame
 
 from scalefield.field.error_scale import ERROR_SCALES
 from scalefield.field.image_inputs import ChannelLayout

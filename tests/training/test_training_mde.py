@@ -5,16 +5,15 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from recipes.permissive import fastest_format
 from safetensors.torch import load_file
 
 from scalefield.errors import InputError
 from scalefield.mde import open_mde
-from scalefield.mde.lite import LiteNet, load_lite
+from scalefield.mde.lite import load_lite
 from scalefield.training import mde as mde_training
 from scalefield.training.augmentation import colour_jitter, random_crops, random_erasing
 from scalefield.training.cross_fit import known_scenes, trained_on
-from scalefield.training.loop import step_generator
+from scalefield.training.loop import save_checkpoint, step_generator
 from scalefield.training.mde import (
     MDETraining,
     aligned_absrel,
@@ -179,5 +178,25 @@ def test_train_mde_continues_the_weights_it_starts_from(tmp_path):
         )  # fmt: skip
 
 
-def test_fastest_format_is_contiguous_without_a_gpu():
-    assert fastest_format(LiteNet(), MDETraining()) == torch.contiguous_format
+class Stopped(Exception):
+    """Stands for the power cut."""
+
+
+def test_train_mde_that_was_stopped_ends_in_the_same_bytes(tmp_path, monkeypatch):
+    config = MDETraining(steps=4, batch=2, folds=2, fold=0, crops=((96, 128), (64, 160)))
+
+    def train(out, **options):
+        train_mde(config, Photographs(), out, encoder=None, device="cpu", **options)
+        return (out / "model" / "model.safetensors").read_bytes()
+
+    def save_and_stop(*args, step, **rest):
+        save_checkpoint(*args, step=step, **rest)
+        if step == 2:
+            raise Stopped
+
+    whole = train(tmp_path / "whole")
+    with monkeypatch.context() as stopping:
+        stopping.setattr(mde_training, "save_checkpoint", save_and_stop)
+        with pytest.raises(Stopped):
+            train(tmp_path / "stopped", save_every=1)
+    assert train(tmp_path / "stopped") == whole

