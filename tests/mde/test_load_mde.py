@@ -65,9 +65,23 @@ def test_estimator_lite_comes_from_the_package(monkeypatch):
 
 
 def test_load_mde_unknown_names_list_the_known_ones():
-    names = r"no MDE 'da4'; there are lite, lite-research, da3-small, .*\.onnx"
+    names = r"no MDE 'da4'; there are lite, da3-small, .*\.onnx"
     with pytest.raises(InputError, match=names):
         load_mde("da4")
+
+
+@pytest.mark.parametrize(
+    ("name", "models"),
+    [
+        ("depth-anything-v2", "dav2-base or dav2-small or dav2-large"),
+        ("Depth-Anything-V2-Small-hf", "dav2-small"),
+        ("depthpro", "depth-pro or zoedepth"),
+        ("lite2", "lite"),
+    ],
+)
+def test_load_mde_unknown_names_suggest_models_by_name_and_by_repository(name, models):
+    with pytest.raises(InputError, match=rf"no MDE '{name}'.*; did you mean {models}\?$"):
+        load_mde(name)
 
 
 def test_load_mde_pinned_revision_reaches_the_hub():
