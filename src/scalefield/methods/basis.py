@@ -45,13 +45,10 @@ class Basis(Method):
 
     generator: str | Path | Generator = "auto"
     """A shipped name (see `io.weights.shipped`), a folder that `Generator.save` wrote, a generator,
-    or "auto": the universal one, which uses no features (F = 0). The generators that use the
-    features of `lite` are equally good with a dozen anchors on val, and 2 to 4 % worse with a
-    hundred and more, for each of three seeds (results/places-lite-val-seeds)."""
+    or "auto": the shipped one, which uses no features (F = 0) and so serves any depth map."""
     k: NumBasisMaps = 50
-    """K, the number of basis maps of the shipped generator. On val (results/places-lite-val) 50 is
-    best: by a little with few anchors, by far with many; 8, which the paper uses for few anchors,
-    is last."""
+    """K, the number of basis maps of the shipped generator. 50 is better than 8 with few and with
+    many anchors (results/places); the paper uses 8 for few."""
     ridge: Ridge | None = None
     """Settings of the solve; None for those that the generator was trained with."""
     estimate_shift: bool = True
