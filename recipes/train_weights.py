@@ -529,19 +529,18 @@ def run_all(args: argparse.Namespace) -> None:
 
 def run_stage(out: Path, stage: str, *options: str) -> None:
     """Run a stage with the options of this process and its own; its output goes to `out`/logs."""
+    name = "".join((stage, *options[1:]))
+    log = out / "logs" / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
     given = sys.argv[1:]
     given.remove("all")
-    log = out / "logs" / f"{''.join((stage, *options[1:]))}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    print(f"{stage} starts: {log}", flush=True)
     command = [sys.executable, __file__, stage, *given, *options]
+    print(f"{name} starts: {log}", flush=True)
     with log.open("ab") as file:
-        code = subprocess.run(
-            command, stdout=file, stderr=subprocess.STDOUT, check=False
-        ).returncode
-    if code:
-        raise SystemExit(f"{stage} failed with code {code}; its last lines are in {log}")
-    print(f"{stage} ended", flush=True)
+        done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False)
+    if done.returncode:
+        raise SystemExit(f"{name} failed with code {done.returncode}; its last lines are in {log}")
+    print(f"{name} ended", flush=True)
 
 
 def main() -> None:
