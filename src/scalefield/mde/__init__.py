@@ -185,17 +185,15 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
     short, revision = split_revision(name)
     short = ALIASES.get(short, short)
     card = MODELS.get(short)
-    if card is not None:
-        pinned = f"@{revision}" if revision else ""
-        weights = (
-            find_weights(card.source + pinned) if card.source else Weights(WEIGHTS / short, "")
-        )
-        loader, label, licence = card.loader, short, weights.licence or card.weights_licence
-    else:
+    if card is None:
         loader, weights = _find(name)
         path = Path(short)
         label = path.stem if path.is_file() else path.name if path.is_dir() else short
         licence = weights.licence
+    else:
+        pinned = f"{card.source}@{revision}" if revision else card.source
+        weights = find_weights(pinned) if card.source else Weights(WEIGHTS / short, "")
+        loader, label, licence = card.loader, short, weights.licence or card.weights_licence
     _warn_of_licence(name, licence)
     return LOADERS[loader](label, weights, device, kind)
 
