@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from scalefield.errors import InputError
 from scalefield.io.weights import WEIGHTS
-from scalefield.mde import MODELS, NonCommercialWarning, load_mde
+from scalefield.mde import LOADERS, MODELS, NonCommercialWarning, load_mde
 from scalefield.mde.da3 import BASE, DA3, LARGE, PREPROCESS, SMALL
 from scalefield.mde.estimator import Estimator, Raw
 
@@ -105,6 +105,10 @@ def test_load_mde_non_commercial_weights_say_so(by_hand, small_state):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load_mde("owner/name")
+
+
+def test_load_mde_has_a_loader_for_every_card():
+    assert {card.loader for card in MODELS.values()} <= set(LOADERS)
 
 
 def test_load_mde_cards_agree_with_the_networks():
