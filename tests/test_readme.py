@@ -3,11 +3,11 @@
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-import scalefield
 from program_modules import load_module
 from scalefield import METHODS
 from scalefield.cli import COMMANDS
@@ -75,7 +75,7 @@ def exists(name: str) -> bool:
     if name.startswith("scalefield "):
         return name.removeprefix("scalefield ") in COMMANDS
     first, *rest = name.split(".")
-    found = CLASSES.get(first) or getattr(scalefield, first, None)
+    found = CLASSES.get(first) or getattr(import_module("scalefield"), first, None)
     for part in rest:
         found = getattr(found, part, None)
     return found is not None
