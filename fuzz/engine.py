@@ -201,6 +201,7 @@ def _child(  # noqa: PLR0917
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
+    signal.alarm(10 * MOST_SECONDS)  # to make the seeds
     for _ in each_case(target, cases, seed, folder, save, tally):
         signal.alarm(0)
         report.write_text(json.dumps(tally.__dict__))
