@@ -131,6 +131,13 @@ def test_read_frames_gives_upright_rgb_frames(video, tmp_path):
     assert not is_video("a.jpg")
 
 
+def test_read_frames_of_a_file_with_metadata_in_another_encoding(video):
+    data = video.read_bytes()
+    start = data.index(b"Lavf")  # the name of the program that wrote the file
+    video.write_bytes(data[:start] + b"caf\xe9" + data[start + 4 :])
+    assert len(list(read_frames(video))) == count_frames(video) == 5
+
+
 def test_recover_video_is_a_stream_with_the_anchors_of_the_first_frame(video, capsys):
     Path("first.csv").write_text(ROWS)
     words = ["recover", "drive.mp4", "--anchors", "first.csv", "--every", "2"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -114,6 +115,16 @@ def write_folder(path: str | Path) -> Iterator[Path]:
 def _hidden(path: Path) -> str:
     """Prefix of a temporary name, short enough for the system's limit on names."""
     return f".{path.name[:40]}."
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove what writers that were killed have left below a folder."""
+    random_end = "[a-z0-9_]" * 8  # as tempfile names files
+    for path in sorted(folder.rglob(f".*.{random_end}")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:
