@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from benchmarks import cases, processes
 from benchmarks.record import new_record, parser, write_record
-from benchmarks.timing import Times, Work, exponent, spread, turn_by_turn
+from benchmarks.timing import Times, Work, spread, turn_by_turn
 
 SHAPES = ((240, 320), (480, 640), (720, 1280), (1080, 1920))
 MIDDLE = (480, 640)
@@ -68,41 +68,25 @@ class Run:
 def sizes(run: Run, threads: int) -> None:
     """Every case at every size, as shares of DA3-BASE's forward pass on the same image."""
     torch.set_num_threads(threads)
-    times_by_size: dict[tuple[int, int], Times] = {}
     with tempfile.TemporaryDirectory() as cache:
         for shape in run.shapes if threads == 2 else SHAPES[1::2]:
-            times_by_size[shape] = run.times(cases.by_size(shape, run.device, Path(cache)))
+            times = run.times(cases.by_size(shape, run.device, Path(cache)))
             run.say(f"{name_of(shape)}, {threads} threads")
             setting = {"size": name_of(shape), "n": cases.N, "threads": threads}
-            run.add("ratios", *shares(times_by_size[shape], run, setting))
-            run.add("beside", *beside(times_by_size[shape], setting))
-    pixels = [h * w for h, w in times_by_size]
-    run.add(
-        "growth", *growth(times_by_size.values(), pixels, {"along": "pixels", "threads": threads})
-    )
-    in_k = {
-        step: [times_by_size[MIDDLE].seconds[f"{step}, K = {k}"] for k in cases.KS]
-        for step in ("generator", "ridge solve", "dense field", "basis: solve and apply")
-    }
-    run.add("growth", *(
-        {"name": step, "along": "K", "threads": threads, "exponent": exponent([*cases.KS], seconds)}
-        for step, seconds in in_k.items()
-    ))  # fmt: skip
+            run.add("ratios", *shares(times, run, setting))
+            run.add("beside", *beside(times, setting))
 
 
 def anchors(run: Run, threads: int) -> None:
     """The same at one size for 1 to 10,000 anchors."""
     torch.set_num_threads(threads)
     reference = cases.reference(MIDDLE, run.device)
-    times_by_count: dict[int, Times] = {}
     for n in cases.NS[1:4] if run.quick else cases.NS:
-        times_by_count[n] = run.times({**reference, **cases.by_anchors(MIDDLE, run.device, n)})
+        times = run.times({**reference, **cases.by_anchors(MIDDLE, run.device, n)})
         run.say(f"N = {n}, {threads} threads")
         setting = {"size": name_of(MIDDLE), "n": n, "threads": threads}
-        run.add("anchors", *shares(times_by_count[n], run, setting))
-        run.add("beside", *beside(times_by_count[n], setting))
-    many = {n: times for n, times in times_by_count.items() if n >= 100}
-    run.add("growth", *growth(many.values(), [*many], {"along": "N ≥ 100", "threads": threads}))
+        run.add("anchors", *shares(times, run, setting))
+        run.add("beside", *beside(times, setting))
 
 
 def batches(run: Run, threads: int) -> None:
@@ -173,20 +157,6 @@ def beside(times: Times, setting: dict) -> list[dict]:
         {"ours": ours, "theirs": theirs, **setting, "ratio": times.ratio(ours, theirs)}
         for ours, theirs in cases.BESIDE
         if ours in times.seconds and theirs in times.seconds
-    ]
-
-
-def growth(measured: Iterable[Times], along: list[float], setting: dict) -> list[dict]:
-    """The exponent of every case that ran at all sizes."""
-    measured = [*measured]
-    names = [n for n in measured[0].seconds if all(n in times.seconds for times in measured)]
-    return [
-        {
-            "name": n,
-            **setting,
-            "exponent": exponent(along, [times.seconds[n] for times in measured]),
-        }
-        for n in names
     ]
 
 

@@ -14,6 +14,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
@@ -73,7 +74,7 @@ def quartiles(values: Sequence[float], factor: float = 1.0) -> str:
     return f"{middle} ({low}–{high})"
 
 
-# ---- errors of the default weights: README.md, docs/choose.md ----------------------------------
+# ---- errors of the default weights: README.md, docs/choose.md, docs/benchmark.md ---------------
 
 CONDITIONS = {
     "drop-1": "1", "drop-3": "3", "drop-5": "5", "drop-9": "9",
@@ -99,23 +100,34 @@ CHOICE = {
 }  # fmt: skip
 """Rows of the table of the choice, and the step of the record `bench` that has their time."""
 CHOICE_CONDITIONS = ("drop-3", "low", "medium", "high")
-CHOICE_SETTING = {"size": "480×640", "threads": 2}
+PLACES = {
+    "2011_09_30_drive_0016": "street (KITTI)",
+    "freiburg1_desk": "desk (TUM)",
+    "freiburg1_xyz": "second desk (TUM)",
+    "icl_livingroom1": "living room (ICL-NUIM)",
+    "taskonomy/sample_model_1": "apartment (Taskonomy)",
+    "all": "all",
+}
 
 
-def errors_of(record: Record) -> dict[tuple[str, str], float]:
-    """AbsRel over all images by method and condition."""
-    return {
-        (cell["method"], cell["condition"]): cell["clamped"]["abs_rel"][0]
-        for cell in record["cells"]
-        if cell["group"] == "all"
-    }
+def cells_of(record: Record, **values: str) -> list[Record]:
+    """The cells of an evaluation whose group, condition or method have these values."""
+    return [cell for cell in record["cells"] if values.items() <= cell.items()]
 
 
-def results_table() -> str:
+def abs_rel(cell: Record) -> float:
+    """AbsRel of a cell, clamped to the range of the dataset."""
+    return cell["clamped"]["abs_rel"][0]
+
+
+def errors_of(record: Record | None) -> dict[tuple[str, str], float]:
+    """AbsRel over all images by method and condition; nothing if there is no record."""
+    cells = [] if record is None else cells_of(record, group="all")
+    return {(cell["method"], cell["condition"]): abs_rel(cell) for cell in cells}
+
+
+def results_table(record: Record) -> str:
     """AbsRel by method and number of anchors, over all images, best in bold."""
-    record = read("places")
-    if record is None:
-        return NOT_MEASURED
     errors = {key: round(value, 3) for key, value in errors_of(record).items()}
     best = {c: min(errors[m, c] for m in METHODS if (m, c) in errors) for c in CONDITIONS}
 
@@ -130,59 +142,69 @@ def results_table() -> str:
     return table(["anchors", *CONDITIONS.values()], rows)
 
 
-def choice_table() -> str:
+def choice_table(bench: Record) -> str:
     """AbsRel by estimator and number of anchors, and time, for each method."""
-    bench = read("bench")
-    records = {estimator: read(name) for estimator, name in ESTIMATORS.items()}
-    errors = {e: errors_of(record) for e, record in records.items() if record is not None}
-    if bench is None or not errors:
-        return NOT_MEASURED
-    times = {
-        entry["name"]: 100 * entry["share"][0]
-        for entry in bench["ratios"]
-        if CHOICE_SETTING.items() <= entry.items()
-    }
+    errors = {estimator: errors_of(read(name)) for estimator, name in ESTIMATORS.items()}
+    times = speed_shares(bench, "480×640")
     columns = [(e, c) for e in errors for c in CHOICE_CONDITIONS]
     rows = []
     for label, step in CHOICE.items():
         found = [errors[e].get((label, c)) for e, c in columns]
-        cells = ["" if value is None else number(value) for value in found]
+        cells = ["–" if value is None else number(value) for value in found]
         rows.append([METHODS[label], *cells, f"{times[step]:.2g}"])
     return table(["", *(f"{e}, {CONDITIONS[c]}" for e, c in columns), "time"], rows)
+
+
+def places_by_place(record: Record) -> str:
+    """AbsRel of `field` by place, and the coverage of its 90 % intervals."""
+    rows = []
+    for group, title in PLACES.items():
+        cells = {c["condition"]: c for c in cells_of(record, group=group, method="Field")}
+        shown = (
+            f"{number(abs_rel(cells[c]))} ({coverage(cells[c]):.0f} %)" for c in CHOICE_CONDITIONS
+        )
+        rows.append([title, f"{cells['low']['images']}", *shown])
+    columns = [CONDITIONS[c] for c in CHOICE_CONDITIONS]
+    return table(["`field` with `lite`", "images", *columns], rows)
+
+
+def coverage(cell: Record) -> float:
+    """Per cent of the pixels inside the 90 % intervals."""
+    return 100 * cell["coverage"]["coverage_90"][0]
 
 
 # ---- strong estimators and affine maps: docs/benchmark.md, README.md ---------------------------
 
 STRONG = {
-    "strong": ("strong", "outputs of three published estimators as they are"),
-    "strong_affine": ("strong-affine", "the same as affine-invariant disparity"),
-    "places_affine_lite": (
-        "places-affine-lite",
-        "`lite` as affine-invariant disparity, five places",
-    ),
-    "places_affine_fastdepth": (
-        "places-affine-fastdepth",
-        "FastDepth as affine-invariant disparity, five places",
-    ),
+    "strong": "outputs of three published estimators as they are",
+    "strong-affine": "the same as affine-invariant disparity",
+    "places-affine-lite": "`lite` as affine-invariant disparity, five places",
+    "places-affine-fastdepth": "FastDepth as affine-invariant disparity, five places",
 }
-"""Record and row of the summary by name of the block."""
+"""Rows of the summary by record."""
+FAMILIES = {
+    "JiayouQin01/groundedDPT": "Depth Anything V2",
+    "mmaj1/Midas-project": "MiDaS",
+    "pablodawson/few-shot-gaussian-splatting": "ZoeDepth",
+}
+PREFIXES = {"strong-affine": "affine ", "places-affine-lite": "`lite`, ",
+            "places-affine-fastdepth": "FastDepth, "}  # fmt: skip
 STRONG_CONDITIONS = ("drop-3", "drop-5", "low", "medium")
 OURS = ("Field", "Basis")
 
 
 class Comparison(NamedTuple):
-    """AbsRel of `field`, `basis` and the best aligner in one family under one condition."""
+    """AbsRel of `field` and of the best aligner in one family under one condition."""
 
     family: str
     images: int
     condition: str
     field: float
-    basis: float
     best: float
     aligner: str
     """The aligner of the smallest error, with the space of its fit."""
     coverage: float
-    """Share of pixels inside the 90 % intervals of `field`."""
+    """Per cent of the pixels inside the 90 % intervals of `field`."""
 
     @property
     def ratio(self) -> float:
@@ -208,7 +230,7 @@ def comparisons(runs: Sequence[Record]) -> list[Comparison]:
     for family in families or ["all"]:  # a run of one group has no other
         for condition in STRONG_CONDITIONS:
             errors = {
-                method: fmean(cell["clamped"]["abs_rel"][0] for cell in group)
+                method: fmean(abs_rel(cell) for cell in group)
                 for (name, under, method), group in cells.items()
                 if (name, under) == (family, condition)
             }
@@ -223,13 +245,39 @@ def comparisons(runs: Sequence[Record]) -> list[Comparison]:
                     images=ours[0]["images"],
                     condition=condition,
                     field=errors["Field"],
-                    basis=errors.get("Basis", float("nan")),
                     best=errors[best],
                     aligner=best,
-                    coverage=fmean(cell["coverage"]["coverage_90"][0] for cell in ours),
+                    coverage=fmean(coverage(cell) for cell in ours),
                 )
             )
     return compared
+
+
+def strong_ratios() -> str:
+    """Ratio of the errors of `field` and the best aligner by family and number of anchors."""
+    rows = []
+    for name in STRONG:
+        for family, found in groupby(comparisons(draws(name)), key=lambda c: c.family):
+            compared = list(found)
+            ratios = {c.condition: f"{c.ratio:.2f}" for c in compared}
+            low, high = (f(c.coverage for c in compared) for f in (min, max))
+            title = FAMILIES.get(family) or PLACES.get(family, family).partition(" (")[0]
+            rows.append([PREFIXES.get(name, "") + title, f"{compared[0].images}",
+                         *(ratios.get(c, "–") for c in STRONG_CONDITIONS),
+                         f"{low:.0f}–{high:.0f} %"])  # fmt: skip
+    columns = [CONDITIONS[c] for c in STRONG_CONDITIONS]
+    return table(["maps", "images", *columns, "coverage"], rows)
+
+
+def strong_summary() -> str:
+    """Error of `field` relative to that of the best aligner, in the mean of families."""
+    rows = []
+    for name, title in STRONG.items():
+        means = mean_ratios(comparisons(draws(name)))
+        rows.append([title, *(number(means[c], 2) if c in means else "–"
+                              for c in STRONG_CONDITIONS)])  # fmt: skip
+    columns = [CONDITIONS[c] for c in STRONG_CONDITIONS]
+    return table(["`field` relative to the best aligner", *columns], rows)
 
 
 def mean_ratios(compared: Sequence[Comparison]) -> dict[str, float]:
@@ -238,39 +286,22 @@ def mean_ratios(compared: Sequence[Comparison]) -> dict[str, float]:
     return {c: fmean(x.ratio for x in compared if x.condition == c) for c in present}
 
 
-def strong_table(runs: Sequence[Record]) -> str:
-    """One row for each family and number of anchors, and the means of the ratios."""
-    compared = comparisons(runs)
-    rows = [
-        [c.family, f"{c.images}", CONDITIONS[c.condition], number(c.field), number(c.basis),
-         number(c.best), c.aligner, f"{c.ratio:.2f}", f"{100 * c.coverage:.0f} %"]
-        for c in compared
-    ]  # fmt: skip
-    header = ["family", "images", "anchors", "`field`", "`basis`", "best aligner", "", "ratio",
-              "coverage"]  # fmt: skip
-    means = (f"{CONDITIONS[c]} anchors {ratio:.2f}" for c, ratio in mean_ratios(compared).items())
-    mean = f"Mean of the ratios over families: {', '.join(means)}."
-    return f"{table(header, rows, 'lrrrrrlrr')}\n\n{mean}"
+# ---- properties of `field`: docs/field.md, results/field, results/reliability ------------------
+
+REGIMES = ("low", "medium", "high")
+RULES = {
+    "suggest": "`suggest`", "grid": "regular grid", "random": "random",
+    "farthest": "farthest point", "of 110, suggest": "`suggest` among 110 anchors",
+    "of 110, random": "random among 110 anchors",
+}  # fmt: skip
 
 
-def strong_summary() -> str:
-    """Error of `field` relative to that of the best aligner, in the mean of families."""
-    rows = []
-    for name, title in STRONG.values():
-        means = mean_ratios(comparisons(draws(name)))
-        rows.append([title, *(number(means[c], 2) for c in STRONG_CONDITIONS)])
-    columns = [CONDITIONS[c] for c in STRONG_CONDITIONS]
-    return table(["`field` relative to the best aligner", *columns], rows)
-
-
-# ---- properties of `field`: docs/field.md ------------------------------------------------------
-
-
-def wrong_anchors(record: Record) -> str:
+def field_wrong(record: Record) -> str:
     """AbsRel with a share of wrong anchors, by regime."""
-    kinds = {"robust": "robust", "not robust": "not robust", "left out": "wrong ones left out"}
+    kinds = {"robust": "search", "not robust": "no search", "left out": "correct anchors alone"}
     rows = []
-    for regime, errors in record["wrong anchors"].items():
+    for regime in REGIMES:
+        errors = record["wrong anchors"][regime]
         for share in ("clean", "10% wrong", "30% wrong"):
             found = (errors.get(f"{share}, {kind}") for kind in kinds)
             cells = ("–" if value is None else number(value, 4) for value in found)
@@ -278,14 +309,29 @@ def wrong_anchors(record: Record) -> str:
     return table(["anchors", "of them", *kinds.values()], rows, "llrrr")
 
 
-def placement(record: Record) -> str:
+def field_outliers(record: Record) -> str:
+    """Error with wrong anchors relative to the correct anchors alone, with and without a search."""
+    rows = []
+    for share in ("10%", "30%"):
+        cells = []
+        for errors in (record["wrong anchors"][regime] for regime in REGIMES):
+            alone = errors[f"{share} wrong, left out"]
+            cells += [f"{errors[f'{share} wrong, {kind}'] / alone:.2f}"
+                      for kind in ("robust", "not robust")]  # fmt: skip
+        rows.append([share.replace("%", " %"), *cells])
+    columns = [f"{CONDITIONS[r]}, {kind}" for r in REGIMES for kind in ("search", "none")]
+    return table(["wrong anchors", *columns], rows)
+
+
+def field_placement(record: Record) -> str:
     """AbsRel with anchors that were placed by several rules."""
-    placed = record["where to measure"].items()
-    entries = ((rule, n, number(error, 4)) for rule, e in placed for n, error in e.items())
-    return grid("anchors placed by", entries)
+    placed = record["where to measure"]
+    entries = ((title, n, number(error)) for rule, title in RULES.items()
+               for n, error in placed[rule].items())  # fmt: skip
+    return grid("placed by", entries)
 
 
-def video(record: Record) -> str:
+def field_video(record: Record) -> str:
     """AbsRel and flicker of sequences with few anchors a frame."""
     rows = []
     for count, places in record["video"].items():
@@ -299,7 +345,7 @@ def video(record: Record) -> str:
     return f"{table(header, rows)}\n\n{note}"
 
 
-def reliability(record: Record) -> str:
+def coverage_table(record: Record) -> str:
     """Per cent of the pixels in the intervals of `field`; in brackets the extremes over places."""
     rows = []
     for estimator, conditions in record["estimators"].items():
@@ -309,21 +355,73 @@ def reliability(record: Record) -> str:
                      for mean, *each in zip(groups["all"], *places, strict=True)]  # fmt: skip
             rows.append([estimator, CONDITIONS.get(condition, condition), *cells])
     levels = [f"{level} %" for level in record["config"]["levels"]]
-    return table(["estimator", "anchors", *levels], rows, "l" + "r" * (len(levels) + 1))
+    return table(["estimator", "anchors", *levels], rows)
 
 
-def lidar_costs(record: Record) -> str:
-    """Medians and quartiles of what `field` costs by the number of anchors."""
-    rows = []
-    for what, cases in record["measured"].items():
-        for name, value in (cases if isinstance(cases, dict) else {"": cases}).items():
-            rows.append([what, name, quartiles(value) if isinstance(value, list) else f"{value}"])
-    return table(["what", "case", "value"], rows, "llr")
-
-
-# ---- running times: docs/speed.md --------------------------------------------------------------
+# ---- running times: docs/speed.md, results/bench, results/lidar --------------------------------
 
 REFERENCE = "DA3-BASE forward"
+STEPS = {
+    "estimator `lite`": "lite forward",
+    "`field`, a new image": "field: a new image",
+    "`field`, an added anchor": "field: an added anchor",
+    "`basis`, K = 50, a new image": "generator, solve and apply, K = 50",
+    "`basis`, K = 50, an added anchor": "basis: solve and apply, K = 50",
+    "`Live`, K = 50": "live, K = 50",
+    **{f"`{name}`": CHOICE[name] for name in ("lwlr", "knn")},
+    "`region`": "region",
+    **{f"`{name}`": name for name in ("interpolate", "log_kernel", "piecewise", "grid", "global",
+                                      "median")},
+}  # fmt: skip
+"""Rows of the table by size, and their steps in the record `bench`."""
+STEPS_ON_GPU = {
+    "DA3-BASE": REFERENCE,
+    "`Live`, K = 50, float32": "live, K = 50",
+    "`Live`, K = 50, float16": "live, float16, K = 50",
+    **{title: STEPS[title] for title in ("estimator `lite`", "`basis`, K = 50, a new image",
+                                         "`lwlr`", "`region`", "`interpolate`", "`global`")},
+}  # fmt: skip
+
+
+def speed_shares(record: Record, size: str) -> dict[str, float]:
+    """Per cent of the reference with two threads and 110 anchors, by step."""
+    setting = {"size": size, "threads": 2}
+    found = (entry for entry in record["ratios"] if setting.items() <= entry.items())
+    return {entry["name"]: 100 * entry["share"][0] for entry in found}
+
+
+def speed_sizes(record: Record) -> str:
+    """Per cent of the reference, a column for each size."""
+    sizes = dict.fromkeys(e["size"] for e in record["ratios"] if e["threads"] == 2)
+    shares = [speed_shares(record, size) for size in sizes]
+    rows = ([title, *(f"{share[step]:.2g}" for share in shares)] for title, step in STEPS.items())
+    return table(["% of DA3-BASE", *sizes], rows)
+
+
+def speed_anchors(processor: Record) -> str:
+    """Cost of `field` by the number of anchors, on a processor and on a GPU."""
+    ours, gpu = processor["measured"], (read("lidar-cuda") or {"measured": {}})["measured"]
+    series = {
+        "`recover`, two cores, % of DA3-BASE": (ours["480×640, of DA3-BASE"], 100),
+        "`recover`, two cores, ms": (ours["recover at 480×640, ms"], 1),
+        "`recover`, H200, ms": (gpu.get("recover, ms", {}), 1),
+        "`LiveField`, H200, ms": (gpu.get("LiveField, ms", {}), 1),
+    }
+    counts = [*ours["480×640, of DA3-BASE"]]
+    rows = [
+        [title, *(f"{factor * times[n][0]:.3g}" if n in times else "–" for n in counts)]
+        for title, (times, factor) in series.items()
+    ]
+    return table(["anchors", *(f"{int(n):,}" for n in counts)], rows)
+
+
+def speed_gpu(record: Record) -> str:
+    """Milliseconds of each step on a GPU."""
+    sizes = dict.fromkeys(e["size"] for e in record["ratios"])
+    times = {(e["name"], e["size"]): e["ms"][0] for e in record["ratios"]}
+    rows = ([title, *(f"{times[step, size]:.3g}" for size in sizes)]
+            for title, step in STEPS_ON_GPU.items())  # fmt: skip
+    return table(["ms on an H200", *sizes], rows)
 
 
 def share_of(entry: Record) -> str:
@@ -332,80 +430,39 @@ def share_of(entry: Record) -> str:
     return quartiles(entry["share"], 100) + ms
 
 
-def sizes(record: Record, threads: int = 2) -> str:
-    """Shares of the reference, a column for each size."""
-    entries = [e for e in record["ratios"] if e["threads"] == threads]
+def size_of(entry: Record) -> str:
+    """Size of the image and number of anchors of an entry."""
+    return f"{entry['size']}, N = {entry['n']:,}"
+
+
+DETAILS: dict[str, tuple[str, str, Callable[[Record], tuple[str, str, str]]]] = {
+    "sizes": ("ratios", f"Percent of {REFERENCE} on the same image.",
+              lambda e: (e["name"], size_of(e), share_of(e))),
+    "anchors": ("anchors", f"Percent of {REFERENCE}.",
+                lambda e: (e["name"], size_of(e), share_of(e))),
+    "lidar": ("lidar", f"Percent of {REFERENCE} on the same image.",
+              lambda e: (e["name"], size_of(e), share_of(e))),
+    "beside": ("beside", "Time of ours over time of theirs, in the same round.",
+               lambda e: (f"{e['ours']} / {e['theirs']}", size_of(e), quartiles(e["ratio"]))),
+    "batches": ("batches", "Time an image, beside one image alone.",
+                lambda e: (f"{e['name']}, {e['size']}", f"batch {e['batch']}",
+                           quartiles(e["beside_batch_1"]))),
+    "memory": ("memory", "Peak that one call adds at 1080×1920 with 520 anchors, results included.",
+               lambda e: (e["name"], "MB", f"{e['peak_mb']:.0f}"
+                          if isinstance(e["peak_mb"], float) else e["peak_mb"])),
+    "starts": ("starts", "Time of a command in starts of a bare `python`.",
+               lambda e: (f"`{e['name']}`", "× `python`", quartiles(e["beside_python"]))),
+}  # fmt: skip
+"""Tables of `benchmarks/bench.py`: part of the record, sentence above, and (row, column, value)."""
+
+
+def detail(record: Record, what: str, threads: int = 2) -> str:
+    """One table with all that `benchmarks/bench.py` measured of a kind."""
+    part, sentence, entry_of = DETAILS[what]
+    entries = [e for e in record.get(part, []) if e.get("threads", threads) == threads]
     if not entries:
-        return ""
-    head = f"Percent of {REFERENCE} on the same image; N = {entries[0]['n']}."
-    return f"{head}\n\n{grid('step', ((e['name'], e['size'], share_of(e)) for e in entries))}"
-
-
-def anchors(record: Record) -> str:
-    """Shares of the reference, a column for each number of anchors."""
-    entries = record["anchors"]
-    head = f"Percent of {REFERENCE} at {entries[0]['size']}."
-    cells = ((e["name"], f"{e['n']:,}", share_of(e)) for e in entries)
-    return f"{head}\n\n{grid('step', cells)}"
-
-
-def sweep(record: Record) -> str:
-    """Shares of the reference with thousands of anchors."""
-    entries = record["lidar"]
-    head = f"Percent of {REFERENCE} on the same image."
-    return f"{head}\n\n{grid('step', ((e['name'], e['size'], share_of(e)) for e in entries))}"
-
-
-def beside(record: Record) -> str:
-    """Time of our implementation over that of another; below one, ours is faster."""
-    entries = [
-        (f"{e['ours']} / {e['theirs']}", f"{e['size']}, N = {e['n']:,}", quartiles(e["ratio"]))
-        for e in record["beside"]
-        if e["threads"] == 2
-    ]
-    return (
-        f"Time of ours over time of theirs, in the same round.\n\n{grid('ours / theirs', entries)}"
-    )
-
-
-def growth(record: Record) -> str:
-    """Exponents p of time ∝ size^p."""
-    entries = [
-        (e["name"], e["along"], quartiles(e["exponent"]))
-        for e in record["growth"]
-        if e["threads"] == 2
-    ]
-    return f"The exponent p of time ∝ size^p, fitted to logarithms.\n\n{grid('step', entries)}"
-
-
-def batches(record: Record) -> str:
-    """Time of an image in a batch relative to one image alone."""
-    entries = [
-        (f"{e['name']}, {e['size']}", f"batch {e['batch']}", quartiles(e["beside_batch_1"]))
-        for e in record["batches"]
-    ]
-    entries += [
-        ("ms a batch", f"batch {e['batch']}", quartiles(e["ms"]))
-        for e in record["batches"]
-        if "ms" in e
-    ]
-    return f"Time an image, beside one image alone.\n\n{grid('', entries)}"
-
-
-def memory(record: Record) -> str:
-    """Peak memory at 1080×1920, or why it was not measured."""
-    rows = []
-    for entry in record["memory"]:
-        peak = entry["peak_mb"]
-        rows.append([entry["name"], peak if isinstance(peak, str) else f"{peak:.0f}"])
-    head = "Peak that one call adds at 1080×1920 with 520 anchors, results included."
-    return f"{head}\n\n{table(['method', 'MB'], rows)}"
-
-
-def starts(record: Record) -> str:
-    """Time of commands in starts of Python."""
-    rows = ([f"`{e['name']}`", quartiles(e["beside_python"])] for e in record["starts"])
-    return table(["", "× a bare `python`"], rows)
+        return "Not measured in this run."
+    return f"{sentence}\n\n{grid('', map(entry_of, entries))}"
 
 
 def roofline(record: Record) -> str:
@@ -436,42 +493,27 @@ def roofline(record: Record) -> str:
     return f"{head}\n\n{table(header, rows)}"
 
 
-SPEED: dict[str, tuple[str, Callable[[Record], str]]] = {
-    "sizes": ("ratios", sizes),
-    "sizes_1_thread": ("ratios", partial(sizes, threads=1)),
-    "anchors": ("anchors", anchors),
-    "lidar": ("lidar", sweep),
-    "beside": ("beside", beside),
-    "growth": ("growth", growth),
-    "batches": ("batches", batches),
-    "memory": ("memory", memory),
-    "starts": ("starts", starts),
-    "roofline": ("roofline", roofline),
-}
-"""Part of the record of `benchmarks/bench.py` that a table needs, and the table."""
+def lidar_costs(record: Record) -> str:
+    """Medians and quartiles of what `field` costs by the number of anchors."""
+    rows = []
+    for what, cases in record["measured"].items():
+        for name, value in (cases if isinstance(cases, dict) else {"": cases}).items():
+            rows.append([what, name, quartiles(value) if isinstance(value, list) else f"{value}"])
+    return table(["what", "case", "value"], rows, "llr")
 
 
-def speed_table(name: str, what: str) -> str:
-    """One table of the running times of results/NAME."""
-    record, (part, made) = read(name), SPEED[what]
-    missing = record is None or not record.get(part)
-    return (not missing and made(record)) or "Not measured in this run."
-
-
-# ---- pages and labels --------------------------------------------------------------------------
+# ---- the page, labels, long runs ---------------------------------------------------------------
 
 
 def page_latency(record: Record) -> str:
-    """Milliseconds from an edit on the page to the painted map."""
+    """Time to open a photo, and from an edit to the first map and to that at every pixel."""
     rows = []
     for size, photo in record["photos"].items():
-        for count, edit in photo["edits"].items():
-            times = [edit["median_painted_ms"], edit["median_full_ms"], photo["ready_ms"],
-                     photo["paste_blocks_ms"]]  # fmt: skip
-            rows.append([size.replace("x", "×"), count, *(f"{ms:.0f}" for ms in times)])
-    pasted = f"paste of {record['config']['pasted']:,} anchors"
-    header = ["photo", "anchors", "first map", "every displayed pixel", "photo to ready", pasted]
-    return f"Milliseconds; medians of an edit.\n\n{table(header, rows)}"
+        edits = (f"{edit['median_painted_ms']:.0f} / {edit['median_full_ms']:.0f} ms"
+                 for edit in photo["edits"].values())  # fmt: skip
+        rows.append([size.replace("x", "×"), f"{photo['ready_ms'] / 1000:.1f} s", *edits])
+    counts = record["config"]["anchors"]
+    return table(["photo", "opened", *(f"{n} anchors" for n in counts)], rows)
 
 
 def label_costs(record: Record) -> str:
@@ -487,28 +529,50 @@ def label_costs(record: Record) -> str:
     height, width = config["shape"]
     origin = record["provenance"]
     header = ["", "images/s", "images/s for each process", "to the first label"]
-    return "\n".join([
+    return "\n\n".join([
         table(header, rows),
-        "",
         f"Rounds: {len(single)} (medians). Each has {config['images']} images of {width}×{height} "
         f"with {config['anchors']} anchors each; `{config['mde']}` with `{config['method']}`; "
         f"{config['cores']} cores of {origin['device']}, load {config['load_before']:.1f} "
         f"before the run; commit {str(origin['commit'])[:7]}.",
-        "",
         f"A label takes {megabytes:.2f} MB. At the rate of one process, a million images take "
         f"{1e6 / rate / 86400:.1f} days of one core and {megabytes:.2f} TB.",
     ])  # fmt: skip
 
 
+def long_runs() -> str:
+    """Outcomes of the damaged files, of thousands of calls, and of the oldest versions."""
+    rows = []
+    if fuzz := read("fuzz"):
+        targets = fuzz["targets"].values()
+        accepted, refused = (sum(t[key] for t in targets) for key in ("accepted", "refused"))
+        rows.append(["damaged files", f"{fuzz['cases']:,} cases, {len(targets)} readers",
+                     f"{accepted:,} accepted, {refused:,} refused in a sentence, "
+                     f"{fuzz['failures']} failures"])  # fmt: skip
+    if soak := read("soak"):
+        lives = soak["lives"]
+        grown = (f"{name} {life['growth_mb']:+.1f} ± {life['growth_error_mb']:.1f} MB"
+                 for name, life in lives.items())  # fmt: skip
+        calls = min(life["calls"] for life in lives.values())
+        rows.append(["memory", f"{calls:,} calls each", "; ".join(grown).replace("-", "−")])
+    outcome = dict(re.findall(r"(\d+) (failed|passed)", lowest_outcome())[::-1])
+    counts = {kind: int(count) for count, kind in outcome.items()}
+    rows.append(["oldest versions", f"{sum(counts.values()):,} tests",
+                 f"{counts.get('failed', 0)} failed"])  # fmt: skip
+    return table(["run", "size", "found"], rows)
+
+
+def lowest_outcome() -> str:
+    """What the tests printed with the oldest versions."""
+    return (RESULTS / "lowest" / "tests.txt").read_text()
+
+
 # ---- the paper's preset: docs/paper.md ---------------------------------------------------------
 
-REGIMES = ("low", "medium", "high")
 KS = (8, 30, 50)
 ALIGNERS = ("Global", "Grid", "LWLR", "Piecewise", "Region", "Region, strict")
-OWN, VIT = "fastdepth", "fastdepth-vit"
-OTHERS = {"vit-s": "ViT-S", "lite": "`lite`"}
-"""Estimators with a depth of their own, which have a table each."""
-FEATURES = {OWN: "own F", VIT: "ViT F", **OTHERS}
+OWN, VIT, VIT_S = "fastdepth", "fastdepth-vit", "vit-s"
+FEATURES = {OWN: "own F", VIT: "ViT F", VIT_S: "ViT-S", "lite": "`lite`"}
 
 
 def paper_records() -> dict[str, Record]:
@@ -527,127 +591,76 @@ def family(label: str) -> tuple[str, int]:
     return row, int(seed or 0)
 
 
-def cells_of(record: Record, row: str, condition: str) -> dict[int, Record]:
-    """Cells of all images by seed."""
-    found = {}
-    for cell in record["cells"]:
-        name, seed = family(cell["method"])
-        if (cell["group"], cell["condition"], name) == ("all", condition, row):
-            found[seed] = cell
-    return found
+def seeds_of(record: Record, row: str, condition: str, group: str = "all") -> dict[int, float]:
+    """AbsRel of a row by seed."""
+    cells = cells_of(record, condition=condition, group=group)
+    return {family(c["method"])[1]: abs_rel(c) for c in cells if family(c["method"])[0] == row}
 
 
-def over_seeds(found: Sequence[float], digits: int = 3) -> str:
+def over_seeds(found: Iterable[float], digits: int = 3) -> str:
     """Mean and standard deviation (n − 1) over seeds; a dash for nothing."""
+    values = list(found)
+    if not values:
+        return "–"
+    text = number(fmean(values), digits)
+    return text if len(values) < 2 else f"{text} ± {number(stdev(values), digits)}"
+
+
+def paper_accuracy(records: dict[str, Record]) -> str:
+    """AbsRel of every row, in the mean over the seeds."""
+    titles = [(row, {OWN: row, VIT_S: row}) for row in ALIGNERS]
+    basis = [f"Basis K={k}" for k in KS]
+    titles += [(f"{row}, own F", {OWN: row, VIT_S: row}) for row in basis]
+    titles += [(f"{row}, ViT F", {VIT: row}) for row in basis]
+    titles += [(f"{row}, F = 0", dict.fromkeys((OWN, VIT_S), f"{row}, F = 0")) for row in basis]
+    columns = {"FastDepth": (OWN, VIT), "ViT-S": (VIT_S,)}
+    rows = []
+    for title, sources in titles:
+        cells = []
+        for estimators in columns.values():
+            source = next((e for e in estimators if e in sources and e in records), None)
+            for regime in REGIMES:
+                found = seeds_of(records[source], sources[source], regime) if source else {}
+                cells.append(number(fmean(found.values())) if found else "–")
+        if set(cells) != {"–"}:
+            rows.append([title, *cells])
+    return table(["AbsRel", *(f"{name} {r}" for name in columns for r in REGIMES)], rows)
+
+
+def paper_features_places(records: dict[str, Record]) -> str:
+    """AbsRel at medium anchors with F less that with F = 0 by place, in the mean over the seeds."""
+    rows = []
+    for estimator, record in records.items():
+        for k in KS:
+            cells = [feature_difference(record, k, group) for group in PLACES]
+            if estimator != "lite" and set(cells) != {"–"}:
+                rows.append([f"{FEATURES[estimator]}, K = {k}", *cells])
+    return table(["AbsRel with F less that with F = 0", *PLACES.values()], rows)
+
+
+def feature_difference(record: Record, k: int, group: str) -> str:
+    """The difference in the mean over the seeds that have both rows, with its sign."""
+    own, zero = (seeds_of(record, f"Basis K={k}{f}", "medium", group) for f in ("", ", F = 0"))
+    found = [own[seed] - zero[seed] for seed in own if seed in zero]
     if not found:
         return "–"
-    text = number(fmean(found), digits)
-    return text if len(found) < 2 else f"{text} ± {number(stdev(found), digits)}"
-
-
-def value_of(record: Record, row: str, condition: str, metric: str = "abs_rel") -> str:
-    """A metric of a row over its seeds."""
-    cells = cells_of(record, row, condition).values()
-    return over_seeds([cell["clamped"][metric][0] for cell in cells])
-
-
-def paper_main(records: dict[str, Record]) -> str:
-    """AbsRel and δ1 of every row, in the layout of the paper's tables 1 and 2."""
-    own = records[OWN]
-    rows = [(row, own, row) for row in ALIGNERS]
-    rows += [(f"Basis K={k}, own F", own, f"Basis K={k}") for k in KS]
-    if VIT in records:
-        rows += [(f"Basis K={k}, ViT F", records[VIT], f"Basis K={k}") for k in KS]
-    rows += [(f"Basis K={k}, F = 0", own, f"Basis K={k}, F = 0") for k in KS]
-    rows.append(("`field`", own, "Field"))
-    parts = [paper_rows(rows)]
-    for estimator, title in OTHERS.items():
-        if estimator in records:
-            names = [*ALIGNERS, *(f"Basis K={k}{f}" for f in ("", ", F = 0") for k in KS)]
-            rows = [(row, records[estimator], row) for row in names]
-            rows.append(("`field`", records[estimator], "Field"))
-            parts += [f"The same with {title}, one seed:", paper_rows(rows)]
-    return "\n\n".join(parts)
-
-
-def paper_rows(rows: Sequence[tuple[str, Record, str]]) -> str:
-    """One table of rows by title, record and label."""
-    columns = [(regime, metric) for regime in REGIMES for metric in ("abs_rel", "delta1")]
-    lines = []
-    for title, record, row in rows:
-        cells = [value_of(record, row, regime, metric) for regime, metric in columns]
-        if set(cells) == {"–"}:
-            continue
-        counts = [c["images"] for r in REGIMES for c in cells_of(record, row, r).values()]
-        some = row.startswith("Region") and max(counts) < record["data"]["evaluated"]
-        lines.append([f"{title} ({max(counts)} frames with labels)" if some else title, *cells])
-    names = {"abs_rel": "AbsRel", "delta1": "δ1"}
-    return table(["method", *(f"{regime} {names[metric]}" for regime, metric in columns)], lines)
-
-
-def paper_features(records: dict[str, Record]) -> str:
-    """AbsRel with F less that with F = 0 at medium anchors, over the same images."""
-    rows = []
-    for estimator, title in FEATURES.items():
-        for k in KS:
-            found = differences(records[estimator], k) if estimator in records else []
-            if found:
-                helps = sum(high < 0 for _, _, high in found)
-                hurts = sum(low > 0 for _, low, _ in found)
-                mean = over_seeds([difference for difference, _, _ in found], 4)
-                rows.append([title, f"{k}", mean, f"{helps}, {hurts} of {len(found)}"])
-    return table(["F", "K", "difference", "seeds in which F helps, hurts"], rows)
-
-
-def differences(record: Record, k: int, condition: str = "medium") -> list[tuple[float, ...]]:
-    """Of each seed: mean difference over images between F and F = 0, and its 95 % interval."""
-    rows, found = (f"Basis K={k}", f"Basis K={k}, F = 0"), {}
-    for pair in record["paired"]:
-        (a, seed), (b, other_seed) = family(pair["a"]), family(pair["b"])
-        if pair["condition"] != condition or seed != other_seed:
-            continue
-        difference, low, high = pair["difference"]
-        if (a, b) == rows:
-            found[seed] = (difference, low, high)
-        elif (b, a) == rows:
-            found[seed] = (-difference, -high, -low)
-    return [found[seed] for seed in sorted(found)]
+    mean = fmean(found)
+    return ("−" if mean < 0 else "+") + number(abs(mean))
 
 
 def paper_drop(records: dict[str, Record]) -> str:
     """AbsRel of the drop-anchor test by the number of anchors left."""
     counts = (1, 3, 5, 7, 9)
-    titles = [
-        ("Basis K=8, own F", OWN, "Basis K=8"),
-        ("Basis K=8, ViT F", VIT, "Basis K=8"),
-        *((row, OWN, row) for row in ("Global", "Grid", "LWLR", "Piecewise")),
-        *((f"Basis K=8, {title}", estimator, "Basis K=8") for estimator, title in OTHERS.items()),
-    ]
+    titles = [(f"Basis K=8, {FEATURES[e]}", e, "Basis K=8") for e in (OWN, VIT)]
+    titles += [(row, OWN, row) for row in ("Global", "Grid", "LWLR", "Piecewise")]
+    titles += [(f"Basis K=8, {FEATURES[e]}", e, "Basis K=8") for e in (VIT_S, "lite")]
     rows = [
-        [title, *(value_of(records[estimator], row, f"drop-{n}") for n in counts)]
-        for title, estimator, row in titles
-        if estimator in records
+        [title, *(over_seeds(seeds_of(records[e], row, f"drop-{n}").values()) for n in counts)]
+        for title, e, row in titles
+        if e in records
     ]
     rows.append(["the paper, DA3", ".18", ".11", ".10", ".10", ".10"])
     return table(["", *map(str, counts)], rows)
-
-
-def paper_spectrum(records: dict[str, Record]) -> str:
-    """The spectrum of K = 8 at low anchors."""
-    rows = []
-    for estimator, title in FEATURES.items():
-        found = [
-            entry
-            for entry in records.get(estimator, {}).get("spectral", ())
-            if (entry["group"], entry["condition"]) == ("all", "low")
-            and family(entry["method"])[0] == "Basis K=8"
-        ]
-        if found:
-            values = {key: over_seeds([e[key] for e in found]) for key in SPECTRUM}
-            values["g0_var"] = f"{fmean(e['g0_var'] for e in found):.0e}"
-            rows.append([title, *values.values()])
-    rows.append(["the paper, DA3", ".92–.97", ".985–.991", "≈ .21", "≈ 1e-04", "–", "expected"])
-    return table(["", *SPECTRUM.values()], rows)
 
 
 SPECTRUM = {
@@ -656,9 +669,22 @@ SPECTRUM = {
 }  # fmt: skip
 
 
-def paper_table(made: Callable[[dict[str, Record]], str]) -> str:
-    """A table of the records in results/paper."""
-    return made(paper_records())
+def paper_spectrum(records: dict[str, Record]) -> str:
+    """The spectrum of K = 8 at low anchors."""
+    rows = []
+    for estimator, record in records.items():
+        found = [
+            entry
+            for entry in record["spectral"]
+            if (entry["group"], entry["condition"]) == ("all", "low")
+            and family(entry["method"])[0] == "Basis K=8"
+        ]
+        if found:
+            values = {key: over_seeds(e[key] for e in found) for key in SPECTRUM}
+            values["g0_var"] = f"{fmean(e['g0_var'] for e in found):.0e}"
+            rows.append([FEATURES[estimator], *values.values()])
+    rows.append(["the paper, DA3", ".92–.97", ".985–.991", "≈ .21", "≈ 1e-04", "–", "expected"])
+    return table(["", *SPECTRUM.values()], rows)
 
 
 def pipeline() -> str:
@@ -738,7 +764,7 @@ def record_list() -> str:
         where = ", ".join(
             f"[{page.stem}](../{page.relative_to(ROOT).as_posix()})" for page in pages_about(name)
         )
-        note = f" {entry['note']}" if "note" in entry else ""
+        note = f". {entry['note']}" if "note" in entry else ""
         rows.append([f"`{name}`", entry["contents"] + note, f"`{entry['command']}`", entry["time"],
                      "not made yet" if entry.get("pending") else origin, where])  # fmt: skip
     return table(["folder", "contents", "command", "time", "commit", "pages"], rows, "llllll")
@@ -754,25 +780,33 @@ def of_record(name: str, made: Callable[[Record], str]) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "results": results_table,
-    "choose": choice_table,
+    "results": partial(of_record, "places", results_table),
+    "choose": partial(of_record, "bench", choice_table),
+    "places_by_place": partial(of_record, "places", places_by_place),
+    "strong_ratios": strong_ratios,
     "strong_summary": strong_summary,
-    **{block: (lambda name=name: strong_table(draws(name))) for block, (name, _) in STRONG.items()},
-    "field_wrong": partial(of_record, "field", wrong_anchors),
-    "field_placement": partial(of_record, "field", placement),
-    "field_video": partial(of_record, "field", video),
-    "reliability": partial(of_record, "reliability", reliability),
+    "field_outliers": partial(of_record, "field", field_outliers),
+    "field_placement": partial(of_record, "field", field_placement),
+    "field_video": partial(of_record, "field", field_video),
+    "field_wrong": partial(of_record, "field", field_wrong),
+    "coverage": partial(of_record, "reliability", coverage_table),
+    "reliability": long_runs,
+    "speed_sizes": partial(of_record, "bench", speed_sizes),
+    "speed_anchors": partial(of_record, "lidar", speed_anchors),
+    "speed_gpu": partial(of_record, "bench-cuda", speed_gpu),
+    "cpu_sizes_1_thread": partial(of_record, "bench", partial(detail, what="sizes", threads=1)),
+    **{f"{device}_{what}": partial(of_record, name, partial(detail, what=what))
+       for device, name in (("cpu", "bench"), ("cuda", "bench-cuda")) for what in DETAILS
+       if (device, what) != ("cuda", "starts")},
+    "cuda_roofline": partial(of_record, "bench-cuda", roofline),
     "lidar": partial(of_record, "lidar", lidar_costs),
     "lidar_cuda": partial(of_record, "lidar-cuda", lidar_costs),
-    **{f"cpu_{what}": partial(speed_table, "bench", what) for what in SPEED if what != "roofline"},
-    **{f"cuda_{what}": partial(speed_table, "bench-cuda", what) for what in SPEED
-       if what not in ("starts", "sizes_1_thread")},
     "page": partial(of_record, "page", page_latency),
     "label_costs": partial(of_record, "labelling", label_costs),
-    "paper_main": partial(paper_table, paper_main),
-    "paper_features": partial(paper_table, paper_features),
-    "paper_drop": partial(paper_table, paper_drop),
-    "paper_spectrum": partial(paper_table, paper_spectrum),
+    "paper_accuracy": lambda: paper_accuracy(paper_records()),
+    "paper_features_places": lambda: paper_features_places(paper_records()),
+    "paper_drop": lambda: paper_drop(paper_records()),
+    "paper_spectrum": lambda: paper_spectrum(paper_records()),
     "pipeline": pipeline,
     "records": record_list,
 }  # fmt: skip
