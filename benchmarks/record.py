@@ -1,6 +1,6 @@
 """Records of measurements: results.json with command, commit, versions, weights and configuration.
 
-    python -m benchmarks.record out/results/places results/places
+    python -m benchmarks.record out/runs/places results/places --command "make results-places"
 
 condenses the results of an evaluation to what tables and comparisons need.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,9 +36,13 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
 
 def new_record(config: dict[str, Any]) -> dict[str, Any]:
     """The beginning of a record: its origin, and what was asked for."""
-    command = shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
-    origin = {"command": command, "provenance": provenance(), "weights": shipped_weights()}
-    return {**origin, "config": config}
+    words = ["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]
+    return {
+        "command": shlex.join(words),
+        "provenance": provenance(),
+        "weights": shipped_weights(),
+        "config": config,
+    }
 
 
 def write_record(out: Path, record: dict[str, Any]) -> None:
@@ -71,14 +74,12 @@ def of_place(cell: dict[str, Any]) -> dict[str, Any]:
     return {**values, **kept}
 
 
-def keep(run: Path, out: Path) -> None:
-    """Write the record of an evaluation, and its report if there is one."""
+def keep(run: Path, out: Path, command: str) -> None:
+    """Write the record of an evaluation."""
     results = read_json(run / "results.json")
-    # The weights follow the origin, so that a reader finds both at the head of the file.
-    head = {"provenance": results["provenance"], "weights": shipped_weights()}
+    # Command, origin and weights are at the head of the file, as in every record.
+    head = {"command": command, "provenance": results["provenance"], "weights": shipped_weights()}
     write_atomic(out / "results.json", readable({**head, **condensed(results)}).encode())
-    if (run / "report" / "report.md").is_file():
-        shutil.copyfile(run / "report" / "report.md", out / "report.md")
 
 
 def main() -> None:
@@ -88,8 +89,9 @@ def main() -> None:
     )
     flags.add_argument("run", type=Path, help="folder that `scalefield evaluate` wrote")
     flags.add_argument("out", type=Path, help="folder of the record")
+    flags.add_argument("--command", required=True, help="the command that made the run")
     given = flags.parse_args()
-    keep(given.run, given.out)
+    keep(given.run, given.out, given.command)
 
 
 if __name__ == "__main__":

@@ -28,8 +28,12 @@ done
 # The first argument is the folder below RUNS and RECORDS.
 evaluate() {
   scalefield evaluate --out "$RUNS/$1" --no-gallery --workers "${WORKERS:-2}" "${@:2}"
-  scalefield report "$RUNS/$1" --out "$RUNS/$1/report"
-  python -m benchmarks.record "$RUNS/$1" "$RECORDS/$1"
+  python -m benchmarks.record "$RUNS/$1" "$RECORDS/$1" --command "make results-$name"
+}
+
+report() {
+  scalefield report "$RUNS/$name" --out "$RUNS/$name/report"
+  cp "$RUNS/$name/report/report.md" "$RECORDS/$name/report.md"
 }
 
 places() {
@@ -54,8 +58,8 @@ strong() {
 }
 
 case $name in
-  places) places_default lite ;;
-  places-fastdepth) places_default "$FASTDEPTH" ;;
+  places) places_default lite; report ;;
+  places-fastdepth) places_default "$FASTDEPTH"; report ;;
   strong) strong stored ;;
   strong-affine) strong affine:stored ;;
   places-affine-lite) places_affine lite ;;

@@ -99,7 +99,8 @@ CHOICE = {
                                "median")},
 }  # fmt: skip
 """Rows of the table of the choice, and the step of the record `bench` that has their time."""
-CHOICE_CONDITIONS = ("drop-3", "low", "medium", "high")
+CHOICE_CONDITIONS = ("low", "medium")
+PLACE_CONDITIONS = ("drop-3", "low", "medium", "high")
 PLACES = {
     "2011_09_30_drive_0016": "street (KITTI)",
     "freiburg1_desk": "desk (TUM)",
@@ -161,10 +162,10 @@ def places_by_place(record: Record) -> str:
     for group, title in PLACES.items():
         cells = {c["condition"]: c for c in cells_of(record, group=group, method="Field")}
         shown = (
-            f"{number(abs_rel(cells[c]))} ({coverage(cells[c]):.0f} %)" for c in CHOICE_CONDITIONS
+            f"{number(abs_rel(cells[c]))} ({coverage(cells[c]):.0f} %)" for c in PLACE_CONDITIONS
         )
         rows.append([title, f"{cells['low']['images']}", *shown])
-    columns = [CONDITIONS[c] for c in CHOICE_CONDITIONS]
+    columns = [CONDITIONS[c] for c in PLACE_CONDITIONS]
     return table(["`field` with `lite`", "images", *columns], rows)
 
 
@@ -255,18 +256,23 @@ def comparisons(runs: Sequence[Record]) -> list[Comparison]:
 
 def strong_ratios() -> str:
     """Ratio of the errors of `field` and the best aligner by family and number of anchors."""
-    rows = []
-    for name in STRONG:
-        for family, found in groupby(comparisons(draws(name)), key=lambda c: c.family):
-            compared = list(found)
-            ratios = {c.condition: f"{c.ratio:.2f}" for c in compared}
-            low, high = (f(c.coverage for c in compared) for f in (min, max))
-            title = FAMILIES.get(family) or PLACES.get(family, family).partition(" (")[0]
-            rows.append([PREFIXES.get(name, "") + title, f"{compared[0].images}",
-                         *(ratios.get(c, "–") for c in STRONG_CONDITIONS),
-                         f"{low:.0f}–{high:.0f} %"])  # fmt: skip
+    rows = [row for name in STRONG for row in ratio_rows(draws(name), PREFIXES.get(name, ""))]
     columns = [CONDITIONS[c] for c in STRONG_CONDITIONS]
     return table(["maps", "images", *columns, "coverage"], rows)
+
+
+def ratio_rows(runs: Sequence[Record], prefix: str = "") -> list[list[str]]:
+    """One row for each family: images, ratios, and the range of the coverage over conditions."""
+    rows = []
+    for family_name, found in groupby(comparisons(runs), key=lambda c: c.family):
+        compared = list(found)
+        ratios = {c.condition: f"{c.ratio:.2f}" for c in compared}
+        low, high = (extreme(c.coverage for c in compared) for extreme in (min, max))
+        title = FAMILIES.get(family_name) or PLACES.get(family_name, family_name)
+        cells = [prefix + title.partition(" (")[0], f"{compared[0].images}"]
+        cells += [ratios.get(condition, "–") for condition in STRONG_CONDITIONS]
+        rows.append([*cells, f"{low:.0f}–{high:.0f} %"])
+    return rows
 
 
 def strong_summary() -> str:
@@ -368,18 +374,16 @@ STEPS = {
     "`basis`, K = 50, a new image": "generator, solve and apply, K = 50",
     "`basis`, K = 50, an added anchor": "basis: solve and apply, K = 50",
     "`Live`, K = 50": "live, K = 50",
-    **{f"`{name}`": CHOICE[name] for name in ("lwlr", "knn")},
-    "`region`": "region",
-    **{f"`{name}`": name for name in ("interpolate", "log_kernel", "piecewise", "grid", "global",
-                                      "median")},
+    "`lwlr`": "lwlr every 32 pixels",
+    **{f"`{name}`": name for name in ("knn", "region", "interpolate", "global")},
 }  # fmt: skip
 """Rows of the table by size, and their steps in the record `bench`."""
 STEPS_ON_GPU = {
     "DA3-BASE": REFERENCE,
+    **{title: STEPS[title] for title in ("estimator `lite`", "`basis`, K = 50, a new image")},
     "`Live`, K = 50, float32": "live, K = 50",
     "`Live`, K = 50, float16": "live, float16, K = 50",
-    **{title: STEPS[title] for title in ("estimator `lite`", "`basis`, K = 50, a new image",
-                                         "`lwlr`", "`region`", "`interpolate`", "`global`")},
+    **{title: STEPS[title] for title in ("`lwlr`", "`region`", "`interpolate`", "`global`")},
 }  # fmt: skip
 
 
@@ -687,51 +691,20 @@ def paper_spectrum(records: dict[str, Record]) -> str:
     return table(["", *SPECTRUM.values()], rows)
 
 
-def pipeline() -> str:
-    """Disk space and preparation at the paper's scale, and the sentences below the table."""
-    results, recovery, training = (
-        read_json(RESULTS / "pipeline" / f"{name}.json")
-        for name in ("results", "recovery", "training")
-    )
+def pipeline_costs(record: Record) -> str:
+    """Disk space and time of preparation at the scale of the paper."""
     networks = {"da3-base": "DA3-BASE", "midas-hybrid": "MiDaS DPT-Hybrid"}
-    frames, full = results["a frame"], results["train and val at full scale"]
+    frames, full = record["a frame"], record["train and val at full scale"]
     titles = {"kitti": "KITTI", "urbansyn": "UrbanSyn's size", "sunrgbd": "SUN RGB-D"}
     rows = [
         [f"MB a frame, {title}", *(f"{frames[d][n]['bytes']['uint8'] / 1e6:.2f}" for n in networks)]
         for d, title in titles.items()
     ]
-    quantities: dict[str, Callable[[Record], str]] = {
-        "frames to train and validate on": lambda x: f"{x['frames']:,}",
-        "GB of prepared frames, F in 8 bits": lambda x: f"{x['disk_gb']['uint8']:.0f}",
-        "GB, F in float16": lambda x: f"{x['disk_gb']['float16']:.0f}",
-        "core-hours of preparation without the estimator": lambda x: f"{x['prepare_core_h']:.2f}",
-        "minutes on 16 cores, four threads finishing frames": (
-            lambda x: f"{x['prepare_min_on_16_cores']:.1f}"
-        ),
-    }
-    rows += [[title, *(of(full[n]) for n in networks)] for title, of in quantities.items()]
-    batch, bits = training["a batch, MiDaS on SUN RGB-D"], results["8-bit features"]
-    scores = [
-        f"{values['float16']['absrel']:.4f} and {values['uint8']['absrel']:.4f} ({name})"
-        for name, values in bits["validation"].items()
-    ]
-    cell = recovery["evaluation of a frame"]
-    return "\n\n".join([
-        table(["", *networks.values()], rows),
-        f"A worker makes a batch of {batch['frames']} of the largest frames there are (MiDaS on "
-        f"SUN RGB-D, {batch['megabytes']:.0f} MB) in {batch['core_s']:.2f} core-seconds, so a step "
-        f"of 50 ms needs {batch['core_s'] / 0.05:.0f} workers. A process that makes them held "
-        f"{batch['peak_gb']:.1f} GB at most. No frame stays on the GPU.",
-        "What a step itself takes on a GPU, and what share of the time is spent waiting "
-        "(clock.json of every run), has to be measured on one.",
-        f"8 bits change F by {100 * bits['relative_rms_error_of_F']:.2f} % of a channel's standard "
-        "deviation. AbsRel of the shipped generators of `lite` on "
-        f"{bits['frames']} validation frames, with F in float16 and in 8 bits: "
-        f"{'; '.join(scores)}.",
-        f"Evaluation takes {cell['core_s_a_cell_and_megapixel']:.2f} core-seconds for a row under "
-        "one condition and a million pixels, in the mean over the aligners and the universal "
-        "generators.",
-    ])  # fmt: skip
+    gigabytes = [f"{full[n]['disk_gb']['uint8']:.0f}" for n in networks]
+    minutes = [f"{full[n]['prepare_min_on_16_cores']:.1f}" for n in networks]
+    rows.append(["GB of prepared frames, F in 8 bits", *gigabytes])
+    rows.append(["minutes on 16 cores, four threads finishing frames", *minutes])
+    return table(["", *networks.values()], rows)
 
 
 # ---- the list of records: results/README.md ----------------------------------------------------
@@ -807,7 +780,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "paper_features_places": lambda: paper_features_places(paper_records()),
     "paper_drop": lambda: paper_drop(paper_records()),
     "paper_spectrum": lambda: paper_spectrum(paper_records()),
-    "pipeline": pipeline,
+    "pipeline_costs": partial(of_record, "pipeline", pipeline_costs),
     "records": record_list,
 }  # fmt: skip
 """What stands between the marks NAME:begin and NAME:end."""

@@ -139,8 +139,9 @@ def test_record_of_an_evaluation_keeps_what_tables_need(tmp_path):
         "paired": [{"a": "Field", "b": "lwlr"}],
     }
     write_json(tmp_path / "run" / "results.json", results)
-    record.keep(tmp_path / "run", tmp_path / "kept")
+    record.keep(tmp_path / "run", tmp_path / "kept", "make results-run")
     kept = read_json(tmp_path / "kept" / "results.json")
+    assert kept["command"] == "make results-run"
     whole, place = kept["cells"]
     assert whole == results["cells"][0]
     assert set(place["clamped"]) == {"abs_rel", "delta1"}

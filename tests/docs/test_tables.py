@@ -42,7 +42,7 @@ def test_tables_keep_the_words_around_a_block(root):
     page.write_text("Before\n<!-- page:begin -->\nstale\n<!-- page:end -->\nafter\n")
     tables.main([], root)
     text = page.read_text()
-    assert text.startswith("Before\n<!-- page:begin -->\nMilliseconds")
+    assert text.startswith("Before\n<!-- page:begin -->\n| photo |")
     assert text.endswith("|\n<!-- page:end -->\nafter\n")
 
 
@@ -59,13 +59,20 @@ def test_tables_refuse_marks_without_a_table_or_an_end(root, marks, capsys):
 def test_tables_name_those_that_stand_in_no_page(root, capsys):
     tables.main(["--check"], root)
     (line,) = re.findall(r"tables that stand in no page: (.*)", capsys.readouterr().out)
-    assert {"results", "paper_main", "records"} <= set(line.split(", "))
+    assert {"results", "paper_drop", "records"} <= set(line.split(", "))
     assert "cpu_memory" not in line
 
 
 def test_tables_of_a_record_that_is_not_made_say_so():
     assert tables.of_record("no-such-record", tables.page_latency) == "Not measured yet."
-    assert tables.speed_table("no-such-record", "memory") == "Not measured in this run."
+    assert tables.detail({"ratios": []}, "memory") == "Not measured in this run."
+
+
+def test_long_runs_are_summed_up():
+    text = tables.long_runs()
+    assert re.search(r"\| damaged files \| [\d,]+ cases, \d+ readers \| .*, 0 failures \|", text)
+    assert re.search(r"\| memory \| [\d,]+ calls each \| recover [+−]", text)
+    assert re.search(r"\| oldest versions \| \d,\d+ tests \| \d+ failed \|", text)
 
 
 # ---- costs of labels ---------------------------------------------------------------------------
@@ -93,16 +100,16 @@ def test_label_costs_of_a_record():
     assert "a million images take 5.8 days of one core and 1.50 TB" in text
 
 
-# ---- reliability -------------------------------------------------------------------------------
+# ---- coverage ----------------------------------------------------------------------------------
 
 
-def test_reliability_has_the_extremes_over_places():
+def test_coverage_has_the_extremes_over_places():
     rows = {"all": [52.0, 79.0, 91.0, 96.0], "x": [40.0, 70, 85, 90], "y": [64.0, 88, 97, 99]}
     record = {
         "config": {"levels": [50, 80, 90, 95]},
         "estimators": {"lite": {"1": rows, "medium": rows}},
     }
-    text = tables.reliability(record)
+    text = tables.coverage_table(record)
     assert "| lite | 1 | 52 (40–64) | 79 (70–88) | 91 (85–97) | 96 (90–99) |" in text
     assert "| lite | 100–120 |" in text
 
@@ -137,10 +144,10 @@ def test_strong_comparisons_take_the_best_aligner_of_each_family():
     assert tables.mean_ratios([a, b]) == {"low": pytest.approx(0.625)}
 
 
-def test_strong_table_has_a_row_for_each_family_and_the_mean_of_ratios():
-    lines = tables.strong_table([strong_results(ERRORS)]).splitlines()
-    assert lines[2] == "| a | 4 | 10–15 | .100 | .300 | .200 | lwlr, disparity | 0.50 | 91 % |"
-    assert lines[-1] == "Mean of the ratios over families: 10–15 anchors 0.62."
+def test_strong_ratios_have_a_row_for_each_family():
+    rows = tables.ratio_rows([strong_results(ERRORS)], "affine ")
+    assert rows[0] == ["affine a", "4", "–", "–", "0.50", "–", "91–91 %"]
+    assert [row[0] for row in rows] == ["affine a", "affine b"]
 
 
 def test_strong_comparisons_average_over_seeds():
@@ -157,47 +164,43 @@ def test_strong_comparisons_average_over_seeds():
 def paper():
     """Two seeds of K = 8 with and without F, at medium anchors."""
 
-    def cell(method, value, condition="medium"):
-        clamped = {"abs_rel": [value, None, None], "delta1": [1 - value, None, None]}
-        found = {"group": "all", "condition": condition, "method": method, "images": 9}
-        return found | {"clamped": clamped}
-
-    def pair(a, b, difference):
-        return {"condition": "medium", "a": a, "b": b, "difference": difference}
+    def cell(method, value, condition="medium", group="all"):
+        found = {"group": group, "condition": condition, "method": method}
+        return found | {"clamped": {"abs_rel": [value, None, None]}}
 
     spectral = {
         "group": "all", "condition": "low", "method": "Basis K=8", "eta1": 0.7, "similarity": 0.9,
         "g0_mean": 0.125, "g0_var": 1e-5, "alpha1_share": 0.8, "alpha1_first": 0.75,
     }  # fmt: skip
     record = {
-        "data": {"evaluated": 9},
         "cells": [
             cell("LWLR", 0.2),
             cell("Basis K=8", 0.10),
             cell("Basis K=8, seed 1", 0.14),
             cell("Basis K=8, F = 0", 0.11),
             cell("Basis K=8", 0.3, "drop-1"),
-        ],
-        "paired": [
-            pair("Basis K=8", "Basis K=8, F = 0", [-0.02, -0.03, -0.01]),
-            pair("Basis K=8, F = 0, seed 1", "Basis K=8, seed 1", [0.04, -0.01, 0.09]),
+            cell("Basis K=8", 0.08, group="freiburg1_desk"),
+            cell("Basis K=8, F = 0", 0.06, group="freiburg1_desk"),
         ],
         "spectral": [spectral],
     }
     return {"fastdepth": record}
 
 
-def test_paper_main_shows_mean_and_standard_deviation_over_seeds(paper):
-    lines = tables.paper_main(paper).splitlines()
+def test_paper_accuracy_is_the_mean_over_seeds(paper):
+    lines = tables.paper_accuracy(paper).splitlines()
     row = next(line for line in lines if line.startswith("| Basis K=8, own F"))
-    assert row == "| Basis K=8, own F | – | – | .120 ± .028 | .880 ± .028 | – | – |"
-    assert "| LWLR | – | – | .200 | .800 | – | – |" in lines
+    assert row == "| Basis K=8, own F | – | .120 | – | – | – | – |"
+    assert "| LWLR | – | .200 | – | – | – | – |" in lines
     assert not any("K=30" in line for line in lines)
 
 
-def test_paper_features_counts_the_seeds_in_which_f_helps(paper):
-    lines = tables.paper_features(paper).splitlines()
-    assert lines[-1] == "| own F | 8 | −.0300 ± .0141 | 1, 0 of 2 |"
+def test_paper_features_compare_rows_of_one_seed_and_place(paper):
+    assert tables.feature_difference(paper["fastdepth"], 8, "all") == "−.010"
+    assert tables.feature_difference(paper["fastdepth"], 8, "freiburg1_desk") == "+.020"
+    assert tables.feature_difference(paper["fastdepth"], 30, "all") == "–"
+    lines = tables.paper_features_places(paper).splitlines()
+    assert lines[-1] == "| own F, K = 8 | – | +.020 | – | – | – | −.010 |"
 
 
 def test_paper_drop_and_spectrum_have_the_papers_figures_beside_ours(paper):
