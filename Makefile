@@ -22,8 +22,8 @@ fuzz: results-fuzz  ## damage every kind of file 100,000 times
 soak: results-soak  ## thousands of calls and requests, checked for lost memory and files
 
 # The records in results/: `make results FRAMES=… STRONG=… FASTDEPTH=…` makes all of them again that
-# need no GPU, about 5 h on two cores, and the tables of the pages; `make results-NAME` makes one.
-# results/README.md says how long each takes. LIMIT=2 measures only so many frames, images or calls,
+# need no GPU, about 3 h on two cores, and the tables of the pages; `make results-NAME` makes one.
+# results/README.md says how long each takes. LIMIT=2 takes only so many frames, and less of all else,
 # and writes to out/limited. An evaluation that was interrupted goes on at the same commit.
 EVALUATED := places places-fastdepth strong strong-affine places-affine-lite places-affine-fastdepth
 MEASURED := field reliability bench lidar page labelling fuzz soak lowest
@@ -33,34 +33,32 @@ MEASURE := nice -n 10 $(BIN)/python -m
 FOLDER_FRAMES := a folder of frames (docs/benchmark.md, "Data")
 FOLDER_STRONG := a folder of stored outputs of estimators, in the layout `predictions`
 FOLDER_FASTDEPTH := an ONNX file of FastDepth (src/scalefield/mde/onnx_mde.py)
-need = @test -e '$($(1))' || { echo '$@: set $(1) to $(FOLDER_$(1)); found "$($(1))"'; exit 1; }
+need = @test -e '$($(1))' || \
+  { echo '$(@:need-%=results-%): set $(1) to $(FOLDER_$(1)); found "$($(1))"'; exit 1; }
 
 .NOTPARALLEL:
 .PHONY: results $(EVALUATED:%=results-%) $(MEASURED:%=results-%)
-results: $(EVALUATED:%=results-%) $(MEASURED:%=results-%)
+results: need-places-fastdepth need-strong $(EVALUATED:%=results-%) $(MEASURED:%=results-%)
 	$(BIN)/python scripts/tables.py
 
 export FRAMES STRONG FASTDEPTH LIMIT WORKERS
-$(EVALUATED:%=results-%): results-%: .venv/.dev need-%
+$(EVALUATED:%=results-%): results-%: need-% .venv/.dev
 	RECORDS=$(RECORDS) RUNS=$(RUNS) PATH="$(abspath $(BIN)):$$PATH" \
 	  nice -n 10 recipes/evaluate.sh $*
 
-need-places need-places-affine-lite:
+need-places need-places-affine-lite need-field:
 	$(call need,FRAMES)
-need-places-fastdepth need-places-affine-fastdepth:
+need-places-fastdepth need-places-affine-fastdepth need-reliability:
 	$(call need,FRAMES)
 	$(call need,FASTDEPTH)
 need-strong need-strong-affine:
 	$(call need,STRONG)
 
-results-field: .venv/.dev
-	$(call need,FRAMES)
+results-field: need-field .venv/.dev
 	$(MEASURE) benchmarks.field --root "$(FRAMES)" --out $(RECORDS)/field \
 	  $(if $(LIMIT),--limit $(LIMIT))
 
-results-reliability: .venv/.dev
-	$(call need,FRAMES)
-	$(call need,FASTDEPTH)
+results-reliability: need-reliability .venv/.dev
 	$(MEASURE) benchmarks.reliability --root "$(FRAMES)" --mde lite "$(FASTDEPTH)" \
 	  --out $(RECORDS)/reliability $(if $(LIMIT),--limit $(LIMIT))
 
@@ -79,11 +77,11 @@ results-labelling: .venv/.dev
 	  --out $(RECORDS)/labelling
 
 results-fuzz: .venv/.dev
-	nice -n 10 $(BIN)/python -m fuzz --cases $(or $(LIMIT),100000) --workers $(WORKERS) \
+	nice -n 10 $(BIN)/python -m fuzz --cases $(if $(LIMIT),1000,100000) --workers $(WORKERS) \
 	  --out $(RECORDS)/fuzz
 
 results-soak: .venv/.dev
-	$(MEASURE) benchmarks.soak --calls $(or $(LIMIT),3000) --out $(RECORDS)/soak
+	$(MEASURE) benchmarks.soak --calls $(if $(LIMIT),60,3000) --out $(RECORDS)/soak
 
 docs: .venv/.dev  ## the documentation as a site: out/site
 	$(BIN)/python -m mkdocs build --strict
