@@ -111,6 +111,11 @@ PLACES = {
 }
 
 
+def short_place(group: str) -> str:
+    """The name of a place without that of its dataset."""
+    return PLACES.get(group, group).partition(" (")[0]
+
+
 def cells_of(record: Record, **values: str) -> list[Record]:
     """The cells of an evaluation whose group, condition or method have these values."""
     return [cell for cell in record["cells"] if values.items() <= cell.items()]
@@ -268,8 +273,8 @@ def ratio_rows(runs: Sequence[Record], prefix: str = "") -> list[list[str]]:
         compared = list(found)
         ratios = {c.condition: f"{c.ratio:.2f}" for c in compared}
         low, high = (extreme(c.coverage for c in compared) for extreme in (min, max))
-        title = FAMILIES.get(family_name) or PLACES.get(family_name, family_name)
-        cells = [prefix + title.partition(" (")[0], f"{compared[0].images}"]
+        title = FAMILIES.get(family_name) or short_place(family_name)
+        cells = [prefix + title, f"{compared[0].images}"]
         cells += [ratios.get(condition, "–") for condition in STRONG_CONDITIONS]
         rows.append([*cells, f"{low:.0f}–{high:.0f} %"])
     return rows
@@ -325,7 +330,7 @@ def field_outliers(record: Record) -> str:
             cells += [f"{errors[f'{share} wrong, {kind}'] / alone:.2f}"
                       for kind in ("robust", "not robust")]  # fmt: skip
         rows.append([share.replace("%", " %"), *cells])
-    columns = [f"{CONDITIONS[r]}, {kind}" for r in REGIMES for kind in ("search", "none")]
+    columns = [f"{CONDITIONS[r]}, {kind}" for r in REGIMES for kind in ("with search", "without")]
     return table(["wrong anchors", *columns], rows)
 
 
@@ -405,18 +410,18 @@ def speed_sizes(record: Record) -> str:
 def speed_anchors(processor: Record) -> str:
     """Cost of `field` by the number of anchors, on a processor and on a GPU."""
     ours, gpu = processor["measured"], (read("lidar-cuda") or {"measured": {}})["measured"]
+    shares = ours["480×640, of DA3-BASE"]
     series = {
-        "`recover`, two cores, % of DA3-BASE": (ours["480×640, of DA3-BASE"], 100),
-        "`recover`, two cores, ms": (ours["recover at 480×640, ms"], 1),
-        "`recover`, H200, ms": (gpu.get("recover, ms", {}), 1),
-        "`LiveField`, H200, ms": (gpu.get("LiveField, ms", {}), 1),
+        "% of DA3-BASE": {n: [100 * value for value in share] for n, share in shares.items()},
+        "ms": ours["recover at 480×640, ms"],
+        "H200, ms": gpu.get("recover, ms", {}),
+        "`LiveField`, H200, ms": gpu.get("LiveField, ms", {}),
     }
-    counts = [*ours["480×640, of DA3-BASE"]]
-    rows = [
-        [title, *(f"{factor * times[n][0]:.3g}" if n in times else "–" for n in counts)]
-        for title, (times, factor) in series.items()
-    ]
-    return table(["anchors", *(f"{int(n):,}" for n in counts)], rows)
+    rows = []
+    for n in shares:
+        cells = (f"{times[n][0]:.3g}" if n in times else "–" for times in series.values())
+        rows.append([f"{int(n):,}", *cells])
+    return table(["anchors", *series], rows, "l" + "r" * len(series))
 
 
 def speed_gpu(record: Record) -> str:
@@ -639,7 +644,7 @@ def paper_features_places(records: dict[str, Record]) -> str:
             cells = [feature_difference(record, k, group) for group in PLACES]
             if estimator != "lite" and set(cells) != {"–"}:
                 rows.append([f"{FEATURES[estimator]}, K = {k}", *cells])
-    return table(["AbsRel with F less that with F = 0", *PLACES.values()], rows)
+    return table(["", *(short_place(group) for group in PLACES)], rows)
 
 
 def feature_difference(record: Record, k: int, group: str) -> str:
