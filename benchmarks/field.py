@@ -186,7 +186,8 @@ def main() -> None:
     parts: dict[str, Callable[[], Any]] = {
         "wrong anchors": lambda: wrong_anchors(spoilt, mde),
         "where to measure": lambda: where_to_measure(placed, mde),
-        "video": lambda: {"3": video(dataset, mde, 3, given.limit)},
+        # A change from frame to frame needs two frames.
+        "video": lambda: {"3": video(dataset, mde, 3, given.limit and max(2, given.limit))},
     }
     for name, part in parts.items():
         record[name] = part()
