@@ -81,7 +81,7 @@ results-fuzz: .venv/.dev
 	  --out $(RECORDS)/fuzz
 
 results-soak: .venv/.dev
-	$(MEASURE) benchmarks.soak --calls $(if $(LIMIT),60,3000) --out $(RECORDS)/soak
+	$(MEASURE) benchmarks.soak --calls $(if $(LIMIT),600,3000) --out $(RECORDS)/soak
 
 docs: .venv/.dev  ## the documentation as a site: out/site
 	$(BIN)/python -m mkdocs build --strict
