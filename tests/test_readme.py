@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from program_modules import load_module
 from scalefield import METHODS
 from scalefield.cli import COMMANDS
 from scalefield.defaults import MDE_NAME
@@ -35,12 +34,6 @@ def test_docs_benchmark_table_has_every_method():
     (table,) = re.findall(r"what is fitted to the anchors \|\n(.*?)\n\n", page, re.DOTALL)
     named = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     assert sorted(named) == sorted(METHODS)
-
-
-def test_readme_results_are_those_that_were_measured():
-    script = load_module(ROOT / "scripts" / "readme_results.py")
-    assert script.filled(README) == README
-    assert "| **`field`** |" in README
 
 
 def test_contributing_names_every_package():
