@@ -47,8 +47,8 @@ function drawBar(context, page, size) {
   for (const tick of ticks(ends[0], ends[1], 8, !scale.even)) write(context, `${tick}${suffix}`, left + (wide * (f(tick) - f(ends[0]))) / (f(ends[1]) - f(ends[0])), top + 28, "#333", 13);
 }
 
-/** The whole project as a zip. @param {any} page @returns {Promise<Uint8Array>} */
-export async function projectBytes(page) {
+/** The whole project as a zip. @param {any} page @returns {Promise<Blob>} */
+export async function projectZip(page) {
   const { project, loaded, work } = page;
   const bytes = async (/** @type {Blob} */ blob) => new Uint8Array(await blob.arrayBuffer());
   const photo = await page.store.get("photos", project.photo);

@@ -1,7 +1,7 @@
 // Projects: opened from photos, files and the browser's database, and kept there.
 
 import { $, choose, download, element, setText, show, stem } from "./dom.js";
-import { projectBytes } from "./exports.js";
+import { projectZip } from "./exports.js";
 import { showCamera, showGallery, showRecent } from "./panel.js";
 import { unpackProject } from "./project_file.js";
 import { History, emptyWork, newId, replaceAnchors } from "./state.js";
@@ -228,11 +228,11 @@ export class Workspace {
   /** @param {File} file */
   async openProjectFile(file) {
     try {
-      const { project: saved, photo, depth } = unpackProject(new Uint8Array(await file.arrayBuffer()));
-      const project = await this.addProject(new Blob([/** @type {BlobPart} */ (photo.bytes)]), saved.name, { ...saved, settings: { ...this.newProject("", {}).settings, ...saved.settings } });
+      const { project: saved, photo, depth } = await unpackProject(new Uint8Array(await file.arrayBuffer()));
+      const project = await this.addProject(new Blob([/** @type {BlobPart} */ (photo)]), saved.name, { ...saved, settings: { ...this.newProject("", {}).settings, ...saved.settings } });
       if (depth && project.depth) {
         project.depth = { ...project.depth, key: newId() };
-        await this.page.store.put("photos", project.depth.key, new Blob([/** @type {BlobPart} */ (depth.bytes)]));
+        await this.page.store.put("photos", project.depth.key, new Blob([/** @type {BlobPart} */ (depth)]));
       }
       await this.open(project);
     } catch (e) {
@@ -244,8 +244,7 @@ export class Workspace {
     const { project } = this.page;
     if (!project) return;
     try {
-      const bytes = await projectBytes(this.page);
-      download(new Blob([/** @type {BlobPart} */ (bytes)], { type: "application/zip" }), `${stem(project.name)}.scalefield.zip`);
+      download(await projectZip(this.page), `${stem(project.name)}.scalefield.zip`);
       this.page.announce("The project is saved.");
     } catch (e) {
       this.page.showError(/** @type {Error} */ (e).message);
