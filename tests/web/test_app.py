@@ -168,6 +168,32 @@ def test_put_depth_replaces_the_relative_depth(client: TestClient, wait, png, np
     assert wait(client, resized.json())["state"] == "ready"
 
 
+def test_length_answers_in_metres_or_with_the_readings(client: TestClient) -> None:
+    answer = client.post("/api/length", json={"text": "99", "unit": "in"})
+    assert answer.json() == {"length_m": 2.5146}
+    refused = client.post("/api/length", json={"text": "1,200"})
+    assert refused.status_code == 400
+    assert refused.json() == {
+        "error": "“1,200” can be 1200 m (1200 m) or 1.200 m (1.2 m); write one",
+        "code": "ambiguous",
+        "readings": {"1200 m": 1200.0, "1.200 m": 1.2},
+    }
+    assert client.post("/api/length", content=b"2.4").status_code == 415
+
+
+def test_table_answers_with_the_anchors_of_an_edit(client: TestClient, room: dict) -> None:
+    url = f"/api/sessions/{room['id']}"
+    answer = client.post(f"{url}/table", content=b"x;y;z;sigma\n10;20;1,5;\n11;20;2;0,1\n").json()
+    assert answer["anchors"] == [
+        {"u": 10, "v": 20, "depth_m": 1.5},
+        {"u": 11, "v": 20, "depth_m": 2, "sigma_m": 0.1},
+    ]
+    assert client.post(f"{url}/recover", json=answer).status_code == 200
+    refused = client.post(f"{url}/table", content="u,v\n1,2")
+    assert (refused.status_code, refused.json()["code"]) == (400, "header")
+    assert client.post(f"{url}/table", content=b"1" * (2**20 + 1)).status_code == 413
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [(b"", "not an image"), (b"hello", "not an image"), (b"\x89PNG\r\n\x1a\n", "image")],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,6 +15,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from scalefield.errors import InputError, MissingExtra
+from scalefield.io.anchor_tables import TableError
+from scalefield.io.lengths import LengthError
 from scalefield.web.guard import LOCAL_HOSTS, Guard
 from scalefield.web.pool import Busy
 from scalefield.web.server import STATIC, Server
@@ -41,6 +44,7 @@ def create_app(
         Route("/", server.page),
         Route("/openapi.json", server.openapi),
         Route("/api", server.info),
+        Route("/api/length", server.length, methods=["POST"]),
         Route("/api/sessions", server.create, methods=["POST"]),
         Route("/api/samples/{name}", server.create_sample, methods=["POST"]),
         Route("/api/samples/{name}/photo", server.sample_photo, methods=["GET"]),
@@ -50,6 +54,7 @@ def create_app(
         Route(f"{one}/maps", server.maps),
         Route(f"{one}/basis", server.basis),
         Route(f"{one}/depth", server.bring_depth, methods=["PUT"]),
+        Route(f"{one}/table", server.table, methods=["POST"]),
         Route(f"{one}/recover", server.recover, methods=["POST"]),
         Route(f"{one}/suggest", server.suggest, methods=["POST"]),
         Route(f"{one}/measure", server.measure, methods=["POST"]),
@@ -61,8 +66,7 @@ def create_app(
         lifespan=lifespan,
         middleware=[Middleware(Guard, hosts=hosts, token=token)],
         exception_handlers={
-            SeveralArrays: _several_arrays,
-            InputError: _sentence(400, "input"),
+            InputError: _bad_input,
             MissingExtra: _sentence(501, "missing_extra"),
             Gone: _sentence(404, "session_gone"),
             Busy: _sentence(503, "busy"),
@@ -78,9 +82,17 @@ def _sentence(status: int, code: str) -> Callable[[Request, Exception], Response
     return lambda request, e: JSONResponse({"error": str(e), "code": code}, status)
 
 
-def _several_arrays(request: Request, e: Exception) -> Response:
-    names = getattr(e, "names", [])
-    return JSONResponse({"error": str(e), "code": "choose_array", "choices": names}, 400)
+def _bad_input(request: Request, e: Exception) -> Response:
+    """The sentence; for a text or a file with several readings also what may be chosen."""
+    body: dict[str, Any] = {"error": str(e), "code": "input"}
+    match e:
+        case SeveralArrays():
+            body |= {"code": "choose_array", "choices": e.names}
+        case LengthError():
+            body |= {"code": e.code, "readings": e.readings}
+        case TableError():
+            body["code"] = e.code
+    return JSONResponse(body, 400)
 
 
 def _http_error(request: Request, e: Exception) -> Response:

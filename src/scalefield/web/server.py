@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -18,6 +19,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 
 import scalefield
 from scalefield import samples
+from scalefield.anchors import Anchors
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.export.preview import NEAR_TO_FAR, SMALL_TO_LARGE
@@ -39,10 +41,17 @@ from scalefield.web.guard import Bodies
 from scalefield.web.openapi import document
 from scalefield.web.pool import Pool
 from scalefield.web.sessions import Session, Sessions
-from scalefield.web.uploads import Limits, read_depth, read_photo
+from scalefield.web.uploads import (
+    Limits,
+    read_anchor_table,
+    read_depth,
+    read_length,
+    read_photo,
+)
 
 STATIC = Path(__file__).parent / "static"
-JSON_BYTES = 2**20
+TEXT_BYTES = 2**20
+"""Of JSON and of tables."""
 FEW_ANCHORS = 300
 """With more anchors `field` takes seconds and runs on the thread for slow work."""
 SAMPLE_FOV_DEG = {"room": 62.73}
@@ -120,6 +129,10 @@ class Server:
             }
         )
 
+    async def length(self, request: Request) -> Response:
+        """The metres of a length as people type it."""
+        return JSONResponse({"length_m": read_length(await self.json(request))})
+
     async def create(self, request: Request) -> Response:
         """A session for the photograph in the body."""
         async with self.bodies.read(request, self.limits.upload_bytes) as data:
@@ -139,9 +152,7 @@ class Server:
             f"{name}.jpg", sample.image, SAMPLE_FOV_DEG[name], "sample", name, sample.depth_m
         )
         session.client = client_of(request)
-        anchors = zip(sample.anchors.u, sample.anchors.v, sample.anchors.depth_m, strict=True)
-        listed = [{"u": u, "v": v, "depth_m": d} for u, v, d in anchors]
-        return self.start(session, anchors=listed)
+        return self.start(session, anchors=anchor_rows(sample.anchors))
 
     async def sample_photo(self, request: Request) -> Response:
         """The photograph of a bundled sample, as a file."""
@@ -275,6 +286,14 @@ class Server:
         self.background(session, lambda: session.prepare(output, name, key))
         return JSONResponse(session.describe(), 202)
 
+    async def table(self, request: Request) -> Response:
+        """The anchors of a table, for the session's photograph."""
+        session = self.session(request)
+        async with self.bodies.read(request, TEXT_BYTES) as data:
+            read = partial(read_anchor_table, data, session.shape, self.limits)
+            anchors = await self.while_connected(request, self.quick, read)
+        return JSONResponse({"anchors": anchor_rows(anchors)})
+
     async def recover(self, request: Request) -> Response:
         """ℓ for these anchors: on the generator's grid for basis, else at display size."""
         session, edit = self.session(request), parse_edit(await self.json(request), self.limits)
@@ -334,7 +353,7 @@ class Server:
         media_type = request.headers.get("content-type", "").partition(";")[0].strip()
         if media_type != "application/json":
             raise HTTPException(415, "wanted content-type: application/json")
-        async with self.bodies.read(request, JSON_BYTES) as data:
+        async with self.bodies.read(request, TEXT_BYTES) as data:
             try:
                 return json.loads(data, parse_constant=_no_number)
             except (ValueError, RecursionError) as e:
@@ -366,6 +385,16 @@ def client_of(request: Request) -> str:
     except ValueError:
         local = True  # no address: a test, or a socket of this machine
     return f"{host} {request.headers.get('x-scalefield-client', '')[:40]}" if local else host
+
+
+def anchor_rows(anchors: Anchors) -> list[dict[str, float]]:
+    """Anchors for JSON, without the sigma_m that are not known."""
+    names = ("u", "v", "depth_m", "sigma_m")
+    columns = {n: getattr(anchors, n).tolist() for n in names if getattr(anchors, n) is not None}
+    rows = [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+    return [{name: x for name, x in row.items() if not math.isnan(x)} for row in rows]
 
 
 def json_numbers(values: np.ndarray) -> list[float | None]:

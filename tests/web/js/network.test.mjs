@@ -150,6 +150,15 @@ test("withRetries asks a server that does not answer again, and reports it", asy
   assert.deepEqual(told, [true, true, false]);
 });
 
+test("readLength and readTable send the text and answer with what it means", async () => {
+  const asked = fakeFetch((path) => ({ body: path === "/api/length" ? { length_m: 2.5146 } : { anchors: [{ u: 1, v: 2, depth_m: 3 }] } }));
+  assert.equal(await new Server("tab").readLength("8 ft 3", "m"), 2.5146);
+  assert.deepEqual(await new Server("tab").readTable("id", "1,2,3"), [{ u: 1, v: 2, depth_m: 3 }]);
+  assert.deepEqual(asked, ["POST /api/length", "POST /api/sessions/id/table"]);
+  fakeFetch(() => ({ status: 400, body: { error: "two readings", code: "ambiguous", readings: { "2400 mm": 2.4 } } }));
+  await assert.rejects(new Server("tab").readLength("2,400 mm", "m"), (e) => e.readings["2400 mm"] === 2.4);
+});
+
 test("a refusal has the server's code and choices", async () => {
   fakeFetch(() => ({ status: 400, body: { error: "two arrays", code: "choose_array", choices: ["a", "b"] } }));
   await assert.rejects(new Server("tab").ask("/x"), (e) => e instanceof ServerError && e.code === "choose_array" && e.choices.length === 2);

@@ -2,11 +2,10 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { gridStep } from "../../../src/scalefield/web/static/cloud.js";
-import { stem } from "../../../src/scalefield/web/static/dom.js";
+import { sentence, stem } from "../../../src/scalefield/web/static/dom.js";
 import { holdView, pointOf } from "../../../src/scalefield/web/static/geometry.js";
-import { formatArea } from "../../../src/scalefield/web/static/lengths.js";
 import { Scale, paint } from "../../../src/scalefield/web/static/maps.js";
-import { aboutAnchors, metresAt, sampleAt, writeMeasurements } from "../../../src/scalefield/web/static/readings.js";
+import { aboutAnchors, metresAt, sampleAt, writeAnchorTable, writeMeasurements } from "../../../src/scalefield/web/static/readings.js";
 import { Solving } from "../../../src/scalefield/web/static/solving.js";
 import { removeMeasurement } from "../../../src/scalefield/web/static/state.js";
 
@@ -79,10 +78,14 @@ test("holdView: a small photo stays within the stage, a large one covers it", ()
   assert.ok(x >= 0 && x <= 100 && y >= -400 && y <= -200);
 });
 
-test("formatArea in square units", () => {
-  assert.equal(formatArea(2, "m"), "2 m²");
-  assert.equal(formatArea(2, "cm"), "20000 cm²");
-  assert.equal(formatArea(0.1, "ft"), "1.08 ft²");
+test("writeAnchorTable has every digit, and sigma_m if an anchor has one", () => {
+  const given = [{ u: 1.5, v: 2, depth_m: 0.1 + 0.2, sigma_m: null }, { u: 3, v: 4, depth_m: 1e-7, sigma_m: 0.01 }];
+  assert.equal(writeAnchorTable(given), "u,v,depth_m,sigma_m\n1.5,2,0.30000000000000004,\n3,4,1e-7,0.01\n");
+  assert.equal(writeAnchorTable(given.slice(0, 1)), "u,v,depth_m\n1.5,2,0.30000000000000004\n");
+});
+
+test("sentence begins with a capital and ends with one full stop", () => {
+  assert.deepEqual(["line 2: no.", "“far” is no length"].map(sentence), ["Line 2: no.", "“far” is no length."]);
 });
 
 test("gridStep is round in the unit that is shown", () => {

@@ -1,13 +1,12 @@
 // Connects the controls to actions; page.js has the actions.
 
-import { $, element, setText } from "./dom.js";
+import { $, element, sentence, setText } from "./dom.js";
 import { Page } from "./page.js";
-import { Server } from "./server.js";
+import { writeAnchorTable } from "./readings.js";
+import { Server, isAbort } from "./server.js";
 import { newId, replaceAnchors } from "./state.js";
 import { OtherTabs, Store } from "./store.js";
-import { writeAnchorTable } from "./table.js";
-
-const UNITS = ["m", "cm", "ft", "in"];
+import { UNITS } from "./units.js";
 
 /** @param {string} id @param {string} event @param {(e: any) => void} handler */
 const on = (id, event, handler) => $(id).addEventListener(event, handler);
@@ -128,13 +127,15 @@ function wireDialogs(page) {
     setText($("csv-error"), "");
     $("csv-dialog").showModal();
   });
-  on("csv-ok", "click", (e) => {
+  on("csv-ok", "click", async (e) => {
+    e.preventDefault(); // the dialog stays open until the server has read the table
     try {
-      page.commit(replaceAnchors(page.work, page.workspace.checkedTable($("csv-text").value)));
+      const rows = await page.readTable($("csv-text").value);
+      if (!$("csv-dialog").open) return;
+      $("csv-dialog").close("ok");
+      page.commit(replaceAnchors(page.work, rows));
     } catch (error) {
-      e.preventDefault();
-      const { message } = /** @type {Error} */ (error);
-      setText($("csv-error"), `${message[0].toUpperCase()}${message.slice(1)}.`);
+      if (!isAbort(error)) setText($("csv-error"), sentence(/** @type {Error} */ (error).message));
     }
   });
   on("fov-ok", "click", (e) => {
@@ -192,7 +193,7 @@ function wireDrop(page) {
       return void page.workspace.receive(files);
     }
     const text = e.clipboardData?.getData("text") ?? "";
-    if (page.loaded && document.body.dataset.screen === "work" && /\d\s*[,;\t ]\s*\d/.test(text)) page.workspace.takeTable(async () => text);
+    if (page.loaded && document.body.dataset.screen === "work" && /\d\s*[,;\t ]\s*\d/.test(text)) page.workspace.takeTable(text);
   });
 }
 
@@ -266,7 +267,7 @@ async function start() {
   page.workspace.otherTabs = new OtherTabs((id) => page.workspace.holds(id));
   wire(page);
   const unit = recall("unit");
-  if (unit && UNITS.includes(unit)) {
+  if (UNITS.includes(/** @type {any} */ (unit))) {
     page.unit = /** @type {any} */ (unit);
     document.querySelector(`#units input[value="${unit}"]`)?.setAttribute("checked", "");
   }

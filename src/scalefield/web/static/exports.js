@@ -1,6 +1,6 @@
 // Files made in the browser: the annotated picture and the project.
 
-import { inUnit } from "./lengths.js";
+import { inUnit } from "./units.js";
 import { ticks } from "./maps.js";
 import { packProject } from "./project_file.js";
 import { write } from "./stage.js";

@@ -1,7 +1,7 @@
 // A project as one zip: the photo, the work, the settings, and tables and results for other programs.
 
+import { writeAnchorTable } from "./readings.js";
 import { newId } from "./state.js";
-import { writeAnchorTable } from "./table.js";
 import { readZip, writeZip } from "./zip.js";
 
 /** @typedef {import("./state.js").Project} Project */

@@ -4,7 +4,7 @@ import { drawBasis } from "./basis.js";
 import { Cloud, gridStep, scaleBarLength } from "./cloud.js";
 import { $, element, setText } from "./dom.js";
 import { pointOf } from "./geometry.js";
-import { inUnit } from "./lengths.js";
+import { inUnit } from "./units.js";
 import { UNCERTAINTY_TABLE, depthScale, factorScale, paint, percentiles, ticks } from "./maps.js";
 import { showMethod, showPanel } from "./panel.js";
 import { drawProfile } from "./profile.js";

@@ -1,11 +1,11 @@
 // Projects: opened from photos, files and the browser's database, and kept there.
 
-import { $, choose, download, element, setText, show, stem } from "./dom.js";
+import { $, choose, download, element, sentence, setText, show, stem } from "./dom.js";
 import { projectZip } from "./exports.js";
 import { showCamera, showGallery, showRecent } from "./panel.js";
 import { unpackProject } from "./project_file.js";
+import { isAbort } from "./server.js";
 import { History, emptyWork, newId, replaceAnchors } from "./state.js";
-import { checkInside, decodeText, parseAnchorTable } from "./table.js";
 
 /** @typedef {import("./state.js").Project} Project */
 
@@ -199,30 +199,21 @@ export class Workspace {
     }
     if (/\.(csv|tsv|txt)$/i.test(file.name) || file.type.startsWith("text/")) {
       if (!this.page.loaded) return this.page.showError("That is a table of anchors. Choose the photo first.");
-      return this.takeTable(async () => decodeText(await file.arrayBuffer()), file.name);
+      return this.takeTable(file, file.name);
     }
     // Any other file goes to the server, whose error states why it is not a photo.
     await this.open(await this.addProject(file, file.name));
   }
 
-  /** @param {() => Promise<string>} read @param {string} [name] */
-  async takeTable(read, name = "") {
+  /** @param {string | Blob} table @param {string} [name] */
+  async takeTable(table, name = "") {
     try {
-      const rows = this.checkedTable(await read());
+      const rows = await this.page.readTable(table);
       this.page.commit(replaceAnchors(this.page.work, rows));
       this.page.announce(`${rows.length} anchors read.`);
     } catch (e) {
-      this.page.showError(`${name ? `${name}, ` : ""}${/** @type {Error} */ (e).message}.`);
+      if (!isAbort(e)) this.page.showError(sentence(`${name ? `${name}, ` : ""}${/** @type {Error} */ (e).message}`));
     }
-  }
-
-  /** @param {string} text */
-  checkedTable(text) {
-    const rows = checkInside(parseAnchorTable(text), this.page.session);
-    if (!rows.length) throw new Error("there is no line with an anchor");
-    const most = this.page.info.limits.anchors;
-    if (rows.length > most) throw new Error(`${rows.length} anchors, and at most ${most} are taken`);
-    return rows;
   }
 
   /** @param {File} file */
