@@ -169,7 +169,11 @@ def test_typed_lengths_are_read(open_page) -> None:
 def test_typed_length_is_set_at_its_point_when_the_server_has_read_it(open_page) -> None:
     page = open_page()
     waiting: list = []
-    page.route("**/api/length", lambda route: waiting.append(route))
+
+    def hold(route) -> None:
+        waiting.append(route)
+
+    page.route("**/api/length", hold)
 
     def answered(text: str, at_u: int) -> None:
         before = len(waiting)

@@ -1,4 +1,27 @@
-"""The routes of `scalefield web`: the static page and its JSON API."""
+"""The routes of `scalefield web`: the static page and its JSON API.
+
+GET    /                               the page; ?token= sets the cookie of a server with a token
+GET    /api                            methods, samples, limits, colour tables
+POST   /api/length                     {text[, unit]} → {length_m}
+POST   /api/sessions                   a photograph, ?name= → 202, a session
+POST   /api/samples/{name}             → 202, a session with the anchors of a bundled sample
+GET    /api/samples/{name}/photo       its photograph
+GET    /api/sessions/{id}              the session: its state, sizes, field of view, …
+DELETE /api/sessions/{id}              forgets it
+GET    /api/sessions/{id}/photo.jpg    the photograph at display size
+GET    /api/sessions/{id}/maps         log D_MDE at display size, in the format of wire.py
+GET    /api/sessions/{id}/basis        basis maps, ?method=basis or field, in the format of wire.py
+PUT    /api/sessions/{id}/depth        a depth file, ?name= &kind=[ &resize= &key=] → 202, a session
+POST   /api/sessions/{id}/table        a table of anchors → {anchors}
+POST   /api/sessions/{id}/recover      an edit → log-scale and its std, in the format of wire.py
+POST   /api/sessions/{id}/suggest      an edit → {suggestions: [{u, v, std_log, removes}, …]}
+POST   /api/sessions/{id}/measure      an edit with points: [{u, v}, …] → {depth_m, std_log, report}
+POST   /api/sessions/{id}/files/{name} an edit [with fov_deg, max_points] → one of exports.FILES
+
+An edit is {anchors: [{u, v, depth_m[, sigma_m]}, …][, method][, size: full or preview]}; depth is
+exp(log D_MDE + log-scale) within the answer's limits_m. An error is {error: a sentence, code}, with
+`choices` for a depth file of several arrays and `readings` for a length with several.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +65,6 @@ def create_app(
     one = "/api/sessions/{id}"
     routes = [
         Route("/", server.page),
-        Route("/openapi.json", server.openapi),
         Route("/api", server.info),
         Route("/api/length", server.length, methods=["POST"]),
         Route("/api/sessions", server.create, methods=["POST"]),

@@ -38,7 +38,6 @@ from scalefield.web.edits import (
 )
 from scalefield.web.exports import CloudOptions, export
 from scalefield.web.guard import Bodies
-from scalefield.web.openapi import document
 from scalefield.web.pool import Pool
 from scalefield.web.sessions import Session, Sessions
 from scalefield.web.uploads import (
@@ -101,10 +100,6 @@ class Server:
     async def page(self, request: Request) -> Response:
         """The page."""
         return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
-
-    async def openapi(self, request: Request) -> Response:
-        """The description of this API."""
-        return JSONResponse(document(self.limits))
 
     async def info(self, request: Request) -> Response:
         """Methods, samples, limits and colour tables of this server."""
