@@ -52,7 +52,7 @@ def test_api_info_lists_methods_samples_and_limits(client: TestClient) -> None:
     info = client.get("/api").json()
     assert [m["name"] for m in info["methods"]] == list(METHODS)
     for method in info["methods"]:
-        assert method["about"].endswith(".")
+        assert method["about"] == METHODS[method["name"]].__doc__.splitlines()[0]
         assert method["title"] != method["name"]
     assert info["method"] in METHODS
     assert info["samples"] == list(samples.SAMPLES)

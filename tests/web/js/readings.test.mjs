@@ -8,6 +8,7 @@ import { Scale, paint } from "../../../src/scalefield/web/static/maps.js";
 import { aboutAnchors, metresAt, sampleAt, writeAnchorTable, writeMeasurements } from "../../../src/scalefield/web/static/readings.js";
 import { Solving } from "../../../src/scalefield/web/static/solving.js";
 import { removeMeasurement } from "../../../src/scalefield/web/static/state.js";
+import { VIEWS, barTicks } from "../../../src/scalefield/web/static/views.js";
 
 const session = { width: 4, height: 2, display_width: 2, display_height: 1 };
 const result = {
@@ -112,6 +113,22 @@ test("paint: the ends of the table beyond the scale, grey at holes", () => {
   paint({ width: 0, height: 0, getContext: () => context }, Float32Array.from([-1, 0.5, 2, NaN]), scale, 4, 1);
   assert.deepEqual([...drawn], [0, 0, 255, 255, 128, 0, 127, 255, 255, 0, 0, 255, 138, 138, 138, 255]);
   assert.equal(scale.colour(2), "rgb(255 0 0)");
+});
+
+test("barTicks lie where their values do, in the quantity of the view", () => {
+  const even = new Scale([], Math.log(1), Math.log(3), true), around = new Scale([], Math.log(4), Math.log(9), false, Math.log(6));
+  assert.deepEqual(barTicks("depth", even, "m", 3), [{ share: 0, text: "1 m" }, { share: 0.5, text: "2 m" }, { share: 1, text: "3 m" }]);
+  assert.equal(barTicks("photo", even, "cm", 3)[1].text, "200 cm");
+  assert.equal(barTicks("uncertainty", even, "m", 3)[1].text, "200 %");
+  assert.equal(barTicks("mde", even, "m", 3)[1].text, "2");
+  const middle = barTicks("field", around, "m", 8).find(({ text }) => text === "1×"); // 6 is the median
+  assert.ok(Math.abs(middle.share - Math.log(6 / 4) / Math.log(9 / 4)) < 1e-9);
+});
+
+test("VIEWS: those that compare two methods need a result, and lie on the stage", () => {
+  const compared = Object.entries(VIEWS).filter(([, view]) => view.compared);
+  assert.deepEqual(compared.map(([name]) => name), ["depth", "field"]);
+  assert.ok(compared.every(([, { flat, solved }]) => flat && solved));
 });
 
 /** A page whose server answers `sizes` one after the other; records what is asked and shown. */

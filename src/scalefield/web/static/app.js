@@ -7,6 +7,7 @@ import { Server, isAbort } from "./server.js";
 import { newId, replaceAnchors } from "./state.js";
 import { OtherTabs, Store } from "./store.js";
 import { UNITS } from "./units.js";
+import { VIEWS } from "./views.js";
 
 /** @param {string} id @param {string} event @param {(e: any) => void} handler */
 const on = (id, event, handler) => $(id).addEventListener(event, handler);
@@ -89,7 +90,7 @@ function wireMethods(page) {
   });
   on("compare", "change", (e) => {
     page.change({ compare: e.target.value });
-    if (e.target.value && !["depth", "field"].includes(page.view) && page.work.anchors.length) page.tools.setView("depth");
+    if (e.target.value && !VIEWS[page.view].compared && page.work.anchors.length) page.tools.setView("depth");
     page.edited();
     page.views.showAll();
   });

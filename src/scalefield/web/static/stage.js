@@ -489,7 +489,7 @@ export function write(context, words, x, y, colour, size) {
 }
 
 /** @param {CanvasRenderingContext2D} context @param {{x: number, y: number}[]} points @param {boolean} [closed] @param {boolean} [dashed] */
-export function stroke(context, points, closed = false, dashed = false) {
+function stroke(context, points, closed = false, dashed = false) {
   context.beginPath();
   points.forEach(({ x, y }, i) => (i ? context.lineTo(x, y) : context.moveTo(x, y)));
   if (closed) context.closePath();
@@ -505,7 +505,7 @@ export function stroke(context, points, closed = false, dashed = false) {
 }
 
 /** @param {CanvasRenderingContext2D} context @param {{x: number, y: number}} at */
-export function drawCross(context, { x, y }) {
+function drawCross(context, { x, y }) {
   for (const [dx, dy] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) stroke(context, [{ x: x + 5 * dx, y: y + 5 * dy }, { x: x + 15 * dx, y: y + 15 * dy }]);
 }
 

@@ -6,6 +6,7 @@ import { showCamera, showGallery, showRecent } from "./panel.js";
 import { unpackProject } from "./project_file.js";
 import { isAbort } from "./server.js";
 import { History, emptyWork, newId, replaceAnchors } from "./state.js";
+import { VIEWS } from "./views.js";
 
 /** @typedef {import("./state.js").Project} Project */
 
@@ -104,7 +105,8 @@ export class Workspace {
     project.width = session.width;
     project.height = session.height;
     if (!project.settings.fov && session.fov_deg) project.settings = { ...project.settings, fov: { deg: session.fov_deg, source: session.fov_source === "sample" ? "sample" : "EXIF" } };
-    if (!(project.settings.method in this.page.methods)) project.settings = { ...project.settings, method: this.page.info.method };
+    if (!Object.hasOwn(this.page.methods, project.settings.method)) project.settings = { ...project.settings, method: this.page.info.method };
+    if (!Object.hasOwn(VIEWS, project.settings.view)) project.settings = { ...project.settings, view: "photo" };
     project.thumbnail ??= await thumbnailOf(image);
     if (session.anchors) this.sampleAnchors = session.anchors;
     return {
