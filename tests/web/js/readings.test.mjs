@@ -19,6 +19,7 @@ const result = {
     others: [{ depth_m: 2, sigmas: 0.1 }, { depth_m: 3, sigmas: 5 }, null],
   },
 };
+const TABLE = Array.from({ length: 256 }, (_, i) => [i, 0, 255 - i]);
 const anchors = [7, 8, 9, 10].map((id) => ({ id, u: id, v: 0, depth_m: 2, sigma_m: null }));
 
 test("aboutAnchors: residual, contradiction, unused, and nothing yet for an anchor that is not solved", () => {
@@ -106,8 +107,7 @@ test("stem is the name without its last ending, and removeMeasurement changes no
 });
 
 test("paint: the ends of the table beyond the scale, grey at holes", () => {
-  const table = Array.from({ length: 256 }, (_, i) => [i, 0, 255 - i]);
-  const scale = new Scale(table, 0, 1, false);
+  const scale = new Scale(TABLE, 0, 1, false);
   let drawn = null;
   const context = { createImageData: (w, h) => ({ data: new Uint8ClampedArray(4 * w * h) }), putImageData: (image) => (drawn = image.data) };
   paint({ width: 0, height: 0, getContext: () => context }, Float32Array.from([-1, 0.5, 2, NaN]), scale, 4, 1);
@@ -116,7 +116,7 @@ test("paint: the ends of the table beyond the scale, grey at holes", () => {
 });
 
 test("barTicks lie where their values do, in the quantity of the view", () => {
-  const even = new Scale([], Math.log(1), Math.log(3), true), around = new Scale([], Math.log(4), Math.log(9), false, Math.log(6));
+  const even = new Scale(TABLE, Math.log(1), Math.log(3), true), around = new Scale(TABLE, Math.log(4), Math.log(9), false, Math.log(6));
   assert.deepEqual(barTicks("depth", even, "m", 3), [{ share: 0, text: "1 m" }, { share: 0.5, text: "2 m" }, { share: 1, text: "3 m" }]);
   assert.equal(barTicks("photo", even, "cm", 3)[1].text, "200 cm");
   assert.equal(barTicks("uncertainty", even, "m", 3)[1].text, "200 %");
