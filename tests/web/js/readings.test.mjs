@@ -117,7 +117,8 @@ test("paint: the ends of the table beyond the scale, grey at holes", () => {
 
 test("barTicks lie where their values do, in the quantity of the view", () => {
   const even = new Scale(TABLE, Math.log(1), Math.log(3), true), around = new Scale(TABLE, Math.log(4), Math.log(9), false, Math.log(6));
-  assert.deepEqual(barTicks("depth", even, "m", 3), [{ share: 0, text: "1 m" }, { share: 0.5, text: "2 m" }, { share: 1, text: "3 m" }]);
+  const shown = barTicks("depth", even, "m", 3).map(({ share, text }) => `${text} at ${share.toFixed(6)}`);
+  assert.deepEqual(shown, ["1 m at 0.000000", "2 m at 0.500000", "3 m at 1.000000"]);
   assert.equal(barTicks("photo", even, "cm", 3)[1].text, "200 cm");
   assert.equal(barTicks("uncertainty", even, "m", 3)[1].text, "200 %");
   assert.equal(barTicks("mde", even, "m", 3)[1].text, "2");
