@@ -7,7 +7,7 @@ import { Server, ServerError, unpack } from "../../../src/scalefield/web/static/
 import { Sessions } from "../../../src/scalefield/web/static/sessions.js";
 import { LatestRequest } from "../../../src/scalefield/web/static/solver.js";
 import { addAnchor, emptyWork } from "../../../src/scalefield/web/static/state.js";
-import { Store } from "../../../src/scalefield/web/static/store.js";
+import { Store, Texts } from "../../../src/scalefield/web/static/store.js";
 import { crc32, readZip, writeZip } from "../../../src/scalefield/web/static/zip.js";
 
 const later = () => new Promise((go) => setTimeout(go));
@@ -173,6 +173,24 @@ test("packed maps are read back, with holes", () => {
   new Uint16Array(buffer, 4 + padded).set([0, 65534, 65535]);
   const { maps } = unpack(buffer);
   assert.deepEqual([...maps.m.values], [1, 3, NaN]);
+});
+
+test("Texts are kept by the storage, and in memory where it refuses them", () => {
+  const items = new Map(), storage = { getItem: (key) => items.get(key) ?? null, setItem: (key, value) => items.set(key, value), removeItem: (key) => items.delete(key) };
+  const kept = new Texts(() => storage), refused = new Texts(() => {
+    throw new Error("refused");
+  });
+  for (const texts of [kept, refused]) {
+    assert.equal(texts.get("unit"), null);
+    texts.set("unit", "ft");
+    assert.equal(texts.get("unit"), "ft");
+  }
+  assert.equal(new Texts(() => storage).get("unit"), "ft"); // after a reload
+  for (const texts of [kept, refused]) {
+    texts.delete("unit");
+    assert.equal(texts.get("unit"), null);
+  }
+  assert.equal(items.size, 0);
 });
 
 test("without a database work is kept in memory, and old projects are tidied away", async () => {

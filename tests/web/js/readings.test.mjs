@@ -3,7 +3,7 @@ import test from "node:test";
 
 import { gridStep } from "../../../src/scalefield/web/static/cloud.js";
 import { sentence, stem } from "../../../src/scalefield/web/static/dom.js";
-import { holdView, pointOf } from "../../../src/scalefield/web/static/geometry.js";
+import { holdView, nearestInside, pointOf } from "../../../src/scalefield/web/static/geometry.js";
 import { Scale, paint } from "../../../src/scalefield/web/static/maps.js";
 import { aboutAnchors, metresAt, sampleAt, writeAnchorTable, writeMeasurements } from "../../../src/scalefield/web/static/readings.js";
 import { Solving } from "../../../src/scalefield/web/static/solving.js";
@@ -71,6 +71,12 @@ test("pointOf: the middle of the photo is straight ahead, its edge at half the f
   const middle = pointOf(photo, 90, { u: 50, v: 25 }, 2), edge = pointOf(photo, 90, { u: 100.5, v: 25 }, 2);
   assert.deepEqual(Object.values(middle).map((x) => Math.abs(Number(x.toFixed(9)))), [0, 0, 2]);
   assert.ok(Math.abs(Object.values(edge)[0] - 2) < 0.05);
+});
+
+test("nearestInside rounds, and keeps within the photo", () => {
+  const photo = { width: 100, height: 50 };
+  assert.deepEqual(nearestInside({ u: 3.6, v: 7 }, photo), { u: 4, v: 7 });
+  assert.deepEqual(nearestInside({ u: -5, v: 60 }, photo), { u: 0, v: 49 });
 });
 
 test("holdView: a small photo stays within the stage, a large one covers it", () => {

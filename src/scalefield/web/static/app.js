@@ -5,7 +5,7 @@ import { Page } from "./page.js";
 import { writeAnchorTable } from "./readings.js";
 import { Server, isAbort } from "./server.js";
 import { newId, replaceAnchors } from "./state.js";
-import { OtherTabs, Store } from "./store.js";
+import { OtherTabs, Store, ofBrowser, ofTab } from "./store.js";
 import { UNITS } from "./units.js";
 import { VIEWS } from "./views.js";
 
@@ -51,7 +51,7 @@ function wire(page) {
   });
   on("units", "change", (e) => {
     page.unit = e.target.value;
-    remember("unit", page.unit);
+    ofBrowser.set("unit", page.unit);
     page.card.close(false);
     page.views.showAll();
   });
@@ -235,47 +235,28 @@ function wireTheme() {
   on("theme", "click", () => {
     const theme = dark() ? "light" : "dark";
     document.documentElement.dataset.theme = theme;
-    remember("theme", theme);
+    ofBrowser.set("theme", theme);
   });
 }
 
-// Private windows may refuse storage. A choice then lasts until the page is closed.
-/** @param {string} key @param {string} value @param {() => Storage} [storage] */
-function remember(key, value, storage = () => localStorage) {
-  try {
-    storage().setItem(`scalefield.${key}`, value);
-  } catch {
-    /* nothing to do */
-  }
-}
-
-/** @param {string} key @param {() => Storage} [storage] */
-function recall(key, storage = () => localStorage) {
-  try {
-    return storage().getItem(`scalefield.${key}`);
-  } catch {
-    return null;
-  }
-}
-
 async function start() {
-  const theme = recall("theme");
+  const theme = ofBrowser.get("theme");
   if (theme) document.documentElement.dataset.theme = theme;
-  const server = new Server(recall("client", () => sessionStorage) ?? newId());
-  remember("client", server.client, () => sessionStorage);
+  const server = new Server(ofTab.get("client") ?? newId());
+  ofTab.set("client", server.client);
   const [info, store] = await Promise.all([server.info(), Store.open()]);
   const page = new Page(info, server, store);
   page.workspace.otherTabs = new OtherTabs((id) => page.workspace.holds(id));
   wire(page);
-  const unit = recall("unit");
+  const unit = ofBrowser.get("unit");
   if (UNITS.includes(/** @type {any} */ (unit))) {
     page.unit = /** @type {any} */ (unit);
     document.querySelector(`#units input[value="${unit}"]`)?.setAttribute("checked", "");
   }
-  const tab = recall("tab", () => sessionStorage) ?? "";
+  const tab = ofTab.get("tab") ?? "";
   const copied = Boolean(tab) && (await page.workspace.otherTabs.haveOpen(tab));
   const restored = await page.workspace.restore(tab, copied);
-  remember("tab", page.workspace.tabId, () => sessionStorage);
+  ofTab.set("tab", page.workspace.tabId);
   if (!restored) await page.workspace.showStart();
   document.body.dataset.ready = "yes"; // tests wait for it: clicks have an effect from here on
   page.workspace.deleteUnneeded();

@@ -4,6 +4,7 @@
 import { Card } from "./card.js";
 import { $, choose, download, fillReading, setText, show, stem } from "./dom.js";
 import { annotatedImage } from "./exports.js";
+import { nearestInside } from "./geometry.js";
 import { AnchorRows } from "./list.js";
 import { showPanel } from "./panel.js";
 import { aboutAnchors, measured, readingAt, writeAnchorTable, writeMeasurements } from "./readings.js";
@@ -146,8 +147,7 @@ export class Page {
   moveAnchor(id, du, dv) {
     const anchor = this.work.anchors.find((a) => a.id === id);
     if (!anchor) return;
-    const clamp = (/** @type {number} */ x, /** @type {number} */ most) => Math.min(most - 1, Math.max(0, Math.round(x)));
-    this.commit(changeAnchor(this.work, id, { u: clamp(anchor.u + du, this.session.width), v: clamp(anchor.v + dv, this.session.height) }));
+    this.commit(changeAnchor(this.work, id, nearestInside({ u: anchor.u + du, v: anchor.v + dv }, this.session)));
   }
 
   /** @param {number} id */

@@ -1,7 +1,7 @@
 // The picture: zoom and pan, pointer and keyboard input, and the marks over it.
 
 import { $ } from "./dom.js";
-import { fitView, nearestPixel, panView, thinned, toPixel, toStage, zoomView, holdView } from "./geometry.js";
+import { fitView, nearestInside, nearestPixel, panView, thinned, toPixel, toStage, zoomView, holdView } from "./geometry.js";
 
 const REACH = { mouse: 13, pen: 16, touch: 24 }; // screen pixels within which a press selects an anchor
 const MOVED = { mouse: 4, pen: 6, touch: 9 }; // screen pixels from which a press is a drag
@@ -425,8 +425,7 @@ export class Stage {
     if (e.key in steps) {
       const [du, dv] = steps[/** @type {keyof typeof steps} */ (e.key)];
       const far = (e.shiftKey ? 10 : 1) * (e.altKey ? 1 : Math.max(1, Math.round(1 / this.view.scale)));
-      const clamp = (/** @type {number} */ x, /** @type {number} */ most) => Math.min(most - 1, Math.max(0, Math.round(x)));
-      const next = { u: clamp(start.u + far * du, this.photo.width), v: clamp(start.v + far * dv, this.photo.height) };
+      const next = nearestInside({ u: start.u + far * du, v: start.v + far * dv }, this.photo);
       this.byKeyboard = true;
       if (e.altKey && near) this.host.dragged(near.id, next, true);
       this.reveal(next);
