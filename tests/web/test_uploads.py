@@ -20,19 +20,9 @@ from scalefield.web.uploads import (
     read_length,
     read_photo,
 )
+from web.conftest import encoded, picture
 
 LIMITS = Limits(pixels=10_000)
-
-
-def picture(width: int, height: int) -> np.ndarray:
-    coarse = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
-    return np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
-
-
-def encoded(pixels: np.ndarray, form: str = "PNG", **options: object) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, form, **options)
-    return buffer.getvalue()
 
 
 def npy(values: np.ndarray) -> bytes:
