@@ -69,6 +69,7 @@ METHOD_TITLES = {
     "log_kernel": "Smooth scale",
     "interpolate": "Measurements only",
 }
+"""Titles of the methods on the page; the sentence about each is the first of its docstring."""
 
 T = TypeVar("T")
 
