@@ -105,8 +105,9 @@ export class Workspace {
     project.width = session.width;
     project.height = session.height;
     if (!project.settings.fov && session.fov_deg) project.settings = { ...project.settings, fov: { deg: session.fov_deg, source: session.fov_source === "sample" ? "sample" : "EXIF" } };
-    if (!Object.hasOwn(this.page.methods, project.settings.method)) project.settings = { ...project.settings, method: this.page.info.method };
-    if (!Object.hasOwn(VIEWS, project.settings.view)) project.settings = { ...project.settings, view: "photo" };
+    const { methods, info } = this.page, { method, compare, view } = project.settings;
+    const known = (/** @type {object} */ names, /** @type {string} */ name, /** @type {string} */ otherwise) => (Object.hasOwn(names, name) ? name : otherwise);
+    project.settings = { ...project.settings, method: known(methods, method, info.method), compare: known(methods, compare, ""), view: known(VIEWS, view, "photo") };
     project.thumbnail ??= await thumbnailOf(image);
     if (session.anchors) this.sampleAnchors = session.anchors;
     return {
