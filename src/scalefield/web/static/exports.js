@@ -16,18 +16,13 @@ export async function annotatedImage(page) {
   const bar = page.views.barScale ? 54 : 0;
   const canvas = new OffscreenCanvas(width, Math.round((size.height + bar) * ratio));
   const context = /** @type {any} */ (canvas.getContext("2d"));
-  const { stage } = page, kept = { size: stage.size, view: stage.view, context: stage.context, cursor: stage.cursor };
-  try {
-    Object.assign(stage, { size, view: fitView(session, size), cursor: null, context: () => context });
-    context.scale(ratio, ratio);
-    context.fillStyle = "#fff";
-    context.fillRect(0, 0, size.width, size.height + bar);
-    stage.drawBase();
-    stage.drawOverlay();
-  } finally {
-    Object.assign(stage, { ...kept });
-    delete stage.context; // the method of the class again
-  }
+  context.scale(ratio, ratio);
+  context.fillStyle = "#fff";
+  context.fillRect(0, 0, size.width, size.height + bar);
+  // The stage at another size; the one on the screen stays as it is.
+  const stage = Object.assign(Object.create(page.stage), { size, view: fitView(session, size), cursor: null, context: () => context });
+  stage.drawBase();
+  stage.drawOverlay();
   if (bar) drawBar(context, page, size);
   return canvas.convertToBlob({ type: "image/png" });
 }
