@@ -20,7 +20,8 @@ export async function annotatedImage(page) {
   context.fillStyle = "#fff";
   context.fillRect(0, 0, size.width, size.height + bar);
   // The stage at another size; the one on the screen stays as it is.
-  const stage = Object.assign(Object.create(page.stage), { size, view: fitView(session, size), cursor: null, context: () => context });
+  const changed = { size, view: fitView(session, size), cursor: null, context: () => context };
+  const stage = Object.assign(Object.create(page.stage), changed);
   stage.drawBase();
   stage.drawOverlay();
   if (bar) drawBar(context, page, size);
@@ -34,7 +35,9 @@ function drawBar(context, page, size) {
     context.fillStyle = `rgb(${r} ${g} ${b})`;
     context.fillRect(left + (wide * i) / 256, top, wide / 256 + 1, 14);
   });
-  for (const { share, text } of barTicks(page.view, scale, page.unit, 8)) write(context, text, left + wide * share, top + 28, "#333", 13);
+  for (const { share, text } of barTicks(page.view, scale, page.unit, 8)) {
+    write(context, text, left + wide * share, top + 28, "#333", 13);
+  }
 }
 
 /** The whole project as a zip. @param {any} page @returns {Promise<Blob>} */

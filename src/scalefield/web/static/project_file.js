@@ -17,7 +17,8 @@ const MOST_UNPACKED = 512 * 2 ** 20;
 export function packProject(project, { photo, depth, results }) {
   const { id, thumbnail, updated, photo: _, depth: depthFile, ...kept } = project;
   const photoPath = `photo${suffix(photo.name)}`, depthPath = depth && `relative_depth${suffix(depth.name)}`;
-  const saved = { format: FORMAT, version: VERSION, ...kept, photo: photoPath, depth: depthPath && { ...depthFile, key: "", path: depthPath } };
+  const savedDepth = depthPath && { ...depthFile, key: "", path: depthPath };
+  const saved = { format: FORMAT, version: VERSION, ...kept, photo: photoPath, depth: savedDepth };
   const text = (/** @type {string} */ words) => new TextEncoder().encode(words);
   const entries = [
     { name: "project.json", bytes: text(JSON.stringify(saved, null, 1)) },

@@ -11,7 +11,8 @@ const HOLE = 65535, STEPS = 65534;
 /** An error of the server or of the connection; `code` identifies its kind. */
 export class ServerError extends Error {
   /** @param {string} code @param {string} sentence
-   *  @param {{choices?: string[], readings?: Record<string, number>}} [more] arrays of a depth file, or readings of a length in metres */
+   *  @param {{choices?: string[], readings?: Record<string, number>}} [more] arrays of a depth file,
+   *      or readings of a length in metres */
   constructor(code, sentence, { choices = [], readings = {} } = {}) {
     super(sentence);
     this.code = code;
@@ -55,12 +56,14 @@ export class Server {
     return (await this.ask("/api")).json();
   }
 
-  /** The metres that a text states. @param {string} text @param {string} unit of a number without one @returns {Promise<number>} */
+  /** The metres that a text states.
+   *  @param {string} text @param {string} unit of a number without one @returns {Promise<number>} */
   async readLength(text, unit) {
     return (await (await this.post("/api/length", { text, unit })).json()).length_m;
   }
 
-  /** @param {string} id @param {string | Blob} table @returns {Promise<{u: number, v: number, depth_m: number, sigma_m?: number}[]>} */
+  /** @param {string} id @param {string | Blob} table
+   *  @returns {Promise<{u: number, v: number, depth_m: number, sigma_m?: number}[]>} */
   async readTable(id, table) {
     return (await (await this.ask(`/api/sessions/${id}/table`, { method: "POST", body: table })).json()).anchors;
   }

@@ -24,12 +24,14 @@ const BUSY_MS = 250; // a solve that takes longer is shown as under way; an anim
 /** @type {Pick<View, "value" | "suffix">} */
 const METRES = { value: (log, unit) => inUnit(Math.exp(log), unit), suffix: (unit) => ` ${unit}` };
 /** @type {Pick<View, "value" | "suffix">} */
+const PERCENT = { value: (log) => 100 * Math.exp(log), suffix: () => " %" };
+/** @type {Pick<View, "value" | "suffix">} */
 const FACTOR = { value: Math.exp, suffix: () => "×" };
 /** @type {Record<string, View>} */
 export const VIEWS = {
   photo: { tab: "photo", flat: true, solved: false, compared: false, ...METRES },
   depth: { tab: "depth", flat: true, solved: true, compared: true, ...METRES },
-  uncertainty: { tab: "uncertainty", flat: true, solved: true, compared: false, value: (log) => 100 * Math.exp(log), suffix: () => " %" },
+  uncertainty: { tab: "uncertainty", flat: true, solved: true, compared: false, ...PERCENT },
   mde: { tab: "inspect", flat: true, solved: false, compared: false, ...FACTOR, suffix: () => "" },
   field: { tab: "inspect", flat: true, solved: true, compared: true, ...FACTOR },
   basis: { tab: "inspect", flat: false, solved: false, compared: false, ...FACTOR },
@@ -43,7 +45,8 @@ export function barTicks(view, scale, unit, most) {
   const { value, suffix } = VIEWS[view];
   const [low, high] = [scale.low, scale.high].map((log) => value(log - scale.middle, unit));
   const f = scale.even ? (/** @type {number} */ x) => x : Math.log;
-  return ticks(low, high, most, !scale.even).map((tick) => ({ share: (f(tick) - f(low)) / (f(high) - f(low)), text: `${tick}${suffix(unit)}` }));
+  const share = (/** @type {number} */ x) => (f(x) - f(low)) / (f(high) - f(low));
+  return ticks(low, high, most, !scale.even).map((tick) => ({ share: share(tick), text: `${tick}${suffix(unit)}` }));
 }
 
 export class Views {

@@ -106,8 +106,12 @@ export class Workspace {
     project.height = session.height;
     if (!project.settings.fov && session.fov_deg) project.settings = { ...project.settings, fov: { deg: session.fov_deg, source: session.fov_source === "sample" ? "sample" : "EXIF" } };
     const { methods, info } = this.page, { method, compare, view } = project.settings;
-    const known = (/** @type {object} */ names, /** @type {string} */ name, /** @type {string} */ otherwise) => (Object.hasOwn(names, name) ? name : otherwise);
-    project.settings = { ...project.settings, method: known(methods, method, info.method), compare: known(methods, compare, ""), view: known(VIEWS, view, "photo") };
+    project.settings = {
+      ...project.settings,
+      method: Object.hasOwn(methods, method) ? method : info.method,
+      compare: Object.hasOwn(methods, compare) ? compare : "",
+      view: Object.hasOwn(VIEWS, view) ? view : "photo",
+    };
     project.thumbnail ??= await thumbnailOf(image);
     if (session.anchors) this.sampleAnchors = session.anchors;
     return {
@@ -223,7 +227,8 @@ export class Workspace {
   async openProjectFile(file) {
     try {
       const { project: saved, photo, depth } = await unpackProject(new Uint8Array(await file.arrayBuffer()));
-      const project = await this.addProject(new Blob([/** @type {BlobPart} */ (photo)]), saved.name, { ...saved, settings: { ...this.newProject("", {}).settings, ...saved.settings } });
+      const blob = new Blob([/** @type {BlobPart} */ (photo)]), { settings } = this.newProject("", {});
+      const project = await this.addProject(blob, saved.name, { ...saved, settings: { ...settings, ...saved.settings } });
       if (depth && project.depth) {
         project.depth = { ...project.depth, key: newId() };
         await this.page.store.put("photos", project.depth.key, new Blob([/** @type {BlobPart} */ (depth)]));

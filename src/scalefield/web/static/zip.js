@@ -29,10 +29,15 @@ export function writeZip(entries, time = new Date()) {
   let offset = 0;
   for (const { name, bytes } of entries) {
     const path = new TextEncoder().encode(name);
-    const about = [...uint16(VERSION, UTF8_NAMES, STORED, dosTime, dosDate), ...uint32(crc32(bytes), bytes.length, bytes.length), ...uint16(path.length, 0)];
+    const about = [
+      ...uint16(VERSION, UTF8_NAMES, STORED, dosTime, dosDate),
+      ...uint32(crc32(bytes), bytes.length, bytes.length),
+      ...uint16(path.length, 0),
+    ];
     files.push(Uint8Array.from([...uint32(LOCAL), ...about]), path, bytes);
     // After `about`: length of the comment, disk, two kinds of attributes.
-    directory.push(Uint8Array.from([...uint32(CENTRAL), ...uint16(VERSION), ...about, ...uint16(0, 0, 0), ...uint32(0, offset)]), path);
+    const after = [...uint16(0, 0, 0), ...uint32(0, offset)];
+    directory.push(Uint8Array.from([...uint32(CENTRAL), ...uint16(VERSION), ...about, ...after]), path);
     offset += LOCAL_BYTES + path.length + bytes.length;
   }
   const directoryBytes = directory.reduce((sum, part) => sum + part.length, 0);
