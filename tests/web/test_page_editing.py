@@ -140,6 +140,7 @@ def test_typed_length_with_two_readings_is_a_question(open_page) -> None:
     page.mouse.click(*at(page, 360, 270))
     page.fill("#card-value", "2,400 mm")
     page.keyboard.press("Enter")
+    page.wait_for_selector("#card-readings button")
     assert page.locator("#card-readings button").all_inner_texts() == ["2400 mm", "2.400 mm"]
     page.click("#card-readings button:text-is('2400 mm')")
     solved(page, 1)
