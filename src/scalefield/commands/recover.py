@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from scalefield.commands.data import (
-    Intrinsics,
-    MapOptions,
-    check_camera_flags,
-    check_counts,
-    read_anchors,
-)
+from scalefield.commands.data import Intrinsics, MapOptions, check_camera_flags, check_counts
 from scalefield.defaults import METHOD_NAME
-from scalefield.errors import InputError, require_package
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from scalefield.anchors import Anchors
-    from scalefield.mde.output import MDEOutput
+from scalefield.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -103,43 +92,25 @@ class RecoverCommand:
         # Importing torch takes a moment and an estimator may take minutes: show the progress.
         form = "{desc} {bar:20} {elapsed}"
         with progress_bar(4, desc="reading", leave=False, bar_format=form) as progress:
-            from scalefield.api import recover_from
+            from scalefield.commands.recover_many import Item, make_solver, recover_item
             from scalefield.export import format_files
-            from scalefield.export.result_folder import OUTPUTS, summary, write_outputs
-            from scalefield.geometry.camera import find_camera
+            from scalefield.export.result_folder import OUTPUTS, summary
             from scalefield.geometry.exif import notify_if_rotated
             from scalefield.io import read_image, spare_inputs
-            from scalefield.methods import make_method
 
-            inputs = {"image": path, "anchors": self.anchors, "depth": self.relative.depth}
+            def step(name: str) -> None:
+                progress.set_description_str(name)
+                progress.update()
+
+            given = (path, self.anchors, self.relative.depth)
             names = (*OUTPUTS, *format_files(self.formats))
-            spare_inputs([folder / name for name in names], [*inputs.values(), self.labels])
-            require_files(inputs.values())
-            anchors = read_anchors(self.anchors, self.anchor_units)
-            image = read_image(path)
-            place(anchors, image, path)
-            notify_if_rotated(path)
-            camera = find_camera(self.intrinsics, self.fov_deg, image.shape[:2])
-            method = make_method(self.method, **self.options())
-            method.prepare()
-            if method.wants_labels:
-                require_package("skimage", "region", f"method {self.method} without --labels")
-            _next(progress, "estimating relative depth")
-            mde_output = self.relative_depth(image)
-            _next(progress, "recovering")
-            recovery = recover_from(mde_output, anchors, method, leave_one_out=True).numpy()
-            recovery = replace(recovery, image=image)
-            _next(progress, "writing")
-            overflow = write_outputs(
-                folder,
-                recovery,
-                inputs=inputs,
-                png_units=self.png_units,
-                formats=self.formats,
-                camera=camera,
-                max_points=self.max_points,
-            )
+            spare_inputs([folder / name for name in names], [*given, self.labels])
+            require_files(given)
+            item = Item(path.stem, path, partial(read_image, path))
+            solver = partial(make_solver, self, step=step)
+            recovery, overflow = recover_item(self, item, self.anchors, solver, folder, step=step)
             progress.update()
+        notify_if_rotated(path)
         print(summary(recovery))
         if overflow:
             print(
@@ -173,16 +144,6 @@ class RecoverCommand:
         if not 1e-3 <= self.png_units <= 1e9:
             raise InputError(f"--png-units must be 0.001 … 1e9, found {self.png_units:g}")
 
-    def relative_depth(self, image: np.ndarray) -> MDEOutput:
-        """The estimator's output for the image, or the user's own map."""
-        from scalefield.inputs import estimate, from_array
-
-        given, values = self.relative, self.relative.read()
-        affine = given.unknown_shift
-        if values is None:
-            return estimate(image, given.mde_name, given.kind, self.device, affine=affine)
-        return from_array(values, given.kind, image, affine=affine, resize=given.resize)
-
     def options(self) -> dict[str, Any]:
         """The method's options as Python values."""
         options = parse_options(self.option)
@@ -193,29 +154,11 @@ class RecoverCommand:
         return options
 
 
-def place(anchors: Anchors, image: np.ndarray, path: Path) -> None:
-    """Refuse anchors outside the image of a file before the estimator runs."""
-    from scalefield.io import exif_orientation
-
-    try:
-        anchors.pixels(image.shape[:2])
-    except InputError as e:
-        if exif_orientation(path) == 1:
-            raise
-        turned = "EXIF rotates the photograph, and u and v refer to the upright picture"
-        raise InputError(f"{e}; {turned}") from None
-
-
 def require_files(paths: Iterable[Path | None]) -> None:
     """Refuse files that do not exist, all of them in one sentence."""
     missing = [str(path) for path in paths if path is not None and not path.exists()]
     if missing:
         raise InputError(f"{', '.join(missing)}: no such file{'s' * (len(missing) > 1)}")
-
-
-def _next(progress: Any, step: str) -> None:
-    progress.set_description_str(step)
-    progress.update()
 
 
 def parse_options(texts: Iterable[str]) -> dict[str, Any]:

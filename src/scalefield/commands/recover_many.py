@@ -7,13 +7,12 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalefield.commands.data import read_anchors
-from scalefield.errors import InputError, counted, one_line
+from scalefield.errors import InputError, counted, one_line, require_package
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 
 Solver = Callable[["np.ndarray", "Anchors"], "Recovery"]
 """Called with an image and its anchors."""
+Step = Callable[[str], None]
+"""Called with the name of a step when it begins, to show the progress."""
 
 RECORDS = "recoveries.jsonl"
 """Name of the file with one line for each image or frame."""
@@ -128,7 +129,7 @@ def recover_many(command: RecoverCommand, source: Source) -> int:
     from scalefield.runtime.progress import progress
 
     anchors_of = anchor_finder(command, source)
-    solve = _solver(command, stream)
+    solve = make_solver(command, stream=stream)
     records: list[dict[str, Any]] = []
     items = islice(_items(source, command.every), command.limit)
     total = _count(source, command)
@@ -137,7 +138,9 @@ def recover_many(command: RecoverCommand, source: Source) -> int:
         with progress(total, unit=unit, leave=False) as bar:
             for item in items:
                 try:
-                    record = _recover(command, item, anchors_of(item), solve, out / item.key)
+                    file = anchors_of(item)
+                    done = recover_item(command, item, file, lambda: solve, out / item.key)
+                    record = _record(*done, file)
                     bar.write(f"{item.key}: {_one_line(record)}")
                 except InputError as e:
                     record = {"failed": str(e)}
@@ -241,72 +244,104 @@ def _beside(path: Path) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def _solver(command: RecoverCommand, stream: bool) -> Solver:
+def make_solver(
+    command: RecoverCommand, *, stream: bool = False, step: Step = lambda name: None
+) -> Solver:
     """The function that recovers one image; a stream carries its state from call to call."""
     from scalefield.api import Stream, recover_from
-    from scalefield.inputs import estimate
-    from scalefield.mde import load_mde
+    from scalefield.inputs import relative_depth
+    from scalefield.mde import MDE, load_mde
     from scalefield.methods import make_method
     from scalefield.validation import check_options
 
-    given = command.relative
-    mde = load_mde(given.mde_name, device=command.device, kind=given.kind)
-    estimated = partial(estimate, mde=mde, kind=given.kind, affine=given.unknown_shift)
     options = command.options()
     if stream:
         check_options("a stream", Stream, options)
         following = Stream(**options)
-        return lambda image, anchors: following(estimated(image), anchors)
-    method = make_method(command.method, **options)
-    method.prepare()
-    return lambda image, anchors: recover_from(
-        estimated(image), anchors, method, leave_one_out=True
-    )
+    else:
+        method = make_method(command.method, **options)
+        method.prepare()
+        if method.wants_labels:
+            require_package("skimage", "region", f"method {command.method} without --labels")
+    step("estimating relative depth")
+    given, own = command.relative, command.relative.read()
+    mde: str | MDE = given.mde_name
+    if own is None:
+        mde = load_mde(given.mde_name, device=command.device, kind=given.kind)
+
+    def solve(image: np.ndarray, anchors: Anchors) -> Recovery:
+        affine = given.unknown_shift
+        mde_output = relative_depth(image, mde, own, given.kind, affine=affine, resize=given.resize)
+        step("recovering")
+        if stream:
+            return replace(following(mde_output, anchors), image=image)
+        return recover_from(mde_output, anchors, method, image=image, leave_one_out=True)
+
+    return solve
 
 
-def _recover(
-    command: RecoverCommand, item: Item, file: Path | None, solve: Solver, folder: Path
-) -> dict[str, Any]:
-    """Recover one image, write its folder, and return its record."""
-    from scalefield.commands.recover import place
+def recover_item(
+    command: RecoverCommand,
+    item: Item,
+    file: Path | None,
+    solver: Callable[[], Solver],
+    folder: Path,
+    *,
+    step: Step = lambda name: None,
+) -> tuple[Recovery[np.ndarray], int]:
+    """Recover one image with the anchors of a file and write its folder.
+
+    Returns the recovery and the number of pixels that depth.png cannot hold. `solver` is called
+    once the image, the anchors and the camera are known to be usable.
+    """
     from scalefield.export.result_folder import write_outputs
     from scalefield.geometry.camera import find_camera
 
-    image = item.read()
-    anchors = read_anchors(file, command.anchor_units)
-    if item.frame is None:
-        place(anchors, image, item.path)
+    image, anchors = item.read(), read_anchors(file, command.anchor_units)
+    place(anchors, image, item)
     camera = find_camera(command.intrinsics, command.fov_deg, image.shape[:2])
-    recovery = replace(solve(image, anchors).numpy(), image=image)
+    recovery = solver()(image, anchors).numpy()
+    step("writing")
     overflow = write_outputs(
         folder,
         recovery,
-        inputs={"image": item.path, "anchors": file},
+        inputs={"image": item.path, "anchors": file, "depth": command.relative.depth},
         png_units=command.png_units,
         formats=command.formats,
         camera=camera,
         max_points=command.max_points,
     )
-    record = _record(recovery, file)
-    if overflow:
-        record["warnings"].append("png_overflow")
-    return record
+    return recovery, overflow
 
 
-def _record(recovery: Recovery, file: Path | None) -> dict[str, Any]:
+def place(anchors: Anchors, image: np.ndarray, item: Item) -> None:
+    """Refuse anchors outside the image before the estimator runs."""
+    from scalefield.io import exif_orientation
+
+    try:
+        anchors.pixels(image.shape[:2])
+    except InputError as e:
+        if item.frame is not None or exif_orientation(item.path) == 1:
+            raise
+        turned = "EXIF rotates the photograph, and u and v refer to the upright picture"
+        raise InputError(f"{e}; {turned}") from None
+
+
+def _record(recovery: Recovery[np.ndarray], overflow: int, file: Path | None) -> dict[str, Any]:
     import numpy as np
 
     from scalefield.export.result_folder import median_error
 
-    report, depth_m = recovery.report, np.asarray(recovery.depth_m)
+    report = recovery.report
+    codes = [warning.code for warning in report.warnings]
     return {
         "anchors": None if file is None else str(file),
         "anchors_used": report.anchors_used,
         "anchors_given": report.anchors_given,
-        "median_depth_m": float(np.nanmedian(depth_m)),
+        "median_depth_m": float(np.nanmedian(recovery.depth_m)),
         "typical_std_log": recovery.typical_std_log(),
         "leave_one_out_error": median_error(report.leave_one_out_log),
-        "warnings": [warning.code for warning in report.warnings],
+        "warnings": codes + ["png_overflow"] * (overflow > 0),
     }
 
 
