@@ -153,8 +153,8 @@ class Recovery(Generic[MapT]):
         Give the camera or its horizontal field of view. With `max_points`, the pixels are thinned
         evenly. `PointCloud.write` writes .ply and .glb.
         """
-        from scalefield.export import View
         from scalefield.export.result_folder import choose_camera
+        from scalefield.export.view import View
 
         return View.of(self, choose_camera(self, camera, fov_deg), max_points).cloud()
 

@@ -6,13 +6,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import tyro
 
 from scalefield.commands.data import Intrinsics, MapOptions, check_camera_flags, check_counts
 from scalefield.defaults import METHOD_NAME
 from scalefield.errors import InputError
+from scalefield.export import FORMATS, check_formats, format_files
+
+if TYPE_CHECKING:
+    FormatName: TypeAlias = str
+else:
+    FormatName = Literal[tuple(FORMATS)]
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class RecoverCommand:
     """Units per metre of an anchor .png: 1000 for millimetres, 256 for KITTI, 5000 for TUM."""
     png_units: Annotated[float, tyro.conf.arg(metavar="PER_METRE")] = 1000.0
     """Units per metre of depth.png; 16 bits reach 65.5 m at 1000 and 256 m at 256."""
-    formats: tuple[Literal["ply", "glb", "exr", "pfm", "normals", "rrd"], ...] = ()
+    formats: tuple[FormatName, ...] = ()
     """Further output formats: point clouds, float depth, normals, a recording for rerun. All but
     exr and pfm need the camera."""
     intrinsics: Intrinsics = None
@@ -93,7 +99,6 @@ class RecoverCommand:
         form = "{desc} {bar:20} {elapsed}"
         with progress_bar(4, desc="reading", leave=False, bar_format=form) as progress:
             from scalefield.commands.recover_many import Item, make_solver, recover_item
-            from scalefield.export import format_files
             from scalefield.export.result_folder import OUTPUTS, summary
             from scalefield.geometry.exif import notify_if_rotated
             from scalefield.io import read_image, spare_inputs
@@ -131,15 +136,10 @@ class RecoverCommand:
                 f"--anchor-units is for a .png; depth_m of --anchors {self.anchors} is in metres"
             )
         check_camera_flags(self.intrinsics, self.fov_deg)
-        if self.formats and self.intrinsics is None and self.fov_deg is None:
-            from scalefield.export import NEED_CAMERA
-
-            for name in sorted(set(self.formats) & set(NEED_CAMERA)):
+        for name in self.formats:
+            if FORMATS[name].needs_camera and self.intrinsics is None and self.fov_deg is None:
                 raise InputError(f"--formats {name} needs the camera: --intrinsics or --fov-deg")
-        if self.formats:
-            from scalefield.export import check_formats
-
-            check_formats(self.formats)  # before minutes of work
+        check_formats(self.formats)  # before minutes of work
         check_counts(self, "max_points", "limit", "every")
         if not 1e-3 <= self.png_units <= 1e9:
             raise InputError(f"--png-units must be 0.001 … 1e9, found {self.png_units:g}")
