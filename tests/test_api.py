@@ -2,6 +2,7 @@
 
 import doctest
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from PIL import Image
 
 import scalefield as sf
 from scalefield import Anchors, InputError, MDEOutput, api, recover
+from scalefield.field.config import InferenceConfig, OutlierConfig
 from scalefield.inputs import load_image
 from scalefield.methods.median import Median
 from scalefield.report import Rejection
@@ -160,6 +162,7 @@ def test_recover_bad_maps_get_a_sentence(values, kind, sentence):
             "grey image of 16 bits must use .* values up to 0; is it a depth map",
         ),
         ("missing.jpg", "^missing.jpg: no such file"),
+        ("https://a.org/b.jpg", "^https://a.org/b.jpg is a web address; download it"),
         (None, "no input: give an image"),
     ],
 )
@@ -279,6 +282,16 @@ def test_recover_disparity_that_is_nowhere_above_zero_is_a_plane(factor, method)
 def test_recover_options_are_recorded():
     r = recover(None, ANCHORS, mde_depth=RELATIVE, kind="depth", method="global", space="disparity")
     assert r.report.options["space"] == "disparity"
+
+
+def test_recover_records_nested_options_by_their_values():
+    config = InferenceConfig(neighbours=9, outliers=OutlierConfig(min_anchors=7))
+    r = recover(None, ANCHORS, mde_depth=RELATIVE, kind="depth", inference=config)
+    recorded = r.report.options["inference"]
+    assert (recorded["neighbours"], recorded["cell_px"]) == (9, (8, 16))
+    assert recorded["outliers"]["min_anchors"] == 7
+    folder = Path(__file__).parent  # an option that is no plain value is written as text
+    assert api._plain((folder, RELATIVE)) == (str(folder), "ndarray")
 
 
 def test_recover_docstrings_example_runs():

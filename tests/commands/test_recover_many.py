@@ -96,6 +96,11 @@ def test_recover_folder_names_a_bad_image_and_goes_on(folder, capsys):
         (["photos/a.png", "--stream", "on"], "are for several images or a video"),
         ([], "no image is given"),
         (["no.jpg", "--anchors", "no.csv"], "no.jpg, no.csv: no such files"),
+        (["https://a.org/b.jpg?w=9"], "https://a.org/b.jpg?w=9 is a web address; download it"),
+        (
+            ["photos/a.png", "--anchors", "http://a.org/b.csv"],
+            "http://a.org/b.csv is a web address",
+        ),
     ],
 )
 def test_recover_many_refuses_with_a_sentence(folder, capsys, words, sentence):

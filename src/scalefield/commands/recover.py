@@ -156,9 +156,13 @@ class RecoverCommand:
 
 def require_files(paths: Iterable[Path | None]) -> None:
     """Refuse files that do not exist, all of them in one sentence."""
-    missing = [str(path) for path in paths if path is not None and not path.exists()]
+    from scalefield.io import refuse_address
+
+    missing = [path for path in paths if path is not None and not path.exists()]
+    for path in missing:
+        refuse_address(path)
     if missing:
-        raise InputError(f"{', '.join(missing)}: no such file{'s' * (len(missing) > 1)}")
+        raise InputError(f"{', '.join(map(str, missing))}: no such file{'s' * (len(missing) > 1)}")
 
 
 def parse_options(texts: Iterable[str]) -> dict[str, Any]:

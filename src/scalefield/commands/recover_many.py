@@ -66,8 +66,11 @@ class Item:
 
 def find_source(given: tuple[Path, ...]) -> Source:
     """The images or the video that the arguments name; a pattern is expanded."""
+    from scalefield.io import refuse_address
     from scalefield.io.videos import is_video
 
+    for path in given:
+        refuse_address(path)
     paths = [expanded for path in given for expanded in _expanded(path)]
     if not paths:
         raise InputError("no image is given")

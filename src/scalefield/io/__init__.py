@@ -14,6 +14,7 @@ from scalefield.io.disk import (
     read_bytes,
     read_json,
     read_text,
+    refuse_address,
     spare_inputs,
     write_atomic,
     write_folder,

@@ -20,6 +20,7 @@ def read_bytes(path: Path) -> bytes:
         device = path.is_char_device() or path.is_block_device()
         content = b"" if device else path.read_bytes()
     except FileNotFoundError:
+        refuse_address(path)
         raise FileError(path, "no such file") from None
     except OSError as e:
         raise FileError(path, f"cannot be read ({e.strerror})") from None
@@ -30,6 +31,14 @@ def read_bytes(path: Path) -> bytes:
     if device:
         raise FileError(path, "is a device; give a file")
     return content
+
+
+def refuse_address(path: Path) -> None:
+    """Refuse a path that is a web address, which `Path` has left with one slash only."""
+    scheme, _, rest = str(path).partition(":/")
+    if scheme.lower() in ("http", "https"):
+        address = f"{scheme}://{rest.lstrip('/')}"
+        raise InputError(f"{address} is a web address; download it and give the file")
 
 
 def read_text(path: Path) -> str:
