@@ -193,8 +193,8 @@ HELPER = """
 import os
 
 def make_mortal(config, out, mark, lives):
-    from scalefield.labelling.labeller import Labeller
-    labeller = Labeller.of(config, out)
+    from scalefield.labelling.labeller import make_labeller
+    labeller = make_labeller(config, out)
 
     def label(job):
         deaths = len(list(mark.parent.glob(f"{mark.name}.death*")))

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalefield.commands.data import read_anchors
+from scalefield.commands.data import find_images, read_anchors
 from scalefield.errors import InputError, counted, one_line, require_package
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ def find_source(given: tuple[Path, ...]) -> Source:
         if path.suffix.lower() in TABLE_SUFFIXES:
             raise InputError(f"{path} is no image; give anchors as --anchors {path}")
     if len(paths) == 1 and paths[0].is_dir():
-        return _from_folder(paths[0])
+        folder = paths[0]
+        named = [(p.relative_to(folder).with_suffix("").as_posix(), p) for p in find_images(folder)]
+        return Source(folder.resolve().name, _keyed(named), folder)
     if len(paths) == 1 and is_video(paths[0]):
         return Source(paths[0].stem, video=paths[0])
     for path in paths if len(paths) > 1 else ():
@@ -98,19 +100,6 @@ def _expanded(path: Path) -> list[Path]:
     if not matches:
         raise InputError(f"{path}: no file matches")
     return matches
-
-
-def _from_folder(folder: Path) -> Source:
-    from scalefield.io import IMAGE_SUFFIXES, files_below
-
-    images = [
-        (path.relative_to(folder).with_suffix("").as_posix(), path)
-        for path in files_below(folder)
-        if path.suffix.lower() in IMAGE_SUFFIXES and not path.stem.endswith(".anchors")
-    ]
-    if not images:
-        raise InputError(f"{folder}: no images in it ({', '.join(IMAGE_SUFFIXES)})")
-    return Source(folder.resolve().name, _keyed(images), folder)
 
 
 def _keyed(images: list[tuple[str, Path]]) -> tuple[tuple[str, Path], ...]:

@@ -158,6 +158,18 @@ def config_differences(
     return sorted(name for name, value in as_json(config).items() if recorded.get(name) != value)
 
 
+def continues(path: Path, config: Mapping[str, Any], results: str) -> bool:
+    """Whether the folder of `path` has results of this configuration, which `path` records under
+    "config"; those of another configuration are refused."""
+    differing = config_differences(path, config, key="config")
+    if differing:
+        raise InputError(
+            f"{path.parent} has {results} of another configuration ({', '.join(differing)} "
+            "differ); give another folder"
+        )
+    return differing is not None
+
+
 def spare_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:
     """Refuse outputs that would overwrite an input."""
     read = [path for path in inputs if path is not None and os.path.exists(path)]

@@ -64,14 +64,6 @@ class Labeller:
     rules: Rules
     batch: int = 1
 
-    @classmethod
-    def of(cls, config: LabelConfig, out: Path) -> Labeller:
-        """Load what the configuration names."""
-        mde = load_mde(config.mde, device=config.device)
-        return cls(
-            out, mde, make_method(config.method, **config.options), config.rules, config.batch
-        )
-
     def __call__(self, job: Job) -> list[Record]:
         """Label every sample of the job, write, and return the records."""
         if job.shard:
@@ -164,9 +156,10 @@ class Labeller:
 
 
 def make_labeller(config: LabelConfig, out: Path) -> Labeller:
-    """Create a `Labeller` with `Labeller.of`. A function of the module is pickled by its name, a
-    class method is not."""
-    return Labeller.of(config, out)
+    """The labeller of a configuration, with what the configuration names loaded."""
+    mde = load_mde(config.mde, device=config.device)
+    method = make_method(config.method, **config.options)
+    return Labeller(out, mde, method, config.rules, config.batch)
 
 
 def is_done(out: Path, job: Job) -> bool:
