@@ -16,6 +16,8 @@ from scalefield.errors import InputError
 from scalefield.export import FORMATS, check_formats, format_files
 
 if TYPE_CHECKING:
+    from scalefield.commands.recover_many import Item
+
     FormatName: TypeAlias = str
 else:
     FormatName = Literal[tuple(FORMATS)]
@@ -90,18 +92,18 @@ class RecoverCommand:
         self.recover_one(source.single)
         return 0
 
-    def recover_one(self, path: Path) -> None:
+    def recover_one(self, item: Item) -> None:
         """Recover one image, write all files and print a summary."""
-        folder = self.out or Path(f"{path.stem}_metric")
+        path, folder = item.path, self.out or Path(f"{item.key}_metric")
         from scalefield.runtime.progress import progress as progress_bar
 
         # Importing torch takes a moment and an estimator may take minutes: show the progress.
         form = "{desc} {bar:20} {elapsed}"
         with progress_bar(4, desc="reading", leave=False, bar_format=form) as progress:
-            from scalefield.commands.recover_many import Item, make_solver, recover_item
+            from scalefield.commands.recover_many import make_solver, recover_item
             from scalefield.export.result_folder import OUTPUTS, summary
             from scalefield.geometry.exif import notify_if_rotated
-            from scalefield.io import read_image, spare_inputs
+            from scalefield.io import spare_inputs
 
             def step(name: str) -> None:
                 progress.set_description_str(name)
@@ -111,7 +113,6 @@ class RecoverCommand:
             names = (*OUTPUTS, *format_files(self.formats))
             spare_inputs([folder / name for name in names], [*given, self.labels])
             require_files(given)
-            item = Item(path.stem, path, partial(read_image, path))
             solver = partial(make_solver, self, step=step)
             recovery, overflow = recover_item(self, item, self.anchors, solver, folder, step=step)
             progress.update()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from scalefield.anchors import Anchors
     from scalefield.commands.recover import RecoverCommand
+    from scalefield.io.videos import VideoFrame
     from scalefield.recovery import Recovery
 
 Solver = Callable[["np.ndarray", "Anchors"], "Recovery"]
@@ -34,34 +35,37 @@ ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png", ".csv", ".npz
 """Endings of anchor files after the name of the image; the last three in a folder of anchors."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """The images or the video in the arguments of `scalefield recover`."""
-
-    name: str
-    """Name of the default output folder, without its ending."""
-    images: tuple[tuple[str, Path], ...] = ()
-    """Key and path of each image."""
-    folder: Path | None = None
-    """The folder that was searched."""
-    video: Path | None = None
-
-    @property
-    def single(self) -> Path | None:
-        """The image, if exactly one file was named."""
-        one = len(self.images) == 1 and self.folder is None
-        return self.images[0][1] if one else None
-
-
 @dataclass(frozen=True, eq=False)
 class Item:
     """One image or frame to recover."""
 
     key: str
     path: Path
-    read: Callable[[], np.ndarray]
-    frame: int | None = None
-    """Number of a video's frame."""
+    frame: VideoFrame | None = None
+    """The frame of a video; None for an image."""
+
+    def read(self) -> np.ndarray:
+        """The pixels as uint8 RGB."""
+        from scalefield.io import read_image
+
+        return read_image(self.path) if self.frame is None else self.frame.image
+
+
+@dataclass(frozen=True)
+class Source:
+    """The images or the video in the arguments of `scalefield recover`."""
+
+    name: str
+    """Name of the default output folder, without its ending."""
+    images: tuple[Item, ...] = ()
+    folder: Path | None = None
+    """The folder that was searched."""
+    video: Path | None = None
+
+    @property
+    def single(self) -> Item | None:
+        """The image, if exactly one file was named."""
+        return self.images[0] if len(self.images) == 1 and self.folder is None else None
 
 
 def find_source(given: tuple[Path, ...]) -> Source:
@@ -79,14 +83,15 @@ def find_source(given: tuple[Path, ...]) -> Source:
             raise InputError(f"{path} is no image; give anchors as --anchors {path}")
     if len(paths) == 1 and paths[0].is_dir():
         folder = paths[0]
-        named = [(p.relative_to(folder).with_suffix("").as_posix(), p) for p in find_images(folder)]
-        return Source(folder.resolve().name, _keyed(named), folder)
+        paths = find_images(folder)
+        keys = (path.relative_to(folder).with_suffix("").as_posix() for path in paths)
+        return Source(folder.resolve().name, _items(keys, paths), folder)
     if len(paths) == 1 and is_video(paths[0]):
         return Source(paths[0].stem, video=paths[0])
     for path in paths if len(paths) > 1 else ():
         if path.is_dir() or is_video(path):
             raise InputError(f"{path}: a folder or a video is given alone, not among images")
-    return Source("images", _keyed([(path.stem, path) for path in paths]))
+    return Source("images", _items((path.stem for path in paths), paths))
 
 
 def _expanded(path: Path) -> list[Path]:
@@ -102,14 +107,15 @@ def _expanded(path: Path) -> list[Path]:
     return matches
 
 
-def _keyed(images: list[tuple[str, Path]]) -> tuple[tuple[str, Path], ...]:
+def _items(keys: Iterable[str], paths: list[Path]) -> tuple[Item, ...]:
     """The images, whose keys name their output folders and must differ."""
-    seen: dict[str, Path] = {}
-    for key, path in images:
-        if key in seen:
-            raise InputError(f"{seen[key]} and {path} would have the same output folder {key!r}")
-        seen[key] = path
-    return tuple(images)
+    items: dict[str, Item] = {}
+    for key, path in zip(keys, paths, strict=True):
+        if key in items:
+            other = items[key].path
+            raise InputError(f"{other} and {path} would have the same output folder {key!r}")
+        items[key] = Item(key, path)
+    return tuple(items.values())
 
 
 def recover_many(command: RecoverCommand, source: Source) -> int:
@@ -123,7 +129,7 @@ def recover_many(command: RecoverCommand, source: Source) -> int:
     anchors_of = anchor_finder(command, source)
     solve = make_solver(command, stream=stream)
     records: list[dict[str, Any]] = []
-    items = islice(_items(source, command.every), command.limit)
+    items = islice(_every_nth(source, command.every), command.limit)
     total = _count(source, command)
     unit = "image" if source.video is None else "frame"
     try:
@@ -175,19 +181,15 @@ def _check(command: RecoverCommand, source: Source, out: Path, stream: bool) -> 
         import_av()
 
 
-def _items(source: Source, every: int) -> Iterator[Item]:
-    from scalefield.io import read_image
-
+def _every_nth(source: Source, every: int) -> Iterator[Item]:
+    """Every n-th image or frame of a source."""
     if source.video is None:
-        for key, path in source.images[::every]:
-            yield Item(key, path, lambda path=path: read_image(path))  # type: ignore[misc]
+        yield from source.images[::every]
         return
     from scalefield.io.videos import read_frames
 
     for frame in read_frames(source.video, every=every):
-        image = frame.image
-        key = _frame_key(frame.index)
-        yield Item(key, source.video, lambda image=image: image, frame.index)  # type: ignore[misc]
+        yield Item(_frame_key(frame.index), source.video, frame)
 
 
 def _count(source: Source, command: RecoverCommand) -> int | None:
@@ -204,12 +206,12 @@ def _count(source: Source, command: RecoverCommand) -> int | None:
 
 
 def anchor_finder(command: RecoverCommand, source: Source) -> Callable[[Item], Path | None]:
-    """The function that finds the file of anchors of an image or frame, or None."""
+    """A function from an image or frame to its file of anchors, which is None if it has none."""
     given = command.anchors
     if given is None:
         return lambda item: None if item.frame is not None else _beside(item.path)
     if not given.is_dir():  # the anchors of the first frame of a stream
-        first = source.images[0][0] if source.images else _frame_key(0)
+        first = source.images[0].key if source.images else _frame_key(0)
         return lambda item: given if item.key == first else None
     files: dict[str, Path] = {}
     for path in sorted(given.rglob("*")):
@@ -219,7 +221,7 @@ def anchor_finder(command: RecoverCommand, source: Source) -> Callable[[Item], P
             stem = name.removesuffix(suffix)
             numbered = source.video is not None and stem.isdigit()
             files.setdefault(_frame_key(int(stem)) if numbered else stem, path)
-    if source.video is None and not files.keys() & {key for key, _ in source.images}:
+    if source.video is None and not files.keys() & {item.key for item in source.images}:
         raise InputError(f"{given}: no file of anchors in it is named as an image (NAME.csv)")
     if source.video is not None and not any(stem.isdigit() for stem in files):
         raise InputError(f"{given}: no file of anchors in it is named as a frame (000012.csv)")
