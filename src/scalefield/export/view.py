@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, UInt8
+from PIL import Image
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError
+from scalefield.errors import InputError, import_extra
 from scalefield.export.cloud import PointCloud
-from scalefield.export.normals import write_normals
-from scalefield.export.rerun import write_recording
 from scalefield.geometry.camera import Camera, normals
-from scalefield.io import write_map
+from scalefield.io import write_atomic, write_image, write_map
 from scalefield.recovery import Recovery
 
 
@@ -74,9 +75,44 @@ class View:
         write_map(path, self.depth_m)
 
     def write_normals(self, path: Path) -> None:
-        """Write the normals as a picture, and their values beside it as .npy."""
-        write_normals(path, normals(self.depth_m, self.required_camera))
+        """Write the normals as a picture, and the exact values beside it as .npy.
+
+        Red, green and blue are right, up and towards the viewer, −1 … 1 as 0 … 255; black is
+        unknown. The .npy keeps the camera's frame: x right, y down, z forward.
+        """
+        values = normals(self.depth_m, self.required_camera)
+        pixels = np.round(255 * (values * [1, -1, -1] + 1) / 2)
+        pixels = np.where(np.isnan(values), 0, pixels).astype(np.uint8)
+        exact = io.BytesIO()
+        np.save(exact, values.astype(np.float32), allow_pickle=False)
+        write_atomic(path.with_suffix(".npy"), exact.getvalue())
+        write_image(path, Image.fromarray(pixels))
 
     def write_recording(self, path: Path) -> None:
-        """Write a recording for the rerun viewer."""
-        write_recording(path, self.depth_m, self.image, self.anchors, self.required_camera)
+        """Write an .rrd file for the rerun viewer: camera/image, camera/depth and anchors.
+
+        The viewer supports pinholes only: its picture of the depth ignores lens distortion.
+        """
+        rerun = import_extra("rerun", "rerun", "writing a rerun recording", package="rerun-sdk")
+        camera, anchors = self.required_camera, self.anchors
+        height, width = self.depth_m.shape
+        rays = camera.rays(anchors.u, anchors.v)
+        points_m = np.c_[rays, np.ones(len(anchors))] * anchors.depth_m[:, None]
+        with tempfile.TemporaryDirectory() as folder:  # rerun writes to named files only
+            recording = rerun.RecordingStream("scalefield")
+            recording.save(f"{folder}/recording.rrd")
+            recording.log("/", rerun.ViewCoordinates.RDF, static=True)
+            pinhole = rerun.Pinhole(
+                resolution=[width, height],
+                focal_length=[camera.fx, camera.fy],
+                # rerun's pixels have their corners at integers
+                principal_point=[camera.cx + 0.5, camera.cy + 0.5],
+            )
+            recording.log("camera", pinhole, static=True)
+            recording.log("camera/image", rerun.Image(self.image), static=True)
+            depth_or_zero = np.nan_to_num(self.depth_m).astype(np.float32)  # zero is unknown
+            recording.log("camera/depth", rerun.DepthImage(depth_or_zero, meter=1.0), static=True)
+            recording.log("anchors", rerun.Points3D(points_m), static=True)
+            recording.flush()
+            recording.disconnect()
+            write_atomic(path, Path(folder, "recording.rrd").read_bytes())

@@ -18,9 +18,9 @@ from scalefield.labelling.labeller import (
     Record,
     failed_records,
     is_done,
+    label_files,
     make_labeller,
     read_records,
-    written,
 )
 from scalefield.labelling.ray_runner import Log, run_ray
 from scalefield.labelling.runners import DEAD, run_here, run_pool
@@ -109,7 +109,7 @@ def claim(out: Path, config: LabelConfig, jobs: Sequence[Job]) -> None:
     path = out / CONFIG
     if continues(path, config.identity(), "labels"):
         return
-    for target in (target for job in jobs for target in written(out, job)):
+    for target in (path for job in jobs for pair in label_files(out, job) for path in pair):
         if target in (path, out / MANIFEST):
             raise InputError(
                 f"{target} is a file of the run; an image or shard cannot have this name"
