@@ -79,7 +79,7 @@ def pipeline_kind(model: Any) -> Kind:
     wanted = 'kind="depth" or kind="disparity"'
     if model is None:
         raise InputError(f"is the map depth or disparity? give model=pipe.model, or {wanted}")
-    owner = model if hasattr(model, "config") else getattr(model, "model", None)
+    owner: Any = model if hasattr(model, "config") else getattr(model, "model", None)
     architecture = getattr(getattr(owner, "config", None), "model_type", None)
     if architecture is None:
         found = one_line(repr(model), 60)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scalefield import Anchors
+from scalefield import Anchors, recover
 from scalefield.cli import main
 from scalefield.export.result_folder import OUTPUTS
 from scalefield.io.videos import count_frames, is_video, read_frames
@@ -54,6 +54,26 @@ def test_recover_folder_writes_a_folder_for_each_image(folder, capsys):
     assert main(["recover", "photos/a.png", "--anchors", "photos/a.anchors.csv"]) == 0
     alone, among = (np.load(Path(f, "depth.npz")) for f in ("a_metric", "photos_metric/a"))
     np.testing.assert_array_equal(alone["depth_m"], among["depth_m"])
+
+
+def test_recover_one_image_several_and_the_library_agree(folder):
+    """One estimator, one method and one report, whichever way an image comes in."""
+    Image.fromarray(picture(9)).save("photos/c.png")
+    Path("photos/c.anchors.csv").write_text(ROWS.replace("30,40", "50,20"))  # one pixel twice
+    assert main(["recover", "photos/*.png", "--out", "several"]) == 0
+    for key in ("a", "c"):
+        given = [f"photos/{key}.png", "--anchors", f"photos/{key}.anchors.csv"]
+        assert main(["recover", *given, "--out", key]) == 0
+        one, among = (
+            json.loads(Path(f, "recovery.json").read_text()) for f in (key, f"several/{key}")
+        )
+        assert one == among
+        expected = recover(given[0], given[2], leave_one_out=True)
+        assert one["report"] == json.loads(json.dumps(expected.report.as_dict()))
+        for path in (key, f"several/{key}"):
+            written = np.load(Path(path, "depth.npz"))
+            for name, values in expected.maps().items():
+                np.testing.assert_array_equal(written[name], values)
 
 
 def test_recover_glob_and_list_use_a_folder_of_anchors(folder, capsys):

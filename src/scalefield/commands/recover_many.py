@@ -137,8 +137,10 @@ def recover_many(command: RecoverCommand, source: Source) -> int:
             for item in items:
                 try:
                     file = anchors_of(item)
-                    done = recover_item(command, item, file, lambda: solve, out / item.key)
-                    record = _record(*done, file)
+                    recovery, overflow = recover_item(
+                        command, item, file, lambda: solve, out / item.key
+                    )
+                    record = _record(recovery, overflow, file)
                     bar.write(f"{item.key}: {_one_line(record)}")
                 except InputError as e:
                     record = {"failed": str(e)}

@@ -101,8 +101,8 @@ class _ActorPool:
         self.log(f"waiting for the first of {workers} Ray actors to load the estimator")
         while waiting or any(job for _, job in self.busy.values()):
             while waiting and self.idle:
-                actor, job = self.idle.pop(), waiting.popleft()
-                self.busy[actor.label.remote(job)] = (actor, job)
+                actor, assigned = self.idle.pop(), waiting.popleft()
+                self.busy[actor.label.remote(assigned)] = (actor, assigned)
             done, _ = self.ray.wait(list(self.busy), timeout=PATIENCE_S)
             if not done:
                 self.explain(len(waiting))
