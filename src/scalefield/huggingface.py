@@ -39,7 +39,7 @@ def recover_from_pipeline(
     more accurate with it. `anchors`, `method` and further options are those of `recover`.
 
         pipe = transformers.pipeline("depth-estimation", "Intel/dpt-large")
-        r = sf.recover_from_pipeline(pipe(photo), anchors, model=pipe.model, image=photo)
+        r = sf.recover_from_pipeline(pipe(photo), anchors, model=pipe, image=photo)
     """
     prediction = predicted_depth(output).numpy()
     kind = kind or pipeline_kind(model)

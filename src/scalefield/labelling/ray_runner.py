@@ -84,12 +84,13 @@ def connected(ray: Any, workers: int, log: Log) -> Iterator[None]:
 
 
 class _ActorPool:
-    """Actors by the reference of what each works on, with its job; those without a job load."""
+    """Actors of the cluster, each with at most one job at a time."""
 
     def __init__(self, ray: Any, make: Make, gpus: float, log: Log) -> None:
         self.ray, self.make, self.log = ray, make, log
         self.remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(_Actor)
         self.busy: dict[Any, tuple[Any, Job | None]] = {}
+        """Actor and job by the reference of the result; no job while an actor loads."""
         self.idle: list[Any] = []
         self.failed_starts = 0
 
