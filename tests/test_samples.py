@@ -32,9 +32,13 @@ def test_samples_demo_measures_the_error_of_what_it_wrote(tmp_path, monkeypatch,
     truth = torch.from_numpy(samples.load("room").depth_m).float()
 
     def load(name: str, **_: object):
-        return lambda image: MDEOutput(truth**1.2 / 7, "depth", model=name)
+        def mde(image: np.ndarray) -> MDEOutput:
+            return MDEOutput(truth**1.2 / 7, "depth", model=name)
 
-    monkeypatch.setattr("scalefield.inputs.load_mde", load)
+        mde.name = name
+        return mde
+
+    monkeypatch.setattr("scalefield.mde.load_mde", load)
     out = tmp_path / "demo"
     assert cli.main(["demo", "--method", "median", "--out", str(out)]) == 0
     printed = capsys.readouterr().out

@@ -21,6 +21,7 @@ def read_bytes(path: Path) -> bytes:
         device = path.is_char_device() or path.is_block_device()
         content = b"" if device else path.read_bytes()
     except FileNotFoundError:
+        refuse_address(path)
         raise FileError(path, "no such file") from None
     except OSError as e:
         raise FileError(path, f"cannot be read ({e.strerror})") from None
@@ -31,6 +32,14 @@ def read_bytes(path: Path) -> bytes:
     if device:
         raise FileError(path, "is a device; give a file")
     return content
+
+
+def refuse_address(path: Path) -> None:
+    """Refuse a path that is a web address, which `Path` has left with one slash only."""
+    scheme, _, rest = str(path).partition(":/")
+    if scheme.lower() in ("http", "https"):
+        address = f"{scheme}://{rest.lstrip('/')}"
+        raise InputError(f"{address} is a web address; download it and give the file")
 
 
 def read_text(path: Path) -> str:
@@ -158,6 +167,18 @@ def config_differences(
     if not isinstance(recorded, dict):
         raise InputError(f"{path}: not the record of a configuration")
     return sorted(name for name, value in as_json(config).items() if recorded.get(name) != value)
+
+
+def continues(path: Path, config: Mapping[str, Any], results: str) -> bool:
+    """Whether the folder of `path` has results of this configuration, which `path` records under
+    "config"; those of another configuration are refused."""
+    differing = config_differences(path, config, key="config")
+    if differing:
+        raise InputError(
+            f"{path.parent} has {results} of another configuration ({', '.join(differing)} "
+            "differ); give another folder"
+        )
+    return differing is not None
 
 
 def spare_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:

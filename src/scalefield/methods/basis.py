@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -74,33 +73,36 @@ class Basis(Method):
         def solve_with_shift(anchors: Anchors) -> Recovery[Tensor]:
             shift = estimate_shift(model, image, anchors)
             shifted = image.with_shift(shift)
-            recovery = self.fit(shifted.as_output(mde_output), generator, maps, anchors)
-            report = dataclasses.replace(
-                recovery.report, kind=mde_output.kind, shift=image.shift_interval(shift)
-            )
-            return dataclasses.replace(recovery, report=report)
+            found = {"kind": mde_output.kind, "shift": image.shift_interval(shift)}
+            return self.fit(shifted.as_output(mde_output), generator, maps, anchors, **found)
 
         return solve_with_shift
 
     def fit(
-        self, mde_output: MDEOutput, generator: Generator, maps: BasisMaps, anchors: Anchors
+        self,
+        mde_output: MDEOutput,
+        generator: Generator,
+        maps: BasisMaps,
+        anchors: Anchors,
+        **report: Any,
     ) -> Recovery[Tensor]:
-        """The solve for existing basis maps: the cost of an added anchor."""
+        """The solve for existing basis maps: the cost of an added anchor.
+
+        `report` has further values of the report.
+        """
         fit = WeightFit.of(maps, mde_output, anchors, self.ridge or generator.config.ridge)
         # Upsampling is linear: ℓ is combined on the grid and one map is upsampled, not K.
         log_scale = upsample(fit.solution.log_scale(maps.basis_maps)[:, None], mde_output.shape)
-        recovery = Recovery.from_log_scale(
+        return Recovery.from_log_scale(
             mde_output,
             anchors,
             log_scale[0, 0],
             std_log=fit.std_log(),
             leave_one_out_log=fit.leave_one_out_log(),
-        )
-        return dataclasses.replace(
-            recovery,
             weights=fit.solution.weights[0].float(),
             basis_maps=maps.basis_maps[0],
             gating=maps.gating[0],
+            **report,
         )
 
     def prepare(self) -> None:
