@@ -226,19 +226,23 @@ def coverage_table(run: Run) -> Table | None:
     cells = [c for c in run.results["cells"] if "coverage" in c and c["condition"] in REGIMES]
     if not cells:
         return None
-    by_regime: dict[str, dict[str, dict[str, Any]]] = {regime: {} for regime in run.regimes}
+    rows: dict[str, dict[str, dict[str, Any]]] = {}
     for c in _by_method_and_place(run, cells):
-        by_regime[c["condition"]][f"{c['method']} · {c['group']}"] = c
-    heads = [Head((REGIME_TITLES[regime],), by_row) for regime, by_row in by_regime.items()]
+        rows.setdefault(f"{c['method']} · {c['group']}", {})[c["condition"]] = c
+    heads = [
+        Head(
+            (REGIME_TITLES[regime],), {row: by[regime] for row, by in rows.items() if regime in by}
+        )
+        for regime in run.regimes
+    ]
     titles = dict(zip(COVERAGE, (*(f"{level} %" for level in LEVELS), "std"), strict=True))
-    labels = dict.fromkeys(label for by_row in by_regime.values() for label in by_row)
     return Table(
         *_named("coverage", [run], "what intervals cover"),
         "Share of pixels whose true log-depth lies within the central interval of a normal "
         "distribution around the predicted one, mean over images, not clamped; std is the mean "
         "standard deviation of log-depth that the method gives. Only methods that give one.",
         "Method and place",
-        **metric_columns(heads, labels, titles, "coverage"),
+        **metric_columns(heads, rows, titles, "coverage"),
     )
 
 
