@@ -80,7 +80,12 @@ class LinearSmoother:
         moved = self.gain * noise
         with np.errstate(all="ignore"):  # a prediction of zero has infinite relative variance
             covariance = product(moved, moved.T)
-            return (product(design, covariance) * design).sum(axis=1) / unit**2
+            variance = (product(design, covariance) * design).sum(axis=1)
+            # Of an ill-conditioned fit rounding may leave less than nothing; squares cannot.
+            negative = variance < 0
+            if negative.any():
+                variance[negative] = np.square(product(design[negative], moved)).sum(axis=1)
+            return variance / unit**2
 
 
 def product(
