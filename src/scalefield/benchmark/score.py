@@ -200,8 +200,8 @@ def image_scores(records: Sequence[dict[str, Any]]) -> list[ImageScore]:
             if "coverage" in cell:
                 kinds["coverage"] = coverage(cell["coverage"])
             values = {(kind, m): _round(x) for kind, each in kinds.items() for m, x in each.items()}
-            about = (cell[key] for key in ("method", "condition", "anchors"))
-            rows.append(ImageScore(record["name"], record["group"], block, *about, values))
+            about = {**record, **cell, "block": block}
+            rows.append(ImageScore(**{key: about[key] for key in KEYS}, values=values))
     return rows
 
 
@@ -220,21 +220,16 @@ def read_scores(path: Path) -> list[ImageScore]:
     """Read images.csv back."""
     lines = list(csv.DictReader(io.StringIO(read_bytes(path).decode())))
     try:
-        return [
-            ImageScore(
-                *(line[key] for key in KEYS[:-1]),
-                anchors=int(line["anchors"]),
-                values={
-                    (kind, metric): float(line[column])
-                    for (kind, metric), column in COLUMNS.items()
-                    # Blank without std_log, and not there at all in older files.
-                    if kind != "coverage" or line.get(column)
-                },
-            )
-            for line in lines
-        ]
+        return [_parsed(line) for line in lines]
     except (KeyError, ValueError, TypeError) as e:
         raise InputError(f"{path}: not a table that scalefield evaluate wrote ({e!r})") from None
+
+
+def _parsed(line: dict[str, Any]) -> ImageScore:
+    """One line of images.csv; coverage is blank without std_log, and older files do not have it."""
+    about = {key: line[key] for key in KEYS} | {"anchors": int(line["anchors"])}
+    given = {key: c for key, c in COLUMNS.items() if key[0] != "coverage" or line.get(c)}
+    return ImageScore(**about, values={key: float(line[c]) for key, c in given.items()})
 
 
 def _data(records: list[dict[str, Any]], good: list[dict[str, Any]]) -> dict[str, Any]:

@@ -129,8 +129,8 @@ def _neighbour_predictions(
     S_j = w_j (1 + (x − x̄)(x_j − x̄) / var x) where a line was fitted, and w_j where a fallback was
     used.
     """
-    tensors = (torch.from_numpy(a) for a in (index, distance, x))
-    predicted, lower = (a.numpy() for a in predict_from_neighbours(samples, *tensors, least))
+    i, d, at = (torch.from_numpy(a) for a in (index, distance, x))
+    predicted, lower = (a.numpy() for a in predict_from_neighbours(samples, i, d, at, least))
     weight = samples.weight[index] / np.maximum(distance, 1)
     weight = weight / weight.sum(axis=0)
     with np.errstate(all="ignore"):  # without a range of x a fallback is used

@@ -314,8 +314,9 @@ def map_figure(summary: dict[str, Any]) -> Figure:
     for axis, (title, values, colours, blend) in zip(axes, panels, strict=True):
         shown = 100 * np.expm1(np.array(values, float))
         most = max(float(np.nanquantile(np.abs(shown), 0.98)), 1.0)
-        limits = {"vmin": -most if colours == "RdBu_r" else 0, "vmax": most}
-        show_map(axis, shown, title, cmap=colours, aspect="auto", interpolation=blend, **limits)
+        low = -most if colours == "RdBu_r" else 0
+        looks: dict[str, Any] = {"aspect": "auto", "interpolation": blend, "cmap": colours}
+        show_map(axis, shown, title, vmin=low, vmax=most, **looks)
     return figure
 
 

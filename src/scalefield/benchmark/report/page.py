@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import takewhile
@@ -33,7 +33,7 @@ class Section:
     """A heading over panels, of which one is shown, chosen by its name."""
 
     title: str
-    panels: dict[str, Panel]
+    panels: Mapping[str, Panel]
     introduction: str = ""
 
 
