@@ -140,37 +140,30 @@ def _row_notes(runs: Sequence[Run]) -> str:
             if model.without_features and (model.universal or "F = 0" not in model.row):
                 notes.append(f"{model.row}: {model.description}")
     if later_seeds(_methods(runs)):
-        seeds = "Basis rows are of the first seed of the training; a table below has all seeds"
-        notes.append(seeds)
+        notes.append(
+            "Basis rows are of the first seed of the training; a table below has all seeds"
+        )
     return "".join(f" {note}." for note in dict.fromkeys(notes))
 
 
 def metric_table(run: Run, condition: str, clamping: str) -> Table:
     """Every metric of every method under one condition."""
     cells, total = pooled([run], EVERYWHERE)
-    by_method = _under(condition, cells)
+    by_method, about = _under(condition, cells), f"{condition} anchors, all images"
     titles = {n: f"{m.title} [{m.unit}]" if m.unit else m.title for n, m in METRICS.items()}
     return Table(
-        *_named(
-            "metrics",
-            [run],
-            f"all metrics, {condition} anchors, all images, {clamping}",
-            condition,
-            clamping,
-        ),
+        *_named("metrics", [run], f"all metrics, {about}, {clamping}", condition, clamping),
         f"Mean over {counted(total, 'image')}, {CLAMPING_WORDS[clamping]}.",
         "Method",
         **metric_columns([Head((), by_method, total)], by_method, titles, clamping),
     )
 
 
-def drop_table(runs: Sequence[Run]) -> Table | None:
+def drop_table(runs: Sequence[Run]) -> Table:
     """The drop-anchor test of one MDE: error over the number of anchors that are left."""
     cells, total = pooled(runs, EVERYWHERE)
     left = {n: _under(f"drop-{n}", cells) for n in sorted(DROP_SEQUENCE)}
     heads = [Head((str(n),), by_method, total) for n, by_method in left.items() if by_method]
-    if not heads:
-        return None
     return Table(
         *_named("drop", runs, "drop-anchor test"),
         f"Mean over {counted(total, 'image')}, clamped, by the number of anchors left.",
@@ -197,11 +190,9 @@ def ablation_table(runs: Sequence[Run]) -> Table | None:
     )
 
 
-def spectral_table(run: Run) -> Table | None:
+def spectral_table(run: Run) -> Table:
     """η₁, |v₁ᵀg| and the statistics of G₀ with low anchors, by method and group."""
     statistics = [s for s in run.results["spectral"] if s["condition"] == "low"]
-    if not statistics:
-        return None
     theirs = ", ".join(f"{title} {value}" for title, value in paper.SPECTRAL.items())
     return Table(
         *_named("spectral", [run], "spectral structure, low anchors"),
@@ -221,18 +212,14 @@ def spectral_table(run: Run) -> Table | None:
     )
 
 
-def coverage_table(run: Run) -> Table | None:
+def coverage_table(run: Run) -> Table:
     """The coverage of the intervals, by method and group."""
     cells = [c for c in run.results["cells"] if "coverage" in c and c["condition"] in REGIMES]
-    if not cells:
-        return None
     rows: dict[str, dict[str, dict[str, Any]]] = {}
     for c in _by_method_and_place(run, cells):
         rows.setdefault(f"{c['method']} · {c['group']}", {})[c["condition"]] = c
     heads = [
-        Head(
-            (REGIME_TITLES[regime],), {row: by[regime] for row, by in rows.items() if regime in by}
-        )
+        Head((REGIME_TITLES[regime],), {row: c[regime] for row, c in rows.items() if regime in c})
         for regime in run.regimes
     ]
     titles = dict(zip(COVERAGE, (*(f"{level} %" for level in LEVELS), "std"), strict=True))
@@ -246,11 +233,9 @@ def coverage_table(run: Run) -> Table | None:
     )
 
 
-def paired_table(run: Run, condition: str) -> Table | None:
+def paired_table(run: Run, condition: str) -> Table:
     """p-values of the row's method against the column's, with the sign of the difference."""
     tests = [t for t in run.results["paired"] if t["condition"] == condition]
-    if not tests:
-        return None
     both = {(t["a"], t["b"]): (t["difference"][0], t["p"], t["images"]) for t in tests}
     both |= {(b, a): (-d, p, n) for (a, b), (d, p, n) in both.items()}
     methods = [m for m in run.scores.methods if any(m in pair for pair in both)]
@@ -413,7 +398,7 @@ def models_table(run: Run) -> Table:
 
 
 def all_tables(runs: Sequence[Run]) -> list[Table]:
-    """Every table for which these runs have values."""
+    """Every table for which these runs have values; the others have no rows."""
     tables: list[Table | None] = []
     datasets = list(dict.fromkeys(run.dataset for run in runs))
     for dataset in datasets:
