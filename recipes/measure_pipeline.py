@@ -41,8 +41,9 @@ from scalefield.mde.transformers_mde import PREPROCESS as DPT_PREPROCESS
 from scalefield.mde.transformers_mde import TransformersNetwork
 from scalefield.reproduction.matrix import aligner_rows, universal_rows
 from scalefield.runtime.provenance import provenance
+from scalefield.training.bank import Batch
 from scalefield.training.basis import build, training_step, validation
-from scalefield.training.basis_batches import StepBatches, stream
+from scalefield.training.basis_batches import Batches, step_plan, stream
 from scalefield.training.basis_config import BasisTraining, default_preset, paper_preset
 from scalefield.training.data import TrainingFrame, frame_table, training_frame
 from scalefield.training.loop import pick_device
@@ -183,30 +184,31 @@ def measure_stream(frames: PreparedFrames, workers: int, device: str) -> dict[st
     """Batches a second that workers deliver from memory-mapped files, and the memory they take."""
     config = dataclasses.replace(paper_preset(8, "low"), batch=24)
     many = PreparedFrames(frames.entries * (-(-480 // len(frames))))
-    batches = StepBatches(many, config, first=0, last=len(many) // config.batch)
+    batches = Batches(many, config, step_plan(many, config)[: len(many) // config.batch])
     on = pick_device(device)
     ready = stream(batches, on, workers)
-    first = next(ready)
+    next(ready)
     began, count = time.perf_counter(), 0
     for _ in ready:
         count += 1
     seconds = (time.perf_counter() - began) / count
-    size = sum(
-        t.numel() * t.element_size()
-        for t in (first.log_depth, first.pixel_positions, first.mde_log_depth, first.true_log_depth)
-    )
-    raw = batches[0].features
-    assert raw is not None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
     return {
         "workers": workers,
-        "batch_mb": round((raw.numel() + size) / 1e6, 1),
+        "batch_mb": round(batch_bytes(batches[0]) / 1e6, 1),
         "s_per_batch": round(seconds, 4),
         "s_per_batch_and_worker": round(seconds * max(1, workers), 4),
         "peak_gb_of_this_process": round(peak, 2),
         "peak_gb_of_a_worker": round(children, 2),
     }
+
+
+def batch_bytes(batch: Batch) -> int:
+    """Size of all tensors of a batch."""
+    tables = [*vars(batch.pixels).values(), *vars(batch.anchors).values()]
+    tensors = [x for x in (*vars(batch).values(), *tables) if isinstance(x, torch.Tensor)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def write_copies(folder: Path, channels: int, count: int = 24) -> PreparedFrames:
@@ -234,19 +236,17 @@ def measure_training(folder: Path, workers: int, device: str) -> dict[str, objec
     """The largest frames there are, streamed, and steps of training on them."""
     frames = write_copies(folder / "midas-hybrid", 256)
     config = paper_preset(8, "low")
-    batches = StepBatches(frames, config, first=0, last=4)
+    batches = Batches(frames, config, step_plan(frames, config)[:4])
     torch.set_num_threads(1)
     made = batches[0]
     began = time.process_time()
     for i in range(1, 4):
         batches[i]
     core_s = (time.process_time() - began) / 3
-    tensors = [getattr(made, f.name) for f in dataclasses.fields(made)]
-    size = sum(t.numel() * t.element_size() for t in tensors if t is not None)
     record: dict[str, object] = {
         "a batch, MiDaS on SUN RGB-D": {
             "frames": config.batch,
-            "megabytes": round(size / 1e6, 1),
+            "megabytes": round(batch_bytes(made) / 1e6, 1),
             "core_s": round(core_s, 4),
             "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
         }
@@ -278,7 +278,7 @@ def measure_steps(
     many = PreparedFrames(frames.entries * (-(-config.batch * 2 * steps // len(frames))))
     generator = build(config, frames, None).to(on).train()
     optimiser = torch.optim.AdamW(generator.parameters(), lr=config.rate)
-    ready = stream(StepBatches(many, config, first=0, last=2 * steps), on, workers)
+    ready = stream(Batches(many, config, step_plan(many, config)[: 2 * steps]), on, workers)
     torch.cuda.reset_peak_memory_stats(on)
 
     def run(first: int, last: int) -> tuple[float, float]:
@@ -289,9 +289,7 @@ def measure_steps(
             asked = time.perf_counter()
             batch = next(ready)
             waited += time.perf_counter() - asked
-            training_step(
-                generator, optimiser, batch, config, step, rate_factor=1.0, gradient_weight=1.0
-            )
+            training_step(generator, optimiser, batch, config, step)
         torch.cuda.synchronize(on)
         return time.perf_counter() - began, waited
 

@@ -66,6 +66,7 @@ from scalefield.mde import MDE, MDEOutput, load_mde
 from scalefield.mde.estimator import Estimator
 from scalefield.mde.lite import LiteNet, load_lite
 from scalefield.mde.vit import VitSize, load_vit
+from scalefield.training.bank import frame_segments, make_banks
 from scalefield.training.basis import train_basis
 from scalefield.training.basis_config import default_preset
 from scalefield.training.cross_fit import trained_on
@@ -83,8 +84,8 @@ from scalefield.training.distortion import (
     UnknownShift,
     grid_positions,
 )
-from scalefield.training.field import FieldTraining, train_field
-from scalefield.training.field_batches import frame_segments, make_banks
+from scalefield.training.field import train_field
+from scalefield.training.field_batches import FieldTraining
 from scalefield.training.field_validation import (
     calibrate,
     outcomes,

@@ -26,12 +26,13 @@ from scalefield.datasets import Folder, Frame
 from scalefield.mde import MDE, load_mde
 from scalefield.mde.lite import FEATURE_CHANNELS, load_lite
 from scalefield.mde.vit import load_vit
+from scalefield.training.bank import make_banks
 from scalefield.training.basis import train_basis
 from scalefield.training.basis_config import default_preset
 from scalefield.training.cross_fit import CrossFit, trained_on
 from scalefield.training.data import TrainingFrame, prepare
-from scalefield.training.field import FieldTraining, train_field
-from scalefield.training.field_batches import make_banks
+from scalefield.training.field import train_field
+from scalefield.training.field_batches import FieldTraining
 from scalefield.training.mde import MDETraining, aligned_by_group, train_mde
 from scalefield.training.synthetic_rooms import Rooms
 

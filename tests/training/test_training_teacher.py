@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from scalefield.errors import InputError
 from scalefield.mde import open_mde
 from scalefield.mde.vit import PATCH, VitNet, VitSize
-from scalefield.training import mde as training_mde
+from scalefield.training import loop
 from scalefield.training.cross_fit import CrossFit, known_scenes
 from scalefield.training.data import prepare
 from scalefield.training.loop import RunFolder, save_checkpoint
@@ -44,7 +44,7 @@ def stop_after(monkeypatch):
             if step == last:
                 raise Stopped
 
-        monkeypatch.setattr(training_mde, "save_checkpoint", save_and_stop)
+        monkeypatch.setattr(loop, "save_checkpoint", save_and_stop)
 
     return arrange
 
@@ -84,7 +84,7 @@ def test_a_teacher_s_run_that_was_stopped_ends_in_the_same_bytes(tmp_path, stop_
     stop_after(2)
     with pytest.raises(Stopped):
         train_tiny(BRIEF, tmp_path / "stopped", save_every=1)
-    monkeypatch.setattr(training_mde, "save_checkpoint", save_checkpoint)
+    monkeypatch.setattr(loop, "save_checkpoint", save_checkpoint)
     assert weights(train_tiny(BRIEF, tmp_path / "stopped")) == weights(whole)
 
 
@@ -100,7 +100,7 @@ def test_a_student_s_run_that_was_stopped_ends_in_the_same_bytes(tmp_path, stop_
     stop_after(1)
     with pytest.raises(Stopped):
         study(tmp_path / "stopped", save_every=1)
-    monkeypatch.setattr(training_mde, "save_checkpoint", save_checkpoint)
+    monkeypatch.setattr(loop, "save_checkpoint", save_checkpoint)
     assert weights(study(tmp_path / "stopped")) == weights(whole)
 
 

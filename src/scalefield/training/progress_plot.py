@@ -15,7 +15,8 @@ from torch import nn
 from scalefield.basis.grids import sample_at
 from scalefield.basis.spectral import spectral_statistics
 from scalefield.io import write_atomic
-from scalefield.training.data import TrainingFrame, make_batch
+from scalefield.training.bank import make_bank
+from scalefield.training.data import TrainingFrame
 
 MAPS_SHOWN = 8
 
@@ -57,10 +58,10 @@ def draw_progress(
         return
     rows = frame.anchors[regime]
     device = next(generator.parameters()).device
-    batch = make_batch([frame], [rows], [rows]).to(device).dequantised()
+    batch = make_bank([frame]).batch([rows], [rows]).to(device).dequantised()
     with torch.no_grad():
         basis_maps, gating = (x.float() for x in generator(batch.features, batch.log_depth))
-    spectrum = spectral_statistics(sample_at(basis_maps, batch.anchor_positions)[0], gating[0])
+    spectrum = spectral_statistics(sample_at(basis_maps, batch.anchors.positions)[0], gating[0])
 
     figure = Figure(figsize=(12, 6.5), layout="constrained")
     axes = figure.subplots(3, 4)
