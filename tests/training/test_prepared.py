@@ -150,6 +150,26 @@ def test_a_frame_that_cannot_be_read_is_left_out_counted_and_named(both, tmp_pat
     assert left_out(tmp_path / "train") == {"room/03": "room/03: no such file"}
 
 
+class Undeclared(World):
+    """The world, none of whose depths has a range."""
+
+    def load(self, name):
+        raise InputError("room: no depth range is declared")
+
+
+def test_prepare_split_states_a_reason_once_and_leaves_no_claim(tmp_path, capsys):
+    chosen = Preparation(regimes=("low",))
+    with pytest.raises(InputError, match="none of its 12 frames could be prepared"):
+        prepare_split(Undeclared(), "train", Revised(), tmp_path, chosen, show_progress=False)
+    printed = capsys.readouterr().err.splitlines()
+    assert printed == ["left out: 12 frames: room: no depth range is declared"]
+    mended = World()
+    mended.ranges_m = {"room": (0.1, 10.0)}
+    frames = prepare_split(mended, "train", Revised(), tmp_path, chosen, show_progress=False)
+    assert len(frames) == 12
+    assert left_out(tmp_path) == {}
+
+
 def test_preparation_goes_on_where_it_was_cut_off(tmp_path):
     mde, folder = Revised(), tmp_path / "train"
     chosen = Preparation(regimes=("low",))

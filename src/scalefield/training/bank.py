@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int64, Shaped
 from torch import Tensor
 
 from scalefield.training.data import PIXELS, TrainingFrame, by_bucket
-from scalefield.training.prepared import Entry, PreparedFrames
+from scalefield.training.prepared import PreparedFrames
 
 T = TypeVar("T")
 
@@ -71,8 +71,8 @@ class Batch:
     """F as it is kept; float32 after `dequantised`."""
     pixels: Pixels
     anchors: Pixels
-    anchor_weights: Float[Tensor, "b n"] | None = None
-    """1, and 0 for padding; None without padding."""
+    anchor_weights: Float[Tensor, "b n"]
+    """1, and 0 for padding."""
     quantisation: Float[Tensor, "b 2 c"] | None = None
     """Step and least value of each channel of uint8 features."""
     offset_noise: Float[Tensor, " b"] | None = None
@@ -278,48 +278,30 @@ def frame_segments(frame: TrainingFrame) -> Int64[Tensor, "h w"]:
     return frame.segments.long()
 
 
-@dataclass(frozen=True, eq=False)
-class ResidentFrames(Sequence[TrainingFrame]):
+class ResidentFrames(list[TrainingFrame]):
     """Prepared frames that are also on a device, for sets of about a thousand frames.
 
     Where every step sees a frame with the same anchors and pixels, as in the paper's recipe, a
     batch is a selection of rows of a bank: nothing is computed on the host.
     """
 
-    frames: tuple[TrainingFrame, ...]
-    banks: dict[tuple[int, ...], Bank]
-    rows: tuple[int, ...]
-    """Row of each frame in the bank of its bucket."""
+    def __init__(self, frames: PreparedFrames, device: torch.device | str) -> None:
+        """Read all frames; the maps of those in the list stay mapped from the files."""
+        super().__init__(frames)
+        members = by_bucket(self)
+        self.rows = {i: row for indices in members.values() for row, i in enumerate(indices)}
+        self.banks = {
+            b: make_bank([self[i] for i in found], device) for b, found in members.items()
+        }
 
-    @classmethod
-    def of(cls, prepared: PreparedFrames, device: torch.device | str) -> ResidentFrames:
-        """Read all prepared frames; a process keeps the last two sets for its next call."""
-        return _read(prepared.entries, str(device))
-
-    def __len__(self) -> int:
-        return len(self.frames)
-
-    @overload
-    def __getitem__(self, index: int) -> TrainingFrame: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[TrainingFrame]: ...
-
-    def __getitem__(self, index: int | slice) -> TrainingFrame | Sequence[TrainingFrame]:
-        """One frame, or some, with their maps mapped from the files."""
-        return self.frames[index]
+    @staticmethod
+    @lru_cache(maxsize=2)
+    def of(frames: PreparedFrames, device: torch.device | str) -> ResidentFrames:
+        """Frames on a device; a process keeps the last two sets for its next call."""
+        return ResidentFrames(frames, device)
 
     def bank(self, indices: Sequence[int], *, features: bool = True) -> Bank:
         """These frames, which are of one bucket, on the device; with or without F."""
-        bank = self.banks[self.frames[indices[0]].bucket]
+        bank = self.banks[self[indices[0]].bucket]
         bank = bank if features else replace(bank, features=None, quantisation=None)
         return bank.select([self.rows[i] for i in indices])
-
-
-@lru_cache(maxsize=2)
-def _read(entries: tuple[Entry, ...], device: str) -> ResidentFrames:
-    frames = tuple(PreparedFrames(entries))
-    members = by_bucket(frames)
-    rows = {i: row for indices in members.values() for row, i in enumerate(indices)}
-    banks = {b: make_bank([frames[i] for i in found], device) for b, found in members.items()}
-    return ResidentFrames(frames, banks, tuple(rows[i] for i in range(len(frames))))

@@ -115,6 +115,7 @@ def draw_batch(bank: Bank, config: FieldTraining, n: int, rng: torch.Generator) 
         features=features,
         pixels=table.at(rows),
         anchors=table.at(anchors),
+        anchor_weights=torch.ones(size, n, device=device),
         image=image,
     )
 
@@ -153,11 +154,12 @@ def draw_anchors(
     return torch.empty_like(nearest).scatter(1, order, ordered)
 
 
-def network_maps(net: FieldNet, batch: Batch) -> FieldMaps:
+def network_maps(net: FieldNet, frames: Batch | Bank) -> FieldMaps:
     """The network's maps, in float32."""
-    on_gpu = batch.log_depth.device.type == "cuda"
-    with torch.autocast(batch.log_depth.device.type, torch.bfloat16, enabled=on_gpu):
-        maps = net(batch.log_depth, batch.image, batch.features)
+    device, features = frames.log_depth.device.type, frames.features
+    image = None if frames.image is None else frames.image.float()
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        maps = net(frames.log_depth.float(), image, None if features is None else features.float())
     return FieldMaps(maps.maps.float(), maps.expected_log_depth.float(), maps.layout)
 
 

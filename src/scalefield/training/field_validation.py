@@ -17,7 +17,7 @@ from scalefield.field.error_scale import ErrorScale
 from scalefield.field.inference import empirical_bayes_scale, sum_abs_z
 from scalefield.field.kernel import Kernel
 from scalefield.field.network import FieldNet, FieldNetConfig
-from scalefield.training.bank import MOST_DRAWN, Bank, Batch
+from scalefield.training.bank import MOST_DRAWN, Bank
 from scalefield.training.data import PIXELS
 from scalefield.training.field_batches import kernel_inputs, network_maps, solve
 
@@ -52,17 +52,11 @@ def outcomes(
         everywhere = torch.arange(MOST_DRAWN, PIXELS, 4, device=bank.device)[None]
         for i, group in enumerate(bank.groups):
             one = bank.select([i])
-            table = replace(one.pixels, mde_log_depth=one.pixels.mde_log_depth - one.level[:, None])
-            batch = Batch(
-                log_depth=one.log_depth.float(),
-                features=None if one.features is None else one.features.float(),
-                pixels=table.at(everywhere),
-                anchors=table,
-                image=one.image.float(),
-            )
-            maps = network_maps(net, batch)
-            points = kernel_inputs(maps, batch.pixels)
-            truth = batch.pixels.y.double()
+            level = one.level[:, None]
+            table = replace(one.pixels, mde_log_depth=one.pixels.mde_log_depth - level)
+            pixels = table.at(everywhere)
+            maps = network_maps(net, one)
+            points, truth = kernel_inputs(maps, pixels), pixels.y.double()
             for regime in regimes:
                 rows = torch.from_numpy(bank.anchors[regime][i])[None].to(bank.device)
                 posterior = solve(kernel, maps, table.at(rows), scales)

@@ -164,15 +164,17 @@ def load_checkpoint(
     return step, best
 
 
-def prefetch(make: Callable[[Job], Made], jobs: Iterable[Job], threads: int = 2) -> Iterator[Made]:
-    """Yield make(job) for every job in order, computed by threads a few jobs ahead.
+def prefetch(
+    make: Callable[[Job], Made], jobs: Iterable[Job], threads: int = 2, ahead: int = 3
+) -> Iterator[Made]:
+    """Yield make(job) for every job in order, computed by threads up to `ahead` jobs ahead.
 
     The device computes one step while the next batches are made. `make` must depend on its job
     alone.
     """
     pool, waiting, jobs = ThreadPoolExecutor(threads), deque[Future[Made]](), iter(jobs)
     try:
-        for job in islice(jobs, threads + 1):
+        for job in islice(jobs, ahead):
             waiting.append(pool.submit(make, job))
         while waiting:
             made = waiting.popleft().result()

@@ -6,7 +6,6 @@ and an offset for each channel, or as float16.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,13 +27,11 @@ class Entry(NamedTuple):
     """Path of a prepared frame, with what must be known before it is read."""
 
     file: str
-    name: str
-    scene: str
-    group: str
     bucket: tuple[int, ...]
+    """See `TrainingFrame.bucket`."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class PreparedFrames(Sequence[TrainingFrame]):
     """Prepared frames, read from disk one by one when they are asked for."""
 
@@ -68,10 +65,6 @@ class PreparedFrames(Sequence[TrainingFrame]):
     def size_bytes(self) -> int:
         """Size of all files."""
         return sum(Path(entry.file).stat().st_size for entry in self.entries)
-
-    def on(self, device: str | torch.device) -> list[TrainingFrame]:
-        """All frames in a device's memory, for sets that are small enough."""
-        return [to_device(frame, device) for frame in self]
 
 
 def quantise(
@@ -151,20 +144,9 @@ def read_entry(file: Path) -> Entry:
     """What must be known of a prepared frame before it is read."""
     try:
         with safe_open(file, "pt") as opened:
-            record = json.loads(opened.metadata()["record"])
             cells = tuple(opened.get_slice("log_depth").get_shape()[1:])
             if "features" in opened.keys():  # noqa: SIM118
                 cells += tuple(opened.get_slice("features").get_shape())
     except READ_ERRORS as e:
         raise InputError(f"{file}: not a prepared frame ({one_line(e)}); delete it") from None
-    return Entry(str(file), record["name"], record["scene"], record["group"], cells)
-
-
-def to_device(frame: TrainingFrame, device: str | torch.device) -> TrainingFrame:
-    """The frame with its maps on a device; the tables stay on the host."""
-    maps = {
-        name: getattr(frame, name).to(device)
-        for name in ("features", "log_depth", "image", "quantisation")
-        if getattr(frame, name) is not None
-    }
-    return dataclasses.replace(frame, **maps)
+    return Entry(str(file), cells)
