@@ -12,7 +12,7 @@ from scalefield.field.network import FieldNet, FieldNetConfig
 from scalefield.field.shift import SHIFT_PRIOR, AffineMap
 from scalefield.mde import MDEOutput
 from scalefield.training.bank import make_banks
-from scalefield.training.data import prepare
+from scalefield.training.data import PIXELS, prepare
 from scalefield.training.distortion import (
     Distortion,
     DistortionConfig,
@@ -92,6 +92,18 @@ def test_the_numbers_go_through_their_logarithms_unharmed():
         assert ours.position_lengthscale == pytest.approx(theirs.position_lengthscale)
     learned().terms[0].amplitude.backward()
     assert torch.count_nonzero(learned.logarithms.grad) == 1
+
+
+def test_make_banks_keeps_all_rows_of_large_tables(frames):
+    """The protocol's anchors stand behind the random pixels, however many these are."""
+    (frame, *_) = frames[1]
+    many = np.arange(3 * PIXELS) % frame.drawn
+    tables = {n: getattr(frame, n)[many] for n in ("pixels", "mde_log_depth", "true_log_depth")}
+    large = dataclasses.replace(frame, **tables, drawn=len(many), anchors={1: many[-1:]})
+    (bank,) = make_banks([large, frame])
+    assert bank.pixels.y.shape == (2, 3 * PIXELS)
+    same = bank.pixels.y[:, : frame.drawn]
+    assert torch.equal(*same)
 
 
 def test_anchors_lie_on_the_protocol_s_grid_and_no_pixel_twice(frames):

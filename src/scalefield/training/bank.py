@@ -149,9 +149,9 @@ class Bank:
 
     def select(self, rows: Sequence[int]) -> Bank:
         """Some of the frames, which may repeat."""
-        index = torch.tensor(rows)
-        there = index.to(self.device, non_blocking=True)
-        chosen = map_tensors(self, lambda x: x[there if x.device == self.device else index])
+        host = torch.tensor(rows)
+        index = host.to(self.device, non_blocking=True)
+        chosen = map_tensors(self, lambda x: x[index if x.device == self.device else host])
         return replace(
             chosen,
             groups=tuple(self.groups[row] for row in rows),
@@ -217,14 +217,14 @@ def make_bank(
     chance: Float[Tensor, " f"] | None = None,
     least_rows: int = 0,
 ) -> Bank:
-    """Frames of one bucket on a device, or on their own, with at least so many rows each."""
+    """Frames of one bucket on a device, or on their own, with tables of `least_rows` or more."""
     device = frames[0].log_depth.device if device is None else device
     length = max(least_rows, *(len(frame.pixels) for frame in frames))
     rows = [np.arange(length) % len(frame.pixels) for frame in frames]
     sizes = [np.array([frame.shape[1], frame.shape[0]], np.float32) for frame in frames]
 
     def stack(values: Sequence[Any]) -> Tensor:
-        return torch.stack([torch.as_tensor(value) for value in values]).to(device)
+        return torch.stack([torch.as_tensor(value).to(device) for value in values])
 
     triples = list(zip(frames, rows, sizes, strict=True))
     features = [frame.features for frame in frames if frame.features is not None]

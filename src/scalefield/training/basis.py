@@ -135,12 +135,13 @@ def validation(
     config: BasisTraining,
     *,
     workers: int = 0,
+    world: int = 1,
     batches: Sequence[Batch] | Batches | None = None,
 ) -> dict[str, float]:
     """Mean losses over frames with the protocol's anchors of the regime `config.validate`.
 
-    `batches` are this process's share of the frames, by default all of them. All processes get the
-    mean over all of them.
+    `batches` are this process's share of the frames, by default all of them; all `world` processes
+    get the mean over all frames.
     """
     device = next(generator.parameters()).device
     batches = validation_batches(frames, config) if batches is None else batches
@@ -148,7 +149,7 @@ def validation(
     for batch in stream(batches, device, workers):
         losses = step_losses(generator, batch, config)
         sums += torch.stack([losses[name].double() for name in LOGGED]) * len(batch.log_depth)
-    if torch.distributed.is_initialized():
+    if world > 1:
         torch.distributed.all_reduce(sums)
     means = dict(zip(LOGGED, (sums / len(frames)).tolist(), strict=True))
     if not math.isfinite(means["loss"]):  # on a GPU the solve does not report it
@@ -217,7 +218,9 @@ def train_basis(
             if trainer.step % checkpoint_every == 0:
                 trainer.keep()
             continue
-        scores = validation(trainer.average, val, config, workers=workers, batches=val_batches)
+        scores = validation(
+            trainer.average, val, config, workers=workers, world=world, batches=val_batches
+        )
         if rank == 0:
             trainer.log(
                 **{f"train_{name}": float(value.detach()) for name, value in losses.items()},

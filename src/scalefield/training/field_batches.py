@@ -26,14 +26,14 @@ from scalefield.training.distortion import (
     UnknownShift,
     grid_positions,
 )
-from scalefield.training.loop import OptimiserConfig
+from scalefield.training.loop import StepsConfig
 
 MOST_FOR_SCALE = 128
 """Largest number of anchors from which the scale of the errors is estimated."""
 
 
 @dataclass(frozen=True)
-class FieldTraining(OptimiserConfig):
+class FieldTraining(StepsConfig):
     """Hyper-parameters, chosen on val."""
 
     net: FieldNetConfig = field(default_factory=FieldNetConfig)
@@ -41,10 +41,6 @@ class FieldTraining(OptimiserConfig):
     """Least and largest number of anchors; drawn log-uniformly for every step."""
     anchor_jitter: float = 1.0
     """Shift of the anchor grid's candidates, as a share of a grid cell."""
-    steps: int = 2000
-    """Steps of the optimiser; fewer where `time_limit_s` ends the run."""
-    time_limit_s: float | None = None
-    """Seconds after which training ends, with the learning rate following the time; None: never."""
     kernel_rate: float = 1e-2
     """Learning rate of the kernel's numbers, which are logarithms."""
     pixels: int = 1024

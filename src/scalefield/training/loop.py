@@ -72,6 +72,16 @@ class OptimiserConfig:
                 raise InputError(f"{name} must be {least} or more, found {value}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepsConfig(OptimiserConfig):
+    """Options of the recipes whose length is a number of steps or a time."""
+
+    steps: int = 2000
+    """Steps of the optimiser; fewer where `time_limit_s` ends the run."""
+    time_limit_s: float | None = None
+    """Seconds after which training ends, with the learning rate following the time; None: never."""
+
+
 def step_generator(seed: int, step: int) -> torch.Generator:
     """The random generator of one step. Also seeds the global one, which dropout uses."""
     key = (seed * 1_000_003 + step) % 2**63
@@ -323,9 +333,8 @@ class Trainer:
         """`groups` are the parameters, as AdamW takes them; `fused` is for AdamW too."""
         self.net, self.config, self.run, self.schedule = net, config, run, schedule
         self.averaged = AveragedModel(net).eval().requires_grad_(False)
-        self.averaged.n_averaged += (
-            1  # the initial weights count; else the first step replaces them
-        )
+        # The initial weights count as one of those averaged; else the first step replaces them.
+        self.averaged.n_averaged += 1
         self.optimiser = torch.optim.AdamW(
             groups, config.rate, weight_decay=config.weight_decay, fused=fused
         )
@@ -367,7 +376,7 @@ class Trainer:
         descend(self.net, self.optimiser, loss, clip)
         self.update_average()
         if self.step % self.REPORT_EVERY == 0:
-            self.show(loss=float(loss.detach()))
+            self.show(loss=float(loss.detach()), done=self.schedule.progress(self.step))
 
     def update_average(self) -> None:
         """Count the step, and move the average towards the present weights."""
@@ -378,7 +387,7 @@ class Trainer:
         self.ended = self.schedule.progress(self.step) >= 1
 
     def due(self, every: int) -> bool:
-        """Whether the step is the last one, or one of every so many."""
+        """Whether the step is the last one, or a multiple of `every`."""
         return self.ended or self.step % every == 0
 
     def show(self, **values: float) -> None:

@@ -32,9 +32,9 @@ from scalefield.training.augmentation import (
 )
 from scalefield.training.cross_fit import trained_on
 from scalefield.training.loop import (
-    OptimiserConfig,
     RunFolder,
     Schedule,
+    StepsConfig,
     Trainer,
     pick_device,
     step_generator,
@@ -43,13 +43,11 @@ from scalefield.training.synthetic_rooms import Rooms
 
 
 @dataclass(frozen=True)
-class MDETraining(OptimiserConfig):
+class MDETraining(StepsConfig):
     """Hyper-parameters of the recipe."""
 
     steps: int = 5000
     """Steps of the optimiser; fewer where `time_limit_s` ends the run."""
-    time_limit_s: float | None = None
-    """Seconds after which training ends, with the learning rate following the time; None: never."""
     batch: int = 32
     """Crops of a step."""
     crops: tuple[tuple[int, int], ...] = ((320, 416), (256, 512))

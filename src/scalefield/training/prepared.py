@@ -7,10 +7,11 @@ and an offset for each channel, or as float16.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -107,16 +108,21 @@ def pack_frame(frame: TrainingFrame, scene: str, kept: str) -> bytes:
     return save(tensors, metadata={"record": json.dumps(record)})
 
 
-READ_ERRORS = (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError)
-"""What a damaged file may cause."""
+@contextmanager
+def opened_frame(file: Path) -> Iterator[Any]:
+    """A prepared frame's file, opened; one that is damaged raises InputError."""
+    try:
+        with safe_open(file, "pt") as opened:
+            yield opened
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as e:
+        raise InputError(f"{file}: not a prepared frame ({one_line(e)}); delete it") from None
 
 
 def read_frame(file: Path) -> TrainingFrame:
     """A prepared frame; its maps are mapped from the file and not copied."""
-    try:
-        with safe_open(file, "pt") as opened:
-            record = json.loads(opened.metadata()["record"])
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    with opened_frame(file) as opened:
+        record = json.loads(opened.metadata()["record"])
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         return TrainingFrame(
             name=record["name"],
             shape=tuple(record["shape"]),
@@ -136,17 +142,12 @@ def read_frame(file: Path) -> TrainingFrame:
             drawn=record["drawn"],
             quantisation=tensors.get("quantisation"),
         )
-    except READ_ERRORS as e:
-        raise InputError(f"{file}: not a prepared frame ({one_line(e)}); delete it") from None
 
 
 def read_entry(file: Path) -> Entry:
     """What must be known of a prepared frame before it is read."""
-    try:
-        with safe_open(file, "pt") as opened:
-            cells = tuple(opened.get_slice("log_depth").get_shape()[1:])
-            if "features" in opened.keys():  # noqa: SIM118
-                cells += tuple(opened.get_slice("features").get_shape())
-    except READ_ERRORS as e:
-        raise InputError(f"{file}: not a prepared frame ({one_line(e)}); delete it") from None
-    return Entry(str(file), cells)
+    with opened_frame(file) as opened:
+        cells = tuple(opened.get_slice("log_depth").get_shape()[1:])
+        if "features" in opened.keys():  # noqa: SIM118
+            cells += tuple(opened.get_slice("features").get_shape())
+        return Entry(str(file), cells)
