@@ -16,10 +16,11 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from scalefield.datasets import Dataset as FrameDataset
 from scalefield.datasets.splits import thin
@@ -236,8 +237,9 @@ def _prepare_missing(
 ) -> Iterator[tuple[str, str | None]]:
     """Write each frame; yields its name, and the reason where it could not be prepared."""
     loader: DataLoader = DataLoader(
-        _Tables(dataset, names, preparation),
+        names,  # type: ignore[arg-type]
         batch_size=None,
+        collate_fn=partial(read_table, dataset, preparation),  # in the worker
         num_workers=min(workers, len(names)),
         worker_init_fn=start_worker,
     )
@@ -279,21 +281,12 @@ def _prepare_missing(
     yield from prefetch(write, predicted(), WRITER_THREADS, ahead=2 * batch)
 
 
-class _Tables(Dataset[FrameTable | str]):
-    """The tables of named frames, or why there is none; read by the workers of a DataLoader."""
-
-    def __init__(
-        self, dataset: FrameDataset, names: Sequence[str], preparation: Preparation
-    ) -> None:
-        self.dataset, self.names, self.preparation = dataset, names, preparation
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, index: int) -> FrameTable | str:
-        chosen = self.preparation
-        try:
-            frame = self.dataset.load(self.names[index])
-            return frame_table(frame, chosen.regimes, pixels=chosen.pixels, seed=chosen.seed)
-        except InputError as e:
-            return str(e)
+def read_table(dataset: FrameDataset, preparation: Preparation, name: str) -> FrameTable | str:
+    """The table of a frame, or why there is none."""
+    try:
+        frame = dataset.load(name)
+        return frame_table(
+            frame, preparation.regimes, pixels=preparation.pixels, seed=preparation.seed
+        )
+    except InputError as e:
+        return str(e)
