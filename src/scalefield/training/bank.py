@@ -223,8 +223,11 @@ def make_bank(
     rows = [np.arange(length) % len(frame.pixels) for frame in frames]
     sizes = [np.array([frame.shape[1], frame.shape[0]], np.float32) for frame in frames]
 
-    def stack(values: Sequence[Any]) -> Tensor:
-        return torch.stack([torch.as_tensor(value).to(device) for value in values])
+    def stack(maps: Sequence[Tensor]) -> Tensor:
+        return torch.stack([part.to(device) for part in maps])
+
+    def table(values: Sequence[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.stack(values)).to(device)
 
     triples = list(zip(frames, rows, sizes, strict=True))
     features = [frame.features for frame in frames if frame.features is not None]
@@ -236,10 +239,10 @@ def make_bank(
         quantisation=stack(steps) if steps else None,
         segments=stack([frame_segments(frame) for frame in frames]),
         pixels=Pixels(
-            stack([(f.pixels[r] + 0.5) * 2 / size - 1 for f, r, size in triples]),
-            stack([0.5 * size / np.sqrt(size.prod()) for size in sizes]),
-            stack([frame.mde_log_depth[r] for frame, r, _ in triples]),
-            stack([frame.true_log_depth[r] for frame, r, _ in triples]),
+            table([(f.pixels[r] + 0.5) * 2 / size - 1 for f, r, size in triples]),
+            table([0.5 * size / np.sqrt(size.prod()) for size in sizes]),
+            table([frame.mde_log_depth[r] for frame, r, _ in triples]),
+            table([frame.true_log_depth[r] for frame, r, _ in triples]),
         ),
         level=torch.tensor([frame.level for frame in frames], device=device),
         truth=torch.tensor([float(frame.true) for frame in frames], device=device),
