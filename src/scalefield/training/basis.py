@@ -27,7 +27,6 @@ from scalefield.io import write_atomic
 from scalefield.training.bank import Batch
 from scalefield.training.basis_batches import (
     Batches,
-    load_validation_batches,
     step_plan,
     stream,
     validation_batches,
@@ -136,7 +135,7 @@ def validation(
     *,
     workers: int = 0,
     world: int = 1,
-    batches: Sequence[Batch] | Batches | None = None,
+    batches: Batches | list[Batch] | None = None,
 ) -> dict[str, float]:
     """Mean losses over frames with the protocol's anchors of the regime `config.validate`.
 
@@ -200,7 +199,7 @@ def train_basis(
     shares = [indices[rank::world] for indices in plan]
     own = [share or indices[:1] for share, indices in zip(shares, plan, strict=True)]
     ready = stream(Batches(train, config, own[trainer.step :], trainer.step), on, workers)
-    val_batches = load_validation_batches(val, config, rank, world)
+    val_batches = validation_batches(val, config, rank, world)
     picture_file = out / "progress.png" if picture else None
     drawing = ProgressPicture(picture_file, val[0], config.validate)
 

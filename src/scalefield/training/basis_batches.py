@@ -100,16 +100,21 @@ def step_plan(frames: Sequence[TrainingFrame], config: BasisTraining) -> list[li
 
 def validation_batches(
     frames: Sequence[TrainingFrame], config: BasisTraining, rank: int = 0, world: int = 1
-) -> Batches:
-    """A process's share of the frames in batches, with the protocol's anchors and all pixels."""
+) -> Batches | list[Batch]:
+    """A process's share of the frames in batches, with the protocol's anchors and all pixels.
+
+    Every epoch uses them: those of prepared frames are kept in host memory up to a gibibyte.
+    """
     still = replace(
         config, anchor_draw="protocol", mirror=False, stretch=0.0, offset_noise=0.0, pixels=0
     )
-    return Batches(frames, still, epoch_batches(frames, config.batch, 0, 0)[rank::world])
+    batches = Batches(frames, still, epoch_batches(frames, config.batch, 0, 0)[rank::world])
+    small = isinstance(frames, PreparedFrames) and frames.size_bytes <= 2**30 * world
+    return [batches[i] for i in range(len(batches))] if small else batches
 
 
 def stream(
-    batches: Batches | Sequence[Batch], device: torch.device, workers: int = 0
+    batches: Batches | list[Batch], device: torch.device, workers: int = 0
 ) -> Iterator[Batch]:
     """The batches in order on the device, made ahead of time.
 
@@ -136,13 +141,3 @@ def stream(
         pinned = (lambda i: make(i).pin_memory()) if device.type == "cuda" else make
         made = prefetch(pinned, range(len(batches)))
     return (batch.to(device).dequantised() for batch in made)
-
-
-def load_validation_batches(
-    frames: Sequence[TrainingFrame], config: BasisTraining, rank: int = 0, world: int = 1
-) -> Sequence[Batch] | Batches:
-    """The validation batches, which every epoch uses: in host memory up to a gibibyte."""
-    batches = validation_batches(frames, config, rank, world)
-    if not isinstance(frames, PreparedFrames) or frames.size_bytes > 2**30 * world:
-        return batches
-    return [batches[i] for i in range(len(batches))]
