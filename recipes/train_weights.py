@@ -59,6 +59,7 @@ from scalefield.io import write_atomic, write_json
 from scalefield.mde import MDE, MDEOutput, load_mde
 from scalefield.mde.estimator import Estimator
 from scalefield.mde.lite import load_lite
+from scalefield.training.bank import frame_segments, make_banks
 from scalefield.training.basis import train_basis
 from scalefield.training.basis_config import default_preset
 from scalefield.training.cross_fit import trained_on
@@ -76,8 +77,8 @@ from scalefield.training.distortion import (
     UnknownShift,
     grid_positions,
 )
-from scalefield.training.field import FieldTraining, train_field
-from scalefield.training.field_batches import frame_segments, make_banks
+from scalefield.training.field import train_field
+from scalefield.training.field_batches import FieldTraining
 from scalefield.training.field_validation import (
     calibrate,
     outcomes,

@@ -201,9 +201,7 @@ class TrainCommand:
             )
         option = "generator" if self.method == "basis" else "model"
         if rank == 0:
-            print(
-                f"{self.out / 'model'}: use it with --method {self.method} --option {option}=FOLDER"
-            )
+            print(f"use it with --method {self.method} --option {option}={self.out / 'model'}")
 
     def _check(self) -> None:
         counts = ("k", "steps", "limit", "kept_pixels", "mde_batch", "checkpoint_every")
@@ -244,10 +242,10 @@ class TrainCommand:
 
     def _train_field(self, train: Any, val: Any, mde: str, device: str) -> None:
         """Train `field` on the MDE's frames, without F, which the shipped model does not use."""
+        from scalefield.training.bank import make_banks
         from scalefield.training.data import without_features
-        from scalefield.training.field import FieldTraining, train_field
-        from scalefield.training.field_batches import make_banks
-        from scalefield.training.prepared import to_device
+        from scalefield.training.field import train_field
+        from scalefield.training.field_batches import FieldTraining
 
         given = {"steps": self.steps, "batch": self.recipe.batch, "rate": self.recipe.rate}
         config = FieldTraining(
@@ -255,7 +253,7 @@ class TrainCommand:
             **{k: v for k, v in given.items() if v is not None},  # type: ignore[arg-type]
         )
         train_banks, val_banks = (
-            make_banks([to_device(without_features(frame), device) for frame in frames])
+            make_banks([without_features(frame) for frame in frames], device)
             for frames in (train, val)
         )
         train_field(config, train_banks, val_banks, self.out, device=device, estimators=[mde])

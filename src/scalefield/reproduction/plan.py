@@ -18,9 +18,10 @@ from scalefield.mde import MODELS, open_mde
 from scalefield.mde.hub import WeightsNotFound
 from scalefield.reproduction.matrix import GeneratorJob
 from scalefield.reproduction.stages import EstimatorSpec, Reproduction
+from scalefield.training.bank import Batch, Pixels
 from scalefield.training.basis import training_step
 from scalefield.training.basis_config import BasisTraining
-from scalefield.training.data import Batch, frame_table
+from scalefield.training.data import frame_table
 from scalefield.training.loop import pick_device
 from scalefield.training.preparation import split_names
 
@@ -233,7 +234,7 @@ def step_seconds(
     def timed(batch: Batch) -> float:
         _synchronise(on)
         began = time.perf_counter()
-        training_step(generator, optimiser, batch, config, 0, rate_factor=1.0, gradient_weight=1.0)
+        training_step(generator, optimiser, batch, config, 0)
         _synchronise(on)
         return time.perf_counter() - began
 
@@ -257,15 +258,16 @@ def random_batch(
     def numbers(*sizes: int) -> torch.Tensor:
         return torch.rand(sizes, generator=rng).to(device)
 
+    def pixels(count: int) -> Pixels:
+        positions = numbers(b, count, 2) * 2 - 1
+        return Pixels(positions, numbers(b, 2), numbers(b, count), numbers(b, count))
+
     return Batch(
-        features=numbers(b, channels, *size) if channels and not config.zero_features else None,
         log_depth=numbers(b, 1, *size),
-        anchor_positions=numbers(b, n, 2) * 2 - 1,
-        y=numbers(b, n),
+        features=numbers(b, channels, *size) if channels and not config.zero_features else None,
+        pixels=pixels(p),
+        anchors=pixels(n),
         anchor_weights=torch.ones(b, n, device=device),
-        pixel_positions=numbers(b, p, 2) * 2 - 1,
-        mde_log_depth=numbers(b, p),
-        true_log_depth=numbers(b, p),
         offset_noise=torch.zeros(b, device=device),
     )
 

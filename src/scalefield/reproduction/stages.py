@@ -46,13 +46,13 @@ from scalefield.reproduction.matrix import (
 )
 from scalefield.reproduction.options import ReproductionOptions
 from scalefield.runtime.workers import worker_pool
+from scalefield.training.bank import ResidentFrames
 from scalefield.training.basis import train_basis
 from scalefield.training.basis_config import BasisTraining, paper_preset
 from scalefield.training.cross_fit import open_cross_fit
 from scalefield.training.loop import RunFolder, pick_device
 from scalefield.training.preparation import Preparation, left_out, prepare_datasets, split_names
 from scalefield.training.prepared import PreparedFrames
-from scalefield.training.resident import ResidentFrames
 
 if TYPE_CHECKING:
     from scalefield.benchmark.run import Evaluation

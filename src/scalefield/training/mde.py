@@ -14,13 +14,13 @@ import torch
 from jaxtyping import Bool, Float
 from safetensors.torch import save
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
 from scalefield.io import write_atomic, write_json
 from scalefield.mde import MDE
 from scalefield.mde.lite import LiteNet, LiteNetwork, load_imagenet_encoder, load_lite
+from scalefield.runtime.progress import progress
 from scalefield.seeding import seeded_rng
 from scalefield.training.augmentation import (
     FrameBank,
@@ -29,28 +29,22 @@ from scalefield.training.augmentation import (
     random_erasing,
 )
 from scalefield.training.loop import (
-    Clock,
-    Ema,
-    OptimiserConfig,
     RunFolder,
     Schedule,
-    StepReport,
-    load_checkpoint,
+    StepsConfig,
+    Trainer,
     pick_device,
-    save_checkpoint,
     step_generator,
 )
 from scalefield.training.synthetic_rooms import Rooms
 
 
 @dataclass(frozen=True)
-class MDETraining(OptimiserConfig):
+class MDETraining(StepsConfig):
     """Hyper-parameters of the recipe."""
 
     steps: int = 5000
     """Steps of the optimiser; fewer where `time_limit_s` ends the run."""
-    time_limit_s: float | None = None
-    """Seconds after which training ends, with the learning rate following the time; None: never."""
     batch: int = 32
     """Crops of a step."""
     crops: tuple[tuple[int, int], ...] = ((320, 416), (256, 512))
@@ -105,9 +99,12 @@ def load_frames(dataset: Dataset, config: MDETraining, device: torch.device) -> 
         return image, depth, name.rsplit("/", 1)[0], frame.scene
 
     jobs = [(source, name) for source in (dataset, rooms) for name in source.names("train")]
-    with ThreadPoolExecutor(8) as pool:
-        loaded = list(tqdm(pool.map(load, jobs), total=len(jobs), desc="frames", mininterval=5.0))
-    kept = [frame for frame in loaded if frame is not None]
+    kept = []
+    with ThreadPoolExecutor(8) as pool, progress(len(jobs), desc="read", unit="frame") as bar:
+        for frame in pool.map(load, jobs):
+            bar.update()
+            if frame is not None:
+                kept.append(frame)
     if not kept:
         raise InputError("no frame is left to train on")
     height, width = (max(frame[1].shape[side] for frame in kept) for side in (1, 2))
@@ -177,59 +174,34 @@ def fit(
     *,
     run: RunFolder,
     save_every: int,
-    report_every: int = 100,
 ) -> nn.Module:
     """Minimise the loss of random crops with AdamW; return the moving average of `net`.
 
-    `net.encoder` is pretrained and has a rate of its own. Every `report_every` steps a line on
-    stderr has the loss and the steps a second.
+    `net.encoder` is pretrained and has a rate of its own.
     """
-    ema = Ema(net, config.ema)
     pretrained = [p for name, p in net.named_parameters() if name.startswith("encoder.")]
     new = [p for name, p in net.named_parameters() if not name.startswith("encoder.")]
     rates = (config.encoder_rate, config.rate)
-    optimiser = torch.optim.AdamW(
-        [{"params": p, "lr": r} for p, r in zip((pretrained, new), rates, strict=True)],
-        weight_decay=config.weight_decay,
-        fused=bank.images.is_cuda,
-    )
-    start, schedule = 0, Schedule(config.steps, config.time_limit_s)
-    if run.checkpoint.exists():
-        start, _ = load_checkpoint(run.checkpoint, net, ema, optimiser)
-        schedule.resume(run.elapsed_s)
-
-    clock, counts = Clock(bank.images.device), Counter(bank.sources)
+    groups = [{"params": p, "lr": r} for p, r in zip((pretrained, new), rates, strict=True)]
+    schedule, device = Schedule(config.steps, config.time_limit_s), bank.images.device
+    trainer = Trainer(net, groups, config, run, schedule, device, fused=bank.images.is_cuda)
+    counts = Counter(bank.sources)
     chance = torch.tensor([counts[source] ** -config.balance for source in bank.sources])
     stride = 1 if config.full_resolution else 2
-    progress = tqdm(
-        range(start, config.steps), initial=start, total=config.steps, desc=run.path.name,
-        mininterval=20.0,
-    )  # fmt: skip
-    report = StepReport(run.path.name, schedule, report_every)
-    for step in progress:
+    for step in trainer.steps():
         rng = step_generator(config.seed, step)
         crop = config.crops[int(torch.randint(len(config.crops), (), generator=rng))]
         chosen = torch.multinomial(chance, config.batch, replacement=True, generator=rng)
-        with clock.waiting(step):
+        with trainer.clock.waiting(step):
             images, truth = random_crops(bank, chosen, crop, rng, stride=stride)
-        for group, rate in zip(optimiser.param_groups, rates, strict=True):
-            group["lr"] = rate * schedule.rate(step, config.warmup)
-        with clock.working(step):
+        with trainer.clock.working(step):
             net.train()
             loss = crop_loss(images, truth, rng)
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            optimiser.step()
-            ema.update(net, step)
-        report(step + 1, loss)
-        ended = schedule.progress(step + 1) >= 1
-        if (step + 1) % save_every == 0 or ended:
-            run.log(step + 1, clock, elapsed_s=schedule.elapsed_s, loss=float(loss.detach()))
-            save_checkpoint(run.checkpoint, net, ema, optimiser, step=step + 1, best=float("inf"))
-        if ended:
-            break
-    return ema.model
+            trainer.update(loss)
+        if trainer.due(save_every):
+            trainer.log(loss=float(loss.detach()))
+            trainer.keep()
+    return trainer.average
 
 
 def weights_of(folder: Path, config: MDETraining) -> dict[str, Tensor]:
