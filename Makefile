@@ -17,21 +17,74 @@ SCENES ?= 400
 demo: .venv/.core  ## recover metric depth for the bundled sample
 	$(BIN)/scalefield demo --out $(OUT)
 
-bench: .venv/.core  ## running times: results/bench, and their tables in docs/speed.md
+bench: results-bench results-lidar  ## running times
+fuzz: results-fuzz  ## damage every kind of file 100,000 times
+soak: results-soak  ## thousands of calls and requests, checked for lost memory and files
+
+# The records in results/: `make results FRAMES=… STRONG=… FASTDEPTH=…` makes all of them again that
+# need no GPU, about 3 h on two cores, and the tables of the pages; `make results-NAME` makes one.
+# results/README.md says how long each takes. LIMIT=2 takes only so many frames, and less of all else,
+# and writes to out/limited. An evaluation that was interrupted goes on at the same commit.
+EVALUATED := places places-fastdepth strong strong-affine places-affine-lite places-affine-fastdepth
+MEASURED := field reliability bench lidar page labelling fuzz soak lowest
+RECORDS := $(if $(LIMIT),out/limited,results)
+RUNS := out/runs/$(or $(LIMIT),all)-$(shell git rev-parse --short HEAD 2> /dev/null)
+MEASURE := nice -n 10 $(BIN)/python -m
+FOLDER_FRAMES := a folder of frames (docs/benchmark.md, "Data")
+FOLDER_STRONG := a folder of stored outputs of estimators, in the layout `predictions`
+FOLDER_FASTDEPTH := an ONNX file of FastDepth (src/scalefield/mde/onnx_mde.py)
+need = @test -e '$($(1))' || \
+  { echo '$(@:need-%=results-%): set $(1) to $(FOLDER_$(1)); found "$($(1))"'; exit 1; }
+
+.NOTPARALLEL:
+.PHONY: results $(EVALUATED:%=results-%) $(MEASURED:%=results-%)
+results: need-places-fastdepth need-strong $(EVALUATED:%=results-%) $(MEASURED:%=results-%)
+	$(BIN)/python scripts/tables.py
+
+export FRAMES STRONG FASTDEPTH LIMIT WORKERS
+$(EVALUATED:%=results-%): results-%: need-% .venv/.dev
+	RECORDS=$(RECORDS) RUNS=$(RUNS) PATH="$(abspath $(BIN)):$$PATH" \
+	  nice -n 10 recipes/evaluate.sh $*
+
+need-places need-places-affine-lite need-field:
+	$(call need,FRAMES)
+need-places-fastdepth need-places-affine-fastdepth need-reliability:
+	$(call need,FRAMES)
+	$(call need,FASTDEPTH)
+need-strong need-strong-affine:
+	$(call need,STRONG)
+
+results-field: need-field .venv/.dev
+	$(MEASURE) benchmarks.field --root "$(FRAMES)" --out $(RECORDS)/field \
+	  $(if $(LIMIT),--limit $(LIMIT))
+
+results-reliability: need-reliability .venv/.dev
+	$(MEASURE) benchmarks.reliability --root "$(FRAMES)" --mde lite "$(FASTDEPTH)" \
+	  --out $(RECORDS)/reliability $(if $(LIMIT),--limit $(LIMIT))
+
+results-bench: .venv/.dev
 	$(PIP) --group bench
-	$(BIN)/python benchmarks/bench.py --out results/bench $(BENCH)
-	$(BIN)/python benchmarks/lidar.py --out results/lidar
-	$(BIN)/python benchmarks/plot_lidar.py results/lidar --out results/lidar/cost.png
-	$(BIN)/python scripts/speed_tables.py
+	$(MEASURE) benchmarks.bench --out $(RECORDS)/bench $(if $(LIMIT),--quick)
+
+results-lidar: .venv/.dev
+	$(MEASURE) benchmarks.lidar --out $(RECORDS)/lidar $(if $(LIMIT),--repeats $(LIMIT))
+
+results-page: .venv/.dev
+	$(MEASURE) benchmarks.page --out $(RECORDS)/page $(if $(LIMIT),--edits $(LIMIT))
+
+results-labelling: .venv/.dev
+	$(MEASURE) benchmarks.labelling --images $(if $(LIMIT),8,40) --rounds $(if $(LIMIT),1,3) \
+	  --out $(RECORDS)/labelling
+
+results-fuzz: .venv/.dev
+	nice -n 10 $(BIN)/python -m fuzz --cases $(if $(LIMIT),1000,100000) --workers $(WORKERS) \
+	  --out $(RECORDS)/fuzz
+
+results-soak: .venv/.dev
+	$(MEASURE) benchmarks.soak --calls $(if $(LIMIT),600,3000) --out $(RECORDS)/soak
 
 docs: .venv/.dev  ## the documentation as a site: out/site
 	$(BIN)/python -m mkdocs build --strict
-
-fuzz: .venv/.dev  ## damage every kind of file 100,000 times; results/fuzz
-	$(BIN)/python -m fuzz --cases 100000 --workers $(WORKERS) --out results/fuzz
-
-soak: .venv/.dev  ## thousands of calls and requests, checked for lost memory and files
-	$(BIN)/python benchmarks/soak.py --out results/soak
 
 picture: demo  ## the README's picture
 	cp $(OUT)/preview.png docs/room.png
@@ -70,17 +123,31 @@ wheel: .venv/.core
 	  dist/*.whl
 	.wheel/bin/python scripts/smoke_wheel.py
 
-# Test the oldest versions that pyproject.toml allows. Only this target ignores constraints-cpu.txt,
-# which requires a newer torch; UV_TORCH_BACKEND=cpu saves gigabytes if that index can be reached.
-lowest: .venv/.core  ## the versions are written to results/lowest
+# Test the oldest versions that pyproject.toml allows. Only these targets ignore
+# constraints-cpu.txt, which requires a newer torch; UV_TORCH_BACKEND=cpu saves gigabytes if that
+# index can be reached.
+lowest: .lowest/.ready
+	$(LOWEST_TESTS)
+
+# The same with a record: versions, outcome, and forty comparisons of workers.
+results-lowest: .lowest/.ready
+	mkdir -p $(RECORDS)/lowest
+	$(BIN)/uv pip freeze --python .lowest --exclude-editable > $(RECORDS)/lowest/versions.txt
+	SCALEFIELD_REPEAT=$(or $(LIMIT),20) nice -n 10 .lowest/bin/python -m pytest -q \
+	  tests/reliability/test_determinism.py -k workers > $(RECORDS)/lowest/determinism.txt
+	nice -n 10 $(LOWEST_TESTS) > .lowest/tests.txt; status=$$?; \
+	  tail -n 12 .lowest/tests.txt > $(RECORDS)/lowest/tests.txt; exit $$status
+
+LOWEST_TESTS = .lowest/bin/python -m pytest -n $(WORKERS) $(if $(LIMIT),tests/io) \
+  --ignore=tests/export/test_onnx_export.py --ignore=tests/training --ignore=tests/labelling \
+  --ignore=tests/web/test_page.py
+
+.lowest/.ready: .venv/.core
 	$(PIP) --group release
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .lowest
 	$(BIN)/uv pip install --quiet --python .lowest --resolution lowest-direct \
 	  --editable ".[mde,onnx,exr,region,plot,colmap,web,heic,video]" --group dev
-	mkdir -p results/lowest
-	$(BIN)/uv pip freeze --python .lowest --exclude-editable > results/lowest/versions.txt
-	.lowest/bin/python -m pytest -n $(WORKERS) --ignore=tests/export/test_onnx_export.py \
-	  --ignore=tests/training --ignore=tests/labelling --ignore=tests/web/test_page.py
+	touch $@
 
 # Known vulnerabilities of everything installed; fails if the database cannot be reached.
 audit: .venv/.dev

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from rivals import DepthTools, FormulaAtFullResolution, PublishedLWLR, SklearnRansac
-from timing import Work
+from benchmarks.rivals import DepthTools, FormulaAtFullResolution, PublishedLWLR, SklearnRansac
+from benchmarks.timing import Work
+from benchmarks.worlds import Batch, Shape, World, da3_base, da3_input
 
 from scalefield.anchors import Anchors
 from scalefield.basis.generator import Generator, GeneratorConfig
@@ -22,19 +23,20 @@ from scalefield.basis.pretrained import load_generator
 from scalefield.basis.realtime import Live
 from scalefield.basis.ridge import anchor_weights, solve, targets
 from scalefield.mde.cache import MDECache
-from scalefield.mde.lite import load_lite
+from scalefield.mde.lite import FEATURE_CHANNELS, load_lite
 from scalefield.mde.output import MDEOutput
 from scalefield.methods import METHODS
 from scalefield.methods.basis import Basis, anchor_embeddings, basis_maps
 from scalefield.methods.field import Field
-from worlds import Batch, Shape, World, da3_base, da3_input
 
 REFERENCE = "DA3-BASE forward"
 KS = (8, 30, 50)
 N = 110
 NS = (1, 10, 100, 1000, 10_000)
 SWEEP = (375, 1242)
+SQUARE = (504, 504)
 BATCHES = (1, 4, 16, 64)
+BATCHED = "live, with F, K = 8"
 
 PUBLISHED = "lwlr every 32 pixels"
 BESIDE = (  # our method, and the one it is compared with
@@ -87,15 +89,14 @@ def by_anchors(shape: Shape, device: str, n: int) -> dict[str, Work]:
     }
 
 
-def by_batch(shape: Shape, device: str, size: int) -> dict[str, Work]:
-    """Generator, solve and apply for several images at once, K = 8."""
-    generator = load_generator("basis-research-lite-k8", device)
-    inputs = Batch.make(generator, shape, size=size, n=N, device=device).inputs
-    assert inputs.features is not None
-    _, channels, rows, columns = inputs.features.shape
-    sizes = {"anchors": N, "batch": size, "features": (channels, rows, columns)}
-    live = Live(generator, shape, **sizes, device=device)
-    return {"live, with F, K = 8": partial(live, *inputs)}
+def by_batch(device: str, size: int) -> Work:
+    """Generator with the features of `lite`, solve and apply for several images at once, K = 8."""
+    batch = random_batch(device, size, FEATURE_CHANNELS, stride=4)
+    assert batch.inputs.features is not None
+    features = tuple(batch.inputs.features.shape[1:])
+    sizes = {"anchors": N, "batch": size, "features": features}
+    live = Live(batch.generator, SQUARE, **sizes, device=device)
+    return partial(live, *batch.inputs)
 
 
 def lidar(device: str) -> dict[str, Work]:
@@ -128,7 +129,7 @@ def generator_steps(world: World) -> dict[str, Work]:
     work: dict[str, Work] = {}
     anchors = world.anchors(N)
     for k in KS:
-        generator = load_generator(f"basis-research-lite-k{k}", world.output.prediction.device)
+        generator = load_generator(f"basis-depth-k{k}", world.output.prediction.device)
         work[f"generator, K = {k}"] = new(world.output, partial(basis_maps, generator))
         work[f"generator, solve and apply, K = {k}"] = new(
             world.output, partial(Basis(k=k), anchors=anchors)
@@ -156,7 +157,7 @@ def solve_steps(world: World, n: int) -> dict[str, Work]:
     work: dict[str, Work] = {}
     output, anchors = world.output, world.anchors(n)
     for k in KS:
-        generator = load_generator(f"basis-research-lite-k{k}", output.prediction.device)
+        generator = load_generator(f"basis-depth-k{k}", output.prediction.device)
         maps = basis_maps(generator, output)
         M = anchor_embeddings(maps, output, anchors)[None]
         y, omega = (
@@ -205,7 +206,7 @@ def adding(method: Field, world: World, n: int) -> Work:
 def dense_part(world: World, n: int) -> Work:
     """Mean, standard deviation and support at every pixel, of a field that is fitted already."""
     method = Field()
-    return method.fit(method.load().image_inputs(world.output), world.anchors(n)).fit.render
+    return method.condition(method.load().image_inputs(world.output), world.anchors(n)).render
 
 
 def aligners(world: World, n: int) -> dict[str, Work]:
@@ -224,7 +225,7 @@ def aligners(world: World, n: int) -> dict[str, Work]:
 def rivals(world: World, n: int) -> dict[str, Work]:
     """Others' work on the same inputs; two points are the least that a line needs."""
     output, anchors = world.output, world.anchors(max(n, 2))
-    generator = load_generator("basis-research-lite-k50", output.prediction.device)
+    generator = load_generator("basis-depth-k50", output.prediction.device)
     maps = basis_maps(generator, output).basis_maps
     makers: dict[str, Callable[[], Work]] = {
         "depth-tools, global fit": lambda: DepthTools(output, anchors),
@@ -254,8 +255,9 @@ def new(output: MDEOutput, work: Callable[[MDEOutput], object]) -> Work:
     return lambda: work(dataclasses.replace(output))
 
 
-def robot(device: str, batch: int, n: int = N) -> Batch:
-    """504×504 with DA3-BASE's features, K = 8: what the roofline is about."""
+def random_batch(device: str, size: int, channels: int, stride: float) -> Batch:
+    """Images of 504×504 with N anchors, and a generator with K = 8 of random weights for F."""
     torch.manual_seed(0)
-    generator = Generator(GeneratorConfig(k=8, feature_channels=128)).eval().requires_grad_(False)
-    return Batch.make(generator, (504, 504), size=batch, n=n, device=device, stride=504 / 288)
+    config = GeneratorConfig(k=8, feature_channels=channels)
+    generator = Generator(config).eval().requires_grad_(False)
+    return Batch.make(generator, SQUARE, size=size, n=N, device=device, stride=stride)

@@ -1,7 +1,6 @@
 """Costs of `scalefield label`: images per second by runner, time to the first label, disk space.
 
-    python benchmarks/labelling.py --out results/labelling
-    python scripts/label_costs.py           # the table of docs/label_costs.md
+    python -m benchmarks.labelling --out results/labelling
 
 Labels copies of the bundled room at 640×480 with noise of their own and 100 anchors each, in one
 process, in a pool of processes and on a local Ray cluster, in turns. A rate is that of all images
@@ -11,27 +10,24 @@ Writes results.json.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.record import new_record, parser, write_record
 from PIL import Image
 
 from scalefield import samples
 from scalefield.anchors import Anchors
 from scalefield.defaults import MDE_NAME, METHOD_NAME
-from scalefield.io import write_json
 from scalefield.labelling.labeller import LabelConfig
 from scalefield.labelling.rules import Rules
 from scalefield.labelling.run import label
 from scalefield.labelling.samples import Job, find_jobs
-from scalefield.runtime.provenance import provenance
 
 
 @dataclass
@@ -79,8 +75,8 @@ def measure(jobs: list[Job], config: LabelConfig, workers: int, cluster: Any) ->
     return {**figures, "mb_per_label": megabytes}
 
 
-def run(images: int, anchors: int, workers: int, rounds: int, say: Callable[[str], Any]) -> dict:
-    """The record: figures of every round for every runner."""
+def run(images: int, anchors: int, workers: int, rounds: int) -> dict[str, list]:
+    """Figures of every round for every runner."""
     config = LabelConfig(MDE_NAME, METHOD_NAME, rules=Rules())
     runners = {
         "one process": (1, "local"),
@@ -94,34 +90,35 @@ def run(images: int, anchors: int, workers: int, rounds: int, say: Callable[[str
         for turn in range(rounds):
             for name, (count, cluster) in runners.items():
                 figures[name].append(measure(jobs, config, count, cluster))
-                say(f"round {turn + 1} of {rounds}, {name}: {figures[name][-1]}")
-    return {
-        "images": images,
-        "shape": list(samples.load().image.shape[:2]),
-        "anchors": anchors,
-        "workers": workers,
-        "cores": os.cpu_count(),
-        "mde": MDE_NAME,
-        "method": METHOD_NAME,
-        "rounds": figures,
-        "provenance": provenance(),
-    }
+                print(f"round {turn + 1} of {rounds}, {name}: {figures[name][-1]}")
+    return figures
 
 
 def main() -> None:
     """Read the flags, measure, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--images", type=int, default=200)
-    parser.add_argument("--anchors", type=int, default=100)
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--rounds", type=int, default=3)
-    flags = parser.parse_args()
-    if flags.images < 4 * flags.workers:
-        parser.error(f"--images must be at least 4 for each worker, found {flags.images}")
-    load = os.getloadavg()[0]
-    record = run(flags.images, flags.anchors, flags.workers, flags.rounds, print)
-    write_json(flags.out / "results.json", {**record, "load_before": load})
+    flags = parser(__doc__)
+    flags.add_argument("--images", type=int, default=200)
+    flags.add_argument("--anchors", type=int, default=100)
+    flags.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    flags.add_argument("--rounds", type=int, default=3)
+    given = flags.parse_args()
+    if given.images < 4 * given.workers:
+        flags.error(f"--images must be at least 4 for each worker, found {given.images}")
+    record = new_record(
+        {
+            "images": given.images,
+            "shape": list(samples.load().image.shape[:2]),
+            "anchors": given.anchors,
+            "workers": given.workers,
+            "cores": os.cpu_count(),
+            "mde": MDE_NAME,
+            "method": METHOD_NAME,
+            "load_before": os.getloadavg()[0],
+            "seed": 0,
+        }
+    )
+    record["rounds"] = run(given.images, given.anchors, given.workers, given.rounds)
+    write_record(given.out, record)
 
 
 if __name__ == "__main__":

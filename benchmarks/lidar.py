@@ -1,37 +1,37 @@
 """What `field` costs by the number of anchors: recover, LiveField, memory, busy machines.
 
-    python benchmarks/lidar.py --out results/lidar                       # ratios on a processor
-    python benchmarks/lidar.py --out results/lidar-cuda --device cuda    # milliseconds on a GPU
+    python -m benchmarks.lidar --out results/lidar                       # ratios on a processor
+    python -m benchmarks.lidar --out results/lidar-cuda --device cuda    # milliseconds on a GPU
 
 On a processor times are also given as ratios to the forward pass of DA3-BASE on the same image, and
 two threads are compared with one beside two busy processes. Network, outlier search, depth and
-standard deviation are all included. Writes results.json and README.md; `benchmarks/plot_lidar.py`
-draws the cost against anchors and pixels.
+standard deviation are all included. Writes results.json, and cost.png, the cost against anchors and
+pixels.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
+import math
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from timing import Times, spread, turn_by_turn
+from benchmarks.record import new_record, parser, write_record
+from benchmarks.timing import Times, spread, turn_by_turn
+from benchmarks.worlds import World, da3_base, da3_input
 
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
+from scalefield.benchmark.report.figures import Figure, encode, pyplot
 from scalefield.field.editor import FieldEditor
 from scalefield.field.realtime import LiveField
-from scalefield.io import write_atomic, write_json
+from scalefield.io import write_atomic
 from scalefield.methods import make_method
 from scalefield.methods.field import Field
-from scalefield.runtime.provenance import provenance
-from worlds import World, da3_base, da3_input
 
 ANCHORS = (12, 104, 520, 2000, 10_000, 20_000)
 SIZES = ((240, 320), (480, 640), (960, 1280), (1920, 2560))
@@ -170,32 +170,43 @@ def milliseconds(times: Times) -> dict[str, list[float]]:
     return {name: spread(1e3 * seconds) for name, seconds in times.seconds.items()}
 
 
-def markdown(record: dict[str, Any]) -> str:
-    """The record as a table."""
-    lines = ["# `field` by the number of anchors", ""]
-    lines += ["Medians (quartiles), by `benchmarks/lidar.py`.", "", "| what | case | value |"]
-    lines += ["|---|---|---|"]
-    for what, cases in record.items():
-        for name, value in (cases if isinstance(cases, dict) else {"": cases}).items():
-            shown = value
-            if isinstance(value, list):
-                shown = f"{value[0]:.3g} ({value[1]:.3g}–{value[2]:.3g})"
-            lines.append(f"| {what} | {name} | {shown} |")
-    return "\n".join(lines) + "\n"
+def curves(record: dict[str, Any]) -> dict[str, dict[float, list[float]]]:
+    """Median and quartiles in milliseconds by number of anchors and by number of pixels."""
+    measured = record["measured"]
+    by_anchors = measured.get("recover at 480×640, ms") or measured["recover, ms"]
+    by_pixels = measured["recover with 520 anchors, ms"]
+    return {
+        "anchors": {float(n): times for n, times in by_anchors.items() if n.isdigit()},
+        "pixels (520 anchors)": {
+            float(math.prod(map(int, size.split("×")))): times for size, times in by_pixels.items()
+        },
+    }
+
+
+def plot(record: dict[str, Any]) -> Figure:
+    """Cost of `recover` against anchors and pixels: medians, with the quartiles as a band."""
+    figure, axes = pyplot().subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for axis, (what, curve) in zip(axes, curves(record).items(), strict=True):
+        axis.set(xscale="log", yscale="log", xlabel=what, ylabel="recover, ms")
+        x = sorted(curve)
+        median, low, high = ([curve[n][i] for n in x] for i in range(3))
+        axis.plot(x, median, marker="o")
+        axis.fill_between(x, low, high, alpha=0.2)
+        axis.grid(visible=True, alpha=0.3)
+    return figure
 
 
 def main() -> None:
-    """Parse, measure, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--repeats", type=int, default=7)
-    flags = parser.parse_args()
-    record = (on_gpu if flags.device == "cuda" else on_processor)(flags.repeats)
-    config = {"device": flags.device, "repeats": flags.repeats, "anchors": ANCHORS, "seed": "n"}
-    result = {"provenance": provenance(), "config": config, "measured": record}
-    write_json(flags.out / "results.json", result)
-    write_atomic(flags.out / "README.md", markdown(record).encode())
+    """Read the flags, measure, write the record and the plot."""
+    flags = parser(__doc__)
+    flags.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    flags.add_argument("--repeats", type=int, default=7)
+    given = flags.parse_args()
+    config = {"device": given.device, "repeats": given.repeats, "anchors": ANCHORS, "seed": "n"}
+    record = new_record(config)
+    record["measured"] = (on_gpu if given.device == "cuda" else on_processor)(given.repeats)
+    write_record(given.out, record)
+    write_atomic(given.out / "cost.png", encode(plot(record), "png"))
 
 
 if __name__ == "__main__":

@@ -1,23 +1,20 @@
 """Latency of the web page: from an edit to the painted map, and from a photo to its readiness.
 
-    python benchmarks/page.py --out results/page
+    python -m benchmarks.page --out results/page
 
-Writes page.json with every time, the configuration, the commit, the versions and the machine. Needs
-playwright and a chromium on the PATH, and an idle machine: the browser, the server and this program
-share its cores. `load_average` in the file is that at the start.
+Writes every time and the machine into results.json. Needs playwright and a chromium on the PATH,
+and an idle machine: the browser, the server and this program share its cores. `load_average` in the
+record is that at the start.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import platform
-import shlex
 import shutil
 import socket
 import statistics
-import sys
 import tempfile
 import threading
 from dataclasses import asdict, dataclass
@@ -26,12 +23,11 @@ from typing import Any
 
 import numpy as np
 import uvicorn
+from benchmarks.record import new_record, parser, write_record
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from scalefield import samples
-from scalefield.io import write_json
-from scalefield.runtime.provenance import provenance
 from scalefield.web.app import create_app
 from scalefield.web.protocol import GuardedProtocol
 
@@ -127,12 +123,11 @@ def measure_photo(page: Any, config: PageBenchmark, width: int, height: int) -> 
 
 def main() -> None:
     """Serve, edit, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("results/page"))
-    parser.add_argument("--edits", type=int, default=PageBenchmark.edits)
-    parser.add_argument("--seed", type=int, default=PageBenchmark.seed)
-    arguments = parser.parse_args()
-    config = PageBenchmark(edits=arguments.edits, seed=arguments.seed)
+    flags = parser(__doc__)
+    flags.add_argument("--edits", type=int, default=PageBenchmark.edits)
+    flags.add_argument("--seed", type=int, default=PageBenchmark.seed)
+    given = flags.parse_args()
+    config = PageBenchmark(edits=given.edits, seed=given.seed)
     load_average = os.getloadavg()
     listening = socket.create_server(("127.0.0.1", 0))
     served = uvicorn.Config(create_app(), http=GuardedProtocol, log_level="error")
@@ -148,10 +143,7 @@ def main() -> None:
         version = browser.version
         browser.close()
     server.should_exit = True
-    record = {
-        "command": shlex.join(["python", *sys.argv]),
-        "provenance": provenance(),
-        "config": asdict(config),
+    record = new_record(asdict(config)) | {
         "machine": {
             "chromium": version,
             "platform": platform.platform(),
@@ -160,14 +152,7 @@ def main() -> None:
         },
         "photos": results,
     }
-    write_json(arguments.out / "page.json", record)
-    for name, times in results.items():
-        edits = ", ".join(
-            f"{n} anchors: {e['median_painted_ms']:.0f}, all pixels {e['median_full_ms']:.0f}"
-            for n, e in times["edits"].items()
-        )
-        blocked = f"paste of {config.pasted} blocks {times['paste_blocks_ms']:.0f} ms"
-        print(f"{name}: ready {times['ready_ms']:.0f} ms; edit → painted (ms) {edits}; {blocked}")
+    write_record(given.out, record)
 
 
 if __name__ == "__main__":

@@ -37,9 +37,8 @@ def start(arguments: list[str]) -> None:
 
 def memory_peaks(device: str) -> dict[str, float]:
     """Megabytes that each method adds at its peak, beyond the estimate that it is given."""
-    done = subprocess.run(
-        [sys.executable, __file__, device], capture_output=True, text=True, check=False
-    )
+    words = [sys.executable, "-m", "benchmarks.processes", device]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1])
     return json.loads(done.stdout)
@@ -47,12 +46,12 @@ def memory_peaks(device: str) -> dict[str, float]:
 
 def print_peaks(device: str) -> None:
     """The body of that process."""
-    from cases import ALIGNERS, REFERENCE
+    from benchmarks.cases import ALIGNERS, REFERENCE
+    from benchmarks.worlds import World, da3_base, da3_input
 
     from scalefield.methods import METHODS
     from scalefield.methods.basis import Basis
     from scalefield.methods.field import Field
-    from worlds import World, da3_base, da3_input
 
     torch.set_num_threads(2)
     methods = {f"basis, K = {k}": Basis(k=k) for k in (8, 30, 50)}

@@ -1,32 +1,31 @@
 """Actual and nominal coverage of the intervals of `field`: a plot and its numbers.
 
-    python benchmarks/reliability.py --root DATA --mde lite fastdepth.onnx --out results/reliability
+    python -m benchmarks.reliability --root FRAMES --mde lite fastdepth.onnx \
+        --out results/reliability
 
-DATA is a folder in the layout of `scalefield.datasets.Folder`; figures are of its split "test".
-Writes results.json, reliability.svg and README.md, a table of the same numbers.
+FRAMES is a folder in the layout of `scalefield.datasets.Folder`; figures are of its split "test".
+Writes results.json and reliability.svg.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.record import RANGES_M, new_record, parser, write_record
 
 from scalefield.anchor_sampling import REGIMES, sample_anchors
 from scalefield.api import recover_from
 from scalefield.benchmark.metrics import LEVELS, Truth, coverage, coverage_sums
 from scalefield.benchmark.report.figures import COLOURS, MARKERS, Figure, encode, pyplot
 from scalefield.datasets import Folder
-from scalefield.io import write_atomic, write_json
+from scalefield.io import write_atomic
 from scalefield.mde import load_mde
 from scalefield.methods.field import Field
-from scalefield.runtime.provenance import provenance
 
-RANGES_M = {"kitti": (0.1, 80.0), "*": (0.1, 10.0)}
 CONDITIONS: tuple[str | int, ...] = (1, 3, *REGIMES)
 EVERYWHERE = "all"
 
@@ -86,53 +85,22 @@ def title(condition: str) -> str:
     return f"{condition} anchor" + ("s" if condition != "1" else "")
 
 
-def markdown(results: dict[str, Any]) -> str:
-    """The same as a table."""
-    frames, every = (results["config"][name] for name in ("frames", "every"))
-    lines = ["# What the intervals of `field` cover", ""]
-    lines += [
-        f"Per cent of the pixels, mean over {frames} images of the test split "
-        f"(every {every}th frame); in brackets the least and the most of any place. By "
-        "`benchmarks/reliability.py`.",
-        "",
-        "![covered over promised](reliability.svg)",
-        "",
-        "| estimator | anchors | " + " | ".join(f"{level} %" for level in LEVELS) + " |",
-        "|---|---" + "|---" * len(LEVELS) + "|",
-    ]
-    for name, conditions in results["estimators"].items():
-        for condition, groups in conditions.items():
-            places = np.array([v for group, v in groups.items() if group != EVERYWHERE])
-            cells = [
-                f"{mean:.0f} ({low:.0f}–{high:.0f})"
-                for mean, low, high in zip(
-                    groups[EVERYWHERE], places.min(axis=0), places.max(axis=0), strict=True
-                )
-            ]
-            count = title(condition).split()[0]
-            lines.append(f"| {name} | {count} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
 def main() -> None:
-    """Parse, measure, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--mde", nargs="+", default=["lite"])
-    parser.add_argument("--every", type=int, default=5, help="take only every n-th frame")
-    args = parser.parse_args()
+    """Read the flags, measure, write the record and the plot."""
+    flags = parser(__doc__)
+    flags.add_argument("--root", type=Path, required=True)
+    flags.add_argument("--mde", nargs="+", default=["lite"])
+    flags.add_argument("--every", type=int, default=5, help="take every n-th frame")
+    flags.add_argument("--limit", type=int, help="at most so many frames")
+    given = flags.parse_args()
     torch.set_num_threads(1)
-    dataset = Folder(args.root, RANGES_M)
-    names = dataset.names("test")[:: args.every]
-    results: dict[str, Any] = {
-        "provenance": provenance(),
-        "config": {"every": args.every, "frames": len(names), "seed": 0, "levels": LEVELS},
-        "estimators": {Path(mde).stem: covered(dataset, names, mde) for mde in args.mde},
-    }
-    write_json(args.out / "results.json", results)
-    write_atomic(args.out / "reliability.svg", encode(plot(results["estimators"]), "svg"))
-    write_atomic(args.out / "README.md", markdown(results).encode())
+    dataset = Folder(given.root, RANGES_M)
+    names = dataset.names("test")[:: given.every][: given.limit]
+    config = {"every": given.every, "frames": len(names), "seed": 0, "levels": LEVELS}
+    record = new_record(config)
+    record["estimators"] = {Path(mde).stem: covered(dataset, names, mde) for mde in given.mde}
+    write_record(given.out, record)
+    write_atomic(given.out / "reliability.svg", encode(plot(record["estimators"]), "svg"))
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from cases import robot
-from timing import spread, turn_by_turn
+from benchmarks.cases import random_batch
+from benchmarks.timing import spread, turn_by_turn
+from benchmarks.worlds import Batch
 from torch import Tensor, nn
 
 from scalefield.basis.realtime import Inputs, captured, fused_steps, metric_depth
-from worlds import Batch
 
 BATCH = 32
 GEMM = 8192
@@ -119,7 +119,7 @@ def measure(repeats: int, say: Callable[[str, object], None], *, compile_too: bo
     limits = ceilings()
     say("ceilings", {name: float(f"{value:.4g}") for name, value in limits.items()})
     for size in (BATCH, 1):
-        batch = robot("cuda", size)
+        batch = random_batch("cuda", size, channels=128, stride=504 / 288)
         for name, make in variants(batch).items():
             if "compiled" in name and not compile_too:
                 continue

@@ -1,6 +1,6 @@
 """Soak test: thousands of calls, after which no memory and no file handle may be lost.
 
-    python benchmarks/soak.py --calls 3000 --out results/soak
+    python -m benchmarks.soak --calls 3000 --out results/soak
 
 Three ways to live: `recover` called again and again, the page's API inside one process, and the
 same API in a server that is a process of its own. Memory and open files are read from /proc after
@@ -9,7 +9,6 @@ every so many calls; a line is fitted to what was read after the warm-up.
 
 from __future__ import annotations
 
-import argparse
 import io
 import itertools
 import os
@@ -26,12 +25,11 @@ from typing import Any
 import httpx
 import numpy as np
 import torch
+from benchmarks.record import new_record, parser, write_record
 from PIL import Image
 
 import scalefield as sf
-from scalefield.io import write_json
 from scalefield.methods import METHODS
-from scalefield.runtime.provenance import provenance
 
 WARM_UP = 0.3
 """Share of the calls after which caches are full and threads have started."""
@@ -222,22 +220,22 @@ def page_there() -> Iterator[tuple[int, httpx.Client]]:
 
 def main() -> int:
     """Exit code 1 if something was lost."""
-    parser = argparse.ArgumentParser(prog="soak.py")
-    parser.add_argument("--calls", type=int, default=3000, help="of each kind")
-    parser.add_argument("--out", type=Path, help="folder for results.json")
-    flags = parser.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--calls", type=int, default=3000, help="of each kind")
+    given = flags.parse_args()
     if any(name not in os.environ for name in GIVE_BACK):
-        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | GIVE_BACK)
+        words = [sys.executable, "-m", "benchmarks.soak", *sys.argv[1:]]
+        os.execve(sys.executable, words, os.environ | GIVE_BACK)
+    record = new_record({"calls": given.calls})
     torch.set_num_threads(1)
     fill_stores()
-    lives = {"recover": live(Watch(os.getpid()), flags.calls, recover_once)}
+    lives = {"recover": live(Watch(os.getpid()), given.calls, recover_once)}
     print_summary("recover", lives["recover"])
     for name, page in (("API in process", page_here), ("server", page_there)):
         with page() as (pid, client):
-            lives[name] = live(Watch(pid), flags.calls, Visitor(client))
+            lives[name] = live(Watch(pid), given.calls, Visitor(client))
         print_summary(name, lives[name])
-    if flags.out:
-        write_json(flags.out / "results.json", {"lives": lives, "provenance": provenance()})
+    write_record(given.out, record | {"lives": lives})
     return 0 if all(life["good"] for life in lives.values()) else 1
 
 

@@ -54,13 +54,6 @@ def spread(values: np.ndarray) -> list[float]:
     return [float(f"{x:.4g}") for x in np.quantile(values, (0.5, 0.25, 0.75))]
 
 
-def exponent(sizes: list[float], seconds: list[np.ndarray]) -> list[float]:
-    """p of seconds ∝ size^p by least squares on logarithms, round by round."""
-    x = np.log(sizes) - np.mean(np.log(sizes))
-    y = np.log(np.stack(seconds))  # sizes rounds
-    return spread(x @ y / (x @ x))
-
-
 def _sample(work: Work, calls: int, device: str) -> float:
     wait = torch.cuda.synchronize if device == "cuda" else lambda: None
     wait()

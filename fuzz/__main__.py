@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from fuzz.engine import Cases, Tally, Target, outcome_of, run_guarded
+from fuzz.engine import Tally, Target, outcome_of, run_guarded
 from fuzz.targets import TARGETS
 from scalefield.io import write_json
 from scalefield.runtime.provenance import provenance
@@ -54,13 +54,13 @@ def main() -> int:
     with ThreadPoolExecutor(flags.workers) as pool:
         counts = shares(flags.cases, targets)
         jobs = [
-            pool.submit(run_guarded, t, n, flags.seed, flags.failures / t.name.replace(" ", "-"))
+            pool.submit(run_guarded, t, n, flags.seed, folder_of(t, flags.failures))
             for t, n in zip(targets, counts, strict=True)
         ]
         tallies = {}
         for target, job in zip(targets, jobs, strict=True):
             tallies[target.name] = job.result()
-            print_tally(target.name, tallies[target.name], flags.failures)
+            print_tally(target, tallies[target.name], flags.failures)
     failed = sum(t.failed for t in tallies.values())
     total = sum(t.cases for t in tallies.values())
     print(f"{total} cases in {time.monotonic() - began:.0f} s, {failed} failures")
@@ -76,24 +76,29 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def print_tally(name: str, tally: Tally, failures: Path) -> None:
-    """One line a target, and one a failure."""
+def folder_of(target: Target, failures: Path) -> Path:
+    """Folder of the failing cases of a target."""
+    return failures / target.name.replace(" ", "-")
+
+
+def print_tally(target: Target, tally: Tally, failures: Path) -> None:
+    """Print a line for the target, and one for each failure."""
     print(
-        f"{name:32} {tally.cases:6} cases: {tally.accepted} accepted, {tally.refused} refused, "
-        f"{tally.failed} failed; {tally.lines} lines, slowest {tally.slowest_s:.2f} s, "
-        f"{tally.memory_mb} MB",
+        f"{target.name:32} {tally.cases:6} cases: {tally.accepted} accepted, {tally.refused} "
+        f"refused, {tally.failed} failed; slowest {tally.slowest_s:.2f} s, {tally.memory_mb} MB",
         flush=True,
     )
     for what, file in tally.failures.items():
-        print(f"    {what}: {failures / name.replace(' ', '-') / file}", flush=True)
+        print(f"    {what}: {folder_of(target, failures) / file}", flush=True)
 
 
 def replay(target: Target, file: Path) -> int:
     """Run one saved case here, where a debugger can see it."""
     with tempfile.TemporaryDirectory() as folder:
-        cases = Cases(target, 0, Path(folder))
-        cases.path.write_bytes(file.read_bytes())
-        outcome = outcome_of(target, cases.path)
+        path = target.path(Path(folder))
+        target.seeds(path.parent)
+        path.write_bytes(file.read_bytes())
+        outcome = outcome_of(target, path)
     print(outcome.kind, outcome.message)
     return 0 if outcome.kind in ("accepted", "refused") else 1
 

@@ -19,7 +19,7 @@ NEEDED = (
     "scalefield/samples/room.jpg",
     "scalefield/web/static/index.html",
     "scalefield/web/static/page.js",
-    "scalefield/web/static/vendor/fflate.js",
+    "scalefield/web/static/zip.js",
 )
 
 

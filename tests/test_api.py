@@ -1,20 +1,20 @@
 """`recover`: inputs, outputs, errors and warnings."""
 
 import doctest
-import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
-from scipy.stats import spearmanr
 
 import scalefield as sf
 from scalefield import Anchors, InputError, MDEOutput, api, recover
+from scalefield.field.config import InferenceConfig, OutlierConfig
 from scalefield.inputs import load_image
 from scalefield.methods.median import Median
 from scalefield.report import Rejection
@@ -32,14 +32,6 @@ class Fake:
     def __call__(self, image: np.ndarray) -> MDEOutput:
         self.seen = image
         return MDEOutput(torch.from_numpy(RELATIVE).float(), "depth", model=self.name)
-
-
-@given(hnp.arrays(np.float64, (2, 9), elements=st.integers(0, 5)))
-def test_rank_correlation_is_that_of_spearman(values):
-    x, y = values
-    assume(len(set(x)) > 1 and len(set(y)) > 1)
-    wanted = spearmanr(x, y).statistic
-    assert api.rank_correlation(x, y) == pytest.approx(wanted, abs=1e-12)
 
 
 def test_recover_numpy_in_numpy_out_torch_in_torch_out():
@@ -170,6 +162,7 @@ def test_recover_bad_maps_get_a_sentence(values, kind, sentence):
             "grey image of 16 bits must use .* values up to 0; is it a depth map",
         ),
         ("missing.jpg", "^missing.jpg: no such file"),
+        ("https://a.org/b.jpg", "^https://a.org/b.jpg is a web address; download it"),
         (None, "no input: give an image"),
     ],
 )
@@ -276,44 +269,6 @@ def test_recover_rejections_have_the_index_of_the_users_anchor():
     assert "picky" in r.report.method
 
 
-@pytest.mark.parametrize(("truth", "declared"), [("depth", "disparity"), ("disparity", "depth")])
-def test_recover_warns_of_the_wrong_kind(truth, declared):
-    values = RELATIVE if truth == "depth" else 1 / RELATIVE
-    right = recover(None, ANCHORS, mde_depth=values, kind=truth, method="median")
-    assert right.report.warnings == ()
-    wrong = recover(None, ANCHORS, mde_depth=values, kind=declared, method="median")
-    (warning,) = wrong.report.warnings
-    assert warning.code == "kind_mismatch"
-    assert f"declared {declared}" in str(warning)
-    assert "rank correlation -1.00" in str(warning)
-    assert warning.text.endswith(f"is it {truth}?")
-
-
-def test_recover_asks_whether_anchors_are_in_millimetres():
-    metres = recover(None, ANCHORS, mde_depth=RELATIVE, kind="depth", method="median")
-    assert metres.report.warnings == ()
-    millimetres = sf.Anchors(ANCHORS.u, ANCHORS.v, 1000 * ANCHORS.depth_m)
-    (warning,) = recover(
-        None, millimetres, mde_depth=RELATIVE, kind="depth", method="median"
-    ).report.warnings
-    typical = np.median(millimetres.depth_m)
-    assert warning.code == "far_anchors"
-    assert warning.text.startswith(f"half of the anchors are {typical:.0f} m away or more")
-    assert warning.text.endswith("are they millimetres?")
-
-
-def test_recover_warns_of_disparity_below_zero():
-    """All such pixels count as equally far, and no number overflows."""
-    disparity = 1 / RELATIVE
-    shifted = disparity - np.quantile(disparity, 0.25)
-    bring = {"kind": "disparity", "affine": False, "method": "median"}
-    (warning,) = recover(None, ANCHORS, mde_depth=shifted, **bring).report.warnings
-    assert warning.code == "negative_disparity"
-    assert re.match("2[0-9] % of the disparity map is not above zero", warning.text)
-    for right in (disparity, shifted - shifted.min()):  # zeros are infinitely far, and mean it
-        assert recover(None, ANCHORS, mde_depth=right, **bring).report.warnings == ()
-
-
 @pytest.mark.parametrize("method", ["field", "median"])
 @pytest.mark.parametrize("factor", [0, -1e-15, -1, -1e15])
 def test_recover_disparity_that_is_nowhere_above_zero_is_a_plane(factor, method):
@@ -324,14 +279,19 @@ def test_recover_disparity_that_is_nowhere_above_zero_is_a_plane(factor, method)
     assert r.report.warnings[0].text.startswith("100 % of the disparity map is not above zero")
 
 
-def test_recover_warns_of_no_kind_with_three_anchors():
-    r = recover(None, ANCHORS[:3], mde_depth=1 / RELATIVE, kind="depth", method="median")
-    assert r.report.warnings == ()
-
-
 def test_recover_options_are_recorded():
     r = recover(None, ANCHORS, mde_depth=RELATIVE, kind="depth", method="global", space="disparity")
     assert r.report.options["space"] == "disparity"
+
+
+def test_recover_records_nested_options_by_their_values():
+    config = InferenceConfig(neighbours=9, outliers=OutlierConfig(min_anchors=7))
+    r = recover(None, ANCHORS, mde_depth=RELATIVE, kind="depth", inference=config)
+    recorded = r.report.options["inference"]
+    assert (recorded["neighbours"], recorded["cell_px"]) == (9, (8, 16))
+    assert recorded["outliers"]["min_anchors"] == 7
+    folder = Path(__file__).parent  # an option that is no plain value is written as text
+    assert api._plain((folder, RELATIVE)) == (str(folder), "ndarray")
 
 
 def test_recover_docstrings_example_runs():
@@ -390,46 +350,6 @@ def test_read_image_names_the_extra_that_heic_needs(tmp_path, monkeypatch):
     (tmp_path / "photo.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
     with pytest.raises(InputError, match=r"HEIC photo; .*pip install 'scalefield\[heic\]'"):
         load_image(tmp_path / "photo.heic")
-
-
-@pytest.mark.parametrize(
-    ("factor", "unit"), [(1000.0, "millimetres"), (100.0, "centimetres"), (1.0, None)]
-)
-def test_recover_asks_whether_far_anchors_are_in_another_unit(factor, unit):
-    anchors = Anchors([1, 4, 6], [1, 2, 3], np.array([1.52, 2.1, 2.86]) * factor)
-    report = recover(None, anchors, mde_depth=RELATIVE, kind="depth", method="median").report
-    asked = [w.text for w in report.warnings if w.code == "far_anchors"]
-    assert bool(asked) == (unit is not None)
-    assert unit is None or asked[0].endswith(f"are they {unit}?")
-
-
-@pytest.mark.parametrize(
-    ("depth_m", "unit"),
-    [
-        ([40, 75, 180], "centimetres"),
-        ([40.5, 75.2, 80.1], None),
-        ([12, 18, 30], None),
-        ([4000, 7500, 9000], "millimetres"),
-    ],
-)
-def test_recover_asks_for_the_unit_of_far_whole_numbers(depth_m, unit):
-    anchors = Anchors([1, 4, 6], [1, 2, 3], depth_m)
-    report = recover(None, anchors, mde_depth=RELATIVE, kind="depth", method="median").report
-    asked = [w.text for w in report.warnings if w.code == "far_anchors"]
-    assert [text.rpartition("are they ")[2] for text in asked] == ([f"{unit}?"] if unit else [])
-
-
-@pytest.mark.parametrize(
-    ("factor", "unit"), [(1, None), (100, "centimetres"), (1000, "millimetres")]
-)
-def test_recover_compares_the_anchors_with_a_metric_estimator(factor, unit):
-    output = MDEOutput(torch.from_numpy(RELATIVE).float(), "depth", model="lite")
-    anchors = Anchors(ANCHORS.u, ANCHORS.v, factor * ANCHORS.depth_m)
-    report = api.recover_from(output, anchors, Median()).report
-    asked = [w.text for w in report.warnings if w.code == "far_anchors"]
-    assert bool(asked) == (unit is not None)
-    assert unit is None or "times as far as lite estimates" in asked[0]
-    assert unit is None or asked[0].endswith(f"are they {unit}?")
 
 
 @pytest.mark.parametrize("method", ["global", "lwlr", "interpolate", "median"])

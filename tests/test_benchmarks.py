@@ -1,36 +1,25 @@
-"""The arithmetic of the benchmarks, and the page made from their results."""
+"""The arithmetic of the benchmarks, and the records that they write."""
 
-import json
 import re
 
 import numpy as np
 import pytest
 import torch
+from benchmarks import field, labelling, record, reliability, rivals, timing
 
-from program_modules import ROOT, load_module
-
-BENCHMARKS = ROOT / "benchmarks"
-
-
-@pytest.fixture(scope="module")
-def timing():
-    return load_module(BENCHMARKS / "timing.py")
+from scalefield.io import read_json, write_json
+from scalefield.io.weights import WEIGHTS, sha256
+from scalefield.mde import load_mde
 
 
-def test_timing_exponent_is_the_growth(timing):
-    sizes = [100.0, 1000.0, 5000.0]
-    rounds = [3e-6 * size**1.5 * np.array([1.0, 2.0, 0.7]) for size in sizes]
-    assert timing.exponent(sizes, rounds) == pytest.approx([1.5, 1.5, 1.5])
-
-
-def test_timing_ratios_are_taken_within_a_round(timing):
+def test_timing_ratios_are_taken_within_a_round():
     """A machine that is ten times slower in one round changes no ratio."""
     slow = np.array([1.0, 10.0, 1.0])
     times = timing.Times({"ours": 3 * slow, "theirs": 2 * slow})
     assert times.ratio("ours", "theirs") == [1.5, 1.5, 1.5]
 
 
-def test_timing_records_a_case_that_fails_and_runs_the_others(timing):
+def test_timing_records_a_case_that_fails_and_runs_the_others():
     order = []
 
     def broken():
@@ -44,12 +33,11 @@ def test_timing_records_a_case_that_fails_and_runs_the_others(timing):
     assert re.fullmatch(r"a+b+(a+b+){3}", "".join(order))  # turn by turn
 
 
-def test_rivals_give_depth(monkeypatch):
+def test_rivals_give_depth():
     """Other implementations are compared only if they recover an affine scene."""
     from scalefield import Anchors, MDEOutput
     from scalefield.methods.lwlr import LWLR
 
-    rivals = load_module(BENCHMARKS / "rivals.py")
     rng = np.random.default_rng(0)
     relative = torch.from_numpy(rng.uniform(1, 3, (96, 128))).float()
     output = MDEOutput(relative, "depth")
@@ -69,17 +57,6 @@ def test_rivals_give_depth(monkeypatch):
     torch.testing.assert_close(scaled, 3 * relative, rtol=2e-3, atol=0)
 
 
-def test_speed_tables_page_has_what_was_measured():
-    script = load_module(ROOT / "scripts" / "speed_tables.py")
-    text = script.DOCS.read_text()
-    assert script.filled(text) == text
-    record = json.loads((ROOT / "results" / script.RECORDS["cpu"] / "bench.json").read_text())
-    names = {entry["name"] for entry in record["ratios"]}
-    assert all(f"| {name} |" in text for name in names)
-    for aim, _, reached in script.load_table().target_rows(record):
-        assert re.search(rf"\| {re.escape(aim)} \|.*{'yes' if reached else 'no'}", text)
-
-
 def small_frame():
     from scalefield.datasets import Frame
 
@@ -92,43 +69,84 @@ def small_frame():
 def test_field_benchmark_spoils_a_share_of_the_anchors_only():
     from scalefield.anchor_sampling import sample_anchors
 
-    bench, frame = load_module(BENCHMARKS / "field.py"), small_frame()
+    frame = small_frame()
     anchors = sample_anchors(frame.depth_m, frame.mask, "medium", seed=0, name=frame.name)
-    given, wrong = bench.spoil(anchors, frame, 0.3)
+    given, wrong = field.spoil(anchors, frame, 0.3)
     changed = np.flatnonzero(given.depth_m != anchors.depth_m)
     assert len(wrong) == round(0.3 * len(anchors))
     assert set(changed) <= set(wrong.tolist())
     assert len(changed) > 0.8 * len(wrong)
     assert np.abs(np.log(given.depth_m / anchors.depth_m)).max() <= np.log(8)
-    again, _ = bench.spoil(anchors, frame, 0.3)
+    again, _ = field.spoil(anchors, frame, 0.3)
     assert np.array_equal(again.depth_m, given.depth_m)
 
 
-def test_field_benchmark_error_of_local_solves_is_near_the_exact_one():
-    """Of the exact Gaussian process and of `field`, on a frame with a box that the map misses."""
-    from scalefield import MDEOutput
-    from scalefield.anchor_sampling import sample_anchors
-    from scalefield.methods.field import Field
-
-    bench, frame = load_module(BENCHMARKS / "field.py"), small_frame()
-    relative = torch.linspace(1, 2, 60 * 80).reshape(60, 80)
-    output = MDEOutput(relative, "depth")
-    anchors = sample_anchors(frame.depth_m, frame.mask, 200, seed=0, name=frame.name)
-    exact = bench.exact_absrel(output, anchors, frame, every=1)
-    ours = bench.absrel(Field(robust=False), output, anchors, frame)
-    assert 0 < exact < 0.2
-    assert ours == pytest.approx(exact, rel=0.15)
+def test_field_benchmark_wrong_anchors_in_every_regime():
+    found = field.wrong_anchors([small_frame()], load_mde("lite"))
+    assert set(found) == {"low", "medium", "high"}
+    assert found["high"]["clean, robust"] < found["high"]["30% wrong, not robust"]
 
 
-def test_reliability_is_tabled_and_drawn():
-    bench = load_module(BENCHMARKS / "reliability.py")
+def test_field_benchmark_farthest_pixels_extend_each_other():
+    mask = np.zeros((40, 50), bool)
+    mask[5:35, 5:45] = True
+    few, many = (np.stack(field.farthest(mask, n)) for n in (3, 8))
+    assert (many[:, :3] == few).all()
+    assert mask[tuple(many)].all()
+
+
+def test_reliability_is_drawn():
     rows = {"all": [52.0, 79.0, 91.0, 96.0], "x": [40.0, 70, 85, 90], "y": [64.0, 88, 97, 99]}
-    estimators = {"lite": {"1": rows, "medium": rows}}
-    results = {"config": {"frames": 7, "every": 5}, "estimators": estimators}
-    text = bench.markdown(results)
-    assert "| lite | 1 | 52 (40–64) | 79 (70–88) | 91 (85–97) | 96 (90–99) |" in text
-    assert "| lite | 100–120 |" in text
-    (axis,) = bench.plot(estimators).axes
+    (axis,) = reliability.plot({"lite": {"1": rows, "medium": rows}}).axes
     drawn = {line.get_label(): line.get_ydata() for line in axis.lines}
     assert list(drawn["1 anchor"]) == rows["all"]
     assert list(drawn["100–120 anchors"]) == rows["all"]
+
+
+def test_labelling_benchmark_rate_leaves_the_start_out():
+    clock = labelling.Clock()
+    clock.done = [50.0, 60.0, 61.0, 62.0, 63.0, 64.0]  # the second worker started late
+    assert clock.figures(workers=2) == {"first_s": 50.0, "images_per_s": 1.0}
+
+
+@pytest.mark.slow
+def test_labelling_benchmark_measures_a_run(tmp_path):
+    labelling.write_images(tmp_path / "source", images=3, anchors=20)
+    jobs = labelling.find_jobs(tmp_path / "source")[0]
+    config = labelling.LabelConfig("lite", "median")
+    found = labelling.measure(jobs, config, 1, "local")
+    assert found["images_per_s"] > 0
+    assert 0.05 < found["mb_per_label"] < 5
+
+
+def test_record_names_origin_weights_and_configuration(tmp_path):
+    made = record.new_record({"seed": 3})
+    assert list(made) == ["command", "provenance", "weights", "config"]
+    assert made["weights"]["lite"] == sha256(WEIGHTS / "lite" / "model.safetensors")
+    record.write_record(tmp_path, made)
+    assert read_json(tmp_path / "results.json") == made
+
+
+def test_record_of_an_evaluation_keeps_what_tables_need(tmp_path):
+    values = {"abs_rel": [0.1, 0.09, 0.11], "delta1": [0.9, 0.8, 1.0], "rmse": [1.0, 0.9, 1.1]}
+    cell = {"condition": "low", "method": "Field", "images": 2, "clamped": values, "raw": values}
+    cell["coverage"] = {"coverage_50": [0.5, 0.4, 0.6], "coverage_90": [0.9, 0.8, 1.0]}
+    spectrum = {"condition": "low", "method": "Basis"}
+    results = {
+        "provenance": {"commit": "0123"},
+        "cells": [{"group": "all", **cell}, {"group": "a", **cell}],
+        "spectral": [{"group": "all", **spectrum}, {"group": "a", **spectrum}],
+        "paired": [{"a": "Field", "b": "lwlr"}],
+    }
+    write_json(tmp_path / "run" / "results.json", results)
+    record.keep(tmp_path / "run", tmp_path / "kept", "make results-run")
+    kept = read_json(tmp_path / "kept" / "results.json")
+    assert kept["command"] == "make results-run"
+    whole, place = kept["cells"]
+    assert whole == results["cells"][0]
+    assert set(place["clamped"]) == {"abs_rel", "delta1"}
+    assert set(place["coverage"]) == {"coverage_90"}
+    assert "raw" not in place
+    assert kept["spectral"] == results["spectral"][:1]
+    assert kept["paired"] == results["paired"]
+    assert kept["weights"] == record.shipped_weights()

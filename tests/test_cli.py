@@ -91,9 +91,10 @@ def test_cli_named_mde_sees_the_image(folder, monkeypatch):
             seen[name] = image.shape
             return MDEOutput(torch.from_numpy(RELATIVE), "depth", model=name)
 
+        mde.name = name
         return mde
 
-    monkeypatch.setattr("scalefield.inputs.load_mde", load)
+    monkeypatch.setattr("scalefield.mde.load_mde", load)
     assert recover("--mde", "mine") == 0
     assert recover() == 0  # the default
     assert recover("--kind", "disparity") == 2  # it knows better
@@ -101,7 +102,7 @@ def test_cli_named_mde_sees_the_image(folder, monkeypatch):
 
 
 def test_cli_impossible_camera_is_refused_before_the_estimator_runs(folder, monkeypatch, capsys):
-    monkeypatch.setattr("scalefield.inputs.load_mde", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr("scalefield.mde.load_mde", lambda *_, **__: pytest.fail("it ran"))
     assert recover("--formats", "ply", "--fov-deg", "180") == 2
     assert "between 0 and 180 degrees, found 180" in capsys.readouterr().err
 

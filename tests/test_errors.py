@@ -17,6 +17,7 @@ def test_file_error_names_the_file_the_line_and_the_problem():
     assert str(error) == "a.csv, line 3: sigma_m is empty"
     assert str(error.renamed("shard.tar:a.csv")) == "shard.tar:a.csv, line 3: sigma_m is empty"
     assert str(FileError("a.csv", "no such file")) == "a.csv: no such file"
+    assert str(FileError(5000 * "a", "no such file")) == f"{500 * 'a'}…: no such file"
 
 
 def test_errors_survive_pickling_between_processes():

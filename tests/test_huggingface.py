@@ -59,6 +59,8 @@ def test_recover_from_pipeline_equals_recover_on_the_predicted_map(pipe, photo):
     assert found.report.kind == kind
     without_image = sf.recover_from_pipeline(output, anchors, kind=kind, method="median")
     assert without_image.report.method == "median"
+    by_pipeline = sf.recover_from_pipeline(output, anchors, model=pipe, method="median")
+    np.testing.assert_array_equal(by_pipeline.depth_m, without_image.depth_m)
 
 
 def test_recover_from_pipeline_needs_the_kind_and_one_result(pipe, photo):
@@ -66,6 +68,9 @@ def test_recover_from_pipeline_needs_the_kind_and_one_result(pipe, photo):
     anchors = sf.Anchors([10], [50], [2.0])
     with pytest.raises(InputError, match=r"give model=pipe\.model"):
         sf.recover_from_pipeline(output, anchors)
+    for wrong in ("owner/name", 7):
+        with pytest.raises(InputError, match=f"pipeline or its model, found {wrong!r}; or give"):
+            sf.recover_from_pipeline(output, anchors, model=wrong)
     with pytest.raises(InputError, match="2 results; give them one by one"):
         sf.recover_from_pipeline(pipe([photo, photo]), anchors, model=pipe.model)
     with pytest.raises(InputError, match=r"found \['depth'\]"):

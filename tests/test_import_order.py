@@ -17,7 +17,7 @@ ORDER = [
     ["basis", "datasets"],
     ["field"],
     ["methods"],
-    ["inputs", "api", "huggingface"],
+    ["inputs", "checks", "api", "huggingface"],
     ["samples"],
     ["export"],
     ["benchmark", "labelling", "training", "web"],
@@ -28,7 +28,7 @@ ORDER = [
 """A module may import its own package and the packages of earlier rows, and no others."""
 
 SAME_ROW = {("inputs", "api"), ("anchors", "anchor_sampling"), ("anchors", "recovery")} | {
-    ("api", "huggingface"), ("mde.output", "recovery"), ("errors", "validation"),
+    ("checks", "api"), ("api", "huggingface"), ("mde.output", "recovery"), ("errors", "validation"),
 }  # fmt: skip
 """Imports within a row, from the second to the first."""
 

@@ -214,7 +214,8 @@ class Anchors:
                 columns = _parse_csv(path)
             case suffix:
                 raise FileError(
-                    path, f"anchors are read from .csv, .npz or 16-bit .png, not {suffix!r}"
+                    path,
+                    f"anchors are read from .csv, .npz or 16-bit .png, not {one_line(suffix)!r}",
                 )
         try:
             return cls(**columns)

@@ -3,45 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, UInt8
 from PIL import Image
 from torch import Tensor
 
 from scalefield.anchors import Anchors, AnchorsLike, require_anchors
+from scalefield.checks import Pixels, input_warnings
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.field.kalman import FieldFilter
 from scalefield.field.placement import Suggestion, suggest_from
 from scalefield.inputs import estimate, load_image, relative_depth
-from scalefield.mde import MDE, MODELS, Kind, MDEOutput, load_mde
+from scalefield.mde import MDE, Kind, MDEOutput, load_mde
 from scalefield.methods import METHODS, make_method
 from scalefield.recovery import FunctionMethod, Method, MethodLike, Recovery, Solver, as_method
-from scalefield.report import Rejection, Report, Warning
+from scalefield.report import Rejection, Report
 
-Pixels: TypeAlias = tuple[Int64[np.ndarray, " n"], ...]
-"""Row and column of the pixel of each anchor, as `Anchors.pixels` returns them."""
-
-FAR_M = {"millimetres": 500.0, "centimetres": 100.0}
-"""A median anchor depth above this is rare in photographs and usual in files of that unit."""
-FAR_WHOLE_M = 30.0
-"""The limit for centimetres if every depth is a whole number, as of a tape measure."""
-FAR_FACTOR = {"millimetres": 300.0, "centimetres": 30.0}
-"""The limits of depth_m / D_MDE, in place of `FAR_M`, if the estimator's unit is the metre."""
-CONTRADICTION_LOG = 0.1
-"""Least difference in log-depth of two anchors on one pixel that is called a contradiction."""
-FEW_VALUES = 256
-"""Different values of a map up to which its steps are mentioned."""
-MAX_COUNTED = 1 << 18
-"""Pixels among which different values are counted."""
-MAX_NEGATIVE_SHARE = 0.01
-"""Share of negative disparities above which a warning is given; some models have a few."""
 MAX_REFITS = 8
 """Fits of `leave_one_out` at most."""
 MAX_REFIT_PIXELS = 1 << 22
@@ -88,16 +70,20 @@ def recover(
     >>> float(r.depth_m[2, 3])
     10.0
     """
-    mde_output = relative_depth(image, mde, mde_depth, kind, affine=affine, resize=resize)
-    given = require_anchors("anchors", anchors)
-    method_object = make_method(method, **options)
-    result = recover_from(mde_output, given, method_object, leave_one_out=leave_one_out)
-    if image is not None:
-        mde_image = mde_output.image
-        pixels = load_image(image) if mde_image is None else mde_image.cpu().numpy()
-        result = dataclasses.replace(result, image=pixels)
+    pixels = None if image is None else load_image(image)
+    device = str(image.device) if isinstance(image, Tensor) else "cpu"
+    mde_output = relative_depth(
+        pixels, mde, mde_depth, kind, affine=affine, resize=resize, device=device
+    )
+    recovery = recover_from(
+        mde_output,
+        require_anchors("anchors", anchors),
+        make_method(method, **options),
+        image=pixels,
+        leave_one_out=leave_one_out,
+    )
     as_torch = isinstance(mde_depth, Tensor) or isinstance(image, Tensor)
-    return result if as_torch else result.numpy()
+    return recovery if as_torch else recovery.numpy()
 
 
 def suggest(
@@ -158,7 +144,10 @@ class Stream(FieldFilter):
             recovery.report,
             method="stream",
             anchors_given=len(given),
-            warnings=(*_warnings(mde_output, given, pixels), *recovery.report.warnings),
+            warnings=(
+                *input_warnings(mde_output, given, pixels, recovery.report.shift),
+                *recovery.report.warnings,
+            ),
         )
         result = dataclasses.replace(recovery, report=report, anchors=given, image=image)
         return result if isinstance(frame, (Tensor, MDEOutput)) else result.numpy()
@@ -169,14 +158,16 @@ def recover_from(
     anchors: Anchors,
     method: MethodLike,
     *,
+    image: UInt8[np.ndarray, "h w 3"] | None = None,
     solver: Solver | None = None,
     leave_one_out: bool = False,
 ) -> Recovery[Tensor]:
     """`recover` for an existing MDEOutput: check the anchors, run the method, complete the report.
 
-    Anchors on pixels without a relative depth are rejected before the method runs. For several
-    sets of anchors on one image pass `solver=method.solver(mde_output)`, so that what depends on
-    the image only is computed once. `leave_one_out` is that of `recover`.
+    Anchors on pixels without a relative depth are rejected before the method runs. The recovery
+    keeps the photograph `image`. For several sets of anchors on one image pass
+    `solver=method.solver(mde_output)`, so that what depends on the image only is computed once.
+    `leave_one_out` is that of `recover`.
     """
     method = as_method(method)
     if leave_one_out and solver is None:
@@ -213,12 +204,11 @@ def recover_from(
         anchors_given=count,
         rejected=tuple(rejected),
         warnings=(
-            *_warnings(mde_output, kept, pixels),
-            *_few_steps(mde_output, report),
+            *input_warnings(mde_output, kept, pixels, report.shift),
             *report.warnings,
         ),
     )
-    return dataclasses.replace(recovery, report=report, anchors=anchors)
+    return dataclasses.replace(recovery, report=report, anchors=anchors, image=image)
 
 
 def _with_leave_one_out(report: Report, anchors: Anchors, pixels: Pixels, solver: Solver) -> Report:
@@ -260,116 +250,18 @@ def _method_name(method: Method) -> str:
 
 
 def _plain_options(method: Method) -> dict[str, Any]:
-    """The fields of a method by name; a value that is no plain type becomes its type's name."""
+    """The fields of a method by name, as `_plain` values."""
     owner = method.function if isinstance(method, FunctionMethod) else method
-    if not dataclasses.is_dataclass(owner):
-        return {}
-    values = {f.name: getattr(owner, f.name) for f in dataclasses.fields(owner)}
-    plain = (str, int, float, bool, tuple, type(None))
-    return {k: v if isinstance(v, plain) else type(v).__name__ for k, v in values.items()}
+    return _plain(owner) if dataclasses.is_dataclass(owner) else {}
 
 
-def _warnings(mde_output: MDEOutput, anchors: Anchors, pixels: Pixels) -> Iterator[Warning]:
-    """Warnings where the map or the anchors are probably not what they were declared to be.
-
-    `pixels` are the rows and columns of the anchors.
-    """
-    yield from _other_unit(mde_output, anchors, pixels)
-    if not mde_output.affine and mde_output.lost_share > MAX_NEGATIVE_SHARE:
-        yield Warning(
-            "negative_disparity",
-            f"{100 * mde_output.lost_share:.0f} % of the disparity map is not above zero and "
-            "counts as equally far; does it need a shift that makes infinity zero?",
-        )
-    yield from _contradictions(anchors, pixels)
-    # Of a map with an unknown shift, negative disparities differ too.
-    nearness = mde_output.affine and mde_output.kind == "disparity"
-    relative = (-mde_output.disparity if nearness else mde_output.mde_depth)[pixels].cpu().numpy()
-    if len(np.unique(relative)) < 4 or len(np.unique(anchors.depth_m)) < 4:
-        return
-    correlation = rank_correlation(relative, anchors.depth_m)
-    if correlation < 0:
-        other = "disparity" if mde_output.kind == "depth" else "depth"
-        yield Warning(
-            "kind_mismatch",
-            f"the map was declared {mde_output.kind}, but over {len(relative)} anchors the depth "
-            "it implies falls as measured depth grows (rank correlation "
-            f"{correlation:+.2f}); is it {other}?",
-        )
-
-
-def _other_unit(mde_output: MDEOutput, anchors: Anchors, pixels: Pixels) -> Iterator[Warning]:
-    """A warning if the depths of the anchors are probably in millimetres or centimetres."""
-    if anchors.depth_m.size == 0 or anchors.unit != "m":
-        return
-    typical_m = float(np.median(anchors.depth_m))
-    card = MODELS.get(mde_output.model)
-    if card is not None and card.metric:
-        mde_depth = mde_output.mde_depth[pixels].double().cpu().numpy()
-        factor = float(np.median(anchors.depth_m / mde_depth))
-        unit = next((unit for unit, limit in FAR_FACTOR.items() if factor > limit), None)
-        found = f", {factor:.0f} times as far as {mde_output.model} estimates"
-    else:
-        whole = bool((anchors.depth_m == np.round(anchors.depth_m)).all())
-        limits_m = {**FAR_M, "centimetres": FAR_WHOLE_M} if whole else FAR_M
-        unit = next((unit for unit, far_m in limits_m.items() if typical_m > far_m), None)
-        found = ""
-    if unit is not None:
-        yield Warning(
-            "far_anchors",
-            f"half of the anchors are {typical_m:.0f} m away or more{found}; depth_m is in metres, "
-            f"are they {unit}?",
-        )
-
-
-def _contradictions(anchors: Anchors, pixels: Pixels) -> Iterator[Warning]:
-    """A warning that names the two anchors of one pixel that differ most, if they contradict."""
-    if anchors.depth_m.size == 0:
-        return
-    log_depth, sigma = np.log(anchors.depth_m), anchors.sigma_log(0.0)
-    rows, columns = pixels
-    order = np.lexsort((log_depth, columns, rows))
-    other_pixel = (np.diff(rows[order]) != 0) | (np.diff(columns[order]) != 0)
-    starts = np.flatnonzero(np.r_[True, other_pixel])
-    ends = np.r_[starts[1:], len(order)] - 1
-    low, high = order[starts], order[ends]
-    difference = log_depth[high] - log_depth[low]
-    limit = np.maximum(CONTRADICTION_LOG, 4 * np.hypot(sigma[low], sigma[high]))
-    if not (difference > limit).any():
-        return
-    worst = int(np.argmax(difference - limit))
-    pair = np.sort([low[worst], high[worst]])
-    yield Warning(
-        "contradicting_anchors",
-        f"two anchors lie on one pixel and contradict each other: {anchors.describe(pair)}",
-    )
-
-
-def _few_steps(mde_output: MDEOutput, report: Report) -> Iterator[Warning]:
-    """A warning about the steps of a map with as few values as an 8-bit image."""
-    if mde_output.model != "array" or report.shift is None:
-        return
-    values = mde_output.prediction[mde_output.valid]
-    values = values[:: 1 + values.numel() // MAX_COUNTED].unique()
-    if not 1 < len(values) <= FEW_VALUES:
-        return
-    low, second = float(values[0]), float(values[1])
-    step = abs(math.log((second + report.shift.value) / max(low + report.shift.value, 1e-12)))
-    yield Warning(
-        "few_steps",
-        f"the {mde_output.kind} map has only {len(values)} different values, as an 8-bit image: "
-        f"depth comes in steps of up to {100 * math.expm1(step):.0f} %; give the float map",
-    )
-
-
-def rank_correlation(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> float:
-    """Spearman's rank correlation, with ties at their mean rank.
-
-    Written out because scipy.stats takes long to import.
-    """
-
-    def ranks(values: np.ndarray) -> np.ndarray:
-        _, index, count = np.unique(values, return_inverse=True, return_counts=True)
-        return (np.cumsum(count) - (count - 1) / 2)[index]
-
-    return float(np.corrcoef(ranks(x), ranks(y))[0, 1])
+def _plain(value: Any) -> Any:
+    """An option as JSON values: a dataclass becomes its fields by name, and what is no plain value
+    becomes the name of its type."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, Path):
+        return str(value)
+    return value if isinstance(value, (str, int, float, type(None))) else type(value).__name__

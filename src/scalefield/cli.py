@@ -108,7 +108,8 @@ def _run(args: list[str] | None) -> int:
                 raise InputError(f"--completion must be bash or zsh, found {one_line(found, 40)}")
             args = ["--tyro-print-completion", *args[1:]]
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            raise InputError(_unknown(args[0]))
+            hint = did_you_mean(args[0], COMMANDS) or f"; there are {', '.join(COMMANDS)}"
+            raise InputError(f"no command {one_line(args[0], 40)!r}{hint}")
         if {"-h", "--help"}.isdisjoint(args):
             return _parse(args).run() or 0
         with filled_help():
@@ -127,10 +128,10 @@ def _parse(args: list[str]) -> Command:
             COMMANDS, prog="scalefield", description=title, args=args
         )
     # The list of commands has the first line of each; `scalefield COMMAND --help` has the rest.
-    listed = [
-        Annotated[make, tyro.conf.subcommand(name, description=_first_sentence(make))]
-        for name, make in COMMANDS.items()
-    ]
+    listed: list[Any] = []
+    for name, make in COMMANDS.items():
+        first = " ".join((make.__doc__ or "").partition("\n\n")[0].split())
+        listed.append(Annotated[make, tyro.conf.subcommand(name, description=first)])
     union: Any = Union[*listed]
     return tyro.cli(
         union,
@@ -138,15 +139,6 @@ def _parse(args: list[str]) -> Command:
         description=f"{title}\n\n{HELP}",
         args=args,
     )
-
-
-def _first_sentence(make: object) -> str:
-    return " ".join((make.__doc__ or "").partition("\n\n")[0].split())
-
-
-def _unknown(name: str) -> str:
-    hint = did_you_mean(name, COMMANDS) or f"; there are {', '.join(COMMANDS)}"
-    return f"no command {one_line(name, 40)!r}{hint}"
 
 
 def _lacks_memory(error: Exception) -> bool:

@@ -13,13 +13,18 @@ class InputError(ValueError):
     """Bad input. The command line prints its message and exits with code 2."""
 
 
+LONGEST_PATH = 500
+"""Characters of a path that a message repeats; damaged lists of files have names of thousands."""
+
+
 class FileError(InputError):
     """A file that cannot be used. The message is "path: problem" or "path, line 3: problem"."""
 
     def __init__(self, path: object, problem: str, *, line: int | None = None) -> None:
         self.path, self.problem, self.line = path, problem, line
         position = "" if line is None else f", line {line}"
-        super().__init__(f"{path}{position}: {problem}")
+        shown = str(path) if len(str(path)) <= LONGEST_PATH else f"{str(path)[:LONGEST_PATH]}…"
+        super().__init__(f"{shown}{position}: {problem}")
 
     def renamed(self, name: object) -> FileError:
         """The same problem with another name of the file, for example the one that the user

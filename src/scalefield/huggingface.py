@@ -15,7 +15,7 @@ from torch import Tensor
 from scalefield.anchors import AnchorsLike
 from scalefield.api import recover
 from scalefield.defaults import METHOD_NAME
-from scalefield.errors import InputError
+from scalefield.errors import InputError, one_line
 from scalefield.mde import Kind
 from scalefield.mde.transformers_mde import model_kind
 from scalefield.recovery import MethodLike, Recovery
@@ -34,23 +34,17 @@ def recover_from_pipeline(
     """Metric depth from what a depth-estimation pipeline returned for one image.
 
     The map is `output["predicted_depth"]`, resized to the image if the pipeline has not done so.
-    Whether it is depth or disparity follows from the architecture of `model`, or is given as
-    `kind`. The image itself is optional; methods that use colours are more accurate with it.
-    `anchors`, `method` and further options are those of `recover`.
+    Whether it is depth or disparity follows from the architecture of `model`, which is the pipeline
+    or its model, or is given as `kind`. The image itself is optional; methods that use colours are
+    more accurate with it. `anchors`, `method` and further options are those of `recover`.
 
         pipe = transformers.pipeline("depth-estimation", "Intel/dpt-large")
-        r = sf.recover_from_pipeline(pipe(photo), anchors, model=pipe.model, image=photo)
+        r = sf.recover_from_pipeline(pipe(photo), anchors, model=pipe, image=photo)
     """
-    prediction = predicted_depth(output)
-    kind = kind or (None if model is None else pipeline_kind(model.config))
-    if kind is None:
-        wanted = 'kind="depth" or kind="disparity"'
-        if model is None:
-            raise InputError(f"is the map depth or disparity? give model=pipe.model, or {wanted}")
-        name = model.config.model_type
-        raise InputError(f"whether a {name} model gives depth or disparity is not known: {wanted}")
+    prediction = predicted_depth(output).numpy()
+    kind = kind or pipeline_kind(model)
     recovery: Any = recover(
-        image, anchors, mde_depth=prediction.numpy(), kind=kind, method=method, **options
+        image, anchors, mde_depth=prediction, kind=kind, method=method, **options
     )
     return recovery
 
@@ -80,7 +74,22 @@ def predicted_depth(output: Any) -> Float[Tensor, "h w"]:
     return resized[0, 0]
 
 
-def pipeline_kind(config: Any) -> Kind | None:
-    """The kind of the map of a pipeline, depth or disparity; None if it is not known."""
+def pipeline_kind(model: Any) -> Kind:
+    """The kind of the map of a pipeline, depth or disparity, given the pipeline or its model."""
+    wanted = 'kind="depth" or kind="disparity"'
+    if model is None:
+        raise InputError(f"is the map depth or disparity? give model=pipe.model, or {wanted}")
+    owner: Any = model if hasattr(model, "config") else getattr(model, "model", None)
+    architecture = getattr(getattr(owner, "config", None), "model_type", None)
+    if architecture is None:
+        found = one_line(repr(model), 60)
+        raise InputError(
+            f"model must be the pipeline or its model, found {found}; or give {wanted}"
+        )
     # The pipeline inverts the inverse depth of Depth Pro.
-    return "depth" if config.model_type == "depth_pro" else model_kind(config)
+    kind = "depth" if architecture == "depth_pro" else model_kind(owner.config)
+    if kind is None:
+        raise InputError(
+            f"whether a {architecture} model gives depth or disparity is not known: {wanted}"
+        )
+    return kind

@@ -22,14 +22,18 @@ from scalefield.mde.output import affine_by_default
 
 def relative_depth(
     image: str | Path | Image.Image | np.ndarray | Tensor | None,
-    mde: str | MDE,
-    mde_depth: np.ndarray | Tensor | None,
-    kind: Kind | None,
+    mde: str | MDE = MDE_NAME,
+    mde_depth: np.ndarray | Tensor | None = None,
+    kind: Kind | None = None,
     *,
     affine: bool | None = None,
-    resize: bool,
+    resize: bool = False,
+    device: str = "cpu",
 ) -> MDEOutput:
-    """The MDE's output for an image, or the user's own map; arguments as in `recover`."""
+    """The MDE's output for an image, or the user's own map; arguments as in `recover`.
+
+    `device` is that of an MDE given by name; a tensor brings its own.
+    """
     pixels = None if image is None else load_image(image)
     if mde_depth is not None:
         if mde != MDE_NAME:
@@ -41,7 +45,7 @@ def relative_depth(
         raise InputError("resize applies only to mde_depth, which is not given")
     if pixels is None:
         raise InputError("no input: give an image, or mde_depth with its kind")
-    device = str(image.device) if isinstance(image, Tensor) else "cpu"
+    device = str(image.device) if isinstance(image, Tensor) else device
     return estimate(pixels, mde, kind, device, affine=affine)
 
 

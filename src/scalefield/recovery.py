@@ -153,8 +153,8 @@ class Recovery(Generic[MapT]):
         Give the camera or its horizontal field of view. With `max_points`, the pixels are thinned
         evenly. `PointCloud.write` writes .ply and .glb.
         """
-        from scalefield.export import View
         from scalefield.export.result_folder import choose_camera
+        from scalefield.export.view import View
 
         return View.of(self, choose_camera(self, camera, fov_deg), max_points).cloud()
 
@@ -165,6 +165,7 @@ class Recovery(Generic[MapT]):
         """Finish a method that predicts depth; non-positive or infinite values are limited.
 
         `rejected=` are the anchors that the method dropped; residuals are those of the others.
+        Further keywords are maps of the recovery, such as `std_log=`, and values of its report.
         """
         return Recovery._finish(mde_output, anchors, depth_m, "depth", **report)
 
@@ -199,6 +200,9 @@ class Recovery(Generic[MapT]):
         rejected: tuple[Rejection, ...] = (),
         std_log: Tensor | None = None,
         support: Tensor | None = None,
+        weights: Tensor | None = None,
+        basis_maps: Tensor | None = None,
+        gating: Tensor | None = None,
         kind: Kind | None = None,
         **report: Any,
     ) -> Recovery[Tensor]:
@@ -228,6 +232,9 @@ class Recovery(Generic[MapT]):
             log_scale=log_scale,
             std_log=std_log,
             support=support,
+            weights=weights,
+            basis_maps=basis_maps,
+            gating=gating,
             report=Report(
                 model=mde_output.model,
                 kind=kind or mde_output.kind,

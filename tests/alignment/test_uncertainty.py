@@ -38,6 +38,16 @@ def small_basis() -> Basis:
     return Basis(Generator(GeneratorConfig(k=4, feature_channels=0, width=8, cells=16)))
 
 
+@pytest.mark.parametrize("seed", [32, 36, 44])
+def test_linear_smoother_variance_of_an_ill_conditioned_fit_is_not_negative(seed):
+    rng = np.random.default_rng(seed)
+    x = 1 + 10.0 ** rng.uniform(-8.5, -6) * rng.uniform(-1, 1, 6)
+    smoother = LinearSmoother.of(np.stack([x, np.ones(6)], axis=1), np.ones(6))
+    between = np.stack([rng.uniform(x.min(), x.max(), 50), np.ones(50)], axis=1)
+    variance = smoother.variance(between, np.full(6, 0.1), np.ones(50))
+    assert variance.min() >= 0
+
+
 SURE = {
     **{name: METHODS[name] for name in ("median", "global", "piecewise", "grid", "lwlr")},
     "knn": METHODS["knn"],

@@ -13,13 +13,12 @@ import torch
 from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.benchmark.gallery import write_gallery
 from scalefield.benchmark.metrics import LEVELS
-from scalefield.benchmark.report import figures, load_run, write_report
-from scalefield.benchmark.report.page import Panel, Section, document, run_facts
+from scalefield.benchmark.report import figures, load_run, run_facts, write_report
+from scalefield.benchmark.report.page import Section, document
 from scalefield.benchmark.report.paper import MAIN
 from scalefield.benchmark.report.runs import ablation_series, basis_label
+from scalefield.benchmark.report.table import Cell, Table, csv_text, html, latex, markdown
 from scalefield.benchmark.report.tables import (
-    Cell,
-    Table,
     all_tables,
     coverage_table,
     drop_table,
@@ -30,7 +29,7 @@ from scalefield.benchmark.report.tables import (
     seeds_table,
     spectral_table,
 )
-from scalefield.benchmark.report.text import csv_text, latex, markdown, missing, overview
+from scalefield.benchmark.report.text import missing, overview
 from scalefield.benchmark.run import Evaluator, run
 from scalefield.benchmark.score import EVERYWHERE, score_files
 from scalefield.cli import main
@@ -87,6 +86,16 @@ def test_markdown_csv_and_latex_of_one_table() -> None:
     assert r"AbsRel & $\delta_1$ & AbsRel \\" in tex
 
 
+def test_html_of_a_table_marks_ranks_and_shows_intervals() -> None:
+    text = html(TABLE)
+    assert "<th class=sort>Method</th><th class=sort colspan=1>AbsRel</th>" in text
+    assert "<th></th><th colspan=2>da3</th><th colspan=1>midas</th>" in text
+    interval = "<span>0.123</span> <small>±0.050</small>"
+    assert f'<td data-v="0.1234" title="95 % interval 0.1 … 0.2" class=best>{interval}' in text
+    assert "<td><span>–</span></td>" in text
+    assert "<caption>A toy &amp; more</caption>" in text
+
+
 def test_main_table_marks_best_and_second_among_complete_methods(results) -> None:
     runs = [load_run(folder) for folder in results]
     table = main_table(runs)
@@ -116,6 +125,15 @@ def test_main_table_pools_runs_of_one_mde_by_image(results) -> None:
     single = main_table([first])
     found, expected = (dict(t.rows)["median"][0].value for t in (pooled, single))
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_main_table_names_the_bandwidth_of_lwlr(results) -> None:
+    run_ = load_run(results[0])
+    spec = {"label": "LWLR", "method": "lwlr", "options": {"reference_bandwidth_px": 25.0}}
+    config = run_.results["config"]
+    config = config | {"methods": [*config["methods"], spec | {"conditions": []}]}
+    caption = main_table([replace(run_, results=run_.results | {"config": config})]).caption
+    assert "LWLR on world: a bandwidth of 25 px at an image width of 640 px" in caption
 
 
 def test_drop_table_runs_from_one_anchor_to_nine(results) -> None:
@@ -154,7 +172,7 @@ def test_spectral_table_has_a_row_a_method_and_place(results) -> None:
     assert [label for label, _ in table.rows] == [
         f"Ours K={k} · {place}" for k in (3, 5) for place in ("all", "home/room", "home/hall")
     ]
-    assert spectral_table(load_run(results[1])) is None  # no basis maps there
+    assert not spectral_table(load_run(results[1])).rows  # no basis maps there
 
 
 def with_coverage(run_):
@@ -198,7 +216,7 @@ def test_coverage_table_has_the_methods_with_a_std_log(results) -> None:
     assert [60.0] * 4 in drawn
     assert len(figure.axes) == 3  # two regimes, and the number of anchors
     plain = replace(sure, results=sure.results | {"cells": []})
-    assert coverage_table(plain) is None
+    assert not coverage_table(plain).rows
     assert figures.reliability(plain) is None
 
 
@@ -214,6 +232,34 @@ def test_paper_table_has_the_papers_figures_beside_ours(results) -> None:
     assert str(dict(table.rows)["Basis K=50"][0]) == "–"
     assert len(MAIN) == 4
     assert paper_table([run_], "KITTI") is None  # nothing of ours to compare
+
+
+def test_figures_of_a_run_without_a_regime(results) -> None:
+    run_ = load_run(results[0])
+    dropped = [c for c in run_.results["cells"] if c["condition"].startswith("drop-")]
+    conditions = tuple(c for c in run_.scores.conditions if c.startswith("drop-"))
+    scores = replace(run_.scores, conditions=conditions)
+    only_drop = replace(run_, results=run_.results | {"cells": dropped}, scores=scores)
+    assert figures.forest(only_drop) is None
+    assert figures.over_distance(only_drop) is None
+    covered = {"coverage_50": [0.5, None, None], "coverage_90": [0.9, None, None]}
+    cells = [c | {"coverage": covered} for c in dropped]
+    figure = figures.reliability(replace(only_drop, results=only_drop.results | {"cells": cells}))
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["90 % interval"]
+    figures.pyplot().close(figure)
+
+
+def test_scatter_has_more_places_than_colours(results) -> None:
+    run_ = load_run(results[0])
+    names = [f"place {i}" for i in range(len(figures.COLOURS) + 2)]
+    images = tuple((name, name, "b") for name in names)
+    every = np.arange(len(names)) % len(run_.scores.images)
+    values = {key: array[every] for key, array in run_.scores.values.items()}
+    anchors = run_.scores.anchors[every]
+    scores = replace(run_.scores, images=images, values=values, anchors=anchors)
+    figure = figures.scatter(replace(run_, scores=scores))
+    assert figure.axes[0].get_legend_handles_labels()[1] == names
+    figures.pyplot().close(figure)
 
 
 class Page(HTMLParser):
@@ -286,8 +332,8 @@ def test_report_page_sorts_and_switches_in_a_browser(results, tmp_path) -> None:
         pytest.skip("no Chromium or Chrome to open the page with")
     run_ = load_run(results[0])
     table = main_table([run_])
-    panels = {name: Panel(tables=(table,)) for name in ("World: all", "World: other")}
-    text = document("World", run_facts([run_]), [Section("Results", panels)])
+    panels = dict.fromkeys(("World: all", "World: other"), (table,))
+    text = document("World", run_facts(run_), [Section("Results", panels)])
     (tmp_path / "page.html").write_text(text.replace("</html>", CLICKS))
     flags = [
         "--headless",
@@ -439,7 +485,7 @@ def test_basis_label_reads_labels_of_a_reproduction(label, found) -> None:
 
 def test_the_papers_ablation_curves_can_be_told_apart() -> None:
     curve = figures.AblationCurve("ours", "red", False, {k: [(0.1, 0.1, 0.1)] * 2 for k in (8, 30)})
-    figure = figures._ablation_figure([curve], (4.0, 3.0))
+    figure = figures.ablation_figure([curve], (4.0, 3.0))
     assert figure is not None
     lines = [line for line in figure.axes[0].lines if line.get_label().startswith("paper")]
     looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}

@@ -31,9 +31,9 @@ def rows(values: dict[str, list[float | None]], groups: list[str]) -> list[Image
             method=method,
             condition="low",
             anchors=10 + i,
-            clamped=dict.fromkeys(METRICS, value),
-            raw=dict.fromkeys(METRICS, 2 * value),
-            coverage=dict.fromkeys(COVERAGE, value / 10) if method == "a" else {},
+            values={("clamped", metric): value for metric in METRICS}
+            | {("raw", metric): 2 * value for metric in METRICS}
+            | {("coverage", name): value / 10 for name in COVERAGE if method == "a"},
         )
         for method, each in values.items()
         for i, (value, group) in enumerate(zip(each, groups, strict=True))
@@ -82,7 +82,11 @@ def test_write_scores_and_read_scores_round_trip(tmp_path) -> None:
     lines = (tmp_path / "images.csv").read_text().splitlines()
     older = [",".join(line.split(",")[: -len(COVERAGE)]) for line in lines]
     (tmp_path / "images.csv").write_text("\n".join(older))
-    assert read_scores(tmp_path / "images.csv") == [replace(row, coverage={}) for row in before]
+    without = [
+        replace(row, values={k: v for k, v in row.values.items() if k[0] != "coverage"})
+        for row in before
+    ]
+    assert read_scores(tmp_path / "images.csv") == without
     (tmp_path / "images.csv").write_text("name,group\na,b\n")
     with pytest.raises(InputError, match="not a table that scalefield evaluate wrote"):
         read_scores(tmp_path / "images.csv")
@@ -104,7 +108,8 @@ def test_score_files_results_have_provenance(world, evaluation, red, tmp_path) -
         for r in read_scores(out / "images.csv")
         if (r.name, r.method, r.condition) == (names[0], "median", "low")
     )
-    assert row.clamped == pytest.approx(metrics(cell["clamped"]), rel=1e-5)
+    clamped = {metric: row.values["clamped", metric] for metric in METRICS}
+    assert clamped == pytest.approx(metrics(cell["clamped"]), rel=1e-5)
     groups = {c["group"] for c in results["cells"]}
     assert groups == {EVERYWHERE, "home/room", "home/hall"}
     distance = next(d for d in results["distance"] if d["method"] == "median")

@@ -22,4 +22,4 @@ def test_models_table(monkeypatch, tmp_path, capsys):
     for part in ("337 M", "depth", "256", "CC BY-NC 4.0", "depth-anything/DA3-LARGE-1.1"):
         assert part in rows["da3-large"]
     here = {name for name, line in rows.items() if line.endswith("yes")}
-    assert here == {"lite", "lite-research", "da3-large"}
+    assert here == {"lite", "da3-large"}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from scalefield import Anchors
 from scalefield.cli import main
 from scalefield.io import read_image
 from scalefield.mde import load_mde
@@ -111,3 +112,9 @@ def test_predict_errors(tmp_path, monkeypatch, capsys, flags, sentence):
     monkeypatch.chdir(tmp_path)
     assert main(["predict", *flags]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_predict_leaves_files_of_anchors_out(images, mde, tmp_path, capsys):
+    Anchors([1], [2], [3.0]).write(images / "0.anchors.png", shape=(32, 20))
+    assert run(images, mde, tmp_path) == 0
+    assert capsys.readouterr().out.startswith("5 computed, 0 already there, 0 unreadable")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scalefield import Anchors
+from scalefield import Anchors, recover
 from scalefield.cli import main
 from scalefield.export.result_folder import OUTPUTS
 from scalefield.io.videos import count_frames, is_video, read_frames
@@ -56,6 +56,26 @@ def test_recover_folder_writes_a_folder_for_each_image(folder, capsys):
     np.testing.assert_array_equal(alone["depth_m"], among["depth_m"])
 
 
+def test_recover_one_image_several_and_the_library_agree(folder):
+    """One estimator, one method and one report, whichever way an image comes in."""
+    Image.fromarray(picture(9)).save("photos/c.png")
+    Path("photos/c.anchors.csv").write_text(ROWS.replace("30,40", "50,20"))  # one pixel twice
+    assert main(["recover", "photos/*.png", "--out", "several"]) == 0
+    for key in ("a", "c"):
+        given = [f"photos/{key}.png", "--anchors", f"photos/{key}.anchors.csv"]
+        assert main(["recover", *given, "--out", key]) == 0
+        one, among = (
+            json.loads(Path(f, "recovery.json").read_text()) for f in (key, f"several/{key}")
+        )
+        assert one == among
+        expected = recover(given[0], given[2], leave_one_out=True)
+        assert one["report"] == json.loads(json.dumps(expected.report.as_dict()))
+        for path in (key, f"several/{key}"):
+            written = np.load(Path(path, "depth.npz"))
+            for name, values in expected.maps().items():
+                np.testing.assert_array_equal(written[name], values)
+
+
 def test_recover_glob_and_list_use_a_folder_of_anchors(folder, capsys):
     Path("measured").mkdir()
     Path("measured/a.csv").write_text(ROWS)
@@ -96,6 +116,11 @@ def test_recover_folder_names_a_bad_image_and_goes_on(folder, capsys):
         (["photos/a.png", "--stream", "on"], "are for several images or a video"),
         ([], "no image is given"),
         (["no.jpg", "--anchors", "no.csv"], "no.jpg, no.csv: no such files"),
+        (["https://a.org/b.jpg?w=9"], "https://a.org/b.jpg?w=9 is a web address; download it"),
+        (
+            ["photos/a.png", "--anchors", "http://a.org/b.csv"],
+            "http://a.org/b.csv is a web address",
+        ),
     ],
 )
 def test_recover_many_refuses_with_a_sentence(folder, capsys, words, sentence):
@@ -129,6 +154,13 @@ def test_read_frames_gives_upright_rgb_frames(video, tmp_path):
     assert count_frames(video) == 5
     assert is_video("A.MOV")
     assert not is_video("a.jpg")
+
+
+def test_read_frames_of_a_file_with_metadata_in_another_encoding(video):
+    data = video.read_bytes()
+    start = data.index(b"Lavf")  # the name of the program that wrote the file
+    video.write_bytes(data[:start] + b"caf\xe9" + data[start + 4 :])
+    assert len(list(read_frames(video))) == count_frames(video) == 5
 
 
 def test_recover_video_is_a_stream_with_the_anchors_of_the_first_frame(video, capsys):

@@ -155,5 +155,8 @@ def test_open_dataset_damaged_files_are_named(root) -> None:
     calibration.write_text("P_rect_02: 1 0 0\n")
     with pytest.raises(InputError, match="P_rect_02 must be 12 numbers"):
         dataset.load(f"{DRIVE}/0000000000")
+    calibration.write_text("R_rect_00: 1 0 0 0 1 0 0 0 1\nP_rect_02: 1e-320 0 6 7 0 9 5 0 0 0 1 0")
+    with pytest.raises(InputError, match="its values overflow"):
+        dataset.load(f"{DRIVE}/0000000000")
     with pytest.raises(InputError, match="no KITTI drive found"):
         open_dataset("kitti", root / "2011_09_26").names("all")

@@ -52,6 +52,16 @@ def test_open_dataset_frame(root) -> None:
     assert (frame.group, frame.scene, frame.labels) == ("xtion", "xtion/sun3ddata/home", None)
 
 
+def test_open_dataset_follows_linked_folders_of_sunrgbd(root, tmp_path_factory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "kv1"
+    (root / "SUNRGBD" / "xtion").rename(elsewhere)
+    (root / "SUNRGBD" / "xtion").symlink_to(elsewhere)
+    (elsewhere / "sun3ddata" / "up").symlink_to(root / "SUNRGBD")  # a loop
+    dataset = open_dataset("sunrgbd", root)
+    assert dataset.names("all") == ["xtion/sun3ddata/home/frame_7"]
+    assert dataset.load("xtion/sun3ddata/home/frame_7").depth_m[0, 1] == pytest.approx(1.234)
+
+
 def test_open_dataset_labels_come_from_seg_mat(root) -> None:
     folder = root / "SUNRGBD" / "xtion" / "sun3ddata" / "home" / "frame_7"
     labels = np.arange(8, dtype=np.uint16).reshape(2, 4)

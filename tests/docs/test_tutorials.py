@@ -1,4 +1,4 @@
-"""Every code block of the tutorials runs, in order, in an empty folder."""
+"""Every code block of the tutorials and of other pages runs, in order, in an empty folder."""
 
 import re
 import shlex
@@ -12,7 +12,8 @@ from scalefield.defaults import MDE_NAME
 from scalefield.io.weights import WEIGHTS
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = [*sorted((DOCS / "tutorials").glob("*.md")), DOCS / "coming_from.md", DOCS / "index.md"]
+OTHERS = ("coming_from", "index", "field", "benchmark")
+PAGES = [*sorted((DOCS / "tutorials").glob("*.md")), *(DOCS / f"{name}.md" for name in OTHERS)]
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NEEDS = {"colmap": "pycolmap"}
 

@@ -1,7 +1,6 @@
 """Files for other tools, read back by those tools."""
 
 import json
-from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -11,10 +10,10 @@ from scipy.spatial import cKDTree
 
 from scalefield import Anchors, io
 from scalefield.cli import main
-from scalefield.commands.recover import RecoverCommand
 from scalefield.errors import InputError, MissingExtra
-from scalefield.export import FORMATS, NEED_CAMERA, View, check_formats, write_formats
+from scalefield.export import FORMATS, check_formats, write_formats
 from scalefield.export.cloud import PointCloud
+from scalefield.export.view import View
 from scalefield.geometry.camera import Camera, unproject
 from scalefield.geometry.point_clouds import read_points
 
@@ -118,13 +117,11 @@ def test_formats_rerun_recording_holds_depth_and_anchors(tmp_path, view):
         assert entity in data
 
 
-def test_formats_command_line_knows_every_format():
-    assert get_args(get_args(get_type_hints(RecoverCommand)["formats"])[0]) == tuple(FORMATS)
-
-
 def test_write_formats_refuses_before_anything_is_written(tmp_path, view):
     blind = View(view.depth_m, view.image, view.anchors)
-    for name in NEED_CAMERA:
+    need_camera = [name for name, each in FORMATS.items() if each.needs_camera]
+    assert need_camera == ["ply", "glb", "normals", "rrd"]
+    for name in need_camera:
         with pytest.raises(InputError, match="its intrinsics or field of view"):
             write_formats(tmp_path, (name,), blind)
     with pytest.raises(InputError, match=f"no format 'obj'; there are {', '.join(FORMATS)}"):

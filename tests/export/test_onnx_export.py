@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from scalefield.cli import main
 from scalefield.export.onnx import OPSET, export_onnx
 from scalefield.field.image_inputs import ChannelLayout
 from scalefield.field.model import load_field
+from scalefield.field.network import FieldNet
 from scalefield.methods.basis import Basis
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -25,7 +27,25 @@ pytest.importorskip("onnxscript")
 pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "onnx_consumer.py"
-NAMES = ("basis-depth-k8", "basis-research-lite-k8")
+NAMES = ("basis-depth-k8", "with-features")
+CHANNELS = 64
+"""Channels of F of the networks that use them; none of those that ship does."""
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory) -> dict[str, str]:
+    """What each network is loaded by: a shipped name, or the folder of a random one with F."""
+    folder = tmp_path_factory.mktemp("networks")
+    torch.manual_seed(0)
+    generator = Generator(GeneratorConfig(k=8, feature_channels=CHANNELS))
+    generator.save(folder / "generator")
+    field = load_field("field")
+    net = FieldNet(replace(field.net.config, feature_channels=CHANNELS)).eval()
+    replace(field, net=net).save(folder / "field")
+    return {
+        "basis-depth-k8": "basis-depth-k8", "with-features": str(folder / "generator"),
+        "field": "field", "field-with-features": str(folder / "field"),
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +56,10 @@ def consumer() -> dict:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory) -> Path:
+def exported(networks, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("onnx")
     for name in NAMES:
-        assert main(["export", name, "--out", str(folder / f"{name}.onnx")]) == 0
+        assert main(["export", networks[name], "--out", str(folder / f"{name}.onnx")]) == 0
     return folder
 
 
@@ -53,7 +73,7 @@ def world(shape: tuple[int, int], features: tuple[int, int], seed: int) -> tuple
     rng = np.random.default_rng(seed)
     v, u = np.indices(shape) / max(shape)
     mde_depth = 1 + u + np.sin(7 * v * u) ** 2 + 0.01 * rng.random(shape)
-    f = rng.normal(size=(64, *features)).astype(np.float32)
+    f = rng.normal(size=(CHANNELS, *features)).astype(np.float32)
     rows, columns = rng.integers(0, shape[0], 12), rng.integers(0, shape[1], 12)
     depth_m = 3 * mde_depth[rows, columns] * np.exp(0.3 * rng.normal(size=12))
     return mde_depth, f, columns, rows, depth_m
@@ -65,11 +85,13 @@ def world(shape: tuple[int, int], features: tuple[int, int], seed: int) -> tuple
     [((240, 320), (96, 128)), ((375, 1242), (12, 39)), ((90, 61), (90, 61)), ((64, 500), (30, 40))],
     ids=str,
 )
-def test_basis_onnxruntime_and_numpy_equal_torch(sessions, consumer, name, shape, features):
+def test_basis_onnxruntime_and_numpy_equal_torch(
+    networks, sessions, consumer, name, shape, features
+):
     mde_depth, f, u, v, depth_m = world(shape, features, seed=sum(shape))
     output = MDEOutput(torch.from_numpy(mde_depth).float(), "depth", torch.from_numpy(f))
     anchors = Anchors(u, v, depth_m)
-    ours = recover_from(output, anchors, Basis(load_generator(name))).numpy().depth_m
+    ours = recover_from(output, anchors, Basis(load_generator(networks[name]))).numpy().depth_m
     single = mde_depth.astype(np.float32).astype(np.float64)
     theirs = consumer["recover"](sessions[name], single, u, v, depth_m, features=f)
     np.testing.assert_allclose(theirs, ours, rtol=1e-4)
@@ -92,8 +114,8 @@ def test_onnx_export_resampling_matrices_are_torchs(consumer):
 def test_export_onnx_file_says_all_a_consumer_needs(sessions, tmp_path):
     import onnx
 
-    printed = sessions["basis-research-lite-k8"].get_modelmeta().custom_metadata_map
-    assert printed["scalefield:feature_channels"] == "64"
+    printed = sessions["with-features"].get_modelmeta().custom_metadata_map
+    assert printed["scalefield:feature_channels"] == str(CHANNELS)
     assert printed["scalefield:cells"] == "160"
     assert float(printed["scalefield:ridge"]) == 1e-3
     inputs = {i.name: i.shape for i in sessions["basis-depth-k8"].get_inputs()}
@@ -127,12 +149,12 @@ def test_basis_consumer_runs_as_a_program_without_torch(exported, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), ours, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["field", "field-research", "field-research-lite"])
-def test_export_field_onnx_equals_torch(tmp_path, name, consumer, capsys):
+@pytest.mark.parametrize("name", ["field", "field-with-features"])
+def test_export_field_onnx_equals_torch(tmp_path, networks, name, consumer, capsys):
     path = tmp_path / "field.onnx"
-    assert main(["export", name, "--out", str(path)]) == 0
+    assert main(["export", networks[name], "--out", str(path)]) == 0
     assert "the kernel's inputs" in capsys.readouterr().out
-    model = load_field(name)
+    model = load_field(networks[name])
     session = onnxruntime.InferenceSession(path)
     message = session.get_modelmeta().custom_metadata_map
     layout = ChannelLayout(**json.loads(message["scalefield:layout"]))

@@ -1,5 +1,7 @@
 """LiveField against Field on a processor, and its refusals."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,8 @@ import torch
 from scalefield import Anchors, InputError, MDEOutput
 from scalefield.api import recover_from
 from scalefield.field.config import InferenceConfig
+from scalefield.field.model import load_field
+from scalefield.field.network import FieldNet, FieldNetConfig
 from scalefield.field.realtime import LiveField
 from scalefield.methods.field import Field
 
@@ -119,6 +123,12 @@ def test_live_field_sigma_m_sets_the_noise(output) -> None:
 def test_live_field_refuses_settings(change, sentence) -> None:
     with pytest.raises(InputError, match=sentence):
         LiveField(SHAPE, **change)
+
+
+def test_live_field_refuses_a_model_for_features() -> None:
+    net = FieldNet(FieldNetConfig(feature_channels=4, width=8, dilations=(1,)))
+    with pytest.raises(InputError, match="without features"):
+        LiveField(SHAPE, model=dataclasses.replace(load_field("field"), net=net))
 
 
 def test_live_field_refuses_wrong_shapes(output) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import struct
+import tempfile
 import zlib
 from io import BytesIO
 from pathlib import Path
@@ -62,6 +63,21 @@ def test_write_atomic_names_a_file_in_the_place_of_a_folder(tmp_path):
     ):
         (folder / "a.bin").write_bytes(b"")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_remove_temporary_takes_what_killed_writers_left_and_nothing_else(tmp_path):
+    names = ("x.json", ".hidden", ".x.json.orig", "x.abcd1234", ".x.json.12345678.gz")
+    kept = [tmp_path / "a" / name for name in names]
+    for file in kept:
+        io.write_atomic(file, b"1")
+    prefix = io.disk._hidden(tmp_path / "b.bin")
+    for _ in range(20):
+        os.close(tempfile.mkstemp(dir=tmp_path / "a", prefix=prefix)[0])
+    (Path(tempfile.mkdtemp(dir=tmp_path, prefix=prefix)) / "half").touch()
+    io.remove_temporary(tmp_path)
+    assert sorted(p for p in tmp_path.rglob("*") if p.is_file()) == sorted(kept)
+    assert list(tmp_path.iterdir()) == [tmp_path / "a"]
+    io.remove_temporary(tmp_path / "nothing here")
 
 
 def test_write_folder_writes_all_files_or_none(tmp_path):

@@ -12,7 +12,6 @@ from scalefield.io.anchor_tables import TableError, decode_text, parse_anchor_ta
 from scalefield.io.lengths import LengthError, parse_length
 
 CASES = json.loads(Path(__file__).with_name("length_cases.json").read_text())
-"""The same cases run in JavaScript, in tests/web/js."""
 
 
 @pytest.mark.parametrize("case", CASES["lengths"], ids=lambda case: repr(case["text"]))

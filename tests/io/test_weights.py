@@ -24,7 +24,7 @@ def test_weights_sums_are_those_of_every_shipped_file():
     recorded = read_sums(WEIGHTS)
     files = [p for p in WEIGHTS.glob("*/*") if p.suffix != ".md"]
     assert recorded == {f"{p.parent.name}/{p.name}": sha256(p) for p in files}
-    assert len(recorded) >= 14
+    assert len(recorded) == 2 * len(weights.shipped())
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_verify_checksums_ignores_other_folders(tmp_path):
 @pytest.mark.parametrize(
     ("load", "name"),
     [
-        (load_generator.__wrapped__, "basis-research-lite-k8"),
+        (load_generator.__wrapped__, "basis-depth-k8"),
         (load_lite.__wrapped__, WEIGHTS / "lite"),
     ],
 )

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from scalefield.errors import InputError
 from scalefield.io.weights import WEIGHTS
-from scalefield.mde import MODELS, NonCommercialWarning, load_mde
+from scalefield.mde import LOADERS, MODELS, NonCommercialWarning, load_mde
 from scalefield.mde.da3 import BASE, DA3, LARGE, PREPROCESS, SMALL
 from scalefield.mde.estimator import Estimator, Raw
 
@@ -65,9 +65,23 @@ def test_estimator_lite_comes_from_the_package(monkeypatch):
 
 
 def test_load_mde_unknown_names_list_the_known_ones():
-    names = r"no MDE 'da4'; there are lite, lite-research, da3-small, .*\.onnx"
+    names = r"no MDE 'da4'; there are lite, da3-small, .*\.onnx"
     with pytest.raises(InputError, match=names):
         load_mde("da4")
+
+
+@pytest.mark.parametrize(
+    ("name", "models"),
+    [
+        ("depth-anything-v2", "dav2-base or dav2-small or dav2-large"),
+        ("Depth-Anything-V2-Small-hf", "dav2-small"),
+        ("depthpro", "depth-pro or zoedepth"),
+        ("lite2", "lite"),
+    ],
+)
+def test_load_mde_unknown_names_suggest_models_by_name_and_by_repository(name, models):
+    with pytest.raises(InputError, match=rf"no MDE '{name}'.*; did you mean {models}\?$"):
+        load_mde(name)
 
 
 def test_load_mde_pinned_revision_reaches_the_hub():
@@ -91,6 +105,10 @@ def test_load_mde_non_commercial_weights_say_so(by_hand, small_state):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load_mde("owner/name")
+
+
+def test_load_mde_has_a_loader_for_every_card():
+    assert {card.loader for card in MODELS.values()} <= set(LOADERS)
 
 
 def test_load_mde_cards_agree_with_the_networks():

@@ -9,7 +9,7 @@ from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.basis.pretrained import load_generator
 from scalefield.basis.ridge import LITERAL, Ridge, anchor_weights, targets
 from scalefield.errors import InputError
-from scalefield.io.weights import WEIGHTS, shipped
+from scalefield.io.weights import shipped
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.basis import Basis, basis_maps
 from worlds import random_anchors, stepped_ramp
@@ -17,14 +17,11 @@ from worlds import random_anchors, stepped_ramp
 
 def test_basis_generators_are_shipped():
     names = shipped("basis-")
-    kinds = ("depth", "research-depth", "research-lite")
-    assert names == sorted(f"basis-{kind}-k{k}" for kind in kinds for k in (8, 30, 50))
+    assert names == sorted(f"basis-depth-k{k}" for k in (8, 30, 50))
     for name in names:
         config = load_generator(name).config
         assert name.endswith(f"k{config.k}")
-        assert config.zero_features == ("depth" in name)
-        card = (WEIGHTS / name / "README.md").read_text()
-        assert ("non-commercial" in card) == ("research" in name)
+        assert config.zero_features
 
 
 def test_basis_field_is_the_weighted_sum_of_the_maps_it_shows():
@@ -103,8 +100,8 @@ def test_basis_uses_features_with_a_generator_for_them():
     anchors = random_anchors(mde_output.shape, 10)
     bare = Basis()(mde_output, anchors).depth_m
     torch.testing.assert_close(Basis()(lite, anchors).depth_m, bare)
-    with_features = Basis(generator="basis-research-lite-k50")
-    assert not with_features.load().config.zero_features
+    torch.manual_seed(0)
+    with_features = Basis(generator=Generator(GeneratorConfig(k=8, feature_channels=64)).eval())
     used = with_features(lite, anchors).depth_m
     unused = with_features(mde_output, anchors).depth_m
     assert float((used - unused).abs().max()) > 1e-3

@@ -209,7 +209,9 @@ def test_local_solves_are_as_good_as_the_exact_one():
     image = load_field("field").image_inputs(mde_output)
     fits = (Field(robust=False), Field(robust=False, inference=everything))
     local_std, exact_std = (
-        dataclasses.replace(method.condition(image, anchors).fit, calibration=UNCALIBRATED).render().std
+        dataclasses.replace(method.condition(image, anchors).fit, calibration=UNCALIBRATED)
+        .render()
+        .std
         for method in fits
     )
     assert 0.9 < float((local_std / exact_std).median()) < 1.2
@@ -317,15 +319,6 @@ def test_the_shipped_model_needs_nothing_but_depth():
     assert 0.5 < model.std_scale < 3
 
 
-def test_field_research_is_loaded_by_name_and_recovers_a_room():
-    mde_output, depth_m = room()
-    anchors, research = draw_anchors(depth_m, 20), Field(model="field-research")
-    recovery = research(mde_output, anchors)
-    assert research.load().net.config.feature_channels == 0
-    assert not torch.equal(recovery.depth_m, Field()(mde_output, anchors).depth_m)
-    assert absrel(recovery, depth_m) < 0.1
-
-
 @pytest.mark.parametrize("name", ["lite", "field", *(f"basis-depth-k{k}" for k in (8, 30, 50))])
 def test_default_weights_are_free_and_say_so(name):
     card = " ".join((WEIGHTS / name / "README.md").read_text().split())
@@ -333,16 +326,20 @@ def test_default_weights_are_free_and_say_so(name):
     assert "Apache-2.0" in card
 
 
-def test_field_lite_uses_the_features_of_lite():
+def test_field_uses_features_with_a_model_for_them():
     mde_output, depth_m = room()
-    anchors, twin = draw_anchors(depth_m, 20), Field(model="field-research-lite")
+    shipped = load_field("field")
+    torch.manual_seed(0)
+    net = FieldNet(dataclasses.replace(shipped.net.config, feature_channels=64)).eval()
+    anchors = draw_anchors(depth_m, 20)
+    twin = Field(model=dataclasses.replace(shipped, net=net))
     features = torch.randn(64, 12, 15, generator=torch.Generator().manual_seed(0))
     seen, withheld = (
         MDEOutput(mde_output.prediction, "depth", features=f) for f in (features, None)
     )
     looking, blind = (twin(output, anchors).depth_m for output in (seen, withheld))
     assert not torch.equal(looking, blind)
-    assert absrel(twin(withheld, anchors), depth_m) < 0.1  # as `field`, without them
+    assert absrel(twin(withheld, anchors), depth_m) < 0.1
     strange = MDEOutput(mde_output.prediction, "depth", features=features[:16])
     with pytest.raises(InputError, match="made for features of 64 channels, found 16"):
         twin(strange, anchors)
@@ -360,8 +357,7 @@ def test_the_mean_function_is_zero_for_estimators_that_were_not_in_training():
 
 
 def test_a_model_that_is_not_there_or_names_no_estimators_is_refused(tmp_path):
-    names = r"no field model 'nosuch'.*'field', 'field-research', 'field-research-lite'"
-    with pytest.raises(InputError, match=names):
+    with pytest.raises(InputError, match=r"no field model 'nosuch'.*nor one of \['field'\]"):
         load_field("nosuch")
     load_field("field").save(tmp_path)
     config = tmp_path / "config.json"

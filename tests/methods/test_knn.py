@@ -31,10 +31,12 @@ def test_knn_equals_a_slow_fit_at_every_pixel(relative, space, seed, n, k):
         root = 1 / np.sqrt(np.maximum(distance[near], 1))
         design = np.stack([x[near], np.ones(len(near))], axis=1)
         (s, t), *_ = np.linalg.lstsq(root[:, None] * design, root * y[near])
-        if len(near) == 1 or s <= 0:
-            s, t = np.median(y[near] / x[near]), 0
+        wanted, least = s * x_map[row, column] + t, 0.5 * y.min()
+        too_far = space == "disparity" and wanted < least
+        if len(near) == 1 or s <= 0 or too_far:
+            wanted = np.median(y[near] / x[near]) * x_map[row, column]
+            wanted = max(wanted, least) if too_far and len(near) > 1 and s > 0 else wanted
             lower += 1
-        wanted = s * x_map[row, column] + t
         if wanted > 1e-2:
             metric = float(recovery.depth_m[row, column])
             metric = metric if space == "depth" else 1 / metric
@@ -51,6 +53,21 @@ def test_knn_of_few_or_equal_anchors_reports_scale_only(n):
     recovery = KNN()(mde_output, anchors)
     np.testing.assert_allclose(recovery.depth_m, np.median(anchors.depth_m), rtol=1e-6)
     assert recovery.report.fallbacks[0].text.startswith("scale only at 30 pixels")
+
+
+def test_knn_does_not_extrapolate_a_line_to_zero_disparity():
+    disparity = torch.full((9, 9), 0.5).double()
+    disparity[:, 6:] = 0.1
+    disparity[4, 2], disparity[4, 4] = 0.4, 0.6
+    mde_output = MDEOutput(disparity, "disparity")
+    anchors = Anchors([2, 4], [4, 4], [10.0, 4.0])  # y = 0.75 x − 0.2, below zero at x = 0.1
+    recovery = KNN(k=2)(mde_output, anchors)
+    np.testing.assert_allclose(recovery.depth_m[4, [2, 4]], [10, 4], rtol=1e-6)
+    np.testing.assert_allclose(recovery.depth_m[:, :2], 1 / 0.175, rtol=1e-6)
+    np.testing.assert_allclose(recovery.depth_m[:, 6:], 20, rtol=1e-6)  # y/x × 0.1 is less
+    assert recovery.report.fallbacks[0].text.startswith("scale only at 27 pixels")
+    assert recovery.report.limited_pixels == 0
+    assert float(recovery.std_log[:, 6:].max()) < 3
 
 
 @pytest.mark.usefixtures("as_users_run_it")

@@ -17,7 +17,7 @@ WRITERS = {
 ALLOWED = {
     "io.disk.write_atomic": "writes files",
     "io.disk.write_folder": "writes folders",
-    "export.rerun.write_recording": "rerun writes to names only; into a temporary folder",
+    "export.view.write_recording": "rerun writes to names only; into a temporary folder",
     "geometry.colmap.undistort": "COLMAP writes folders; they are moved when they are whole",
     "web.uploads.read_depth": "an upload on its way to a reader, in a temporary folder",
     "labelling.samples.as_file": "a tar's member on its way to a reader, in a temporary folder",

@@ -1,5 +1,6 @@
 """The whole reproduction on tiny data: raw layouts to the paper's tables."""
 
+import itertools
 import json
 import os
 import shutil
@@ -23,8 +24,9 @@ from scalefield.reproduction.matrix import (
     paper_jobs,
     universal_rows,
 )
-from scalefield.reproduction.plan import plan
+from scalefield.reproduction.plan import plan, step_seconds
 from scalefield.reproduction.stages import EstimatorSpec, Reproduction
+from scalefield.training.basis_config import paper_preset
 
 pytest.importorskip("matplotlib", reason="the extra plot is not installed")
 pytest.importorskip("transformers", reason="the extra mde is not installed")
@@ -119,7 +121,9 @@ def test_the_report_has_the_papers_tables_and_names_the_models(reproduced):
     assert "KITTI: the paper's figures [ours]" in text
     title = text.splitlines()[0]
     assert title.endswith(
-        "(not as in the paper: at most 6 frames of each split, 1 and 1 epochs, batch, width)"
+        "(not as in the paper: at most 6 frames of each split, MDE da3-base=tiny_mdes:da3 and "
+        "midas-hybrid=tiny_mdes:dpt, K = 8 and 30, 256 pixels and uint8 features kept, "
+        "1 and 1 epochs, batch, width)"
     )
     assert "UrbanSyn + SUN RGB-D: the paper's figures [ours]" in text
     drop = text.split("### Drop-anchor test")[1].split("###")[0]
@@ -148,9 +152,39 @@ def test_a_second_run_makes_nothing_again(reproduced, there, monkeypatch):
     ]
     before = {path: path.stat().st_mtime_ns for path in watched}
     assert len(before) > 60
+    killed = [path.with_name(f".{path.name}.k1ll_ed0") for path in watched[:: len(watched) - 1]]
+    for leftover in killed:
+        leftover.touch()
     assert main(command(there, "--no-gallery", "--limit", "6")) == 0
     changed = [path for path, stamp in before.items() if path.stat().st_mtime_ns != stamp]
     assert not changed
+    assert not any(leftover.exists() for leftover in killed)
+
+
+def test_training_record_has_the_chosen_step_of_every_generator(reproduced):
+    found = json.loads((reproduced / "training.json").read_text())
+    assert sorted(found) == ["da3-base", "midas-hybrid"]
+    for estimator, generators in found.items():
+        assert len(generators) == len(paper_jobs((0,), (8, 30)))
+        for name, record in generators.items():
+            folder = reproduced / "generators" / estimator / name
+            lines = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
+            assert record["finished"]
+            assert record["chosen"] in lines
+            assert record["chosen"]["val_loss"] == min(line["val_loss"] for line in lines)
+            assert record["last"]["step"] == lines[-1]["step"]
+
+
+def test_aligners_are_left_out_on_request(there, tmp_path):
+    made = Reproduction(
+        out=tmp_path,
+        datasets={"sunrgbd": SunRgbd(there / "sunrgbd")},
+        estimators=(EstimatorSpec.parse("da3-base=tiny_mdes:da3"),),
+        generators="shipped",
+        aligners=False,
+    )
+    labels = [row.label for row in made.rows(made.estimators[0], "sunrgbd")]
+    assert labels == [f"Basis K={k} (universal, F = 0)" for k in (8, 30, 50)]
 
 
 @pytest.mark.parametrize(
@@ -274,6 +308,7 @@ def test_reproduce_goes_on_after_a_kill_at_every_stage(reproduced, there):
     assert len(wanted) > 10
     for file in wanted:
         assert (out / file.relative_to(reproduced)).read_bytes() == file.read_bytes(), file
+    assert not list(out.rglob(".*"))
     for file in (reproduced / "results").glob("*/images.csv"):
         assert (out / file.relative_to(reproduced)).read_bytes() == file.read_bytes(), file
 
@@ -369,9 +404,44 @@ def test_the_plan_tells_absent_weights_from_unknown_names(there, capsys, monkeyp
     monkeypatch.setenv("SCALEFIELD_WEIGHTS", str(there / "no weights"))
     monkeypatch.setattr("scalefield.reproduction.plan.step_seconds", lambda *_: 0.1)
     assert main(command(there, "--mde", "da3-base", "--plan", "--limit", "2")) == 0
-    message = capsys.readouterr().out
-    assert "F of 128 channels as uint8  not known: no weights" in message
+    message = " ".join(capsys.readouterr().out.split())
+    assert "F of 128 channels as uint8 not known: no weights" in message
     assert "frames, MDE not counted" in message
+
+
+def test_the_plan_divides_training_by_the_jobs(there, monkeypatch):
+    monkeypatch.setattr("scalefield.reproduction.plan.step_seconds", lambda *_: 1.0)
+    alone = Reproduction(
+        out=there / "planned",
+        datasets={"sunrgbd": SunRgbd(there / "sunrgbd")},
+        estimators=(EstimatorSpec.parse("da3-base=tiny_mdes:da3"),),
+        device="cpu",
+    )
+    seconds = [plan(replace(alone, jobs=jobs))[1].seconds for jobs in (1, 3, 1000)]
+    # A step trains on all frames, and a third of one validates: for six generators 25 epochs, and
+    # for five more another 5.
+    assert seconds[0] == pytest.approx((6 * 25 + 5 * 5) * (1 + 1 / 3))
+    assert seconds[1] == pytest.approx(seconds[0] / 3)
+    # However many are trained at once, one has to be trained before it is fine-tuned.
+    assert seconds[2] == pytest.approx((25 + 5) * (1 + 1 / 3))
+
+
+@pytest.mark.parametrize("longest_s", [0.0, 1e9])
+def test_step_seconds_times_small_batches_on_slow_machines(monkeypatch, longest_s):
+    monkeypatch.setattr("scalefield.reproduction.plan.LONGEST_STEP_S", longest_s)
+    monkeypatch.setattr(
+        "scalefield.reproduction.plan.time.perf_counter", itertools.count(0.0).__next__
+    )
+    sizes = []
+
+    def step(generator, optimiser, batch, *_, **options):
+        sizes.append(len(batch.y))
+
+    monkeypatch.setattr("scalefield.reproduction.plan.training_step", step)
+    config = replace(paper_preset(8, "low"), width=8, pixels=4)
+    found = step_seconds(config, 2, (32, 48), "cpu")
+    assert sizes == ([1, 1] if longest_s == 0 else [1, 1, 4, 4, 16, 16, 24, 24])
+    assert found == (config.batch if longest_s == 0 else 1)
 
 
 def test_the_plan_counts_the_cache_of_the_estimator(there):

@@ -6,12 +6,12 @@ import json
 import numpy as np
 import pytest
 import torch
-from recipes.measure_pipeline import dequantise
 
 from scalefield.basis.generator import Generator
 from scalefield.errors import InputError
+from scalefield.training.bank import ResidentFrames
 from scalefield.training.basis import train_basis
-from scalefield.training.basis_batches import StepBatches, ValidationBatches, stream
+from scalefield.training.basis_batches import Batches, step_plan, stream, validation_batches
 from scalefield.training.basis_config import BasisTraining, paper_preset
 from scalefield.training.cross_fit import CrossFit
 from scalefield.training.data import prepare
@@ -23,7 +23,6 @@ from scalefield.training.preparation import (
     prepare_split,
 )
 from scalefield.training.prepared import PreparedFrames, quantise
-from scalefield.training.resident import ResidentFrames
 from training.world import BiasedMDE, World
 
 CONFIG = BasisTraining(k=4, epochs=2, batch=4, anchors=(5, 15), feature_dropout=0.0)
@@ -51,6 +50,16 @@ class Holed(World):
         if name in ("room/03", "room/12"):
             raise InputError(f"{name}: no such file")
         return super().load(name)
+
+
+def same_tensors(one, other):
+    """Two batches, or their pixels, are equal to the bit."""
+    for field in dataclasses.fields(one):
+        a, b = getattr(one, field.name), getattr(other, field.name)
+        if dataclasses.is_dataclass(a):
+            same_tensors(a, b)
+        else:
+            assert a is b is None or torch.equal(a, b), field.name
 
 
 @pytest.fixture
@@ -94,24 +103,27 @@ def test_features_in_8_bits_are_within_half_a_step():
 
 
 def test_batches_of_8_bit_features_are_those_of_float16_but_for_half_a_step(both):
-    half = StepBatches([dequantise(frame) for frame in both()[0]], CONFIG, first=0, last=1)
-    bits = StepBatches(both()[0], CONFIG, first=0, last=1)
-    one, other = half[0].dequantised(), bits[0].dequantised()
+    def dequantised(frame):
+        step, least = frame.quantisation[..., None, None]
+        features = torch.addcmul(least, frame.features.float(), step).half()
+        return dataclasses.replace(frame, features=features, quantisation=None)
+
+    bits = both()[0]
+    plan = step_plan(bits, CONFIG)[:1]
+    half = [dequantised(frame) for frame in bits]
+    one, other = (Batches(frames, CONFIG, plan)[0].dequantised() for frames in (half, bits))
     torch.testing.assert_close(one.features, other.features, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(one.y, other.y)
+    torch.testing.assert_close(one.anchors.y, other.anchors.y)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_streamed_batches_do_not_depend_on_the_workers(both, workers):
     train, _ = both()
-    batches = StepBatches(train, CONFIG, first=1, last=5)
+    batches = Batches(train, CONFIG, step_plan(train, CONFIG)[1:5], 1)
     found = list(stream(batches, torch.device("cpu"), workers))
     assert len(found) == 4
     for index, batch in enumerate(found):
-        wanted = batches[index].dequantised()
-        for field in dataclasses.fields(batch):
-            one, other = getattr(batch, field.name), getattr(wanted, field.name)
-            assert one is other is None or torch.equal(one, other), field.name
+        same_tensors(batch, batches[index].dequantised())
 
 
 def test_training_reads_prepared_frames_of_several_datasets(both, tmp_path):
@@ -140,6 +152,26 @@ def test_a_frame_that_cannot_be_read_is_left_out_counted_and_named(both, tmp_pat
     printed = capsys.readouterr().err
     assert "1 of 12 frames could not be prepared and are left out: room/03" in printed
     assert left_out(tmp_path / "train") == {"room/03": "room/03: no such file"}
+
+
+class Undeclared(World):
+    """The world, none of whose depths has a range."""
+
+    def load(self, name):
+        raise InputError("room: no depth range is declared")
+
+
+def test_prepare_split_states_a_reason_once_and_leaves_no_claim(tmp_path, capsys):
+    chosen = Preparation(regimes=("low",))
+    with pytest.raises(InputError, match="none of its 12 frames could be prepared"):
+        prepare_split(Undeclared(), "train", Revised(), tmp_path, chosen, show_progress=False)
+    printed = capsys.readouterr().err.splitlines()
+    assert printed == ["left out: 12 frames: room: no depth range is declared"]
+    mended = World()
+    mended.ranges_m = {"room": (0.1, 10.0)}
+    frames = prepare_split(mended, "train", Revised(), tmp_path, chosen, show_progress=False)
+    assert len(frames) == 12
+    assert left_out(tmp_path) == {}
 
 
 def test_preparation_goes_on_where_it_was_cut_off(tmp_path):
@@ -215,7 +247,7 @@ def test_damaged_prepared_frames_are_named(both, tmp_path):
 def test_zero_features_are_never_read(both, tmp_path):
     train, val = both()
     config = dataclasses.replace(CONFIG, zero_features=True, epochs=1)
-    batches = StepBatches(train, config, first=0, last=1)
+    batches = Batches(train, config, step_plan(train, config)[:1])
     assert batches[0].features is None
     model = train_basis(config, train, val, tmp_path / "run", device="cpu", show_progress=False)
     assert model.config.zero_features
@@ -228,24 +260,22 @@ def test_resident_frames_gather_the_batches_that_are_made_of_prepared_ones(both,
     config = paper_preset(4, "low", batch=3, zero_features=zero_features)
     resident = ResidentFrames.of(prepared, "cpu")
     assert ResidentFrames.of(PreparedFrames(tuple(prepared.entries)), "cpu") is resident
-    assert resident.buckets == prepared.buckets
-    for kind in (StepBatches, ValidationBatches):
-        span = {"first": 2, "last": 7} if kind is StepBatches else {}
-        wanted = list(stream(kind(prepared, config, **span), torch.device("cpu"), 0))
-        found = list(stream(kind(resident, config, **span), torch.device("cpu"), 0))
+    plan = step_plan(prepared, config)[2:7]
+    for make in (lambda frames: Batches(frames, config, plan, 2),
+                 lambda frames: validation_batches(frames, config)):  # fmt: skip
+        wanted, found = (
+            list(stream(make(frames), torch.device("cpu"))) for frames in (prepared, resident)
+        )
         assert len(wanted) == len(found) > 1
         for one, other in zip(wanted, found, strict=True):
-            for field in dataclasses.fields(one):
-                a, b = getattr(one, field.name), getattr(other, field.name)
-                assert (a is None) == (b is None), field.name
-                if a is not None:
-                    torch.testing.assert_close(a, b, rtol=0, atol=0)
+            same_tensors(one, other)
 
 
 def test_resident_frames_without_the_anchors_of_a_regime_are_named(both):
     resident = ResidentFrames.of(both()[0], "cpu")
-    with pytest.raises(InputError, match="without the anchors of the regime none"):
-        resident.gather([0], "none")
+    config = paper_preset(4, "high", batch=3)
+    with pytest.raises(InputError, match="without the anchors of the regime high"):
+        Batches(resident, config, step_plan(resident, config))[0]
 
 
 def test_train_basis_records_the_time_that_it_took(both, tmp_path):

@@ -13,11 +13,12 @@ import torch
 from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.basis.ridge import LITERAL
 from scalefield.errors import InputError
+from scalefield.training.bank import make_bank
 from scalefield.training.basis import LOGGED, train_basis, validation
 from scalefield.training.basis_batches import training_batch
 from scalefield.training.basis_config import BasisTraining, default_preset, paper_preset
 from scalefield.training.cross_fit import CrossFit
-from scalefield.training.data import draw_anchors, epoch_batches, make_batch, prepare, prepare_frame
+from scalefield.training.data import draw_anchors, epoch_batches, prepare, prepare_frame
 from training.world import BiasedMDE, World
 
 CONFIG = BasisTraining(k=4, epochs=3, batch=4, anchors=(5, 15))
@@ -145,8 +146,8 @@ def test_a_run_goes_on_from_within_an_epoch(tmp_path, frames, monkeypatch):
 def test_anchors_of_the_protocol_are_the_same_in_every_step(frames):
     config = paper_preset(4, "low")
     one, other = (training_batch(frames["train"][:3], config, step) for step in (0, 7))
-    assert torch.equal(one.anchor_positions, other.anchor_positions)
-    assert torch.equal(one.pixel_positions, other.pixel_positions)
+    assert torch.equal(one.anchors.positions, other.anchors.positions)
+    assert torch.equal(one.pixels.positions, other.pixels.positions)
     with pytest.raises(InputError, match="prepared without the anchors of the regime high"):
         training_batch(frames["train"][:1], paper_preset(4, "high"), 0)
 
@@ -201,8 +202,8 @@ def test_every_frame_comes_once_an_epoch_in_batches_of_one_bucket(frames):
 def test_a_frame_s_draw_does_not_depend_on_its_company(frames):
     alone = training_batch(frames["train"][:1], CONFIG, 7)
     among = training_batch(frames["train"][:4], CONFIG, 7)
-    n = alone.y.shape[1]
-    torch.testing.assert_close(alone.y[0], among.y[0, :n])
+    n = alone.anchors.y.shape[1]
+    torch.testing.assert_close(alone.anchors.y[0], among.anchors.y[0, :n])
     assert float(among.anchor_weights[0, n:].sum()) == 0
 
 
@@ -218,13 +219,14 @@ def test_anchors_are_table_rows_spread_over_the_image(frames):
 def test_mirroring_and_stretching_change_both_sides_alike(frames):
     """A mirrored frame holds the same anchors at mirrored places; D^γ shows in map and table."""
     frame, rows = frames["train"][0], np.arange(6)
-    plain = make_batch([frame], [rows], [rows])
-    turned = make_batch([frame], [rows], [rows], mirror=[True], stretch=[2.0])
+    plain = make_bank([frame]).batch([rows], [rows])
+    turned = make_bank([frame]).batch([rows], [rows], mirror=[True], stretch=[2.0])
     flip = torch.tensor([-1.0, 1.0])
-    torch.testing.assert_close(turned.anchor_positions, plain.anchor_positions * flip)
+    torch.testing.assert_close(turned.anchors.positions, plain.anchors.positions * flip)
     torch.testing.assert_close(turned.log_depth, plain.log_depth.flip(-1) * 2)
-    torch.testing.assert_close(turned.mde_log_depth, plain.mde_log_depth * 2)
-    torch.testing.assert_close(turned.y, turned.true_log_depth - turned.mde_log_depth)
+    torch.testing.assert_close(turned.pixels.mde_log_depth, plain.pixels.mde_log_depth * 2)
+    torch.testing.assert_close(turned.pixels.true_log_depth, plain.pixels.true_log_depth)
+    torch.testing.assert_close(turned.anchors.y, turned.pixels.y)
 
 
 def test_the_protocol_s_anchors_stand_in_the_table(frames):

@@ -4,26 +4,23 @@ import json
 import numpy as np
 import pytest
 import torch
-from recipes.permissive import distorted_frame
+from recipes.train_weights import distorted_frame
 
 from scalefield.field.error_scale import ERROR_SCALES
 from scalefield.field.image_inputs import ChannelLayout
 from scalefield.field.network import FieldNet, FieldNetConfig
 from scalefield.field.shift import SHIFT_PRIOR, AffineMap
 from scalefield.mde import MDEOutput
-from scalefield.training.data import prepare
+from scalefield.training.bank import make_banks
+from scalefield.training.data import PIXELS, prepare
 from scalefield.training.distortion import (
     Distortion,
     DistortionConfig,
     UnknownShift,
     grid_positions,
 )
-from scalefield.training.field import START, FieldTraining, LearnedKernel, train_field
-from scalefield.training.field_batches import (
-    draw_anchors,
-    draw_batch,
-    make_banks,
-)
+from scalefield.training.field import START, LearnedKernel, train_field
+from scalefield.training.field_batches import FieldTraining, draw_anchors, draw_batch
 from scalefield.training.field_validation import Outcome, calibrate, tune_on_validation
 from training.world import BiasedMDE, World
 
@@ -73,10 +70,10 @@ def test_a_run_goes_on_where_it_was_cut_off(frames, tmp_path, monkeypatch):
 
         real = field.draw_batch
 
-        def cut(*args, **shares):
+        def cut(*args):
             if (tmp_path / "cut" / "checkpoint.safetensors").exists():
                 raise KeyboardInterrupt
-            return real(*args, **shares)
+            return real(*args)
 
         patch.setattr(field, "draw_batch", cut)
         with pytest.raises(KeyboardInterrupt):
@@ -97,15 +94,26 @@ def test_the_numbers_go_through_their_logarithms_unharmed():
     assert torch.count_nonzero(learned.logarithms.grad) == 1
 
 
+def test_make_banks_keeps_all_rows_of_large_tables(frames):
+    """The protocol's anchors stand behind the random pixels, however many these are."""
+    (frame, *_) = frames[1]
+    many = np.arange(3 * PIXELS) % frame.drawn
+    tables = {n: getattr(frame, n)[many] for n in ("pixels", "mde_log_depth", "true_log_depth")}
+    large = dataclasses.replace(frame, **tables, drawn=len(many), anchors={1: many[-1:]})
+    (bank,) = make_banks([large, frame])
+    assert bank.pixels.y.shape == (2, 3 * PIXELS)
+    same = bank.pixels.y[:, : frame.drawn]
+    assert torch.equal(*same)
+
+
 def test_anchors_lie_on_the_protocol_s_grid_and_no_pixel_twice(frames):
     (bank, *_) = make_banks(frames[0])
-    rng = torch.Generator().manual_seed(0)
-    batch = draw_batch(bank, 4, rng, imageless=0.3, featureless=0.3, distorted=0.5)
-    rows = draw_anchors(batch, 12, 0.0, torch.Generator().manual_seed(0))
+    table = bank.select([0, 1, 2, 3]).pixels
+    rows = draw_anchors(table, 12, 0.0, torch.Generator().manual_seed(0))
     assert rows.shape == (4, 12)
     for i in range(4):
         assert len(rows[i].unique()) >= 11
-        positions = batch.positions[i][rows[i]]
+        positions = table.positions[i][rows[i]]
         u = ((positions[:, 0] + 1) / 2 * 4).floor()  # 3 rows and 4 columns
         assert len(u.unique()) == 4
 
@@ -266,14 +274,15 @@ def test_unknown_shift_is_estimated_better_with_more_anchors_and_from_one_by_the
 
 def test_draw_batch_gives_the_kernel_the_sensitivity_to_an_unknown_shift(frames):
     (bank, *_) = make_banks(frames[0])
-    options = {"imageless": 0.0, "featureless": 0.0, "distorted": 0.0}
     for share in (0.0, 1.0):
-        batch = draw_batch(
-            bank, 8, torch.Generator().manual_seed(0), **options,
-            distortion=DistortionConfig(affine=share), anchors=5,
-        )  # fmt: skip
-        assert bool(batch.shift.any()) == bool(share)
-        assert bool((batch.shift <= 0).all())
+        config = dataclasses.replace(
+            CONFIG, batch=8, distorted=0.0, distortion=DistortionConfig(affine=share)
+        )
+        batch = draw_batch(bank, config, 5, torch.Generator().manual_seed(0))
+        assert batch.anchors.y.shape == (8, 5)
+        assert batch.pixels.y.shape == (8, CONFIG.pixels)
+        assert bool(batch.pixels.shift.any()) == bool(share)
+        assert bool((batch.pixels.shift <= 0).all())
         assert bool(torch.isfinite(batch.log_depth).all())
 
 

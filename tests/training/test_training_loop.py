@@ -1,4 +1,4 @@
-"""What training loops share: prefetched batches, and the clock."""
+"""What training loops share: prefetched batches, the clock, the average of the weights."""
 
 import threading
 import time
@@ -6,7 +6,15 @@ import time
 import pytest
 import torch
 
-from scalefield.training.loop import Clock, Schedule, cosine_rate, prefetch
+from scalefield.training.loop import (
+    Clock,
+    OptimiserConfig,
+    RunFolder,
+    Schedule,
+    Trainer,
+    cosine_rate,
+    prefetch,
+)
 
 
 def test_what_is_made_ahead_comes_in_order() -> None:
@@ -68,3 +76,43 @@ def test_a_schedule_counts_steps_or_time_and_ends_with_a_rate_of_zero(monkeypatc
     again.resume(25.0)
     assert again.progress(0) == pytest.approx(0.5)
     assert by_steps.rate(60, 10) == pytest.approx(cosine_rate(60, 100, 10))
+
+
+def trainer_of(folder, net, config, steps=5):
+    groups = [{"params": list(net.parameters()), "lr": config.rate}]
+    run, schedule = RunFolder(folder, config), Schedule(steps)
+    return Trainer(net, groups, config, run, schedule, torch.device("cpu"), show_progress=False)
+
+
+def test_trainer_averages_the_weights_with_a_decay_that_grows(tmp_path) -> None:
+    """The average moves by 1 − min(ema, (step + 1) / (step + 10))."""
+    config = OptimiserConfig(ema=0.3, rate=0.1, warmup=1)
+    net = torch.nn.Linear(2, 1)
+    expected = net.weight.detach().clone()
+    trainer = trainer_of(tmp_path, net, config)
+    for step in trainer.steps():
+        trainer.update(net(torch.ones(1, 2)).sum())
+        decay = min(0.3, (step + 1) / (step + 10))
+        expected = expected * decay + net.weight.detach() * (1 - decay)
+        torch.testing.assert_close(trainer.average.weight.detach(), expected)
+
+
+def test_trainer_ends_with_the_same_average_after_an_interruption(tmp_path) -> None:
+    config = OptimiserConfig(ema=0.9, rate=0.1, warmup=1)
+    averages = []
+    for interrupted in (False, True):
+        folder = tmp_path / str(interrupted)
+        torch.manual_seed(0)
+        trainer = trainer_of(folder, torch.nn.Linear(2, 1), config)
+        for step in trainer.steps():
+            trainer.update(trainer.net(torch.ones(1, 2)).square().sum())
+            if interrupted and step == 2:
+                trainer.keep()
+                break
+        if interrupted:
+            trainer = trainer_of(folder, torch.nn.Linear(2, 1), config)
+            assert trainer.step == 3
+            for _ in trainer.steps():
+                trainer.update(trainer.net(torch.ones(1, 2)).square().sum())
+        averages.append(trainer.average.weight.detach())
+    assert torch.equal(*averages)

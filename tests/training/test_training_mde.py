@@ -1,20 +1,18 @@
 import json
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from recipes.permissive import fastest_format
 from safetensors.torch import load_file
 
 from scalefield.errors import InputError
 from scalefield.mde import open_mde
-from scalefield.mde.lite import LiteNet, load_lite
-from scalefield.training import mde as mde_training
+from scalefield.mde.lite import load_lite
+from scalefield.training import loop
 from scalefield.training.augmentation import colour_jitter, random_crops, random_erasing
 from scalefield.training.cross_fit import known_scenes, trained_on
-from scalefield.training.loop import step_generator
+from scalefield.training.loop import Trainer, save_checkpoint, step_generator
 from scalefield.training.mde import (
     MDETraining,
     aligned_absrel,
@@ -148,15 +146,16 @@ def test_a_time_limit_ends_training_before_the_steps_do(tmp_path):
     assert json.loads(line)["step"] < 1000
 
 
-def test_train_mde_prints_loss_and_speed_every_so_many_steps(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(mde_training, "fit", partial(mde_training.fit, report_every=2))
+def test_train_mde_prints_lines_with_the_loss_and_no_bar_into_a_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("scalefield.runtime.progress.LINES_EVERY_S", 0.0)
+    monkeypatch.setattr(Trainer, "REPORT_EVERY", 2)
     config = MDETraining(steps=4, batch=2, crops=((64, 96),))
     train_mde(config, Photographs(), tmp_path / "lite", encoder=None, device="cpu")
-    text = capsys.readouterr().err.replace("\r", "\n")
-    lines = [line for line in text.splitlines() if line.startswith("lite: step")]
-    assert [line.split(",")[0] for line in lines] == ["lite: step 2", "lite: step 4"]
-    assert all(", loss " in line and " steps/s" in line for line in lines)
-    assert lines[1].endswith("100%")
+    text = capsys.readouterr().err
+    assert "\r" not in text
+    lines = [line for line in text.splitlines() if "training steps" in line]
+    assert [line.split(" of ")[0][-1] for line in lines] == ["1", "2", "3", "4"]
+    assert lines[1].startswith("scalefield: lite (loss ")
 
 
 def test_train_mde_continues_the_weights_it_starts_from(tmp_path):
@@ -179,5 +178,25 @@ def test_train_mde_continues_the_weights_it_starts_from(tmp_path):
         )  # fmt: skip
 
 
-def test_fastest_format_is_contiguous_without_a_gpu():
-    assert fastest_format(LiteNet(), MDETraining()) == torch.contiguous_format
+class Stopped(Exception):
+    """Stands for the power cut."""
+
+
+def test_train_mde_that_was_stopped_ends_in_the_same_bytes(tmp_path, monkeypatch):
+    config = MDETraining(steps=4, batch=2, folds=2, fold=0, crops=((96, 128), (64, 160)))
+
+    def train(out, **options):
+        train_mde(config, Photographs(), out, encoder=None, device="cpu", **options)
+        return (out / "model" / "model.safetensors").read_bytes()
+
+    def save_and_stop(*args, step, **rest):
+        save_checkpoint(*args, step=step, **rest)
+        if step == 2:
+            raise Stopped
+
+    whole = train(tmp_path / "whole")
+    with monkeypatch.context() as stopping:
+        stopping.setattr(loop, "save_checkpoint", save_and_stop)
+        with pytest.raises(Stopped):
+            train(tmp_path / "stopped", save_every=1)
+    assert train(tmp_path / "stopped") == whole

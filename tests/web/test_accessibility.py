@@ -103,6 +103,7 @@ def check_sample(c: Checker) -> None:
         page.mouse.click(*at(page, 200, 200))
     page.fill("#card-value", "2,400 mm")
     page.keyboard.press("Enter")
+    page.wait_for_selector("#card-readings button")
     c.check("card with a question", "#card-readings")
     page.keyboard.press("Escape")
 
@@ -115,6 +116,7 @@ def check_dialogs(c: Checker, photo: bytes) -> None:
     c.check("table", "#csv-dialog")
     page.fill("#csv-text", "u,v,depth_m\n1,2")
     page.click("#csv-ok")
+    page.wait_for_selector("#csv-error:not(:empty)")
     c.check("table refused", "#csv-error")
     page.keyboard.press("Escape")
     page.set_input_files("#file", {"name": "made.png", "mimeType": "image/png", "buffer": photo})

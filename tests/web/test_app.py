@@ -11,6 +11,7 @@ import scalefield as sf
 from scalefield import samples
 from scalefield.defaults import METHOD_NAME
 from scalefield.methods import METHODS
+from scalefield.web import app
 from scalefield.web.app import create_app
 from scalefield.web.server import STATIC, plain_name
 from scalefield.web.uploads import Limits
@@ -51,34 +52,22 @@ def test_api_info_lists_methods_samples_and_limits(client: TestClient) -> None:
     info = client.get("/api").json()
     assert [m["name"] for m in info["methods"]] == list(METHODS)
     for method in info["methods"]:
-        assert method["about"].endswith(".")
+        assert method["about"] == METHODS[method["name"]].__doc__.splitlines()[0]
         assert method["title"] != method["name"]
     assert info["method"] in METHODS
     assert info["samples"] == list(samples.SAMPLES)
     assert np.array(info["colours"]["near_to_far"]).shape == (256, 3)
 
 
-def test_openapi_describes_every_route_and_no_other(client: TestClient) -> None:
-    document = client.get("/openapi.json").json()
+def test_app_documents_every_route_and_no_other(client: TestClient) -> None:
     served = {
-        (route.path, method.lower())
+        (method, route.path)
         for route in client.app.routes
         if isinstance(route, Route)
         for method in route.methods - {"HEAD"}
     }
-    described = {
-        (path, method)
-        for path, item in document["paths"].items()
-        for method in item
-        if method != "parameters"
-    }
-    assert described == served
-    for reference in re.findall(r"'#/components/schemas/(\w+)'", str(document)):
-        assert reference in document["components"]["schemas"]
-    described_session = document["components"]["schemas"]["Session"]["properties"]
-    session = client.post("/api/samples/room").json()
-    assert set(session) - {"anchors"} == set(described_session)
-    client.delete(f"/api/sessions/{session['id']}")
+    documented = re.findall(r"^(GET|PUT|POST|DELETE) +(/\S*)", app.__doc__, flags=re.M)
+    assert set(documented) == served
 
 
 def test_measure_of_an_uploaded_photo_equals_recover(client: TestClient, wait, png) -> None:
@@ -166,6 +155,32 @@ def test_put_depth_replaces_the_relative_depth(client: TestClient, wait, png, np
         "waiting for its turn",
     )
     assert wait(client, resized.json())["state"] == "ready"
+
+
+def test_length_answers_in_metres_or_with_the_readings(client: TestClient) -> None:
+    answer = client.post("/api/length", json={"text": "99", "unit": "in"})
+    assert answer.json() == {"length_m": 2.5146}
+    refused = client.post("/api/length", json={"text": "1,200"})
+    assert refused.status_code == 400
+    assert refused.json() == {
+        "error": "“1,200” can be 1200 m (1200 m) or 1.200 m (1.2 m); write one",
+        "code": "ambiguous",
+        "readings": {"1200 m": 1200.0, "1.200 m": 1.2},
+    }
+    assert client.post("/api/length", content=b"2.4").status_code == 415
+
+
+def test_table_answers_with_the_anchors_of_an_edit(client: TestClient, room: dict) -> None:
+    url = f"/api/sessions/{room['id']}"
+    answer = client.post(f"{url}/table", content=b"x;y;z;sigma\n10;20;1,5;\n11;20;2;0,1\n").json()
+    assert answer["anchors"] == [
+        {"u": 10, "v": 20, "depth_m": 1.5},
+        {"u": 11, "v": 20, "depth_m": 2, "sigma_m": 0.1},
+    ]
+    assert client.post(f"{url}/recover", json=answer).status_code == 200
+    refused = client.post(f"{url}/table", content="u,v\n1,2")
+    assert (refused.status_code, refused.json()["code"]) == (400, "header")
+    assert client.post(f"{url}/table", content=b"1" * (2**20 + 1)).status_code == 413
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_host_name_drops_the_port() -> None:
     assert host_name("[::1]") == "[::1]"
 
 
-@pytest.mark.parametrize("path", ["/", "/api", "/static/app.js", "/openapi.json", "/nothing"])
+@pytest.mark.parametrize("path", ["/", "/api", "/static/app.js", "/nothing"])
 def test_guard_refuses_first_and_adds_headers_to_every_answer(
     client: TestClient, path: str
 ) -> None:
@@ -168,8 +168,8 @@ def test_guard_answers_an_unforeseen_error_with_headers_and_a_sentence(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("secret detail")
 
-    monkeypatch.setattr("scalefield.web.server.document", fail)
-    answer = client.get("/openapi.json")
+    monkeypatch.setattr("scalefield.web.server.method_entries", fail)
+    answer = client.get("/api")
     assert answer.status_code == 500
     assert answer.json()["code"] == "failed"
     assert "secret" not in answer.text

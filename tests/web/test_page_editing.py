@@ -8,6 +8,8 @@ import numpy as np
 from scalefield import samples
 from web.pages import at, distances, hover, painted, paste, place, saved, solved
 
+FIRST_IS_READ = "() => document.querySelector('#anchor-list input').value === '2.5146'"
+
 
 def six_anchors(open_page):
     page = open_page()
@@ -138,6 +140,7 @@ def test_typed_length_with_two_readings_is_a_question(open_page) -> None:
     page.mouse.click(*at(page, 360, 270))
     page.fill("#card-value", "2,400 mm")
     page.keyboard.press("Enter")
+    page.wait_for_selector("#card-readings button")
     assert page.locator("#card-readings button").all_inner_texts() == ["2400 mm", "2.400 mm"]
     page.click("#card-readings button:text-is('2400 mm')")
     solved(page, 1)
@@ -155,11 +158,62 @@ def test_typed_lengths_are_read(open_page) -> None:
     }
     for i, (text, metres) in enumerate(lengths.items()):
         place(page, 100 + 90 * i, 200, text)
+        page.wait_for_selector(f"#anchor-count:text-is('{i + 1}')")
         assert distances(page)[i] == metres, text
     page.mouse.click(*at(page, 100, 400))
     page.fill("#card-value", "far")
     page.keyboard.press("Enter")
-    assert "A length such as 2.4 m is wanted" in page.inner_text("#card-hint")
+    page.wait_for_selector("#card-hint:has-text('A length such as 2.4 m is wanted')")
+    assert page.get_attribute("#card-value", "aria-invalid") == "true"
+
+
+def test_typed_length_is_set_at_its_point_when_the_server_has_read_it(open_page) -> None:
+    page = open_page()
+    waiting: list = []
+
+    def hold(route) -> None:
+        waiting.append(route)
+
+    page.route("**/api/length", hold)
+
+    def answered(text: str, at_u: int) -> None:
+        before = len(waiting)
+        place(page, at_u, 200, text)
+        while len(waiting) == before:
+            page.wait_for_timeout(10)
+
+    answered("2 m 40", 100)
+    page.mouse.click(*at(page, 400, 300))  # closes the card
+    waiting[0].continue_()
+    page.wait_for_selector("#anchor-count:text-is('1')")
+    assert distances(page) == ["2.4"]
+    answered("3 m 40", 200)
+    page.keyboard.press("Escape")  # gives it up
+    waiting[1].continue_()
+    answered("4 m 40", 300)
+    page.fill("#card-value", "4.5")  # is read at once, before the answer
+    page.keyboard.press("Enter")
+    waiting[2].continue_()
+    painted(page)
+    assert distances(page) == ["2.4", "4.5"]
+
+
+def test_list_reads_a_length_with_a_unit_and_restores_a_value_that_is_none(open_page) -> None:
+    page = six_anchors(open_page)
+    first = page.locator("#anchor-list input").first
+    first.fill("8 ft 3")
+    page.keyboard.press("Tab")
+    page.wait_for_function(FIRST_IS_READ)
+    first.fill("far")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#anchor-list input[aria-invalid=true]")
+    assert "Anchor 1: a length such as 2.4 m is wanted" in page.inner_text("#toast-text")
+    page.keyboard.press("Tab")
+    assert distances(page)[0] == "2.5146"
+    first.fill("far")
+    page.keyboard.press("Tab")  # it has lost the focus when the answer comes
+    page.wait_for_function(FIRST_IS_READ)
+    assert first.get_attribute("aria-invalid") == "false"
 
 
 def test_card_opened_and_confirmed_keeps_every_digit(open_page) -> None:

@@ -213,6 +213,28 @@ def test_project_file_is_saved_and_opened(open_page, tmp_path: Path) -> None:
     assert distances(other) == DISTANCES
 
 
+def test_project_file_written_by_another_program_is_opened(open_page, tmp_path: Path) -> None:
+    """With deflated entries, and with names of methods and views that are not known here."""
+    page = work(open_page)
+    with page.expect_download() as download:
+        page.click("#save-project")
+    download.value.save_as(tmp_path / "saved.zip")
+    with (
+        zipfile.ZipFile(tmp_path / "saved.zip") as saved,
+        zipfile.ZipFile(tmp_path / "edited.zip", "w", zipfile.ZIP_DEFLATED) as edited,
+    ):
+        project = json.loads(saved.read("project.json"))
+        project["settings"] |= {"method": "toString", "compare": "later", "view": "later"}
+        edited.writestr("project.json", json.dumps(project))
+        edited.writestr("photo.jpg", saved.read("photo.jpg"))
+    page.set_input_files("#project-file-2", tmp_path / "edited.zip")
+    solved(page, 3)
+    assert distances(page) == DISTANCES
+    assert page.input_value("#compare") == ""
+    assert page.get_attribute("[data-view=photo]", "aria-selected") == "true"
+    assert page.locator("#toast").is_hidden()
+
+
 def test_photo_whose_maps_fail_leaves_the_work_unchanged(open_page, png) -> None:
     page = work(open_page)
     page.route("**/maps", lambda route: route.fulfill(status=500, json={"error": "no maps today"}))

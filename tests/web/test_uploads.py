@@ -9,20 +9,20 @@ import pytest
 from PIL import Image
 
 from scalefield.errors import InputError
-from scalefield.web.uploads import Limits, SeveralArrays, fov_from_exif, read_depth, read_photo
+from scalefield.io.lengths import LengthError
+from scalefield.web.uploads import (
+    LINE_CHARACTERS,
+    Limits,
+    SeveralArrays,
+    fov_from_exif,
+    read_anchor_table,
+    read_depth,
+    read_length,
+    read_photo,
+)
+from web.conftest import encoded, picture
 
 LIMITS = Limits(pixels=10_000)
-
-
-def picture(width: int, height: int) -> np.ndarray:
-    coarse = np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
-    return np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
-
-
-def encoded(pixels: np.ndarray, form: str = "PNG", **options: object) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, form, **options)
-    return buffer.getvalue()
 
 
 def npy(values: np.ndarray) -> bytes:
@@ -201,3 +201,61 @@ def test_read_photo_names_the_extra_that_heic_needs(monkeypatch: pytest.MonkeyPa
     heic = b"\0\0\0\x18ftypheic" + bytes(40)
     with pytest.raises(InputError, match=r"scalefield\[heic\].*Most Compatible"):
         read_photo(heic, LIMITS)
+
+
+def test_read_length_takes_units_of_the_text_or_the_page() -> None:
+    assert read_length({"text": "8 ft 3"}) == 2.5146
+    assert read_length({"text": "2.4 m", "unit": "ft"}) == 2.4
+    assert read_length({"text": "8", "unit": "ft"}) == 2.4384
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ([], 'wanted a JSON object with "text"'),
+        ({"unit": "m"}, 'wanted a JSON object with "text"'),
+        ({"text": 2.4}, 'wanted a JSON object with "text"'),
+        ({"text": "1" * 101}, "^a length such as 2.4 m is wanted, found 101 characters$"),
+        (
+            {"text": "1", "unit": "mile"},
+            "^no unit 'mile'; there are km, m, dm, cm, mm, yd, ft, in$",
+        ),
+        ({"text": "1", "unit": ["m"]}, "^no unit"),
+        ({"text": "\ud800"}, "^a length such as 2.4 m is wanted, found “[?]”$"),
+    ],
+)
+def test_read_length_names_the_problem(body: object, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_length(body)
+
+
+def test_read_length_gives_both_readings_in_metres() -> None:
+    with pytest.raises(LengthError) as refusal:
+        read_length({"text": "2,400 mm"})
+    assert refusal.value.readings == {"2400 mm": 2.4, "2.400 mm": 0.0024}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le"])
+def test_read_anchor_table_reads_what_the_command_line_reads(encoding: str) -> None:
+    data = "u;v;depth_cm;sigma_cm\n10;20;150,5;\n639,4;479,4;8 ft 3;2".encode(encoding)
+    anchors = read_anchor_table(data, (480, 640), Limits())
+    assert anchors.u.tolist() == [10, 639.4]
+    assert anchors.depth_m.tolist() == [1.505, 2.5146]
+    np.testing.assert_array_equal(anchors.sigma_m, [np.nan, 0.02])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("u,v\n1,2", "which lacks depth_m"),
+        ("u,v,depth_m\n", "^there is no line with an anchor$"),
+        ("1,2,3\n" * 3, "^3 anchors, and this server takes at most 2$"),
+        ("1,2,3\n700,5,2", "^1 of 2 anchors lie outside .*: line 2 at u=700, v=5$"),
+        ("1,600,3", "u and v swapped, all would lie inside$"),
+        ("1,2,3\n" + "4" * (LINE_CHARACTERS + 1), "^line 2 has 1001 characters"),
+        ("\xff", "^not a text file in UTF-8 or UTF-16$"),
+    ],
+)
+def test_read_anchor_table_names_the_problem(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_anchor_table(text.encode("latin-1"), (480, 640), Limits(anchors=2))

@@ -80,7 +80,12 @@ class LinearSmoother:
         moved = self.gain * noise
         with np.errstate(all="ignore"):  # a prediction of zero has infinite relative variance
             covariance = product(moved, moved.T)
-            return (product(design, covariance) * design).sum(axis=1) / unit**2
+            variance = (product(design, covariance) * design).sum(axis=1)
+            # Of an ill-conditioned fit rounding may leave less than nothing; squares cannot.
+            negative = variance < 0
+            if negative.any():
+                variance[negative] = np.square(product(design[negative], moved)).sum(axis=1)
+            return variance / unit**2
 
 
 def product(
@@ -186,9 +191,15 @@ def to_image(
 @lru_cache(maxsize=16)
 def _between(size: int) -> Float32[Tensor, "size m"]:
     """The matrix that interpolates values at `coarse_positions` to 0 … size − 1."""
-    nodes = coarse_positions(size)
+    return torch.from_numpy(interpolation_matrix(coarse_positions(size), size).astype(np.float32))
+
+
+def interpolation_matrix(
+    nodes: Float64[np.ndarray, " m"] | Int64[np.ndarray, " m"], size: int
+) -> Float64[np.ndarray, "size m"]:
+    """The matrix that interpolates values at nodes linearly to 0 … size − 1, constant beyond."""
     weights = [np.interp(np.arange(size), nodes, unit) for unit in np.eye(len(nodes))]
-    return torch.from_numpy(np.stack(weights, axis=1).astype(np.float32))
+    return np.stack(weights, axis=1)
 
 
 def left_out_indices(n: int) -> Int64[np.ndarray, " m"]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from scalefield.basis.grids import GRID_CELLS, geometric_cues
 from scalefield.basis.ridge import Ridge
-from scalefield.basis.trunk import FeatureProjection, Trunk, current_names
+from scalefield.basis.trunk import FeatureProjection, Trunk
 from scalefield.errors import InputError, one_line
 from scalefield.io import read_json, write_atomic, write_json
 from scalefield.validation import from_json
@@ -117,7 +117,7 @@ class Generator(nn.Module):
                 generator = cls(config)
             # Copied: in the file they may lie off a boundary, and products differ in a last digit.
             weights = {name: tensor.to(torch.float32, copy=True) for name, tensor in state.items()}
-            generator.load_state_dict(current_names(weights), assign=True)
+            generator.load_state_dict(weights, assign=True)
         except (OSError, SafetensorError, RuntimeError, ValueError, TypeError) as e:
             why = one_line(e)
             raise InputError(f"{folder}: not the weights of such a generator ({why})") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, cast
 
@@ -61,26 +61,6 @@ class FeatureProjection(nn.Module):
     def reduce(self, features: Float[Tensor, "b c hf wf"]) -> Float[Tensor, "b c2 hf wf"]:
         """Normalised and projected features on their own grid, as plain layers for export."""
         return self.conv(self.norm(features))
-
-
-FORMER_NAMES = {
-    "feature_norm.": "feature_projection.norm.",
-    "feature_projection.weight": "feature_projection.conv.weight",
-    "feature_projection.bias": "feature_projection.conv.bias",
-}
-"""Names of parameters in weights that were saved before `FeatureProjection` was a module."""
-
-
-def current_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state dict of a network with today's parameter names; files may have `FORMER_NAMES`."""
-
-    def current(name: str) -> str:
-        for former, today in FORMER_NAMES.items():
-            if name.startswith(former):
-                return today + name.removeprefix(former)
-        return name
-
-    return {current(name): tensor for name, tensor in state.items()}
 
 
 class Trunk(nn.Module):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -87,30 +86,29 @@ def _parts(pooled: dict[str, float]) -> list[dict[str, Any]]:
 
 def _of_scale(images: Sequence[ImageDiagnosis], unit: float) -> dict[str, Any]:
     """Scales differ between places, between scenes of a place, and between frames of a scene."""
-    by_group: dict[str, list[float]] = defaultdict(list)
-    by_scene: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for image in images:
-        by_group[image.group].append(image.scale)
-        by_scene[image.group, image.scene].append(image.scale)
-    n = len(images)
-    places = sum(len(s) * (np.mean(s) - unit) ** 2 for s in by_group.values()) / n
-    scenes = (
-        sum(
-            len(s) * (np.mean(s) - np.mean(by_group[group])) ** 2
-            for (group, _), s in by_scene.items()
-        )
-        / n
-    )
-    frames = sum(len(s) * np.var(s) for s in by_scene.values()) / n
-    total = float(places + scenes + frames)
-    shares = {"places": places, "scenes": scenes, "frames": frames}
+    scale = np.array([image.scale for image in images])
+    place_of = [image.group for image in images]
+    scene_of = [f"{image.group}\0{image.scene}" for image in images]
+    of_place, of_scene = (_means_by(keys, scale) for keys in (place_of, scene_of))
+    variances = {
+        "places": float(np.square(of_place - unit).mean()),
+        "scenes": float(np.square(of_scene - of_place).mean()),
+        "frames": float(np.square(scale - of_scene).mean()),
+    }
+    total = sum(variances.values())
     return {
         "std_log": total**0.5,
-        "std_log_within_scenes": float(frames) ** 0.5,
-        "images": n,
-        "scenes": len(by_scene),
-        "shares": {name: float(s / total) if total > 0 else 0.0 for name, s in shares.items()},
+        "std_log_within_scenes": variances["frames"] ** 0.5,
+        "images": len(images),
+        "scenes": len(set(scene_of)),
+        "shares": {name: v / total if total > 0 else 0.0 for name, v in variances.items()},
     }
+
+
+def _means_by(keys: Sequence[str], values: np.ndarray) -> np.ndarray:
+    """For each value the mean of those with its key."""
+    _, index = np.unique(keys, return_inverse=True)
+    return (np.bincount(index, values) / np.bincount(index))[index]
 
 
 def _of_common(shared: Shared, total: float) -> dict[str, float]:
@@ -130,16 +128,8 @@ def _curve(images: Sequence[ImageDiagnosis], depth: Shared) -> list[dict[str, An
         if len(finite) <= len(images) // 20:  # too few images
             continue
         low, median, high = np.quantile(finite, [0.1, 0.5, 0.9]).tolist()
-        rows.append(
-            {
-                "log_depth": knot,
-                "images": len(finite),
-                "common": value,
-                "p10": low,
-                "median": median,
-                "p90": high,
-            }
-        )
+        row = {"log_depth": knot, "images": len(finite), "common": value}
+        rows.append(row | {"p10": low, "median": median, "p90": high})
     return rows
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
-from itertools import combinations, compress, product
+from itertools import combinations, compress
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,12 @@ EVERYWHERE = "all"
 """Name of the group of all images, in which every image has the same weight."""
 
 CLAMPING = ("clamped", "raw")
-VALUES = (*product(CLAMPING, METRICS), *(("coverage", column) for column in COVERAGE))
-"""Metrics of a method on an image, by kind and name."""
+COLUMNS = {
+    **{(clamping, metric): f"{clamping}:{metric}" for clamping in CLAMPING for metric in METRICS},
+    **{("coverage", name): name for name in COVERAGE},
+}
+"""Columns of images.csv by kind and name of the metric."""
+KEYS = ("name", "group", "block", "method", "condition", "anchors")
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,8 @@ class ImageScore:
     method: str
     condition: str
     anchors: int
-    clamped: dict[str, float]
-    raw: dict[str, float]
-    coverage: dict[str, float] = field(default_factory=dict)
-    """Metrics of uncertainty; empty if the method has no std_log."""
+    values: dict[tuple[str, str], float]
+    """By the keys of `COLUMNS`; without coverage if the method has no std_log."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +58,7 @@ class Scores:
     methods: tuple[str, ...]
     conditions: tuple[str, ...]
     values: dict[tuple[str, str], Float64[np.ndarray, "images methods conditions"]]
-    """Values by clamping and metric, and by "coverage" and its columns; NaN where there is no
-    result."""
+    """By the keys of `COLUMNS`; NaN where there is no result."""
     anchors: Float64[np.ndarray, "images conditions"]
 
     @classmethod
@@ -70,14 +70,14 @@ class Scores:
         conditions = tuple(dict.fromkeys(r.condition for r in rows))
         positions = [{x: i for i, x in enumerate(xs)} for xs in (images, methods, conditions)]
         shape = (len(images), len(methods), len(conditions))
-        values = {column: np.full(shape, np.nan) for column in VALUES}
+        values = {key: np.full(shape, np.nan) for key in COLUMNS}
         anchors = np.full((shape[0], shape[2]), np.nan)
         for row in rows:
             image = positions[0][row.name, row.group, row.block]
             method, condition = positions[1][row.method], positions[2][row.condition]
             anchors[image, condition] = row.anchors
-            for (kind, metric), array in values.items():
-                array[image, method, condition] = getattr(row, kind).get(metric, np.nan)
+            for key, value in row.values.items():
+                values[key][image, method, condition] = value
         return cls(images, methods, conditions, values, anchors)
 
     @property
@@ -125,9 +125,9 @@ def aggregate(scores: Scores, group: str) -> list[dict[str, Any]]:
                 "condition": condition,
                 "method": method,
                 "images": count,
-                "anchors": _round(float(np.nanmean(scores.anchors[chosen, c]))),
+                "anchors": _round(np.nanmean(scores.anchors[chosen, c])),
             }
-            for kind, metric in VALUES:
+            for kind, metric in COLUMNS:
                 values = scores.values[kind, metric][chosen, m, c]
                 if np.isfinite(values).any():  # not every method has a std_log
                     mean, interval = float(np.nanmean(values)), resampling.interval(values)
@@ -196,29 +196,23 @@ def image_scores(records: Sequence[dict[str, Any]]) -> list[ImageScore]:
         for cell in record["cells"]:
             if "clamped" not in cell:
                 continue
-            clamped, raw = (
-                {m: _round(x) for m, x in metrics(cell.get(clamping, cell["clamped"])).items()}
-                for clamping in CLAMPING
-            )
-            covered = coverage(cell["coverage"]) if "coverage" in cell else {}
-            covered = {column: _round(x) for column, x in covered.items()}
-            frame = (record["name"], record["group"], block)
-            condition = (cell["method"], cell["condition"], cell["anchors"])
-            rows.append(ImageScore(*frame, *condition, clamped, raw, covered))
+            kinds = {kind: metrics(cell.get(kind, cell["clamped"])) for kind in CLAMPING}
+            if "coverage" in cell:
+                kinds["coverage"] = coverage(cell["coverage"])
+            values = {(kind, m): _round(x) for kind, each in kinds.items() for m, x in each.items()}
+            about = {**record, **cell, "block": block}
+            rows.append(ImageScore(**{key: about[key] for key in KEYS}, values=values))
     return rows
-
-
-COLUMNS = ("name", "group", "block", "method", "condition", "anchors")
 
 
 def write_scores(path: Path, rows: Iterable[ImageScore]) -> None:
     """Write images.csv: one line an image, method and condition."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*COLUMNS, *(f"{c}:{m}" for c in CLAMPING for m in METRICS), *COVERAGE])
+    writer.writerow([*KEYS, *COLUMNS.values()])
     for row in rows:
-        values = [getattr(row, kind).get(name, "") for kind, name in VALUES]
-        writer.writerow([*(getattr(row, column) for column in COLUMNS), *values])
+        values = (row.values.get(key, "") for key in COLUMNS)
+        writer.writerow([*(getattr(row, key) for key in KEYS), *values])
     write_atomic(path, text.getvalue().encode())
 
 
@@ -226,23 +220,16 @@ def read_scores(path: Path) -> list[ImageScore]:
     """Read images.csv back."""
     lines = list(csv.DictReader(io.StringIO(read_bytes(path).decode())))
     try:
-        return [
-            ImageScore(
-                name=line["name"],
-                group=line["group"],
-                block=line["block"],
-                method=line["method"],
-                condition=line["condition"],
-                anchors=int(line["anchors"]),
-                clamped={m: float(line[f"clamped:{m}"]) for m in METRICS},
-                raw={m: float(line[f"raw:{m}"]) for m in METRICS},
-                # Blank without std_log, and not there at all in older files.
-                coverage={c: float(line[c]) for c in COVERAGE if line.get(c)},
-            )
-            for line in lines
-        ]
+        return [_parsed(line) for line in lines]
     except (KeyError, ValueError, TypeError) as e:
         raise InputError(f"{path}: not a table that scalefield evaluate wrote ({e!r})") from None
+
+
+def _parsed(line: dict[str, Any]) -> ImageScore:
+    """One line of images.csv; coverage is blank without std_log, and older files do not have it."""
+    about = {key: line[key] for key in KEYS} | {"anchors": int(line["anchors"])}
+    given = {key: c for key, c in COLUMNS.items() if key[0] != "coverage" or line.get(c)}
+    return ImageScore(**about, values={key: float(line[c]) for key, c in given.items()})
 
 
 def _data(records: list[dict[str, Any]], good: list[dict[str, Any]]) -> dict[str, Any]:
@@ -288,25 +275,29 @@ def _by_distance(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 curves_by_row.setdefault((cell["condition"], cell["method"]), []).append(relative)
     rows = []
     for (condition, method), curves in curves_by_row.items():
-        stacked = np.array(curves)
-        counts = np.isfinite(stacked).sum(axis=0)
-        means = np.nansum(stacked, axis=0) / np.maximum(counts, 1)
+        counts = np.isfinite(curves).sum(axis=0)
+        means = np.nansum(curves, axis=0) / np.maximum(counts, 1)
         rows.append(
             {
                 "condition": condition,
                 "method": method,
                 "edges": list(DISTANCE_EDGES),
                 "images": counts.tolist(),
-                "abs_rel": [
-                    _round(float(x)) if n else None for x, n in zip(means, counts, strict=True)
-                ],
+                "abs_rel": [_round(x) if n else None for x, n in zip(means, counts, strict=True)],
             }
         )
     return rows
 
 
 def _spectral(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Spectral statistics over images, by group, condition and method; see `_typical`."""
+    """Spectral statistics by group, condition and method: medians over images.
+
+    Of `alpha1_first`, which is yes or no, it is the share of images with yes.
+    """
+
+    def typical(name: str) -> Callable[[list[float]], Any]:
+        return np.mean if name == "alpha1_first" else np.median
+
     by_row: dict[tuple[str, str, str, int], list[dict[str, float]]] = {}
     for record in good:
         for cell in record["cells"]:
@@ -321,25 +312,19 @@ def _spectral(good: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "method": method,
             "k": k,
             "images": len(each),
-            **{name: _round(_typical(name, [e[name] for e in each])) for name in each[0]},
+            **{name: _round(typical(name)([e[name] for e in each])) for name in each[0]},
         }
         for (group, condition, method, k), each in by_row.items()
     ]
-
-
-def _typical(name: str, values: list[float]) -> float:
-    """The median over images; of yes and no, the share of yes."""
-    return float(np.mean(values) if name == "alpha1_first" else np.median(values))
 
 
 def _write_timings(out: Path, names: Sequence[str]) -> None:
     """Medians of the milliseconds, in a file of their own because they vary between runs."""
     by_step: dict[str, list[float]] = {}
     for name in names:
-        path = out / "timings" / f"{name}.json"
-        for step, milliseconds in read_json(path).items():
+        for step, milliseconds in read_json(out / "timings" / f"{name}.json").items():
             by_step.setdefault(step, []).append(milliseconds)
-    medians = {step: _round(float(np.median(each))) for step, each in by_step.items()}
+    medians = {step: _round(np.median(each)) for step, each in by_step.items()}
     write_json(out / "timings.json", medians)
 
 
@@ -348,9 +333,9 @@ def _triple(mean: float, interval: tuple[float, float] | None) -> list[float | N
     return [_round(mean), *((None, None) if interval is None else map(_round, interval))]
 
 
-def _round(x: float) -> float:
+def _round(x: Any) -> float:
     """Six significant digits: more than any table shows, few enough to read."""
-    return float(f"{x:.6g}") if math.isfinite(x) else x
+    return float(f"{x:.6g}")
 
 
 def readable(results: dict[str, Any]) -> str:

@@ -73,6 +73,8 @@ class AnchorsCommand:
 
     def run(self) -> None:
         """Project the points, write the anchors and print their number."""
+        import numpy as np
+
         from scalefield.anchor_sampling import sample_anchors
         from scalefield.geometry.exif import notify_if_rotated
         from scalefield.io import read_image, spare_inputs
@@ -90,9 +92,10 @@ class AnchorsCommand:
             )
         projected = len(anchors)
         if self.limit is not None:
-            depth_m = _as_map(anchors, shape)
-            has_depth = depth_m > 0
-            anchors = sample_anchors(depth_m, has_depth, self.limit, seed=0, name=self.image.name)
+            depth_m = np.zeros(shape)
+            depth_m[anchors.pixels(shape)] = anchors.depth_m
+            name = self.image.name
+            anchors = sample_anchors(depth_m, depth_m > 0, self.limit, seed=0, name=name)
         anchors.write(self.out, shape=shape)
         near, far = anchors.depth_m.min(), anchors.depth_m.max()
         kept = f" of {projected}" if len(anchors) < projected else ""
@@ -128,13 +131,7 @@ class AnchorsCommand:
         from scalefield.geometry.point_clouds import read_points
 
         assert self.points is not None
-        points_m = read_points(self.points, bin_columns=self.bin_columns)
-        if self.kitti:
-            from scalefield.datasets.kitti import read_calibration
-
-            calibration = read_calibration(self.kitti, self.kitti_camera)
-            return self.project(points_m, calibration.camera, shape, calibration.camera_from_velo)
-        return self.project(points_m, self.camera(shape), shape, self.camera_from_points())
+        return self.project(read_points(self.points, bin_columns=self.bin_columns), shape)
 
     def from_depth(self, shape: tuple[int, int]) -> Anchors:
         """Anchors from the depth frame; as points if it belongs to another camera."""
@@ -168,8 +165,7 @@ class AnchorsCommand:
             depth_m = depth_m / ray_length(depth_m.shape, own)
         if not other_camera:
             return Anchors.from_map(depth_m)
-        points_m = unproject(depth_m, own)[depth_m > 0]
-        return self.project(points_m, self.camera(shape), shape, self.camera_from_points())
+        return self.project(unproject(depth_m, own)[depth_m > 0], shape)
 
     def camera(self, shape: tuple[int, int]) -> Camera:
         """The photograph's camera."""
@@ -182,26 +178,23 @@ class AnchorsCommand:
             raise InputError("the camera is not known: give --intrinsics, --fov-deg or --kitti")
         return replace(camera, distortion=self.distortion)
 
-    def camera_from_points(self) -> np.ndarray | None:
-        """The rigid motion from the points to the camera; None for the identity."""
+    def project(self, points_m: np.ndarray, shape: tuple[int, int]) -> Anchors:
+        """The pixels of the photograph that points fall in, with their depth."""
         import numpy as np
 
+        from scalefield.datasets.kitti import read_calibration
         from scalefield.geometry.camera import read_rigid
-
-        if self.pose:
-            return np.linalg.inv(read_rigid(self.pose))
-        return read_rigid(self.extrinsics) if self.extrinsics else None
-
-    def project(
-        self,
-        points_m: np.ndarray,
-        camera: Camera,
-        shape: tuple[int, int],
-        motion: np.ndarray | None,
-    ) -> Anchors:
-        """Call `anchors_from_points` with the flags."""
         from scalefield.geometry.point_clouds import SeeThrough, anchors_from_points
 
+        if self.kitti:
+            calibration = read_calibration(self.kitti, self.kitti_camera)
+            camera, motion = calibration.camera, calibration.camera_from_velo
+        else:
+            camera, motion = self.camera(shape), None
+        if self.pose:
+            motion = np.linalg.inv(read_rigid(self.pose))
+        elif self.extrinsics:
+            motion = read_rigid(self.extrinsics)
         rule = SeeThrough(self.window) if self.window else SeeThrough()
         return anchors_from_points(
             points_m,
@@ -210,11 +203,3 @@ class AnchorsCommand:
             camera_from_points=motion,
             see_through=None if self.keep_hidden else rule,
         )
-
-
-def _as_map(anchors: Anchors, shape: tuple[int, int]) -> np.ndarray:
-    import numpy as np
-
-    depth_m = np.zeros(shape)
-    depth_m[anchors.pixels(shape)] = anchors.depth_m
-    return depth_m

@@ -71,14 +71,16 @@ class ColmapCommand:
     def run(self) -> int:
         """Recover frame by frame; returns 1 if an image could not be read."""
         from scalefield.export.splatting import SceneFolder, reference_inverse
+        from scalefield.geometry.colmap import stems
         from scalefield.geometry.colmap import undistort as undistort_images
+        from scalefield.io import continues
         from scalefield.mde import load_mde
         from scalefield.methods import make_method
 
         # What can be refused is refused before the estimator is loaded or anything is written.
         self.check()
         model, rich, poor = self.frames(self.sparse)
-        continued, images = self.is_continued(), self.images
+        continued, images = continues(self.out / RECORD, self.config(), "depth"), self.images
         method = make_method(self.method)
         mde = load_mde(self.mde, device=self.device)
         if self.undistort:
@@ -90,11 +92,14 @@ class ColmapCommand:
             model, rich, poor = self.frames(sparse)
         scene = SceneFolder(self.out, reference_inverse(frame.anchors for frame in rich))
         recover = partial(_recover_frame, images=images, scene=scene, mde=mde, method=method)
-        done, failed = self.recover_all(recover, scene, rich, poor, continued=continued)
-        empty = self.write_empty(scene, [*rich, *poor], done)
+        frames = dict(stems([*rich, *poor]))
+        done, failed = self.recover_all(recover, scene, frames, poor, continued=continued)
+        empty = [stem for stem in frames if stem not in done]
+        for stem in empty:
+            scene.write_empty(stem, frames[stem].shape)
         scene.write_params(done, empty)
         self.write_record(done, poor, failed)
-        trouble = self.write_transforms(model, [*rich, *poor], images, scene, done)
+        trouble = self.write_transforms(model, frames, images, scene, done)
         for sentence in (*trouble, *_complaints(rich, poor, failed, done)):
             print(f"scalefield: {sentence}", file=sys.stderr)
         left = len(rich) - len(done) - len(failed)
@@ -116,7 +121,7 @@ class ColmapCommand:
         self,
         recover: Callable[[str, ColmapFrame], dict[str, Any]],
         scene: SceneFolder,
-        rich: list[ColmapFrame],
+        frames: Mapping[str, ColmapFrame],
         poor: list[ColmapFrame],
         *,
         continued: bool,
@@ -125,17 +130,15 @@ class ColmapCommand:
 
         If the run continues another, frames that are complete are not recovered again.
         """
-        from scalefield.geometry.colmap import stems
         from scalefield.runtime.progress import progress
 
-        named = dict(stems([*rich, *poor]))
-        rich_names = {frame.name for frame in rich}
-        records = {stem: scene.read(stem) if continued else None for stem in named}
+        records = {stem: scene.read(stem) if continued else None for stem in frames}
         done = {stem: record for stem, record in records.items() if record is not None}
+        few_points = {frame.name for frame in poor}
         missing = {
             stem: frame
-            for stem, frame in named.items()
-            if stem not in done and frame.name in rich_names
+            for stem, frame in frames.items()
+            if stem not in done and frame.name not in few_points
         }
         failed: dict[str, str] = {}
         recovered = 0
@@ -157,7 +160,7 @@ class ColmapCommand:
         if not done:
             first = next(iter(failed.values()))
             raise InputError(f"no image of {self.sparse} could be recovered; the first: {first}")
-        return {stem: done[stem] for stem in named if stem in done}, failed
+        return {stem: done[stem] for stem in frames if stem in done}, failed
 
     def check(self) -> None:
         """Refuse flags out of range."""
@@ -171,18 +174,6 @@ class ColmapCommand:
         for name in ("out", "device", "limit"):
             del values[name]
         return values | {"sparse": str(self.sparse.resolve()), "images": str(self.images.resolve())}
-
-    def is_continued(self) -> bool:
-        """Whether the folder has the results of this configuration; others are refused."""
-        from scalefield.io import config_differences
-
-        differing = config_differences(self.out / RECORD, self.config(), key="config")
-        if differing:
-            raise InputError(
-                f"{self.out} has depth of another configuration ({', '.join(differing)} differ); "
-                "give another folder"
-            )
-        return differing is not None
 
     def write_record(
         self,
@@ -204,33 +195,20 @@ class ColmapCommand:
         }
         write_json(self.out / RECORD, record)
 
-    def write_empty(
-        self, scene: SceneFolder, frames: list[ColmapFrame], done: Mapping[str, Any]
-    ) -> list[str]:
-        """Write files without depth for the frames that are not done; returns their stems."""
-        from scalefield.geometry.colmap import stems
-
-        empty = {stem: frame for stem, frame in stems(frames) if stem not in done}
-        for stem, frame in empty.items():
-            scene.write_empty(stem, frame.shape)
-        return list(empty)
-
     def write_transforms(
         self,
         model: Any,
-        frames: list[ColmapFrame],
+        frames: Mapping[str, ColmapFrame],
         images: Path,
         scene: SceneFolder,
         done: Mapping[str, dict[str, Any]],
     ) -> list[str]:
         """Write transforms.json, or return the reason why it cannot be written."""
         from scalefield.export.nerfstudio import add_depth, is_ours, make_transforms
-        from scalefield.geometry.colmap import stems
         from scalefield.io import write_json
 
-        named = dict(stems(frames))
-        files = {frame.name: images / frame.name for frame in named.values()}
-        depth = {frame.name: scene.file(stem, ".npy") for stem, frame in named.items()}
+        files = {frame.name: images / frame.name for frame in frames.values()}
+        depth = {frame.name: scene.file(stem, ".npy") for stem, frame in frames.items()}
         path = self.out / TRANSFORMS
         try:
             if not is_ours(path):
@@ -238,7 +216,7 @@ class ColmapCommand:
                 return []
             shapes = {
                 frame.name: _image_shape(frame, images, done.get(stem))
-                for stem, frame in named.items()
+                for stem, frame in frames.items()
             }
             content = make_transforms(model, files, depth, shapes, self.out)
         except InputError as e:

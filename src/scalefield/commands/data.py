@@ -188,3 +188,17 @@ def parse_ranges(texts: Iterable[str]) -> dict[str, tuple[float, float]]:
             raise InputError(f"--range {source} is given twice")
         ranges[source] = nearest, farthest
     return ranges
+
+
+def find_images(folder: Path) -> list[Path]:
+    """All image files below a folder, in order of their paths, without files of anchors."""
+    if not folder.is_dir():
+        problem = "a file; wanted a folder of images" if folder.exists() else "no such folder"
+        raise InputError(f"{folder}: {problem}")
+    from scalefield.io import IMAGE_SUFFIXES, files_below
+
+    images = [p for p in files_below(folder) if p.suffix.lower() in IMAGE_SUFFIXES]
+    paths = [p for p in images if not p.stem.endswith(".anchors")]
+    if not paths:
+        raise InputError(f"{folder}: no images in it ({', '.join(IMAGE_SUFFIXES)})")
+    return paths

@@ -35,8 +35,7 @@ class DiagnoseCommand:
         from scalefield.benchmark.diagnosis import ImageDiagnosis, diagnose_frame
         from scalefield.benchmark.diagnosis_summary import collect, write_images
         from scalefield.benchmark.report.advice import overview
-        from scalefield.benchmark.report.diagnosis_figures import take_apart
-        from scalefield.benchmark.report.diagnosis_page import ranked, write_page
+        from scalefield.benchmark.report.diagnosis_page import ranked, take_apart, write_page
         from scalefield.benchmark.score import readable
         from scalefield.errors import require_package
         from scalefield.io import write_atomic

@@ -50,7 +50,7 @@ class LabelCommand:
 
     def run(self) -> int:
         """Label the images and print a summary."""
-        from scalefield.labelling.labeller import LabelConfig, Labeller
+        from scalefield.labelling.labeller import LabelConfig, make_labeller
         from scalefield.labelling.ray_runner import import_ray
         from scalefield.labelling.run import MANIFEST, label
         from scalefield.labelling.samples import find_jobs
@@ -71,7 +71,7 @@ class LabelCommand:
             device=self.device,
             batch=self.batch,
         )
-        Labeller.of(config, out)  # a wrong name fails here, and weights are fetched once
+        make_labeller(config, out)  # a wrong name fails here, and weights are fetched once
         total = sum(len(job.samples) for job in jobs)
         with progress(total, unit="image", leave=False) as bar:
             summary = label(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from scalefield.commands.data import check_counts
+from scalefield.commands.data import check_counts, find_images
 from scalefield.errors import InputError
 
 if TYPE_CHECKING:
@@ -89,16 +89,3 @@ class PredictCommand:
         for output in outputs:
             if self.kind not in (None, output.kind):
                 raise InputError(f"{output.model} gives {output.kind}, and not {self.kind}")
-
-
-def find_images(folder: Path) -> list[Path]:
-    """All image files below a folder, in order of their paths."""
-    if not folder.is_dir():
-        problem = "a file; wanted a folder of images" if folder.exists() else "no such folder"
-        raise InputError(f"{folder}: {problem}")
-    from scalefield.io import IMAGE_SUFFIXES, files_below
-
-    paths = [p for p in files_below(folder) if p.suffix.lower() in IMAGE_SUFFIXES]
-    if not paths:
-        raise InputError(f"{folder}: no images in it ({', '.join(IMAGE_SUFFIXES)})")
-    return paths

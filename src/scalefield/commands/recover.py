@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import tyro
 
-from scalefield.commands.data import (
-    Intrinsics,
-    MapOptions,
-    check_camera_flags,
-    check_counts,
-    read_anchors,
-)
+from scalefield.commands.data import Intrinsics, MapOptions, check_camera_flags, check_counts
 from scalefield.defaults import METHOD_NAME
-from scalefield.errors import InputError, require_package
+from scalefield.errors import InputError
+from scalefield.export import FORMATS, check_formats, format_files
 
 if TYPE_CHECKING:
-    import numpy as np
+    from scalefield.commands.recover_many import Item
 
-    from scalefield.anchors import Anchors
-    from scalefield.mde.output import MDEOutput
+    FormatName: TypeAlias = str
+else:
+    FormatName = Literal[tuple(FORMATS)]
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class RecoverCommand:
     """Units per metre of an anchor .png: 1000 for millimetres, 256 for KITTI, 5000 for TUM."""
     png_units: Annotated[float, tyro.conf.arg(metavar="PER_METRE")] = 1000.0
     """Units per metre of depth.png; 16 bits reach 65.5 m at 1000 and 256 m at 256."""
-    formats: tuple[Literal["ply", "glb", "exr", "pfm", "normals", "rrd"], ...] = ()
+    formats: tuple[FormatName, ...] = ()
     """Further output formats: point clouds, float depth, normals, a recording for rerun. All but
     exr and pfm need the camera."""
     intrinsics: Intrinsics = None
@@ -95,51 +92,31 @@ class RecoverCommand:
         self.recover_one(source.single)
         return 0
 
-    def recover_one(self, path: Path) -> None:
+    def recover_one(self, item: Item) -> None:
         """Recover one image, write all files and print a summary."""
-        folder = self.out or Path(f"{path.stem}_metric")
+        path, folder = item.path, self.out or Path(f"{item.key}_metric")
         from scalefield.runtime.progress import progress as progress_bar
 
         # Importing torch takes a moment and an estimator may take minutes: show the progress.
         form = "{desc} {bar:20} {elapsed}"
         with progress_bar(4, desc="reading", leave=False, bar_format=form) as progress:
-            from scalefield.api import recover_from
-            from scalefield.export import format_files
-            from scalefield.export.result_folder import OUTPUTS, summary, write_outputs
-            from scalefield.geometry.camera import find_camera
+            from scalefield.commands.recover_many import make_solver, recover_item
+            from scalefield.export.result_folder import OUTPUTS, summary
             from scalefield.geometry.exif import notify_if_rotated
-            from scalefield.io import read_image, spare_inputs
-            from scalefield.methods import make_method
+            from scalefield.io import spare_inputs
 
-            inputs = {"image": path, "anchors": self.anchors, "depth": self.relative.depth}
+            def step(name: str) -> None:
+                progress.set_description_str(name)
+                progress.update()
+
+            given = (path, self.anchors, self.relative.depth)
             names = (*OUTPUTS, *format_files(self.formats))
-            spare_inputs([folder / name for name in names], [*inputs.values(), self.labels])
-            require_files(inputs.values())
-            anchors = read_anchors(self.anchors, self.anchor_units)
-            image = read_image(path)
-            place(anchors, image, path)
-            notify_if_rotated(path)
-            camera = find_camera(self.intrinsics, self.fov_deg, image.shape[:2])
-            method = make_method(self.method, **self.options())
-            method.prepare()
-            if method.wants_labels:
-                require_package("skimage", "region", f"method {self.method} without --labels")
-            _next(progress, "estimating relative depth")
-            mde_output = self.relative_depth(image)
-            _next(progress, "recovering")
-            recovery = recover_from(mde_output, anchors, method, leave_one_out=True).numpy()
-            recovery = replace(recovery, image=image)
-            _next(progress, "writing")
-            overflow = write_outputs(
-                folder,
-                recovery,
-                inputs=inputs,
-                png_units=self.png_units,
-                formats=self.formats,
-                camera=camera,
-                max_points=self.max_points,
-            )
+            spare_inputs([folder / name for name in names], [*given, self.labels])
+            require_files(given)
+            solver = partial(make_solver, self, step=step)
+            recovery, overflow = recover_item(self, item, self.anchors, solver, folder, step=step)
             progress.update()
+        notify_if_rotated(path)
         print(summary(recovery))
         if overflow:
             print(
@@ -160,28 +137,13 @@ class RecoverCommand:
                 f"--anchor-units is for a .png; depth_m of --anchors {self.anchors} is in metres"
             )
         check_camera_flags(self.intrinsics, self.fov_deg)
-        if self.formats and self.intrinsics is None and self.fov_deg is None:
-            from scalefield.export import NEED_CAMERA
-
-            for name in sorted(set(self.formats) & set(NEED_CAMERA)):
+        for name in self.formats:
+            if FORMATS[name].needs_camera and self.intrinsics is None and self.fov_deg is None:
                 raise InputError(f"--formats {name} needs the camera: --intrinsics or --fov-deg")
-        if self.formats:
-            from scalefield.export import check_formats
-
-            check_formats(self.formats)  # before minutes of work
+        check_formats(self.formats)  # before minutes of work
         check_counts(self, "max_points", "limit", "every")
         if not 1e-3 <= self.png_units <= 1e9:
             raise InputError(f"--png-units must be 0.001 … 1e9, found {self.png_units:g}")
-
-    def relative_depth(self, image: np.ndarray) -> MDEOutput:
-        """The estimator's output for the image, or the user's own map."""
-        from scalefield.inputs import estimate, from_array
-
-        given, values = self.relative, self.relative.read()
-        affine = given.unknown_shift
-        if values is None:
-            return estimate(image, given.mde_name, given.kind, self.device, affine=affine)
-        return from_array(values, given.kind, image, affine=affine, resize=given.resize)
 
     def options(self) -> dict[str, Any]:
         """The method's options as Python values."""
@@ -193,29 +155,15 @@ class RecoverCommand:
         return options
 
 
-def place(anchors: Anchors, image: np.ndarray, path: Path) -> None:
-    """Refuse anchors outside the image of a file before the estimator runs."""
-    from scalefield.io import exif_orientation
-
-    try:
-        anchors.pixels(image.shape[:2])
-    except InputError as e:
-        if exif_orientation(path) == 1:
-            raise
-        turned = "EXIF rotates the photograph, and u and v refer to the upright picture"
-        raise InputError(f"{e}; {turned}") from None
-
-
 def require_files(paths: Iterable[Path | None]) -> None:
     """Refuse files that do not exist, all of them in one sentence."""
-    missing = [str(path) for path in paths if path is not None and not path.exists()]
+    from scalefield.io import refuse_address
+
+    missing = [path for path in paths if path is not None and not path.exists()]
+    for path in missing:
+        refuse_address(path)
     if missing:
-        raise InputError(f"{', '.join(missing)}: no such file{'s' * (len(missing) > 1)}")
-
-
-def _next(progress: Any, step: str) -> None:
-    progress.set_description_str(step)
-    progress.update()
+        raise InputError(f"{', '.join(map(str, missing))}: no such file{'s' * (len(missing) > 1)}")
 
 
 def parse_options(texts: Iterable[str]) -> dict[str, Any]:

@@ -5,25 +5,27 @@ from __future__ import annotations
 import glob
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scalefield.commands.data import read_anchors
-from scalefield.errors import InputError, counted, one_line
+from scalefield.commands.data import find_images, read_anchors
+from scalefield.errors import InputError, counted, one_line, require_package
 
 if TYPE_CHECKING:
     import numpy as np
 
     from scalefield.anchors import Anchors
     from scalefield.commands.recover import RecoverCommand
+    from scalefield.io.videos import VideoFrame
     from scalefield.recovery import Recovery
 
 Solver = Callable[["np.ndarray", "Anchors"], "Recovery"]
 """Called with an image and its anchors."""
+Step = Callable[[str], None]
+"""Called with the name of a step when it begins, to show the progress."""
 
 RECORDS = "recoveries.jsonl"
 """Name of the file with one line for each image or frame."""
@@ -33,40 +35,46 @@ ANCHOR_SUFFIXES = (".anchors.csv", ".anchors.npz", ".anchors.png", ".csv", ".npz
 """Endings of anchor files after the name of the image; the last three in a folder of anchors."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """The images or the video in the arguments of `scalefield recover`."""
-
-    name: str
-    """Name of the default output folder, without its ending."""
-    images: tuple[tuple[str, Path], ...] = ()
-    """Key and path of each image."""
-    folder: Path | None = None
-    """The folder that was searched."""
-    video: Path | None = None
-
-    @property
-    def single(self) -> Path | None:
-        """The image, if exactly one file was named."""
-        one = len(self.images) == 1 and self.folder is None
-        return self.images[0][1] if one else None
-
-
 @dataclass(frozen=True, eq=False)
 class Item:
     """One image or frame to recover."""
 
     key: str
     path: Path
-    read: Callable[[], np.ndarray]
-    frame: int | None = None
-    """Number of a video's frame."""
+    frame: VideoFrame | None = None
+    """The frame of a video; None for an image."""
+
+    def read(self) -> np.ndarray:
+        """The pixels as uint8 RGB."""
+        from scalefield.io import read_image
+
+        return read_image(self.path) if self.frame is None else self.frame.image
+
+
+@dataclass(frozen=True)
+class Source:
+    """The images or the video in the arguments of `scalefield recover`."""
+
+    name: str
+    """Name of the default output folder, without its ending."""
+    images: tuple[Item, ...] = ()
+    folder: Path | None = None
+    """The folder that was searched."""
+    video: Path | None = None
+
+    @property
+    def single(self) -> Item | None:
+        """The image, if exactly one file was named."""
+        return self.images[0] if len(self.images) == 1 and self.folder is None else None
 
 
 def find_source(given: tuple[Path, ...]) -> Source:
     """The images or the video that the arguments name; a pattern is expanded."""
+    from scalefield.io import refuse_address
     from scalefield.io.videos import is_video
 
+    for path in given:
+        refuse_address(path)
     paths = [expanded for path in given for expanded in _expanded(path)]
     if not paths:
         raise InputError("no image is given")
@@ -74,13 +82,16 @@ def find_source(given: tuple[Path, ...]) -> Source:
         if path.suffix.lower() in TABLE_SUFFIXES:
             raise InputError(f"{path} is no image; give anchors as --anchors {path}")
     if len(paths) == 1 and paths[0].is_dir():
-        return _from_folder(paths[0])
+        folder = paths[0]
+        paths = find_images(folder)
+        keys = (path.relative_to(folder).with_suffix("").as_posix() for path in paths)
+        return Source(folder.resolve().name, _items(keys, paths), folder)
     if len(paths) == 1 and is_video(paths[0]):
         return Source(paths[0].stem, video=paths[0])
     for path in paths if len(paths) > 1 else ():
         if path.is_dir() or is_video(path):
             raise InputError(f"{path}: a folder or a video is given alone, not among images")
-    return Source("images", _keyed([(path.stem, path) for path in paths]))
+    return Source("images", _items((path.stem for path in paths), paths))
 
 
 def _expanded(path: Path) -> list[Path]:
@@ -96,27 +107,15 @@ def _expanded(path: Path) -> list[Path]:
     return matches
 
 
-def _from_folder(folder: Path) -> Source:
-    from scalefield.io import IMAGE_SUFFIXES, files_below
-
-    images = [
-        (path.relative_to(folder).with_suffix("").as_posix(), path)
-        for path in files_below(folder)
-        if path.suffix.lower() in IMAGE_SUFFIXES and not path.stem.endswith(".anchors")
-    ]
-    if not images:
-        raise InputError(f"{folder}: no images in it ({', '.join(IMAGE_SUFFIXES)})")
-    return Source(folder.resolve().name, _keyed(images), folder)
-
-
-def _keyed(images: list[tuple[str, Path]]) -> tuple[tuple[str, Path], ...]:
+def _items(keys: Iterable[str], paths: list[Path]) -> tuple[Item, ...]:
     """The images, whose keys name their output folders and must differ."""
-    seen: dict[str, Path] = {}
-    for key, path in images:
-        if key in seen:
-            raise InputError(f"{seen[key]} and {path} would have the same output folder {key!r}")
-        seen[key] = path
-    return tuple(images)
+    items: dict[str, Item] = {}
+    for key, path in zip(keys, paths, strict=True):
+        if key in items:
+            other = items[key].path
+            raise InputError(f"{other} and {path} would have the same output folder {key!r}")
+        items[key] = Item(key, path)
+    return tuple(items.values())
 
 
 def recover_many(command: RecoverCommand, source: Source) -> int:
@@ -128,16 +127,20 @@ def recover_many(command: RecoverCommand, source: Source) -> int:
     from scalefield.runtime.progress import progress
 
     anchors_of = anchor_finder(command, source)
-    solve = _solver(command, stream)
+    solve = make_solver(command, stream=stream)
     records: list[dict[str, Any]] = []
-    items = islice(_items(source, command.every), command.limit)
+    items = islice(_every_nth(source, command.every), command.limit)
     total = _count(source, command)
     unit = "image" if source.video is None else "frame"
     try:
         with progress(total, unit=unit, leave=False) as bar:
             for item in items:
                 try:
-                    record = _recover(command, item, anchors_of(item), solve, out / item.key)
+                    file = anchors_of(item)
+                    recovery, overflow = recover_item(
+                        command, item, file, lambda: solve, out / item.key
+                    )
+                    record = _record(recovery, overflow, file)
                     bar.write(f"{item.key}: {_one_line(record)}")
                 except InputError as e:
                     record = {"failed": str(e)}
@@ -180,19 +183,15 @@ def _check(command: RecoverCommand, source: Source, out: Path, stream: bool) -> 
         import_av()
 
 
-def _items(source: Source, every: int) -> Iterator[Item]:
-    from scalefield.io import read_image
-
+def _every_nth(source: Source, every: int) -> Iterator[Item]:
+    """Every n-th image or frame of a source."""
     if source.video is None:
-        for key, path in source.images[::every]:
-            yield Item(key, path, lambda path=path: read_image(path))  # type: ignore[misc]
+        yield from source.images[::every]
         return
     from scalefield.io.videos import read_frames
 
     for frame in read_frames(source.video, every=every):
-        image = frame.image
-        key = _frame_key(frame.index)
-        yield Item(key, source.video, lambda image=image: image, frame.index)  # type: ignore[misc]
+        yield Item(_frame_key(frame.index), source.video, frame)
 
 
 def _count(source: Source, command: RecoverCommand) -> int | None:
@@ -209,12 +208,12 @@ def _count(source: Source, command: RecoverCommand) -> int | None:
 
 
 def anchor_finder(command: RecoverCommand, source: Source) -> Callable[[Item], Path | None]:
-    """The function that finds the file of anchors of an image or frame, or None."""
+    """A function from an image or frame to its file of anchors, which is None if it has none."""
     given = command.anchors
     if given is None:
         return lambda item: None if item.frame is not None else _beside(item.path)
     if not given.is_dir():  # the anchors of the first frame of a stream
-        first = source.images[0][0] if source.images else _frame_key(0)
+        first = source.images[0].key if source.images else _frame_key(0)
         return lambda item: given if item.key == first else None
     files: dict[str, Path] = {}
     for path in sorted(given.rglob("*")):
@@ -224,7 +223,7 @@ def anchor_finder(command: RecoverCommand, source: Source) -> Callable[[Item], P
             stem = name.removesuffix(suffix)
             numbered = source.video is not None and stem.isdigit()
             files.setdefault(_frame_key(int(stem)) if numbered else stem, path)
-    if source.video is None and not files.keys() & {key for key, _ in source.images}:
+    if source.video is None and not files.keys() & {item.key for item in source.images}:
         raise InputError(f"{given}: no file of anchors in it is named as an image (NAME.csv)")
     if source.video is not None and not any(stem.isdigit() for stem in files):
         raise InputError(f"{given}: no file of anchors in it is named as a frame (000012.csv)")
@@ -241,72 +240,104 @@ def _beside(path: Path) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def _solver(command: RecoverCommand, stream: bool) -> Solver:
+def make_solver(
+    command: RecoverCommand, *, stream: bool = False, step: Step = lambda name: None
+) -> Solver:
     """The function that recovers one image; a stream carries its state from call to call."""
     from scalefield.api import Stream, recover_from
-    from scalefield.inputs import estimate
-    from scalefield.mde import load_mde
+    from scalefield.inputs import relative_depth
+    from scalefield.mde import MDE, load_mde
     from scalefield.methods import make_method
     from scalefield.validation import check_options
 
-    given = command.relative
-    mde = load_mde(given.mde_name, device=command.device, kind=given.kind)
-    estimated = partial(estimate, mde=mde, kind=given.kind, affine=given.unknown_shift)
     options = command.options()
     if stream:
         check_options("a stream", Stream, options)
         following = Stream(**options)
-        return lambda image, anchors: following(estimated(image), anchors)
-    method = make_method(command.method, **options)
-    method.prepare()
-    return lambda image, anchors: recover_from(
-        estimated(image), anchors, method, leave_one_out=True
-    )
+    else:
+        method = make_method(command.method, **options)
+        method.prepare()
+        if method.wants_labels:
+            require_package("skimage", "region", f"method {command.method} without --labels")
+    step("estimating relative depth")
+    given, own = command.relative, command.relative.read()
+    mde: str | MDE = given.mde_name
+    if own is None:
+        mde = load_mde(given.mde_name, device=command.device, kind=given.kind)
+
+    def solve(image: np.ndarray, anchors: Anchors) -> Recovery:
+        affine = given.unknown_shift
+        mde_output = relative_depth(image, mde, own, given.kind, affine=affine, resize=given.resize)
+        step("recovering")
+        if stream:
+            return replace(following(mde_output, anchors), image=image)
+        return recover_from(mde_output, anchors, method, image=image, leave_one_out=True)
+
+    return solve
 
 
-def _recover(
-    command: RecoverCommand, item: Item, file: Path | None, solve: Solver, folder: Path
-) -> dict[str, Any]:
-    """Recover one image, write its folder, and return its record."""
-    from scalefield.commands.recover import place
+def recover_item(
+    command: RecoverCommand,
+    item: Item,
+    file: Path | None,
+    solver: Callable[[], Solver],
+    folder: Path,
+    *,
+    step: Step = lambda name: None,
+) -> tuple[Recovery[np.ndarray], int]:
+    """Recover one image with the anchors of a file and write its folder.
+
+    Returns the recovery and the number of pixels that depth.png cannot hold. `solver` is called
+    once the image, the anchors and the camera are known to be usable.
+    """
     from scalefield.export.result_folder import write_outputs
     from scalefield.geometry.camera import find_camera
 
-    image = item.read()
-    anchors = read_anchors(file, command.anchor_units)
-    if item.frame is None:
-        place(anchors, image, item.path)
+    image, anchors = item.read(), read_anchors(file, command.anchor_units)
+    place(anchors, image, item)
     camera = find_camera(command.intrinsics, command.fov_deg, image.shape[:2])
-    recovery = replace(solve(image, anchors).numpy(), image=image)
+    recovery = solver()(image, anchors).numpy()
+    step("writing")
     overflow = write_outputs(
         folder,
         recovery,
-        inputs={"image": item.path, "anchors": file},
+        inputs={"image": item.path, "anchors": file, "depth": command.relative.depth},
         png_units=command.png_units,
         formats=command.formats,
         camera=camera,
         max_points=command.max_points,
     )
-    record = _record(recovery, file)
-    if overflow:
-        record["warnings"].append("png_overflow")
-    return record
+    return recovery, overflow
 
 
-def _record(recovery: Recovery, file: Path | None) -> dict[str, Any]:
+def place(anchors: Anchors, image: np.ndarray, item: Item) -> None:
+    """Refuse anchors outside the image before the estimator runs."""
+    from scalefield.io import exif_orientation
+
+    try:
+        anchors.pixels(image.shape[:2])
+    except InputError as e:
+        if item.frame is not None or exif_orientation(item.path) == 1:
+            raise
+        turned = "EXIF rotates the photograph, and u and v refer to the upright picture"
+        raise InputError(f"{e}; {turned}") from None
+
+
+def _record(recovery: Recovery[np.ndarray], overflow: int, file: Path | None) -> dict[str, Any]:
     import numpy as np
 
     from scalefield.export.result_folder import median_error
 
-    report, depth_m = recovery.report, np.asarray(recovery.depth_m)
+    report = recovery.report
+    codes = [warning.code for warning in report.warnings]
     return {
         "anchors": None if file is None else str(file),
         "anchors_used": report.anchors_used,
         "anchors_given": report.anchors_given,
-        "median_depth_m": float(np.nanmedian(depth_m)),
+        "median_depth_m": float(np.nanmedian(recovery.depth_m)),
         "typical_std_log": recovery.typical_std_log(),
         "leave_one_out_error": median_error(report.leave_one_out_log),
-        "warnings": [warning.code for warning in report.warnings],
+        "warnings": codes + ["png_overflow"] * (overflow > 0),
     }
 
 

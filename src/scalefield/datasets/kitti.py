@@ -131,8 +131,12 @@ def read_calibration(path: Path, camera: int = 2) -> Calibration:
     # P = K (I | b) holds the camera's place beside camera 0 in its last column.
     u, v, z = projection[:, 3]
     beside = np.eye(4)
-    beside[:3, 3] = (u - cx * z) / fx, (v - cy * z) / fy, z
-    return Calibration(rectified, beside @ rectify @ rigid)
+    with np.errstate(all="ignore"):
+        beside[:3, 3] = (u - cx * z) / fx, (v - cy * z) / fy, z
+        camera_from_velo = beside @ rectify @ rigid
+    if not np.isfinite(camera_from_velo).all():
+        raise InputError(f"{path}: its values overflow, wanted a rigid motion and a projection")
+    return Calibration(rectified, camera_from_velo)
 
 
 def _lines(path: Path) -> dict[str, str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
+import os
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -45,9 +48,7 @@ class SunRgbd:
         """`<sensor>/<set>/…/<frame>`, by image."""
         check_split(split)
         top = self._top()
-        names = sorted(
-            p.parent.parent.relative_to(top).as_posix() for p in top.rglob("image/*.jpg")
-        )
+        names = sorted(_frames(top))
         if not names:
             raise InputError(f"no SUN RGB-D image found; wanted {top}/SENSOR/SET/FRAME/image/*.jpg")
         return names if split == "all" else split_frames(names, self.split_counts)[split]
@@ -74,6 +75,19 @@ class SunRgbd:
     def _top(self) -> Path:
         root = Path(self.root)
         return root / "SUNRGBD" if (root / "SUNRGBD").is_dir() else root
+
+
+def _frames(top: Path) -> Iterator[str]:
+    """A frame's folder for each image/*.jpg below `top`; linked folders are followed."""
+    for folder, inside, files in os.walk(top, followlinks=True):
+        path = Path(folder)
+        # A link to a folder that leads here would never end.
+        for link in [name for name in inside if (path / name).is_symlink()]:
+            if (path / link).resolve() in {above.resolve() for above in (path, *path.parents)}:
+                inside.remove(link)
+        if path.name == "image":
+            for _ in fnmatch.filter(files, "*.jpg"):
+                yield path.parent.relative_to(top).as_posix()
 
 
 def decode(raw: UInt16[np.ndarray, "h w"]) -> Float64[np.ndarray, "h w"]:

@@ -11,8 +11,9 @@ import numpy as np
 from PIL import Image
 
 from scalefield.errors import InputError, counted
-from scalefield.export import View, given_anchors, write_formats
+from scalefield.export import write_formats
 from scalefield.export.preview import draw_preview, format_std_log
+from scalefield.export.view import View, given_anchors
 from scalefield.geometry.camera import Camera, find_camera
 from scalefield.io import (
     image_bytes,

@@ -248,7 +248,7 @@ class FieldPosterior:
             given + found
             for given, found in zip((rejected, warnings), self.report(anchors), strict=True)
         )
-        recovery = Recovery.from_log_scale(
+        return Recovery.from_log_scale(
             self.image.as_output(mde_output),
             anchors,
             field.mean,
@@ -259,9 +259,9 @@ class FieldPosterior:
             leave_one_out_log=self.leave_one_out_log(len(anchors)),
             std_log=field.std,
             support=field.support,
+            weights=self.fit.coefficients()["modes"].float(),
+            basis_maps=self.image.maps.modes[0],
         )
-        weights = self.fit.coefficients()["modes"].float()
-        return dataclasses.replace(recovery, weights=weights, basis_maps=self.image.maps.modes[0])
 
 
 def condition(
@@ -390,7 +390,7 @@ def expected_recovery(
         "no anchors: this is the depth to be expected of such an image, at a typical pixel wrong "
         f"by a factor of {factor:.2g} or more in one case of three; measure a point to do better",
     )
-    recovery = Recovery.from_log_scale(
+    return Recovery.from_log_scale(
         image.as_output(mde_output),
         Anchors([], [], []),
         log_scale,
@@ -398,5 +398,5 @@ def expected_recovery(
         warnings=(warning,),
         std_log=std_log,
         shift=image.shift_interval(model.shift_prior),
+        basis_maps=maps.modes[0],
     )
-    return dataclasses.replace(recovery, basis_maps=maps.modes[0])

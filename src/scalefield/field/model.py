@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from scalefield.basis.grids import grid_image, log_depth_and_level
-from scalefield.basis.trunk import current_names
 from scalefield.errors import InputError, one_line
 from scalefield.field.error_scale import ERROR_SCALES, ErrorScale
 from scalefield.field.image_inputs import ChannelLayout, FieldMaps, ImageInputs
@@ -79,7 +78,7 @@ class FieldModel:
         net = model.net
         assert isinstance(net, FieldNet)
         try:
-            state = current_names(load_file(path.with_name("model.safetensors")))
+            state = load_file(path.with_name("model.safetensors"))
             weights = {name: tensor.float() for name, tensor in state.items()}
             net.load_state_dict(weights, assign=True)
         except (OSError, SafetensorError, RuntimeError) as e:

@@ -20,7 +20,7 @@ class Reader:
         self.data, self.at = data, 0
 
     def skip(self, size: int) -> None:
-        """Skip `count` bytes."""
+        """Skip `size` bytes."""
         self.at += size
         if self.at > len(self.data):
             raise ValueError("it ends too early")

@@ -10,10 +10,13 @@ from scalefield.io.arrays import NUMPY_ERRORS, read_npy, read_npz, write_npz
 from scalefield.io.disk import (
     as_json,
     config_differences,
+    continues,
     files_below,
     read_bytes,
     read_json,
     read_text,
+    refuse_address,
+    remove_temporary,
     spare_inputs,
     write_atomic,
     write_folder,

@@ -1,8 +1,6 @@
 """Strict parser of tables of anchors (CSV and similar formats): ambiguous text is an error.
 
 Columns are separated by tabs, semicolons, commas or spaces; numbers have a decimal point or comma.
-static/table.js follows the same rules, and one table of cases (tests/io/length_cases.json) tests
-both.
 """
 
 from __future__ import annotations

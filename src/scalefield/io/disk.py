@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ def read_bytes(path: Path) -> bytes:
         device = path.is_char_device() or path.is_block_device()
         content = b"" if device else path.read_bytes()
     except FileNotFoundError:
+        refuse_address(path)
         raise FileError(path, "no such file") from None
     except OSError as e:
         raise FileError(path, f"cannot be read ({e.strerror})") from None
@@ -30,6 +32,14 @@ def read_bytes(path: Path) -> bytes:
     if device:
         raise FileError(path, "is a device; give a file")
     return content
+
+
+def refuse_address(path: Path) -> None:
+    """Refuse a path that is a web address, which `Path` has left with one slash only."""
+    scheme, _, rest = str(path).partition(":/")
+    if scheme.lower() in ("http", "https"):
+        address = f"{scheme}://{rest.lstrip('/')}"
+        raise InputError(f"{address} is a web address; download it and give the file")
 
 
 def read_text(path: Path) -> str:
@@ -116,6 +126,16 @@ def _hidden(path: Path) -> str:
     return f".{path.name[:40]}."
 
 
+def remove_temporary(folder: Path) -> None:
+    """Remove what writers that were killed have left below a folder."""
+    random_end = "[a-z0-9_]" * 8  # as tempfile names files
+    for path in sorted(folder.rglob(f".*.{random_end}")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
 def _unwritable(path: Path, error: OSError) -> InputError:
     in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
     why = "a file is in the place of a folder" if in_the_way else error.strerror
@@ -147,6 +167,18 @@ def config_differences(
     if not isinstance(recorded, dict):
         raise InputError(f"{path}: not the record of a configuration")
     return sorted(name for name, value in as_json(config).items() if recorded.get(name) != value)
+
+
+def continues(path: Path, config: Mapping[str, Any], results: str) -> bool:
+    """Whether the folder of `path` has results of this configuration, which `path` records under
+    "config"; those of another configuration are refused."""
+    differing = config_differences(path, config, key="config")
+    if differing:
+        raise InputError(
+            f"{path.parent} has {results} of another configuration ({', '.join(differing)} "
+            "differ); give another folder"
+        )
+    return differing is not None
 
 
 def spare_inputs(outputs: Iterable[Path], inputs: Iterable[Path | None]) -> None:

@@ -6,6 +6,8 @@ import io
 import math
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -138,20 +140,25 @@ def register_heic() -> None:
     pillow_heif.register_heif_opener(thumbnails=False)
 
 
+@contextmanager
+def opened_image(path: Path, kind: str = "image") -> Iterator[Image.Image]:
+    """The opened image of a file; what fails in the block becomes a `FileError`."""
+    data = read_bytes(path)
+    try:
+        with open_image(data) as image:
+            yield image
+    except InputError as e:
+        raise FileError(path, str(e)) from None
+    except IMAGE_ERRORS as e:
+        raise FileError(path, f"not a readable {kind} ({one_line(e)})") from None
+
+
 def read_image(path: str | Path) -> np.ndarray:
     """An image file as uint8 RGB, upright (EXIF orientation applied)."""
     from PIL import ImageOps
 
-    path = Path(path)
-    data = read_bytes(path)
-    try:
-        with open_image(data) as image:
-            upright = ImageOps.exif_transpose(image)
-            return np.asarray(rgb(upright))
-    except InputError as e:
-        raise FileError(path, str(e)) from None
-    except IMAGE_ERRORS as e:
-        raise FileError(path, f"not a readable image ({one_line(e)})") from None
+    with opened_image(Path(path)) as image:
+        return np.asarray(rgb(ImageOps.exif_transpose(image)))
 
 
 def image_bytes(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
@@ -169,7 +176,7 @@ def write_image(path: str | Path, image: Image.Image) -> None:
 def exif_orientation(path: Path) -> int:
     """The EXIF orientation of a file: 1 if stored upright, 2 to 8 if `read_image` rotates or
     mirrors it."""
-    with open_image(read_bytes(path)) as image:
+    with opened_image(path) as image:
         tag = image.getexif().get(ORIENTATION, 1)
     return int(tag) if tag in range(2, 9) else 1
 
@@ -180,12 +187,8 @@ def read_labels(path: str | Path) -> np.ndarray:
     if path.suffix.lower() == ".npy":
         labels = read_npy(path)
     else:
-        data = read_bytes(path)
-        try:
-            with open_image(data) as image:
-                labels = np.asarray(image)  # a palette's indices are the labels, not its colours
-        except IMAGE_ERRORS as e:
-            raise FileError(path, f"not a readable image ({one_line(e)})") from None
+        with opened_image(path) as image:
+            labels = np.asarray(image)  # a palette's indices are the labels, not its colours
     if labels.ndim != 2 or 0 in labels.shape or labels.dtype.kind not in "iub":
         raise FileError(
             path,

@@ -1,13 +1,13 @@
 """Strict parser of numbers and lengths as users type them: ambiguous text is an error.
 
 `parse_length("8 ft 3")` is 2.5146. A text with two possible readings, such as "2,400 mm", raises
-`LengthError` with both of them. static/lengths.js follows the same rules, and one table of cases
-(tests/io/length_cases.json) tests both.
+`LengthError` with both of them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -62,12 +62,16 @@ _UNIT = re.compile(r" ?([a-zµ²³°%]+\.?|'|\")")
 
 
 class LengthError(InputError):
-    """A text that is not one length. `code` names the rule, `readings` what it could mean."""
+    """A text that is not one length.
 
-    def __init__(self, code: str, sentence: str, readings: tuple[str, ...] = ()) -> None:
+    `code` names the rule that it breaks; `readings` are the lengths in metres that it could mean,
+    by unambiguous texts.
+    """
+
+    def __init__(self, code: str, sentence: str, readings: Mapping[str, float] | None = None):
         super().__init__(sentence)
         self.code = code
-        self.readings = readings
+        self.readings = dict(readings or {})
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ def parse_length(
             results[_wording(parts, number, part_units)] = metres
     if len(results) > 1:
         listed = " or ".join(f"{wording} ({metres:.6g} m)" for wording, metres in results.items())
-        raise LengthError("ambiguous", f"“{shown}” can be {listed}; write one", tuple(results))
+        raise LengthError("ambiguous", f"“{shown}” can be {listed}; write one", results)
     (metres,) = results.values()
     if negative or not metres > 0:
         raise LengthError("sign", f"a length above zero is wanted, found “{shown}”")

@@ -14,7 +14,7 @@ from scalefield.errors import FileError, one_line
 from scalefield.io.arrays import npz_members, read_npy
 from scalefield.io.disk import read_bytes, write_atomic
 from scalefield.io.exr import exr_bytes, read_exr
-from scalefield.io.images import IMAGE_ERRORS, image_bytes, open_image
+from scalefield.io.images import image_bytes, opened_image
 
 T = TypeVar("T")
 
@@ -47,13 +47,9 @@ def read_depth_png(path: str | Path, units_per_metre: float | None = None) -> np
 def read_png16(path: Path, *, accept_8_bits: bool = False) -> tuple[np.ndarray, dict[str, str]]:
     """The raw values and text tags of a one-channel 16-bit PNG; 8-bit files are refused unless they
     are accepted, and then three equal channels count as one (Depth Anything's `--grayscale`)."""
-    data = read_bytes(path)
-    try:
-        with open_image(data) as image:
-            mode, tags = image.mode, dict(getattr(image, "text", {}))
-            values = np.asarray(image)
-    except IMAGE_ERRORS as e:
-        raise FileError(path, f"not a readable PNG ({one_line(e)})") from None
+    with opened_image(path, "PNG") as image:
+        mode, tags = image.mode, dict(getattr(image, "text", {}))
+        values = np.asarray(image)
     if accept_8_bits and mode == "RGB" and (values == values[..., :1]).all():
         mode, values = "L", values[..., 0]
     if not mode.startswith("I") and not (accept_8_bits and mode == "L"):

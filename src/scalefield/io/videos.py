@@ -35,7 +35,7 @@ def count_frames(path: Path) -> int | None:
     """The number of frames that the file declares; None if it declares none."""
     av = import_av()
     try:
-        with av.open(str(path)) as container:
+        with av.open(str(path), metadata_errors="replace") as container:
             return container.streams.video[0].frames or None
     except (av.FFmpegError, IndexError):
         return None
@@ -47,7 +47,7 @@ def read_frames(path: Path, *, every: int = 1) -> Iterator[VideoFrame]:
     if not path.exists():
         raise InputError(f"{path}: no such file")
     try:
-        with av.open(str(path)) as container:
+        with av.open(str(path), metadata_errors="replace") as container:
             if not container.streams.video:
                 raise InputError(f"{path}: has no video stream")
             for index, frame in enumerate(container.decode(container.streams.video[0])):

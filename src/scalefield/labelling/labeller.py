@@ -64,14 +64,6 @@ class Labeller:
     rules: Rules
     batch: int = 1
 
-    @classmethod
-    def of(cls, config: LabelConfig, out: Path) -> Labeller:
-        """Load what the configuration names."""
-        mde = load_mde(config.mde, device=config.device)
-        return cls(
-            out, mde, make_method(config.method, **config.options), config.rules, config.batch
-        )
-
     def __call__(self, job: Job) -> list[Record]:
         """Label every sample of the job, write, and return the records."""
         if job.shard:
@@ -87,7 +79,7 @@ class Labeller:
     def write_shard(self, job: Job) -> list[Record]:
         """One tar with KEY.npz and KEY.json for each sample, then the records."""
         records = []
-        target = self.out / f"{job.name}.tar"
+        ((target, target_of_records),) = label_files(self.out, job)
         with (
             write_folder(target.parent) as staging,
             tarfile.open(staging / target.name, "w") as tar,
@@ -98,7 +90,7 @@ class Labeller:
                 _add(tar, f"{sample.key}.json", json.dumps(record).encode())
                 records.append(record)
         lines = "".join(json.dumps(record) + "\n" for record in records)
-        write_atomic(self.out / f"{job.name}.jsonl", lines.encode())
+        write_atomic(target_of_records, lines.encode())
         return records
 
     def labels(self, samples: Sequence[Sample]) -> Iterator[tuple[Sample, Record, bytes]]:
@@ -164,19 +156,20 @@ class Labeller:
 
 
 def make_labeller(config: LabelConfig, out: Path) -> Labeller:
-    """Create a `Labeller` with `Labeller.of`. A function of the module is pickled by its name, a
-    class method is not."""
-    return Labeller.of(config, out)
+    """The labeller of a configuration, with what the configuration names loaded."""
+    mde = load_mde(config.mde, device=config.device)
+    method = make_method(config.method, **config.options)
+    return Labeller(out, mde, method, config.rules, config.batch)
 
 
 def is_done(out: Path, job: Job) -> bool:
     """Whether all labels of the job exist."""
-    return all(path.is_file() for path in _record_paths(out, job))
+    return all(record.is_file() for _, record in label_files(out, job))
 
 
 def read_records(out: Path, job: Job) -> list[Record]:
     """The records of a complete job."""
-    texts = [read_text(path) for path in _record_paths(out, job)]
+    texts = [read_text(record) for _, record in label_files(out, job)]
     try:
         records = [
             json.loads(line)
@@ -203,18 +196,11 @@ def _is_record(value: Any) -> bool:
     return isinstance(keep, bool) and named
 
 
-def written(out: Path, job: Job) -> Iterator[Path]:
-    """Every file that the labels of a job may have."""
-    names = [job.name] if job.shard else [sample.key for sample in job.samples]
-    for name in names:
-        endings = (".tar", ".jsonl") if job.shard else (".npz", ".json")
-        yield from (out / f"{name}{ending}" for ending in endings)
-
-
-def _record_paths(out: Path, job: Job) -> list[Path]:
+def label_files(out: Path, job: Job) -> list[tuple[Path, Path]]:
+    """The file of labels and that of its records: of a shard, or of each sample."""
     if job.shard:
-        return [out / f"{job.name}.jsonl"]
-    return [out / f"{sample.key}.json" for sample in job.samples]
+        return [(out / f"{job.name}.tar", out / f"{job.name}.jsonl")]
+    return [(out / f"{s.key}.npz", out / f"{s.key}.json") for s in job.samples]
 
 
 def failed_records(job: Job, reason: str) -> list[Record]:

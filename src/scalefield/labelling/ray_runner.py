@@ -84,15 +84,13 @@ def connected(ray: Any, workers: int, log: Log) -> Iterator[None]:
 
 
 class _ActorPool:
-    """Actors with one job each, and the references that are waited for."""
+    """Actors of the cluster, each with at most one job at a time."""
 
     def __init__(self, ray: Any, make: Make, gpus: float, log: Log) -> None:
         self.ray, self.make, self.log = ray, make, log
         self.remote = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(_Actor)
-        self.starting: dict[Any, Any] = {}
-        """Actors by the reference of their start."""
-        self.running: dict[Any, tuple[Any, Job]] = {}
-        """Actor and job by the reference of the result."""
+        self.busy: dict[Any, tuple[Any, Job | None]] = {}
+        """Actor and job by the reference of the result; no job while an actor loads."""
         self.idle: list[Any] = []
         self.failed_starts = 0
 
@@ -102,64 +100,60 @@ class _ActorPool:
         for _ in range(workers):
             self.start()
         self.log(f"waiting for the first of {workers} Ray actors to load the estimator")
-        while waiting or self.running:
+        while waiting or any(job for _, job in self.busy.values()):
             while waiting and self.idle:
-                actor, job = self.idle.pop(), waiting.popleft()
-                self.running[actor.label.remote(job)] = (actor, job)
-            done, _ = self.ray.wait([*self.starting, *self.running], timeout=PATIENCE_S)
+                actor, assigned = self.idle.pop(), waiting.popleft()
+                self.busy[actor.label.remote(assigned)] = (actor, assigned)
+            done, _ = self.ray.wait(list(self.busy), timeout=PATIENCE_S)
             if not done:
                 self.explain(len(waiting))
             for reference in done:
-                if reference in self.starting:
-                    self.finish_start(reference)
-                    continue
-                actor, job = self.running.pop(reference)
+                actor, job = self.busy.pop(reference)
                 try:
-                    yield job, self.ray.get(reference)
-                    self.idle.append(actor)
-                except self.ray.exceptions.RayActorError:
-                    deaths[job.name] += 1
-                    self.start()
-                    if deaths[job.name] > RETRIES:
-                        yield job, failed_records(job, DEAD)
-                    else:
+                    records = self.ray.get(reference)
+                except self.ray.exceptions.RayActorError as e:
+                    if job is None:
+                        self.refuse_many_failed_starts(e)
+                    elif deaths[job.name] < RETRIES:
+                        deaths[job.name] += 1
                         self.log(f"a Ray actor died while it worked on {job.name}; trying it again")
                         waiting.append(job)
+                    else:
+                        yield job, failed_records(job, DEAD)
+                    self.start()
+                    continue
+                if job is not None:
+                    yield job, records
+                self.idle.append(actor)
 
     def start(self) -> None:
-        """Ask for one more actor."""
+        """Start one more actor, which loads the estimator first."""
         actor = self.remote.remote(self.make)
-        self.starting[actor.ready.remote()] = actor
+        self.busy[actor.ready.remote()] = (actor, None)
 
-    def finish_start(self, reference: Any) -> None:
-        """Take an actor that is ready; one that died is replaced, a few times in all."""
-        actor = self.starting.pop(reference)
-        try:
-            self.ray.get(reference)
-        except self.ray.exceptions.RayActorError as e:
-            self.failed_starts += 1
-            if self.failed_starts > RETRIES:
-                last = str(e).strip().splitlines()[-1]
-                raise InputError(f"the Ray actors do not start: {one_line(last)}") from None
-            self.start()
-            return
-        self.idle.append(actor)
+    def refuse_many_failed_starts(self, error: Exception) -> None:
+        """Count an actor that did not start; InputError after a few of them."""
+        self.failed_starts += 1
+        if self.failed_starts > RETRIES:
+            last = str(error).strip().splitlines()[-1]
+            raise InputError(f"the Ray actors do not start: {one_line(last)}") from None
 
     def explain(self, waiting: int) -> None:
         """Print what the run waits for."""
-        if self.running:
-            names = ", ".join(job.name for _, job in list(self.running.values())[:3])
-            self.log(f"{len(self.running)} actors work on {names} …; {waiting} jobs wait")
+        running = [job.name for _, job in self.busy.values() if job]
+        if running:
+            names = ", ".join(running[:3])
+            self.log(f"{len(running)} actors work on {names} …; {waiting} jobs wait")
         else:
             free = _resources(self.ray.available_resources())
             self.log(
-                f"{len(self.starting)} Ray actors are not ready: they load the estimator, or wait "
+                f"{len(self.busy)} Ray actors are not ready: they load the estimator, or wait "
                 f"for a free CPU (or GPU); free now: {free}"
             )
 
     def stop(self) -> None:
         """End all actors."""
-        for actor in (*self.starting.values(), *self.idle, *(a for a, _ in self.running.values())):
+        for actor in (*self.idle, *(actor for actor, _ in self.busy.values())):
             self.ray.kill(actor)
 
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from scalefield.errors import InputError
-from scalefield.io import as_json, config_differences, write_atomic, write_json
+from scalefield.io import as_json, continues, write_atomic, write_json
 from scalefield.labelling.labeller import (
     LabelConfig,
-    Labeller,
     Record,
     failed_records,
     is_done,
+    label_files,
     make_labeller,
     read_records,
-    written,
 )
 from scalefield.labelling.ray_runner import Log, run_ray
 from scalefield.labelling.runners import DEAD, run_here, run_pool
@@ -83,8 +82,15 @@ def label(
     todo = [job for job in jobs if not is_done(out, job)]
     summary.found_done = sum(len(j.samples) for j in jobs) - sum(len(j.samples) for j in todo)
     progress(summary.found_done)
-    make = partial(make_labeller, config, out)
-    for _, records in _run(todo, config, make, workers=workers, cluster=cluster, log=log):
+    batches = in_batches(todo, config.batch)
+    workers, make = min(workers, len(batches)), partial(make_labeller, config, out)
+    if cluster == "ray" and batches:
+        results = run_ray(batches, make, workers, float(config.device.startswith("cuda")), log)
+    elif workers > 1:
+        results = run_pool(batches, make, workers)
+    else:
+        results = run_here(batches, make)
+    for _, records in results:
         progress(len(records))
     summary.seconds = time.monotonic() - started
     lines = []
@@ -98,36 +104,12 @@ def label(
     return summary
 
 
-def _run(
-    jobs: Sequence[Job],
-    config: LabelConfig,
-    make: partial[Labeller],
-    *,
-    workers: int,
-    cluster: str,
-    log: Log,
-) -> Iterator[tuple[Job, list[Record]]]:
-    if not jobs:
-        return iter(())
-    jobs = in_batches(jobs, config.batch)
-    workers = min(workers, len(jobs))
-    if cluster == "ray":
-        return run_ray(jobs, make, workers, float(config.device.startswith("cuda")), log)
-    return run_here(jobs, make) if workers == 1 else run_pool(jobs, make, workers)
-
-
 def claim(out: Path, config: LabelConfig, jobs: Sequence[Job]) -> None:
     """Record the configuration; a folder of another one, or with other files, is refused."""
     path = out / CONFIG
-    differing = config_differences(path, config.identity(), key="config")
-    if differing:
-        raise InputError(
-            f"{out} has labels of another configuration ({', '.join(differing)} differ); "
-            "give another folder"
-        )
-    if differing is not None:
+    if continues(path, config.identity(), "labels"):
         return
-    for target in (target for job in jobs for target in written(out, job)):
+    for target in (path for job in jobs for pair in label_files(out, job) for path in pair):
         if target in (path, out / MANIFEST):
             raise InputError(
                 f"{target} is a file of the run; an image or shard cannot have this name"

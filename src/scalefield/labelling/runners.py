@@ -24,7 +24,9 @@ DEAD = "the process that worked on it died (out of memory?)"
 
 
 def run_here(jobs: Sequence[Job], make: Make) -> Iterator[tuple[Job, list[Record]]]:
-    """One job after the other, in this process."""
+    """One job after the other, in this process; without a job, nothing is loaded."""
+    if not jobs:
+        return
     with one_thread():
         label = make()
         for job in jobs:

@@ -118,7 +118,9 @@ def _pairs(source: Path, pieces: dict[str, Piece]) -> tuple[list[Sample], list[s
         if f"{dot}{suffix}".lower() not in IMAGE_SUFFIXES or stem.endswith(".anchors"):
             continue
         if stem in samples:
-            raise InputError(f"{source}: two images have the key {stem}")
+            raise InputError(
+                f"{samples[stem].image} and {piece} have the same key {stem}; rename one of them"
+            )
         if stem.startswith("/") or ".." in Path(stem).parts:
             raise InputError(f"{source}: {name} would leave the folder of labels")
         anchors = [pieces[stem + s] for s in ANCHOR_SUFFIXES if stem + s in pieces]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import UInt8
 
-from scalefield.errors import InputError, did_you_mean
+from scalefield.errors import InputError
 from scalefield.io import read_json
 from scalefield.io.weights import WEIGHTS
+from scalefield.mde.hub import Weights, find_weights, split_revision
 from scalefield.mde.output import Kind, MDEOutput
 from scalefield.runtime.devices import check_device
 from scalefield.validation import import_object
@@ -72,6 +74,7 @@ class ModelCard:
     """Channels of F; None where the model gives no F."""
     weights_licence: str
     loader: Literal["lite", "da3", "transformers"] = "transformers"
+    """Key of `LOADERS`."""
     code_licence: str = "Apache-2.0"
     known_shift: bool = False
     """Whether the disparity of the model has a known zero. Depth always has one here."""
@@ -87,9 +90,6 @@ class ModelCard:
 
 MODELS: dict[str, ModelCard] = {
     "lite": ModelCard("", 4, "depth", 64, "Apache-2.0", "lite", metric=True),
-    "lite-research": ModelCard(
-        "", 4, "depth", 64, "research; trained on non-commercial data", "lite", metric=True
-    ),
     "da3-small": ModelCard("depth-anything/DA3-SMALL", 25, "depth", 64, "Apache-2.0", "da3"),
     "da3-base": ModelCard("depth-anything/DA3-BASE", 98, "depth", 128, "Apache-2.0", "da3"),
     # 1.1 is retrained after a bug was found; its authors deprecate the first.
@@ -128,6 +128,40 @@ ALIASES = {"midas-dpt-hybrid": "midas-hybrid", "midas-dpt-large": "midas-large"}
 """Other names of the same models."""
 
 
+def _load_lite(name: str, weights: Weights, device: str, kind: Kind | None) -> MDE:
+    from scalefield.mde.lite import load_lite
+
+    return load_lite(weights.folder, device)
+
+
+def _load_onnx(name: str, weights: Weights, device: str, kind: Kind | None) -> MDE:
+    from scalefield.mde.onnx_mde import load_onnx
+
+    return load_onnx(weights.folder, device=device)
+
+
+def _load_da3(name: str, weights: Weights, device: str, kind: Kind | None) -> MDE:
+    from scalefield.mde.da3 import load_da3
+
+    return load_da3(name, weights.file, weights.revision, device)
+
+
+def _load_transformers(name: str, weights: Weights, device: str, kind: Kind | None) -> MDE:
+    from scalefield.mde.transformers_mde import load_transformers
+
+    return load_transformers(name, weights.folder, weights.revision, device, kind)
+
+
+LOADERS: dict[str, Callable[[str, Weights, str, Kind | None], MDE]] = {
+    "lite": _load_lite,
+    "onnx": _load_onnx,
+    "da3": _load_da3,
+    "transformers": _load_transformers,
+}
+"""Functions that make an estimator of its name, weights, device and kind; each imports its module
+when it is called."""
+
+
 def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE:
     """The estimator of that name.
 
@@ -138,7 +172,6 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
     is normalised to affine-invariant disparity, `affine8:NAME` the same in 8 bits (see `affine`).
     """
     from scalefield.mde.affine import AffineMDE, Normalisation
-    from scalefield.mde.hub import find_weights, split_revision
 
     check_device(device)
     normalisation, inner = Normalisation.split(name)
@@ -152,40 +185,48 @@ def load_mde(name: str, *, device: str = "cpu", kind: Kind | None = None) -> MDE
     short, revision = split_revision(name)
     short = ALIASES.get(short, short)
     card = MODELS.get(short)
-    if card is not None and card.loader == "lite":
-        from scalefield.mde.lite import load_lite
+    if card is None:
+        loader, weights = _find(name)
+        path = Path(short)
+        label = path.stem if path.is_file() else path.name if path.is_dir() else short
+        licence = weights.licence
+    else:
+        pinned = f"{card.source}@{revision}" if revision else card.source
+        weights = find_weights(pinned) if card.source else Weights(WEIGHTS / short, "")
+        loader, label, licence = card.loader, short, weights.licence or card.weights_licence
+    _warn_of_licence(name, licence)
+    return LOADERS[loader](label, weights, device, kind)
 
-        _warn_of_licence(name, card.weights_licence)
-        return load_lite(WEIGHTS / short, device)
-    if Path(name).suffix in (".onnx", ".json"):
-        from scalefield.mde.onnx_mde import load_onnx
 
-        return load_onnx(Path(name), device=device)
-    if card is None and (Path(name) / "config.json").is_file():
-        content = read_json(Path(name) / "config.json")
-        if isinstance(content, dict) and "trained_on" in content:  # by our own recipes
-            from scalefield.mde.lite import load_lite
-            from scalefield.mde.vit import load_vit
-
-            return (load_vit if "size" in content else load_lite)(name, device)
-    if card is None and "/" not in name and not (name and Path(name).exists()):
-        near = did_you_mean(name, MODELS)
+def _find(name: str) -> tuple[str, Weights]:
+    """The loader and the weights of a file, a folder or a hub id."""
+    path = Path(name)
+    if path.suffix in (".onnx", ".json"):
+        return "onnx", Weights(path, "")
+    if (path / "config.json").is_file():
+        content = read_json(path / "config.json")
+        if isinstance(content, dict) and "trained_on" in content:  # by `scalefield train-mde`
+            return "lite", Weights(path, "")
+    if "/" not in name and not (name and path.exists()):
         raise InputError(
             f"no MDE {name!r}; there are {', '.join(MODELS)}, hub ids owner/name, folders with "
-            f"model.safetensors, published .pt and .pth files, and .onnx files{near}"
+            f"model.safetensors, published .pt and .pth files, and .onnx files{_nearest(name)}"
         )
-    pinned = f"@{revision}" if revision else ""
-    weights = find_weights(name if card is None else card.source + pinned)
-    _warn_of_licence(name, weights.licence or (card.weights_licence if card else ""))
-    label = Path(short).stem if Path(short).is_file() else short
-    label = Path(short).name if Path(short).is_dir() else label
-    if card.loader == "da3" if card else weights.architecture is None:
-        from scalefield.mde.da3 import load_da3
+    weights = find_weights(name)
+    return "da3" if weights.architecture is None else "transformers", weights
 
-        return load_da3(label, weights.file, weights.revision, device)
-    from scalefield.mde.transformers_mde import load_transformers
 
-    return load_transformers(label, weights.folder, weights.revision, device, kind)
+def _nearest(name: str) -> str:
+    """The end of a message about an unknown name: "; did you mean lite?", or nothing.
+
+    A model is also found by the name of its repository on the hub.
+    """
+    spellings = {card.source.rpartition("/")[2].lower(): name for name, card in MODELS.items()}
+    spellings |= {name: name for name in MODELS} | ALIASES
+    spelling = name.lower()
+    near = [spelling] if spelling in spellings else get_close_matches(spelling, spellings, n=3)
+    models = dict.fromkeys(spellings[each] for each in near)
+    return f"; did you mean {' or '.join(models)}?" if models else ""
 
 
 def open_mde(source: MDE | str, device: str = "cpu", cache: Path | None = None) -> MDE:

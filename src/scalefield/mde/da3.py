@@ -17,7 +17,6 @@ from torch.nn import functional as F
 
 from scalefield.errors import InputError
 from scalefield.mde.estimator import Estimator, Preprocess, Raw
-from scalefield.mde.vit import Residual
 
 PREPROCESS = Preprocess(size=(504, 504), fit="inside", multiple=14, resample="area")
 
@@ -312,6 +311,19 @@ class Fusion(nn.Module):
         if lateral is not None:
             x = x + self.resConfUnit1(lateral)
         return self.out_conv(_enlarge(self.resConfUnit2(x), size))
+
+
+class Residual(nn.Module):
+    """Two convolutions, activated before, around a shortcut."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width, width, 3, padding=1)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1)
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """x + convolutions of x."""
+        return x + self.conv2(F.relu(self.conv1(F.relu(x))))
 
 
 def _enlarge(x: Tensor, size: tuple[int, int]) -> Tensor:

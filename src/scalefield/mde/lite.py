@@ -270,7 +270,7 @@ class LiteNetwork:
 
 @lru_cache(maxsize=8)
 def load_lite(folder: str | Path = LITE_WEIGHTS, device: str = "cpu") -> Estimator:
-    """A shipped model of this architecture, or one trained by `scalefield train-mde`."""
+    """The shipped model, or one trained by `scalefield train-mde`."""
     folder = verify_checksums(Path(folder))
     try:
         state = load_file(folder / "model.safetensors")
@@ -284,9 +284,8 @@ def load_lite(folder: str | Path = LITE_WEIGHTS, device: str = "cpu") -> Estimat
         net.load_state_dict({name: tensor.float() for name, tensor in state.items()} | counters)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as e:
         raise InputError(f"{folder}: not the weights of lite ({one_line(e)})") from None
-    name = folder.name if folder.parent == WEIGHTS else "lite"
     network = LiteNetwork(net, device, coarse_pass=coarse_pass)
-    return Estimator(name, revision, "depth", PREPROCESS, network, device)
+    return Estimator("lite", revision, "depth", PREPROCESS, network, device)
 
 
 def load_imagenet_encoder(net: LiteNet, state: dict[str, Tensor]) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -46,13 +45,10 @@ class Basis(Method):
 
     generator: str | Path | Generator = "auto"
     """A shipped name (see `io.weights.shipped`), a folder that `Generator.save` wrote, a generator,
-    or "auto": the universal one, which uses no features (F = 0). The generators that use the
-    features of `lite` are equally good with a dozen anchors on val, and 2 to 4 % worse with a
-    hundred and more, for each of three seeds (results/places-lite-val-seeds)."""
+    or "auto": the shipped one, which uses no features (F = 0) and so serves any depth map."""
     k: NumBasisMaps = 50
-    """K, the number of basis maps of the shipped generator. On val (results/places-lite-val) 50 is
-    best: by a little with few anchors, by far with many; 8, which the paper uses for few anchors,
-    is last."""
+    """K, the number of basis maps of the shipped generator. 50 is better than 8 with few and with
+    many anchors (results/places); the paper uses 8 for few."""
     ridge: Ridge | None = None
     """Settings of the solve; None for those that the generator was trained with."""
     estimate_shift: bool = True
@@ -79,34 +75,37 @@ class Basis(Method):
             noise_std = float(model.kernel.noise_std)
             readings = Readings.of(anchors, image.shape, noise_std, image.device)
             posterior = condition(model, image, readings)
-            shifted, shift = posterior.image, posterior.shift
-            recovery = self.fit(shifted.as_output(mde_output), generator, maps, anchors)
-            report = dataclasses.replace(
-                recovery.report, kind=mde_output.kind, shift=image.shift_interval(shift)
-            )
-            return dataclasses.replace(recovery, report=report)
+            shift = image.shift_interval(posterior.shift)
+            shifted = posterior.image.as_output(mde_output)
+            return self.fit(shifted, generator, maps, anchors, kind=mde_output.kind, shift=shift)
 
         return solve_with_shift
 
     def fit(
-        self, mde_output: MDEOutput, generator: Generator, maps: BasisMaps, anchors: Anchors
+        self,
+        mde_output: MDEOutput,
+        generator: Generator,
+        maps: BasisMaps,
+        anchors: Anchors,
+        **report: Any,
     ) -> Recovery[Tensor]:
-        """The solve for existing basis maps: the cost of an added anchor."""
+        """The solve for existing basis maps: the cost of an added anchor.
+
+        `report` has further values of the report.
+        """
         fit = WeightFit.of(maps, mde_output, anchors, self.ridge or generator.config.ridge)
         # Upsampling is linear: ℓ is combined on the grid and one map is upsampled, not K.
         log_scale = upsample(fit.solution.log_scale(maps.basis_maps)[:, None], mde_output.shape)
-        recovery = Recovery.from_log_scale(
+        return Recovery.from_log_scale(
             mde_output,
             anchors,
             log_scale[0, 0],
             std_log=fit.std_log(),
             leave_one_out_log=fit.leave_one_out_log(),
-        )
-        return dataclasses.replace(
-            recovery,
             weights=fit.solution.weights[0].float(),
             basis_maps=maps.basis_maps[0],
             gating=maps.gating[0],
+            **report,
         )
 
     def prepare(self) -> None:

@@ -38,7 +38,9 @@ class KNN(Method):
 
     Minimises Σ_j (y_j − s·x_j − t)² / d_j over the k nearest anchors, where d_j is their distance
     from the pixel, at least 1 px. Fallbacks at each pixel: the median of y/x if the neighbours' x
-    have no range or s ≤ 0; the median of y if no x is above zero.
+    have no range or s ≤ 0; the median of y if no x is above zero. In disparity the median of y/x
+    also replaces a line that predicts less than ½ min y over all anchors, because depth is infinite
+    where a line crosses zero; such pixels are at most twice as far as the farthest anchor.
     """
 
     k: int = 5
@@ -60,12 +62,12 @@ class KNN(Method):
         points = np.stack([samples.rows, samples.columns], axis=1)
         k = min(self.k, len(samples))
         for pixel, index, squared in nearest_points(points, mde_output.shape, k, x.device):
-            scale, shift, lower = fit_neighbours(samples, index, squared.double().sqrt_())
-            prediction[pixel] = scale * x[pixel] + shift
-            scale_only[pixel] = lower
+            prediction[pixel], scale_only[pixel] = predict_from_neighbours(
+                samples, index, squared.double().sqrt_(), x[pixel], self._least(samples)
+            )
         lower_pixels = int(scale_only.sum())
-        why = "the k anchors' relative depths have no range or give no positive scale"
-        text = f"scale only at {counted(lower_pixels, 'pixel')}: {why}"
+        why = "the k anchors' relative depths have no range or give no positive scale, or a depth "
+        text = f"scale only at {counted(lower_pixels, 'pixel')}: {why}far beyond all anchors"
         return Recovery.from_space(
             mde_output,
             anchors,
@@ -74,6 +76,10 @@ class KNN(Method):
             std_log=self._std(mde_map, samples),
             fallbacks=(Fallback("scale_only", text),) if lower_pixels else (),
         )
+
+    def _least(self, samples: Samples) -> float:
+        """The smallest value that a line may predict; none in depth, where zero is not far."""
+        return 0.5 * float(samples.y.min()) if self.space == "disparity" else -np.inf
 
     def _std(self, mde_map: Float64[Tensor, "h w"], samples: Samples) -> Float[Tensor, "h w"]:
         """std_log, by the weights of the k nearest anchors."""
@@ -84,7 +90,10 @@ class KNN(Method):
         distance, index = tree.query(pixels, k=[*range(1, min(self.k, len(samples)) + 1)])
         x = at_coarse_pixels(mde_map)
         total = variance + samples.tau**2
-        _, propagated = _neighbour_predictions(samples, index.T, distance.T, x, total)
+        least = self._least(samples)
+        _, propagated = _neighbour_predictions(
+            samples, index.T, distance.T, x, least=least, variance=total
+        )
         return to_image(total_std(variance, propagated), shape, mde_map.device)
 
     def _noise(self, tree: cKDTree, samples: Samples) -> float:
@@ -97,7 +106,10 @@ class KNN(Method):
         own[~own.any(axis=1), -1] = True
         index, distance = (a[~own].reshape(len(out), k).T for a in (index, distance))
         one = np.ones(len(samples))
-        left_out, propagated = _neighbour_predictions(samples, index, distance, samples.x[out], one)
+        x, least = samples.x[out], self._least(samples)
+        left_out, propagated = _neighbour_predictions(
+            samples, index, distance, x, least=least, variance=one
+        )
         residuals = log_residuals(samples.y[out], left_out)
         return noise_variance(residuals, 1 + propagated, samples.tau[out])
 
@@ -107,6 +119,8 @@ def _neighbour_predictions(
     index: Int64[np.ndarray, "k p"],
     distance: Float64[np.ndarray, "k p"],
     x: Float64[np.ndarray, " p"],
+    *,
+    least: float,
     variance: Float64[np.ndarray, " n"],
 ) -> tuple[Float64[np.ndarray, " p"], Float64[np.ndarray, " p"]]:
     """Predictions at pixels with these neighbours, and their relative variance from that of the
@@ -115,11 +129,10 @@ def _neighbour_predictions(
     S_j = w_j (1 + (x − x̄)(x_j − x̄) / var x) where a line was fitted, and w_j where a fallback was
     used.
     """
-    fit = fit_neighbours(samples, *(torch.from_numpy(a) for a in (index, distance)))
-    scale, shift, lower = (each.numpy() for each in fit)
+    i, d, at = (torch.from_numpy(a) for a in (index, distance, x))
+    predicted, lower = (a.numpy() for a in predict_from_neighbours(samples, i, d, at, least))
     weight = samples.weight[index] / np.maximum(distance, 1)
     weight = weight / weight.sum(axis=0)
-    predicted = scale * x + shift
     with np.errstate(all="ignore"):  # without a range of x a fallback is used
         centred = samples.x[index] - (weight * samples.x[index]).sum(axis=0)
         tilt = (x - (weight * samples.x[index]).sum(axis=0)) / (weight * centred**2).sum(axis=0)
@@ -128,10 +141,18 @@ def _neighbour_predictions(
     return predicted, np.nan_to_num(propagated, nan=LARGEST_STD**2, posinf=LARGEST_STD**2)
 
 
-def fit_neighbours(
-    samples: Samples, index: Int64[Tensor, "k p"], distance: Float64[Tensor, "k p"]
-) -> tuple[Float64[Tensor, " p"], Float64[Tensor, " p"], Bool[Tensor, " p"]]:
-    """Scale and shift of every pixel, and the mask of pixels that use a fallback."""
+def predict_from_neighbours(
+    samples: Samples,
+    index: Int64[Tensor, "k p"],
+    distance: Float64[Tensor, "k p"],
+    at: Float64[Tensor, " p"],
+    least: float,
+) -> tuple[Float64[Tensor, " p"], Bool[Tensor, " p"]]:
+    """The prediction at pixels with these relative values, and the mask of those that use a
+    fallback.
+
+    A line that predicts less than `least` is replaced by a fallback, limited to `least`.
+    """
     x_unit, y_unit = float(np.abs(samples.x).max()) or 1.0, float(samples.y.max())
     x, y, weight = (
         torch.from_numpy(values).to(index.device).index_select(0, index.flatten()).view_as(index)
@@ -145,12 +166,16 @@ def fit_neighbours(
     scale = (x_weighted * y).sum(0) / (x_weighted * x_centred).sum(0)
     low, high = x.amin(0), x.amax(0)
     flat = high - low < MIN_RELATIVE_RANGE * torch.maximum(high, -low)
-    lower = flat | ~(scale > 0) | ~torch.isfinite(scale)
-    shift = y_mean - scale * x_mean
+    no_line = flat | ~(scale > 0) | ~torch.isfinite(scale)
+    prediction = scale * (y_unit / x_unit) * at + (y_mean - scale * x_mean) * y_unit
+    too_far = ~no_line & (prediction < least)
+    lower = no_line | too_far
     if lower.any():
         ratios = torch.where(x[:, lower] > 0, y[:, lower] / x[:, lower], torch.nan)
         median = ratios.nanquantile(0.5, dim=0)
-        constant = median.isnan()
-        scale[lower] = torch.where(constant, 0, median)
-        shift[lower] = torch.where(constant, y[:, lower].quantile(0.5, dim=0), 0)
-    return scale * (y_unit / x_unit), shift * y_unit, lower
+        constant = y[:, lower].quantile(0.5, dim=0) * y_unit
+        prediction[lower] = torch.where(
+            median.isnan(), constant, median * (y_unit / x_unit) * at[lower]
+        )
+        prediction[too_far] = prediction[too_far].clamp(min=least)
+    return prediction, lower

@@ -19,6 +19,7 @@ from scalefield.alignment.uncertainty import (
     LinearSmoother,
     at_coarse_pixels,
     coarse_positions,
+    interpolation_matrix,
     left_out_indices,
     log_residuals,
     noise_variance,
@@ -136,10 +137,12 @@ class LWLR(Method):
                 lines[:, down, across] = each
             scale, shift = lines
         else:
-            queries = [_query_positions(size, self.stride, pixels.device) for size in shape]
-            sums = assembled_sums(pixels, moments, b, (queries[0], queries[1]), reach)
+            nodes = [_query_positions(size, self.stride) for size in shape]
+            v, u = (torch.from_numpy(each).to(pixels.device) for each in nodes)
+            sums = assembled_sums(pixels, moments, b, (v, u), reach)
             left, right = (
-                _linear_interpolation(q, size) for q, size in zip(queries, shape, strict=True)
+                torch.from_numpy(interpolation_matrix(each, size)).to(pixels.device)
+                for each, size in zip(nodes, shape, strict=True)
             )
             scale, shift = (left @ each @ right.T for each in self._solve(*sums))
         return scale, shift.mul_(local.unit)
@@ -264,22 +267,8 @@ class Local(NamedTuple):
         return (self.weight * self.y) ** 2 * torch.stack([torch.ones_like(x), x, x * x])
 
 
-def _query_positions(size: int, stride: int, device: torch.device) -> Float64[Tensor, " q"]:
+def _query_positions(size: int, stride: int) -> Float64[np.ndarray, " q"]:
     """Positions stride/2 + k·stride; the middle of an image that is too small for one."""
     if size <= stride // 2:
-        return torch.tensor([(size - 1) / 2], dtype=torch.float64, device=device)
-    return torch.arange(stride // 2, size, stride, dtype=torch.float64, device=device)
-
-
-def _linear_interpolation(positions: Tensor, size: int) -> Float64[Tensor, "size q"]:
-    """The matrix that interpolates values at `positions` to 0 … size − 1, held at the ends."""
-    pixels = torch.arange(size, dtype=positions.dtype, device=positions.device)
-    matrix = positions.new_zeros(size, len(positions))
-    if len(positions) == 1:
-        return matrix + 1
-    spacing = positions[1] - positions[0]
-    place = ((pixels - positions[0]) / spacing).clamp(0, len(positions) - 1)
-    left = place.floor().clamp(max=len(positions) - 2)
-    right = (place - left)[:, None]
-    index = left.long()[:, None]
-    return matrix.scatter_(1, index, 1 - right).scatter_(1, index + 1, right)
+        return np.array([(size - 1) / 2])
+    return np.arange(stride // 2, size, stride, dtype=np.float64)

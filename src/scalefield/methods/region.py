@@ -285,7 +285,8 @@ class _Uncertainty:
         for smoother, support, moment in self.fits:
             moved = smoother.gain * noise[support]
             with np.errstate(all="ignore"):
-                propagated_by_region.append(float((moved @ moved.T * moment).sum()))
+                # Rounding may leave less than nothing in an ill-conditioned fit.
+                propagated_by_region.append(max(float((moved @ moved.T * moment).sum()), 0.0))
         return total_std(variance, np.array(propagated_by_region))
 
 

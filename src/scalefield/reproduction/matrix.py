@@ -16,6 +16,8 @@ TRAINING_REGIME = {8: "low", 30: "medium", 50: "medium"}
 """K, and the regime in which it is trained for 25 epochs."""
 EVALUATED_REGIMES = {8: ("low", "medium", "high"), 30: ("medium", "high"), 50: ("medium", "high")}
 """K, and the regimes of its rows; any other than its own is reached by five epochs more."""
+PAPER_MDES = ("da3-base", "midas-hybrid")
+"""The paper's estimators."""
 ABLATION_REGIME = "medium"
 """Regime in which the paper compares F with F = 0."""
 UNIVERSAL = "shipped"

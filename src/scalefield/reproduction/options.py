@@ -24,6 +24,8 @@ class ReproductionOptions:
     evaluation have the seed 0."""
     ablation: bool = True
     """Train and evaluate the F = 0 variants as well."""
+    aligners: bool = True
+    """Evaluate the aligners that the paper compares with."""
     disparity: bool = True
     """Also evaluate the aligners in disparity, which is what MiDaS predicts."""
     drop: bool = True

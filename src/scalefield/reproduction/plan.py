@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,21 +16,25 @@ from scalefield.datasets import Frame
 from scalefield.errors import InputError
 from scalefield.mde import MODELS, open_mde
 from scalefield.mde.hub import WeightsNotFound
+from scalefield.reproduction.matrix import GeneratorJob
 from scalefield.reproduction.stages import EstimatorSpec, Reproduction
+from scalefield.training.bank import Batch, Pixels
 from scalefield.training.basis import training_step
 from scalefield.training.basis_config import BasisTraining
-from scalefield.training.data import Batch, frame_table
+from scalefield.training.data import frame_table
 from scalefield.training.loop import pick_device
 from scalefield.training.preparation import split_names
 
 BYTES_OF_F = {"uint8": 1, "float16": 2, "none": 0}
 RECOVER_S_PER_MEGAPIXEL = 0.10
-"""Assumed time of one row under one condition, on one core: the mean over the aligners and the
-universal generators, as `recipes/measure_pipeline.py --recovery` measured it (results/pipeline)."""
+"""Assumed core-seconds of one row under one condition: the mean over the aligners and the universal
+generators, measured at commit e42b3d8 (results/pipeline/recovery.json)."""
 SAMPLED_FRAMES = 2
 """Frames of each dataset that are read to measure reading."""
-SAMPLED_STEPS = 3
-"""Steps of training that are timed."""
+LONGEST_STEP_S = 0.5
+"""Time of a training step above which no larger batch is timed."""
+VALIDATION_SHARE = 1 / 3
+"""Assumed time of a batch without its backward pass, as a share of a training step."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +127,8 @@ def _measure_mde(
     except WeightsNotFound:
         return _Predictions((card.feature_channels or 0) if card else 0, None, {})
     seconds, cached_bytes, channels = {}, {}, 0
+    mde(next(iter(samples.values())).image)  # the first call is slower
     for name, sample in samples.items():
-        mde(sample.image)  # the first call is slower
         began = time.perf_counter()
         output = mde(sample.image)
         seconds[name] = time.perf_counter() - began
@@ -163,20 +168,26 @@ def _train_line(
     samples: dict[str, _Sample],
     channels: int,
 ) -> Line:
-    frames = sum(sample.frames["train"] for sample in samples.values())
-    jobs = reproduction.job_list
-    largest = max(samples.values(), key=lambda sample: sample.cells)
-    seconds, steps = 0.0, 0
-    timed: dict[int, float] = {}
+    train, val = (sum(s.frames[split] for s in samples.values()) for split in ("train", "val"))
+    jobs, largest = reproduction.job_list, max(samples.values(), key=lambda s: s.cells)
+    device, at_once = str(pick_device(reproduction.device)), min(reproduction.jobs, len(jobs))
+    step_s: dict[int, float] = {}
+    durations: dict[GeneratorJob, float] = {}
+    steps = 0
     for job in jobs:
         config = reproduction.config(job)
-        if job.k not in timed:
-            timed[job.k] = step_seconds(config, channels, largest.shape, reproduction.device)
-        own = config.epochs * -(-frames // config.batch)
-        steps += own
-        seconds += own * timed[job.k]
-    what = f"{len(jobs)} generators, {steps:,} steps"
+        if job.k not in step_s:
+            step_s[job.k] = step_seconds(config, channels, largest.shape, device)
+        per_epoch, validated = math.ceil(train / config.batch), math.ceil(val / config.batch)
+        steps += config.epochs * per_epoch
+        equivalent_steps = config.epochs * (per_epoch + validated * VALIDATION_SHARE)
+        durations[job] = equivalent_steps * step_s[job.k]
+    longest = max(
+        own + (durations[job.start] if job.start else 0.0) for job, own in durations.items()
+    )
+    what = f"{len(jobs)} generators, {steps:,} steps, {at_once} at a time on {device}"
     megabytes = 2 + 8  # the model; a checkpoint with the optimiser's state
+    seconds = max(sum(durations.values()) / at_once, longest)
     return Line(f"train {estimator.label}", what, seconds, len(jobs) * megabytes / 1e3)
 
 
@@ -206,9 +217,12 @@ def _evaluate_line(
 def step_seconds(
     config: BasisTraining, channels: int, shape: tuple[int, int], device: str
 ) -> float:
-    """Seconds of a training step on random frames of one image shape, data at hand."""
+    """Seconds of a training step on random frames of one image shape, data at hand.
+
+    Batches grow to the configured one; if a smaller one takes LONGEST_STEP_S already, its time is
+    multiplied, so that a slow machine answers soon as well.
+    """
     on = pick_device(device)
-    batch = random_batch(config, channels, shape, device=on)
     generator = Generator(
         GeneratorConfig(
             k=config.k, feature_channels=channels, width=config.width,
@@ -216,16 +230,21 @@ def step_seconds(
         )
     ).to(on).train()  # fmt: skip
     optimiser = torch.optim.AdamW(generator.parameters())
-    began = 0.0
-    for step in range(SAMPLED_STEPS + 1):
-        if step == 1:  # the first is slower
-            _synchronise(on)
-            began = time.perf_counter()
-        training_step(
-            generator, optimiser, batch, config, step, rate_factor=1.0, gradient_weight=1.0
-        )
-    _synchronise(on)
-    return (time.perf_counter() - began) / SAMPLED_STEPS
+
+    def timed(batch: Batch) -> float:
+        _synchronise(on)
+        began = time.perf_counter()
+        training_step(generator, optimiser, batch, config, 0)
+        _synchronise(on)
+        return time.perf_counter() - began
+
+    frames = 1
+    while True:
+        batch = random_batch(replace(config, batch=frames), channels, shape, device=on)
+        seconds = min(timed(batch), timed(batch))  # the first is slower
+        if seconds > LONGEST_STEP_S or frames == config.batch:
+            return seconds * config.batch / frames
+        frames = min(4 * frames, config.batch)
 
 
 def random_batch(
@@ -239,15 +258,16 @@ def random_batch(
     def numbers(*sizes: int) -> torch.Tensor:
         return torch.rand(sizes, generator=rng).to(device)
 
+    def pixels(count: int) -> Pixels:
+        positions = numbers(b, count, 2) * 2 - 1
+        return Pixels(positions, numbers(b, 2), numbers(b, count), numbers(b, count))
+
     return Batch(
-        features=numbers(b, channels, *size) if channels and not config.zero_features else None,
         log_depth=numbers(b, 1, *size),
-        anchor_positions=numbers(b, n, 2) * 2 - 1,
-        y=numbers(b, n),
+        features=numbers(b, channels, *size) if channels and not config.zero_features else None,
+        pixels=pixels(p),
+        anchors=pixels(n),
         anchor_weights=torch.ones(b, n, device=device),
-        pixel_positions=numbers(b, p, 2) * 2 - 1,
-        mde_log_depth=numbers(b, p),
-        true_log_depth=numbers(b, p),
         offset_noise=torch.zeros(b, device=device),
     )
 

@@ -7,6 +7,7 @@ not made again.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -22,10 +23,19 @@ from scalefield.benchmark.method_spec import MethodSpec
 from scalefield.datasets import DATASETS, Dataset
 from scalefield.datasets.splits import write_list
 from scalefield.errors import InputError, counted, require_package
-from scalefield.io import config_differences, read_json, write_json
+from scalefield.io import (
+    config_differences,
+    read_json,
+    read_text,
+    remove_temporary,
+    write_json,
+)
 from scalefield.io.weights import sha256
 from scalefield.mde import ALIASES, MODELS
 from scalefield.reproduction.matrix import (
+    BANDWIDTHS,
+    PAPER_MDES,
+    TRAINING_REGIME,
     UNIVERSAL,
     GeneratorJob,
     aligner_rows,
@@ -36,13 +46,13 @@ from scalefield.reproduction.matrix import (
 )
 from scalefield.reproduction.options import ReproductionOptions
 from scalefield.runtime.workers import worker_pool
+from scalefield.training.bank import ResidentFrames
 from scalefield.training.basis import train_basis
 from scalefield.training.basis_config import BasisTraining, paper_preset
 from scalefield.training.cross_fit import open_cross_fit
 from scalefield.training.loop import RunFolder, pick_device
 from scalefield.training.preparation import Preparation, left_out, prepare_datasets, split_names
 from scalefield.training.prepared import PreparedFrames
-from scalefield.training.resident import ResidentFrames
 
 if TYPE_CHECKING:
     from scalefield.benchmark.run import Evaluation
@@ -80,8 +90,8 @@ class TrainingTask:
     out: Path
     start: Path | None
     """The generator to fine-tune."""
-    train: PreparedFrames
-    val: PreparedFrames
+    frames: tuple[PreparedFrames, PreparedFrames]
+    """Frames to train on and to validate on."""
     device: str
     frames_on_device: bool
     options: dict[str, Any]
@@ -92,7 +102,7 @@ class TrainingTask:
         device = pick_device(self.device)
         train, val = (
             ResidentFrames.of(frames, device) if self.frames_on_device else frames
-            for frames in (self.train, self.val)
+            for frames in self.frames
         )
         start = None if self.start is None else Generator.load(self.start)
         options = {"device": self.device, "start_from": start, **self.options}
@@ -114,14 +124,8 @@ class Reproduction(ReproductionOptions):
     preparation: Preparation = field(default_factory=Preparation)
     extra_rows: tuple[MethodSpec, ...] = ()
     """Rows beside the paper's."""
-    aligners: bool = True
-    """Evaluate the five aligners."""
     tables: bool = True
     """Write the report, for which matplotlib is needed; else stop after the evaluation."""
-    pictures: bool = True
-    """Draw a picture of every generator's training into its folder."""
-    show_progress: bool = True
-    """Draw progress bars."""
 
     @property
     def trains(self) -> bool:
@@ -177,10 +181,11 @@ class Reproduction(ReproductionOptions):
         self.check_estimators()
         self.claim()
         self.write_splits()
-        if self.trains:
-            for estimator in self.estimators:
-                train, val = self.prepare(estimator)
-                self.train(estimator, train, val)
+        for estimator in self.estimators if self.trains else ():
+            remove_temporary(self.out / "prepared" / estimator.label)
+            remove_temporary(self.out / "generators" / estimator.label)
+            self.train(estimator, self.prepare(estimator))
+            write_json(self.out / "training.json", self.training_record())
         folders = [
             self.evaluate(estimator, name)
             for estimator in self.estimators
@@ -226,7 +231,6 @@ class Reproduction(ReproductionOptions):
                 workers=self.workers,
                 batch=self.mde_batch,
                 limit=self.limit,
-                show_progress=self.show_progress,
             )
 
         made = frames("train", models), frames("val", mde)
@@ -245,28 +249,29 @@ class Reproduction(ReproductionOptions):
         """Folder of the prepared frames of a split."""
         return self.out / "prepared" / estimator.label / f"{name}-{split}"
 
-    def train(self, estimator: EstimatorSpec, train: PreparedFrames, val: PreparedFrames) -> None:
-        """Every generator of an MDE that is not there yet, several at a time."""
+    def train(
+        self, estimator: EstimatorSpec, frames: tuple[PreparedFrames, PreparedFrames]
+    ) -> None:
+        """Train every generator of an MDE that is not there yet, `jobs` at a time."""
         pending = [job for job in self.job_list if not self.finished(estimator, job)]
-        if not pending:
-            return
-
-        def task(job: GeneratorJob) -> TrainingTask:
-            return self.training_task(estimator, job, train, val)
-
-        if self.jobs == 1:
+        if self.jobs == 1 or not pending:
             for job in pending:
-                task(job).run()
+                self.training_task(estimator, job, frames).run()
             return
         with worker_pool(min(self.jobs, len(pending))) as pool:
             running: dict[Future[None], GeneratorJob] = {}
             while pending or running:
                 # No more than there are processes, so that the first of the list that can start
                 # is the next to start: a seed is completed before another is begun.
-                ready = [job for job in pending if self.can_start(estimator, job)]
+                ready = [
+                    job
+                    for job in pending
+                    if job.start is None or self.finished(estimator, job.start)
+                ]
                 for job in ready[: self.jobs - len(running)]:
                     pending.remove(job)
-                    running[pool.submit(TrainingTask.run, task(job))] = job
+                    task = self.training_task(estimator, job, frames)
+                    running[pool.submit(TrainingTask.run, task)] = job
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     job = running.pop(future)
@@ -277,8 +282,7 @@ class Reproduction(ReproductionOptions):
         self,
         estimator: EstimatorSpec,
         job: GeneratorJob,
-        train: PreparedFrames,
-        val: PreparedFrames,
+        frames: tuple[PreparedFrames, PreparedFrames],
     ) -> TrainingTask:
         """The training of one generator."""
         start = job.start
@@ -286,22 +290,15 @@ class Reproduction(ReproductionOptions):
             config=self.config(job),
             out=self.run_folder(estimator, job),
             start=None if start is None else self.run_folder(estimator, start) / "model",
-            train=train,
-            val=val,
+            frames=frames,
             device=self.device,
             frames_on_device=self.frames_on_device,
             options={
                 "workers": max(1, self.workers // self.jobs) if self.workers > 1 else 0,
                 "source": f"the MDE {estimator.label}",
-                "picture": self.pictures,
-                # Bars of several would overwrite each other.
-                "show_progress": self.show_progress and self.jobs == 1,
+                "show_progress": self.jobs == 1,  # bars of several would overwrite each other
             },
         )
-
-    def can_start(self, estimator: EstimatorSpec, job: GeneratorJob) -> bool:
-        """Whether the generator that a job fine-tunes is there."""
-        return job.start is None or self.finished(estimator, job.start)
 
     def config(self, job: GeneratorJob) -> BasisTraining:
         """The paper's recipe for a generator, with `changes`."""
@@ -328,6 +325,19 @@ class Reproduction(ReproductionOptions):
         RunFolder(folder, self.config(job))
         return True
 
+    def training_record(self) -> dict[str, dict[str, Any]]:
+        """The metrics of each generator's chosen step, by MDE, and what its training took."""
+        found: dict[str, dict[str, Any]] = {}
+        for file in sorted((self.out / "generators").glob("*/*/metrics.jsonl")):
+            folder = file.parent
+            lines = [json.loads(line) for line in read_text(file).splitlines()]
+            found.setdefault(folder.parent.name, {})[folder.name] = {
+                "finished": (folder / FINISHED).is_file(),
+                "chosen": min(lines, key=lambda line: line["val_loss"]),
+                "last": read_json(folder / "clock.json"),
+            }
+        return found
+
     def evaluate(self, estimator: EstimatorSpec, name: str) -> Path:
         """Every row on one dataset with one MDE; the value is the folder of the results."""
         from scalefield.benchmark.gallery import write_gallery
@@ -338,6 +348,7 @@ class Reproduction(ReproductionOptions):
         folder = self.out / "results" / f"{name}-{estimator.label}"
         evaluation = self.evaluation(estimator, name)
         self.claim_results(folder, evaluation)
+        remove_temporary(folder)
         device = str(pick_device(self.device))
         source = FrameSource(self.datasets[name], estimator.source, device, self.cache)
         evaluator = Evaluator(source, evaluation, folder)
@@ -346,7 +357,7 @@ class Reproduction(ReproductionOptions):
             workers=self.workers,
             limit=self.limit,
             overwrite=self.overwrite,
-            progress=self.show_progress,
+            progress=True,
         )
         score_files(folder, names)
         if self.gallery:
@@ -419,8 +430,25 @@ class Reproduction(ReproductionOptions):
     @property
     def deviations(self) -> str:
         """What differs from the paper's data and recipe, as the end of the report's title."""
-        found = [] if self.limit is None else [f"at most {self.limit} frames of each split"]
-        if self.trains:
+        sources = {estimator.source: estimator.label for estimator in self.estimators}
+        used = [s if label == s else f"{label}={s}" for s, label in sources.items()]
+        found = []
+        if set(self.datasets) != set(BANDWIDTHS):
+            found.append(f"data {' and '.join(self.datasets)}")
+        if self.limit is not None:
+            found.append(f"at most {self.limit} frames of each split")
+        if self.split != Reproduction.split:
+            found.append(f"evaluated on {self.split}")
+        if set(sources) != set(PAPER_MDES):
+            found.append(f"MDE {' and '.join(used)}")
+        if set(self.k) != set(TRAINING_REGIME):
+            found.append(f"K = {' and '.join(map(str, self.k))}")
+        if not self.trains:
+            found.append(f"ready generators {self.generators}")
+        else:
+            if self.preparation != Preparation():
+                kept = self.preparation
+                found.append(f"{kept.pixels} pixels and {kept.features} features kept")
             if self.epochs != Reproduction.epochs:
                 found.append(f"{self.epochs[0]} and {self.epochs[1]} epochs")
             preset = paper_preset(8, "low")

@@ -14,18 +14,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from threading import Lock, local
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-
-
-class HeldSetting(NamedTuple):
-    """State of a `GlobalSetting` while threads are in its block."""
-
-    former: Any
-    """The value outside of the block."""
-    blocks: int
-    """Number of blocks that were entered and not left."""
 
 
 class GlobalSetting:
@@ -36,37 +27,30 @@ class GlobalSetting:
 
     def __init__(self, read: Callable[[], Any], write: Callable[[Any], None], wanted: Any) -> None:
         self.read, self.write, self.wanted = read, write, wanted
-        self._lock = Lock()  # guards the value of the process and `_held`
-        self._held: HeldSetting | None = None
+        self._lock = Lock()  # guards the value of the process and the two below
+        self._former: Any = None
+        self._blocks = 0
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """A block during which the setting has the wanted value."""
-        self._enter()
+        with self._lock:
+            if self._blocks == 0:
+                self._former = self.read()
+                self.write(self.wanted)
+            self._blocks += 1
         try:
             yield
         finally:
-            self._leave()
+            with self._lock:
+                self._blocks -= 1
+                if self._blocks == 0:
+                    self.write(self._former)
 
-    def held(self) -> HeldSetting | None:
-        """The state at this moment; None if no thread is in a block."""
+    def outside(self) -> Any:
+        """The value of the setting outside of its blocks."""
         with self._lock:
-            return self._held
-
-    def _enter(self) -> None:
-        with self._lock:
-            former, blocks = self._held or HeldSetting(self.read(), 0)
-            if blocks == 0:
-                self.write(self.wanted)
-            self._held = HeldSetting(former, blocks + 1)
-
-    def _leave(self) -> None:
-        with self._lock:
-            assert self._held is not None
-            former, blocks = self._held
-            self._held = HeldSetting(former, blocks - 1) if blocks > 1 else None
-            if self._held is None:
-                self.write(former)
+            return self._former if self._blocks else self.read()
 
 
 one_thread = GlobalSetting(torch.get_num_threads, torch.set_num_threads, 1)
@@ -100,8 +84,7 @@ def worker_threads() -> Iterator[Callable[..., Iterable[Any]]]:
 
     In a worker the items are not shared again.
     """
-    held = one_thread.held()
-    threads = torch.get_num_threads() if held is None else int(held.former)
+    threads = one_thread.outside()
     serial = threads == 1 or getattr(_this_thread, "is_worker", False)
     with one_thread():
         yield map if serial else partial(_shared_map, threads)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.basis.grids import sample_at
@@ -25,23 +24,22 @@ from scalefield.basis.losses import (
 from scalefield.basis.ridge import solve
 from scalefield.errors import InputError
 from scalefield.io import write_atomic
+from scalefield.training.bank import Batch
 from scalefield.training.basis_batches import (
-    StepBatches,
-    ValidationBatches,
-    load_validation_batches,
+    Batches,
+    step_plan,
     stream,
+    validation_batches,
 )
 from scalefield.training.basis_config import BasisTraining
-from scalefield.training.data import Batch, TrainingFrame, epoch_batches
+from scalefield.training.data import TrainingFrame
 from scalefield.training.loop import (
-    Clock,
-    Ema,
     RunFolder,
-    cosine_rate,
-    load_checkpoint,
+    Schedule,
+    Trainer,
+    descend,
     pick_device,
     processes,
-    save_checkpoint,
     step_generator,
     wait_for_all,
 )
@@ -77,19 +75,19 @@ def step_losses(generator: nn.Module, batch: Batch, config: BasisTraining) -> di
     with torch.autocast(batch.log_depth.device.type, torch.bfloat16, enabled=halved):
         basis_maps, gating = generator(batch.features, batch.log_depth)
     basis_maps, gating = basis_maps.float(), gating.float()
-    M = sample_at(basis_maps, batch.anchor_positions)
+    M, y = sample_at(basis_maps, batch.anchors.positions), batch.anchors.y
     try:
-        solution = solve(M, batch.y, batch.anchor_weights, config.ridge, batch.offset_noise)
+        solution = solve(M, y, batch.anchor_weights, config.ridge, batch.offset_noise)
     except torch.linalg.LinAlgError:
         raise InputError(DIVERGED) from None
     weights, offset = solution.weights.float()[..., None], solution.offset.float()[:, None]
     fitted = (M @ weights)[..., 0] + offset
-    log_scale = (sample_at(basis_maps, batch.pixel_positions) @ weights)[..., 0] + offset
-    log_depth = batch.mde_log_depth + log_scale
+    log_scale = (sample_at(basis_maps, batch.pixels.positions) @ weights)[..., 0] + offset
+    log_depth, true_log_depth = batch.pixels.mde_log_depth + log_scale, batch.pixels.true_log_depth
     everywhere = torch.ones_like(log_depth)
     losses = {
-        "dense": dense_loss(log_depth, batch.true_log_depth, everywhere, config.beta),
-        "anchor": anchor_loss(fitted, batch.y, batch.anchor_weights),
+        "dense": dense_loss(log_depth, true_log_depth, everywhere, config.beta),
+        "anchor": anchor_loss(fitted, y, batch.anchor_weights),
         "decor": decorrelation_loss(basis_maps),
         "gate": gate_loss(gating, config.losses.literal_gate_sum),
     }
@@ -99,7 +97,7 @@ def step_losses(generator: nn.Module, batch: Batch, config: BasisTraining) -> di
         + config.losses.decor * losses["decor"]
         + config.losses.gate * losses["gate"]
     )
-    absrel = (log_depth.detach() - batch.true_log_depth).exp().sub(1).abs()
+    absrel = (log_depth.detach() - true_log_depth).exp().sub(1).abs()
     return losses | {
         "loss": total,
         "absrel": weighted_mean(absrel, everywhere),
@@ -114,10 +112,9 @@ def training_step(
     config: BasisTraining,
     step: int,
     *,
-    rate_factor: float,
-    gradient_weight: float,
+    gradient_weight: float = 1.0,
 ) -> dict[str, Tensor]:
-    """Make one step of the optimiser at `rate_factor` times the learning rate; return its losses.
+    """Make one step of the optimiser; return its losses.
 
     `gradient_weight` is this process's number of frames divided by the mean over the processes.
     """
@@ -125,14 +122,8 @@ def training_step(
         step_generator(config.seed, step)
         features = nn.functional.dropout2d(batch.features, config.feature_dropout)
         batch = replace(batch, features=features)
-    for group in optimiser.param_groups:
-        group["lr"] = config.rate * rate_factor
     losses = step_losses(model, batch, config)
-    optimiser.zero_grad(set_to_none=True)
-    (losses["loss"] * gradient_weight).backward()
-    if config.clip:
-        nn.utils.clip_grad_norm_(model.parameters(), config.clip)
-    optimiser.step()
+    descend(model, optimiser, losses["loss"] * gradient_weight, config.clip)
     return losses
 
 
@@ -143,37 +134,30 @@ def validation(
     config: BasisTraining,
     *,
     workers: int = 0,
-    rank: int = 0,
     world: int = 1,
-    kept: Sequence[Batch] | None = None,
+    batches: Batches | list[Batch] | None = None,
 ) -> dict[str, float]:
     """Mean losses over frames with the protocol's anchors of the regime `config.validate`.
 
-    Each process scores its part of the frames, and all get the mean over all of them. `kept` are
-    the batches themselves, where `load_validation_batches` made them before.
+    `batches` are this process's share of the frames, by default all of them; all `world` processes
+    get the mean over all frames.
     """
     device = next(generator.parameters()).device
-    names: list[str] = []
+    batches = validation_batches(frames, config) if batches is None else batches
     sums = torch.zeros(len(LOGGED), dtype=torch.float64, device=device)
-    ready: Iterator[Batch] = (
-        stream(ValidationBatches(frames, config, rank, world), device, workers)
-        if kept is None
-        else (batch.to(device).dequantised() for batch in kept)
-    )
-    for batch in ready:
+    for batch in stream(batches, device, workers):
         losses = step_losses(generator, batch, config)
-        names = list(losses)
-        sums += torch.stack([value.double() for value in losses.values()]) * len(batch.y)
+        sums += torch.stack([losses[name].double() for name in LOGGED]) * len(batch.log_depth)
     if world > 1:
         torch.distributed.all_reduce(sums)
-    means = dict(zip(names or LOGGED, (sums / len(frames)).tolist(), strict=True))
+    means = dict(zip(LOGGED, (sums / len(frames)).tolist(), strict=True))
     if not math.isfinite(means["loss"]):  # on a GPU the solve does not report it
         raise InputError(DIVERGED)
     return means
 
 
 LOGGED = ("dense", "anchor", "decor", "gate", "loss", "absrel", "g0")
-"""What `step_losses` gives, in its order."""
+"""What `step_losses` gives."""
 
 
 def train_basis(
@@ -205,63 +189,49 @@ def train_basis(
     on = pick_device(device)
     run = RunFolder(out, config, main=rank == 0, tensorboard=tensorboard)
     generator = build(config, train, start_from).to(on)
-    ema = Ema(generator, config.ema)
-    optimiser = torch.optim.AdamW(
-        generator.parameters(), lr=config.rate, weight_decay=config.weight_decay
-    )
-    start, best = 0, float("inf")
-    if run.checkpoint.exists():
-        start, best = load_checkpoint(run.checkpoint, generator, ema, optimiser)
+    plan = step_plan(train, config)
+    per_epoch = len(plan) // config.epochs
+    trainer = Trainer(
+        generator, [{"params": list(generator.parameters())}], config, run, Schedule(len(plan)), on,
+        show_progress=rank == 0 and show_progress,
+    )  # fmt: skip
     model = nn.parallel.DistributedDataParallel(generator) if world > 1 else generator
+    shares = [indices[rank::world] for indices in plan]
+    own = [share or indices[:1] for share, indices in zip(shares, plan, strict=True)]
+    ready = stream(Batches(train, config, own[trainer.step :], trainer.step), on, workers)
+    val_batches = validation_batches(val, config, rank, world)
+    picture_file = out / "progress.png" if picture else None
+    drawing = ProgressPicture(picture_file, val[0], config.validate)
 
-    per_epoch = len(epoch_batches(train, config.batch, config.seed, 0))
-    steps = config.epochs * per_epoch
-    batches = StepBatches(train, config, first=start, last=steps, rank=rank, world=world)
-    quiet = rank > 0 or not show_progress
-    progress = tqdm(total=steps, initial=start, desc=out.name, unit="step", disable=quiet)
-    clock, ready = Clock(on, run.elapsed_s if start else 0.0), stream(batches, on, workers)
-    kept = load_validation_batches(val, config, rank=rank, world=world)
-    drawing = ProgressPicture(out / "progress.png" if picture else None, val[0], config.validate)
-
-    def save(step: int) -> None:
-        if rank == 0:
-            save_checkpoint(run.checkpoint, generator, ema, optimiser, step=step, best=best)
-
-    for step in range(start, steps):
+    for step in trainer.steps():
         generator.train()
-        with clock.waiting(step):
+        with trainer.clock.waiting(step):
             batch = next(ready)
-        with clock.working(step):
+        with trainer.clock.working(step):
+            weight = len(shares[step]) * world / len(plan[step])
             losses = training_step(
-                model,
-                optimiser,
-                batch,
-                config,
-                step,
-                rate_factor=cosine_rate(step, steps, config.warmup),
-                gradient_weight=batches.gradient_weight(step),
+                model, trainer.optimiser, batch, config, step, gradient_weight=weight
             )
-            ema.update(generator, step)
-        progress.update()
-        if (step + 1) % per_epoch:
-            if (step + 1) % checkpoint_every == 0:
-                save(step + 1)
+            trainer.update_average()
+        if trainer.step % per_epoch:
+            if trainer.step % checkpoint_every == 0:
+                trainer.keep()
             continue
         scores = validation(
-            ema.model, val, config, workers=workers, rank=rank, world=world, kept=kept
+            trainer.average, val, config, workers=workers, world=world, batches=val_batches
         )
         if rank == 0:
-            last = {f"train_{k}": float(v.detach()) for k, v in losses.items()}
-            last |= {f"val_{k}": v for k, v in scores.items()}
-            run.log(step + 1, clock, elapsed_s=clock.elapsed_s, **last)
-            if scores["loss"] < best:
-                best = scores["loss"]
+            trainer.log(
+                **{f"train_{name}": float(value.detach()) for name, value in losses.items()},
+                **{f"val_{name}": value for name, value in scores.items()},
+            )
+            if scores["loss"] < trainer.best:
+                trainer.best = scores["loss"]
                 data = f"Trained on {len(train)} frames, chosen on {len(val)} others."
-                write_model(out, ema.model, source, data, config, scores["absrel"])
-            drawing.draw(run.metrics(), ema.model, last=step + 1 == steps)
-        save(step + 1)
-        progress.set_postfix(val=f"{scores['dense']:.4f}", absrel=f"{scores['absrel']:.4f}")
-    progress.close()
+                write_model(out, trainer.average, source, data, config, scores["absrel"])
+            drawing.draw(run.metrics(), trainer.average, last=trainer.ended)
+        trainer.keep()
+        trainer.show(val=scores["dense"], absrel=scores["absrel"])
     wait_for_all(world)  # the first process may still be writing the model
     return Generator.load(out / "model")
 

@@ -1,11 +1,12 @@
-"""Training frames for generators: an MDE's output beside the true depth, and batches of them."""
+"""Training frames: what an MDE gives for an image beside the true depth at known pixels."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +14,6 @@ from jaxtyping import Float, Float32, Int64, Shaped, UInt8
 from scipy.ndimage import distance_transform_edt
 from scipy.spatial import cKDTree
 from torch import Tensor
-from tqdm import tqdm
 
 from scalefield.anchor_sampling import anchor_grid_shape, sample_anchors
 from scalefield.basis.grids import grid_image, log_depth_and_level
@@ -21,6 +21,7 @@ from scalefield.basis.trunk import resize
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
 from scalefield.mde import MDE, MDEOutput
+from scalefield.runtime.progress import progress
 from scalefield.seeding import seeded_rng
 from scalefield.training.cross_fit import CrossFit
 
@@ -199,72 +200,26 @@ def prepare(
     device: str | torch.device = "cpu",
 ) -> list[TrainingFrame]:
     """All frames of a split with the predictions of `mde`, in the memory of the device."""
-    names = tqdm(dataset.names(split), desc=f"prepare {split}", unit="frame")
-    return [prepare_frame(dataset.load(name), mde, regimes, device=device) for name in names]
+    names, frames = dataset.names(split), list[TrainingFrame]()
+    with progress(len(names), desc=f"prepare {split}", unit="frame") as bar:
+        for name in names:
+            frames.append(prepare_frame(dataset.load(name), mde, regimes, device=device))
+            bar.update()
+    return frames
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Frames of one bucket, stacked, with anchors and target pixels drawn for this step."""
+def by_bucket(
+    frames: Sequence[TrainingFrame], order: Sequence[int] | None = None
+) -> dict[tuple[int, ...], list[int]]:
+    """Indices of the frames of each bucket, in the order of the frames or in the one given.
 
-    features: Shaped[Tensor, "b c hf wf"] | None
-    """F as it is kept; float32 after `dequantised`."""
-    log_depth: Float[Tensor, "b 1 hg wg"]
-    anchor_positions: Float[Tensor, "b n 2"]
-    """(u, v) in −1 … 1 over the image, so that frames of different sizes share a batch."""
-    y: Float[Tensor, "b n"]
-    anchor_weights: Float[Tensor, "b n"]
-    """1, and 0 for padding."""
-    pixel_positions: Float[Tensor, "b p 2"]
-    mde_log_depth: Float[Tensor, "b p"]
-    true_log_depth: Float[Tensor, "b p"]
-    offset_noise: Float[Tensor, " b"]
-    """Error to be put on the offset of the solve; see `BasisTraining.offset_noise`."""
-    quantisation: Float[Tensor, "b 2 c"] | None = None
-    """Step and least value of each channel of uint8 features."""
-
-    def pin_memory(self) -> Batch:
-        """A copy whose host tensors are in page-locked memory, which a GPU fetches while the host
-        continues."""
-        return self._each(lambda t: t.pin_memory() if t.device.type == "cpu" else t)
-
-    def to(self, device: torch.device | str) -> Batch:
-        """The batch on a device, features as they are kept."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def dequantised(self) -> Batch:
-        """The batch with features in float32."""
-        if self.features is None:
-            return self
-        features = self.features.float()
-        if self.quantisation is not None:
-            step, least = self.quantisation[..., None, None].unbind(1)
-            features = torch.addcmul(least, features, step)
-        return replace(self, features=features, quantisation=None)
-
-    def select(self, rows: Int64[Tensor, " b2"], *, anchors: int, pixels: int) -> Batch:
-        """These frames of the batch, with the first `anchors` and `pixels` of each."""
-        chosen = self._each(lambda tensor: tensor[rows])
-        return replace(
-            chosen,
-            anchor_positions=chosen.anchor_positions[:, :anchors],
-            y=chosen.y[:, :anchors],
-            anchor_weights=chosen.anchor_weights[:, :anchors],
-            pixel_positions=chosen.pixel_positions[:, :pixels],
-            mde_log_depth=chosen.mde_log_depth[:, :pixels],
-            true_log_depth=chosen.true_log_depth[:, :pixels],
-        )
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        tensors = {f.name: getattr(self, f.name) for f in fields(self)}
-        changed = {k: None if v is None else change(v) for k, v in tensors.items()}
-        return Batch(**changed)  # type: ignore[arg-type]
-
-
-def buckets_of(frames: Sequence[TrainingFrame]) -> list[tuple[int, ...]]:
-    """The bucket of each frame; that of prepared frames on disk is known without reading them."""
-    known = getattr(frames, "buckets", None)
-    return [frame.bucket for frame in frames] if known is None else known
+    The buckets of prepared frames on disk are known without reading them.
+    """
+    known = getattr(frames, "buckets", None) or [frame.bucket for frame in frames]
+    members: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for index in range(len(frames)) if order is None else order:
+        members[known[index]].append(index)
+    return members
 
 
 def epoch_batches(
@@ -272,16 +227,26 @@ def epoch_batches(
 ) -> list[list[int]]:
     """Indices of an epoch's batches: every frame once, batches within a bucket, order by seed."""
     rng = seeded_rng(seed, "epoch", str(epoch))
-    known = buckets_of(frames)
-    buckets: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for index in rng.permutation(len(frames)):
-        buckets[known[index]].append(int(index))
     batches = [
         indices[i : i + batch]
-        for indices in buckets.values()
+        for indices in by_bucket(frames, rng.permutation(len(frames)).tolist()).values()
         for i in range(0, len(indices), batch)
     ]
     return [batches[i] for i in rng.permutation(len(batches))]
+
+
+Numbers = TypeVar("Numbers", np.ndarray, Tensor)
+
+
+def grid_candidates(
+    cell: Numbers, shift: Numbers, grid: tuple[int, int], size: tuple[int, int]
+) -> tuple[Numbers, Numbers]:
+    """u and v of the centres of cells of the anchor grid of rows × columns over height × width,
+    shifted by parts of a cell."""
+    (rows, columns), (height, width) = grid, size
+    u = (cell % columns + 0.5 + shift[..., 0]) * width / columns
+    v = (cell // columns + 0.5 + shift[..., 1]) * height / rows
+    return u, v
 
 
 def draw_anchors(
@@ -289,13 +254,11 @@ def draw_anchors(
 ) -> Int64[np.ndarray, " n"]:
     """Rows of the frame's table for n anchors: the protocol's grid, shifted by up to `jitter` of a
     cell, each candidate moved to the nearest known pixel; one met twice is replaced by chance."""
-    height, width = frame.shape
-    rows, columns = anchor_grid_shape(n, frame.shape)
-    cell = rng.permutation(rows * columns)[:n]
+    grid = anchor_grid_shape(n, frame.shape)
+    cell = rng.permutation(grid[0] * grid[1])[:n]
     shift = (rng.random((n, 2)) - 0.5) * jitter
-    u = (cell % columns + 0.5 + shift[:, 0]) * width / columns
-    v = (cell // columns + 0.5 + shift[:, 1]) * height / rows
-    nearest = np.asarray(frame.tree.query(np.stack([u, v], axis=1))[1], dtype=np.int64)
+    candidates = np.stack(grid_candidates(cell, shift, grid, frame.shape), axis=1)
+    nearest = np.asarray(frame.tree.query(candidates)[1], dtype=np.int64)
     first = np.unique(nearest, return_index=True)[1]
     again = np.setdiff1d(np.arange(n), first)
     nearest[again] = rng.integers(len(frame.pixels), size=len(again))
@@ -315,79 +278,3 @@ def protocol_anchors(frame: TrainingFrame, regime: str) -> Int64[np.ndarray, " n
 def without_features(frame: TrainingFrame) -> TrainingFrame:
     """The frame without F, which is then never read from disk nor sent to the device."""
     return replace(frame, features=None, quantisation=None)
-
-
-def all_pixels(frames: Sequence[TrainingFrame]) -> list[Int64[np.ndarray, " p"]]:
-    """Rows of all known pixels of each frame; a frame with fewer repeats them, because equal
-    counts make one tensor."""
-    most = max(frame.drawn for frame in frames)
-    return [np.arange(most) % frame.drawn for frame in frames]
-
-
-def protocol_batch(frames: Sequence[TrainingFrame], regime: str) -> Batch:
-    """Frames of one bucket as they are, with the protocol's anchors of a regime and all pixels."""
-    return make_batch(
-        frames, [protocol_anchors(frame, regime) for frame in frames], all_pixels(frames)
-    )
-
-
-def unit_positions(
-    frame: TrainingFrame, rows: Int64[np.ndarray, " n"], *, mirror: bool
-) -> Float32[np.ndarray, "n 2"]:
-    """Pixels of a frame in −1 … 1 over the image (`grids.to_unit`), mirrored with the image."""
-    size = np.array([frame.shape[1], frame.shape[0]], np.float32)
-    turn = np.array([-1 if mirror else 1, 1], np.float32)
-    return ((frame.pixels[rows] + 0.5) * 2 / size - 1) * turn
-
-
-def make_batch(
-    frames: Sequence[TrainingFrame],
-    anchor_rows: Sequence[Int64[np.ndarray, " _"]],
-    pixel_rows: Sequence[Int64[np.ndarray, " p"]],
-    *,
-    mirror: Sequence[bool] = (),
-    stretch: Sequence[float] = (),
-    offset_noise: Sequence[float] = (),
-) -> Batch:
-    """Stack frames of one bucket; the shorter anchor sets are padded with weight zero.
-
-    A frame is mirrored where `mirror` is true, and its D_MDE becomes D^stretch; frames stay as they
-    are where these are empty. Maps stay on the frames' device and tables on the host: `Batch.to`
-    brings them together.
-    """
-    count, most = len(frames), max(len(rows) for rows in anchor_rows)
-    mirror, stretch = mirror or [False] * count, stretch or [1.0] * count
-    anchor_positions = np.zeros((count, most, 2), np.float32)
-    y, weights = np.zeros((2, count, most), np.float32)
-    pixel_positions, mde_log_depth, true_log_depth = [], [], []
-    for i, (frame, chosen, rows) in enumerate(zip(frames, anchor_rows, pixel_rows, strict=True)):
-        gamma = np.float32(stretch[i])
-        anchor_positions[i, : len(chosen)] = unit_positions(frame, chosen, mirror=mirror[i])
-        mde_at_anchors = frame.mde_log_depth[chosen] * gamma
-        y[i, : len(chosen)] = frame.true_log_depth[chosen] - mde_at_anchors
-        weights[i, : len(chosen)] = 1
-        pixel_positions.append(unit_positions(frame, rows, mirror=mirror[i]))
-        mde_log_depth.append(frame.mde_log_depth[rows] * gamma)
-        true_log_depth.append(frame.true_log_depth[rows])
-    device = frames[0].log_depth.device
-    stretched = torch.tensor(list(stretch), device=device, dtype=torch.float32)[:, None, None, None]
-
-    def stack(maps: list[Tensor]) -> Tensor:
-        return torch.stack(
-            [m.flip(-1) if turn else m for m, turn in zip(maps, mirror, strict=True)]
-        )
-
-    kept = [frame.features for frame in frames if frame.features is not None]
-    steps = [frame.quantisation for frame in frames if frame.quantisation is not None]
-    return Batch(
-        features=stack(kept) if kept else None,
-        log_depth=stack([frame.log_depth for frame in frames]) * stretched,
-        anchor_positions=torch.from_numpy(anchor_positions),
-        y=torch.from_numpy(y),
-        anchor_weights=torch.from_numpy(weights),
-        pixel_positions=torch.from_numpy(np.stack(pixel_positions)),
-        mde_log_depth=torch.from_numpy(np.stack(mde_log_depth)),
-        true_log_depth=torch.from_numpy(np.stack(true_log_depth)),
-        offset_noise=torch.tensor(list(offset_noise) or [0.0] * count, dtype=torch.float32),
-        quantisation=torch.stack(steps) if steps else None,
-    )

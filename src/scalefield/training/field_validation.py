@@ -17,8 +17,9 @@ from scalefield.field.condition import empirical_bayes_scale, sum_abs_z
 from scalefield.field.error_scale import ErrorScale
 from scalefield.field.kernel import Kernel
 from scalefield.field.network import FieldNet, FieldNetConfig
+from scalefield.training.bank import MOST_DRAWN, Bank
 from scalefield.training.data import PIXELS
-from scalefield.training.field_batches import MOST_DRAWN, Bank, FieldBatch, network_maps, solve
+from scalefield.training.field_batches import kernel_inputs, network_maps, solve
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,23 +49,17 @@ def outcomes(
     """The field on frames with the protocol's anchors."""
     found = []
     for bank in val:
-        everywhere = torch.arange(MOST_DRAWN, PIXELS, 4, device=bank.positions.device)[None]
+        everywhere = torch.arange(MOST_DRAWN, PIXELS, 4, device=bank.device)[None]
         for i, group in enumerate(bank.groups):
-            one = slice(i, i + 1)
-            batch = FieldBatch(
-                log_depth=bank.log_depth[one].float(),
-                image=bank.image[one].float(),
-                features=None if bank.features is None else bank.features[one].float(),
-                positions=bank.positions[one],
-                units=bank.units[one],
-                mde_log_depth=bank.mde_log_depth[one],
-                true_log_depth=bank.true_log_depth[one],
-            )
-            maps = network_maps(net, batch)
-            points, truth = batch.points(maps, everywhere), batch.target(everywhere)
+            one = bank.select([i])
+            level = one.level[:, None]
+            table = replace(one.pixels, mde_log_depth=one.pixels.mde_log_depth - level)
+            pixels = table.at(everywhere)
+            maps = network_maps(net, one)
+            points, truth = kernel_inputs(maps, pixels), pixels.y.double()
             for regime in regimes:
-                rows = torch.from_numpy(bank.anchors[regime][i])[None].to(batch.units.device)
-                posterior = solve(kernel, batch, maps, rows, scales)
+                rows = torch.from_numpy(bank.anchors[regime][i])[None].to(bank.device)
+                posterior = solve(kernel, maps, table.at(rows), scales)
                 error = (truth - posterior.mean(points))[0]
                 residual, deviation = (x[0] for x in posterior.leave_one_out())
                 found.append(

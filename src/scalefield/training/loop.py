@@ -1,4 +1,4 @@
-"""What every training loop shares: seeds, schedule, EMA, checkpoints without pickle, metrics.
+"""What every training loop shares: seeds, schedule, average, checkpoints without pickle, metrics.
 
 All randomness of a step comes from (seed, step), so nothing but step, parameters and optimiser
 needs to be saved, and a resumed run is the run that was never interrupted.
@@ -6,13 +6,11 @@ needs to be saved, and a resumed run is the run that was never interrupted.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import math
 import os
 import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -28,11 +26,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
-from tqdm import tqdm
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from scalefield.errors import InputError, import_extra, one_line
 from scalefield.io import as_json, config_differences, read_json, write_atomic, write_json
 from scalefield.runtime.devices import check_device
+from scalefield.runtime.progress import progress
 from scalefield.runtime.provenance import provenance
 
 Job = TypeVar("Job")
@@ -71,6 +70,16 @@ class OptimiserConfig:
             value = getattr(self, name)
             if not least <= value < math.inf:
                 raise InputError(f"{name} must be {least} or more, found {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsConfig(OptimiserConfig):
+    """Options of the recipes whose length is a number of steps or a time."""
+
+    steps: int = 2000
+    """Steps of the optimiser; fewer where `time_limit_s` ends the run."""
+    time_limit_s: float | None = None
+    """Seconds after which training ends, with the learning rate following the time; None: never."""
 
 
 def step_generator(seed: int, step: int) -> torch.Generator:
@@ -121,31 +130,10 @@ class Schedule:
         return 0.5 * (1 + math.cos(math.pi * self.progress(step)))
 
 
-class Ema:
-    """An exponential moving average of the parameters of a model, and a copy of its buffers.
-
-    The decay is smaller in the first steps.
-    """
-
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model = copy.deepcopy(model).eval().requires_grad_(False)
-        self.decay = decay
-
-    @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        """Move towards `model`."""
-        decay = min(self.decay, (step + 1) / (step + 10))
-        # Whole lists at once: hundreds of small launches would cost more than the step.
-        ours: list[Tensor] = list(self.model.parameters())
-        torch._foreach_lerp_(ours, list(model.parameters()), 1 - decay)
-        if buffers := list(self.model.buffers()):
-            torch._foreach_copy_(buffers, list(model.buffers()))
-
-
 def save_checkpoint(
     path: Path,
     model: nn.Module,
-    ema: Ema,
+    average: nn.Module,
     optimiser: torch.optim.Optimizer,
     *,
     step: int,
@@ -153,7 +141,7 @@ def save_checkpoint(
 ) -> None:
     """Everything needed to continue, in one safetensors file, written atomically."""
     tensors: dict[str, Tensor] = {}
-    for prefix, module in (("model", model), ("ema", ema.model)):
+    for prefix, module in (("model", model), ("ema", average)):
         tensors |= {f"{prefix}/{k}": v for k, v in module.state_dict().items()}
     for index, slots in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser/{index}/{k}": torch.as_tensor(v) for k, v in slots.items()}
@@ -164,7 +152,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: Path, model: nn.Module, ema: Ema, optimiser: torch.optim.Optimizer
+    path: Path, model: nn.Module, average: nn.Module, optimiser: torch.optim.Optimizer
 ) -> tuple[int, float]:
     """Restore what `save_checkpoint` wrote; returns the next step and the best score so far."""
     try:
@@ -172,7 +160,7 @@ def load_checkpoint(
             note = json.loads(file.metadata()["state"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         step, best = int(note["step"]), math.inf if note["best"] is None else float(note["best"])
-        for prefix, module in (("model/", model), ("ema/", ema.model)):
+        for prefix, module in (("model/", model), ("ema/", average)):
             part = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
             module.load_state_dict(part)
         slots: dict[int, dict[str, Tensor]] = {}
@@ -186,15 +174,17 @@ def load_checkpoint(
     return step, best
 
 
-def prefetch(make: Callable[[Job], Made], jobs: Iterable[Job], threads: int = 2) -> Iterator[Made]:
-    """Yield make(job) for every job in order, computed by threads a few jobs ahead.
+def prefetch(
+    make: Callable[[Job], Made], jobs: Iterable[Job], threads: int = 2, ahead: int = 3
+) -> Iterator[Made]:
+    """Yield make(job) for every job in order, computed by threads up to `ahead` jobs ahead.
 
     The device computes one step while the next batches are made. `make` must depend on its job
     alone.
     """
     pool, waiting, jobs = ThreadPoolExecutor(threads), deque[Future[Made]](), iter(jobs)
     try:
-        for job in islice(jobs, threads + 1):
+        for job in islice(jobs, ahead):
             waiting.append(pool.submit(make, job))
         while waiting:
             made = waiting.popleft().result()
@@ -219,15 +209,8 @@ class Clock:
 
     EVERY = 20
 
-    def __init__(self, device: torch.device, elapsed_s: float = 0.0) -> None:
-        """Start; `elapsed_s` is what earlier processes spent on the same run."""
+    def __init__(self, device: torch.device) -> None:
         self.device, self.waited, self.worked = device, 0.0, 0.0
-        self.began = time.monotonic() - elapsed_s
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds of the run, validation included."""
-        return time.monotonic() - self.began
 
     @contextmanager
     def waiting(self, step: int) -> Iterator[None]:
@@ -262,28 +245,6 @@ class Clock:
         if self.device.type == "cuda":
             found["peak_gpu_gb"] = round(torch.cuda.max_memory_allocated(self.device) / 1e9, 3)
         return found
-
-
-class StepReport:
-    """Lines on stderr with the loss and the speed of a run, every `every` steps; None: never."""
-
-    def __init__(self, name: str, schedule: Schedule, every: int | None = 100) -> None:
-        self.name, self.schedule, self.every = name, schedule, every
-        self.last: tuple[int, float] | None = None
-
-    def __call__(self, step: int, loss: Tensor) -> None:
-        """Report after `step` steps; reading the loss waits for the device."""
-        now = self.schedule.elapsed_s
-        if self.last is None:  # the first steps load and choose kernels
-            self.last = step, now
-        if self.every is None or step % self.every:
-            return
-        value, (last_step, last_s) = float(loss.detach()), self.last
-        now = self.schedule.elapsed_s
-        speed = (step - last_step) / (now - last_s) if now > last_s else math.nan
-        self.last = step, now
-        line = f"{self.name}: step {step}, loss {value:.4f}, {speed:.1f} steps/s, "
-        tqdm.write(f"{line}{self.schedule.progress(step):.0%}", file=sys.stderr)
 
 
 class RunFolder:
@@ -345,6 +306,115 @@ class RunFolder:
             for name, value in values.items():
                 self.writer.add_scalar(name.replace("_", "/", 1), value, step)
             self.writer.flush()
+
+
+class Trainer:
+    """A network in training: its moving average, AdamW, the learning rates, checkpoints, progress.
+
+    A loop over `steps` makes a loss and calls `update` with it, and at times `log` and `keep`. A
+    run that has a checkpoint is continued. The decay of the average is smaller in the first steps.
+    """
+
+    REPORT_EVERY = 100
+    """Steps between two readings of the loss for the progress, which wait for the device."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        net: nn.Module,
+        groups: list[dict[str, Any]],
+        config: OptimiserConfig,
+        run: RunFolder,
+        schedule: Schedule,
+        device: torch.device,
+        *,
+        fused: bool = False,
+        show_progress: bool = True,
+    ) -> None:
+        """`groups` are the parameters, as AdamW takes them; `fused` is for AdamW too."""
+        self.net, self.config, self.run, self.schedule = net, config, run, schedule
+        self.averaged = AveragedModel(net).eval().requires_grad_(False)
+        # The initial weights count as one of those averaged; else the first step replaces them.
+        self.averaged.n_averaged += 1
+        self.optimiser = torch.optim.AdamW(
+            groups, config.rate, weight_decay=config.weight_decay, fused=fused
+        )
+        self.rates = [group["lr"] for group in self.optimiser.param_groups]
+        self.clock, self.step, self.best, self.ended = Clock(device), 0, math.inf, False
+        self.bar, self.show_progress = progress(show=False), show_progress
+        if run.checkpoint.exists():
+            self.step, self.best = load_checkpoint(
+                run.checkpoint, net, self.average, self.optimiser
+            )
+            schedule.resume(run.elapsed_s)
+
+    @property
+    def average(self) -> Any:
+        """The network with the moving average of the weights."""
+        return self.averaged.module
+
+    def steps(self) -> Iterator[int]:
+        """The numbers of the steps that are left, each with its learning rates set."""
+        self.bar = progress(
+            self.schedule.steps,
+            initial=self.step,
+            desc=self.run.path.name,
+            unit="training step",
+            show=self.show_progress,
+        )
+        with self.bar:
+            for step in range(self.step, self.schedule.steps):
+                factor = self.schedule.rate(step, self.config.warmup)
+                for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
+                    group["lr"] = rate * factor
+                yield step
+                self.bar.update()
+                if self.ended:
+                    return
+
+    def update(self, loss: Tensor, clip: float = 1.0) -> None:
+        """Make a step along the gradient of the loss, and average the weights."""
+        descend(self.net, self.optimiser, loss, clip)
+        self.update_average()
+        if self.step % self.REPORT_EVERY == 0:
+            self.show(loss=float(loss.detach()), done=self.schedule.progress(self.step))
+
+    def update_average(self) -> None:
+        """Count the step, and move the average towards the present weights."""
+        decay = min(self.config.ema, (self.step + 1) / (self.step + 10))
+        self.averaged.multi_avg_fn = get_ema_multi_avg_fn(decay)
+        self.averaged.update_parameters(self.net)
+        self.step += 1
+        self.ended = self.schedule.progress(self.step) >= 1
+
+    def due(self, every: int) -> bool:
+        """Whether the step is the last one, or a multiple of `every`."""
+        return self.ended or self.step % every == 0
+
+    def show(self, **values: float) -> None:
+        """Put values beside the progress."""
+        numbers = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+        self.bar.set_description_str(f"{self.run.path.name} ({numbers})")
+
+    def log(self, **values: float) -> None:
+        """Log values of the present step."""
+        self.run.log(self.step, self.clock, elapsed_s=self.schedule.elapsed_s, **values)
+
+    def keep(self) -> None:
+        """Write a checkpoint."""
+        if self.run.main:
+            save_checkpoint(
+                self.run.checkpoint, self.net, self.average, self.optimiser,
+                step=self.step, best=self.best,
+            )  # fmt: skip
+
+
+def descend(net: nn.Module, optimiser: torch.optim.Optimizer, loss: Tensor, clip: float) -> None:
+    """Make a step of the optimiser along the gradient, whose norm is limited to `clip` unless 0."""
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    if clip:
+        nn.utils.clip_grad_norm_(net.parameters(), clip)
+    optimiser.step()
 
 
 def processes() -> tuple[int, int]:

@@ -11,18 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as nnf
 from jaxtyping import Bool, Float
 from safetensors.torch import save
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from scalefield.datasets import Dataset, Frame
 from scalefield.errors import InputError
 from scalefield.io import write_atomic, write_json
 from scalefield.mde import MDE
 from scalefield.mde.lite import LiteNet, LiteNetwork, load_imagenet_encoder, load_lite
-from scalefield.mde.vit import PATCH, VitNetwork, read_vit
+from scalefield.runtime.progress import progress
 from scalefield.seeding import seeded_rng
 from scalefield.training.augmentation import (
     FrameBank,
@@ -30,30 +28,23 @@ from scalefield.training.augmentation import (
     random_crops,
     random_erasing,
 )
-from scalefield.training.cross_fit import trained_on
 from scalefield.training.loop import (
-    Clock,
-    Ema,
-    OptimiserConfig,
     RunFolder,
     Schedule,
-    StepReport,
-    load_checkpoint,
+    StepsConfig,
+    Trainer,
     pick_device,
-    save_checkpoint,
     step_generator,
 )
 from scalefield.training.synthetic_rooms import Rooms
 
 
 @dataclass(frozen=True)
-class MDETraining(OptimiserConfig):
+class MDETraining(StepsConfig):
     """Hyper-parameters of the recipe."""
 
     steps: int = 5000
     """Steps of the optimiser; fewer where `time_limit_s` ends the run."""
-    time_limit_s: float | None = None
-    """Seconds after which training ends, with the learning rate following the time; None: never."""
     batch: int = 32
     """Crops of a step."""
     crops: tuple[tuple[int, int], ...] = ((320, 416), (256, 512))
@@ -75,8 +66,6 @@ class MDETraining(OptimiserConfig):
     """Weight of the multi-scale gradient loss, which makes edges sharp."""
     metric_weight: float = 0.05
     """Weight of the absolute log-depth loss, which keeps outputs near metres."""
-    distil: float = 1.0
-    """Weight of the teacher's depth beside the true one, where there is a teacher."""
     balance: float = 0.5
     """A source with n frames is drawn in proportion to n^(1 − balance)."""
     folds: int = 0
@@ -84,7 +73,7 @@ class MDETraining(OptimiserConfig):
     fold: int = 0
     """Index of the fold that is left out."""
     rooms: int = 0
-    """Rendered rooms beside the dataset's frames, in every fold; see `training.rooms`."""
+    """Rendered rooms beside the dataset's frames, in every fold; see `training.synthetic_rooms`."""
 
 
 def fold_of(scene: str, folds: int) -> int:
@@ -110,9 +99,12 @@ def load_frames(dataset: Dataset, config: MDETraining, device: torch.device) -> 
         return image, depth, name.rsplit("/", 1)[0], frame.scene
 
     jobs = [(source, name) for source in (dataset, rooms) for name in source.names("train")]
-    with ThreadPoolExecutor(8) as pool:
-        loaded = list(tqdm(pool.map(load, jobs), total=len(jobs), desc="frames", mininterval=5.0))
-    kept = [frame for frame in loaded if frame is not None]
+    kept = []
+    with ThreadPoolExecutor(8) as pool, progress(len(jobs), desc="read", unit="frame") as bar:
+        for frame in pool.map(load, jobs):
+            bar.update()
+            if frame is not None:
+                kept.append(frame)
     if not kept:
         raise InputError("no frame is left to train on")
     height, width = (max(frame[1].shape[side] for frame in kept) for side in (1, 2))
@@ -182,59 +174,34 @@ def fit(
     *,
     run: RunFolder,
     save_every: int,
-    report_every: int = 100,
 ) -> nn.Module:
     """Minimise the loss of random crops with AdamW; return the moving average of `net`.
 
-    `net.encoder` is pretrained and has a rate of its own. Every `report_every` steps a line on
-    stderr has the loss and the steps a second.
+    `net.encoder` is pretrained and has a rate of its own.
     """
-    ema = Ema(net, config.ema)
     pretrained = [p for name, p in net.named_parameters() if name.startswith("encoder.")]
     new = [p for name, p in net.named_parameters() if not name.startswith("encoder.")]
     rates = (config.encoder_rate, config.rate)
-    optimiser = torch.optim.AdamW(
-        [{"params": p, "lr": r} for p, r in zip((pretrained, new), rates, strict=True)],
-        weight_decay=config.weight_decay,
-        fused=bank.images.is_cuda,
-    )
-    start, schedule = 0, Schedule(config.steps, config.time_limit_s)
-    if run.checkpoint.exists():
-        start, _ = load_checkpoint(run.checkpoint, net, ema, optimiser)
-        schedule.resume(run.elapsed_s)
-
-    clock, counts = Clock(bank.images.device), Counter(bank.sources)
+    groups = [{"params": p, "lr": r} for p, r in zip((pretrained, new), rates, strict=True)]
+    schedule, device = Schedule(config.steps, config.time_limit_s), bank.images.device
+    trainer = Trainer(net, groups, config, run, schedule, device, fused=bank.images.is_cuda)
+    counts = Counter(bank.sources)
     chance = torch.tensor([counts[source] ** -config.balance for source in bank.sources])
     stride = 1 if config.full_resolution else 2
-    progress = tqdm(
-        range(start, config.steps), initial=start, total=config.steps, desc=run.path.name,
-        mininterval=20.0,
-    )  # fmt: skip
-    report = StepReport(run.path.name, schedule, report_every)
-    for step in progress:
+    for step in trainer.steps():
         rng = step_generator(config.seed, step)
         crop = config.crops[int(torch.randint(len(config.crops), (), generator=rng))]
         chosen = torch.multinomial(chance, config.batch, replacement=True, generator=rng)
-        with clock.waiting(step):
+        with trainer.clock.waiting(step):
             images, truth = random_crops(bank, chosen, crop, rng, stride=stride)
-        for group, rate in zip(optimiser.param_groups, rates, strict=True):
-            group["lr"] = rate * schedule.rate(step, config.warmup)
-        with clock.working(step):
+        with trainer.clock.working(step):
             net.train()
             loss = crop_loss(images, truth, rng)
-            optimiser.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            optimiser.step()
-            ema.update(net, step)
-        report(step + 1, loss)
-        ended = schedule.progress(step + 1) >= 1
-        if (step + 1) % save_every == 0 or ended:
-            run.log(step + 1, clock, elapsed_s=schedule.elapsed_s, loss=float(loss.detach()))
-            save_checkpoint(run.checkpoint, net, ema, optimiser, step=step + 1, best=float("inf"))
-        if ended:
-            break
-    return ema.model
+            trainer.update(loss)
+        if trainer.due(save_every):
+            trainer.log(loss=float(loss.detach()))
+            trainer.keep()
+    return trainer.average
 
 
 def weights_of(folder: Path, config: MDETraining) -> dict[str, Tensor]:
@@ -256,21 +223,17 @@ def train_mde(
     *,
     encoder: Path | None,
     start_from: Path | None = None,
-    teacher: Path | None = None,
     device: str = "auto",
-    memory_format: torch.memory_format = torch.contiguous_format,
     save_every: int = 500,
 ) -> None:
     """Train on the split "train" (without the fold left out) and write `out`/model.
 
     `start_from` is the folder of a model of this architecture that the training continues, in place
-    of `encoder`. A teacher is the folder of a model that `train_teacher` made on the same fold.
+    of `encoder`.
     """
     torch_device = pick_device(device)
     run = RunFolder(out, config)
     bank = load_frames(dataset, config, torch_device)
-    scenes = sorted(set(bank.scenes))
-    teacher_net = None if teacher is None else open_teacher(teacher, scenes, torch_device)
     torch.manual_seed(config.seed)
     net = LiteNet(full_resolution=config.full_resolution)
     if start_from is not None:
@@ -278,46 +241,16 @@ def train_mde(
     elif encoder is not None:
         load_imagenet_encoder(net, torch.load(encoder, weights_only=True, map_location="cpu"))
     net = net.to(torch_device)
-    net = net.to(memory_format=memory_format)  # type: ignore[call-overload]
 
     def crop_loss(images: Tensor, truth: Tensor, rng: torch.Generator) -> Tensor:
-        seen = random_erasing(colour_jitter(images, rng), rng)
-        seen = seen.contiguous(memory_format=memory_format)
+        seen = random_erasing(colour_jitter(images, rng), rng).contiguous()
         with torch.autocast(torch_device.type, torch.bfloat16, enabled=torch_device.type == "cuda"):
             log_depth, _ = net(seen)
-        loss = relative_loss(log_depth.float(), truth, config)
-        if teacher_net is None:
-            return loss
-        # The teacher gets the crop before its colours are changed, and predicts every pixel.
-        target = teacher_log_depth(teacher_net, images, (truth.shape[2], truth.shape[3]))
-        return loss + config.distil * relative_loss(log_depth.float(), target, config)
+        return relative_loss(log_depth.float(), truth, config)
 
     average = fit(net, crop_loss, config, bank, run=run, save_every=save_every)
     options = {name: getattr(config, name) for name in ("full_resolution", "coarse_pass")}
-    write_model(out / "model", average, config, scenes, **options)
-
-
-LogDepth = Callable[[Tensor], Tensor]
-"""From RGB in −1 … 1 at a multiple of 14 to log-depth."""
-
-
-def open_teacher(folder: Path, scenes: list[str], device: torch.device) -> LogDepth:
-    """A teacher that was trained on some of these scenes and on no others."""
-    if leaked := sorted(trained_on(folder) - set(scenes)):
-        raise InputError(
-            f"{folder}: the teacher was trained on {leaked[0]!r}, which this fold leaves out; "
-            "give --teacher the model of the same fold"
-        )
-    return VitNetwork(read_vit(folder)[0], str(device)).log_depth
-
-
-def teacher_log_depth(
-    teacher: LogDepth, images: Float[Tensor, "b 3 h w"], size: tuple[int, int]
-) -> Float[Tensor, "b 1 h2 w2"]:
-    """The teacher's log-depth of images in −1 … 1, on a grid of the size wanted."""
-    sides = [round(side / PATCH) * PATCH for side in images.shape[2:]]
-    pixels = nnf.interpolate(images, sides, mode="bilinear", align_corners=False)
-    return nnf.interpolate(teacher(pixels), size, mode="bilinear", align_corners=False)
+    write_model(out / "model", average, config, sorted(set(bank.scenes)), **options)
 
 
 def write_model(
@@ -327,19 +260,10 @@ def write_model(
     state = {k: v.half() for k, v in net.state_dict().items() if v.is_floating_point()}
     data = save({k: v.cpu().contiguous() for k, v in state.items()})
     write_atomic(folder / "model.safetensors", data)
-    # With a hash: equal settings make other weights with another encoder or teacher.
+    # With a hash: equal settings make other weights with another encoder.
     digest = hashlib.sha256(data).hexdigest()[:8]
     revision = f"s{config.seed}-f{config.fold}of{config.folds}-{config.steps}-{digest}"
     write_json(folder / "config.json", {"revision": revision, "trained_on": scenes, **more})
-
-
-def aligned_by_group(mde: MDE, dataset: Dataset, split: str = "val") -> dict[str, float]:
-    """`aligned_absrel`, mean over each group's frames."""
-    scores: dict[str, list[float]] = {}
-    for name in dataset.names(split):
-        frame = dataset.load(name)
-        scores.setdefault(frame.group, []).append(aligned_absrel(mde, frame))
-    return {group: sum(values) / len(values) for group, values in scores.items()}
 
 
 def aligned_absrel(mde: MDE, frame: Frame) -> float:

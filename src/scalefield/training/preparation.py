@@ -11,25 +11,26 @@ import dataclasses
 import hashlib
 import json
 import re
+import shutil
 import sys
-from collections import defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from scalefield.datasets import Dataset as FrameDataset
 from scalefield.datasets.splits import thin
-from scalefield.errors import InputError
+from scalefield.errors import InputError, counted
 from scalefield.io import config_differences, read_json, write_atomic, write_json
 from scalefield.mde import MDE, MDEOutput, estimate_batch
 from scalefield.runtime.progress import progress
 from scalefield.training.cross_fit import CrossFit
 from scalefield.training.data import PIXELS, FrameTable, frame_table, training_frame
-from scalefield.training.loop import start_worker, wait_for_all
+from scalefield.training.loop import prefetch, start_worker, wait_for_all
 from scalefield.training.prepared import PreparedFrames, pack_frame, read_entry
 
 FORMAT = 1
@@ -106,16 +107,19 @@ def prepare_split(
             unit="frame",
             show=show_progress and rank == 0,
         )
+        reasons: Counter[str] = Counter()
         with bar:
             for frame, error in _prepare_missing(
                 dataset, missing, mde, folder, preparation, workers=workers, batch=batch
             ):
                 if error:
-                    bar.write(f"left out: {error}", file=sys.stderr)
+                    reasons[error] += 1
                     write_json(skipped_file(folder, frame), {"error": error})
                 else:
                     skipped_file(folder, frame).unlink(missing_ok=True)
                 bar.update()
+        for error, count in reasons.items():  # one reason may hold for thousands of frames
+            print(f"left out: {counted(count, 'frame')}: {error}", file=sys.stderr)
     wait_for_all(world)
     return open_prepared(folder, names, quiet=rank > 0)
 
@@ -175,7 +179,10 @@ def claim_folder(  # noqa: PLR0917
     mde: MDE | CrossFit,
     preparation: Preparation,
 ) -> None:
-    """Record what the folder's frames are; a folder that holds others is refused."""
+    """Record what the folder's frames are; a folder that holds others is refused.
+
+    A folder without any frame, after a preparation that failed, is taken.
+    """
     wanted = {
         "format": FORMAT,
         "dataset": label,
@@ -186,12 +193,13 @@ def claim_folder(  # noqa: PLR0917
     }
     record = folder / "prepared.json"
     differing = config_differences(record, wanted)
-    if differing:
+    if differing and any((folder / "frames").rglob("*.safetensors")):
         raise InputError(
             f"{folder} holds frames prepared with another {', '.join(differing)}; "
             "choose another folder with --prepared, or delete it"
         )
-    if differing is None:
+    if differing != []:
+        shutil.rmtree(folder / "skipped", ignore_errors=True)
         write_json(record, wanted)
 
 
@@ -229,65 +237,56 @@ def _prepare_missing(
 ) -> Iterator[tuple[str, str | None]]:
     """Write each frame; yields its name, and the reason where it could not be prepared."""
     loader: DataLoader = DataLoader(
-        _Tables(dataset, names, preparation),
+        names,  # type: ignore[arg-type]
         batch_size=None,
+        collate_fn=partial(read_table, dataset, preparation),  # in the worker
         num_workers=min(workers, len(names)),
         worker_init_fn=start_worker,
     )
-    waiting: dict[tuple, list[FrameTable]] = defaultdict(list)
-    writing: deque[tuple[str, Future[str | None]]] = deque()
 
-    def write(table: FrameTable, output: MDEOutput) -> str | None:
-        try:
-            frame = training_frame(table, output)
-        except InputError as e:
-            return str(e)
-        data = pack_frame(frame, table.scene, preparation.features)
-        write_atomic(frame_file(folder, table.name), data)
-        return None
-
-    def finish(members: list[FrameTable], model: MDE) -> Iterator[tuple[str, str | None]]:
-        outputs = estimate_batch(model, [table.image.numpy() for table in members])
-        for table, output in zip(members, outputs, strict=True):
-            writing.append((table.name, pool.submit(write, table, output)))
-        # Outputs that wait are large: no more than two batches of them.
-        while writing and (writing[0][1].done() or len(writing) > 2 * batch):
-            name, future = writing.popleft()
-            yield name, future.result()
-
-    with ThreadPoolExecutor(WRITER_THREADS) as pool:
+    def predicted() -> Iterator[tuple[str, FrameTable | str, MDEOutput | None]]:
+        """Each frame's table with what the MDE gives for its image, or why there is no table."""
+        waiting: dict[tuple, list[FrameTable]] = defaultdict(list)
         models: dict[int, MDE] = {}
         for name, table in zip(names, loader, strict=True):
             if isinstance(table, str):
-                yield name, table
+                yield name, table, None
                 continue
             model = mde.for_scene(table.scene) if isinstance(mde, CrossFit) else mde
             models[id(model)] = model
-            key = (id(model), tuple(table.image.shape))
+            key = id(model), *table.image.shape
             waiting[key].append(table)
             if len(waiting[key]) == batch:
-                yield from finish(waiting.pop(key), model)
-        for (model_index, _), members in waiting.items():
-            yield from finish(members, models[model_index])
-        for name, future in writing:
-            yield name, future.result()
+                yield from joined(model, waiting.pop(key))
+        for (model_id, *_), tables in waiting.items():
+            yield from joined(models[model_id], tables)
 
+    def joined(model: MDE, tables: list[FrameTable]) -> Iterator[tuple[str, FrameTable, MDEOutput]]:
+        outputs = estimate_batch(model, [table.image.numpy() for table in tables])
+        for table, output in zip(tables, outputs, strict=True):
+            yield table.name, table, output
 
-class _Tables(Dataset[FrameTable | str]):
-    """The tables of named frames, or why there is none; read by the workers of a DataLoader."""
-
-    def __init__(
-        self, dataset: FrameDataset, names: Sequence[str], preparation: Preparation
-    ) -> None:
-        self.dataset, self.names, self.preparation = dataset, names, preparation
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __getitem__(self, index: int) -> FrameTable | str:
-        chosen = self.preparation
+    def write(job: tuple[str, FrameTable | str, MDEOutput | None]) -> tuple[str, str | None]:
+        name, table, output = job
+        if isinstance(table, str) or output is None:
+            return name, str(table)
         try:
-            frame = self.dataset.load(self.names[index])
-            return frame_table(frame, chosen.regimes, pixels=chosen.pixels, seed=chosen.seed)
+            frame = training_frame(table, output)
         except InputError as e:
-            return str(e)
+            return name, str(e)
+        write_atomic(frame_file(folder, name), pack_frame(frame, table.scene, preparation.features))
+        return name, None
+
+    # Outputs that wait are large: no more than two batches of them.
+    yield from prefetch(write, predicted(), WRITER_THREADS, ahead=2 * batch)
+
+
+def read_table(dataset: FrameDataset, preparation: Preparation, name: str) -> FrameTable | str:
+    """The table of a frame, or why there is none."""
+    try:
+        frame = dataset.load(name)
+        return frame_table(
+            frame, preparation.regimes, pixels=preparation.pixels, seed=preparation.seed
+        )
+    except InputError as e:
+        return str(e)

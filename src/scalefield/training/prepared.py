@@ -6,12 +6,12 @@ and an offset for each channel, or as float16.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -28,13 +28,11 @@ class Entry(NamedTuple):
     """Path of a prepared frame, with what must be known before it is read."""
 
     file: str
-    name: str
-    scene: str
-    group: str
     bucket: tuple[int, ...]
+    """See `TrainingFrame.bucket`."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class PreparedFrames(Sequence[TrainingFrame]):
     """Prepared frames, read from disk one by one when they are asked for."""
 
@@ -68,10 +66,6 @@ class PreparedFrames(Sequence[TrainingFrame]):
     def size_bytes(self) -> int:
         """Size of all files."""
         return sum(Path(entry.file).stat().st_size for entry in self.entries)
-
-    def on(self, device: str | torch.device) -> list[TrainingFrame]:
-        """All frames in a device's memory, for sets that are small enough."""
-        return [to_device(frame, device) for frame in self]
 
 
 def quantise(
@@ -114,16 +108,21 @@ def pack_frame(frame: TrainingFrame, scene: str, kept: str) -> bytes:
     return save(tensors, metadata={"record": json.dumps(record)})
 
 
-READ_ERRORS = (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError)
-"""What a damaged file may cause."""
+@contextmanager
+def opened_frame(file: Path) -> Iterator[Any]:
+    """A prepared frame's file, opened; one that is damaged raises InputError."""
+    try:
+        with safe_open(file, "pt") as opened:
+            yield opened
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as e:
+        raise InputError(f"{file}: not a prepared frame ({one_line(e)}); delete it") from None
 
 
 def read_frame(file: Path) -> TrainingFrame:
     """A prepared frame; its maps are mapped from the file and not copied."""
-    try:
-        with safe_open(file, "pt") as opened:
-            record = json.loads(opened.metadata()["record"])
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    with opened_frame(file) as opened:
+        record = json.loads(opened.metadata()["record"])
+        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         return TrainingFrame(
             name=record["name"],
             shape=tuple(record["shape"]),
@@ -143,28 +142,12 @@ def read_frame(file: Path) -> TrainingFrame:
             drawn=record["drawn"],
             quantisation=tensors.get("quantisation"),
         )
-    except READ_ERRORS as e:
-        raise InputError(f"{file}: not a prepared frame ({one_line(e)}); delete it") from None
 
 
 def read_entry(file: Path) -> Entry:
     """What must be known of a prepared frame before it is read."""
-    try:
-        with safe_open(file, "pt") as opened:
-            record = json.loads(opened.metadata()["record"])
-            cells = tuple(opened.get_slice("log_depth").get_shape()[1:])
-            if "features" in opened.keys():  # noqa: SIM118
-                cells += tuple(opened.get_slice("features").get_shape())
-    except READ_ERRORS as e:
-        raise InputError(f"{file}: not a prepared frame ({one_line(e)}); delete it") from None
-    return Entry(str(file), record["name"], record["scene"], record["group"], cells)
-
-
-def to_device(frame: TrainingFrame, device: str | torch.device) -> TrainingFrame:
-    """The frame with its maps on a device; the tables stay on the host."""
-    maps = {
-        name: getattr(frame, name).to(device)
-        for name in ("features", "log_depth", "image", "quantisation")
-        if getattr(frame, name) is not None
-    }
-    return dataclasses.replace(frame, **maps)
+    with opened_frame(file) as opened:
+        cells = tuple(opened.get_slice("log_depth").get_shape()[1:])
+        if "features" in opened.keys():  # noqa: SIM118
+            cells += tuple(opened.get_slice("features").get_shape())
+        return Entry(str(file), cells)

@@ -15,7 +15,8 @@ from torch import nn
 from scalefield.basis.grids import sample_at
 from scalefield.basis.spectral import spectral_statistics
 from scalefield.io import write_atomic
-from scalefield.training.data import TrainingFrame, make_batch
+from scalefield.training.bank import make_bank
+from scalefield.training.data import TrainingFrame
 
 MAPS_SHOWN = 8
 
@@ -33,37 +34,38 @@ class ProgressPicture:
         self.drawn = float("-inf")
 
     def draw(self, lines: Sequence[dict[str, Any]], generator: nn.Module, *, last: bool) -> None:
-        """Draw, if it is time."""
+        """Draw, if it is time, and if matplotlib, which is optional, is installed."""
         now = time.monotonic()
-        if self.path is None:
+        if self.path is None or not (last or now - self.drawn >= self.every_s):
             return
-        if last or now - self.drawn >= self.every_s:
-            draw_progress(self.path, lines, generator, self.frame, self.regime)
-            self.drawn = now
+        self.drawn = now
+        try:
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+        except ImportError:
+            return
+        figure = Figure(figsize=(12, 6.5), layout="constrained")
+        plot(figure.subplots(3, 4), lines, generator, self.frame, self.regime)
+        buffer = io.BytesIO()
+        FigureCanvasAgg(figure).print_png(buffer)
+        write_atomic(self.path, buffer.getvalue())
 
 
-def draw_progress(
-    path: Path,
+def plot(
+    axes: Any,
     lines: Sequence[dict[str, Any]],
     generator: nn.Module,
     frame: TrainingFrame,
     regime: str,
 ) -> None:
-    """Write `path`, or nothing where matplotlib, which is optional, is not installed."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        return
+    """Draw losses, spectrum and basis maps into 3 × 4 axes."""
     rows = frame.anchors[regime]
     device = next(generator.parameters()).device
-    batch = make_batch([frame], [rows], [rows]).to(device).dequantised()
+    batch = make_bank([frame]).batch([rows], [rows]).to(device).dequantised()
     with torch.no_grad():
         basis_maps, gating = (x.float() for x in generator(batch.features, batch.log_depth))
-    spectrum = spectral_statistics(sample_at(basis_maps, batch.anchor_positions)[0], gating[0])
+    spectrum = spectral_statistics(sample_at(basis_maps, batch.anchors.positions)[0], gating[0])
 
-    figure = Figure(figsize=(12, 6.5), layout="constrained")
-    axes = figure.subplots(3, 4)
     steps = [line["step"] for line in lines]
     for axis, name in zip(axes[0], ("dense", "anchor", "absrel"), strict=False):
         for part, colour in (("train", "#9aa5b1"), ("val", "#1f5fa8")):
@@ -86,6 +88,3 @@ def draw_progress(
             limit = max(float(np.abs(shown[k]).max()), 1e-9)
             axis.imshow(shown[k], cmap="RdBu_r", vmin=-limit, vmax=limit)
             axis.set_title(f"E{k}", loc="left", fontsize=9)
-    buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(buffer)
-    write_atomic(path, buffer.getvalue())

@@ -1,9 +1,33 @@
-"""The routes of `scalefield web`: the static page and its JSON API."""
+"""The routes of `scalefield web`: the static page and its JSON API.
+
+GET    /                               the page; ?token= sets the cookie of a server with a token
+GET    /api                            methods, samples, limits, colour tables
+POST   /api/length                     {text[, unit]} → {length_m}
+POST   /api/sessions                   a photograph, ?name= → 202, a session
+POST   /api/samples/{name}             → 202, a session with the anchors of a bundled sample
+GET    /api/samples/{name}/photo       its photograph
+GET    /api/sessions/{id}              the session: its state, sizes, field of view, …
+DELETE /api/sessions/{id}              forgets it
+GET    /api/sessions/{id}/photo.jpg    the photograph at display size
+GET    /api/sessions/{id}/maps         log D_MDE at display size, in the format of wire.py
+GET    /api/sessions/{id}/basis        basis maps, ?method=basis or field, in the format of wire.py
+PUT    /api/sessions/{id}/depth        a depth file, ?name= &kind=[ &resize= &key=] → 202, a session
+POST   /api/sessions/{id}/table        a table of anchors → {anchors}
+POST   /api/sessions/{id}/recover      an edit → log-scale and its std, in the format of wire.py
+POST   /api/sessions/{id}/suggest      an edit → {suggestions: [{u, v, std_log, removes}, …]}
+POST   /api/sessions/{id}/measure      an edit with points: [{u, v}, …] → {depth_m, std_log, report}
+POST   /api/sessions/{id}/files/{name} an edit [with fov_deg, max_points] → one of exports.FILES
+
+An edit is {anchors: [{u, v, depth_m[, sigma_m]}, …][, method][, size: full or preview]}; depth is
+exp(log D_MDE + log-scale) within the answer's limits_m. An error is {error: a sentence, code}, with
+`choices` for a depth file of several arrays and `readings` for a length with several.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,6 +38,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from scalefield.errors import InputError, MissingExtra
+from scalefield.io.anchor_tables import TableError
+from scalefield.io.lengths import LengthError
 from scalefield.web.guard import LOCAL_HOSTS, Guard
 from scalefield.web.pool import Busy
 from scalefield.web.server import STATIC, Server
@@ -39,8 +65,8 @@ def create_app(
     one = "/api/sessions/{id}"
     routes = [
         Route("/", server.page),
-        Route("/openapi.json", server.openapi),
         Route("/api", server.info),
+        Route("/api/length", server.length, methods=["POST"]),
         Route("/api/sessions", server.create, methods=["POST"]),
         Route("/api/samples/{name}", server.create_sample, methods=["POST"]),
         Route("/api/samples/{name}/photo", server.sample_photo, methods=["GET"]),
@@ -50,6 +76,7 @@ def create_app(
         Route(f"{one}/maps", server.maps),
         Route(f"{one}/basis", server.basis),
         Route(f"{one}/depth", server.bring_depth, methods=["PUT"]),
+        Route(f"{one}/table", server.table, methods=["POST"]),
         Route(f"{one}/recover", server.recover, methods=["POST"]),
         Route(f"{one}/suggest", server.suggest, methods=["POST"]),
         Route(f"{one}/measure", server.measure, methods=["POST"]),
@@ -61,8 +88,7 @@ def create_app(
         lifespan=lifespan,
         middleware=[Middleware(Guard, hosts=hosts, token=token)],
         exception_handlers={
-            SeveralArrays: _several_arrays,
-            InputError: _sentence(400, "input"),
+            InputError: _bad_input,
             MissingExtra: _sentence(501, "missing_extra"),
             Gone: _sentence(404, "session_gone"),
             Busy: _sentence(503, "busy"),
@@ -78,9 +104,17 @@ def _sentence(status: int, code: str) -> Callable[[Request, Exception], Response
     return lambda request, e: JSONResponse({"error": str(e), "code": code}, status)
 
 
-def _several_arrays(request: Request, e: Exception) -> Response:
-    names = getattr(e, "names", [])
-    return JSONResponse({"error": str(e), "code": "choose_array", "choices": names}, 400)
+def _bad_input(request: Request, e: Exception) -> Response:
+    """The sentence; for a text or a file with several readings also what may be chosen."""
+    body: dict[str, Any] = {"error": str(e), "code": "input"}
+    match e:
+        case SeveralArrays():
+            body |= {"code": "choose_array", "choices": e.names}
+        case LengthError():
+            body |= {"code": e.code, "readings": e.readings}
+        case TableError():
+            body["code"] = e.code
+    return JSONResponse(body, 400)
 
 
 def _http_error(request: Request, e: Exception) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import json
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -18,6 +19,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 
 import scalefield
 from scalefield import samples
+from scalefield.anchors import Anchors
 from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.export.preview import NEAR_TO_FAR, SMALL_TO_LARGE
@@ -36,39 +38,38 @@ from scalefield.web.edits import (
 )
 from scalefield.web.exports import CloudOptions, export
 from scalefield.web.guard import Bodies
-from scalefield.web.openapi import document
 from scalefield.web.pool import Pool
 from scalefield.web.sessions import Session, Sessions
-from scalefield.web.uploads import Limits, read_depth, read_photo
+from scalefield.web.uploads import (
+    Limits,
+    read_anchor_table,
+    read_depth,
+    read_length,
+    read_photo,
+)
 
 STATIC = Path(__file__).parent / "static"
-JSON_BYTES = 2**20
+TEXT_BYTES = 2**20
+"""Of JSON and of tables."""
 FEW_ANCHORS = 300
 """With more anchors `field` takes seconds and runs on the thread for slow work."""
 SAMPLE_FOV_DEG = {"room": 62.73}
 """2·atan(320 / 525): 640 pixels wide, rendered with a focal length of 525 pixels."""
 
-
-METHOD_TEXTS: dict[str, tuple[str, str]] = {
-    "field": (
-        "Gaussian process",
-        "Corrects the relative depth smoothly towards your measurements; every value has a range.",
-    ),
-    "basis": (
-        "Learned basis maps",
-        "Weights maps that a network learned for such scenes; the method of the paper.",
-    ),
-    "median": ("One scale", "Multiplies the relative depth by one factor for the whole photo."),
-    "global": ("One scale and shift", "Fits one factor and one offset for the whole photo."),
-    "piecewise": ("Scale by depth range", "Fits a factor and an offset for near, middle and far."),
-    "grid": ("Scale on a grid", "Fits factors on a coarse grid and blends between them."),
-    "region": ("Scale by region", "Fits every region of similar colour by itself."),
-    "lwlr": ("Local fits", "Fits factor and offset at every pixel, near measurements first."),
-    "knn": ("Nearest measurements", "Fits every pixel to the few measurements nearest to it."),
-    "log_kernel": ("Smooth scale", "Blends the measurements' factors smoothly over the photo."),
-    "interpolate": ("Measurements only", "Interpolates between measurements, without the photo."),
+METHOD_TITLES = {
+    "field": "Gaussian process",
+    "basis": "Learned basis maps",
+    "median": "One scale",
+    "global": "One scale and shift",
+    "piecewise": "Scale by depth range",
+    "grid": "Scale on a grid",
+    "region": "Scale by region",
+    "lwlr": "Local fits",
+    "knn": "Nearest measurements",
+    "log_kernel": "Smooth scale",
+    "interpolate": "Measurements only",
 }
-"""Titles of the methods on the page, with one sentence each."""
+"""Titles of the methods on the page; the sentence about each is the first of its docstring."""
 
 T = TypeVar("T")
 
@@ -93,10 +94,6 @@ class Server:
         """The page."""
         return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
 
-    async def openapi(self, request: Request) -> Response:
-        """The description of this API."""
-        return JSONResponse(document(self.limits))
-
     async def info(self, request: Request) -> Response:
         """Methods, samples, limits and colour tables of this server."""
         return JSONResponse(
@@ -120,6 +117,10 @@ class Server:
             }
         )
 
+    async def length(self, request: Request) -> Response:
+        """The metres of a length as people type it."""
+        return JSONResponse({"length_m": read_length(await self.json(request))})
+
     async def create(self, request: Request) -> Response:
         """A session for the photograph in the body."""
         async with self.bodies.read(request, self.limits.upload_bytes) as data:
@@ -139,9 +140,7 @@ class Server:
             f"{name}.jpg", sample.image, SAMPLE_FOV_DEG[name], "sample", name, sample.depth_m
         )
         session.client = client_of(request)
-        anchors = zip(sample.anchors.u, sample.anchors.v, sample.anchors.depth_m, strict=True)
-        listed = [{"u": u, "v": v, "depth_m": d} for u, v, d in anchors]
-        return self.start(session, anchors=listed)
+        return self.start(session, anchors=anchor_rows(sample.anchors))
 
     async def sample_photo(self, request: Request) -> Response:
         """The photograph of a bundled sample, as a file."""
@@ -275,6 +274,14 @@ class Server:
         self.background(session, lambda: session.prepare(output, name, key))
         return JSONResponse(session.describe(), 202)
 
+    async def table(self, request: Request) -> Response:
+        """The anchors of a table, for the session's photograph."""
+        session = self.session(request)
+        async with self.bodies.read(request, TEXT_BYTES) as data:
+            read = partial(read_anchor_table, data, session.shape, self.limits)
+            anchors = await self.while_connected(request, self.quick, read)
+        return JSONResponse({"anchors": anchor_rows(anchors)})
+
     async def recover(self, request: Request) -> Response:
         """ℓ for these anchors: on the generator's grid for basis, else at display size."""
         session, edit = self.session(request), parse_edit(await self.json(request), self.limits)
@@ -334,7 +341,7 @@ class Server:
         media_type = request.headers.get("content-type", "").partition(";")[0].strip()
         if media_type != "application/json":
             raise HTTPException(415, "wanted content-type: application/json")
-        async with self.bodies.read(request, JSON_BYTES) as data:
+        async with self.bodies.read(request, TEXT_BYTES) as data:
             try:
                 return json.loads(data, parse_constant=_no_number)
             except (ValueError, RecursionError) as e:
@@ -342,14 +349,16 @@ class Server:
 
 
 def method_entries() -> list[dict[str, Any]]:
-    """Name, title, sentence and speed of every method, in the order of `METHODS`."""
-    entries = []
-    for name, method in METHODS.items():
-        documented = (method.__doc__ or name).splitlines()[0]
-        title, about = METHOD_TEXTS.get(name, (name, documented))
-        quick = name in QUICK_METHODS
-        entries.append({"name": name, "title": title, "about": about, "quick": quick})
-    return entries
+    """Name, title, first line of the docstring and speed of every method, as in `METHODS`."""
+    return [
+        {
+            "name": name,
+            "title": METHOD_TITLES.get(name, name),
+            "about": (method.__doc__ or name).splitlines()[0],
+            "quick": name in QUICK_METHODS,
+        }
+        for name, method in METHODS.items()
+    ]
 
 
 async def disconnection(request: Request) -> None:
@@ -366,6 +375,16 @@ def client_of(request: Request) -> str:
     except ValueError:
         local = True  # no address: a test, or a socket of this machine
     return f"{host} {request.headers.get('x-scalefield-client', '')[:40]}" if local else host
+
+
+def anchor_rows(anchors: Anchors) -> list[dict[str, float]]:
+    """Anchors for JSON, without the sigma_m that are not known."""
+    names = ("u", "v", "depth_m", "sigma_m")
+    columns = {n: getattr(anchors, n).tolist() for n in names if getattr(anchors, n) is not None}
+    rows = [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+    return [{name: x for name, x in row.items() if not math.isnan(x)} for row in rows]
 
 
 def json_numbers(values: np.ndarray) -> list[float | None]:

@@ -1,4 +1,4 @@
-"""Uploaded files: sizes are checked before a pixel is decoded."""
+"""Uploaded files and typed text: sizes are checked before anything is decoded."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps
 
+from scalefield.anchors import Anchors
 from scalefield.errors import FileError, InputError, one_line
 from scalefield.io import IMAGE_ERRORS, MAP_SUFFIXES, NUMPY_ERRORS, read_map, rgb
+from scalefield.io.anchor_tables import decode_text, parse_anchor_table
 from scalefield.io.exr import exr_parts
 from scalefield.io.images import is_heic, register_heic
+from scalefield.io.lengths import METRES_PER_UNIT, parse_length
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+LENGTH_CHARACTERS = 100
+LINE_CHARACTERS = 1000
+"""Of a line of a table; the time to read one grows with the square of its length."""
 FOCAL_35MM_TAG, EXIF_IFD = 41989, 0x8769
 DIAGONAL_35MM = math.hypot(36, 24)
 
@@ -166,3 +173,35 @@ def check_pixels(name: str, width: int, height: int, limits: Limits) -> None:
             f"{name} has {width * height / 1e6:.1f} megapixels, and this server takes at most "
             f"{limits.pixels / 1e6:g}; make it smaller"
         )
+
+
+def read_length(body: Any) -> float:
+    """The metres of a typed length, from JSON: {"text", "unit" of a number that has none}."""
+    fields = body if isinstance(body, dict) else {}
+    text, unit = fields.get("text"), fields.get("unit", "m")
+    if not isinstance(text, str):
+        raise InputError('wanted a JSON object with "text", a length such as "8 ft 3 in"')
+    if len(text) > LENGTH_CHARACTERS:
+        raise InputError(f"a length such as 2.4 m is wanted, found {len(text)} characters")
+    if not isinstance(unit, str) or unit not in METRES_PER_UNIT:
+        raise InputError(f"no unit {str(unit)[:40]!r}; there are {', '.join(METRES_PER_UNIT)}")
+    # JSON may hold halves of surrogate pairs, which no answer could repeat.
+    return parse_length(text.encode("utf-8", "replace").decode(), unit)
+
+
+def read_anchor_table(data: bytes, shape: tuple[int, int], limits: Limits) -> Anchors:
+    """The anchors of a table in UTF-8 or UTF-16; all must lie in an image of that shape."""
+    text = decode_text(data)
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > LINE_CHARACTERS:
+            raise InputError(
+                f"line {number} has {len(line)} characters, and at most {LINE_CHARACTERS} are read"
+            )
+    table = parse_anchor_table(text)
+    anchors = Anchors(table.u, table.v, table.depth_m, table.sigma_m, lines=table.lines)
+    if not len(anchors):
+        raise InputError("there is no line with an anchor")
+    if len(anchors) > limits.anchors:
+        raise InputError(f"{len(anchors)} anchors, and this server takes at most {limits.anchors}")
+    anchors.pixels(shape)
+    return anchors

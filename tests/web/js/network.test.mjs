@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import test from "node:test";
 
 import { packProject, unpackProject } from "../../../src/scalefield/web/static/project_file.js";
@@ -6,8 +7,8 @@ import { Server, ServerError, unpack } from "../../../src/scalefield/web/static/
 import { Sessions } from "../../../src/scalefield/web/static/sessions.js";
 import { LatestRequest } from "../../../src/scalefield/web/static/solver.js";
 import { addAnchor, emptyWork } from "../../../src/scalefield/web/static/state.js";
-import { Store } from "../../../src/scalefield/web/static/store.js";
-import { strToU8, zipSync } from "../../../src/scalefield/web/static/vendor/fflate.js";
+import { Store, Texts } from "../../../src/scalefield/web/static/store.js";
+import { crc32, readZip, writeZip } from "../../../src/scalefield/web/static/zip.js";
 
 const later = () => new Promise((go) => setTimeout(go));
 
@@ -55,34 +56,65 @@ const project = () => ({
   work: addAnchor({ ...emptyWork(), measurements: [{ id: 1, kind: "area", points: [{ u: 1, v: 2 }] }] }, { u: 1.5, v: 2, depth_m: 0.1 + 0.2 }),
 });
 
-test("a project file is read back with every digit, under a new id", () => {
+const bytesOf = async (blob) => new Uint8Array(await blob.arrayBuffer());
+const text = (words) => new TextEncoder().encode(words);
+const zipped = async (files) => bytesOf(writeZip(Object.entries(files).map(([name, bytes]) => ({ name, bytes }))));
+const depthFile = { key: "d", name: "d.npy", kind: "depth", resize: false, array: "" };
+
+function assertProjectIsBack({ project: back, photo, depth }) {
+  assert.deepEqual([...photo], [1, 2, 3]);
+  assert.deepEqual([...depth], [4]);
+  assert.deepEqual(back.work, project().work);
+  assert.deepEqual(back.settings, project().settings);
+  assert.deepEqual(back.depth, { ...depthFile, key: "" });
+  assert.notEqual(back.id, "x");
+}
+
+test("a project file is read back with every digit, under a new id", async () => {
   const photo = { name: "Küche.jpg", bytes: Uint8Array.from([1, 2, 3]) };
-  const depthFile = { key: "d", name: "d.npy", kind: "depth", resize: false, array: "" };
   const zip = packProject({ ...project(), depth: depthFile }, { photo, depth: { name: "d.npy", bytes: Uint8Array.from([4]) }, results: [{ name: "depth.png", bytes: Uint8Array.from([9]) }] });
-  const back = unpackProject(zip);
-  assert.deepEqual(back.photo.bytes, photo.bytes);
-  assert.deepEqual([...back.depth.bytes], [4]);
-  assert.deepEqual(back.project.work, project().work);
-  assert.deepEqual(back.project.settings, project().settings);
-  assert.deepEqual(back.project.depth, { ...depthFile, key: "" });
-  assert.notEqual(back.project.id, "x");
+  assertProjectIsBack(await unpackProject(await bytesOf(zip)));
 });
 
-test("what is no project is refused in a sentence", () => {
-  const zipped = (saved, more = {}) => zipSync({ "project.json": [strToU8(typeof saved === "string" ? saved : JSON.stringify(saved)), { level: 6 }], ...more });
+test("a project file with deflated entries, as earlier versions wrote them, is read", async () => {
+  const file = new URL("project_with_deflated_entries.zip", import.meta.url);
+  assertProjectIsBack(await unpackProject(new Uint8Array(readFileSync(file))));
+});
+
+test("what is no project is refused in a sentence", async () => {
   const good = { format: "scalefield project", version: 1, name: "a", photo: "photo.jpg", depth: null, settings: { method: "field", fov: null }, work: emptyWork() };
-  const photo = { "photo.jpg": [Uint8Array.from([1]), { level: 0 }] };
-  assert.equal(unpackProject(zipped(good, photo)).project.name, "a");
+  const photo = { "photo.jpg": Uint8Array.from([1]) };
+  const saved = (values, more = {}) => zipped({ "project.json": text(JSON.stringify(values)), ...more });
+  assert.equal((await unpackProject(await saved(good, photo))).project.name, "a");
   for (const [bytes, words] of [
     [Uint8Array.from([1, 2]), /not a zip/],
-    [zipSync({ "a.txt": [strToU8("a"), { level: 0 }] }), /no project.json/],
-    [zipped("{"), /cannot be read/],
-    [zipped({ ...good, format: "other" }), /not a scalefield project/],
-    [zipped({ ...good, version: 2 }, photo), /newer/],
-    [zipped(good), /lacks its photo/],
-    [zipped({ ...good, work: { anchors: [{ id: 1, u: 1, v: 2, depth_m: -1, sigma_m: null }], measurements: [] } }, photo), /cannot be used/],
-    [zipped({ ...good, settings: { method: "field", fov: { deg: 900 } } }, photo), /cannot be used/],
-  ]) assert.throws(() => unpackProject(bytes), words);
+    [await zipped({ "a.txt": text("a") }), /no project.json/],
+    [await zipped({ "project.json": text("{") }), /cannot be read/],
+    [await saved(null), /not a scalefield project/],
+    [await saved({ ...good, format: "other" }), /not a scalefield project/],
+    [await saved({ ...good, version: 2 }, photo), /newer/],
+    [await saved(good), /lacks its photo/],
+    [await saved({ ...good, depth: { path: "d.npy" } }, photo), /lacks its relative depth/],
+    [await saved({ ...good, work: { anchors: [{ id: 1, u: 1, v: 2, depth_m: -1, sigma_m: null }], measurements: [] } }, photo), /cannot be used/],
+    [await saved({ ...good, settings: { method: "field", fov: { deg: 900 } } }, photo), /cannot be used/],
+  ]) await assert.rejects(unpackProject(bytes), words);
+});
+
+test("crc32 of the check value of the standard", () => assert.equal(crc32(text("123456789")), 0xcbf43926));
+
+test("readZip refuses damaged entries and those that unpack to more than they state or than the limit", async () => {
+  const all = () => true, deflated = new Uint8Array(readFileSync(new URL("project_with_deflated_entries.zip", import.meta.url)));
+  const stored = await zipped({ a: text("abc"), b: text("de") });
+  assert.deepEqual([...(await readZip(stored, all, 5)).keys()], ["a", "b"]);
+  assert.deepEqual([...(await readZip(stored, (name) => name === "b", 2)).keys()], ["b"]);
+  await assert.rejects(readZip(stored, all, 4), /too large/);
+  const changed = (bytes, at, value) => Object.assign(bytes.slice(), { [at]: value });
+  await assert.rejects(readZip(changed(stored, stored.indexOf(97, 31), 98), all, 5), /damaged/); // a letter of the content
+  const directory = new DataView(deflated.buffer).getUint32(deflated.length - 6, true);
+  assert.ok((await readZip(deflated, all, 2 ** 20)).get("project.json").length > 256);
+  await assert.rejects(readZip(changed(deflated, directory + 25, 0), all, 2 ** 20), RangeError); // the high byte of its size
+  await assert.rejects(readZip(changed(deflated, directory + 24, 255), all, 2 ** 20), /damaged/);
+  await assert.rejects(readZip(deflated.subarray(0, deflated.length - 1), all, 2 ** 20), /no directory/);
 });
 
 /** A server of which every answer is a function of the request. */
@@ -118,6 +150,15 @@ test("withRetries asks a server that does not answer again, and reports it", asy
   assert.deepEqual(told, [true, true, false]);
 });
 
+test("readLength and readTable send the text and answer with what it means", async () => {
+  const asked = fakeFetch((path) => ({ body: path === "/api/length" ? { length_m: 2.5146 } : { anchors: [{ u: 1, v: 2, depth_m: 3 }] } }));
+  assert.equal(await new Server("tab").readLength("8 ft 3", "m"), 2.5146);
+  assert.deepEqual(await new Server("tab").readTable("id", "1,2,3"), [{ u: 1, v: 2, depth_m: 3 }]);
+  assert.deepEqual(asked, ["POST /api/length", "POST /api/sessions/id/table"]);
+  fakeFetch(() => ({ status: 400, body: { error: "two readings", code: "ambiguous", readings: { "2400 mm": 2.4 } } }));
+  await assert.rejects(new Server("tab").readLength("2,400 mm", "m"), (e) => e.readings["2400 mm"] === 2.4);
+});
+
 test("a refusal has the server's code and choices", async () => {
   fakeFetch(() => ({ status: 400, body: { error: "two arrays", code: "choose_array", choices: ["a", "b"] } }));
   await assert.rejects(new Server("tab").ask("/x"), (e) => e instanceof ServerError && e.code === "choose_array" && e.choices.length === 2);
@@ -132,6 +173,24 @@ test("packed maps are read back, with holes", () => {
   new Uint16Array(buffer, 4 + padded).set([0, 65534, 65535]);
   const { maps } = unpack(buffer);
   assert.deepEqual([...maps.m.values], [1, 3, NaN]);
+});
+
+test("Texts are kept by the storage, and in memory where it refuses them", () => {
+  const items = new Map(), storage = { getItem: (key) => items.get(key) ?? null, setItem: (key, value) => items.set(key, value), removeItem: (key) => items.delete(key) };
+  const kept = new Texts(() => storage), refused = new Texts(() => {
+    throw new Error("refused");
+  });
+  for (const texts of [kept, refused]) {
+    assert.equal(texts.get("unit"), null);
+    texts.set("unit", "ft");
+    assert.equal(texts.get("unit"), "ft");
+  }
+  assert.equal(new Texts(() => storage).get("unit"), "ft"); // after a reload
+  for (const texts of [kept, refused]) {
+    texts.delete("unit");
+    assert.equal(texts.get("unit"), null);
+  }
+  assert.equal(items.size, 0);
 });
 
 test("without a database work is kept in memory, and old projects are tidied away", async () => {

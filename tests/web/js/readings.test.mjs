@@ -2,13 +2,13 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { gridStep } from "../../../src/scalefield/web/static/cloud.js";
-import { stem } from "../../../src/scalefield/web/static/dom.js";
-import { holdView, pointOf } from "../../../src/scalefield/web/static/geometry.js";
-import { formatArea } from "../../../src/scalefield/web/static/lengths.js";
+import { sentence, stem } from "../../../src/scalefield/web/static/dom.js";
+import { holdView, nearestInside, pointOf } from "../../../src/scalefield/web/static/geometry.js";
 import { Scale, paint } from "../../../src/scalefield/web/static/maps.js";
-import { aboutAnchors, metresAt, sampleAt, writeMeasurements } from "../../../src/scalefield/web/static/readings.js";
+import { aboutAnchors, metresAt, sampleAt, writeAnchorTable, writeMeasurements } from "../../../src/scalefield/web/static/readings.js";
 import { Solving } from "../../../src/scalefield/web/static/solving.js";
 import { removeMeasurement } from "../../../src/scalefield/web/static/state.js";
+import { VIEWS, barTicks } from "../../../src/scalefield/web/static/views.js";
 
 const session = { width: 4, height: 2, display_width: 2, display_height: 1 };
 const result = {
@@ -19,6 +19,7 @@ const result = {
     others: [{ depth_m: 2, sigmas: 0.1 }, { depth_m: 3, sigmas: 5 }, null],
   },
 };
+const TABLE = Array.from({ length: 256 }, (_, i) => [i, 0, 255 - i]);
 const anchors = [7, 8, 9, 10].map((id) => ({ id, u: id, v: 0, depth_m: 2, sigma_m: null }));
 
 test("aboutAnchors: residual, contradiction, unused, and nothing yet for an anchor that is not solved", () => {
@@ -72,6 +73,12 @@ test("pointOf: the middle of the photo is straight ahead, its edge at half the f
   assert.ok(Math.abs(Object.values(edge)[0] - 2) < 0.05);
 });
 
+test("nearestInside rounds, and keeps within the photo", () => {
+  const photo = { width: 100, height: 50 };
+  assert.deepEqual(nearestInside({ u: 3.6, v: 7 }, photo), { u: 4, v: 7 });
+  assert.deepEqual(nearestInside({ u: -5, v: 60 }, photo), { u: 0, v: 49 });
+});
+
 test("holdView: a small photo stays within the stage, a large one covers it", () => {
   const stage = { width: 100, height: 100 };
   assert.deepEqual(holdView({ scale: 1, x: -30, y: 200 }, { width: 50, height: 50 }, stage), { scale: 1, x: 0, y: 50 });
@@ -79,10 +86,14 @@ test("holdView: a small photo stays within the stage, a large one covers it", ()
   assert.ok(x >= 0 && x <= 100 && y >= -400 && y <= -200);
 });
 
-test("formatArea in square units", () => {
-  assert.equal(formatArea(2, "m"), "2 m²");
-  assert.equal(formatArea(2, "cm"), "20000 cm²");
-  assert.equal(formatArea(0.1, "ft"), "1.08 ft²");
+test("writeAnchorTable has every digit, and sigma_m if an anchor has one", () => {
+  const given = [{ u: 1.5, v: 2, depth_m: 0.1 + 0.2, sigma_m: null }, { u: 3, v: 4, depth_m: 1e-7, sigma_m: 0.01 }];
+  assert.equal(writeAnchorTable(given), "u,v,depth_m,sigma_m\n1.5,2,0.30000000000000004,\n3,4,1e-7,0.01\n");
+  assert.equal(writeAnchorTable(given.slice(0, 1)), "u,v,depth_m\n1.5,2,0.30000000000000004\n");
+});
+
+test("sentence begins with a capital and ends with one full stop", () => {
+  assert.deepEqual(["line 2: no.", "“far” is no length"].map(sentence), ["Line 2: no.", "“far” is no length."]);
 });
 
 test("gridStep is round in the unit that is shown", () => {
@@ -102,13 +113,29 @@ test("stem is the name without its last ending, and removeMeasurement changes no
 });
 
 test("paint: the ends of the table beyond the scale, grey at holes", () => {
-  const table = Array.from({ length: 256 }, (_, i) => [i, 0, 255 - i]);
-  const scale = new Scale(table, 0, 1, false);
+  const scale = new Scale(TABLE, 0, 1, false);
   let drawn = null;
   const context = { createImageData: (w, h) => ({ data: new Uint8ClampedArray(4 * w * h) }), putImageData: (image) => (drawn = image.data) };
   paint({ width: 0, height: 0, getContext: () => context }, Float32Array.from([-1, 0.5, 2, NaN]), scale, 4, 1);
   assert.deepEqual([...drawn], [0, 0, 255, 255, 128, 0, 127, 255, 255, 0, 0, 255, 138, 138, 138, 255]);
   assert.equal(scale.colour(2), "rgb(255 0 0)");
+});
+
+test("barTicks lie where their values do, in the quantity of the view", () => {
+  const even = new Scale(TABLE, Math.log(1), Math.log(3), true), around = new Scale(TABLE, Math.log(4), Math.log(9), false, Math.log(6));
+  const shown = barTicks("depth", even, "m", 3).map(({ share, text }) => `${text} at ${share.toFixed(6)}`);
+  assert.deepEqual(shown, ["1 m at 0.000000", "2 m at 0.500000", "3 m at 1.000000"]);
+  assert.equal(barTicks("photo", even, "cm", 3)[1].text, "200 cm");
+  assert.equal(barTicks("uncertainty", even, "m", 3)[1].text, "200 %");
+  assert.equal(barTicks("mde", even, "m", 3)[1].text, "2");
+  const middle = barTicks("field", around, "m", 8).find(({ text }) => text === "1×"); // 6 is the median
+  assert.ok(Math.abs(middle.share - Math.log(6 / 4) / Math.log(9 / 4)) < 1e-9);
+});
+
+test("VIEWS: those that compare two methods need a result, and lie on the stage", () => {
+  const compared = Object.entries(VIEWS).filter(([, view]) => view.compared);
+  assert.deepEqual(compared.map(([name]) => name), ["depth", "field"]);
+  assert.ok(compared.every(([, { flat, solved }]) => flat && solved));
 });
 
 /** A page whose server answers `sizes` one after the other; records what is asked and shown. */

@@ -4,15 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from scalefield.benchmark.gallery import read_gallery
 from scalefield.benchmark.report import figures
-from scalefield.benchmark.report.page import Image, Panel, Section, document, run_facts
+from scalefield.benchmark.report.page import Image, Panel, Section, document, fact_list
 from scalefield.benchmark.report.runs import Run, load_run
-from scalefield.benchmark.report.tables import Table, all_tables
-from scalefield.benchmark.report.text import csv_text, latex, markdown
+from scalefield.benchmark.report.table import Table, csv_text, latex, markdown
+from scalefield.benchmark.report.tables import all_tables
+from scalefield.benchmark.report.text import missing
 from scalefield.io import write_atomic
+
+FIGURES = {
+    "forest": (figures.forest, "AbsRel with 95 % intervals, best at the top."),
+    "anchors": (figures.over_anchors, "Error over the number of anchors."),
+    "distance": (
+        figures.over_distance,
+        "Error over the distance to the nearest anchor, where half of the images reach it.",
+    ),
+    "reliability": (
+        figures.reliability,
+        "What intervals cover over what they promise; below the line is too sure. Thin lines are "
+        "single places.",
+    ),
+    "scatter": (figures.scatter, "One point an image; above the line is worse."),
+    "ablation": (figures.ablation, "Number of basis maps; grey is the paper's figure."),
+    "justification": (
+        figures.justification,
+        "The scale field that recovery must find, beside the cues it is predicted from.",
+    ),
+}
+"""Figures of a run with their captions; a function returns None if the run has no values for it."""
 
 
 def write_report(runs: Sequence[Run], out: str | Path, title: str) -> Path:
@@ -22,42 +43,50 @@ def write_report(runs: Sequence[Run], out: str | Path, title: str) -> Path:
     for table in tables:
         write_atomic(out / "tables" / f"{table.name}.csv", csv_text(table).encode())
         write_atomic(out / "tables" / f"{table.name}.tex", latex(table).encode())
-    text = "\n".join([f"# {title}\n", *(markdown(table) for table in tables)])
+    text = "\n".join([f"# {title}\n", *map(markdown, tables)])
     write_atomic(out / "report.md", text.encode())
     page = out / "report.html"
-    drawn = {run.name: _draw(run, out) for run in runs}
-    sections = _sections(runs, tables, drawn, out)
-    write_atomic(page, document(title, run_facts(runs), sections).encode())
+    sections = _sections(runs, tables, out / "figures")
+    write_atomic(page, document(title, "".join(map(run_facts, runs)), sections).encode())
     return page
 
 
-def _sections(
-    runs: Sequence[Run], tables: Sequence[Table], drawn: dict[str, dict[str, Image]], out: Path
-) -> list[Section]:
+def run_facts(run: Run) -> str:
+    """Data, estimator and version of a run, in HTML."""
+    data = run.results["data"]
+    facts = {
+        "dataset": f"{run.dataset}, {data['evaluated']} of {data['frames']} frames",
+        "MDE": ", ".join(data["mde"]) or run.mde,
+        "places": ", ".join(run.scores.groups),
+        "seed": str(run.results["config"]["seed"]),
+    }
+    return fact_list(facts, run.results, missing(run.results)[1:])
+
+
+def _sections(runs: Sequence[Run], tables: Sequence[Table], folder: Path) -> list[Section]:
     """The page's contents, from what matters most to what is looked up."""
+    drawn = {run.name: _draw(run, folder) for run in runs}
 
     def single(*kinds: str) -> dict[str, Panel]:
         """A panel for each table of a kind."""
-        return {t.title: Panel(tables=(t,)) for t in tables if t.name.startswith(kinds)}
+        return {t.title: (t,) for t in tables if t.name.startswith(kinds)}
 
     def each(figure_names: Sequence[str], *kinds: str) -> dict[str, Panel]:
         """A panel for each run: its figures, with its tables of these kinds under them."""
-        panels = {}
-        for name, figures_of in drawn.items():
-            chosen = tuple(figures_of[f] for f in figure_names if f in figures_of)
-            own = tuple(
-                t for t in tables if t.name.startswith(kinds) and t.title.startswith(f"{name}:")
-            )
-            if chosen or own:
-                panels[name] = Panel(chosen, own)
+        panels: dict[str, Panel] = {}
+        for name, of_run in drawn.items():
+            images = [of_run[f] for f in figure_names if f in of_run]
+            own = [t for t in tables if t.name.startswith(kinds) and t.title.startswith(f"{name}:")]
+            if images or own:
+                panels[name] = (*images, *own)
         return panels
 
-    pooled = [t for t in tables if " + " in t.title and t.name.startswith(("drop-", "ablation-"))]
-    together = {t.title: Panel(tables=(t,)) for t in pooled}
+    together: dict[str, Panel] = {}
     if (figure := figures.pooled_ablation(runs)) is not None:
         caption = "Number of basis maps with medium anchors, all datasets; grey is the paper's."
-        image = _written(figure, out / "figures" / "ablation-pooled", caption)
-        together = {"Ablation": Panel((image,)), **together}
+        together["Ablation"] = (_written(figure, folder / "ablation-pooled", caption),)
+    pooled = single("drop-", "ablation-")
+    together |= {title: panel for title, panel in pooled.items() if " + " in title}
     return [
         Section("Results", single("main-"), _RESULTS_WORDS),
         Section("How sure", each(["forest"])),
@@ -95,41 +124,19 @@ _GALLERY_WORDS = (
 )
 
 
-def _draw(run: Run, out: Path) -> dict[str, Image]:
+def _draw(run: Run, folder: Path) -> dict[str, Image]:
     """The run's figures, written as PNG and SVG."""
-    made: dict[str, tuple[Any, str]] = {
-        "forest": (figures.forest(run), "AbsRel with 95 % intervals, best at the top."),
-        "anchors": (figures.over_anchors(run), "Error over the number of anchors."),
-        "distance": (
-            figures.over_distance(run),
-            "Error over the distance to the nearest anchor, where half of the images reach it.",
-        ),
-        "reliability": (
-            figures.reliability(run),
-            "What intervals cover over what they promise; below the line is too sure. Thin lines "
-            "are single places.",
-        ),
-        "scatter": (figures.scatter(run), "One point an image; above the line is worse."),
-        "ablation": (figures.ablation(run), "Number of basis maps; grey is the paper's figure."),
-    }
-    shown = [entry for entry in read_gallery(run.folder) if entry[0].rank == "median"]
-    if shown:
-        entry, picture, _ = shown[0]
-        made["justification"] = (
-            figures.justification(picture, entry.name),
-            "The scale field that recovery must find, beside the cues it is predicted from.",
-        )
+    place = f"{run.dataset}-{run.mde}".replace(" ", "-").replace("/", "-").replace(":", "-")
     images = {}
-    for name, (figure, caption) in made.items():
-        if figure is None:
-            continue
-        # Pictures inside an SVG are large; line art is not.
-        kind = "png" if name in ("justification", "scatter") else "svg"
-        images[name] = _written(figure, out / "figures" / f"{name}-{_place(run)}", caption, kind)
+    for name, (draw, caption) in FIGURES.items():
+        if (figure := draw(run)) is not None:
+            # Pictures inside an SVG are large; line art is not.
+            shown = "png" if name in ("justification", "scatter") else "svg"
+            images[name] = _written(figure, folder / f"{name}-{place}", caption, shown)
     return images
 
 
-def _written(figure: Any, path: Path, caption: str, shown: str = "svg") -> Image:
+def _written(figure: figures.Figure, path: Path, caption: str, shown: str = "svg") -> Image:
     """Write a figure as PNG and SVG; the value is one of them for the page."""
     data = {s: figures.encode(figure, s, dpi=figures.DPI) for s in ("png", "svg")}
     for suffix, content in data.items():
@@ -143,15 +150,10 @@ def _strips(runs: Sequence[Run]) -> dict[str, Panel]:
     panels: dict[str, Panel] = {}
     for run in runs:
         for entry, picture, depth_m in read_gallery(run.folder):
-            figure = figures.strip(entry, picture, depth_m)
             source = f"{entry.condition} anchors, {entry.name}"
             caption = f"{entry.rank}: AbsRel {entry.abs_rel:.3f}, {source}"
+            figure, alt = figures.strip(picture, depth_m), f"{entry.method}, {caption}"
+            image = figures.photographic(figure, caption, alt)
             name = f"{run.name}: {entry.method}"
-            alt, quality = f"{entry.method}, {caption}", {"quality": 82}
-            image = figures.drawn(figure, "jpeg", caption, alt, dpi=110, pil_kwargs=quality)
-            panels[name] = Panel((*panels.get(name, Panel()).figures, image))
+            panels[name] = (*panels.get(name, ()), image)
     return panels
-
-
-def _place(run: Run) -> str:
-    return f"{run.dataset}-{run.mde}".replace(" ", "-").replace("/", "-").replace(":", "-")

@@ -98,24 +98,27 @@ def _share(x: float) -> str:
     return f"{shown}\N{NO-BREAK SPACE}%"
 
 
+def frequent(bins: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The bins that hold more than a `RARE` share of the pixels."""
+    return [row for row in bins if row["pixels"] > RARE]
+
+
 def extremes(summary: dict[str, Any]) -> list[str]:
     """Sentences on the depths, the relief and the frame with the largest error, once each image has
     its scale."""
-    depths, relief = ([r for r in summary[w] if r["pixels"] > RARE] for w in ("depth", "relief"))
-    far = max(depths, key=lambda row: row["rms_log"])
-    frame = worst(summary)[0]
-    sentences = [
-        f"Worst depths: {span(far, ' m')}, {percent(far['rms_log'])}{_leaning(far['bias_log'])}.",
-        f"Worst frame: {frame['name']}, {percent(frame['rms_log_without_scale'])}.",
-    ]
+    far = max(frequent(summary["depth"]), key=lambda row: row["rms_log"])
+    sentences = [f"Worst depths: {span(far, ' m')}, {percent(far['rms_log'])}"]
+    if abs(far["bias_log"]) >= 0.02:
+        direction = "far" if far["bias_log"] > 0 else "near"
+        bias = f"{abs(100 * np.expm1(far['bias_log'])):.0f}\N{NO-BREAK SPACE}%"
+        sentences[0] += f", on average {bias} too {direction}"
+    relief = frequent(summary["relief"])
     if len(relief) > 1:
-        flat, edge = relief[0], relief[-1]
-        sentences.insert(
-            1,
-            f"Beside edges of depth {percent(edge['rms_log'])}, on the flattest ground "
-            f"{percent(flat['rms_log'])}.",
-        )
-    return sentences
+        edge, flat = (percent(relief[i]["rms_log"]) for i in (-1, 0))
+        sentences.append(f"Beside edges of depth {edge}, on the flattest ground {flat}")
+    frame = worst(summary)[0]
+    sentences.append(f"Worst frame: {frame['name']}, {percent(frame['rms_log_without_scale'])}")
+    return [f"{sentence}." for sentence in sentences]
 
 
 def span(row: dict[str, Any], unit: str, factor: float = 1) -> str:
@@ -124,10 +127,3 @@ def span(row: dict[str, Any], unit: str, factor: float = 1) -> str:
     if low is None:
         return f"below {high}{unit}"
     return f"beyond {low}{unit}" if high is None else f"{low}–{high}{unit}"
-
-
-def _leaning(bias_log: float) -> str:
-    if abs(bias_log) < 0.02:
-        return ""
-    direction = "far" if bias_log > 0 else "near"
-    return f", on average {abs(100 * np.expm1(bias_log)):.0f}\N{NO-BREAK SPACE}% too {direction}"

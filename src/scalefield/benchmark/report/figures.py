@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any
 
 import numpy as np
 
 from scalefield.anchor_sampling import REGIMES
-from scalefield.benchmark.gallery import Entry, Picture
+from scalefield.benchmark.gallery import Picture, read_gallery
 from scalefield.benchmark.metrics import LEVELS, METRICS
 from scalefield.benchmark.report import paper
 from scalefield.benchmark.report.page import Image
@@ -34,6 +34,7 @@ MARKERS = "os^Dv<>Phd*pX"
 DPI = 160
 """Resolution of figures written as PNG."""
 SCATTER_TICKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
+MIME = {"svg": "image/svg+xml", "png": "image/png", "jpeg": "image/jpeg"}
 
 STYLE = {
     "font.size": 9,
@@ -70,14 +71,16 @@ def encode(figure: Figure, suffix: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-MIME = {"svg": "image/svg+xml", "png": "image/png", "jpeg": "image/jpeg"}
-
-
 def drawn(figure: Figure, suffix: str, caption: str, alt: str = "", **options: Any) -> Image:
     """The figure as a picture of the page; the figure is closed."""
     image = Image(encode(figure, suffix, **options), MIME[suffix], caption, alt)
     pyplot().close(figure)
     return image
+
+
+def photographic(figure: Figure, caption: str, alt: str = "") -> Image:
+    """A figure of images as a picture of the page, which would be large as PNG or SVG."""
+    return drawn(figure, "jpeg", caption, alt, dpi=110, pil_kwargs={"quality": 82})
 
 
 def method_style(methods: Sequence[str], method: str) -> dict[str, Any]:
@@ -92,28 +95,32 @@ def legend_beside(figure: Figure, axis: Any) -> None:
     figure.legend(handles, labels, loc="outside right center", fontsize=8)
 
 
-def bare(axis: Any) -> None:
-    """Remove ticks and frame from the axis of a picture; unknown pixels are grey."""
+def show_map(
+    axis: Any, values: np.ndarray, title: str, *, bar: bool = True, **options: Any
+) -> None:
+    """Show an image or map under a title, unknown pixels grey, with a colour bar if it has one."""
+    shown = axis.imshow(values, **options)
+    axis.set_title(title, fontsize=8, fontweight="normal")
     axis.set_facecolor("#f0f0f0")
     axis.set(xticks=[], yticks=[])
     axis.grid(False)
     for spine in axis.spines.values():
         spine.set_visible(False)
+    if bar:
+        axis.figure.colorbar(shown, ax=axis, fraction=0.045, pad=0.02).ax.tick_params(labelsize=7)
 
 
-def forest(run: Run) -> Figure:
+def forest(run: Run) -> Figure | None:
     """AbsRel of every method with its interval, one panel a regime, best at the top."""
-    plt = pyplot()
-    regimes = run.regimes
-    rows = max(sum(c["condition"] == r for c in _cells(run)) for r in regimes)
-    figure, axes = plt.subplots(
-        1, len(regimes), figsize=(3.7 * len(regimes), 0.9 + 0.27 * rows), squeeze=False
-    )
-    for axis, regime in zip(axes[0], regimes, strict=True):
-        cells = sorted(
-            (c for c in _cells(run) if c["condition"] == regime),
-            key=lambda c: -c["clamped"]["abs_rel"][0],
-        )
+    if not run.regimes:
+        return None
+    cells_of = {
+        regime: sorted(_cells(run, regime), key=lambda c: -c["clamped"]["abs_rel"][0])
+        for regime in run.regimes
+    }
+    size = 3.7 * len(cells_of), 0.9 + 0.27 * max(map(len, cells_of.values()))
+    figure, axes = pyplot().subplots(1, len(cells_of), figsize=size, squeeze=False)
+    for axis, (regime, cells) in zip(axes[0], cells_of.items(), strict=True):
         for y, cell in enumerate(cells):
             mean, low, high = _interval(cell, "abs_rel")
             style = method_style(run.scores.methods, cell["method"])
@@ -132,24 +139,21 @@ def forest(run: Run) -> Figure:
 
 def over_anchors(run: Run) -> Figure:
     """AbsRel and δ1 over the number of anchors, from the drop-anchor test to the high regime."""
-    plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(10.5, 4.0))
+    figure, axes = pyplot().subplots(1, 2, figsize=(10.5, 4.0))
+    every = len(run.scores.images)
     for axis, metric in zip(axes, MAIN_METRICS, strict=True):
         for method in run.scores.methods:
-            cells = sorted(
-                (c for c in _cells(run) if c["method"] == method), key=lambda c: c["anchors"]
-            )
+            cells = _along_anchors(c for c in _cells(run) if c["method"] == method)
             x = [c["anchors"] for c in cells]
             mean, low, high = np.array([_interval(c, metric) for c in cells]).reshape(-1, 3).T
             style = method_style(run.scores.methods, method)
-            if all(c["images"] == len(run.scores.images) for c in cells):
+            if all(c["images"] == every for c in cells):
                 axis.plot(x, mean, label=method, lw=1.4, markersize=4.5, **style)
                 axis.fill_between(x, low, high, color=style["color"], alpha=0.07, lw=0)
             else:  # other images than the rest: no place on their scale
                 axis.plot(x, mean, ":", label=f"{method} (some images)", lw=1, ms=3, **style)
-        _along_anchors(axis)
+        _anchor_axis(axis)
         axis.set_title(_title(metric))
-        every = len(run.scores.images)
         complete = [c["clamped"][metric][0] for c in _cells(run) if c["images"] == every]
         if metric == "abs_rel" and complete:
             axis.set_yscale("log")
@@ -160,30 +164,27 @@ def over_anchors(run: Run) -> Figure:
     return figure
 
 
-def over_distance(run: Run) -> Figure:
-    """AbsRel over the distance to the nearest anchor, one panel a regime."""
-    plt = pyplot()
+def over_distance(run: Run) -> Figure | None:
+    """AbsRel over the distance to the nearest anchor, one panel a regime.
+
+    A bin that less than half of the images reach is left out: it is about those images, and not
+    about distance.
+    """
     regimes = run.regimes
-    figure, axes = plt.subplots(
-        1, len(regimes), figsize=(3.4 * len(regimes) + 1.6, 3.6), sharey=True, squeeze=False
-    )
+    if not regimes:
+        return None
+    size = 3.4 * len(regimes) + 1.6, 3.6
+    figure, axes = pyplot().subplots(1, len(regimes), figsize=size, sharey=True, squeeze=False)
     for axis, regime in zip(axes[0], regimes, strict=True):
-        edges: list[float] = []
-        for row in run.results["distance"]:
-            if row["condition"] != regime:
-                continue
-            edges = [100 * e for e in row["edges"]]
-            # A bin that few images reach is about those images, not about distance.
+        rows = [row for row in run.results["distance"] if row["condition"] == regime]
+        for row in rows:
+            bins = enumerate(zip(row["abs_rel"], row["images"], strict=True))
             enough = 0.5 * len(run.scores.images)
-            points = [
-                (i, value)
-                for i, (value, n) in enumerate(zip(row["abs_rel"], row["images"], strict=True))
-                if n >= enough
-            ]
+            points = [(i, value) for i, (value, n) in bins if n >= enough]
             style = method_style(run.scores.methods, row["method"])
             if points:
                 axis.plot(*zip(*points, strict=True), label=row["method"], lw=1.3, ms=4, **style)
-        ends = ["0", *(f"{e:g}" for e in edges)]
+        ends = ["0", *(f"{100 * e:g}" for row in rows[-1:] for e in row["edges"])]
         spans = [f"{a}–{b}" for a, b in pairwise(ends)] + [f">{ends[-1]}"]
         axis.set_xticks(range(len(spans)), spans, fontsize=7)
         axis.set_xlabel("distance to the nearest anchor [% of diagonal]")
@@ -203,13 +204,11 @@ def reliability(run: Run) -> Figure | None:
     cells = [c for c in run.results["cells"] if "coverage" in c]
     if not cells:
         return None
-    plt = pyplot()
-    regimes = run.regimes
-    figure, axes = plt.subplots(1, len(regimes) + 1, figsize=(2.9 * len(regimes) + 5.2, 3.4))
-    everywhere = [c for c in cells if c["group"] == EVERYWHERE]
+    size = 2.9 * len(run.regimes) + 5.2, 3.4
+    figure, axes = pyplot().subplots(1, len(run.regimes) + 1, figsize=size, squeeze=False)
     least = min(c["coverage"]["coverage_50"][0] for c in cells)
     limits = (10 * (10 * least // 1), 101)
-    for axis, regime in zip(axes, regimes, strict=False):
+    for axis, regime in zip(axes[0], run.regimes, strict=False):
         axis.plot([0, 100], [0, 100], color="#999999", lw=0.8)
         for cell in (c for c in cells if c["condition"] == regime):
             covered = [100 * cell["coverage"][f"coverage_{level}"][0] for level in LEVELS]
@@ -221,15 +220,16 @@ def reliability(run: Run) -> Figure | None:
         axis.set(xlim=(47, 98), ylim=limits, xlabel="promised [%]")
         axis.set_xticks(LEVELS, [str(level) for level in LEVELS])
         axis.set_title(f"{REGIME_TITLES[regime]} anchors")
-    axes[0].set_ylabel("covered [%]")
-    last = axes[-1]
+    axes[0][0].set_ylabel("covered [%]")
+    last = axes[0][-1]
     last.axhline(90, color="#999999", lw=0.8)
+    everywhere = [c for c in cells if c["group"] == EVERYWHERE]
     for method in dict.fromkeys(c["method"] for c in everywhere):
-        own = sorted((c for c in everywhere if c["method"] == method), key=lambda c: c["anchors"])
+        own = _along_anchors(c for c in everywhere if c["method"] == method)
         covered = [100 * c["coverage"]["coverage_90"][0] for c in own]
         style = method_style(run.scores.methods, method)
         last.plot([c["anchors"] for c in own], covered, label=method, lw=1.5, ms=4.5, **style)
-    _along_anchors(last)
+    _anchor_axis(last)
     last.set_ylim(limits)
     last.set_title("90 % interval")
     legend_beside(figure, last)
@@ -238,37 +238,35 @@ def reliability(run: Run) -> Figure | None:
 
 def scatter(run: Run) -> Figure | None:
     """Each image's AbsRel: every method against the best one, coloured by place."""
-    plt = pyplot()
-    condition = "medium" if "medium" in run.scores.conditions else run.scores.conditions[0]
-    cells = sorted(
-        (c for c in _cells(run) if c["condition"] == condition),
-        key=lambda c: (-c["images"], c["clamped"]["abs_rel"][0]),
+    scores = run.scores
+    condition = "medium" if "medium" in scores.conditions else scores.conditions[0]
+    best, *others = (
+        cell["method"]
+        for cell in sorted(
+            _cells(run, condition), key=lambda c: (-c["images"], c["clamped"]["abs_rel"][0])
+        )
     )
-    if len(cells) < 2:
+    if not others:
         return None
-    best, others = cells[0]["method"], [c["method"] for c in cells[1:]]
-    x = run.scores.abs_rel(best, condition)
     columns = min(4, len(others))
     rows = -(-len(others) // columns)
-    figure, axes = plt.subplots(
+    figure, axes = pyplot().subplots(
         rows, columns, figsize=(2.6 * columns, 2.5 * rows), squeeze=False, sharex=True, sharey=True
     )
-    everything = run.scores.values["clamped", "abs_rel"][
-        :, :, run.scores.conditions.index(condition)
-    ]
+    x = scores.abs_rel(best, condition)
+    everything = scores.values["clamped", "abs_rel"][:, :, scores.conditions.index(condition)]
     limits = (max(np.nanmin(everything) * 0.8, 1e-3), np.nanmax(everything) * 1.25)
-    groups = np.array(run.scores.group_of)
+    ticks = [t for t in SCATTER_TICKS if limits[0] <= t <= limits[1]]
     for axis, method in zip(axes.flat, others, strict=False):
-        y = run.scores.abs_rel(method, condition)
+        y = scores.abs_rel(method, condition)
         axis.plot(limits, limits, color="#999999", lw=0.8)
-        for i, group in enumerate(run.scores.groups):
-            chosen = groups == group
-            axis.scatter(x[chosen], y[chosen], s=9, color=COLOURS[i], alpha=0.7, lw=0, label=group)
+        for group, colour in zip(scores.groups, cycle(COLOURS), strict=False):
+            chosen = np.array(scores.group_of) == group
+            axis.scatter(x[chosen], y[chosen], s=9, color=colour, alpha=0.7, lw=0, label=group)
         both = np.isfinite(x) & np.isfinite(y)
         share = np.mean(x[both] < y[both])
         axis.set_title(f"{method}\n{best} better on {share:.0%}", fontsize=8)
         axis.set(xscale="log", yscale="log")
-        ticks = [t for t in SCATTER_TICKS if limits[0] <= t <= limits[1]]
         axis.set_xticks(ticks, [f"{t:g}" for t in ticks], fontsize=7)
         axis.set_yticks(ticks, [f"{t:g}" for t in ticks], fontsize=7)
         axis.minorticks_off()
@@ -304,7 +302,7 @@ def ablation(run: Run) -> Figure | None:
         )
         for i, (label, by_k) in enumerate(ablation_series([run]).items())
     ]
-    return _ablation_figure(curves, (8.4, 3.4))
+    return ablation_figure(curves, (8.4, 3.4))
 
 
 def pooled_ablation(runs: Sequence[Run]) -> Figure | None:
@@ -328,20 +326,19 @@ def pooled_ablation(runs: Sequence[Run]) -> Figure | None:
         for i, (mde, cells) in enumerate(seeds.items())
         for without_features in (False, True)
     ]
-    return _ablation_figure([curve for curve in curves if curve.values], (9.4, 3.6))
+    return ablation_figure([curve for curve in curves if curve.values], (9.4, 3.6))
 
 
 PAPER_STYLES = {"DA3": ("#bbbbbb", "s"), "MiDaS": ("#888888", "^")}
 """Grey and marker of the paper's curves by MDE."""
 
 
-def _ablation_figure(curves: Sequence[AblationCurve], size: tuple[float, float]) -> Figure | None:
+def ablation_figure(curves: Sequence[AblationCurve], size: tuple[float, float]) -> Figure | None:
     """Curves over K beside those of the paper; None if there are fewer than two K."""
     ks = sorted({k for curve in curves for k in curve.values})
     if len(ks) < 2:
         return None
-    plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=size)
+    figure, axes = pyplot().subplots(1, 2, figsize=size)
     for i, (axis, metric) in enumerate(zip(axes, MAIN_METRICS, strict=True)):
         for (mde, kind), by_k in paper.ABLATION.items():
             y, style = [value[i] for value in by_k.values()], "-" if kind == "full" else ":"
@@ -375,31 +372,29 @@ def _seed_range(cells: Sequence[dict[str, Any]], metric: str) -> tuple[float, fl
     return float(np.mean(values)), min(values), max(values)
 
 
-def justification(picture: Picture, name: str) -> Figure:
+def justification(run: Run) -> Figure | None:
     """The true scale field beside the cues that should explain it, as in the paper."""
-    plt = pyplot()
-    panels: list[tuple[str, np.ndarray, str]] = [("image", picture.image, "")]
-    scale = np.exp(picture.log_scale.astype(np.float32))
-    panels.append(("true scale field s", scale, "RdYlBu_r"))
+    medians = [(entry, p) for entry, p, _ in read_gallery(run.folder) if entry.rank == "median"]
+    if not medians:
+        return None
+    entry, picture = medians[0]
+    panels = [("true scale field s", np.exp(picture.log_scale.astype(np.float32)), "RdYlBu_r")]
     if np.isfinite(picture.feature).any():
         panels.append(("F, first component", picture.feature, "viridis"))
     panels.append(("MDE depth", picture.mde_depth, "magma_r"))
     height = 2.4 * picture.image.shape[0] / picture.image.shape[1] + 0.5
-    figure, axes = plt.subplots(1, len(panels), figsize=(2.7 * len(panels), height))
-    for axis, (title, values, colours) in zip(axes, panels, strict=True):
-        if colours:
-            low, high = np.nanpercentile(values.astype(np.float32), [2, 98])
-            shown = axis.imshow(values.astype(np.float32), cmap=colours, vmin=low, vmax=high)
-            figure.colorbar(shown, ax=axis, fraction=0.045, pad=0.02).ax.tick_params(labelsize=7)
-        else:
-            axis.imshow(values)
-        axis.set_title(title, fontsize=9)
-        axis.axis("off")
-    figure.suptitle(name, fontsize=8, color="#666666")
+    size = 2.7 * (len(panels) + 1), height
+    figure, axes = pyplot().subplots(1, len(panels) + 1, figsize=size)
+    show_map(axes[0], picture.image, "image", bar=False)
+    for axis, (title, values, colours) in zip(axes[1:], panels, strict=True):
+        shown = values.astype(np.float32)
+        low, high = np.nanpercentile(shown, [2, 98])
+        show_map(axis, shown, title, cmap=colours, vmin=low, vmax=high)
+    figure.suptitle(entry.name, fontsize=8, color="#666666")
     return figure
 
 
-def strip(entry: Entry, picture: Picture, depth_m: np.ndarray) -> Figure:
+def strip(picture: Picture, depth_m: np.ndarray) -> Figure:
     """One method on one image: anchors, MDE depth, recovered and true depth, signed error."""
     plt = pyplot()
     from matplotlib.colors import ListedColormap
@@ -409,27 +404,28 @@ def strip(entry: Entry, picture: Picture, depth_m: np.ndarray) -> Figure:
     figure, axes = plt.subplots(1, 5, figsize=(13.2, height + 0.42))
     true_m = picture.true_m.astype(np.float32)
     low, high = np.nanpercentile(true_m, [1, 99])
-    axes[0].imshow(picture.image)
+    limits = {"cmap": colours, "vmin": low, "vmax": high}
+    mde_depth, error = picture.mde_depth.astype(np.float32), 100 * (depth_m / true_m - 1)
+    show_map(axes[0], picture.image, "image and anchors", bar=False)
     axes[0].scatter(*picture.anchors.T, s=5, c="#ffd400", edgecolors="black", linewidths=0.3)
-    axes[1].imshow(picture.mde_depth.astype(np.float32), cmap=colours)
-    axes[2].imshow(depth_m, cmap=colours, vmin=low, vmax=high)
-    metres = axes[3].imshow(true_m, cmap=colours, vmin=low, vmax=high)
-    error = 100 * (depth_m / true_m - 1)
-    percent = axes[4].imshow(error, cmap="RdBu_r", vmin=-40, vmax=40)
-    titles = ("image and anchors", "MDE depth", "recovered", "true [m]", "error [%]")
-    for axis, title in zip(axes, titles, strict=True):
-        axis.set_title(title, fontsize=8, fontweight="normal")
-        bare(axis)
-    for shown, axis in ((metres, axes[3]), (percent, axes[4])):
-        figure.colorbar(shown, ax=axis, fraction=0.045, pad=0.02).ax.tick_params(labelsize=7)
+    show_map(axes[1], mde_depth, "MDE depth", bar=False, cmap=colours)
+    show_map(axes[2], depth_m, "recovered", bar=False, **limits)
+    show_map(axes[3], true_m, "true [m]", **limits)
+    show_map(axes[4], error, "error [%]", cmap="RdBu_r", vmin=-40, vmax=40)
     return figure
 
 
-def _cells(run: Run) -> list[dict[str, Any]]:
-    return [c for c in run.results["cells"] if c["group"] == EVERYWHERE]
+def _cells(run: Run, condition: str | None = None) -> list[dict[str, Any]]:
+    """The cells of all images, under one condition if it is given."""
+    cells = [c for c in run.results["cells"] if c["group"] == EVERYWHERE]
+    return [c for c in cells if condition in (None, c["condition"])]
 
 
-def _along_anchors(axis: Any) -> None:
+def _along_anchors(cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(cells, key=lambda c: c["anchors"])
+
+
+def _anchor_axis(axis: Any) -> None:
     """Set up a logarithmic axis of the number of anchors."""
     ticks = (1, 3, 9, 30, 100, 500)
     axis.set_xscale("log")

@@ -120,14 +120,8 @@ def later_seeds(labels: Sequence[str]) -> set[str]:
     {'Basis K=8, seed 2'}
     """
     parsed = {label: about for label in labels if (about := basis_label(label)) is not None}
-    first: dict[tuple[int, bool], int] = {}
-    for k, without_features, seed in parsed.values():
-        first[k, without_features] = min(seed, first.get((k, without_features), seed))
-    return {
-        label
-        for label, (k, without_features, seed) in parsed.items()
-        if seed > first[k, without_features]
-    }
+    first = {about[:2]: about[2] for about in sorted(parsed.values(), reverse=True)}
+    return {label for label, about in parsed.items() if about[2] > first[about[:2]]}
 
 
 def first_seeds(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -157,25 +151,18 @@ class RowModel:
 
     row: str
     conditions: tuple[str, ...]
-    name: str
-    """Name of a shipped generator, or the end of its folder's path."""
-    k: int | None
-    """None where the generator cannot be read any more."""
-    without_features: bool | None
+    without_features: bool
     universal: bool
     """Shipped, and made for no MDE in particular."""
-
-    @property
-    def description(self) -> str:
-        """A short description of the model."""
-        if self.k is None:
-            return self.name
-        features = "F = 0" if self.without_features else "with F"
-        return f"{self.name} (K = {self.k}, {features}{', universal' if self.universal else ''})"
+    description: str
 
 
 def row_models(run: Run) -> list[RowModel]:
-    """The generators of a run's basis rows, in the order of the rows."""
+    """The generators of a run's basis rows, in the order of the rows.
+
+    A shipped generator is described by its name, others by the end of their folder's path, alone if
+    the generator cannot be read any more.
+    """
     from scalefield.basis.generator import read_config
     from scalefield.io.weights import WEIGHTS
     from scalefield.methods.basis import Basis
@@ -184,23 +171,23 @@ def row_models(run: Run) -> list[RowModel]:
     for method in run.results["config"]["methods"]:
         if method["method"] != "basis":
             continue
-        options = method["options"]
-        given = str(options.get("generator", "auto"))
-        name = f"basis-depth-k{options.get('k', Basis.k)}" if given == "auto" else given
-        is_shipped = (WEIGHTS / name / "config.json").is_file()
-        file = (WEIGHTS / name if is_shipped else Path(name)) / "config.json"
-        config = read_config(file) if file.is_file() else None
-        without_features = config and (config.zero_features or config.feature_channels == 0)
-        parts = [part for part in Path(name).parts if part != "model"]
+        given = str(method["options"].get("generator", "auto"))
+        k = method["options"].get("k", Basis.k)
+        name = f"basis-depth-k{k}" if given == "auto" else given
+        shipped = WEIGHTS / name / "config.json"
+        universal = shipped.is_file() and name.startswith("basis-depth")
+        file = shipped if shipped.is_file() else Path(name) / "config.json"
+        description = "/".join([part for part in Path(name).parts if part != "model"][-2:])
+        without_features = False
+        if file.is_file():
+            config = read_config(file)
+            without_features = config.zero_features or config.feature_channels == 0
+            features = "F = 0" if without_features else "with F"
+            ending = ", universal" if universal else ""
+            description += f" (K = {config.k}, {features}{ending})"
+        conditions = tuple(method["conditions"])
         models.append(
-            RowModel(
-                row=method["label"],
-                conditions=tuple(method["conditions"]),
-                name="/".join(parts[-2:]),
-                k=None if config is None else config.k,
-                without_features=None if config is None else bool(without_features),
-                universal=is_shipped and name.startswith("basis-depth"),
-            )
+            RowModel(method["label"], conditions, without_features, universal, description)
         )
     return models
 

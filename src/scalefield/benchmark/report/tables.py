@@ -1,11 +1,10 @@
-"""Tables of results as plain values; `text` and `page` write them."""
+"""The tables of results: what their rows and columns are."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,10 +22,13 @@ from scalefield.benchmark.report.runs import (
     row_models,
     seeds_of,
 )
+from scalefield.benchmark.report.table import Cell, Table
 from scalefield.benchmark.score import CLAMPING, EVERYWHERE
 from scalefield.errors import counted
+from scalefield.methods.lwlr import LWLR
 
 MAIN_METRICS = ("abs_rel", "delta1")
+MAIN_TITLES = {metric: METRICS[metric].title for metric in MAIN_METRICS}
 REGIME_TITLES = {"low": "Low", "medium": "Med", "high": "High"}
 SPECTRAL_TITLES = {
     "eta1": "η₁",
@@ -36,46 +38,59 @@ SPECTRAL_TITLES = {
     "alpha1_share": "α₁² / ‖y‖²",
     "alpha1_first": "|α₁| largest",
 }
+CLAMPING_WORDS = {
+    "clamped": "predictions clamped to the dataset's depth range",
+    "raw": "predictions as they are",
+}
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A number of a table, or a word."""
+class Head(NamedTuple):
+    """Columns that belong together."""
 
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    rank: int = 0
-    """1 for the best of its column, 2 for the second best, else 0."""
-    digits: int = 3
-    text: str = ""
-    """Shown instead of the number, if there is any."""
-    note: str = ""
-
-    def __str__(self) -> str:
-        if self.text or self.value is None:
-            return self.text or "–"
-        if self.value and (abs(self.value) < 10**-self.digits or abs(self.value) >= 1e5):
-            return f"{self.value:.2g}"
-        return f"{self.value:.{self.digits}f}"
+    titles: tuple[str, ...]
+    cells: dict[str, dict[str, Any]]
+    """The results by the label of their row."""
+    images: int | None = None
+    """Number of images of a complete cell; None to rank no cells."""
 
 
-Rows = tuple[tuple[str, tuple[Cell, ...]], ...]
-"""Rows of cells with their labels."""
+def metric_columns(
+    heads: Sequence[Head],
+    labels: Iterable[str],
+    titles: Mapping[str, str] = MAIN_TITLES,
+    kind: str = "clamped",
+) -> dict[str, Any]:
+    """The columns of a table, these metrics under each head, and the rows that have any of them."""
+    rows: dict[str, list[Cell]] = {label: [] for label in labels}
+    for head in heads:
+        for metric in titles:
+            ranks = _ranks(head, list(rows), metric, kind)
+            for label, row in rows.items():
+                row.append(_cell(head, label, metric, kind, ranks.get(label, 0)))
+    columns = tuple((*head.titles, title) for head in heads for title in titles.values())
+    return {"columns": columns, "rows": _known(rows)}
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of cells under columns whose titles have one or more levels."""
+def _ranks(head: Head, labels: Sequence[str], metric: str, kind: str) -> dict[str, int]:
+    """1 for the best and 2 for the second best of the rows that have every image."""
+    if head.images is None:
+        return {}
+    sign = -1 if METRICS[metric].higher_is_better else 1
+    complete = [m for m in labels if m in head.cells and head.cells[m]["images"] == head.images]
+    # What is equal as shown is equally good.
+    shown = {m: sign * round(head.cells[m][kind][metric][0], 3) for m in complete}
+    best = sorted(set(shown.values()))[:2]
+    return {m: best.index(value) + 1 for m, value in shown.items() if value in best}
 
-    name: str
-    """Stem of the files it is written to."""
-    title: str
-    caption: str
-    corner: str
-    """Title of the column of row labels."""
-    columns: tuple[tuple[str, ...], ...]
-    rows: Rows
+
+def _cell(head: Head, label: str, metric: str, kind: str, rank: int) -> Cell:
+    if label not in head.cells:
+        return Cell()
+    images = head.cells[label]["images"]
+    mean, low, high = head.cells[label][kind][metric]
+    digits = 3 if mean < 100 else 1
+    partial = head.images is not None and images < head.images
+    return Cell(mean, low, high, rank, digits, f"{mean:.{digits}f} ({images})" if partial else "")
 
 
 def main_table(runs: Sequence[Run], group: str = EVERYWHERE, clamping: str = "clamped") -> Table:
@@ -85,107 +100,75 @@ def main_table(runs: Sequence[Run], group: str = EVERYWHERE, clamping: str = "cl
         cells, images[mde] = pooled(members, group)
         for regime, short in REGIME_TITLES.items():
             if by_method := _under(regime, cells):
-                heads.append(((mde, short), by_method, images[mde]))
-    columns, rows = _main_metrics(runs, heads, clamping)
+                heads.append(Head((mde, short), by_method, images[mde]))
     counts = "; ".join(f"{mde}: {counted(n, 'image')}" for mde, n in images.items())
     regimes = ", ".join(f"{REGIME_TITLES[r]} {low}–{high}" for r, (low, high) in REGIMES.items())
-    several = later_seeds([m for run in runs for m in run.scores.methods])
-    seeds = " Basis rows are of the first seed of the training; a table below has all seeds."
-    caption = (
-        f"Mean over images ({counts}), {_clamping_words(clamping)}. Anchors an image: {regimes}. "
-        "Best bold, second underlined; a method with fewer images has their number beside it and "
-        f"no rank.{_row_notes(runs)}{seeds if several else ''}"
+    data, raw = _together(runs), clamping == "raw"
+    place = "all images" if group == EVERYWHERE else group
+    return Table(
+        name=_stem("main", data, group) + ("-raw" if raw else ""),
+        title=f"{data}: {place}{', not clamped' if raw else ''}",
+        caption=f"Mean over images ({counts}), {CLAMPING_WORDS[clamping]}. Anchors an image: "
+        f"{regimes}. Best bold, second underlined; a method with fewer images has their number "
+        f"beside it and no rank.{_row_notes(runs)}",
+        corner="Method",
+        **metric_columns(heads, _first_methods(runs), kind=clamping),
     )
-    data, images_of = _together(runs), "all images" if group == EVERYWHERE else group
-    name, title = f"main-{_stem(data, group)}", f"{data}: {images_of}"
-    if clamping == "raw":
-        name, title = f"{name}-raw", f"{title}, not clamped"
-    return Table(name, title, caption, "Method", columns, rows)
 
 
 def _row_notes(runs: Sequence[Run]) -> str:
-    """Notes on some rows: the bandwidth of LWLR, and generators that do not use F."""
+    """Notes on rows: the bandwidth of LWLR, generators that do not use F, one of several seeds."""
     notes = []
     for run in runs:
         bandwidths: dict[tuple[float, float], list[str]] = {}
         for method in run.results["config"]["methods"]:
             options = method["options"]
             if "reference_bandwidth_px" in options:
-                key = options["reference_bandwidth_px"], options["reference_width_px"]
+                width = options.get("reference_width_px", LWLR.reference_width_px)
+                key = options["reference_bandwidth_px"], width
                 bandwidths.setdefault(key, []).append(method["label"])
         image_width = {"urbansyn": 2048}.get(run.results["config"]["dataset"])
         for (bandwidth, width), labels in bandwidths.items():
-            at_width = ""
-            if image_width:
-                at_width = f", {bandwidth * image_width / width:g} px at {image_width} px"
-            notes.append(
+            note = (
                 f"{' and '.join(dict.fromkeys(labels))} on {run.dataset}: a bandwidth of "
-                f"{bandwidth:g} px at an image width of {width:g} px, in proportion at "
-                f"others{at_width}"
+                f"{bandwidth:g} px at an image width of {width:g} px, in proportion at others"
             )
+            if image_width:
+                note += f", {bandwidth * image_width / width:g} px at {image_width} px"
+            notes.append(note)
         for model in row_models(run):
             if model.without_features and (model.universal or "F = 0" not in model.row):
                 notes.append(f"{model.row}: {model.description}")
+    if later_seeds(_methods(runs)):
+        notes.append(
+            "Basis rows are of the first seed of the training; a table below has all seeds"
+        )
     return "".join(f" {note}." for note in dict.fromkeys(notes))
-
-
-Head = tuple[tuple[str, ...], dict[str, dict[str, Any]], int]
-"""Titles of a group of columns, its cells by method, and the number of images of a full cell."""
-
-
-def _main_metrics(
-    runs: Sequence[Run], heads: Sequence[Head], clamping: str
-) -> tuple[tuple[tuple[str, ...], ...], Rows]:
-    """AbsRel and δ1 under each head: the columns, and the rows of methods that have any of them.
-
-    Of several seeds of a generator the first has a row; `seeds_table` has their spread.
-    """
-    methods = list(dict.fromkeys(m for run in runs for m in run.scores.methods))
-    later = later_seeds(methods)
-    values: dict[str, list[Cell]] = {m: [] for m in methods if m not in later}
-    for _, by_method, total in heads:
-        for metric in MAIN_METRICS:
-            column = _column(list(values), by_method, metric, clamping, total)
-            for method, cell in zip(values, column, strict=True):
-                values[method].append(cell)
-    columns = tuple((*title, METRICS[m].title) for title, _, _ in heads for m in MAIN_METRICS)
-    return columns, _rows(_known(values))
 
 
 def metric_table(run: Run, condition: str, clamping: str) -> Table:
     """Every metric of every method under one condition."""
     cells, total = pooled([run], EVERYWHERE)
-    by_method = _under(condition, cells)
-    methods = list(by_method)
-    columns = [_column(methods, by_method, metric, clamping, total) for metric in METRICS]
-    titles = tuple((f"{m.title} [{m.unit}]" if m.unit else m.title,) for m in METRICS.values())
-    rows = _rows({m: [column[i] for column in columns] for i, m in enumerate(methods)})
+    by_method, about = _under(condition, cells), f"{condition} anchors, all images"
+    titles = {n: f"{m.title} [{m.unit}]" if m.unit else m.title for n, m in METRICS.items()}
     return Table(
-        f"metrics-{_stem(run.dataset, run.mde, condition, clamping)}",
-        f"{run.name}: all metrics, {condition} anchors, all images, {clamping}",
-        f"Mean over {counted(total, 'image')}, {_clamping_words(clamping)}.",
+        *_named("metrics", [run], f"all metrics, {about}, {clamping}", condition, clamping),
+        f"Mean over {counted(total, 'image')}, {CLAMPING_WORDS[clamping]}.",
         "Method",
-        titles,
-        rows,
+        **metric_columns([Head((), by_method, total)], by_method, titles, clamping),
     )
 
 
-def drop_table(runs: Sequence[Run]) -> Table | None:
+def drop_table(runs: Sequence[Run]) -> Table:
     """The drop-anchor test of one MDE: error over the number of anchors that are left."""
     cells, total = pooled(runs, EVERYWHERE)
-    conditions = {c["condition"] for c in cells if c["condition"].startswith("drop-")}
-    if not conditions:
-        return None
-    left = sorted((c.removeprefix("drop-") for c in conditions), key=int)
-    heads = [((n,), _under(f"drop-{n}", cells), total) for n in left]
-    columns, rows = _main_metrics(runs, heads, "clamped")
+    left = {n: _under(f"drop-{n}", cells) for n in sorted(DROP_SEQUENCE)}
+    heads = [Head((str(n),), by_method, total) for n, by_method in left.items() if by_method]
     return Table(
-        f"drop-{_stem(_together(runs), runs[0].mde)}",
-        f"{_together(runs)}, {runs[0].mde}: drop-anchor test",
+        *_named("drop", runs, "drop-anchor test"),
         f"Mean over {counted(total, 'image')}, clamped, by the number of anchors left.",
         "Method",
-        columns,
-        rows,
+        **metric_columns(heads, _first_methods(runs)),
     )
 
 
@@ -195,135 +178,99 @@ def ablation_table(runs: Sequence[Run]) -> Table | None:
     ks = sorted({k for by_k in series.values() for k in by_k})
     if len(ks) < 2:
         return None
-    rows = {
-        label: [
-            _cell(by_k[k], metric, "clamped") if k in by_k else Cell(None)
-            for k in ks
-            for metric in MAIN_METRICS
-        ]
-        for label, by_k in series.items()
-    }
+    heads = [
+        Head((f"K = {k}",), {label: by_k[k] for label, by_k in series.items() if k in by_k})
+        for k in ks
+    ]
     return Table(
-        f"ablation-{_stem(_together(runs), runs[0].mde)}",
-        f"{_together(runs)}, {runs[0].mde}: number of basis maps and features",
+        *_named("ablation", runs, "number of basis maps and features"),
         "Mean over images, medium anchors, clamped.",
         "Generator",
-        tuple((f"K = {k}", METRICS[metric].title) for k in ks for metric in MAIN_METRICS),
-        _rows(rows),
+        **metric_columns(heads, series),
     )
 
 
-def spectral_table(run: Run) -> Table | None:
+def spectral_table(run: Run) -> Table:
     """η₁, |v₁ᵀg| and the statistics of G₀ with low anchors, by method and group."""
     statistics = [s for s in run.results["spectral"] if s["condition"] == "low"]
-    methods = run.scores.methods
-    if not statistics:
-        return None
-    rows = {
-        f"{s['method']} · {s['group']}": [
-            *(Cell(s.get(key), digits=3) for key in SPECTRAL_TITLES),
-            Cell(float(s["images"]), digits=0),
-        ]
-        for s in sorted(
-            statistics, key=lambda s: (methods.index(s["method"]), s["group"] != EVERYWHERE)
-        )
-    }
     theirs = ", ".join(f"{title} {value}" for title, value in paper.SPECTRAL.items())
     return Table(
-        f"spectral-{_stem(run.dataset, run.mde)}",
-        f"{run.name}: spectral structure, low anchors",
+        *_named("spectral", [run], "spectral structure, low anchors"),
         "Medians over images. α₁² / ‖y‖² is the share of the targets' energy along the leading "
         "eigenvector of C. The column after it is the share of images in which |α₁| is the "
         f"largest coefficient. The paper, for K = 8 and DA3: {theirs}, and |α₁| is expected to "
         "dominate.",
         "Method and place",
         (*((title,) for title in SPECTRAL_TITLES.values()), ("images",)),
-        _rows(rows),
+        [
+            (
+                f"{s['method']} · {s['group']}",
+                [*(Cell(s.get(k)) for k in SPECTRAL_TITLES), Cell(float(s["images"]), digits=0)],
+            )
+            for s in _by_method_and_place(run, statistics)
+        ],
     )
 
 
-def coverage_table(run: Run) -> Table | None:
+def coverage_table(run: Run) -> Table:
     """The coverage of the intervals, by method and group."""
     cells = [c for c in run.results["cells"] if "coverage" in c and c["condition"] in REGIMES]
-    if not cells:
-        return None
-    conditions = run.regimes
-    by_row: dict[str, dict[str, dict[str, Any]]] = {}
-    order = (EVERYWHERE, *run.scores.groups)
-    methods = run.scores.methods
-    for c in sorted(cells, key=lambda c: (methods.index(c["method"]), order.index(c["group"]))):
-        by_row.setdefault(f"{c['method']} · {c['group']}", {})[c["condition"]] = c
-    rows = {
-        label: [
-            _cell(by_condition[condition], column, "coverage")
-            if condition in by_condition
-            else Cell(None)
-            for condition in conditions
-            for column in COVERAGE
-        ]
-        for label, by_condition in by_row.items()
-    }
-    titles = (*(f"{level} %" for level in LEVELS), "std")
+    rows: dict[str, dict[str, dict[str, Any]]] = {}
+    for c in _by_method_and_place(run, cells):
+        rows.setdefault(f"{c['method']} · {c['group']}", {})[c["condition"]] = c
+    heads = [
+        Head((REGIME_TITLES[regime],), {row: c[regime] for row, c in rows.items() if regime in c})
+        for regime in run.regimes
+    ]
+    titles = dict(zip(COVERAGE, (*(f"{level} %" for level in LEVELS), "std"), strict=True))
     return Table(
-        f"coverage-{_stem(run.dataset, run.mde)}",
-        f"{run.name}: what intervals cover",
+        *_named("coverage", [run], "what intervals cover"),
         "Share of pixels whose true log-depth lies within the central interval of a normal "
         "distribution around the predicted one, mean over images, not clamped; std is the mean "
         "standard deviation of log-depth that the method gives. Only methods that give one.",
         "Method and place",
-        tuple((REGIME_TITLES[condition], title) for condition in conditions for title in titles),
-        _rows(rows),
+        **metric_columns(heads, rows, titles, "coverage"),
     )
 
 
-def paired_table(run: Run, condition: str) -> Table | None:
+def paired_table(run: Run, condition: str) -> Table:
     """p-values of the row's method against the column's, with the sign of the difference."""
     tests = [t for t in run.results["paired"] if t["condition"] == condition]
-    if not tests:
-        return None
     both = {(t["a"], t["b"]): (t["difference"][0], t["p"], t["images"]) for t in tests}
     both |= {(b, a): (-d, p, n) for (a, b), (d, p, n) in both.items()}
     methods = [m for m in run.scores.methods if any(m in pair for pair in both)]
-    rows = {}
-    for a in methods:
-        cells = []
-        for b in methods:
-            if (a, b) not in both:
-                cells.append(Cell(None, text="·"))
-                continue
-            difference, p, n = both[a, b]
-            better = difference < 0
-            note = f"AbsRel {difference:+.4f} over {counted(n, 'image')}, p = {p:.3g}"
-            text = f"{'better' if better else 'worse'} {p:.2g}" if p < 0.05 else "n.s."
-            cells.append(Cell(p, rank=int(better and p < 0.05), text=text, note=note))
-        rows[a] = cells
+
+    def cell(a: str, b: str) -> Cell:
+        if (a, b) not in both:
+            return Cell(text="·")
+        difference, p, n = both[a, b]
+        better = difference < 0
+        note = f"AbsRel {difference:+.4f} over {counted(n, 'image')}, p = {p:.3g}"
+        text = f"{'better' if better else 'worse'} {p:.2g}" if p < 0.05 else "n.s."
+        return Cell(p, rank=int(better and p < 0.05), text=text, note=note)
+
     return Table(
-        f"paired-{_stem(run.dataset, run.mde, condition)}",
-        f"{run.name}: paired tests, {condition} anchors",
+        *_named("paired", [run], f"paired tests, {condition} anchors", condition),
         "Is the row's AbsRel below the column's? Sign-flip test over blocks of neighbouring "
         "frames, two-sided, not corrected for the number of comparisons; n.s. at 0.05 or more.",
         "Method",
         tuple((m,) for m in methods),
-        _rows(rows),
+        [(a, [cell(a, b) for b in methods]) for a in methods],
     )
 
 
-def timing_table(run: Run) -> Table | None:
+def timing_table(run: Run) -> Table:
     """Median milliseconds an image, without the MDE."""
-    conditions = run.regimes
     rows = {
-        method: [Cell(run.timings.get(f"{method} / {c}"), digits=1) for c in conditions]
+        method: [Cell(run.timings.get(f"{method} / {c}"), digits=1) for c in run.regimes]
         for method in run.scores.methods
     }
-    if not _known(rows):
-        return None
     return Table(
-        f"timing-{_stem(run.dataset, run.mde)}",
-        f"{run.name}: milliseconds an image",
+        *_named("timing", [run], "milliseconds an image"),
         f"Medians on one thread; the MDE itself took {run.timings.get('mde', 0):.0f} ms.",
         "Method",
-        tuple((REGIME_TITLES[c],) for c in conditions),
-        _rows(_known(rows)),
+        tuple((REGIME_TITLES[c],) for c in run.regimes),
+        _known(rows),
     )
 
 
@@ -353,13 +300,13 @@ def paper_table(runs: Sequence[Run], title: str) -> Table | None:
                     value = None if printed is None else printed[j]
                     row.append(Cell(value, text=text.removeprefix("– ")))
     return Table(
-        f"paper-{_stem(title)}",
+        _stem("paper", title),
         f"{title}: the paper's figures [ours]",
         f"Ours, in brackets, are means over the images of {_together(members)}, clamped, by row "
         "label. The paper's splits are not published, so images differ.",
         "Method",
         tuple(columns),
-        _rows(values),
+        list(values.items()),
     )
 
 
@@ -369,12 +316,12 @@ def paper_drop_table(runs: Sequence[Run], row: str = "Basis K=8") -> Table | Non
     The paper's stand where the MDE and the datasets are its own.
     """
     columns: list[tuple[str, ...]] = []
-    values: dict[str, list[Cell]] = {str(n): [] for n in sorted(DROP_SEQUENCE)}
+    values: dict[int, list[Cell]] = {n: [] for n in sorted(DROP_SEQUENCE)}
     names = {ours: theirs for theirs, ours in paper.MDES.items()}
     paper_datasets = {name for group in paper.DATASETS.values() for name in group}
     for mde, members in by_mde(runs).items():
-        cells, _ = pooled(members, EVERYWHERE)
-        ours = {c["condition"]: c["clamped"] for c in first_seeds(cells) if c["method"] == row}
+        cells = first_seeds(pooled(members, EVERYWHERE)[0])
+        ours = {c["condition"]: c["clamped"] for c in cells if c["method"] == row}
         if not any(condition.startswith("drop-") for condition in ours):
             continue
         same = all(run.results["config"]["dataset"] in paper_datasets for run in members)
@@ -382,10 +329,9 @@ def paper_drop_table(runs: Sequence[Run], row: str = "Basis K=8") -> Table | Non
         for j, metric in enumerate(MAIN_METRICS):
             columns.append((names.get(mde, mde), METRICS[metric].title))
             for n, cells_of in values.items():
-                cell = ours.get(f"drop-{n}")
-                value = None if cell is None else cell[metric][0]
+                value = ours[f"drop-{n}"][metric][0] if f"drop-{n}" in ours else None
                 shown = "–" if value is None else f"{value:.2f}"
-                text = f"{printed[int(n)][j]:.2f} [{shown}]" if printed else ""
+                text = f"{printed[n][j]:.2f} [{shown}]" if printed else ""
                 cells_of.append(Cell(value, text=text))
     if not columns:
         return None
@@ -396,73 +342,63 @@ def paper_drop_table(runs: Sequence[Run], row: str = "Basis K=8") -> Table | Non
         "the first is the paper's, over its three datasets, and ours is in brackets.",
         "Anchors",
         tuple(columns),
-        _rows(values),
+        [(str(n), cells) for n, cells in values.items()],
     )
 
 
 def seeds_table(runs: Sequence[Run]) -> Table | None:
     """Mean and standard deviation over the seeds of the training, of one MDE, runs pooled."""
-    labels = [about for run in runs for m in run.scores.methods if (about := basis_label(m))]
+    labels = [about for m in _methods(runs) if (about := basis_label(m))]
     if len({seed for _, _, seed in labels}) < 2:
         return None
     keys = sorted({about[:2] for about in labels}, key=lambda key: (key[1], key[0]))
-    rows: dict[str, list[Cell]] = {
-        f"Basis K={k}{', F = 0' if without_features else ''}": [] for k, without_features in keys
-    }
-    columns = []
-    for regime in REGIMES:
-        by_row = seeds_of(runs, regime)
-        for metric in MAIN_METRICS:
-            columns.append((REGIME_TITLES[regime], METRICS[metric].title))
-            for (k, without_features), cells in zip(keys, rows.values(), strict=True):
-                means = [c["clamped"][metric][0] for c in by_row.get((k, without_features), [])]
-                if not means:
-                    cells.append(Cell(None))
-                    continue
-                text = f"{np.mean(means):.3f}"
-                if len(means) > 1:
-                    text += f" ± {np.std(means, ddof=1):.3f}"
-                note = f"{len(means)} seeds, {min(means):.3f}–{max(means):.3f}"
-                cells.append(Cell(float(np.mean(means)), text=text, note=note))
+    by_regime = {regime: seeds_of(runs, regime) for regime in REGIMES}
+
+    def cell(key: tuple[int, bool], regime: str, metric: str) -> Cell:
+        means = [c["clamped"][metric][0] for c in by_regime[regime].get(key, [])]
+        if not means:
+            return Cell()
+        spread = f" ± {np.std(means, ddof=1):.3f}" if len(means) > 1 else ""
+        note = f"{len(means)} seeds, {min(means):.3f}–{max(means):.3f}"
+        return Cell(float(np.mean(means)), text=f"{np.mean(means):.3f}{spread}", note=note)
+
     return Table(
-        f"seeds-{_stem(_together(runs), runs[0].mde)}",
-        f"{_together(runs)}, {runs[0].mde}: generators over seeds",
+        *_named("seeds", runs, "generators over seeds"),
         "Mean and standard deviation (n − 1) over the seeds of the training; each is a mean over "
         "images, clamped.",
         "Generator",
-        tuple(columns),
-        _rows(rows),
-    )
-
-
-def models_table(run: Run) -> Table | None:
-    """The model behind each basis row."""
-    models = row_models(run)
-    if not models:
-        return None
-    rows = tuple(
-        (
-            model.row,
+        tuple((short, title) for short in REGIME_TITLES.values() for title in MAIN_TITLES.values()),
+        [
             (
-                Cell(None, text=", ".join(model.conditions) or "all"),
-                Cell(None, text=model.description),
-            ),
-        )
-        for model in models
+                f"Basis K={k}{', F = 0' if without_features else ''}",
+                [
+                    cell((k, without_features), r, metric)
+                    for r in REGIMES
+                    for metric in MAIN_METRICS
+                ],
+            )
+            for k, without_features in keys
+        ],
     )
+
+
+def models_table(run: Run) -> Table:
+    """The model behind each basis row."""
     return Table(
-        f"models-{_stem(run.dataset, run.mde)}",
-        f"{run.name}: models of the rows",
+        *_named("models", [run], "models of the rows"),
         "F = 0: the generator sees depth alone. Universal: it comes with the package and was made "
         "for no MDE in particular.",
         "Row",
         (("anchors",), ("model",)),
-        rows,
+        [
+            (m.row, [Cell(text=", ".join(m.conditions) or "all"), Cell(text=m.description)])
+            for m in row_models(run)
+        ],
     )
 
 
 def all_tables(runs: Sequence[Run]) -> list[Table]:
-    """Every table for which these runs have values."""
+    """Every table for which these runs have values; the others have no rows."""
     tables: list[Table | None] = []
     datasets = list(dict.fromkeys(run.dataset for run in runs))
     for dataset in datasets:
@@ -489,52 +425,33 @@ def all_tables(runs: Sequence[Run]) -> list[Table]:
 
 def _averages(runs: Sequence[Run]) -> list[list[Run]]:
     """Runs that one table averages: those of the paper's, then all, where that is more than one."""
-    wanted = [set(names) for names in paper.DATASETS.values() if len(names) > 1]
-    by_paper = [
-        [run for run in runs if run.results["config"]["dataset"] in names] for names in wanted
+    of_paper = [
+        [run for run in runs if run.results["config"]["dataset"] in names]
+        for names in paper.DATASETS.values()
+        if len(names) > 1
     ]
-    averages = []
-    for members in (*by_paper, list(runs)):
+    averages: list[list[Run]] = []
+    for members in (*of_paper, list(runs)):
         if len({run.dataset for run in members}) > 1 and members not in averages:
             averages.append(members)
     return averages
 
 
-def _together(runs: Sequence[Run]) -> str:
-    return " + ".join(dict.fromkeys(run.dataset for run in runs))
+def _methods(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(m for run in runs for m in run.scores.methods))
 
 
-def _column(
-    methods: Sequence[str],
-    by_method: dict[str, dict[str, Any]],
-    metric: str,
-    clamping: str,
-    total: int,
-) -> list[Cell]:
-    """A column's cells with best and second marked among methods that have every image."""
-    complete = [m for m in methods if m in by_method and by_method[m]["images"] == total]
-    sign = -1 if METRICS[metric].higher_is_better else 1
-    # What is equal as shown is equally good.
-    shown = {m: sign * round(by_method[m][clamping][metric][0], 3) for m in complete}
-    ranks = {value: i + 1 for i, value in enumerate(sorted(set(shown.values()))[:2])}
-    cells = []
-    for method in methods:
-        if method not in by_method:
-            cells.append(Cell(None))
-            continue
-        rank = ranks.get(shown.get(method, np.nan), 0)
-        cells.append(_cell(by_method[method], metric, clamping, rank, total))
-    return cells
+def _first_methods(runs: Sequence[Run]) -> list[str]:
+    """The rows of several runs; of several seeds of a generator the first one only."""
+    methods = _methods(runs)
+    later = later_seeds(methods)
+    return [m for m in methods if m not in later]
 
 
-def _cell(
-    cell: dict[str, Any], metric: str, clamping: str, rank: int = 0, total: int | None = None
-) -> Cell:
-    mean, low, high = cell[clamping][metric]
-    partial = total is not None and cell["images"] < total
-    digits = 3 if mean < 100 else 1
-    text = f"{mean:.{digits}f} ({cell['images']})" if partial else ""
-    return Cell(mean, low, high, rank, digits, text)
+def _by_method_and_place(run: Run, cells: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The cells in the order of the methods, and of the places, all images first."""
+    methods, places = run.scores.methods, (EVERYWHERE, *run.scores.groups)
+    return sorted(cells, key=lambda c: (methods.index(c["method"]), places.index(c["group"])))
 
 
 def _under(condition: str, cells: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -542,19 +459,19 @@ def _under(condition: str, cells: Sequence[dict[str, Any]]) -> dict[str, dict[st
     return {c["method"]: c for c in cells if c["condition"] == condition}
 
 
-def _known(values: dict[str, list[Cell]]) -> dict[str, list[Cell]]:
+def _known(rows: Mapping[str, Sequence[Cell]]) -> list[tuple[str, Sequence[Cell]]]:
     """The rows that have a number."""
-    return {m: cells for m, cells in values.items() if any(c.value is not None for c in cells)}
+    return [(m, cells) for m, cells in rows.items() if any(c.value is not None for c in cells)]
 
 
-def _rows(values: dict[str, list[Cell]]) -> Rows:
-    return tuple((label, tuple(cells)) for label, cells in values.items())
+def _together(runs: Sequence[Run]) -> str:
+    return " + ".join(dict.fromkeys(run.dataset for run in runs))
 
 
-def _clamping_words(clamping: str) -> str:
-    if clamping == "raw":
-        return "predictions as they are"
-    return "predictions clamped to the dataset's depth range"
+def _named(kind: str, runs: Sequence[Run], title: str, *parts: str) -> tuple[str, str]:
+    """Name and title of a table of one MDE; its files are named by kind, data, MDE and parts."""
+    about = _together(runs), runs[0].mde
+    return _stem(kind, *about, *parts), f"{', '.join(about)}: {title}"
 
 
 def _stem(*parts: str) -> str:

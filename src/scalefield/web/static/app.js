@@ -1,13 +1,13 @@
 // Connects the controls to actions; page.js has the actions.
 
-import { $, element, setText } from "./dom.js";
+import { $, element, sentence, setText } from "./dom.js";
 import { Page } from "./page.js";
-import { Server } from "./server.js";
+import { writeAnchorTable } from "./readings.js";
+import { Server, isAbort } from "./server.js";
 import { newId, replaceAnchors } from "./state.js";
-import { OtherTabs, Store } from "./store.js";
-import { writeAnchorTable } from "./table.js";
-
-const UNITS = ["m", "cm", "ft", "in"];
+import { OtherTabs, Store, ofBrowser, ofTab } from "./store.js";
+import { UNITS } from "./units.js";
+import { VIEWS } from "./views.js";
 
 /** @param {string} id @param {string} event @param {(e: any) => void} handler */
 const on = (id, event, handler) => $(id).addEventListener(event, handler);
@@ -51,7 +51,7 @@ function wire(page) {
   });
   on("units", "change", (e) => {
     page.unit = e.target.value;
-    remember("unit", page.unit);
+    ofBrowser.set("unit", page.unit);
     page.card.close(false);
     page.views.showAll();
   });
@@ -90,7 +90,7 @@ function wireMethods(page) {
   });
   on("compare", "change", (e) => {
     page.change({ compare: e.target.value });
-    if (e.target.value && !["depth", "field"].includes(page.view) && page.work.anchors.length) page.tools.setView("depth");
+    if (e.target.value && !VIEWS[page.view].compared && page.work.anchors.length) page.tools.setView("depth");
     page.edited();
     page.views.showAll();
   });
@@ -128,13 +128,15 @@ function wireDialogs(page) {
     setText($("csv-error"), "");
     $("csv-dialog").showModal();
   });
-  on("csv-ok", "click", (e) => {
+  on("csv-ok", "click", async (e) => {
+    e.preventDefault(); // the dialog stays open until the server has read the table
     try {
-      page.commit(replaceAnchors(page.work, page.workspace.checkedTable($("csv-text").value)));
+      const rows = await page.readTable($("csv-text").value);
+      if (!$("csv-dialog").open) return;
+      $("csv-dialog").close("ok");
+      page.commit(replaceAnchors(page.work, rows));
     } catch (error) {
-      e.preventDefault();
-      const { message } = /** @type {Error} */ (error);
-      setText($("csv-error"), `${message[0].toUpperCase()}${message.slice(1)}.`);
+      if (!isAbort(error)) setText($("csv-error"), sentence(/** @type {Error} */ (error).message));
     }
   });
   on("fov-ok", "click", (e) => {
@@ -192,7 +194,7 @@ function wireDrop(page) {
       return void page.workspace.receive(files);
     }
     const text = e.clipboardData?.getData("text") ?? "";
-    if (page.loaded && document.body.dataset.screen === "work" && /\d\s*[,;\t ]\s*\d/.test(text)) page.workspace.takeTable(async () => text);
+    if (page.loaded && document.body.dataset.screen === "work" && /\d\s*[,;\t ]\s*\d/.test(text)) page.workspace.takeTable(text);
   });
 }
 
@@ -233,47 +235,28 @@ function wireTheme() {
   on("theme", "click", () => {
     const theme = dark() ? "light" : "dark";
     document.documentElement.dataset.theme = theme;
-    remember("theme", theme);
+    ofBrowser.set("theme", theme);
   });
 }
 
-// Private windows may refuse storage. A choice then lasts until the page is closed.
-/** @param {string} key @param {string} value @param {() => Storage} [storage] */
-function remember(key, value, storage = () => localStorage) {
-  try {
-    storage().setItem(`scalefield.${key}`, value);
-  } catch {
-    /* nothing to do */
-  }
-}
-
-/** @param {string} key @param {() => Storage} [storage] */
-function recall(key, storage = () => localStorage) {
-  try {
-    return storage().getItem(`scalefield.${key}`);
-  } catch {
-    return null;
-  }
-}
-
 async function start() {
-  const theme = recall("theme");
+  const theme = ofBrowser.get("theme");
   if (theme) document.documentElement.dataset.theme = theme;
-  const server = new Server(recall("client", () => sessionStorage) ?? newId());
-  remember("client", server.client, () => sessionStorage);
+  const server = new Server(ofTab.get("client") ?? newId());
+  ofTab.set("client", server.client);
   const [info, store] = await Promise.all([server.info(), Store.open()]);
   const page = new Page(info, server, store);
   page.workspace.otherTabs = new OtherTabs((id) => page.workspace.holds(id));
   wire(page);
-  const unit = recall("unit");
-  if (unit && UNITS.includes(unit)) {
+  const unit = ofBrowser.get("unit");
+  if (UNITS.includes(/** @type {any} */ (unit))) {
     page.unit = /** @type {any} */ (unit);
     document.querySelector(`#units input[value="${unit}"]`)?.setAttribute("checked", "");
   }
-  const tab = recall("tab", () => sessionStorage) ?? "";
+  const tab = ofTab.get("tab") ?? "";
   const copied = Boolean(tab) && (await page.workspace.otherTabs.haveOpen(tab));
   const restored = await page.workspace.restore(tab, copied);
-  remember("tab", page.workspace.tabId, () => sessionStorage);
+  ofTab.set("tab", page.workspace.tabId);
   if (!restored) await page.workspace.showStart();
   document.body.dataset.ready = "yes"; // tests wait for it: clicks have an effect from here on
   page.workspace.deleteUnneeded();

@@ -1,16 +1,18 @@
 // The card of a point: the depth there, and the input of its measured distance.
 
-import { $, element, fillReading, setText } from "./dom.js";
-import { LengthError, exactNumber, parseLength } from "./lengths.js";
+import { $, element, fillReading, sentence, setText } from "./dom.js";
 import { metresAt } from "./readings.js";
+import { isAbort } from "./server.js";
+import { UNITS, exactNumber } from "./units.js";
 
-const CHIPS = ["m", "cm", "ft", "in"];
+/** A pixel with its anchor, if it has one; `asked` is the latest request to read its length.
+ *  @typedef {{u: number, v: number, id: number | null, asked?: object | null}} Pin */
 
 export class Card {
   /** @param {any} page */
   constructor(page) {
     this.page = page;
-    /** @type {{u: number, v: number, id: number | null} | null} */
+    /** @type {Pin | null} */
     this.pin = null;
     this.given = "";
     $("card-form").addEventListener("submit", (/** @type {Event} */ e) => {
@@ -28,7 +30,7 @@ export class Card {
       this.close(true);
       if (pin && pin.id !== null) page.removeAnchor(pin.id);
     });
-    $("card-units").append(...CHIPS.map((unit) => {
+    $("card-units").append(...UNITS.map((unit) => {
       const chip = element("button", "chip", unit);
       chip.type = "button";
       chip.addEventListener("click", () => this.insert(` ${unit} `));
@@ -79,41 +81,47 @@ export class Card {
     input.focus({ preventScroll: true });
   }
 
-  /** @param {string} words @param {boolean} [bad] @param {import("./lengths.js").Reading[]} [readings] */
-  hint(words, bad = false, readings = []) {
+  /** @param {string} words @param {boolean} [bad] @param {Record<string, number>} [readings] in metres */
+  hint(words, bad = false, readings = {}) {
     setText($("card-hint"), words);
     $("card-hint").classList.toggle("error", bad);
     $("card-value").setAttribute("aria-invalid", String(bad));
-    $("card-readings").replaceChildren(...readings.map(({ text, metres }) => {
+    $("card-readings").replaceChildren(...Object.entries(readings).map(([text, metres]) => {
       const chip = element("button", "chip", text);
       chip.type = "button";
-      chip.addEventListener("click", () => this.set(metres));
+      chip.addEventListener("click", () => this.pin && this.set(this.pin, metres));
       return chip;
     }));
   }
 
-  answer() {
-    const text = $("card-value").value;
-    if (this.given && text === this.given) return this.close(true); // unchanged text: the anchor keeps every digit
+  /** Set what is typed. A card that is closed by Escape or ✕ meanwhile sets nothing. */
+  async answer() {
+    const text = $("card-value").value, { pin, page } = this;
+    if (!pin || (this.given && text === this.given)) return this.close(true); // unchanged text: the anchor keeps every digit
+    const asked = (pin.asked = {});
     try {
-      this.set(parseLength(text, this.page.unit));
+      const metres = await page.readLength(text);
+      if (pin.asked === asked) this.set(pin, metres);
     } catch (e) {
-      if (!(e instanceof LengthError)) throw e;
-      this.hint(`${e.message[0].toUpperCase()}${e.message.slice(1)}.`, true, e.readings);
-      this.page.stage.placeCard();
+      if (isAbort(e) || pin.asked !== asked) return;
+      const { message, readings } = /** @type {import("./server.js").ServerError} */ (e);
+      if (this.pin !== pin) return page.showError(sentence(message));
+      this.hint(sentence(message), true, readings);
+      page.stage.placeCard();
     }
   }
 
-  /** @param {number} metres */
-  set(metres) {
-    const { pin } = this;
-    this.close(true);
-    if (pin) this.page.setDistance(pin, metres, pin.id);
+  /** @param {Pin} pin @param {number} metres */
+  set(pin, metres) {
+    pin.asked = null;
+    if (this.pin === pin) this.close(true);
+    this.page.setDistance(pin, metres, pin.id);
   }
 
   /** @param {boolean} refocus */
   close(refocus) {
     if (!this.pin) return;
+    if (refocus) this.pin.asked = null;
     this.pin = null;
     $("card").hidden = true;
     if (refocus) $("stage").focus({ preventScroll: true });

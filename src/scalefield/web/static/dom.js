@@ -49,5 +49,8 @@ export function fillReading(node, { value, range, unsure, notes }) {
   node.replaceChildren(first, ...(second ? [second] : []), ...notes.map((words) => element("span", "note", words)));
 }
 
+/** A message as a sentence. @param {string} words */
+export const sentence = (words) => `${words[0].toUpperCase()}${words.slice(1).replace(/\.?$/, ".")}`;
+
 /** @param {string} name */
 export const stem = (name) => name.replace(/\.[^.]*$/, "");

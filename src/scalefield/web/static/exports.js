@@ -1,11 +1,10 @@
 // Files made in the browser: the annotated picture and the project.
 
-import { inUnit } from "./lengths.js";
-import { ticks } from "./maps.js";
-import { packProject } from "./project_file.js";
-import { write } from "./stage.js";
 import { fitView } from "./geometry.js";
+import { packProject } from "./project_file.js";
 import { writeMeasurements } from "./readings.js";
+import { write } from "./stage.js";
+import { barTicks } from "./views.js";
 
 const WIDEST = 2400;
 
@@ -17,38 +16,32 @@ export async function annotatedImage(page) {
   const bar = page.views.barScale ? 54 : 0;
   const canvas = new OffscreenCanvas(width, Math.round((size.height + bar) * ratio));
   const context = /** @type {any} */ (canvas.getContext("2d"));
-  const { stage } = page, kept = { size: stage.size, view: stage.view, context: stage.context, cursor: stage.cursor };
-  try {
-    Object.assign(stage, { size, view: fitView(session, size), cursor: null, context: () => context });
-    context.scale(ratio, ratio);
-    context.fillStyle = "#fff";
-    context.fillRect(0, 0, size.width, size.height + bar);
-    stage.drawBase();
-    stage.drawOverlay();
-  } finally {
-    Object.assign(stage, { ...kept });
-    delete stage.context; // the method of the class again
-  }
+  context.scale(ratio, ratio);
+  context.fillStyle = "#fff";
+  context.fillRect(0, 0, size.width, size.height + bar);
+  // The stage at another size; the one on the screen stays as it is.
+  const changed = { size, view: fitView(session, size), cursor: null, context: () => context };
+  const stage = Object.assign(Object.create(page.stage), changed);
+  stage.drawBase();
+  stage.drawOverlay();
   if (bar) drawBar(context, page, size);
   return canvas.convertToBlob({ type: "image/png" });
 }
 
 /** @param {any} context @param {any} page @param {{width: number, height: number}} size */
 function drawBar(context, page, size) {
-  const { view, unit } = page, { barScale: scale } = page.views, left = 60, wide = size.width - 120, top = size.height + 10;
+  const { barScale: scale } = page.views, left = 60, wide = size.width - 120, top = size.height + 10;
   scale.table.forEach((/** @type {number[]} */ [r, g, b], /** @type {number} */ i) => {
     context.fillStyle = `rgb(${r} ${g} ${b})`;
     context.fillRect(left + (wide * i) / 256, top, wide / 256 + 1, 14);
   });
-  const metric = view === "photo" || view === "depth";
-  const value = (/** @type {number} */ log) => (metric ? inUnit(Math.exp(log), unit) : view === "uncertainty" ? 100 * Math.exp(log) : Math.exp(log - scale.middle));
-  const ends = [value(scale.low), value(scale.high)], f = scale.even ? (/** @type {number} */ x) => x : Math.log;
-  const suffix = metric ? ` ${unit}` : view === "uncertainty" ? " %" : view === "mde" ? "" : "×";
-  for (const tick of ticks(ends[0], ends[1], 8, !scale.even)) write(context, `${tick}${suffix}`, left + (wide * (f(tick) - f(ends[0]))) / (f(ends[1]) - f(ends[0])), top + 28, "#333", 13);
+  for (const { share, text } of barTicks(page.view, scale, page.unit, 8)) {
+    write(context, text, left + wide * share, top + 28, "#333", 13);
+  }
 }
 
-/** The whole project as a zip. @param {any} page @returns {Promise<Uint8Array>} */
-export async function projectBytes(page) {
+/** The whole project as a zip. @param {any} page @returns {Promise<Blob>} */
+export async function projectZip(page) {
   const { project, loaded, work } = page;
   const bytes = async (/** @type {Blob} */ blob) => new Uint8Array(await blob.arrayBuffer());
   const photo = await page.store.get("photos", project.photo);

@@ -53,6 +53,11 @@ export function toPixel(view, at, photo) {
   return u >= 0 && v >= 0 && u < photo.width && v < photo.height ? { u, v } : null;
 }
 
+/** The pixel of the photo that is nearest to a position. @param {Pixel} at @param {Size} photo @returns {Pixel} */
+export function nearestInside({ u, v }, { width, height }) {
+  return { u: Math.min(width - 1, Math.max(0, Math.round(u))), v: Math.min(height - 1, Math.max(0, Math.round(v))) };
+}
+
 /** The index of the nearest of some pixels within `reach` of a point of the stage; −1 if none is.
  *  @param {View} view @param {Pixel[]} pixels @param {{x: number, y: number}} at @param {number} reach */
 export function nearestPixel(view, pixels, at, reach) {

@@ -1,13 +1,14 @@
 // The list of anchors: rows keyed by anchor, so that focus, clicks and half-typed numbers stay.
 
-import { element, setText } from "./dom.js";
-import { LengthError, exactNumber, parseLength } from "./lengths.js";
+import { element, sentence, setText } from "./dom.js";
+import { isAbort } from "./server.js";
+import { exactNumber } from "./units.js";
 
 const CHUNK = 100; // rows made at a time; more are made when the end of the list is scrolled into view
 
 /** @typedef {import("./state.js").Anchor} Anchor */
 /** @typedef {{colour: string, suspect: boolean, unused: boolean, words: string}} About */
-/** @typedef {{onChange: (id: number, depth_m: number) => void, onRemove: (id: number) => void,
+/** @typedef {{read: (text: string) => Promise<number>, onChange: (id: number, depth_m: number) => void, onRemove: (id: number) => void,
  *    onHover: (id: number | null) => void, onMove: (id: number, du: number, dv: number) => void,
  *    onError: (sentence: string) => void}} Handlers */
 
@@ -18,7 +19,7 @@ export class AnchorRows {
     this.handlers = handlers;
     /** @type {Map<number, any>} */
     this.rows = new Map();
-    /** @type {import("./lengths.js").Unit} */
+    /** @type {import("./units.js").Unit} */
     this.unit = "m";
     /** @type {(index: number) => About} */
     this.about = () => ({ colour: "", suspect: false, unused: false, words: "" });
@@ -37,7 +38,7 @@ export class AnchorRows {
     list.addEventListener("pointerleave", () => handlers.onHover(null));
   }
 
-  /** @param {Anchor[]} anchors @param {import("./lengths.js").Unit} unit @param {(index: number) => About} about */
+  /** @param {Anchor[]} anchors @param {import("./units.js").Unit} unit @param {(index: number) => About} about */
   draw(anchors, unit, about) {
     const unitChanged = this.unit !== unit;
     Object.assign(this, { anchors, unit, about });
@@ -97,31 +98,31 @@ export class AnchorRows {
     Object.assign(input, { inputMode: "decimal", size: 6, autocomplete: "off", spellcheck: false });
     field.append(input, unit);
     item.append(number, field, words, remove);
-    const row = { item, number, input, unit, words, remove, shown: "", index: -1, colour: "" };
-    const commit = () => {
-      if (input.value === row.shown) return;
+    const row = { item, number, input, unit, words, remove, shown: "", index: -1, colour: "", asked: {} };
+    const restore = () => {
+      row.asked = {}; // what is being read is dropped
+      input.value = row.shown;
+      input.setAttribute("aria-invalid", "false");
+    };
+    const commit = async () => {
+      const text = input.value, asked = (row.asked = {});
+      if (text === row.shown) return;
       try {
-        handlers.onChange(id, parseLength(input.value, this.unit));
+        const depth_m = await handlers.read(text);
+        if (row.asked !== asked) return;
+        handlers.onChange(id, depth_m);
         input.setAttribute("aria-invalid", "false");
       } catch (e) {
-        if (!(e instanceof LengthError)) throw e;
-        handlers.onError(`Anchor ${row.index + 1}: ${e.message}.`);
-        input.setAttribute("aria-invalid", "true");
+        if (isAbort(e) || row.asked !== asked) return;
+        handlers.onError(sentence(`Anchor ${row.index + 1}: ${/** @type {Error} */ (e).message}`));
+        if (document.activeElement !== input) restore();
+        else input.setAttribute("aria-invalid", String(input.value === text));
       }
     };
     input.addEventListener("change", commit);
-    input.addEventListener("keydown", (/** @type {KeyboardEvent} */ e) => {
-      if (e.key === "Escape") {
-        input.value = row.shown;
-        input.setAttribute("aria-invalid", "false");
-      }
-    });
-    input.addEventListener("blur", () => {
-      if (input.getAttribute("aria-invalid") === "true") {
-        input.value = row.shown; // text that could not be read is replaced by the value of the anchor
-        input.setAttribute("aria-invalid", "false");
-      }
-    });
+    input.addEventListener("keydown", (/** @type {KeyboardEvent} */ e) => e.key === "Escape" && restore());
+    // Text that could not be read is replaced by the value of the anchor.
+    input.addEventListener("blur", () => input.getAttribute("aria-invalid") === "true" && restore());
     remove.addEventListener("click", () => handlers.onRemove(id));
     item.addEventListener("pointerenter", () => handlers.onHover(id));
     item.addEventListener("focusin", () => handlers.onHover(id));

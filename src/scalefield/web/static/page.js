@@ -4,16 +4,17 @@
 import { Card } from "./card.js";
 import { $, choose, download, fillReading, setText, show, stem } from "./dom.js";
 import { annotatedImage } from "./exports.js";
-import { formatLength } from "./lengths.js";
+import { nearestInside } from "./geometry.js";
 import { AnchorRows } from "./list.js";
 import { showPanel } from "./panel.js";
-import { aboutAnchors, measured, readingAt, writeMeasurements } from "./readings.js";
+import { aboutAnchors, measured, readingAt, writeAnchorTable, writeMeasurements } from "./readings.js";
+import { aborted } from "./server.js";
 import { Sessions } from "./sessions.js";
 import { Solving } from "./solving.js";
 import { Stage } from "./stage.js";
 import { addAnchor, changeAnchor, emptyWork, removeAnchor, removeMeasurement } from "./state.js";
-import { writeAnchorTable } from "./table.js";
 import { Tools } from "./tools.js";
+import { formatLength, plainMetres } from "./units.js";
 import { Views } from "./views.js";
 import { Workspace } from "./workspace.js";
 
@@ -28,7 +29,7 @@ export class Page {
     this.store = store;
     this.methods = Object.fromEntries(info.methods.map((/** @type {any} */ m) => [m.name, m]));
     this.titles = Object.fromEntries(info.methods.map((/** @type {any} */ m) => [m.name, m.title]));
-    this.unit = /** @type {import("./lengths.js").Unit} */ ("m");
+    this.unit = /** @type {import("./units.js").Unit} */ ("m");
     /** @type {any} */
     this.loaded = null;
     /** @type {import("./state.js").Work | undefined} what was before something is dragged */
@@ -41,6 +42,7 @@ export class Page {
     this.stage = new Stage(/** @type {any} */ (this));
     this.card = new Card(this);
     this.rows = new AnchorRows($("anchor-list"), {
+      read: (text) => this.readLength(text),
       onChange: (id, depth_m) => this.commit(changeAnchor(this.work, id, { depth_m })),
       onRemove: (id) => this.removeAnchor(id),
       onHover: (id) => {
@@ -145,8 +147,7 @@ export class Page {
   moveAnchor(id, du, dv) {
     const anchor = this.work.anchors.find((a) => a.id === id);
     if (!anchor) return;
-    const clamp = (/** @type {number} */ x, /** @type {number} */ most) => Math.min(most - 1, Math.max(0, Math.round(x)));
-    this.commit(changeAnchor(this.work, id, { u: clamp(anchor.u + du, this.session.width), v: clamp(anchor.v + dv, this.session.height) }));
+    this.commit(changeAnchor(this.work, id, nearestInside({ u: anchor.u + du, v: anchor.v + dv }, this.session)));
   }
 
   /** @param {number} id */
@@ -335,10 +336,29 @@ export class Page {
     }
   }
 
+  /** The metres of a typed length; the server reads all but plain numbers. Aborted when another photo is shown.
+   *  @param {string} text */
+  async readLength(text) {
+    const { loaded, unit } = this;
+    const metres = plainMetres(text, unit) ?? (await this.sessions.withRetries(() => this.server.readLength(text, unit)));
+    if (this.loaded !== loaded) throw aborted();
+    return metres;
+  }
+
+  /** The anchors of a table, which must lie in the photo. Aborted when another photo is shown.
+   *  @param {string | Blob} table */
+  async readTable(table) {
+    const { loaded } = this;
+    const anchors = await this.sessions.use(loaded.project, (id) => this.server.readTable(id, table));
+    if (this.loaded !== loaded) throw aborted();
+    return anchors;
+  }
+
   /** @param {Pixel} pixel @param {number} depth_m @param {number | null} id */
   setDistance(pixel, depth_m, id) {
+    const anchor = this.work.anchors.find((a) => a.id === id);
     if (id === null) this.commit(addAnchor(this.work, { u: pixel.u, v: pixel.v, depth_m }));
-    else if (this.work.anchors.find((a) => a.id === id)?.depth_m !== depth_m) this.commit(changeAnchor(this.work, id, { depth_m }));
+    else if (anchor && anchor.depth_m !== depth_m) this.commit(changeAnchor(this.work, id, { depth_m }));
     this.announce(`Distance set to ${formatLength(depth_m, this.unit)}.`);
   }
 }

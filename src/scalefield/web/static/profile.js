@@ -1,13 +1,13 @@
 // Depth along a horizontal line of the photo, as a chart.
 
 import { ticks } from "./maps.js";
-import { inUnit } from "./lengths.js";
+import { inUnit } from "./units.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
 /** Draw log-depth at each displayed column, with a gap where there is none.
  *  @param {any} svg @param {{kind: string, label: string, values: Float32Array}[]} lines
- *  @param {import("./lengths.js").Unit} unit @param {number | null} cursorShare */
+ *  @param {import("./units.js").Unit} unit @param {number | null} cursorShare */
 export function drawProfile(svg, lines, unit, cursorShare) {
   const width = svg.clientWidth || 600, height = 150, left = 52, right = 10, top = 12, bottom = 10;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);

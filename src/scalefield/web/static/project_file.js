@@ -1,73 +1,64 @@
 // A project as one zip: the photo, the work, the settings, and tables and results for other programs.
 
-import { strFromU8, strToU8, unzipSync, zipSync } from "./vendor/fflate.js";
-import { writeAnchorTable } from "./table.js";
+import { writeAnchorTable } from "./readings.js";
 import { newId } from "./state.js";
+import { readZip, writeZip } from "./zip.js";
 
 /** @typedef {import("./state.js").Project} Project */
 /** @typedef {{name: string, bytes: Uint8Array}} NamedBytes */
 
 const FORMAT = "scalefield project";
 const VERSION = 1;
-export const MOST_UNPACKED = 512 * 2 ** 20;
+const MOST_UNPACKED = 512 * 2 ** 20;
 
 /** @param {Project} project
  *  @param {{photo: NamedBytes, depth: NamedBytes | null, results: NamedBytes[]}} files
- *  @returns {Uint8Array} */
+ *  @returns {Blob} */
 export function packProject(project, { photo, depth, results }) {
   const { id, thumbnail, updated, photo: _, depth: depthFile, ...kept } = project;
-  const photoPath = `photo${suffix(photo.name)}`;
-  /** @type {Record<string, [Uint8Array, {level: 0 | 6}]>} */
-  const entries = {
-    "project.json": [strToU8(JSON.stringify({ format: FORMAT, version: VERSION, ...kept, photo: photoPath, depth: depth && depthFile ? { ...depthFile, key: "", path: `relative_depth${suffix(depth.name)}` } : null }, null, 1)), { level: 6 }],
-    [photoPath]: [photo.bytes, { level: 0 }],
-    "anchors.csv": [strToU8(writeAnchorTable(project.work.anchors)), { level: 6 }],
-  };
-  if (depth) entries[`relative_depth${suffix(depth.name)}`] = [depth.bytes, { level: 0 }];
-  for (const { name, bytes } of results) entries[`results/${name}`] = [bytes, { level: 0 }];
-  return zipSync(entries);
+  const photoPath = `photo${suffix(photo.name)}`, depthPath = depth && `relative_depth${suffix(depth.name)}`;
+  const savedDepth = depthPath && { ...depthFile, key: "", path: depthPath };
+  const saved = { format: FORMAT, version: VERSION, ...kept, photo: photoPath, depth: savedDepth };
+  const text = (/** @type {string} */ words) => new TextEncoder().encode(words);
+  const entries = [
+    { name: "project.json", bytes: text(JSON.stringify(saved, null, 1)) },
+    { name: photoPath, bytes: photo.bytes },
+    { name: "anchors.csv", bytes: text(writeAnchorTable(project.work.anchors)) },
+  ];
+  if (depth && depthPath) entries.push({ name: depthPath, bytes: depth.bytes });
+  return writeZip([...entries, ...results.map(({ name, bytes }) => ({ name: `results/${name}`, bytes }))]);
 }
 
 /** The project in a zip, with a new id; throws an Error with a sentence.
  *  @param {Uint8Array} bytes
- *  @returns {{project: Project, photo: NamedBytes, depth: NamedBytes | null}} */
-export function unpackProject(bytes) {
-  /** @type {Record<string, Uint8Array>} */
+ *  @returns {Promise<{project: Project, photo: Uint8Array, depth: Uint8Array | null}>} */
+export async function unpackProject(bytes) {
+  /** @type {Map<string, Uint8Array>} */
   let entries;
-  let size = 0;
   try {
-    entries = unzipSync(bytes, {
-      filter: ({ name, originalSize }) => {
-        size += originalSize;
-        if (size > MOST_UNPACKED) throw new Error("too large");
-        return !name.startsWith("results/");
-      },
-    });
+    entries = await readZip(bytes, (name) => !name.startsWith("results/"), MOST_UNPACKED);
   } catch {
     throw new Error("This is not a zip file that can be read, or it is too large.");
   }
-  if (!entries["project.json"]) throw new Error("This zip is not a project: it has no project.json.");
+  const json = entries.get("project.json");
+  if (!json) throw new Error("This zip is not a project: it has no project.json.");
   /** @type {any} */
   let saved;
   try {
-    saved = JSON.parse(strFromU8(entries["project.json"]));
+    saved = JSON.parse(new TextDecoder().decode(json));
   } catch {
     throw new Error("The project.json of this zip cannot be read.");
   }
-  if (saved.format !== FORMAT) throw new Error("This zip is not a scalefield project.");
+  if (saved?.format !== FORMAT) throw new Error("This zip is not a scalefield project.");
   if (saved.version > VERSION) throw new Error("This project was saved by a newer scalefield; update this one.");
-  const photo = entries[saved.photo];
+  const photo = entries.get(saved.photo);
   if (!photo) throw new Error(`This project lacks its photo, ${String(saved.photo)}.`);
-  const depth = saved.depth ? entries[saved.depth.path] : null;
-  if (saved.depth && !depth) throw new Error("This project lacks its relative depth.");
-  const { format, version, ...rest } = saved;
-  const project = checked({ ...rest, id: newId(), photo: "", thumbnail: null, updated: Date.now() });
-  if (project.depth && depth) {
-    const { path, ...depthFile } = /** @type {any} */ (project.depth);
-    project.depth = depthFile;
-    return { project, photo: { name: project.name, bytes: photo }, depth: { name: depthFile.name, bytes: depth } };
-  }
-  return { project, photo: { name: project.name, bytes: photo }, depth: null };
+  const depth = saved.depth ? entries.get(saved.depth.path) : null;
+  if (depth === undefined) throw new Error("This project lacks its relative depth.");
+  const { format, version, ...kept } = saved;
+  const { path, ...depthFile } = saved.depth ?? {};
+  const project = checked({ ...kept, depth: depth && depthFile, id: newId(), photo: "", thumbnail: null, updated: Date.now() });
+  return { project, photo, depth };
 }
 
 /** Refuse values that are not numbers: the file may have been edited by hand. @param {any} project @returns {Project} */

@@ -1,11 +1,11 @@
 // Text and numbers about pixels, anchors and measurements; nothing here touches the page.
 
 import { UNSURE_STD, depthRange, estimate } from "./geometry.js";
-import { formatArea, formatLength, formatMeasured, formatNumber, formatPercent } from "./lengths.js";
+import { formatArea, formatLength, formatMeasured, formatNumber, formatPercent } from "./units.js";
 import { countedFromOne } from "./state.js";
 
 /** @typedef {import("./geometry.js").Pixel} Pixel */
-/** @typedef {import("./lengths.js").Unit} Unit */
+/** @typedef {import("./units.js").Unit} Unit */
 /** @typedef {import("./server.js").Session} Session */
 /** The result of a method for a set of anchors.
  *  @typedef {{header: any, method: string, index: Map<number, number>, suspects: Set<number>, logScale: Float32Array,
@@ -103,6 +103,14 @@ export function measured({ kind, points }, session, result, fovDeg, unit) {
   const range = `${number(found.low)} … ${words(found.high)}`;
   const unsure = (found.relativeStd ?? 0) > UNSURE_STD;
   return { label: unsure ? range : value, value, range, unsure, estimate: found };
+}
+
+/** The anchors as a table that `Anchors.read` and the page read.
+ *  @param {{u: number, v: number, depth_m: number, sigma_m?: number | null}[]} anchors */
+export function writeAnchorTable(anchors) {
+  const sigma = anchors.some((a) => a.sigma_m);
+  const lines = anchors.map((a) => [a.u, a.v, a.depth_m, ...(sigma ? [a.sigma_m ?? ""] : [])].join(","));
+  return [sigma ? "u,v,depth_m,sigma_m" : "u,v,depth_m", ...lines, ""].join("\n");
 }
 
 /** Measurements for a spreadsheet, in metres.

@@ -10,16 +10,22 @@ const HOLE = 65535, STEPS = 65534;
 
 /** An error of the server or of the connection; `code` identifies its kind. */
 export class ServerError extends Error {
-  /** @param {string} code @param {string} sentence @param {string[]} [choices] */
-  constructor(code, sentence, choices = []) {
+  /** @param {string} code @param {string} sentence
+   *  @param {{choices?: string[], readings?: Record<string, number>}} [more] arrays of a depth file,
+   *      or readings of a length in metres */
+  constructor(code, sentence, { choices = [], readings = {} } = {}) {
     super(sentence);
     this.code = code;
     this.choices = choices;
+    this.readings = readings;
   }
 }
 
 /** @param {unknown} e */
 export const isAbort = (e) => e instanceof DOMException && e.name === "AbortError";
+
+/** The error of work whose result is no longer wanted. */
+export const aborted = () => new DOMException("The result is no longer wanted.", "AbortError");
 
 export class Server {
   /** @param {string} client names this tab, for its fair share of the server's time */
@@ -38,7 +44,7 @@ export class Server {
     }
     if (response.ok) return response;
     const body = await response.json().catch(() => ({}));
-    throw new ServerError(body.code ?? `http_${response.status}`, body.error ?? `The server answered ${response.status}.`, body.choices);
+    throw new ServerError(body.code ?? `http_${response.status}`, body.error ?? `The server answered ${response.status}.`, body);
   }
 
   /** @param {string} path @param {object} body @param {AbortSignal} [signal] */
@@ -48,6 +54,18 @@ export class Server {
 
   async info() {
     return (await this.ask("/api")).json();
+  }
+
+  /** The metres that a text states.
+   *  @param {string} text @param {string} unit of a number without one @returns {Promise<number>} */
+  async readLength(text, unit) {
+    return (await (await this.post("/api/length", { text, unit })).json()).length_m;
+  }
+
+  /** @param {string} id @param {string | Blob} table
+   *  @returns {Promise<{u: number, v: number, depth_m: number, sigma_m?: number}[]>} */
+  async readTable(id, table) {
+    return (await (await this.ask(`/api/sessions/${id}/table`, { method: "POST", body: table })).json()).anchors;
   }
 
   /** @param {Blob} photo @param {string} name @param {AbortSignal} [signal] @returns {Promise<Session>} */

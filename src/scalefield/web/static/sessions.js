@@ -1,6 +1,7 @@
 // A server session for every project: created when needed, and again when the server has lost it.
 
 import { ServerError, isAbort } from "./server.js";
+import { ofTab } from "./store.js";
 
 /** @typedef {import("./server.js").Session} Session */
 /** @typedef {import("./state.js").Project} Project */
@@ -15,38 +16,22 @@ export class Sessions {
     this.server = server;
     this.readBlob = readBlob;
     this.onOffline = onOffline;
-    /** @type {Map<string, string>} */
-    this.ids = new Map();
   }
 
   /** The session id of a project, also from before a reload of this tab. @param {string} project */
   knownId(project) {
-    try {
-      return this.ids.get(project) ?? sessionStorage.getItem(`scalefield.session.${project}`);
-    } catch {
-      return this.ids.get(project) ?? null;
-    }
+    return ofTab.get(`session.${project}`);
   }
 
   /** @param {string} project @param {string} id */
   remember(project, id) {
-    this.ids.set(project, id);
-    try {
-      sessionStorage.setItem(`scalefield.session.${project}`, id);
-    } catch {
-      /* a private window may refuse */
-    }
+    ofTab.set(`session.${project}`, id);
   }
 
   /** @param {string} project */
   forget(project) {
     const id = this.knownId(project);
-    this.ids.delete(project);
-    try {
-      sessionStorage.removeItem(`scalefield.session.${project}`);
-    } catch {
-      /* a private window may refuse */
-    }
+    ofTab.delete(`session.${project}`);
     if (id) this.server.drop(id);
   }
 

@@ -1,7 +1,7 @@
 // The picture: zoom and pan, pointer and keyboard input, and the marks over it.
 
 import { $ } from "./dom.js";
-import { fitView, nearestPixel, panView, thinned, toPixel, toStage, zoomView, holdView } from "./geometry.js";
+import { fitView, nearestInside, nearestPixel, panView, thinned, toPixel, toStage, zoomView, holdView } from "./geometry.js";
 
 const REACH = { mouse: 13, pen: 16, touch: 24 }; // screen pixels within which a press selects an anchor
 const MOVED = { mouse: 4, pen: 6, touch: 9 }; // screen pixels from which a press is a drag
@@ -425,8 +425,7 @@ export class Stage {
     if (e.key in steps) {
       const [du, dv] = steps[/** @type {keyof typeof steps} */ (e.key)];
       const far = (e.shiftKey ? 10 : 1) * (e.altKey ? 1 : Math.max(1, Math.round(1 / this.view.scale)));
-      const clamp = (/** @type {number} */ x, /** @type {number} */ most) => Math.min(most - 1, Math.max(0, Math.round(x)));
-      const next = { u: clamp(start.u + far * du, this.photo.width), v: clamp(start.v + far * dv, this.photo.height) };
+      const next = nearestInside({ u: start.u + far * du, v: start.v + far * dv }, this.photo);
       this.byKeyboard = true;
       if (e.altKey && near) this.host.dragged(near.id, next, true);
       this.reveal(next);
@@ -489,7 +488,7 @@ export function write(context, words, x, y, colour, size) {
 }
 
 /** @param {CanvasRenderingContext2D} context @param {{x: number, y: number}[]} points @param {boolean} [closed] @param {boolean} [dashed] */
-export function stroke(context, points, closed = false, dashed = false) {
+function stroke(context, points, closed = false, dashed = false) {
   context.beginPath();
   points.forEach(({ x, y }, i) => (i ? context.lineTo(x, y) : context.moveTo(x, y)));
   if (closed) context.closePath();
@@ -505,7 +504,7 @@ export function stroke(context, points, closed = false, dashed = false) {
 }
 
 /** @param {CanvasRenderingContext2D} context @param {{x: number, y: number}} at */
-export function drawCross(context, { x, y }) {
+function drawCross(context, { x, y }) {
   for (const [dx, dy] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) stroke(context, [{ x: x + 5 * dx, y: y + 5 * dy }, { x: x + 15 * dx, y: y + 15 * dy }]);
 }
 

@@ -26,7 +26,7 @@ export function newId() {
 
 /** A number above those of all items.
  *  @param {{id: number}[]} items */
-export const nextId = (items) => items.reduce((most, item) => Math.max(most, item.id), 0) + 1;
+const nextId = (items) => items.reduce((most, item) => Math.max(most, item.id), 0) + 1;
 
 /** @param {Work} work @param {{u: number, v: number, depth_m: number, sigma_m?: number | null}} anchor @returns {Work} */
 export function addAnchor(work, { u, v, depth_m, sigma_m = null }) {

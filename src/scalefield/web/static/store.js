@@ -1,4 +1,4 @@
-// Photos and projects in the browser's own database; in memory where it refuses one.
+// Photos and projects in the browser's own database, choices in its storage; in memory where it refuses them.
 
 /** @typedef {import("./state.js").Project} Project */
 /** @typedef {{id: string, projects: string[], history: object}} Tab */
@@ -82,6 +82,45 @@ export class Store {
     for (const key of stored) if (!photos.has(String(key))) await this.delete("photos", String(key));
   }
 }
+
+/** Short texts that outlive a reload of the page. */
+export class Texts {
+  /** @param {() => Storage} storage throws in a private window that refuses one */
+  constructor(storage) {
+    this.storage = storage;
+    /** @type {Map<string, string>} */
+    this.memory = new Map();
+  }
+
+  /** @param {(storage: Storage) => string | null | void} work @returns {string | null} */
+  stored(work) {
+    try {
+      return work(this.storage()) ?? null;
+    } catch {
+      return null;
+    }
+  }
+
+  /** @param {string} key */
+  get(key) {
+    return this.memory.get(key) ?? this.stored((storage) => storage.getItem(`scalefield.${key}`));
+  }
+
+  /** @param {string} key @param {string} value */
+  set(key, value) {
+    this.memory.set(key, value);
+    this.stored((storage) => storage.setItem(`scalefield.${key}`, value));
+  }
+
+  /** @param {string} key */
+  delete(key) {
+    this.memory.delete(key);
+    this.stored((storage) => storage.removeItem(`scalefield.${key}`));
+  }
+}
+
+export const ofBrowser = new Texts(() => localStorage);
+export const ofTab = new Texts(() => sessionStorage);
 
 /** Asks the other tabs, on a channel, whether they have a tab's work or a project open. */
 export class OtherTabs {

@@ -4,7 +4,7 @@ import { $, choose, setText } from "./dom.js";
 import { showCamera } from "./panel.js";
 import { measured } from "./readings.js";
 import { addMeasurement } from "./state.js";
-import { FLAT } from "./views.js";
+import { VIEWS } from "./views.js";
 
 /** @typedef {import("./geometry.js").Pixel} Pixel */
 
@@ -33,10 +33,7 @@ export class Tools {
     if (kind === "distance" || kind === "height") {
       if (this.pending.points.length === 2) return this.finish();
     }
-    this.page.views.showOptions();
-    this.page.views.showCaption();
-    this.page.stage.redraw();
-    this.page.views.cloud?.redraw();
+    this.changed();
   }
 
   /** Add the unfinished measurement to the list. */
@@ -49,9 +46,7 @@ export class Tools {
     this.page.commit(addMeasurement(this.page.work, pending.kind, pending.points));
     const found = measured(pending, this.page.session, this.page.loaded.result, this.page.fov?.deg ?? null, this.page.unit);
     this.page.announce(`${pending.kind}: ${found.value}, ${found.range}`);
-    this.page.views.showOptions();
-    this.page.views.showCaption();
-    this.page.views.cloud?.redraw();
+    this.changed();
   }
 
   /** @param {() => void} [then] what to do once it is known */
@@ -94,12 +89,9 @@ export class Tools {
     $("profile-row").max = this.page.session.height - 1;
     $("profile-row").value = this.profileRow ?? 0;
     this.page.card.close(false);
-    if (tool === "profile" && !FLAT.includes(this.page.view)) return this.setView("depth");
-    if (tool === "measure" && this.page.view === "basis") return this.setView("depth");
-    this.page.views.showOptions();
+    if (!works(tool, this.page.view)) return this.setView("depth");
     this.page.views.showProfile();
-    this.page.views.showCaption();
-    this.page.stage.redraw();
+    this.changed();
   }
 
   /** @param {import("./state.js").MeasureKind} kind */
@@ -107,17 +99,15 @@ export class Tools {
     this.measureKind = kind;
     this.pending = null;
     choose("measure-kinds", "kind", kind);
-    this.page.views.showOptions();
-    this.page.views.showCaption();
-    this.page.stage.redraw();
+    this.changed();
   }
 
   /** @param {string} view */
   setView(view) {
     if (view === "inspect") view = this.inspected;
-    if (["mde", "field", "basis"].includes(view)) this.inspected = view;
+    const { tab } = VIEWS[view];
+    if (tab === "inspect") this.inspected = view;
     if (view !== this.page.view) this.page.change({ view });
-    const tab = FLAT.slice(0, 3).includes(view) || view === "cloud" ? view : "inspect";
     for (const button of $("views").children) {
       button.setAttribute("aria-selected", String(button.dataset.view === tab));
       button.tabIndex = button.dataset.view === tab ? 0 : -1;
@@ -125,13 +115,8 @@ export class Tools {
     choose("inspect-options", "inspect", view);
     $("stage-area").setAttribute("aria-labelledby", `tab-${tab}`);
     this.page.card.close(false);
-    // A tool without effect in this view is deselected.
-    const dead = (this.tool === "profile" && !FLAT.includes(view)) || (this.tool === "measure" && view === "basis");
-    if (dead) this.setTool("point");
-    for (const button of $("tools").children) {
-      const { tool } = button.dataset;
-      button.disabled = (tool === "profile" && !FLAT.includes(view)) || (view === "basis" && tool !== "point");
-    }
+    if (!works(this.tool, view)) this.setTool("point");
+    for (const button of $("tools").children) button.disabled = !works(button.dataset.tool, view);
     this.page.views.showAll();
   }
 
@@ -145,9 +130,17 @@ export class Tools {
 
   escape() {
     this.pending = null;
+    this.changed();
+  }
+
+  /** Show the state of the tools. */
+  changed() {
     this.page.views.showOptions();
     this.page.views.showCaption();
     this.page.stage.redraw();
     this.page.views.cloud?.redraw();
   }
 }
+
+/** Whether a tool has an effect in a view. @param {string} tool @param {string} view */
+const works = (tool, view) => tool === "point" || (tool === "profile" ? VIEWS[view].flat : view !== "basis");

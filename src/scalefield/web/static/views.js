@@ -4,7 +4,7 @@ import { drawBasis } from "./basis.js";
 import { Cloud, gridStep, scaleBarLength } from "./cloud.js";
 import { $, element, setText } from "./dom.js";
 import { pointOf } from "./geometry.js";
-import { inUnit } from "./lengths.js";
+import { inUnit } from "./units.js";
 import { UNCERTAINTY_TABLE, depthScale, factorScale, paint, percentiles, ticks } from "./maps.js";
 import { showMethod, showPanel } from "./panel.js";
 import { drawProfile } from "./profile.js";
@@ -12,10 +12,42 @@ import { displayIndex, metresAt } from "./readings.js";
 import { circle, drawMeasurement, labelMeasurement, write } from "./stage.js";
 
 /** @typedef {import("./geometry.js").Pixel} Pixel */
+/** @typedef {import("./units.js").Unit} Unit */
 
-export const ASSUMED_FOV = 60;
+const ASSUMED_FOV = 60;
 const BUSY_MS = 250; // a solve that takes longer is shown as under way; an animation would slow down a shorter one
-export const FLAT = ["photo", "depth", "uncertainty", "mde", "field"];
+
+/** Every view: the tab of the page that shows it, whether it is a picture on the stage, whether it needs a result, whether a
+ *  second method is shown beside it, and the quantity of its colour bar, of which `log` is the logarithm.
+ *  @typedef {{tab: string, flat: boolean, solved: boolean, compared: boolean,
+ *    value: (log: number, unit: Unit) => number, suffix: (unit: Unit) => string}} View */
+/** @type {Pick<View, "value" | "suffix">} */
+const METRES = { value: (log, unit) => inUnit(Math.exp(log), unit), suffix: (unit) => ` ${unit}` };
+/** @type {Pick<View, "value" | "suffix">} */
+const PERCENT = { value: (log) => 100 * Math.exp(log), suffix: () => " %" };
+/** @type {Pick<View, "value" | "suffix">} */
+const FACTOR = { value: Math.exp, suffix: () => "×" };
+/** @type {Record<string, View>} */
+export const VIEWS = {
+  photo: { tab: "photo", flat: true, solved: false, compared: false, ...METRES },
+  depth: { tab: "depth", flat: true, solved: true, compared: true, ...METRES },
+  uncertainty: { tab: "uncertainty", flat: true, solved: true, compared: false, ...PERCENT },
+  mde: { tab: "inspect", flat: true, solved: false, compared: false, ...FACTOR, suffix: () => "" },
+  field: { tab: "inspect", flat: true, solved: true, compared: true, ...FACTOR },
+  basis: { tab: "inspect", flat: false, solved: false, compared: false, ...FACTOR },
+  cloud: { tab: "cloud", flat: false, solved: false, compared: false, ...METRES },
+};
+
+/** Round values of a colour bar with their place, 0 to 1: evenly in the quantity, or in its logarithm.
+ *  @param {string} view @param {import("./maps.js").Scale} scale @param {Unit} unit @param {number} most
+ *  @returns {{share: number, text: string}[]} */
+export function barTicks(view, scale, unit, most) {
+  const { value, suffix } = VIEWS[view];
+  const [low, high] = [scale.low, scale.high].map((log) => value(log - scale.middle, unit));
+  const f = scale.even ? (/** @type {number} */ x) => x : Math.log;
+  const share = (/** @type {number} */ x) => (f(x) - f(low)) / (f(high) - f(low));
+  return ticks(low, high, most, !scale.even).map((tick) => ({ share: share(tick), text: `${tick}${suffix(unit)}` }));
+}
 
 export class Views {
   /** @param {import("./page.js").Page} page */
@@ -54,7 +86,7 @@ export class Views {
 
   showOptions() {
     const { view, tool, loaded } = this.page, depth = view === "depth" && Boolean(loaded?.result);
-    const inspect = ["mde", "field", "basis"].includes(view);
+    const inspect = VIEWS[view].tab === "inspect";
     $("inspect-options").hidden = !inspect;
     $("measure-options").hidden = tool !== "measure";
     $("blend-row").hidden = !depth || tool === "measure";
@@ -68,12 +100,12 @@ export class Views {
 
   showView() {
     const { view, loaded } = this.page, { session, result } = loaded;
-    const flat = FLAT.includes(view);
+    const { flat, solved } = VIEWS[view];
     $("stage").hidden = !flat;
     $("basis").hidden = view !== "basis";
     $("cloud-area").hidden = view !== "cloud";
     const unknown = view === "uncertainty" && result && !result.stdLog;
-    const empty = ["depth", "uncertainty", "field"].includes(view) && (!result || unknown);
+    const empty = solved && (!result || unknown);
     $("stage-empty").hidden = !empty;
     setText($("stage-empty"), unknown ? `${this.page.titles[result.method]} gives no range. Choose the Gaussian process to see it.` : "No metres yet. Click something whose distance you know.");
     $("stage").classList.toggle("empty", empty);
@@ -88,7 +120,7 @@ export class Views {
 
   /** @param {boolean} empty */
   showDivider(empty) {
-    const { view, loaded } = this.page, split = Boolean(loaded.other && loaded.result && !empty && ["depth", "field"].includes(view));
+    const { view, loaded } = this.page, split = Boolean(loaded.other && loaded.result && !empty && VIEWS[view].compared);
     $("divider").hidden = !split;
     if (!split) return;
     setText($("divider-left"), this.page.titles[loaded.result.method]);
@@ -99,34 +131,33 @@ export class Views {
 
   /** @param {boolean} empty @param {any} session */
   showMap(empty, { display_width: w, display_height: h }) {
-    const { view, loaded, info } = this.page, { result, other, logMde, painted } = loaded;
-    const inUnits = (/** @type {number} */ log) => inUnit(Math.exp(log), this.page.unit);
-    const draw = (/** @type {Float32Array} */ first, /** @type {any} */ scale, /** @type {Float32Array | null} */ second = null) => {
-      const canvases = [first, second].map((values) => {
-        if (!values) return null;
-        const canvas = new OffscreenCanvas(w, h);
-        paint(canvas, values, scale, w, h);
-        return canvas;
-      });
-      painted.set(view, { first: canvases[0], second: canvases[1] });
+    const { view, loaded } = this.page, { result } = loaded;
+    if (view === "photo" || empty) return this.showBar(view === "photo" && result ? this.metreScale : null, result?.logDepth);
+    const { first, second = null, scale } = this.mapOf(view);
+    const painted = (/** @type {Float32Array | null} */ values) => {
+      if (!values) return null;
+      const canvas = new OffscreenCanvas(w, h);
+      paint(canvas, values, scale, w, h);
+      return canvas;
     };
-    if (view === "photo" || empty) this.showBar(result ? this.metreScale : null, result?.logDepth, inUnits);
-    else if (view === "depth") {
-      draw(result.logDepth, this.metreScale, other?.logDepth);
-      this.showBar(this.metreScale, result.logDepth, inUnits);
-    } else if (view === "uncertainty") {
-      const share = result.stdLog.map((/** @type {number} */ std) => Math.log(Math.expm1(std)));
-      const scale = depthScale(UNCERTAINTY_TABLE, [share]);
-      draw(share, scale);
-      this.showBar(scale, share, (log) => 100 * Math.exp(log));
-    } else if (view === "field") {
-      const scale = factorScale(info.colours.small_to_large, result.logScale);
-      draw(result.logScale, scale, other?.logScale);
-      this.showBar(scale, result.logScale, (log) => Math.exp(log - scale.middle));
-    } else {
-      const scale = depthScale(info.colours.near_to_far, [logMde]);
-      draw(logMde, scale);
-      this.showBar(scale, logMde, (log) => Math.exp(log));
+    loaded.painted.set(view, { first: painted(first), second: painted(second) });
+    this.showBar(scale, first);
+  }
+
+  /** The values of a view, those of the second method, and their colour scale. @param {string} view */
+  mapOf(view) {
+    const { result, other, logMde } = this.page.loaded, { near_to_far, small_to_large } = this.page.info.colours;
+    switch (view) {
+      case "depth":
+        return { first: result.logDepth, second: other?.logDepth, scale: this.metreScale };
+      case "uncertainty": {
+        const share = result.stdLog.map((/** @type {number} */ std) => Math.log(Math.expm1(std)));
+        return { first: share, scale: depthScale(UNCERTAINTY_TABLE, [share]) };
+      }
+      case "field":
+        return { first: result.logScale, second: other?.logScale, scale: factorScale(small_to_large, result.logScale) };
+      default:
+        return { first: logMde, scale: depthScale(near_to_far, [logMde]) };
     }
   }
 
@@ -138,7 +169,7 @@ export class Views {
       return this.showBar(null);
     }
     const scale = drawBasis($("basis"), loaded.basis, weights, this.page.info.colours.small_to_large);
-    this.showBar(scale, null, (/** @type {number} */ log) => Math.exp(log));
+    this.showBar(scale);
   }
 
   showCloud() {
@@ -203,8 +234,8 @@ export class Views {
   }
 
   /** The colour bar under the picture; the mark of the pointer follows `values`.
-   *  @param {any} scale @param {Float32Array | null} [values] @param {(log: number) => number} [inverse] */
-  showBar(scale, values = null, inverse = (log) => log) {
+   *  @param {any} scale @param {Float32Array | null} [values] */
+  showBar(scale, values = null) {
     this.barScale = scale;
     this.barValues = values;
     $("colour-bar").hidden = !scale;
@@ -212,14 +243,9 @@ export class Views {
     const context = $("colours").getContext("2d"), image = context.createImageData(256, 1);
     scale.table.forEach((/** @type {number[]} */ [r, g, b], /** @type {number} */ i) => image.data.set([r, g, b, 255], 4 * i));
     context.putImageData(image, 0, 0);
-    const ends = [scale.low, scale.high].map(inverse);
-    const units = { depth: ` ${this.page.unit}`, photo: ` ${this.page.unit}`, mde: "", uncertainty: " %" };
-    const unit = units[/** @type {keyof typeof units} */ (this.page.view)] ?? "×";
-    // Ticks lie where their values do: evenly in metres, or in their logarithm.
-    const f = scale.even ? (/** @type {number} */ x) => x : Math.log;
-    const marks = ticks(ends[0], ends[1], innerWidth < 600 ? 5 : 8, !scale.even).map((value) => {
-      const mark = element("span", "", `${value}${unit}`);
-      mark.style.left = `${(100 * (f(value) - f(ends[0]))) / (f(ends[1]) - f(ends[0]))}%`;
+    const marks = barTicks(this.page.view, scale, this.page.unit, innerWidth < 600 ? 5 : 8).map(({ share, text }) => {
+      const mark = element("span", "", text);
+      mark.style.left = `${100 * share}%`;
       return mark;
     });
     const here = element("i", "here");
@@ -266,7 +292,7 @@ export class Views {
 
   showProfile() {
     const { loaded } = this.page, { profileRow } = this.page.tools;
-    const on = profileRow !== null && FLAT.includes(this.page.view);
+    const on = profileRow !== null && VIEWS[this.page.view].flat;
     $("profile").hidden = !on;
     if (!on) return;
     const { result, other, logTruth, session } = loaded, { display_width: w, height, display_height: h } = session;

@@ -1,11 +1,12 @@
 // Projects: opened from photos, files and the browser's database, and kept there.
 
-import { $, choose, download, element, setText, show, stem } from "./dom.js";
-import { projectBytes } from "./exports.js";
+import { $, choose, download, element, sentence, setText, show, stem } from "./dom.js";
+import { projectZip } from "./exports.js";
 import { showCamera, showGallery, showRecent } from "./panel.js";
 import { unpackProject } from "./project_file.js";
+import { isAbort } from "./server.js";
 import { History, emptyWork, newId, replaceAnchors } from "./state.js";
-import { checkInside, decodeText, parseAnchorTable } from "./table.js";
+import { VIEWS } from "./views.js";
 
 /** @typedef {import("./state.js").Project} Project */
 
@@ -104,7 +105,13 @@ export class Workspace {
     project.width = session.width;
     project.height = session.height;
     if (!project.settings.fov && session.fov_deg) project.settings = { ...project.settings, fov: { deg: session.fov_deg, source: session.fov_source === "sample" ? "sample" : "EXIF" } };
-    if (!(project.settings.method in this.page.methods)) project.settings = { ...project.settings, method: this.page.info.method };
+    const { methods, info } = this.page, { method, compare, view } = project.settings;
+    project.settings = {
+      ...project.settings,
+      method: Object.hasOwn(methods, method) ? method : info.method,
+      compare: Object.hasOwn(methods, compare) ? compare : "",
+      view: Object.hasOwn(VIEWS, view) ? view : "photo",
+    };
     project.thumbnail ??= await thumbnailOf(image);
     if (session.anchors) this.sampleAnchors = session.anchors;
     return {
@@ -199,40 +206,32 @@ export class Workspace {
     }
     if (/\.(csv|tsv|txt)$/i.test(file.name) || file.type.startsWith("text/")) {
       if (!this.page.loaded) return this.page.showError("That is a table of anchors. Choose the photo first.");
-      return this.takeTable(async () => decodeText(await file.arrayBuffer()), file.name);
+      return this.takeTable(file, file.name);
     }
     // Any other file goes to the server, whose error states why it is not a photo.
     await this.open(await this.addProject(file, file.name));
   }
 
-  /** @param {() => Promise<string>} read @param {string} [name] */
-  async takeTable(read, name = "") {
+  /** @param {string | Blob} table @param {string} [name] */
+  async takeTable(table, name = "") {
     try {
-      const rows = this.checkedTable(await read());
+      const rows = await this.page.readTable(table);
       this.page.commit(replaceAnchors(this.page.work, rows));
       this.page.announce(`${rows.length} anchors read.`);
     } catch (e) {
-      this.page.showError(`${name ? `${name}, ` : ""}${/** @type {Error} */ (e).message}.`);
+      if (!isAbort(e)) this.page.showError(sentence(`${name ? `${name}, ` : ""}${/** @type {Error} */ (e).message}`));
     }
-  }
-
-  /** @param {string} text */
-  checkedTable(text) {
-    const rows = checkInside(parseAnchorTable(text), this.page.session);
-    if (!rows.length) throw new Error("there is no line with an anchor");
-    const most = this.page.info.limits.anchors;
-    if (rows.length > most) throw new Error(`${rows.length} anchors, and at most ${most} are taken`);
-    return rows;
   }
 
   /** @param {File} file */
   async openProjectFile(file) {
     try {
-      const { project: saved, photo, depth } = unpackProject(new Uint8Array(await file.arrayBuffer()));
-      const project = await this.addProject(new Blob([/** @type {BlobPart} */ (photo.bytes)]), saved.name, { ...saved, settings: { ...this.newProject("", {}).settings, ...saved.settings } });
+      const { project: saved, photo, depth } = await unpackProject(new Uint8Array(await file.arrayBuffer()));
+      const blob = new Blob([/** @type {BlobPart} */ (photo)]), { settings } = this.newProject("", {});
+      const project = await this.addProject(blob, saved.name, { ...saved, settings: { ...settings, ...saved.settings } });
       if (depth && project.depth) {
         project.depth = { ...project.depth, key: newId() };
-        await this.page.store.put("photos", project.depth.key, new Blob([/** @type {BlobPart} */ (depth.bytes)]));
+        await this.page.store.put("photos", project.depth.key, new Blob([/** @type {BlobPart} */ (depth)]));
       }
       await this.open(project);
     } catch (e) {
@@ -244,8 +243,7 @@ export class Workspace {
     const { project } = this.page;
     if (!project) return;
     try {
-      const bytes = await projectBytes(this.page);
-      download(new Blob([/** @type {BlobPart} */ (bytes)], { type: "application/zip" }), `${stem(project.name)}.scalefield.zip`);
+      download(await projectZip(this.page), `${stem(project.name)}.scalefield.zip`);
       this.page.announce("The project is saved.");
     } catch (e) {
       this.page.showError(/** @type {Error} */ (e).message);

@@ -1,0 +1,131 @@
+"""Warnings about a relative map and its anchors."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.stats import spearmanr
+
+from scalefield import Anchors, MDEOutput, recover
+from scalefield.api import recover_from
+from scalefield.checks import rank_correlation
+from scalefield.methods.median import Median
+
+RELATIVE = np.linspace(1, 3, 48).reshape(6, 8)
+ANCHORS = Anchors([0, 3, 7, 2], [0, 2, 5, 4], 2.5 * RELATIVE[[0, 2, 5, 4], [0, 3, 7, 2]])
+
+
+@given(hnp.arrays(np.float64, (2, 9), elements=st.integers(0, 5)))
+def test_rank_correlation_is_that_of_spearman(values):
+    x, y = values
+    assume(len(set(x)) > 1 and len(set(y)) > 1)
+    assert rank_correlation(x, y) == pytest.approx(spearmanr(x, y).statistic, abs=1e-12)
+
+
+@pytest.mark.parametrize(("truth", "declared"), [("depth", "disparity"), ("disparity", "depth")])
+def test_input_warnings_name_the_wrong_kind(truth, declared):
+    values = RELATIVE if truth == "depth" else 1 / RELATIVE
+    right = recover(None, ANCHORS, mde_depth=values, kind=truth, method="median")
+    assert right.report.warnings == ()
+    wrong = recover(None, ANCHORS, mde_depth=values, kind=declared, method="median")
+    (warning,) = wrong.report.warnings
+    assert warning.code == "kind_mismatch"
+    assert f"declared {declared}" in str(warning)
+    assert "rank correlation -1.00" in str(warning)
+    assert warning.text.endswith(f"is it {truth}?")
+
+
+def test_input_warnings_ask_whether_anchors_are_in_millimetres():
+    metres = recover(None, ANCHORS, mde_depth=RELATIVE, kind="depth", method="median")
+    assert metres.report.warnings == ()
+    millimetres = Anchors(ANCHORS.u, ANCHORS.v, 1000 * ANCHORS.depth_m)
+    (warning,) = recover(
+        None, millimetres, mde_depth=RELATIVE, kind="depth", method="median"
+    ).report.warnings
+    typical = np.median(millimetres.depth_m)
+    assert warning.code == "far_anchors"
+    assert warning.text.startswith(f"half of the anchors are {typical:.0f} m away or more")
+    assert warning.text.endswith("are they millimetres?")
+
+
+def test_input_warnings_count_disparity_below_zero():
+    """All such pixels count as equally far, and no number overflows."""
+    disparity = 1 / RELATIVE
+    shifted = disparity - np.quantile(disparity, 0.25)
+    bring = {"kind": "disparity", "affine": False, "method": "median"}
+    (warning,) = recover(None, ANCHORS, mde_depth=shifted, **bring).report.warnings
+    assert warning.code == "negative_disparity"
+    assert re.match("2[0-9] % of the disparity map is not above zero", warning.text)
+    for right in (disparity, shifted - shifted.min()):  # zeros are infinitely far, and mean it
+        assert recover(None, ANCHORS, mde_depth=right, **bring).report.warnings == ()
+
+
+def test_input_warnings_judge_no_kind_by_three_anchors():
+    r = recover(None, ANCHORS[:3], mde_depth=1 / RELATIVE, kind="depth", method="median")
+    assert r.report.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("factor", "unit"), [(1000.0, "millimetres"), (100.0, "centimetres"), (1.0, None)]
+)
+def test_input_warnings_ask_whether_far_anchors_are_in_another_unit(factor, unit):
+    anchors = Anchors([1, 4, 6], [1, 2, 3], np.array([1.52, 2.1, 2.86]) * factor)
+    report = recover(None, anchors, mde_depth=RELATIVE, kind="depth", method="median").report
+    asked = [w.text for w in report.warnings if w.code == "far_anchors"]
+    assert bool(asked) == (unit is not None)
+    assert unit is None or asked[0].endswith(f"are they {unit}?")
+
+
+@pytest.mark.parametrize(
+    ("depth_m", "unit"),
+    [
+        ([40, 75, 180], "centimetres"),
+        ([40.5, 75.2, 80.1], None),
+        ([12, 18, 30], None),
+        ([4000, 7500, 9000], "millimetres"),
+    ],
+)
+def test_input_warnings_ask_for_the_unit_of_far_whole_numbers(depth_m, unit):
+    anchors = Anchors([1, 4, 6], [1, 2, 3], depth_m)
+    report = recover(None, anchors, mde_depth=RELATIVE, kind="depth", method="median").report
+    asked = [w.text for w in report.warnings if w.code == "far_anchors"]
+    assert [text.rpartition("are they ")[2] for text in asked] == ([f"{unit}?"] if unit else [])
+
+
+@pytest.mark.parametrize(
+    ("factor", "unit"), [(1, None), (100, "centimetres"), (1000, "millimetres")]
+)
+def test_input_warnings_compare_the_anchors_with_a_metric_estimator(factor, unit):
+    output = MDEOutput(torch.from_numpy(RELATIVE).float(), "depth", model="lite")
+    anchors = Anchors(ANCHORS.u, ANCHORS.v, factor * ANCHORS.depth_m)
+    report = recover_from(output, anchors, Median()).report
+    asked = [w.text for w in report.warnings if w.code == "far_anchors"]
+    assert bool(asked) == (unit is not None)
+    assert unit is None or "times as far as lite estimates" in asked[0]
+    assert unit is None or asked[0].endswith(f"are they {unit}?")
+
+
+def test_an_eight_bit_map_with_a_negative_shift_is_recovered_with_a_warning_of_its_steps():
+    """A negative shift puts the lowest values of the map behind infinity."""
+    disparity = np.round(np.linspace(40, 255, 48 * 64)).reshape(48, 64)
+    depth_m = 100 / (disparity - 60).clip(4)
+    v, u = np.array([3, 12, 22, 30, 40, 46]), np.array([5, 50, 20, 60, 8, 33])
+    recovery = recover(None, Anchors(u, v, depth_m[v, u]), mde_depth=disparity, kind="disparity")
+    codes = {w.code: w.text for w in recovery.report.warnings}
+    assert recovery.report.shift.value < -40
+    assert "in steps without a limit far away" in codes["few_steps"]
+    assert np.isfinite(recovery.depth_m).all()
+
+
+def test_a_check_that_fails_is_a_warning_and_no_error(monkeypatch):
+    def broken(*_):
+        raise ValueError("math domain error")
+
+    monkeypatch.setattr("scalefield.checks.rank_correlation", broken)
+    recovery = recover(None, ANCHORS, mde_depth=RELATIVE, kind="depth")
+    (warning,) = (w for w in recovery.report.warnings if w.code == "check_failed")
+    assert warning.text == "the check for other kind failed (math domain error)"
