@@ -244,18 +244,15 @@ class FieldPosterior:
     ) -> Recovery[Tensor]:
         """The recovery of the image; `rejected` and `warnings` come before those found here."""
         field = self.render()
-        rejected, warnings = (
-            given + found
-            for given, found in zip((rejected, warnings), self.report(anchors), strict=True)
-        )
+        found = self.report(anchors)
         return Recovery.from_log_scale(
             self.image.as_output(mde_output),
             anchors,
             field.mean,
             kind=mde_output.kind,
             shift=self.image.shift_interval(self.shift),
-            rejected=rejected,
-            warnings=warnings,
+            rejected=rejected + found[0],
+            warnings=warnings + found[1],
             leave_one_out_log=self.leave_one_out_log(len(anchors)),
             std_log=field.std,
             support=field.support,

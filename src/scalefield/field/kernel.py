@@ -172,7 +172,7 @@ LINEAR_TERMS = (
         "shift",
         std=lambda kernel: 1.0,
         features=lambda inputs: inputs.shift[..., None],
-        map=lambda image, c: c * image.shift,
+        map=lambda image, c: c * (0.0 if image.shift is None else image.shift),
         on_grid=False,
     ),
     LinearTerm(

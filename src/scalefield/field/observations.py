@@ -52,8 +52,8 @@ class Readings(NamedTuple):
             pixel = torch.zeros(1, dtype=torch.int64, device=device)
             zero = torch.zeros(1, dtype=torch.float64, device=device)
             return cls(pixel, pixel, zero, zero + 1, zero > 0)
-        noise = anchors.sigma_log(noise_std, floor=MIN_NOISE_STD)
-        given = (*anchors.pixels(shape), np.log(anchors.depth_m), noise)
+        sigma = anchors.sigma_log(noise_std, floor=MIN_NOISE_STD)
+        given = (*anchors.pixels(shape), np.log(anchors.depth_m), sigma)
         rows, columns, log_depth, noise = (torch.from_numpy(x).to(device) for x in given)
         return cls(rows, columns, log_depth, noise, torch.ones_like(rows, dtype=torch.bool))
 
