@@ -4,8 +4,10 @@ import torch
 
 import scalefield as sf
 from scalefield.anchors import Anchors
+from scalefield.api import recover_from
 from scalefield.basis.grids import upsample
 from scalefield.errors import InputError
+from scalefield.mde import MDEOutput
 from scalefield.methods import METHODS
 from scalefield.methods.field import Field
 from scalefield.web.edits import (
@@ -62,6 +64,26 @@ def test_the_page_shows_what_recover_gives(session, method: str, error_log: floa
     residuals = [a["residual_log"] for a in header["anchors"]]
     # `recover` blends the solves at the nodes, the page solves at the anchors.
     np.testing.assert_allclose(residuals, expected.report.residuals_log, atol=2e-3)
+
+
+@pytest.mark.parametrize("size", ["full", "preview"])
+def test_the_page_shows_what_recover_gives_of_a_map_with_an_unknown_shift(prepared, size) -> None:
+    """`field` is evaluated at the displayed pixels, or fewer, at the shift that it estimates."""
+    session = prepared(1000, 700)
+    anchors, truth = some_anchors(session, 9, error_log=0.01), session.relative.output
+    disparity = 3 / truth.mde_depth - 0.1
+    brought = MDEOutput(disparity, "disparity", affine=True, image=truth.image)
+    session.prepare(brought, "own.npy")
+    header, maps = apply_edit(session, Edit(anchors, "field", size))
+    assert header["size"] == size
+    page_depth = session.relative.depth_at(
+        session.relative.shown_field if size == "full" else session.relative.preview_field
+    )
+    shown = page_depth.numpy() * np.exp(maps["log_scale"])
+    expected = recover_from(brought, anchors, Field()).depth_m.numpy()
+    rows, columns = middle_pixels(session.shape, max(shown.shape))
+    apart = np.abs(np.log(shown / expected[rows[:, None], columns]))
+    assert np.quantile(apart, 0.99) < 6e-3
 
 
 @pytest.mark.parametrize("method", ["basis", "field", "global"])

@@ -184,6 +184,20 @@ class ImageInputs:
         """log D_MDE minus its median, at full resolution."""
         return (self.mde_depth.log() - self.log_depth_median).float()
 
+    def sampled(self, rows: Int64[Tensor, " r"], columns: Int64[Tensor, " c"]) -> ImageInputs:
+        """A smaller image of these rows and columns of this one."""
+
+        def smaller(values: Float[Tensor, "h w"]) -> Float[Tensor, "r c"]:
+            return values[rows[:, None], columns]
+
+        affine, shift = self.affine, self.shift
+        return dataclasses.replace(
+            self,
+            mde_depth=smaller(self.mde_depth),
+            affine=affine and dataclasses.replace(affine, values=smaller(affine.values)),
+            shift=None if shift is None else smaller(shift),
+        )
+
     def with_shift(self, shift: Shift) -> ImageInputs:
         """The same image at the mean of a shift, whose deviation becomes a part of the kernel."""
         assert self.affine is not None

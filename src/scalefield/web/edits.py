@@ -17,7 +17,6 @@ from torch import Tensor
 from scalefield.alignment.uncertainty import STEP
 from scalefield.anchors import Anchors, as_numbers, pixel_indices
 from scalefield.api import recover_from
-from scalefield.basis.ridge import targets
 from scalefield.defaults import METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.field.condition import FieldPosterior
@@ -123,7 +122,9 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
         output, anchors = session.at_display_size(anchors)
     recovery = recover_from(output, anchors, method)
     log_scale: Any = recovery.log_scale
-    if output.affine:  # the page multiplies its own relative depth, which has no shift
+    if (
+        output.affine and not quick
+    ):  # the page multiplies its own relative depth, which has no shift
         log_scale = recovery.depth_m.log() - output.mde_depth.log()
     std_log = recovery.std_log
     if not quick:
@@ -185,25 +186,28 @@ class SmallField(Method):
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
         """The same posterior as `Field`; depth_m is computed by the page."""
-        editor = self.relative.editor
-        self.posterior = posterior = FIELD.condition(self.relative.field, anchors, editor)
+        relative, editor = self.relative, self.relative.editor
+        self.posterior = posterior = FIELD.condition(relative.field, anchors, editor)
         rejected, warnings = posterior.report(anchors)
         used = without(anchors, rejected)
-        field = editor.render(posterior.over(self.image))
-        pixels = map(self.relative.field.tensor, used.pixels(mde_output.shape))
-        fitted, _ = posterior.at(*pixels)
-        y = torch.from_numpy(targets(mde_output, used))
+        fitted = posterior.over(self.image)
+        field = editor.render(fitted)
+        rows, columns = map(relative.field.tensor, used.pixels(mde_output.shape))
+        at_anchors, _ = posterior.at(rows, columns)
+        at_anchors += posterior.image.mde_depth[rows, columns].log()
         return Recovery(
             depth_m=torch.empty(0),  # computed by the page
-            log_scale=field.mean,
+            # The page multiplies its own relative depth, whose shift is not estimated.
+            log_scale=field.mean + (fitted.image.mde_depth / relative.depth_at(self.image)).log(),
             # It is smooth: the generator's grid is enough.
-            std_log=on_grid(field.std, self.relative.field.maps.maps.shape[2:]),
+            std_log=on_grid(field.std, relative.field.maps.maps.shape[2:]),
             weights=posterior.fit.coefficients()["modes"].float(),
             report=Report(
                 anchors_used=len(used),
                 rejected=rejected,
-                residuals_log=tuple((fitted - y).tolist()),
+                residuals_log=tuple((at_anchors.numpy() - np.log(used.depth_m)).tolist()),
                 warnings=warnings,
+                shift=posterior.image.shift_interval(posterior.shift),
             ),
         )
 
@@ -213,10 +217,9 @@ QUICK_METHODS = ("basis", "field")
 
 
 def quick_method(relative: Relative, edit: Edit) -> SmallBasis | SmallField | None:
-    """The edit's method at display size or below; None where it needs every pixel."""
-    if relative.output.affine:
-        return None  # with an unknown shift the relative depth itself changes with the anchors
-    if edit.method == "basis":
+    """The edit's method at display size or below; None where it needs every pixel, as `basis` does
+    with an unknown shift: its relative depth changes with the anchors."""
+    if edit.method == "basis" and not relative.output.affine:
         return SmallBasis(relative)
     if edit.method != "field":
         return None

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.nn.functional as nnf
-from jaxtyping import Bool, Float64, Int64, UInt8
+from jaxtyping import Bool, Float, Float64, Int64, UInt8
 from torch import Tensor
 
 from scalefield.anchors import Anchors
@@ -70,18 +70,29 @@ class Relative:
     @cached_property
     def shown_field(self) -> ImageInputs:
         """The inputs of `field` at the displayed pixels."""
-        return replace(self.field, mde_depth=self.shown.mde_depth)
+        return self.field_at(DISPLAY_SIDE)
 
     @cached_property
     def preview_field(self) -> ImageInputs:
         """The inputs of `field` on a coarser grid than `shown_field`, for a quick first result;
         `shown_field` itself where that is small."""
-        depth = self.shown.mde_depth
-        shape = depth.shape[0], depth.shape[1]
-        if max(shape) <= PREVIEW_SIDE:
-            return self.shown_field
-        rows, columns = map(torch.from_numpy, middle_pixels(shape, PREVIEW_SIDE))
-        return replace(self.field, mde_depth=depth[rows[:, None], columns])
+        small = max(self.shown_field.shape) <= PREVIEW_SIDE
+        return self.shown_field if small else self.field_at(PREVIEW_SIDE)
+
+    def field_at(self, longer_side: int) -> ImageInputs:
+        """The inputs of `field` at the middle pixels of blocks of the image."""
+        if max(self.field.shape) <= longer_side:
+            return self.field
+        return self.field.sampled(*self._pixels(longer_side))
+
+    def depth_at(self, image: ImageInputs) -> Float[Tensor, "r c"]:
+        """The relative depth that the page has at the pixels of one of these images."""
+        rows, columns = self._pixels(max(image.shape))
+        return self.output.mde_depth[rows[:, None], columns]
+
+    def _pixels(self, longer_side: int) -> tuple[Int64[Tensor, " r"], Int64[Tensor, " c"]]:
+        rows, columns = middle_pixels(self.field.shape, longer_side)
+        return torch.from_numpy(rows), torch.from_numpy(columns)
 
     @property
     def nbytes(self) -> int:
