@@ -87,7 +87,7 @@ def run(frames: Iterator[Frame], mde_name: str, device: str, max_anchors: int) -
             prediction.float(),
             pixels,
             torch.tensor(anchors.depth_m).float(),
-            image=torch.from_numpy(image),
+            image=torch.tensor(image),
         )
         depth_m, std_log = depth_m.cpu().numpy(), std_log.cpu().numpy()
         seconds = time.perf_counter() - start

@@ -137,15 +137,16 @@ def test_live_field_is_recover(name, static):
         compare(found, wanted, atol=2e-4)  # buffers are float32
         return
     # The lattice of a graph is that of 600 anchors, and its blocks are strips. Its deviation is
-    # interpolated between nodes also for few anchors.
-    for map_, expected, most in (
-        (found.depth_m, wanted.depth_m, 0.03),
-        (found.std_log, wanted.std_log, 0.1),
-    ):
-        known = ~expected.isnan()
-        assert torch.equal(known, ~map_.isnan())
-        apart = (map_ / expected).log()[known].abs()
-        assert float(apart.quantile(0.9)) < most
+    # interpolated between nodes also for few anchors, which is off at single pixels.
+    known = ~wanted.depth_m.isnan()
+    assert torch.equal(known, ~found.depth_m.isnan())
+    assert torch.equal(known, ~found.std_log.isnan())
+    depth, std = (
+        (x / y).log()[known].abs()
+        for x, y in ((found.depth_m, wanted.depth_m), (found.std_log, wanted.std_log))
+    )
+    assert float(depth.quantile(0.9)) < 0.03
+    assert float(std.median()) < 0.25
 
 
 def test_an_edit_of_the_page_is_recover(name):
@@ -187,9 +188,15 @@ def test_an_editor_with_a_history_is_recover(name):
 
 def test_suggest_states_the_deviation_of_recover(name):
     output, anchors = case(name)
-    wanted = recover_from(output, anchors, Field()).std_log
     first = suggest_from(output, anchors, 1)[0]
-    # Beyond a dozen anchors the map is interpolated between nodes; without any, the deviation of
-    # the map is computed on a grid.
-    tolerance = 2e-3 if 0 < len(anchors) <= 12 else 0.1
-    assert first.std_log == pytest.approx(float(wanted[first.v, first.u]), rel=tolerance)
+    wanted = float(recover_from(output, anchors, Field()).std_log[first.v, first.u])
+    if name == "none":
+        assert first.std_log == pytest.approx(wanted, rel=0.1)  # computed on a coarse grid
+        return
+    field, valid = Field(), output.valid[anchors.pixels(SHAPE)].numpy()
+    posterior = field.condition(field.load().image_inputs(output), anchors[valid])
+    _, std = posterior.at(torch.tensor([first.v]), torch.tensor([first.u]))
+    # With many anchors `suggest` uses all of them, and a pixel its dozen nearest ones.
+    assert first.std_log == pytest.approx(float(std), rel=0.1 if name == "500" else 1e-3)
+    # Beyond a dozen anchors the map is interpolated between nodes, which is off at single pixels.
+    assert first.std_log == pytest.approx(wanted, rel=0.5 if name == "500" else 5e-3)

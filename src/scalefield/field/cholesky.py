@@ -36,16 +36,16 @@ class Cholesky:
         """A⁻¹."""
         if not self.factor.is_cuda:
             return torch.cholesky_inverse(self.factor)
-        half = self._inverse_factor()
+        half = self.inverse_factor()
         return half.mT @ half
 
     def inverse_diagonal(self) -> Float[Tensor, "*b n"]:
         """Diagonal of A⁻¹."""
         if not self.factor.is_cuda:
             return self.inverse().diagonal(dim1=-2, dim2=-1)
-        return self._inverse_factor().square().sum(dim=-2)
+        return self.inverse_factor().square().sum(dim=-2)
 
-    def _inverse_factor(self) -> Float[Tensor, "*b n n"]:
+    def inverse_factor(self) -> Float[Tensor, "*b n n"]:
         """L⁻¹. On a GPU `cholesky_inverse` solves twice; this solves once."""
         eye = torch.eye(self.factor.shape[-1], dtype=self.factor.dtype, device=self.factor.device)
         return torch.linalg.solve_triangular(self.factor, eye.expand_as(self.factor), upper=False)

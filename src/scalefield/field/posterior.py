@@ -184,14 +184,13 @@ class FieldFit:
         """The field where every pixel has the same few anchors, from one system for all of them."""
         kernel, linear, lattice = self.kernel, self.linear, self.lattice
         index = self.observations.mask.nonzero()[:, 0]
-        anchors, n = self.features.at(index), len(index)
+        anchors = self.features.at(index)
         covariance = kernel.local_covariance(self.features.at(index[None]))[0]
-        factor = torch.linalg.cholesky(covariance + torch.diag(self.observations.noise[index] ** 2))
-        whitening = torch.linalg.solve_triangular(
-            factor, torch.eye(n, dtype=factor.dtype, device=factor.device), upper=False
-        )
+        cholesky = Cholesky.of(covariance + torch.diag(self.observations.noise[index] ** 2))
+        whitening = cholesky.inverse_factor()
         alpha = (whitening.mT @ (whitening @ linear.residual[index])).float()
-        root = torch.linalg.cholesky(linear.covariance)
+        values, vectors = torch.linalg.eigh(linear.covariance)
+        root = vectors * values.clamp(min=0).sqrt()
         H = (whitening @ linear.H[index] @ root).float()
         root, whitening = root.float(), whitening.float()
         *others, last = LINEAR_TERMS
@@ -217,7 +216,7 @@ class FieldFit:
 
         stationary, total, variance, prior = self.map_cells(evaluate)
         mean = self.image.linear_map(self.coefficients()) + stationary
-        least = 0.25 * self.observations.noise[index].square().amin() if n else 0.0
+        least = 0.25 * self.observations.noise[index].square().amin() if len(index) else 0.0
         std = self.calibration.std(total.clamp(min=least), prior)
         return RenderedField(mean, std.float(), 1 - (variance / prior.clamp(min=TINY)).clamp(0, 1))
 
