@@ -12,8 +12,9 @@ from scipy.stats import spearmanr
 
 from scalefield import Anchors, MDEOutput, recover
 from scalefield.api import recover_from
-from scalefield.checks import rank_correlation
+from scalefield.checks import input_warnings, rank_correlation
 from scalefield.methods.median import Median
+from scalefield.report import ShiftInterval
 
 RELATIVE = np.linspace(1, 3, 48).reshape(6, 8)
 ANCHORS = Anchors([0, 3, 7, 2], [0, 2, 5, 4], 2.5 * RELATIVE[[0, 2, 5, 4], [0, 3, 7, 2]])
@@ -109,16 +110,14 @@ def test_input_warnings_compare_the_anchors_with_a_metric_estimator(factor, unit
     assert unit is None or asked[0].endswith(f"are they {unit}?")
 
 
-def test_an_eight_bit_map_with_a_negative_shift_is_recovered_with_a_warning_of_its_steps():
-    """A negative shift puts the lowest values of the map behind infinity."""
-    disparity = np.round(np.linspace(40, 255, 48 * 64)).reshape(48, 64)
-    depth_m = 100 / (disparity - 60).clip(4)
-    v, u = np.array([3, 12, 22, 30, 40, 46]), np.array([5, 50, 20, 60, 8, 33])
-    recovery = recover(None, Anchors(u, v, depth_m[v, u]), mde_depth=disparity, kind="disparity")
-    codes = {w.code: w.text for w in recovery.report.warnings}
-    assert recovery.report.shift.value < -40
-    assert "in steps without a limit far away" in codes["few_steps"]
-    assert np.isfinite(recovery.depth_m).all()
+def test_steps_of_an_eight_bit_map_whose_farthest_values_lie_at_infinity_have_no_limit():
+    """A negative shift puts the lowest values of the map there."""
+    disparity = torch.linspace(40, 255, 48 * 64).round().reshape(48, 64)
+    output, pixels = MDEOutput(disparity, "disparity", affine=True), ANCHORS.pixels((48, 64))
+    for value, size in ((-60.0, "without a limit far away"), (-39.0, "of up to 100 %")):
+        shift = ShiftInterval(value, value - 5, value + 5)
+        codes = {w.code: w.text for w in input_warnings(output, ANCHORS, pixels, shift)}
+        assert f"depth comes in steps {size}" in codes["few_steps"]
 
 
 def test_a_check_that_fails_is_a_warning_and_no_error(monkeypatch):

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -27,6 +29,13 @@ def fit_linear(observed, config, offset=None, prior=None):
     return LinearPosterior.fit(observed, H, blocks, solutions, offset=offset, prior=prior)
 
 
+def on_image(n, seed):
+    """Observations within an image of square shape."""
+    observed = observations_of(n, seed)
+    inputs = dataclasses.replace(observed.inputs, position=observed.inputs.position - 0.5)
+    return observed._replace(inputs=inputs)
+
+
 def random_mask(n, seed, share=0.8):
     return torch.rand(n, generator=torch.Generator().manual_seed(seed)) < share
 
@@ -42,7 +51,7 @@ def test_split_has_every_masked_anchor_in_one_block_of_bounded_size(
     n, seed, share, block_size, static
 ):
     mask = random_mask(n, seed, share)
-    observed = observations_of(n, seed)._replace(mask=mask)
+    observed = on_image(n, seed)._replace(mask=mask)
     blocks = Blocks.split(observed, InferenceConfig(block_size=block_size), static=static)
     assert sorted(blocks.index[blocks.mask].tolist()) == mask.nonzero().flatten().tolist()
     assert bool((blocks.index[~blocks.mask] == 0).all())
@@ -53,7 +62,7 @@ def test_split_has_every_masked_anchor_in_one_block_of_bounded_size(
 @given(n=st.integers(2, 400), most=st.sampled_from([1, 8, 40]), seed=st.integers(0, 500))
 def test_an_anchor_more_changes_only_the_leaf_that_it_falls_in(n, most, seed):
     """And the one that this leaf joins or that joins it; Or it is divided."""
-    position = observations_of(n, seed).inputs.position.numpy()
+    position = on_image(n, seed).inputs.position.numpy()
     before, after = (bisection_leaves(position[:m], most, 1.3) for m in (n - 1, n))
     members = [
         {frozenset(np.flatnonzero(leaves == i).tolist()) for i in np.unique(leaves)}
@@ -64,7 +73,7 @@ def test_an_anchor_more_changes_only_the_leaf_that_it_falls_in(n, most, seed):
 
 @given(n=st.integers(1, 300), seed=st.integers(0, 500))
 def test_leaves_do_not_depend_on_the_order_of_the_anchors(n, seed):
-    position = observations_of(n, seed).inputs.position.numpy()
+    position = on_image(n, seed).inputs.position.numpy()
     order = np.random.default_rng(seed).permutation(n)
     assert (
         bisection_leaves(position[order], 16, 1.3) == bisection_leaves(position, 16, 1.3)[order]
@@ -73,7 +82,7 @@ def test_leaves_do_not_depend_on_the_order_of_the_anchors(n, seed):
 
 def test_split_makes_compact_blocks():
     """The mean extent of blocks is within a factor of 1.6 of that of squares of equal number."""
-    observed = observations_of(4000, 0)
+    observed = on_image(4000, 0)
     position, blocks = observed.inputs.position, Blocks.split(observed, InferenceConfig())
     members = [position[i[m]] for i, m in zip(blocks.index, blocks.mask, strict=True)]
     extent = torch.stack([m.amax(dim=0) - m.amin(dim=0) for m in members])

@@ -435,7 +435,7 @@ def test_step_seconds_times_small_batches_on_slow_machines(monkeypatch, longest_
     sizes = []
 
     def step(generator, optimiser, batch, *_, **options):
-        sizes.append(len(batch.y))
+        sizes.append(len(batch.anchors.y))
 
     monkeypatch.setattr("scalefield.reproduction.plan.training_step", step)
     config = replace(paper_preset(8, "low"), width=8, pixels=4)
