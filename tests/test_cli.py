@@ -386,6 +386,15 @@ def test_cli_prints_to_a_terminal_that_cannot_encode_its_characters(folder, monk
     assert rb"2.00 \u2026 6.00 m" in out.buffer.getvalue()
 
 
+def test_cli_works_in_the_c_locale(folder):
+    command = [sys.executable, "-m", "scalefield.cli", "recover", "photo.png", *OWN]
+    command += ["--anchors", "anchors.csv", "--method", "median"]
+    c_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, **c_locale})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"2.00 \u2026 6.00 m" in done.stdout
+
+
 def test_cli_hides_warnings_of_other_libraries(folder, monkeypatch, capsys):
     def load(*_: object) -> np.ndarray:
         warnings.warn("an array is not writable", stacklevel=1)

@@ -153,7 +153,10 @@ def _keep_streams() -> None:
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors in (
+            "strict",
+            "surrogateescape",  # of the C locale, which cannot encode an ellipsis
+        ):
             stream.reconfigure(errors="backslashreplace")
 
 

@@ -20,6 +20,7 @@ from scalefield.geometry.camera import (
     transform,
 )
 from scalefield.io import read_bytes, read_npy, read_npz
+from scalefield.io.disk import check_memory
 
 MOST_NEGATIVE = 0.05
 """Share of points whose reflectance may be negative, as by the noise of some sensors."""
@@ -275,6 +276,7 @@ def _pcd_compressed(data: bytes, fields: _Fields, n: int) -> np.ndarray:
     size = sum(np.dtype(kind).itemsize * count for _, kind, count in fields) * n
     if unpacked != size:
         raise ValueError(f"{size} bytes of points wanted, {unpacked} promised")
+    check_memory(f"{n} points", 2 * size + 24 * n, len(data))
     values = lzf_decompress(data[8 : 8 + packed], unpacked)
     axes: dict[str, np.ndarray] = {}
     at = 0
