@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from scalefield.anchors import Anchors
-from scalefield.errors import InputError, Notice, one_line
+from scalefield.errors import InputError, Notice, one_line, size_text
 from scalefield.geometry.camera import (
     SEE_THROUGH_MARGIN,
     SEE_THROUGH_WINDOW,
@@ -22,6 +22,8 @@ from scalefield.geometry.camera import (
 from scalefield.io import read_bytes, read_npy, read_npz
 from scalefield.io.disk import check_memory
 
+MOST_COLUMNS = 64
+"""Numbers of a point at most; an array of more columns is a map."""
 MOST_NEGATIVE = 0.05
 """Share of points whose reflectance may be negative, as by the noise of some sensors."""
 CLOUD_SUFFIXES = (".ply", ".pcd", ".bin", ".npz", ".npy")
@@ -105,6 +107,11 @@ def _columns(path: Path, values: np.ndarray) -> np.ndarray:
         raise InputError(
             f"{path}: points must be numbers of shape (n, 3 or more), found {values.dtype} of "
             f"shape {values.shape}"
+        )
+    if values.shape[1] > MOST_COLUMNS:
+        raise InputError(
+            f"{path}: an array of {size_text(values.shape)} is a depth map and no list of points; "
+            "`scalefield anchors` takes it as --depth"
         )
     return values[:, :3]
 

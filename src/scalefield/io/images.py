@@ -66,7 +66,7 @@ def rgb(image: Image.Image) -> UInt8[np.ndarray, "h w 3"]:
 def _strips(shape: Sequence[int]) -> Iterator[slice]:
     """The rows of an image of this shape in parts of about `STRIP` pixels."""
     height, width = shape[:2]
-    step = max(1, STRIP // width)
+    step = max(1, STRIP // max(1, width))
     return (slice(top, min(top + step, height)) for top in range(0, height, step))
 
 
