@@ -160,8 +160,8 @@ def _other_unit(
     if unit is not None:
         yield Warning(
             "far_anchors",
-            f"half of the anchors are {typical_m:.{int(typical_m < 10)}f} m away or more{found}; depth_m is in metres, "
-            f"are they {unit}?",
+            f"half of the anchors are {typical_m:.{int(typical_m < 10)}f} m away or more{found}; "
+            f"depth_m is in metres, are they {unit}?",
         )
 
 

@@ -24,6 +24,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from scalefield.anchors import Anchors
+from scalefield.defaults import MIN_SUPPORT
 from scalefield.errors import InputError, counted, one_line
 from scalefield.mde.output import Kind, MDEOutput, Space
 from scalefield.report import Rejection, Report
@@ -43,8 +44,6 @@ Form = Literal["depth", "disparity", "log_scale"]
 BAND_PIXELS = 1 << 17
 """Pixels that are finished at a time on a CPU, so that intermediate maps stay in its cache."""
 
-MIN_SUPPORT = 0.2
-"""Support below which depth at a pixel is an extrapolation."""
 
 DEPTH_LIMITS = (1e-3, 1e3)
 """Recovered depth stays within these multiples of the nearest and the farthest anchor."""

@@ -378,6 +378,7 @@ GOOD = Figures(
     unused=0.0,
     held_out_error=0.05,
     in_range=0.9,
+    labelled=0.8,
     coverage=0.5,
     std_log=None,
     hole_pixels=0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as option
 from pathlib import Path
 from typing import ClassVar, get_args
@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float64
 from torch import Tensor
 
+from scalefield.anchor_sampling import block_folds
 from scalefield.anchors import Anchors
 from scalefield.field.condition import FieldPosterior, ScalePrior, condition, expected_recovery
 from scalefield.field.config import InferenceConfig
@@ -22,6 +23,9 @@ from scalefield.field.observations import Readings
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Method, Recovery, Solver
 from scalefield.validation import require_choice
+
+HELD_OUT_FOLDS = 8
+"""Folds of `report.held_out_log`."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,13 @@ class Field(Method):
         def solve(anchors: Anchors) -> Recovery[Tensor]:
             if len(anchors) == 0:
                 return expected_recovery(self.load(), mde_output, image)
-            return self.condition(image, anchors).recovery(mde_output, anchors)
+            posterior = self.condition(image, anchors)
+            recovery = posterior.recovery(mde_output, anchors)
+            fold = block_folds(anchors.u, anchors.v, HELD_OUT_FOLDS)
+            if fold is None or not recovery.report.leave_one_out_log:
+                return recovery
+            errors = tuple(posterior.held_out_log(fold).tolist())
+            return replace(recovery, report=replace(recovery.report, held_out_log=errors))
 
         return solve
 
