@@ -175,11 +175,11 @@ def _build_stairs(indoor: Indoor, stairs: Stairs) -> None:
     for k in range(stairs.steps):
         x = stairs.x0 + k * stairs.going_m
         z = (k + 1) * stairs.rise_m
-        mesh.box((x, stairs.y0, 0), (stairs.x0 + length, stairs.y1, z), "side")
+        mesh.box((x, stairs.y0, 0), (x + stairs.going_m, stairs.y1, z), "side")
         lo, hi = (x - 0.02, stairs.y0, z - 0.03), (x + stairs.going_m, stairs.y1 + 0.01, z + 0.002)
         mesh.box(lo, hi, "tread")
     end = indoor.room.size_m[0]
-    mesh.box((stairs.x0 + length, stairs.y0, top - 0.2), (end, stairs.y1, top), "side")
+    mesh.box((stairs.x0 + length + 0.001, stairs.y0, top - 0.2), (end, stairs.y1, top), "side")
     y = stairs.y1 - 0.04
     start = np.array([stairs.x0, y, stairs.rise_m + 0.9])
     finish = np.array([stairs.x0 + length, y, top + 0.9])
