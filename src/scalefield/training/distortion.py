@@ -298,8 +298,8 @@ class UnknownShift:
             precision = 1 / (config.affine_std**2 / (anchors - 1) + config.affine_floor**2)
         weight = precision / (precision + prior_precision)
         error = noise / math.sqrt(precision) if precision else 0.0
-        std = torch.full_like(unit, (precision + prior_precision) ** -0.5)
-        drawn = cls(affine, low, unit, std, std)
+        deviation = torch.full_like(unit, (precision + prior_precision) ** -0.5)
+        drawn = cls(affine, low, unit, deviation, deviation)
         return replace(drawn, estimate=mean + weight * (drawn.true + error - mean))
 
     @property
