@@ -75,7 +75,7 @@ def load_image(image: str | Path | Image.Image | np.ndarray | Tensor) -> np.ndar
     if isinstance(image, (str, Path)):
         return read_image(image)
     if isinstance(image, Image.Image):
-        return rgb_pixels(np.asarray(rgb(image)))
+        return rgb_pixels(rgb(image))
     if isinstance(image, Tensor):
         image = image.detach().cpu()
         image = (image.float() if image.dtype == torch.bfloat16 else image).numpy()

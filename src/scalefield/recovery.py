@@ -121,12 +121,13 @@ class Recovery(Generic[MapT]):
         camera: Camera | None = None,
         fov_deg: float | None = None,
         max_points: int | None = None,
-        png_units: float = 1000.0,
+        png_units: float | None = None,
     ) -> Path:
         """Write the files of `scalefield recover` to a folder, all or none, and return the folder.
 
         They are depth.png, depth.npz, preview.png and recovery.json. `formats` adds others, for
         example "ply" or "glb", most of which need the camera or its horizontal field of view.
+        `png_units` are the units per metre of depth.png; by default it holds every pixel.
         """
         from scalefield.export.result_folder import choose_camera, write_outputs
 

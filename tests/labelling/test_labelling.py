@@ -136,6 +136,18 @@ def test_label_names_bad_images_and_continues(folder, tmp_path, capsys):
         assert "p0.npz" not in tar.getnames()
 
 
+def test_label_takes_names_that_are_not_utf_8(folder, tmp_path, capsys):
+    old, new = (folder / "p0").as_posix(), os.fsdecode(bytes(folder / "caf") + b"\xe9")
+    for suffix in (".png", ".anchors.npz"):
+        try:
+            os.rename(old + suffix, new + suffix)
+        except OSError:
+            pytest.skip("this file system takes UTF-8 only")
+    assert run(folder, tmp_path / "out") == 0, capsys.readouterr().err
+    assert len(manifest(tmp_path / "out")) == 6
+    assert (tmp_path / "out" / f"{Path(new).name}.npz").exists()
+
+
 def test_label_continues_a_run_and_refuses_other_settings(folder, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(folder, out, *GENEROUS) == 0
