@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -67,6 +68,16 @@ class Normalisation:
         return dataclasses.replace(
             output, prediction=values, kind="disparity", affine=True, model=model
         )
+
+
+def public_name(source: str) -> str:
+    """What an estimator was opened from, for tables. Of a file or a folder it is the stem: where it
+    lies may be private."""
+    inner = Normalisation.split(source)[1]
+    path = Path(inner)
+    if path.suffix not in (".onnx", ".json", ".pt", ".pth") and not path.is_dir():
+        return source
+    return source.removesuffix(inner) + path.stem
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ from scalefield.io import (
 )
 from scalefield.io.weights import sha256
 from scalefield.mde import ALIASES, MODELS, ModelCard
-from scalefield.mde.affine import Normalisation
+from scalefield.mde.affine import Normalisation, public_name
 from scalefield.reproduction.matrix import (
     BANDWIDTHS,
     PAPER_MDES,
@@ -388,6 +388,7 @@ class Reproduction(ReproductionOptions):
             seed=0,
             ranges_m=getattr(self.datasets[name], "ranges_m", {}),
             cached=self.cache is not None,
+            source=public_name(estimator.source),
         )
 
     def rows(self, estimator: EstimatorSpec, dataset: str) -> Iterator[MethodSpec]:
@@ -434,11 +435,11 @@ class Reproduction(ReproductionOptions):
         from scalefield.benchmark.report import load_run, write_report
 
         runs = [load_run(folder) for folder in folders]
-        return write_report(runs, self.out / "report", self.title + self.deviations)
+        return write_report(runs, self.out / "report", self.title, self.deviations)
 
     @property
-    def deviations(self) -> str:
-        """What differs from the paper's data and recipe, as the end of the report's title."""
+    def deviations(self) -> list[str]:
+        """What differs from the paper's data and recipe, as a sentence under the report's title."""
         sources = {estimator.source: estimator.label for estimator in self.estimators}
         used = [s if label == s else f"{label}={s}" for s, label in sources.items()]
         found = []
@@ -462,7 +463,7 @@ class Reproduction(ReproductionOptions):
                 found.append(f"{self.epochs[0]} and {self.epochs[1]} epochs")
             preset = paper_preset(8, "low")
             found += sorted(k for k, v in self.changes.items() if getattr(preset, k) != v)
-        return f" (not as in the paper: {', '.join(found)})" if found else ""
+        return [f"Not as in the paper: {', '.join(found)}."] if found else []
 
 
 def no_features(label: str) -> str:
