@@ -100,16 +100,12 @@ class DataOptions:
 
     @property
     def mde_name(self) -> str:
-        """Name of the estimator in tables. For a file it is the stem: its folder may be private."""
-        from scalefield.mde.affine import Normalisation
+        """Name of the estimator in tables."""
+        from scalefield.mde.affine import public_name
 
         if self.mde is None:
             return f"maps of {self.depth.name}" if self.depth is not None else ""
-        normalisation, name = Normalisation.split(self.mde)
-        path = Path(name)
-        if path.suffix not in (".onnx", ".json") and not path.is_dir():
-            return self.mde
-        return path.stem if normalisation is None else f"{normalisation.prefix}:{path.stem}"
+        return public_name(self.mde)
 
 
 @dataclass(frozen=True)
