@@ -259,7 +259,7 @@ async function start() {
   ofTab.set("tab", page.workspace.tabId);
   if (!restored) await page.workspace.showStart();
   document.body.dataset.ready = "yes"; // tests wait for it: clicks have an effect from here on
-  page.workspace.deleteUnneeded();
+  await page.workspace.tidy();
 }
 
 start().catch((e) => {

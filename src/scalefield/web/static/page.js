@@ -293,7 +293,19 @@ export class Page {
     const place = document.body.dataset.screen === "work" ? $("stage-area") : document.body;
     if ($("toast").parentElement !== place) place.append($("toast"));
     setText($("toast-text"), words[0].toUpperCase() + words.slice(1));
+    $("toast").classList.remove("note");
+    $("toast-action").hidden = true;
     $("toast").hidden = false;
+  }
+
+  /** A message that is no error, with something that can be done. @param {string} words @param {string} action
+   *  @param {() => void} take */
+  showNote(words, action, take) {
+    this.showError(words);
+    $("toast").classList.add("note");
+    setText($("toast-action"), action);
+    $("toast-action").onclick = take;
+    $("toast-action").hidden = false;
   }
 
   clearToast() {

@@ -10,13 +10,17 @@
 /** @typedef {{method: string, compare: string, view: string, blend: number, fov: FieldOfView | null}} Settings */
 /** @typedef {{key: string, name: string, kind: string, resize: boolean, array: string}} DepthFile */
 /** @typedef {{id: string, name: string, photo: string, sample: string, width: number, height: number,
- *    depth: DepthFile | null, settings: Settings, work: Work, updated: number, thumbnail: Blob | null}} Project */
+ *    depth: DepthFile | null, settings: Settings, work: Work, updated: number, deleted?: number,
+ *    thumbnail: Blob | null}} Project */
 /** @typedef {{project: string, work: Work}} Step */
 
 export const MOST_STEPS = 100;
 
 /** @returns {Work} */
 export const emptyWork = () => ({ anchors: [], measurements: [] });
+
+/** Whether a project holds anything that a user made. @param {{work: Work, depth?: DepthFile | null}} project */
+export const hasWork = ({ work, depth }) => Boolean(work.anchors.length || work.measurements.length || depth);
 
 /** An id that no other tab makes. */
 export function newId() {

@@ -5,12 +5,12 @@ import { projectZip } from "./exports.js";
 import { showCamera, showGallery, showRecent } from "./panel.js";
 import { unpackProject } from "./project_file.js";
 import { isAbort } from "./server.js";
-import { History, emptyWork, newId, replaceAnchors } from "./state.js";
+import { History, emptyWork, hasWork, newId, replaceAnchors } from "./state.js";
 import { VIEWS } from "./views.js";
 
 /** @typedef {import("./state.js").Project} Project */
 
-const MOST_KEPT = 20; // projects kept in the browser
+const FULL_SHARE = 0.8; // of the browser's space for this page, above which projects without work are deleted
 const MOST_KEPT_ANCHORS = 20000; // of all steps back that are kept in the browser
 const CANCELLED = "cancelled";
 const LARGEST_BITMAP = 4096; // longer side of the photo as it is drawn
@@ -27,6 +27,7 @@ export class Workspace {
     this.history = new History();
     this.opening = new AbortController();
     this.writes = 0;
+    this.asked = false;
     /** @type {any} */
     this.sampleAnchors = null;
     /** @type {import("./store.js").OtherTabs | null} */
@@ -36,12 +37,18 @@ export class Workspace {
   /** A new project for a photo; undo leads back to the one before.
    *  @param {Blob} photo @param {string} name @param {Partial<Project>} [given] */
   async addProject(photo, name, given = {}) {
-    const project = this.newProject(name, given);
-    project.photo = newId();
-    await this.page.store.put("photos", project.photo, photo);
+    const project = { ...this.newProject(name, given), photo: newId() };
+    await this.page.store.write(["photos", project.photo, photo], ["projects", project.id, project]);
     this.projects.set(project.id, project);
-    await this.page.store.put("projects", project.id, project);
+    this.persist();
     return project;
+  }
+
+  /** Ask once for storage that the browser does not clear when the disk is full. */
+  async persist() {
+    if (this.asked || !navigator.storage?.persist) return;
+    this.asked = true;
+    await navigator.storage.persist();
   }
 
   /** @param {string} name @param {Partial<Project>} given @returns {Project} */
@@ -64,6 +71,7 @@ export class Workspace {
       this.page.solving.comparer.cancel();
       this.page.solving.suggester.cancel();
       this.page.loaded = loaded;
+      delete project.deleted; // by another tab
       if (step) this.history.commit(project.id, project.work);
       this.page.tools.pending = null;
       this.page.solving.suggestions = [];
@@ -87,7 +95,7 @@ export class Workspace {
   /** Forget a project that could not be opened. @param {string} id */
   async discard(id) {
     this.projects.delete(id);
-    await this.page.store.delete("projects", id);
+    await this.page.store.write(["projects", id, undefined]);
   }
 
   /** @param {string} id */
@@ -188,13 +196,28 @@ export class Workspace {
     const limit = this.page.info.limits.upload_bytes;
     const large = photos.find((f) => f.size > limit);
     if (large) return this.page.showError(`${large.name} has ${(large.size / 2 ** 20).toFixed(0)} MiB, and at most ${limit / 2 ** 20} are taken.`);
-    let first = null;
-    for (const photo of photos) {
-      const project = await this.addProject(photo, photo.name || "pasted.png");
-      first ??= project;
+    try {
+      const known = photos.length ? await this.workOn(photos[0]) : null;
+      let first = null;
+      for (const photo of photos) {
+        const project = await this.addProject(photo, photo.name || "pasted.png");
+        first ??= project;
+      }
+      if (first && (await this.open(first)) && known) {
+        this.page.showNote("You have worked on this photo before.", "Open that work", () => this.openKept(known.id));
+      }
+      for (const file of rest) await this.receiveOther(file);
+    } catch (e) {
+      this.page.showError(`This browser could not keep the photo (${/** @type {Error} */ (e).message}).`);
     }
-    if (first) await this.open(first);
-    for (const file of rest) await this.receiveOther(file);
+  }
+
+  /** The latest project with work on a photo of that name and size. @param {File} file
+   *  @returns {Promise<Project | undefined>} */
+  async workOn(file) {
+    const [sizes, projects] = await Promise.all([this.page.store.photos(), this.page.store.all("projects")]);
+    return projects.sort((a, b) => b.updated - a.updated)
+      .find((p) => !p.deleted && hasWork(p) && p.name === file.name && sizes.get(p.photo) === file.size);
   }
 
   /** @param {File} file */
@@ -227,12 +250,10 @@ export class Workspace {
   async openProjectFile(file) {
     try {
       const { project: saved, photo, depth } = await unpackProject(new Uint8Array(await file.arrayBuffer()));
-      const blob = new Blob([/** @type {BlobPart} */ (photo)]), { settings } = this.newProject("", {});
-      const project = await this.addProject(blob, saved.name, { ...saved, settings: { ...settings, ...saved.settings } });
-      if (depth && project.depth) {
-        project.depth = { ...project.depth, key: newId() };
-        await this.page.store.put("photos", project.depth.key, new Blob([/** @type {BlobPart} */ (depth)]));
-      }
+      const blob = (/** @type {Uint8Array} */ bytes) => new Blob([/** @type {BlobPart} */ (bytes)]);
+      const settings = { ...this.newProject("", {}).settings, ...saved.settings };
+      const project = await this.addProject(blob(photo), saved.name, { ...saved, settings, depth: null });
+      if (depth && saved.depth) await this.keepDepth(project, blob(depth), { ...saved.depth, key: newId() });
       await this.open(project);
     } catch (e) {
       this.page.showError(/** @type {Error} */ (e).message);
@@ -262,8 +283,7 @@ export class Workspace {
     const depth = { key: newId(), name: file.name, kind, resize: $("depth-resize").checked, array };
     try {
       const session = await this.page.sessions.use(project, async (id) => this.page.server.untilReady(await this.page.server.bringDepth(id, file, depth), () => {}));
-      await this.page.store.put("photos", depth.key, file);
-      project.depth = depth;
+      await this.keepDepth(project, file, depth);
       if (this.page.loaded !== loaded) return;
       const { maps } = await this.page.sessions.use(project, (id) => this.page.server.packed(id, "maps"));
       Object.assign(loaded, { session, logMde: maps.log_mde_depth.values, basis: null, painted: new Map() });
@@ -276,6 +296,12 @@ export class Workspace {
       if (code === "choose_array") return this.chooseArray(file, choices);
       this.page.showError(message);
     }
+  }
+
+  /** @param {Project} project @param {Blob} file @param {import("./state.js").DepthFile} depth */
+  async keepDepth(project, file, depth) {
+    await this.page.store.write(["photos", depth.key, file], ["projects", project.id, { ...project, depth }]);
+    project.depth = depth;
   }
 
   /** @param {any} file @param {string[]} names */
@@ -297,9 +323,9 @@ export class Workspace {
     this.writes += 1;
     document.body.dataset.saved = "no";
     try {
-      await this.page.store.put("projects", project.id, { ...project });
-      const { past, present, future } = this.history.shortened(MOST_KEPT_ANCHORS);
-      await this.page.store.put("tabs", this.tabId, { id: this.tabId, projects: [...this.projects.keys()], history: { past, present, future } });
+      const { past, present, future } = this.history.shortened(MOST_KEPT_ANCHORS), id = this.tabId;
+      const tab = { id, projects: [...this.projects.keys()], history: { past, present, future }, updated: Date.now() };
+      await this.page.store.write(["projects", project.id, { ...project }], ["tabs", id, tab]);
     } catch (e) {
       this.page.showError(`This browser could not keep your work (${/** @type {Error} */ (e).message}); save the project as a file.`);
     } finally {
@@ -334,8 +360,9 @@ export class Workspace {
     show("start");
     setText($("back"), this.page.project ? `Back to ${this.page.project.name}` : "");
     $("back").hidden = !this.page.project;
-    const kept = (await this.page.store.all("projects")).filter((p) => !this.projects.has(p.id) || !this.page.project);
-    showRecent(this.page, kept.sort((a, b) => b.updated - a.updated).slice(0, MOST_KEPT));
+    const kept = (await this.page.store.all("projects"))
+      .filter((p) => !p.deleted && (!this.projects.has(p.id) || !this.page.project));
+    showRecent(this.page, kept.sort((a, b) => b.updated - a.updated));
   }
 
   back() {
@@ -344,6 +371,7 @@ export class Workspace {
 
   /** @param {string} id */
   async openKept(id) {
+    this.page.clearToast();
     const kept = this.projects.get(id) ?? (await this.page.store.get("projects", id));
     if (!kept) return;
     // A project that another tab has open is copied: the two do not disturb each other.
@@ -352,18 +380,23 @@ export class Workspace {
     await this.open(project);
   }
 
-  /** @param {string} id */
-  async deleteKept(id) {
-    await this.page.store.delete("projects", id);
-    this.projects.delete(id);
-    this.history.forget(id);
-    this.page.sessions.forget(id);
-    await this.deleteUnneeded();
+  /** Delete a project from the list; it can be had back for a day, until `tidy` removes it.
+   *  @param {string} id @param {boolean} [deleted] */
+  async deleteKept(id, deleted = true) {
+    const project = await this.page.store.get("projects", id);
+    if (!project) return;
+    const { deleted: _, ...kept } = project;
+    await this.page.store.write(["projects", id, deleted ? { ...kept, deleted: Date.now() } : kept]);
+    if (deleted) this.page.showNote(`${project.name} is deleted.`, "Undo", () => this.deleteKept(id, false));
+    else this.page.clearToast();
     await this.showStart();
   }
 
-  deleteUnneeded() {
-    return this.page.store.deleteUnneeded(MOST_KEPT, new Set(this.projects.keys()));
+  /** Delete what nobody can miss, and projects without work where the browser's space runs out. */
+  async tidy() {
+    const { usage = 0, quota = Infinity } = (await navigator.storage?.estimate?.()) ?? {};
+    const isOpen = async (/** @type {Project} */ { id }) => this.projects.has(id) || Boolean(await this.otherTabs?.haveOpen(id));
+    await this.page.store.tidy(isOpen, usage - FULL_SHARE * quota);
   }
 
   /** @param {string} id whether this tab has that tab id or project open */
