@@ -104,7 +104,8 @@ export class Store {
     }
     const needed = new Set([...kept].flatMap((p) => [p.photo, p.depth?.key]));
     for (const key of photos.keys()) if (!needed.has(key)) gone.push(["photos", key, undefined]);
-    for (const { id, updated } of await this.all("tabs")) if (old(updated ?? now, 30)) gone.push(["tabs", id, undefined]);
+    for (const { id, updated } of await this.all("tabs"))
+      if (old(updated ?? now, 30)) gone.push(["tabs", id, undefined]);
     if (gone.length) await this.write(...gone);
   }
 

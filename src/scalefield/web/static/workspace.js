@@ -14,7 +14,7 @@ const FULL_SHARE = 0.8; // of the browser's space for this page, above which pro
 const MOST_KEPT_ANCHORS = 20000; // of all steps back that are kept in the browser
 const CANCELLED = "cancelled";
 const LARGEST_BITMAP = 4096; // longer side of the photo as it is drawn
-const PHOTO_FILES = /\.(jpe?g|png|webp|bmp|heic|heif)$/i;
+const PHOTO_FILES = /\.(jpe?g|png|webp|bmp|heic|heif|tiff?|gif|avif)$/i;
 const DEPTH_FILES = /\.(npy|npz|exr|pfm)$/i;
 
 export class Workspace {
@@ -54,7 +54,20 @@ export class Workspace {
   /** @param {string} name @param {Partial<Project>} given @returns {Project} */
   newProject(name, given) {
     const settings = { method: this.page.info.method, compare: "", view: "photo", blend: 0, fov: null };
-    return { id: newId(), name, photo: "", sample: "", width: 0, height: 0, depth: null, settings, work: emptyWork(), updated: Date.now(), thumbnail: null, ...given };
+    return {
+      id: newId(),
+      name,
+      photo: "",
+      sample: "",
+      width: 0,
+      height: 0,
+      depth: null,
+      settings,
+      work: emptyWork(),
+      updated: Date.now(),
+      thumbnail: null,
+      ...given,
+    };
   }
 
   /** Load a project and show it; the present project stays until that succeeds.
@@ -112,8 +125,13 @@ export class Workspace {
     ]);
     project.width = session.width;
     project.height = session.height;
-    if (!project.settings.fov && session.fov_deg) project.settings = { ...project.settings, fov: { deg: session.fov_deg, source: session.fov_source === "sample" ? "sample" : "EXIF" } };
-    const { methods, info } = this.page, { method, compare, view } = project.settings;
+    if (!project.settings.fov && session.fov_deg)
+      project.settings = {
+        ...project.settings,
+        fov: { deg: session.fov_deg, source: session.fov_source === "sample" ? "sample" : "EXIF" },
+      };
+    const { methods, info } = this.page,
+      { method, compare, view } = project.settings;
     project.settings = {
       ...project.settings,
       method: Object.hasOwn(methods, method) ? method : info.method,
@@ -125,7 +143,7 @@ export class Workspace {
     return {
       project, session, photo: image, sharp: image.width >= session.width,
       logMde: maps.log_mde_depth.values, logTruth: maps.log_truth?.values ?? null,
-      result: null, other: null, basis: null, photoPixels: null, painted: new Map(),
+      result: null, other: null, basis: null, basisWanted: "", abouts: null, photoPixels: null, painted: new Map(),
       sampleAnchors: project.sample ? this.sampleAnchors ?? null : null,
     };
   }
@@ -135,7 +153,14 @@ export class Workspace {
   async photoImage(project, session, signal) {
     const file = await this.page.store.get("photos", project.photo);
     const shrink = Math.min(1, LARGEST_BITMAP / Math.max(session.width, session.height));
-    const size = shrink < 1 ? { resizeWidth: Math.round(session.width * shrink), resizeHeight: Math.round(session.height * shrink), resizeQuality: /** @type {"high"} */ ("high") } : {};
+    const size =
+      shrink < 1
+        ? {
+            resizeWidth: Math.round(session.width * shrink),
+            resizeHeight: Math.round(session.height * shrink),
+            resizeQuality: /** @type {"high"} */ ("high"),
+          }
+        : {};
     try {
       const image = await createImageBitmap(file, size);
       if (Math.abs(image.width / image.height - session.width / session.height) < 0.02) return image;
@@ -147,7 +172,7 @@ export class Workspace {
 
   /** Show what is loaded. */
   enter() {
-    const { project, session } = this.page.loaded;
+    const { project, session } = this.page.shown;
     setText($("photo-name"), `${project.name} · ${session.width}×${session.height}`);
     $("blend").value = String(100 * project.settings.blend);
     show("work");
@@ -159,6 +184,7 @@ export class Workspace {
     this.page.edited();
     this.save();
     showGallery(this.page);
+    if (document.activeElement === document.body) $("stage").focus({ preventScroll: true });
     this.page.announce(`${project.name} is ready. ${this.page.work.anchors.length ? "" : "Set the first distance."}`);
   }
 
@@ -167,6 +193,18 @@ export class Workspace {
     const project = this.projects.get(id);
     if (project && id !== this.page.project?.id) await this.open(project);
     else show("work");
+  }
+
+  /** Take a photo out of this tab; the browser keeps its project. @param {string} id */
+  async close(id) {
+    const others = this.tabProjects().filter((p) => p.id !== id), i = this.tabProjects().findIndex((p) => p.id === id);
+    this.projects.delete(id);
+    this.history.forget(id);
+    if (id === this.page.project?.id) await this.open(others[Math.min(i, others.length - 1)]);
+    else {
+      showGallery(this.page);
+      await this.save();
+    }
   }
 
   tabProjects() {
@@ -195,7 +233,10 @@ export class Workspace {
     const rest = files.filter((f) => !photos.includes(f));
     const limit = this.page.info.limits.upload_bytes;
     const large = photos.find((f) => f.size > limit);
-    if (large) return this.page.showError(`${large.name} has ${(large.size / 2 ** 20).toFixed(0)} MiB, and at most ${limit / 2 ** 20} are taken.`);
+    if (large)
+      return this.page.showError(
+        `${large.name} has ${(large.size / 2 ** 20).toFixed(0)} MiB, and at most ${limit / 2 ** 20} are taken.`,
+      );
     try {
       const known = photos.length ? await this.workOn(photos[0]) : null;
       let first = null;
@@ -273,16 +314,20 @@ export class Workspace {
 
   /** @param {File | Blob & {name: string}} file @param {string} [array] */
   async bringDepth(file, array = "") {
-    const kind = $("depth-kind").value, { loaded } = this.page, { project } = loaded;
+    const kind = $("depth-kind").value, { shown: loaded } = this.page, { project } = loaded;
     if (!kind) {
       this.page.showSheet("method");
       $("depth-kind").closest("details").open = true;
       $("depth-kind").focus();
-      return this.page.showError("Choose first what the depth file holds: depth grows with distance, disparity falls with it.");
+      return this.page.showError(
+        "Choose first what the depth file holds: depth grows with distance, disparity falls with it.",
+      );
     }
     const depth = { key: newId(), name: file.name, kind, resize: $("depth-resize").checked, array };
     try {
-      const session = await this.page.sessions.use(project, async (id) => this.page.server.untilReady(await this.page.server.bringDepth(id, file, depth), () => {}));
+      const session = await this.page.sessions.use(project, async (id) =>
+        this.page.server.untilReady(await this.page.server.bringDepth(id, file, depth), () => {}),
+      );
       await this.keepDepth(project, file, depth);
       if (this.page.loaded !== loaded) return;
       const { maps } = await this.page.sessions.use(project, (id) => this.page.server.packed(id, "maps"));
@@ -306,11 +351,17 @@ export class Workspace {
 
   /** @param {any} file @param {string[]} names */
   chooseArray(file, names) {
-    $("array-name").replaceChildren(...names.map((name) => Object.assign(element("option", "", name), { value: name })));
+    $("array-name").replaceChildren(
+      ...names.map((name) => Object.assign(element("option", "", name), { value: name })),
+    );
     const dialog = $("array-dialog");
     dialog.returnValue = "cancel";
     dialog.showModal();
-    dialog.addEventListener("close", () => dialog.returnValue === "ok" && this.bringDepth(file, $("array-name").value), { once: true });
+    dialog.addEventListener(
+      "close",
+      () => dialog.returnValue === "ok" && this.bringDepth(file, $("array-name").value),
+      { once: true },
+    );
   }
 
   // ---- saving ------------------------------------------------------------------------------------
@@ -327,14 +378,17 @@ export class Workspace {
       const tab = { id, projects: [...this.projects.keys()], history: { past, present, future }, updated: Date.now() };
       await this.page.store.write(["projects", project.id, { ...project }], ["tabs", id, tab]);
     } catch (e) {
-      this.page.showError(`This browser could not keep your work (${/** @type {Error} */ (e).message}); save the project as a file.`);
+      this.page.showError(
+        `This browser could not keep your work (${/** @type {Error} */ (e).message}); save the project as a file.`,
+      );
     } finally {
       this.writes -= 1;
       if (!this.writes) document.body.dataset.saved = "yes";
     }
   }
 
-  /** Open the projects that this tab had open. @param {string} tabId @param {boolean} copied whether another tab has it open too */
+  /** Open the projects that this tab had open. @param {string} tabId
+   *  @param {boolean} copied whether another tab has it open too */
   async restore(tabId, copied) {
     const kept = await this.page.store.get("tabs", tabId);
     this.tabId = copied || !tabId ? newId() : tabId;
@@ -395,7 +449,8 @@ export class Workspace {
   /** Delete what nobody can miss, and projects without work where the browser's space runs out. */
   async tidy() {
     const { usage = 0, quota = Infinity } = (await navigator.storage?.estimate?.()) ?? {};
-    const isOpen = async (/** @type {Project} */ { id }) => this.projects.has(id) || Boolean(await this.otherTabs?.haveOpen(id));
+    const isOpen = async (/** @type {Project} */ { id }) =>
+      this.projects.has(id) || Boolean(await this.otherTabs?.haveOpen(id));
     await this.page.store.tidy(isOpen, usage - FULL_SHARE * quota);
   }
 
@@ -408,7 +463,16 @@ export class Workspace {
 /** @param {ImageBitmap} image @returns {Promise<Blob | null>} */
 async function thumbnailOf(image) {
   const scale = 96 / Math.max(image.width, image.height);
-  const canvas = new OffscreenCanvas(Math.max(1, Math.round(image.width * scale)), Math.max(1, Math.round(image.height * scale)));
-  /** @type {OffscreenCanvasRenderingContext2D} */ (canvas.getContext("2d")).drawImage(image, 0, 0, canvas.width, canvas.height);
+  const canvas = new OffscreenCanvas(
+    Math.max(1, Math.round(image.width * scale)),
+    Math.max(1, Math.round(image.height * scale)),
+  );
+  /** @type {OffscreenCanvasRenderingContext2D} */ (canvas.getContext("2d")).drawImage(
+    image,
+    0,
+    0,
+    canvas.width,
+    canvas.height,
+  );
   return canvas.convertToBlob({ type: "image/jpeg", quality: 0.75 });
 }
