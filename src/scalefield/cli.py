@@ -20,6 +20,7 @@ from scalefield.commands.colmap import ColmapCommand
 from scalefield.commands.demo import DemoCommand
 from scalefield.commands.diagnose import DiagnoseCommand
 from scalefield.commands.evaluate import EvaluateCommand
+from scalefield.commands.explain import ExplainCommand
 from scalefield.commands.export import ExportCommand
 from scalefield.commands.help_text import document_fields, filled_help
 from scalefield.commands.label import LabelCommand
@@ -48,6 +49,7 @@ class Command(Protocol):
 COMMANDS: dict[str, Callable[..., Command]] = {
     "recover": RecoverCommand,
     "suggest": SuggestCommand,
+    "explain": ExplainCommand,
     "anchors": AnchorsCommand,
     "colmap": ColmapCommand,
     "label": LabelCommand,

@@ -132,8 +132,6 @@ class RecoverCommand:
     def check(self) -> None:
         """Refuse contradictory flags before anything is loaded."""
         self.relative.check()
-        if self.relative.depth is not None and self.relative.kind is None:
-            raise InputError("--depth needs --kind depth (grows with distance) or --kind disparity")
         one_file = self.anchors is None or not self.anchors.is_dir()
         png = str(self.anchors).lower().endswith(".png")
         if self.anchor_units is not None and one_file and not png:

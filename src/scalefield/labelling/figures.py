@@ -61,8 +61,8 @@ def held_out_errors(
 
     Residuals of the fit itself are not used: a flexible method passes through its anchors, correct
     or not. The folds are those of `block_folds`: a neighbour on the same ring of a LiDAR predicts
-    an anchor and no other pixel. Where that makes none, they are random and depend on the image's name
-    only. They are held out one after the other until `ENOUGH` anchors have been.
+    an anchor and no other pixel. Where that makes none, they are random and depend on the image's
+    name only. They are held out one after the other until `ENOUGH` anchors have been.
     """
     n = len(anchors)
     if n < 2:

@@ -25,7 +25,8 @@ class Figures:
     """Median relative error at anchors that were held out of the fit, in blocks where they are
     bunched or in rings; None for one anchor."""
     in_range: float
-    """Share of the label's pixels between half the nearest anchor's depth and twice the farthest's."""
+    """Share of the label's pixels between half the nearest anchor's depth and twice the
+    farthest's."""
     labelled: float
     """Share of the image that the label has: pixels with a depth and with support."""
     coverage: float

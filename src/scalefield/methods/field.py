@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from dataclasses import field as option
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, get_args
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from scalefield.anchor_sampling import block_folds
 from scalefield.anchors import Anchors
+from scalefield.explanation import Explanation, lattice
 from scalefield.field.condition import FieldPosterior, ScalePrior, condition, expected_recovery
 from scalefield.field.config import InferenceConfig
 from scalefield.field.decomposition import Decomposition
@@ -66,7 +68,8 @@ class Field(Method):
             if len(anchors) == 0:
                 return expected_recovery(self.load(), mde_output, image)
             posterior = self.condition(image, anchors)
-            recovery = posterior.recovery(mde_output, anchors)
+            explainer = partial(explain, posterior, mde_output, anchors)
+            recovery = replace(posterior.recovery(mde_output, anchors), explainer=explainer)
             fold = block_folds(anchors.u, anchors.v, HELD_OUT_FOLDS)
             if fold is None or not recovery.report.leave_one_out_log:
                 return recovery
@@ -109,3 +112,17 @@ class Field(Method):
     ) -> Float64[np.ndarray, " n"]:
         """Smoother weights ∂ℓ/∂yᵢ at the pixel (u, v): how much each anchor determines it."""
         return self.condition(self.load().image_inputs(mde_output), anchors).influence(v, u)
+
+
+def explain(
+    posterior: FieldPosterior,
+    mde_output: MDEOutput,
+    anchors: Anchors,
+    recovery: Recovery[np.ndarray],
+) -> Explanation:
+    """The parts of `Field.decompose`, and the smoother weights of each anchor over the image."""
+    whole = Decomposition(posterior.parts(), mde_output.valid)
+    pixels = zip(*lattice(mde_output.shape), strict=True)
+    influence = [np.abs(posterior.influence(int(v), int(u))) for v, u in pixels]
+    parts = {name: part.detach().cpu().numpy() for name, part in whole.parts.items()}
+    return Explanation(recovery, parts, whole.shares, anchors, np.mean(influence, axis=0))
