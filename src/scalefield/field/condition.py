@@ -54,6 +54,9 @@ PRIOR_STD_CELLS = 80
 """Cells along the longer side at which the prior standard deviation is computed."""
 ONE_THREAD_PIXELS = 1 << 20
 """Images with more pixels use torch's own threads beside those of `runtime.threads`."""
+MAX_FACTOR = 3.0
+"""Largest calibration factor of an image: one anchor that nothing explains is no reason to doubt
+the measured pixels."""
 STATE_TERMS = ("global", "mean", "modes")
 """Linear terms whose coefficients do not depend on the single image."""
 MIN_STATE_VARIANCE = 1e-12
@@ -338,7 +341,7 @@ def calibrated(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False
     total = sum_abs_z(linear.loo_residual, loo_std)
     # A scale that is known beforehand counts as one more observation.
     factor = empirical_bayes_scale(total, n + scale_known, model.prior_count)
-    factor = factor * n.clamp(min=1).double() ** -model.std_decay
+    factor = factor.clamp(max=MAX_FACTOR) * n.clamp(min=1).double() ** -model.std_decay
     prior = fitted.features.amplitude.square().sum(dim=-1).clamp(min=TINY)
     remaining = masked_median((loo_std**2 - noise**2).clamp(min=0) / prior, mask)
     calibration = Calibration(
@@ -378,7 +381,7 @@ def expected_recovery(
     log_scale = mean + (maps.expected_log_depth[0] - image.log_depth_median)
     cells = grid_shape(*shape, PRIOR_STD_CELLS)
     inputs, _ = image.cells(cells)
-    variance = model.kernel.variance(inputs) - model.kernel.constant_std**2
+    variance = model.prior_kernel.variance(inputs) - model.kernel.constant_std**2
     variance = model.scale_prior_std**2 + model.std_scale**2 * variance
     std_log = upsample(variance.sqrt().float().reshape(1, 1, *cells), shape)[0, 0]
     factor = math.exp(float(std_log.median()))

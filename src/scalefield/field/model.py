@@ -17,7 +17,7 @@ from torch import Tensor
 
 from scalefield.basis.grids import grid_image, log_depth_and_level
 from scalefield.errors import InputError, one_line
-from scalefield.field.error_scale import ERROR_SCALES, ErrorScale
+from scalefield.field.error_scale import ERROR_SCALES, ErrorScale, prior_factors
 from scalefield.field.image_inputs import ChannelLayout, FieldMaps, ImageInputs
 from scalefield.field.kernel import Kernel, StationaryTerm
 from scalefield.field.network import FieldNet, FieldNetConfig
@@ -40,8 +40,7 @@ class FieldModel:
     std_scale: float = 1.0
     """Factor on the posterior's standard deviation, chosen on val."""
     std_decay: float = 0.0
-    """The factor is multiplied by n^−std_decay for n anchors: few anchors cannot show how much the
-    estimator errs in this image."""
+    """The factor is multiplied by n^−std_decay for n anchors."""
     prior_count: float = 10.0
     """Number of anchors at which the spread of an image's own leave-one-out residuals has the same
     weight as the learned one."""
@@ -54,6 +53,11 @@ class FieldModel:
     estimators: tuple[str, ...] | None = None
     """Names of the estimators in training. The mean function is set to zero for all others; None
     applies it to every estimator."""
+
+    @property
+    def prior_kernel(self) -> Kernel:
+        """The kernel of an image before its first anchor."""
+        return self.kernel.scaled(prior_factors(self.error_scales))
 
     def save(self, folder: str | Path) -> None:
         """Write model.safetensors (float16) and config.json."""
