@@ -22,7 +22,9 @@ from scalefield.io.exr import exr_parts
 from scalefield.io.images import is_heic, register_heic
 from scalefield.io.lengths import METRES_PER_UNIT, parse_length
 
-IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF")
+LEAST_SIDE = 16
+"""Pixels along the shorter side of a photograph."""
 LENGTH_CHARACTERS = 100
 LINE_CHARACTERS = 1000
 """Of a line of a table; the time to read one grows with the square of its length."""
@@ -59,13 +61,19 @@ class Photo:
 
 def read_photo(data: bytes, limits: Limits) -> Photo:
     """Decode an image of at most `limits.pixels`; InputError for anything else."""
-    formats: tuple[str, ...] = IMAGE_FORMATS
+    Image.init()
+    formats: tuple[str, ...] = tuple(form for form in IMAGE_FORMATS if form in Image.OPEN)
     if is_heic(data):
         register_heic()
         formats = ("HEIF",)
     try:
         with Image.open(io.BytesIO(data), formats=formats) as image:
             check_pixels("the image", *image.size, limits)
+            if min(image.size) < LEAST_SIDE:
+                width, height = image.size
+                raise InputError(
+                    f"a photo has {LEAST_SIDE} pixels or more a side, found {width}×{height}"
+                )
             focal_35mm = image.getexif().get_ifd(EXIF_IFD).get(FOCAL_35MM_TAG)
             upright = ImageOps.exif_transpose(image)
             return Photo(np.asarray(rgb(upright)), fov_from_exif(focal_35mm, upright.size))

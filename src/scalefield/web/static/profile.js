@@ -33,12 +33,15 @@ export function drawProfile(svg, lines, unit, cursorShare) {
     let path = "", pen = false;
     row.forEach((d, i) => {
       if (!Number.isFinite(d)) return void (pen = false);
-      path += `${pen ? "L" : "M"}${(left + ((width - left - right) * (i + 0.5)) / row.length).toFixed(1)} ${y(d).toFixed(1)}`;
+      const x = left + ((width - left - right) * (i + 0.5)) / row.length;
+      path += `${pen ? "L" : "M"}${x.toFixed(1)} ${y(d).toFixed(1)}`;
       pen = true;
     });
     add("path", { d: path, class: `trace ${lines[j].kind}` });
   });
-  lines.forEach((line, j) => add("text", { x: left + 8 + 150 * j, y: top + 6, class: `legend ${line.kind}` }, line.label));
+  lines.forEach((line, j) =>
+    add("text", { x: left + 8 + 150 * j, y: top + 6, class: `legend ${line.kind}` }, line.label),
+  );
   if (cursorShare !== null) {
     const x = left + (width - left - right) * cursorShare;
     add("line", { x1: x, x2: x, y1: top, y2: height - bottom, class: "profile-cursor" });
