@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
@@ -22,12 +23,14 @@ from torch import Tensor
 from scalefield.anchors import Anchors
 from scalefield.basis.grids import grid_shape, upsample
 from scalefield.basis.ridge import masked_median
+from scalefield.field import explain
 from scalefield.field.blocks import Blocks, LinearPrior, Memo
 from scalefield.field.config import InferenceConfig
 from scalefield.field.editor import FieldEditor
 from scalefield.field.error_scale import kernel_of_image
+from scalefield.field.explain import JointPosterior
 from scalefield.field.image_inputs import ImageInputs
-from scalefield.field.kernel import LINEAR_TERMS, Kernel, linear_columns
+from scalefield.field.kernel import Kernel
 from scalefield.field.lattice import Lattice
 from scalefield.field.model import FieldModel
 from scalefield.field.observations import Observations, Readings
@@ -36,7 +39,6 @@ from scalefield.field.posterior import (
     TINY,
     Calibration,
     FieldFit,
-    JointPosterior,
     RenderedField,
     fit,
 )
@@ -54,46 +56,6 @@ PRIOR_STD_CELLS = 80
 """Cells along the longer side at which the prior standard deviation is computed."""
 ONE_THREAD_PIXELS = 1 << 20
 """Images with more pixels use torch's own threads beside those of `runtime.threads`."""
-STATE_TERMS = ("global", "mean", "modes")
-"""Linear terms whose coefficients do not depend on the single image."""
-MIN_STATE_VARIANCE = 1e-12
-"""Added to the variances of a state, so that they can be inverted."""
-
-
-@dataclass(frozen=True, eq=False)
-class LinearState:
-    """Normal distribution of the coefficients of `STATE_TERMS`, in the order of these terms in
-    `LINEAR_TERMS`."""
-
-    mean: Float64[Tensor, " s"]
-    covariance: Float64[Tensor, "s s"]
-
-    @staticmethod
-    def columns(width: int) -> Int64[Tensor, " s"]:
-        """The columns of H that belong to these terms, of so many in all."""
-        every = torch.arange(width)
-        return torch.cat([every[linear_columns(width)[name]] for name in STATE_TERMS])
-
-    @staticmethod
-    def expected(size: int) -> Float64[Tensor, " s"]:
-        """Prior mean of so many coefficients."""
-        mean = torch.zeros(size, dtype=torch.float64)
-        mean[1] = 1.0  # the weight of the mean function
-        return mean
-
-    def as_prior(self, kernel: Kernel) -> tuple[LinearPrior, Float64[Tensor, ""]]:
-        """The prior of θ under a kernel, and the offset: the expected global log-scale."""
-        width = len(self.mean) + sum(t.width for t in LINEAR_TERMS if t.name not in STATE_TERMS)
-        columns, stds = self.columns(width), kernel.linear_stds(width)
-        unit, offset = torch.where(stds > 0, stds, 1.0)[columns], self.mean[0]
-        expected = self.expected(len(unit))
-        expected[0] = offset
-        prior = LinearPrior(torch.zeros(width).double(), torch.eye(width).double())
-        prior.mean[columns] = (self.mean - expected) / unit
-        covariance = self.covariance / (unit[:, None] * unit)
-        covariance = covariance + MIN_STATE_VARIANCE * torch.eye(len(unit)).double()
-        prior.precision[columns[:, None], columns] = covariance.inverse()
-        return prior, offset
 
 
 @dataclass(frozen=True)
@@ -102,8 +64,8 @@ class FieldPrior:
 
     shift: Shift | None = None
     """Prior of the shift of an affine-invariant map; None for that of the model."""
-    linear: LinearState | None = None
-    """Prior of coefficients of the linear part; None for that of the kernel."""
+    linear: Callable[[Kernel], LinearPrior] | None = None
+    """Prior of the linear part under a kernel; None for the kernel's own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,16 +112,16 @@ class FieldPosterior:
     def joint(self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]) -> JointPosterior:
         """Mean and calibrated covariance of ℓ at a list of pixels."""
         with one_thread():
-            return self.fit.joint(rows, columns)
+            return explain.joint(self.fit, rows, columns)
 
     def parts(self) -> dict[str, Float[Tensor, "h w"]]:
         """Maps that sum to the mean, by name."""
-        return self.fit.parts()
+        return explain.parts(self.fit)
 
     def influence(self, row: int, column: int) -> Float64[np.ndarray, " n"]:
         """∂E[ℓ]/∂yᵢ at a pixel, for each given measurement."""
         mask = self.readings.mask
-        weights = self.fit.smoother_weights(row, column)
+        weights = explain.smoother_weights(self.fit, row, column)
         precision = torch.where(mask, self.readings.noise**-2, 0.0)
         total = torch.zeros_like(weights).index_add(0, self.group, precision)
         share = precision / total[self.group].clamp(min=TINY)
@@ -223,15 +185,6 @@ class FieldPosterior:
             return ()
         (residual, _), used = self.leave_one_out(), self.marked(mask)
         return tuple((-residual[used[used < count]]).tolist())
-
-    def state(self) -> LinearState:
-        """The coefficients of `STATE_TERMS`."""
-        linear, coefficients = self.fit.linear, self.fit.coefficients()
-        columns = LinearState.columns(len(linear.weights))
-        stds = self.fit.kernel.linear_stds(len(linear.weights))[columns]
-        covariance = linear.covariance.cpu()[columns[:, None], columns] * stds[:, None] * stds
-        mean = torch.cat([coefficients[name].reshape(-1) for name in STATE_TERMS])
-        return LinearState(mean.double().cpu(), covariance.double())
 
     def recovery(
         self,
@@ -315,15 +268,14 @@ def condition(
         found = outliers_of(observed, blocks, None if editor is None else editor.outliers)
         observed = observed if found is None else found.apply(observed)
         kernel = kernel_of_image(model.kernel, observed, model.error_scales, config.block_size)
-        offset = linear = None
+        linear = None if prior.linear is None else prior.linear(kernel)
         if scale_prior == "learned":
             kernel = dataclasses.replace(kernel, constant_std=model.scale_prior_std)
-            offset = image.maps.expected_log_depth[0].double() - image.log_depth_median
-        elif prior.linear is not None:
-            linear, offset = prior.linear.as_prior(kernel)
+            level = image.maps.expected_log_depth[0].double() - image.log_depth_median
+            linear = LinearPrior.unit(level, kernel.linear_width(observed.inputs))
         fitted = fit(
             kernel, image, observed, config,
-            blocks=blocks, offset=offset, prior=linear, lattice=lattice, static=static,
+            blocks=blocks, prior=linear, lattice=lattice, static=static,
             memo=None if editor is None else editor.solutions,
         )  # fmt: skip
         fitted = calibrated(model, fitted, scale_known=scale_prior == "learned")

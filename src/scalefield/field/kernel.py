@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as nnf
@@ -30,9 +30,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scalefield.errors import InputError
-
-if TYPE_CHECKING:
-    from scalefield.field.image_inputs import ImageInputs
 
 Family = Literal["rbf", "exponential"]
 
@@ -133,10 +130,6 @@ class LinearTerm(NamedTuple):
     """Prior standard deviation of the coefficients."""
     features: Callable[[KernelInputs], Float[Tensor, "*b n w"]]
     """x at pixels."""
-    map: Callable[[ImageInputs, Float[Tensor, " w"]], Tensor]
-    """cᵀx over an image, given c: (1, 1, h, w) on the network's grid, or (h, w) at its pixels."""
-    on_grid: bool
-    """Whether the map is on the network's grid."""
     width: int = 1
     """Number of coefficients; 0 for as many as there are left."""
     factor: Literal["smooth", "plane"] | None = None
@@ -147,52 +140,13 @@ class LinearTerm(NamedTuple):
 
 LINEAR_TERMS = (
     LinearTerm(
-        "global",
-        std=lambda kernel: kernel.constant_std,
-        features=lambda inputs: torch.ones_like(inputs.log_depth)[..., None],
-        map=lambda image, c: c * torch.ones_like(image.maps.mean),
-        on_grid=True,
+        "global", lambda k: k.constant_std, lambda x: torch.ones_like(x.log_depth)[..., None]
     ),
-    LinearTerm(
-        "slope",
-        std=lambda kernel: kernel.slope_std,
-        features=lambda inputs: inputs.log_depth[..., None],
-        map=lambda image, c: c * image.log_depth,
-        on_grid=False,
-    ),
-    LinearTerm(
-        "mean",
-        std=lambda kernel: kernel.mean_weight_std,
-        features=lambda inputs: inputs.mean[..., None],
-        map=lambda image, c: c * image.maps.mean,
-        on_grid=True,
-        prior_mean=1.0,
-    ),
-    LinearTerm(
-        "shift",
-        std=lambda kernel: 1.0,
-        features=lambda inputs: inputs.shift[..., None],
-        map=lambda image, c: c * (0.0 if image.shift is None else image.shift),
-        on_grid=False,
-    ),
-    LinearTerm(
-        "plane",
-        std=lambda kernel: kernel.plane_std,
-        features=lambda inputs: inputs.plane,
-        map=lambda image, c: image.plane(c),
-        on_grid=False,
-        width=3,
-        factor="plane",
-    ),
-    LinearTerm(
-        "modes",
-        std=lambda kernel: kernel.mode_std,
-        features=lambda inputs: inputs.modes,
-        map=lambda image, c: torch.einsum("k,bkhw->bhw", c, image.maps.modes)[:, None],
-        on_grid=True,
-        width=0,
-        factor="smooth",
-    ),
+    LinearTerm("slope", lambda k: k.slope_std, lambda x: x.log_depth[..., None]),
+    LinearTerm("mean", lambda k: k.mean_weight_std, lambda x: x.mean[..., None], prior_mean=1.0),
+    LinearTerm("shift", lambda k: 1.0, lambda x: x.shift[..., None]),
+    LinearTerm("plane", lambda k: k.plane_std, lambda x: x.plane, width=3, factor="plane"),
+    LinearTerm("modes", lambda k: k.mode_std, lambda x: x.modes, width=0, factor="smooth"),
 )
 """The linear part of the kernel."""
 
@@ -217,15 +171,14 @@ class Kernel:
     disparity of the image's median pixel."""
 
     def __post_init__(self) -> None:
-        stds = (
+        for name in (
             "constant_std",
             "mode_std",
             "noise_std",
             "slope_std",
             "mean_weight_std",
             "plane_std",
-        )
-        for name in stds:
+        ):
             value = getattr(self, name)
             if not isinstance(value, Tensor) and not value >= 0:
                 raise InputError(f"{name} must not be negative, found {value}")
@@ -259,8 +212,14 @@ class Kernel:
     def linear_features(
         self, inputs: KernelInputs, terms: Sequence[LinearTerm] = LINEAR_TERMS
     ) -> Float[Tensor, "*b n w"]:
-        """H of the linear part HHᵀ: the features of its terms times their prior deviations."""
-        return torch.cat([term.std(self) * term.features(inputs) for term in terms], dim=-1)
+        """H of the linear part HHᵀ: the features of its terms times their prior deviations. In
+        memory the pixels come last."""
+        columns = [(term.std(self) * term.features(inputs)).mT for term in terms]
+        return torch.cat(columns, dim=-2).mT
+
+    def linear_width(self, inputs: KernelInputs) -> int:
+        """Number of columns of H."""
+        return sum(term.width for term in LINEAR_TERMS) + inputs.modes.shape[-1]
 
     def linear_stds(self, columns: int) -> Float[Tensor, " w"]:
         """Prior deviations of the coefficients, for this number of columns of H."""
@@ -270,33 +229,20 @@ class Kernel:
         return stds
 
     def features(self, inputs: KernelInputs) -> TermFeatures:
-        """What the stationary terms are evaluated on."""
-        z, amplitude = self.term_features(
-            inputs.position, inputs.log_depth, inputs.embedding, inputs.amplitude
-        )
-        return TermFeatures(z.contiguous(), amplitude.contiguous())
-
-    def term_features(
-        self,
-        position: Float[Tensor, "*b n 2"],
-        log_depth: Float[Tensor, "*b n"],
-        embedding: Float[Tensor, "*b n j e"],
-        amplitude: Float[Tensor, "*b n j"],
-    ) -> TermFeatures:
-        """The features of pixels, from those of the kernel's inputs that the terms depend on.
-
-        In memory the pixels come last, which suits the products of many pixels with few anchors.
-        """
+        """What the stationary terms are evaluated on. In memory the pixels come last, which suits
+        the products of many pixels with few anchors."""
+        log_depth, rows, amplitudes = inputs.log_depth[..., None, :], [], []
         if not self.terms:
-            return TermFeatures(position[..., None, :][..., :0, :], amplitude[..., :0])
-        rows = []
+            return TermFeatures(
+                inputs.position[..., None, :][..., :0, :], inputs.amplitude[..., :0]
+            )
         for j, term in enumerate(self.terms):
-            rows.append((position / term.position_lengthscale).mT)
-            rows.append((log_depth / term.depth_lengthscale)[..., None, :])
-            rows.append(embedding[..., j, :].mT)
+            rows.append((inputs.position / term.position_lengthscale).mT)
+            rows.append(log_depth / term.depth_lengthscale)
+            rows.append(inputs.embedding[..., j, :].mT)
+            amplitudes.append(term.amplitude * inputs.amplitude[..., j])
         z = torch.cat(rows, dim=-2).unflatten(-2, (len(self.terms), -1))
-        scaled = [term.amplitude * amplitude[..., j] for j, term in enumerate(self.terms)]
-        return TermFeatures(z.movedim(-1, -3), torch.stack(scaled, dim=-2).mT)
+        return TermFeatures(z.movedim(-1, -3), torch.stack(amplitudes, dim=-2).mT)
 
     def stationary(self, a: TermFeatures, b: TermFeatures) -> Float[Tensor, "*b n m"]:
         """Covariance of every pair by the stationary terms."""
@@ -337,47 +283,28 @@ class Kernel:
                 rough = rough + covariance
         return unscaled, (smooth, rough, plane)
 
-    def local_covariance(
-        self, features: TermFeatures, reference: Float[Tensor, "c 1 j d"] | None = None
-    ) -> Float[Tensor, "c n n"]:
-        """`stationary` within each of many small sets, in float64.
+    def covariance(
+        self, a: TermFeatures, b: TermFeatures, precision: torch.dtype = torch.float32
+    ) -> Float[Tensor, "c n m"]:
+        """`stationary` of each of c pairs of sets in float32, several times as fast; it has no
+        derivatives.
 
-        Distances are matrix products in float64 of features relative to a reference, the mean of
-        each set by default: rounded distances between anchors on one pixel would make the matrix
-        indefinite. The correlations are evaluated in float32.
+        −½ distance² is a product of matrices of features relative to one of b, which keeps its
+        cancellation harmless. Between the anchors themselves it wants float64: rounded distances of
+        close ones would make the matrix indefinite.
         """
-        reference = features.z.mean(dim=1, keepdim=True) if reference is None else reference
-        relative, (c, n) = features.z - reference, features.z.shape[:2]
-        total = torch.zeros(c, n, n, dtype=torch.float64, device=relative.device)
+        reference = b.z[:, b.z.shape[1] // 2, None]
+        y, x = (a.z - reference).to(precision), (b.z - reference).to(precision).permute(0, 2, 3, 1)
+        own, others = a.amplitude.float(), b.amplitude.float()
+        total = own.new_zeros(len(y), y.shape[1], x.shape[3])
         for j, term in enumerate(self.terms):
-            z, amplitude = relative[:, :, j].double(), features.amplitude[..., j].float()
-            norm = -0.5 * z.square().sum(dim=-1, keepdim=True)
-            exponent = torch.baddbmm(norm, z, z.mT).add_(norm.mT).float()  # −½ distance²
-            # The root of a rounded distance of zero is not zero.
-            exponent.diagonal(dim1=-2, dim2=-1).zero_()
-            covariance = correlation_(term, exponent)
-            total += covariance.mul_(amplitude[..., None]).mul_(amplitude[:, None])
+            yj, xj = y[:, :, j], x[:, j]
+            norm = -0.5 * xj.square().sum(dim=1, keepdim=True)
+            exponent = torch.baddbmm(norm.expand(-1, yj.shape[1], -1), yj, xj)
+            exponent = exponent.sub_(0.5 * yj.square().sum(dim=2, keepdim=True)).float()
+            covariance = correlation_(term, exponent).mul_(own[..., j, None])
+            total += covariance.mul_(others[:, None, :, j])
         return total
-
-    def cross_covariance(
-        self, anchors: TermFeatures, pixels: TermFeatures
-    ) -> Float[Tensor, "c u p"]:
-        """`stationary` between few anchors and many pixels of each of c cells, in float32.
-
-        Distances are matrix products of features relative to the cell's middle pixel, which keeps
-        their cancellation harmless.
-        """
-        middle = pixels.z[:, pixels.z.shape[1] // 2, None]
-        y, x = (anchors.z - middle).transpose(1, 2), (pixels.z - middle).permute(0, 2, 3, 1)
-        norm_y = y.square() @ y.new_full((y.shape[3], 1), -0.5)
-        norm_x = x.square().sum(dim=2, keepdim=True).mul_(-0.5)
-        y = torch.cat([y, torch.ones_like(norm_y), norm_y], dim=3)
-        x = torch.cat([x, norm_x, torch.ones_like(norm_x)], dim=2)
-        exponent = torch.bmm(y.flatten(0, 1), x.flatten(0, 1)).unflatten(0, y.shape[:2])
-        for j, term in enumerate(self.terms):
-            correlation_(term, exponent[:, j])  # of −½ distance²
-        exponent.mul_(anchors.amplitude.mT[..., None]).mul_(pixels.amplitude.mT[:, :, None])
-        return exponent.sum(dim=1)
 
     def variance(self, inputs: KernelInputs) -> Float[Tensor, "*b n"]:
         """k(x, x) at every pixel."""

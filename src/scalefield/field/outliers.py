@@ -172,7 +172,7 @@ def gather_blocks(
     features = kernel.features(rows)
     features = TermFeatures(*(x.unflatten(0, index.shape) for x in features))
     H = kernel.linear_features(rows, LINEAR_TERMS[1:]).unflatten(0, index.shape)  # not the constant
-    covariance = kernel.local_covariance(features) + H @ H.mT
+    covariance = kernel.covariance(features, features, torch.float64) + H @ H.mT
     target = (y - inputs.mean)[index]
     target = (target - masked_median(target, mask)[:, None]).masked_fill(~mask, 0)
     gross = target.abs() > config.gross_log_error
