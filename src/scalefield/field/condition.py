@@ -43,6 +43,7 @@ from scalefield.field.posterior import (
     fit,
 )
 from scalefield.field.shift import Shift, shift_posterior
+from scalefield.geometry.camera import Camera
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Recovery
 from scalefield.report import Rejection, Warning
@@ -83,6 +84,8 @@ class FieldPosterior:
     """What the search found among the observations; None if nothing was looked for."""
     shift: Shift | None = None
     """Posterior of the shift of an affine-invariant map."""
+    camera: Camera | None = None
+    """The camera of the measurements; None if it is unknown."""
 
     @property
     def image(self) -> ImageInputs:
@@ -113,6 +116,21 @@ class FieldPosterior:
         """Mean and calibrated covariance of ℓ at a list of pixels."""
         with one_thread():
             return explain.joint(self.fit, rows, columns)
+
+    def draws(
+        self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"], count: int
+    ) -> tuple[Float64[Tensor, "d m"], Float64[Tensor, "d 3"]]:
+        """Log-depth minus its mean at pixels, and ψ of `geometry.survey`: the mean, then draws."""
+        covariance = self.joint(
+            rows.to(self.image.device), columns.to(self.image.device)
+        ).covariance
+        values, vectors = torch.linalg.eigh(covariance.cpu())
+        root = vectors * values.clamp(min=0).sqrt()
+        drawn = torch.from_numpy(
+            np.random.default_rng(0).standard_normal((count + 1, len(root) + 3))
+        )
+        drawn[0] = 0
+        return drawn[:, 3:] @ root.mT, drawn[:, :3]
 
     def parts(self) -> dict[str, Float[Tensor, "h w"]]:
         """Maps that sum to the mean, by name."""
@@ -210,6 +228,7 @@ class FieldPosterior:
             support=field.support,
             weights=self.fit.coefficients()["modes"].float(),
             basis_maps=self.image.maps.modes[0],
+            posterior=self,
         )
 
 
