@@ -42,10 +42,7 @@ MapT = TypeVar("MapT", Tensor, np.ndarray)
 
 @runtime_checkable
 class JointDepth(Protocol):
-    """The joint distribution of depth at pixels, and of what is known of the camera."""
-
-    camera: Camera | None
-    """The camera that the measurements were seen with; None if it is unknown."""
+    """The joint distribution of depth at pixels and of what is unknown of the camera."""
 
     def draws(
         self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"], count: int
@@ -68,7 +65,7 @@ DEPTH_LIMITS = (1e-3, 1e3)
 """Recovered depth stays within these multiples of the nearest and the farthest anchor."""
 
 
-NO_MAPS = ("report", "anchors", "image", "posterior", "explainer")
+NO_MAPS = ("report", "anchors", "image", "camera", "posterior", "explainer")
 """Fields of a recovery that are no maps."""
 
 DRAWS = 1000
@@ -102,6 +99,8 @@ class Recovery(Generic[MapT]):
     """The anchors that the user gave; None inside methods."""
     image: np.ndarray | None = None
     """The photograph as uint8 RGB, where there is one; None inside methods."""
+    camera: Camera | None = None
+    """The camera, where it is known; None inside methods."""
     posterior: JointDepth | None = None
     """Draws of depth at several pixels together (`field` only), from which `measure` has its
     intervals."""

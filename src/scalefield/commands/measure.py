@@ -64,26 +64,24 @@ class MeasureCommand:
 
         listed = measurements(self.measurements)
         questions = [m for m in listed if m.is_question]
+        known = [m for m in listed if not m.is_question]
         questions += [measurement(*parse_question(text)) for text in self.read]
         if not questions:
             raise InputError(
                 'nothing to read: give --read "length U,V U,V", or rows without a value'
             )
-        image = read_image(self.image)
-        notify_if_rotated(self.image)
-        camera = find_camera(self.intrinsics, self.fov_deg, image.shape[:2])
+        shape = read_image(self.image).shape[:2]
         recovery = recover(
-            image,
+            self.image,
             read_anchors(self.anchors, self.anchor_units),
-            mde=self.relative.mde_name,
-            mde_depth=self.relative.read(),
-            kind=self.relative.kind,
-            affine=self.relative.unknown_shift,
-            resize=self.relative.resize,
+            measurements=known,
+            camera=find_camera(self.intrinsics, self.fov_deg, shape),
+            mde=self.relative.source().load(),
         )
+        notify_if_rotated(self.image)
         for warning in recovery.report.warnings:
             print(f"warning: {warning}")
-        readings = recovery.measure(questions, camera=camera, level=self.level)
+        readings = recovery.measure(questions, level=self.level)
         for question, (value, low, high, _) in zip(questions, readings, strict=True):
             if self.json:
                 print(json.dumps({**question.as_dict(), "value": value, "low": low, "high": high}))

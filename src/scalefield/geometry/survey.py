@@ -19,10 +19,18 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from scalefield.anchors import pixel_indices
+from scalefield.anchors import Anchors, pixel_indices
 from scalefield.errors import InputError
 from scalefield.geometry.camera import Camera
-from scalefield.measurements import Measurement, Reading, View, down_vector, group_alike
+from scalefield.measurements import (
+    Depth,
+    Measurement,
+    Reading,
+    Slant,
+    View,
+    down_vector,
+    group_alike,
+)
 from scalefield.recovery import DRAWS, Recovery
 
 ASSUMED_FOV_DEG = 60.0
@@ -31,6 +39,10 @@ FOCAL_STD = 0.25
 """Standard deviation of the logarithm of the focal length then."""
 TILT_STD_DEG = (15.0, 3.0)
 """Standard deviations of pitch and roll around a level camera."""
+
+
+CAMERA_NUMBERS = 3
+"""Length of ψ."""
 
 
 class Linearisation(NamedTuple):
@@ -165,16 +177,40 @@ class Survey:
             torch.arange(len(parts)).repeat_interleave(counts),
         )
 
-    def targets(self, owner: Int64[Tensor, " n"]) -> RowTargets:
-        """What was measured of the rows that belong to these measurements."""
+    @cached_property
+    def owner(self) -> Int64[Tensor, " n"]:
+        """The measurement of each row."""
+        zero = torch.zeros(len(self.rays), dtype=torch.float64)
+        return self.linearise(zero, zero.new_zeros(CAMERA_NUMBERS)).owner
+
+    @cached_property
+    def targets(self) -> RowTargets:
+        """What was measured of the rows."""
         listed, bound = [], []
-        counts = owner.bincount(minlength=len(self.measured)).tolist()
+        counts = self.owner.bincount(minlength=len(self.measured)).tolist()
         for m, count in zip(self.measured, counts, strict=True):
             values = m.targets()
             listed += [(v, m.std()) for v in (values if len(values) == count else values * count)]
             bound += count * [m.bound]
         target, noise = torch.tensor(listed, dtype=torch.float64).T
         return RowTargets(target, noise, torch.tensor(bound))
+
+
+def split_depths(
+    measured: Sequence[Measurement], shape: tuple[int, int], camera: Camera | None
+) -> tuple[Anchors, tuple[Measurement, ...]]:
+    """Depths, and slant distances seen by a known camera, as anchors; and the others."""
+    simple = [m for m in measured if isinstance(m, Depth) or (camera and isinstance(m, Slant))]
+    others = tuple(m for m in measured if m not in simple)
+    if not simple:
+        return Anchors([], [], []), others
+    survey = Survey.of(simple, shape, camera)
+    slant = np.array([isinstance(m, Slant) for m in simple])
+    ray = np.where(slant, survey.rays.norm(dim=1).numpy(), 1.0)
+    u, v, value, sigma = np.array(
+        [(m.u, m.v, m.value_m, math.nan if m.sigma_m is None else m.sigma_m) for m in simple], float
+    ).T
+    return Anchors(u, v, value / ray, sigma / ray), others
 
 
 def read(
@@ -194,8 +230,7 @@ def read(
     shape, posterior = tuple(recovery.depth_m.shape), recovery.posterior
     if camera is None and fov_deg is not None:
         camera = Camera.from_fov(fov_deg, shape)
-    known = camera or (None if posterior is None else posterior.camera)
-    survey = Survey.of(listed, shape, known)
+    survey = Survey.of(listed, shape, camera or recovery.camera)
     rows, columns = map(torch.from_numpy, survey.pixels)
     depth_m = torch.as_tensor(recovery.depth_m)[rows, columns].double().cpu()
     for q, span in zip(listed, survey.spans, strict=True):
