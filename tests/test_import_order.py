@@ -16,6 +16,7 @@ ORDER = [
     ["geometry", "mde", "alignment"],
     ["basis", "datasets"],
     ["field"],
+    ["explanation"],
     ["methods"],
     ["inputs", "checks", "api", "huggingface"],
     ["samples"],
@@ -32,8 +33,11 @@ SAME_ROW = {("inputs", "api"), ("anchors", "anchor_sampling"), ("anchors", "reco
 }  # fmt: skip
 """Imports within a row, from the second to the first."""
 
-CONVENIENCES = {("recovery", "export"), ("recovery", "geometry")}
-"""Imports against the order: methods of `Recovery` that call `export` when they are called."""
+CONVENIENCES = {
+    ("recovery", "export"), ("recovery", "geometry"), ("recovery", "explanation"),
+    ("explanation", "export"),
+}  # fmt: skip
+"""Imports against the order: types, and methods that call `export` when they are called."""
 
 RANK = {name: rank for rank, row in enumerate(ORDER) for name in row}
 

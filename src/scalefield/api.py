@@ -18,8 +18,9 @@ from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.field.kalman import FieldFilter
 from scalefield.field.placement import Suggestion, suggest_from
-from scalefield.inputs import estimate, load_image, relative_depth
+from scalefield.inputs import load_image, relative_depth
 from scalefield.mde import MDE, Kind, MDEOutput, load_mde
+from scalefield.mde.own_maps import RelativeDepth
 from scalefield.methods import METHODS, make_method
 from scalefield.recovery import FunctionMethod, Method, MethodLike, Recovery, Solver, as_method
 from scalefield.report import Rejection, Report
@@ -137,7 +138,7 @@ class Stream(FieldFilter):
         device = str(frame.device) if isinstance(frame, Tensor) else "cpu"
         if image is not None and isinstance(self.mde, str):
             self.mde = load_mde(self.mde, device=device)  # once for all frames
-        mde_output = frame if image is None else estimate(image, self.mde)
+        mde_output = frame if image is None else RelativeDepth(self.mde)(image)
         recovery = super().__call__(mde_output, given)
         pixels = given.pixels(mde_output.shape)
         report = dataclasses.replace(

@@ -31,6 +31,7 @@ from scalefield.report import Rejection, Report
 if TYPE_CHECKING:
     from PIL import Image
 
+    from scalefield.explanation import Explanation
     from scalefield.export.cloud import PointCloud
     from scalefield.geometry.camera import Camera
 
@@ -42,6 +43,9 @@ Form = Literal["depth", "disparity", "log_scale"]
 
 BAND_PIXELS = 1 << 17
 """Pixels that are finished at a time on a CPU, so that intermediate maps stay in its cache."""
+
+NO_MAPS = ("report", "anchors", "image", "explainer")
+"""Fields of a recovery that are no maps."""
 
 MIN_SUPPORT = 0.2
 """Support below which depth at a pixel is an extrapolation."""
@@ -77,6 +81,12 @@ class Recovery(Generic[MapT]):
     """The anchors that the user gave; None inside methods."""
     image: np.ndarray | None = None
     """The photograph as uint8 RGB, where there is one; None inside methods."""
+    explainer: Callable[[Recovery], Explanation] | None = None
+    """Makes `explain()` of a recovery (`basis` and `field` only); it is not pickled."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the explainer, which holds the state of the method."""
+        return self.__dict__ | {"explainer": None}
 
     def __repr__(self) -> str:
         report, values = self.report, _as_numpy(self.depth_m)
@@ -113,6 +123,15 @@ class Recovery(Generic[MapT]):
 
         return preview(self)
 
+    def explain(self) -> Explanation:
+        """The parts of log_scale with their shares, and the influence of each anchor."""
+        if self.explainer is None:
+            raise InputError(
+                f"a recovery by {self.report.method or 'this method'} has no explanation; those by "
+                "basis and field have one, with at least one anchor"
+            )
+        return self.explainer(self.numpy())
+
     def save(
         self,
         folder: str | Path,
@@ -121,12 +140,13 @@ class Recovery(Generic[MapT]):
         camera: Camera | None = None,
         fov_deg: float | None = None,
         max_points: int | None = None,
-        png_units: float = 1000.0,
+        png_units: float | None = None,
     ) -> Path:
         """Write the files of `scalefield recover` to a folder, all or none, and return the folder.
 
         They are depth.png, depth.npz, preview.png and recovery.json. `formats` adds others, for
         example "ply" or "glb", most of which need the camera or its horizontal field of view.
+        `png_units` are the units per metre of depth.png; by default it holds every pixel.
         """
         from scalefield.export.result_folder import choose_camera, write_outputs
 
@@ -187,7 +207,7 @@ class Recovery(Generic[MapT]):
         log_scale: Tensor,
         **report: Any,
     ) -> Recovery[Tensor]:
-        """Finish a method that predicts ℓ: D̂ = D_MDE · e^ℓ (Eq. estimate_depth)."""
+        """Finish a method that predicts ℓ: D̂ = D_MDE · e^ℓ (Eq. 9)."""
         return Recovery._finish(mde_output, anchors, log_scale, "log_scale", **report)
 
     @staticmethod
@@ -250,14 +270,13 @@ class Recovery(Generic[MapT]):
 
     def numpy(self) -> Recovery[np.ndarray]:
         """The same recovery with every map as a numpy array."""
-        maps = {name: _as_numpy(values) for name, values in self.maps().items()}
-        return Recovery(report=self.report, anchors=self.anchors, image=self.image, **maps)
+        kept: dict[str, Any] = {name: getattr(self, name) for name in NO_MAPS}
+        return Recovery(**kept | {name: _as_numpy(maps) for name, maps in self.maps().items()})
 
     def maps(self) -> dict[str, MapT]:
         """Every map that this recovery has, by the name of its field."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        others = ("report", "anchors", "image")
-        return {n: m for n, m in fields.items() if n not in others and m is not None}
+        return {n: m for n, m in fields.items() if n not in NO_MAPS and m is not None}
 
 
 def _as_numpy(values: Tensor | np.ndarray) -> np.ndarray:

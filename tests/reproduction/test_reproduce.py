@@ -84,7 +84,7 @@ def test_all_generators_of_the_paper_are_trained_on_all_datasets(reproduced):
     assert f"Trained on {frames} frames" in card
     record = json.loads((reproduced / "generators/da3-base/k8-high/run.json").read_text())
     assert record["config"]["anchors"] == [500, 530]
-    assert record["config"]["losses"]["literal_gate_sum"]
+    assert record["config"]["losses"]["gate_reduction"] == "sum"
 
 
 def left_out(out):
@@ -274,6 +274,18 @@ def test_shipped_generators_are_labelled_universal(there, capsys):
     assert "means over the images of kitti, clamped" in beside
     row = next(line for line in beside.splitlines() if line.startswith("| Basis K=8 |"))
     assert "[" not in row  # nothing of ours stands beside the paper's own generator
+
+
+def test_each_unit_of_depth_is_an_estimator_of_its_own(there, capsys):
+    units = ["--depth-unit", "raw", "median", "--mde", "da3-base=tiny_mdes:da3", "--plan"]
+    assert main(command(there, *units, data=("sunrgbd",), out="no")) == 0
+    message = capsys.readouterr().out
+    assert "train da3-base " in message
+    assert "train median-da3-base " in message
+    spec = EstimatorSpec.parse("midas-dpt-hybrid", unit="median")
+    assert (spec.label, spec.source) == ("median-midas-hybrid", "median:midas-hybrid")
+    assert spec.card == EstimatorSpec.parse("midas-hybrid").card
+    assert spec.card is not None
 
 
 @pytest.mark.slow

@@ -12,15 +12,20 @@ from scalefield.field.network import FieldNet, FieldNetConfig
 from scalefield.field.shift import SHIFT_PRIOR, AffineMap
 from scalefield.mde import MDEOutput
 from scalefield.training.bank import make_banks
-from scalefield.training.data import PIXELS, prepare
+from scalefield.training.data import PIXELS, filled, prepare
 from scalefield.training.distortion import (
     Distortion,
     DistortionConfig,
     UnknownShift,
     grid_positions,
 )
-from scalefield.training.field import START, LearnedKernel, train_field
-from scalefield.training.field_batches import FieldTraining, draw_anchors, draw_batch
+from scalefield.training.field import START, LearnedKernel, fit_shift, train_field
+from scalefield.training.field_batches import (
+    FieldTraining,
+    draw_anchors,
+    draw_batch,
+    network_maps,
+)
 from scalefield.training.field_validation import Outcome, calibrate, tune_on_validation
 from training.world import BiasedMDE, World
 
@@ -81,6 +86,41 @@ def test_a_run_goes_on_where_it_was_cut_off(frames, tmp_path, monkeypatch):
     again = run("cut")
     for name, value in whole.net.state_dict().items():
         assert torch.equal(value, again.net.state_dict()[name]), name
+
+
+def test_fit_shift_predicts_the_shift_of_frames_and_changes_no_other_output(frames):
+    train, val = map(make_banks, frames)
+    torch.manual_seed(0)
+    net = FieldNet(NET).eval().requires_grad_(False)
+    fitted = fit_shift(net, train, val, CONFIG, draws=40, show_progress=False)
+    distortion = dataclasses.replace(CONFIG.distortion, affine=1.0)
+    config = dataclasses.replace(CONFIG, batch=16, distortion=distortion)
+    batch = draw_batch(train[0], config, 1, torch.Generator().manual_seed(5))
+    before, after = network_maps(net, batch), network_maps(fitted, batch)
+    assert torch.equal(before.maps, after.maps)
+    mean, std = after.shift.unbind(dim=1)
+    error, constant = (mean - batch.shift).square(), (SHIFT_PRIOR.mean - batch.shift).square()
+    assert float(error.mean()) < 0.5 * float(constant.mean())
+    assert float((error / std.square()).mean()) < 3
+
+
+def test_draw_batch_gives_the_true_shift_of_maps_whose_shift_is_unknown(frames):
+    (bank, *_) = make_banks(frames[0])
+    batch = draw_batch(bank, CONFIG, 4, torch.Generator().manual_seed(1))
+    known = batch.pixels.shift.abs().amax(dim=1) == 0
+    assert torch.equal(batch.shift.isnan(), known)
+
+
+def test_filled_puts_the_sky_beyond_the_farthest_surface():
+    world = World()
+    frame = world.load(world.names("train")[0])
+    sky = np.zeros(frame.mask.shape, bool)
+    sky[:4] = True
+    farthest = float(frame.depth_m[frame.mask & ~sky].max())
+    depth_m = filled(dataclasses.replace(frame, sky=sky)).numpy()
+    assert (depth_m[:4] >= farthest).all()
+    assert (depth_m[:4] <= 10.01 * farthest).all()
+    assert np.array_equal(depth_m[4:], filled(frame).numpy()[4:])
 
 
 def test_the_numbers_go_through_their_logarithms_unharmed():

@@ -171,13 +171,13 @@ def draw_preview(
     holes = f" · {counted(report.hole_pixels, 'pixel')} without depth" if report.hole_pixels else ""
     grey = relative.colours(mde_depth).mean(-1, keepdims=True) / 2 + 115
     photograph = np.repeat(grey.astype(np.uint8), 3, axis=2) if image is None else image
-    sheet = _Sheet(depth_m.shape)
+    sheet = Sheet(depth_m.shape)
     dots = sheet.dots(anchors, recovery)
     used = f"{report.anchors_used:,} of {report.anchors_given:,} anchors"
     used = used if report.anchors_given else "no anchors"
     drawn = f" · {len(dots):,} of them drawn" if len(dots) < len(anchors) else ""
     marked = sheet.with_anchors(sheet.resized(photograph), anchors, dots, recovery, metres)
-    first = _Panel(marked, used + drawn, metres)
+    first = Panel(marked, used + drawn, metres)
     estimated = sheet.panel(
         relative.colours(mde_depth), f"relative depth · {report.model}", relative
     )
@@ -210,21 +210,32 @@ def format_std_log(std_log: float) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class _Panel:
+class Panel:
+    """A picture of a sheet, with its title and the scale of its colours."""
+
     picture: Image.Image
     title: str
-    scale: Scale
+    scale: Scale | None = None
 
 
-class _Sheet:
+class Sheet:
     """Sizes of the layout; every panel has about the same area."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        area: int = PANEL_AREA,
+        least_width: int = 420,
+        least_height: int = 150,
+    ) -> None:
+        """`shape` is that of the maps, `area` that of a panel in pixels; the place of a panel has
+        the least sizes."""
         height, width = shape
-        zoom = math.sqrt(PANEL_AREA / (height * width))
+        zoom = math.sqrt(area / (height * width))
         self.width = min(max(round(width * zoom), 1), 1200)
         self.height = min(max(round(height * zoom), 1), 1200)
-        self.cell_width, self.cell_height = max(self.width, 420), max(self.height, 150)
+        self.cell_width = max(self.width, least_width)
+        self.cell_height = max(self.height, least_height)
         self.zoom_u, self.zoom_v = self.width / width, self.height / height
         self.text = round(0.0235 * self.cell_width + 3)
         self.font = ImageFont.load_default(self.text)
@@ -239,11 +250,11 @@ class _Sheet:
         """Pixels at the size of a panel."""
         return Image.fromarray(pixels).resize((self.width, self.height), resampling)
 
-    def panel(self, pixels: UInt8[np.ndarray, "h w 3"], title: str, scale: Scale) -> _Panel:
+    def panel(self, pixels: UInt8[np.ndarray, "h w 3"], title: str, scale: Scale) -> Panel:
         """The panel of a map, whose pixels stay what they are."""
-        return _Panel(self.resized(pixels, Image.Resampling.BOX), title, scale)
+        return Panel(self.resized(pixels, Image.Resampling.BOX), title, scale)
 
-    def draw(self, rows: Sequence[Sequence[_Panel]], notes: Sequence[str] = ()) -> Image.Image:
+    def draw(self, rows: Sequence[Sequence[Panel]], notes: Sequence[str] = ()) -> Image.Image:
         """Rows of panels, each with its title and colour bar; notes after the last panel."""
         step_x = self.cell_width + self.bar + self.gutter
         step_y = self.title + self.cell_height + self.margin // 2
@@ -256,7 +267,9 @@ class _Sheet:
                 draw = ImageDraw.Draw(sheet)
                 draw.text((x, middle), panel.title, INK, self.font, anchor="lm")
                 sheet.paste(panel.picture, (x, y + self.title))
-                self.colour_bar(sheet, x + self.width + self.text // 2, y + self.title, panel.scale)
+                if panel.scale is not None:
+                    at = x + self.width + self.text // 2, y + self.title
+                    self.colour_bar(sheet, *at, panel.scale)
         if notes:
             x = self.margin + len(rows[-1]) * step_x
             self.write(sheet, x, self.margin // 4 + (len(rows) - 1) * step_y + self.title, notes)

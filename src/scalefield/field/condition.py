@@ -121,7 +121,6 @@ class FieldPosterior:
     """What the search found among the observations; None if nothing was looked for."""
     shift: Shift | None = None
     """Posterior of the shift of an affine-invariant map."""
-    shift_prior: Shift | None = None
 
     @property
     def image(self) -> ImageInputs:
@@ -183,8 +182,8 @@ class FieldPosterior:
             reason, found = "contradicted by the others", marked(self.outliers.rejected)
             rejected = tuple(Rejection(int(i), "outlier", reason) for i in found)
             warnings = self.outliers.warnings(anchors, marked)
-        if self.shift is not None and self.shift_prior is not None:
-            warnings += shift_warnings(self.shift, self.shift_prior)
+        if self.shift is not None and self.image.shift_prior is not None:
+            warnings += shift_warnings(self.shift, self.image.shift_prior)
         return rejected, warnings
 
     @property
@@ -300,7 +299,8 @@ def condition(
         if image.affine is not None:
             # Outliers are looked for with the prior of the shift as a part of the kernel, so that
             # an unknown shift does not make outliers of good measurements.
-            expected, few = prior.shift or model.shift_prior, merged.thinned(config.block_size)
+            expected, few = prior.shift or image.shift_prior, merged.thinned(config.block_size)
+            assert expected is not None
             observed = image.with_shift(expected).observe(few)
             found = outliers_of(observed, split(observed))
             observed = observed if found is None else found.apply(observed)
@@ -327,7 +327,7 @@ def condition(
             memo=None if editor is None else editor.solutions,
         )  # fmt: skip
         fitted = calibrated(model, fitted, scale_known=scale_prior == "learned")
-    return FieldPosterior(fitted, readings, group, noise, found, shift, model.shift_prior)
+    return FieldPosterior(fitted, readings, group, noise, found, shift)
 
 
 def calibrated(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False) -> FieldFit:
@@ -394,6 +394,6 @@ def expected_recovery(
         kind=mde_output.kind,
         warnings=(warning,),
         std_log=std_log,
-        shift=image.shift_interval(model.shift_prior),
+        shift=image.shift_interval(image.shift_prior),
         basis_maps=maps.modes[0],
     )

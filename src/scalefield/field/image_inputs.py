@@ -71,6 +71,9 @@ class FieldMaps(NamedTuple):
     expected_log_depth: Float[Tensor, " b"]
     """Expected log-depth in metres of the image's median pixel."""
     layout: ChannelLayout
+    shift: Float[Tensor, "b 2"] | None = None
+    """Mean and standard deviation of the shift t that affine-invariant disparity of such an image
+    has; None from networks that do not predict it."""
 
     @property
     def modes(self) -> Float[Tensor, "b k h w"]:
@@ -106,6 +109,8 @@ class ImageInputs:
     """The map whose shift is unknown; None for maps that are known up to a scale."""
     shift: Float[Tensor, "h w"] | None = None
     """Change of log D_MDE for one standard deviation of that shift."""
+    shift_prior: Shift | None = None
+    """What is known of that shift before any measurement."""
 
     @cached_property
     def shape(self) -> tuple[int, int]:

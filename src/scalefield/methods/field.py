@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as option
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, get_args
 
@@ -12,6 +13,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
+from scalefield.explanation import Explanation, lattice
 from scalefield.field.condition import FieldPosterior, ScalePrior, condition, expected_recovery
 from scalefield.field.config import InferenceConfig
 from scalefield.field.decomposition import Decomposition
@@ -61,7 +63,9 @@ class Field(Method):
         def solve(anchors: Anchors) -> Recovery[Tensor]:
             if len(anchors) == 0:
                 return expected_recovery(self.load(), mde_output, image)
-            return self.condition(image, anchors).recovery(mde_output, anchors)
+            posterior = self.condition(image, anchors)
+            explainer = partial(explain, posterior, mde_output, anchors)
+            return replace(posterior.recovery(mde_output, anchors), explainer=explainer)
 
         return solve
 
@@ -99,3 +103,17 @@ class Field(Method):
     ) -> Float64[np.ndarray, " n"]:
         """Smoother weights ∂ℓ/∂yᵢ at the pixel (u, v): how much each anchor determines it."""
         return self.condition(self.load().image_inputs(mde_output), anchors).influence(v, u)
+
+
+def explain(
+    posterior: FieldPosterior,
+    mde_output: MDEOutput,
+    anchors: Anchors,
+    recovery: Recovery[np.ndarray],
+) -> Explanation:
+    """The parts of `Field.decompose`, and the smoother weights of each anchor over the image."""
+    whole = Decomposition(posterior.parts(), mde_output.valid)
+    pixels = zip(*lattice(mde_output.shape), strict=True)
+    influence = [np.abs(posterior.influence(int(v), int(u))) for v, u in pixels]
+    parts = {name: part.detach().cpu().numpy() for name, part in whole.parts.items()}
+    return Explanation(recovery, parts, whole.shares, anchors, np.mean(influence, axis=0))

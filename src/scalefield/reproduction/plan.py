@@ -14,7 +14,7 @@ from scalefield.basis.generator import Generator, GeneratorConfig
 from scalefield.basis.grids import grid_shape
 from scalefield.datasets import Frame
 from scalefield.errors import InputError
-from scalefield.mde import MODELS, open_mde
+from scalefield.mde import open_mde
 from scalefield.mde.hub import WeightsNotFound
 from scalefield.reproduction.matrix import GeneratorJob
 from scalefield.reproduction.stages import EstimatorSpec, Reproduction
@@ -121,7 +121,7 @@ def _measure_mde(
     reproduction: Reproduction, estimator: EstimatorSpec, samples: dict[str, _Sample]
 ) -> _Predictions:
     """Run the MDE on one image of each dataset; without weights, return what is known of it."""
-    card = MODELS.get(estimator.source)
+    card = estimator.card
     try:
         mde = open_mde(estimator.source, str(pick_device(reproduction.device)))
     except WeightsNotFound:
