@@ -24,6 +24,7 @@ from scalefield.commands.explain import ExplainCommand
 from scalefield.commands.export import ExportCommand
 from scalefield.commands.help_text import document_fields, filled_help
 from scalefield.commands.label import LabelCommand
+from scalefield.commands.measure import MeasureCommand
 from scalefield.commands.methods import MethodsCommand
 from scalefield.commands.models import ModelsCommand
 from scalefield.commands.predict import PredictCommand
@@ -49,6 +50,7 @@ class Command(Protocol):
 COMMANDS: dict[str, Callable[..., Command]] = {
     "recover": RecoverCommand,
     "suggest": SuggestCommand,
+    "measure": MeasureCommand,
     "explain": ExplainCommand,
     "anchors": AnchorsCommand,
     "colmap": ColmapCommand,
