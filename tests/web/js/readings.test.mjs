@@ -81,7 +81,10 @@ function measuringPage() {
   const asked = [];
   const page = {
     loaded: { project: { id: "p" }, session: { revision: 1 }, result: { method: "field", anchors: [1], sent: [{ u: 1 }] } },
-    fov: { deg: 60 }, work: { measurements: [] }, card: { pin: null }, stage: { cursor: null }, tools: { pending: null },
+    get shown() {
+      return this.loaded;
+    },
+    fov: { deg: 60 }, work: { measurements: [] }, card: { pin: null }, stage: { cursor: null }, tools: { pending: null, profilePixels: () => [] },
     sessions: { use: (_, work) => work("id") }, estimated: () => {}, showError: (words) => assert.fail(words),
     server: {
       measure: async (_, body) => {

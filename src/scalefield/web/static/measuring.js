@@ -8,6 +8,7 @@ import { isAbort } from "./server.js";
 /** A value with the bounds of its 90 % interval; null where it is not known.
  *  @typedef {{value: number | null, low: number | null, high: number | null}} Estimate */
 
+const MOST_KNOWN = 10000;
 const REST_MS = 80; // the pointer rests on a pixel before its depth is asked for
 
 /** @param {Shape} shape */
@@ -85,12 +86,13 @@ export class Measuring {
     while (this.again) {
       this.again = false;
       this.renew();
+      if (this.known.size > MOST_KNOWN) this.known.clear();
       const shapes = this.wanted().filter((s) => !this.known.has(keyOf(s)));
       if (shapes.length) await this.ask(shapes);
     }
   }
 
-  /** Measurements, the one that is drawn, and the pixel of the card or under the pointer. @returns {Shape[]} */
+  /** Measurements, the one that is drawn, the pixel of the card or under the pointer, and the profile. @returns {Shape[]} */
   wanted() {
     const { loaded, fov, stage, card, tools, work } = this.page;
     if (!loaded?.result) return [];
@@ -100,17 +102,13 @@ export class Measuring {
       shapes.push({ ...pending, points: stage.cursor ? [...pending.points, stage.cursor] : pending.points });
     }
     if (pixel) shapes.push(asShape(pixel));
+    if (loaded.result.method === "field") shapes.push(...tools.profilePixels().map(asShape));
     return shapes.filter((s) => s.points.length >= LEAST_POINTS[s.kind]);
   }
 
   /** @param {Shape[]} shapes */
   async ask(shapes) {
-    const {
-        page,
-        known,
-        controller: { signal },
-      } = this,
-      loaded = /** @type {import("./page.js").Loaded} */ (page.loaded);
+    const { page, known } = this, { signal } = this.controller, loaded = page.shown;
     const result = /** @type {import("./readings.js").Result} */ (loaded.result);
     const points = shapes.filter((s) => s.kind === "depth"), measurements = shapes.filter((s) => s.kind !== "depth");
     const body = {
@@ -120,9 +118,10 @@ export class Measuring {
     };
     try {
       const answer = await page.sessions.use(loaded.project, (id) => page.server.measure(id, body, signal), signal);
-      const { depth_m, low_m = [], high_m = [] } = answer,
-        at = (/** @type {any[]} */ list, /** @type {number} */ i) => list[i] ?? null;
-      points.forEach((s, i) => known.set(keyOf(s), { value: depth_m[i], low: at(low_m, i), high: at(high_m, i) }));
+      const { depth_m, low_m, high_m } = answer;
+      points.forEach((s, i) => {
+        known.set(keyOf(s), { value: depth_m[i], low: low_m?.[i] ?? null, high: high_m?.[i] ?? null });
+      });
       measurements.forEach((s, i) => known.set(keyOf(s), answer.measurements[i]));
       if (known === this.known) page.estimated();
     } catch (e) {

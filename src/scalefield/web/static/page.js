@@ -301,6 +301,7 @@ export class Page {
     this.stage.redraw();
     this.views.cloud?.redraw();
     showMeasurements(this);
+    if (this.tools.profileRow !== null) this.views.showProfile();
   }
 
   /** Text about a pixel for screen readers. @param {Pixel} pixel */

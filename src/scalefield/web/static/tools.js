@@ -9,6 +9,8 @@ import { VIEWS } from "./views.js";
 
 /** @typedef {import("./geometry.js").Pixel} Pixel */
 
+const PROFILE_PIXELS = 160; // of the interval along a profile
+
 export class Tools {
   /** @param {import("./page.js").Page} page */
   constructor(page) {
@@ -85,9 +87,16 @@ export class Tools {
     return "";
   }
 
+  /** Pixels of the photo along the profile; none without one. @returns {Pixel[]} */
+  profilePixels() {
+    const v = this.profileRow, { width } = this.page.session, count = Math.min(width, PROFILE_PIXELS);
+    return v === null ? [] : Array.from({ length: count }, (_, i) => ({ u: Math.floor(((i + 0.5) * width) / count), v }));
+  }
+
   /** @param {number} v */
   profileAt(v) {
     this.profileRow = v;
+    this.page.measuring.update();
     $("profile-row").value = v;
     this.page.stage.redraw();
     this.page.views.showProfile();
@@ -103,6 +112,7 @@ export class Tools {
     $("profile-row").value = this.profileRow ?? 0;
     this.page.card.close(false);
     if (!works(tool, this.page.view)) return this.setView("depth");
+    this.page.measuring.update();
     this.page.views.showProfile();
     this.changed();
   }

@@ -304,12 +304,12 @@ export class Views {
       $("profile-title"),
       lines.length ? `Depth along row ${profileRow}` : "Set a distance to see the profile in metres",
     );
-    drawProfile(
-      $("profile-chart"),
-      lines,
-      this.page.unit,
-      this.pointedAt ? (this.pointedAt.u + 0.5) / session.width : null,
-    );
+    const share = (/** @type {Pixel} */ { u }) => (u + 0.5) / session.width;
+    const band = this.page.tools.profilePixels().flatMap((pixel) => {
+      const { low, high } = this.page.measuring.depthAt(pixel) ?? {};
+      return low && high ? [{ share: share(pixel), low, high }] : [];
+    });
+    drawProfile($("profile-chart"), lines, band, this.page.unit, this.pointedAt && share(this.pointedAt));
   }
 
   /** Show the busy state with the name of the method. @param {any} request */
