@@ -60,6 +60,9 @@ NOT_CONVERGED = (
 )
 MOST_LOG = 30.0
 """Largest logarithm of a length that is reported."""
+SURVEY_GROSS_LOG_ERROR = 1.6
+"""`OutlierConfig.gross_log_error` of a survey: a factor of 5, because the relative depth errs more
+along a length than at a pixel."""
 SURVEY_ROUNDS = 2
 """Times that the rows of a survey are linearised at the mode without the outliers found before."""
 PRIOR_STD_CELLS = 80
@@ -309,7 +312,8 @@ def condition(
     given, converged = None if survey is None else SurveyReadings(merged, survey), True
     if given is not None:  # every pixel sees all of them
         size = max(config.block_size, given.count)
-        config = dataclasses.replace(config, block_size=size, neighbours=size)
+        search = dataclasses.replace(config.outliers, gross_log_error=SURVEY_GROSS_LOG_ERROR)
+        config = dataclasses.replace(config, block_size=size, neighbours=size, outliers=search)
         if not given.fixes_scale:
             scale_prior = "learned"
 
