@@ -20,7 +20,7 @@ from scalefield.field.kalman import FieldFilter
 from scalefield.field.placement import Suggestion, suggest_from
 from scalefield.geometry.camera import Camera
 from scalefield.geometry.exif import choose_camera
-from scalefield.geometry.survey import Survey, split_depths
+from scalefield.geometry.survey import Survey, with_measurements
 from scalefield.inputs import load_image, relative_depth
 from scalefield.mde import MDE, Kind, MDEOutput, load_mde
 from scalefield.mde.own_maps import RelativeDepth
@@ -91,12 +91,13 @@ def recover(
     mde_output = relative_depth(
         pixels, mde, mde_depth, kind, affine=affine, resize=resize, device=device
     )
-    given = require_anchors("anchors", anchors)
-    found, survey = choose_camera(camera, fov_deg, mde_output.shape, image), None
-    if listed := read_measurements(measurements):
-        depths, others = split_depths(listed, mde_output.shape, found)
-        given = given.joined(depths)
-        survey = Survey.of(others, mde_output.shape, found) if others else None
+    found = choose_camera(camera, fov_deg, mde_output.shape, image)
+    given, survey = with_measurements(
+        require_anchors("anchors", anchors),
+        read_measurements(measurements),
+        mde_output.shape,
+        found,
+    )
     recovery = recover_from(
         mde_output,
         given,

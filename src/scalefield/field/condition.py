@@ -54,8 +54,15 @@ ScalePrior = Literal["none", "learned"]
 
 UNDETERMINED_SHARE = 0.8
 """Share of the prior's standard deviation above which the shift counts as not determined."""
+NOT_CONVERGED = (
+    "the measurements contradict each other so much that the depth that fits them best was not "
+    "found; check their values and pixels"
+)
 MOST_LOG = 30.0
 """Largest logarithm of a length that is reported."""
+SURVEY_GROSS_LOG_ERROR = 1.6
+"""`OutlierConfig.gross_log_error` of a survey: a factor of 5, because the relative depth errs more
+along a length than at a pixel."""
 SURVEY_ROUNDS = 2
 """Times that the rows of a survey are linearised at the mode without the outliers found before."""
 PRIOR_STD_CELLS = 80
@@ -94,6 +101,8 @@ class FieldPosterior:
     """Posterior of the shift of an affine-invariant map."""
     survey: Survey | None = None
     """Measurements of other kinds than readings; their rows come after those of the readings."""
+    converged: bool = True
+    """Whether the depths that fit the survey best were found."""
 
     @property
     def image(self) -> ImageInputs:
@@ -173,6 +182,8 @@ class FieldPosterior:
             rejected = tuple(Rejection(int(i), "outlier", reason) for i in found)
             warnings = self.outliers.warnings(anchors, marked)
             warnings += survey_warnings(self.survey_report())
+        if not self.converged:
+            warnings += (Warning("measurements_not_converged", NOT_CONVERGED),)
         if self.shift is not None and self.image.shift_prior is not None:
             warnings += shift_warnings(self.shift, self.image.shift_prior)
         return rejected, warnings
@@ -301,10 +312,11 @@ def condition(
     """
     config, prior, static = config or InferenceConfig(), prior or FieldPrior(), lattice is not None
     merged, group = readings.merged(static=static)
-    given = None if survey is None else SurveyReadings(merged, survey)
+    given, converged = None if survey is None else SurveyReadings(merged, survey), True
     if given is not None:  # every pixel sees all of them
         size = max(config.block_size, given.count)
-        config = dataclasses.replace(config, block_size=size, neighbours=size)
+        search = dataclasses.replace(config.outliers, gross_log_error=SURVEY_GROSS_LOG_ERROR)
+        config = dataclasses.replace(config, block_size=size, neighbours=size, outliers=search)
         if not given.fixes_scale:
             scale_prior = "learned"
 
@@ -324,14 +336,15 @@ def condition(
 
     def observe(image: ImageInputs, most: int | None = None) -> Observations:
         """What the Gaussian process sees of the measurements, or of at most so many."""
+        nonlocal converged
         if given is None:
             return image.observe(merged if most is None else merged.thinned(most))
-        observed = given.observe(image)
+        observed, _ = given.observe(image)
         for _ in range(SURVEY_ROUNDS):
             found = outliers_of(observed, split(observed))
             used = observed if found is None else found.apply(observed)
             kernel = kernel_of_image(model.kernel, used, model.error_scales, config.block_size)
-            observed = given.observe(image, kernel, used)
+            observed, converged = given.observe(image, kernel, used)
         return observed
 
     with one_thread():  # small matrices
@@ -367,7 +380,7 @@ def condition(
             memo=None if editor is None else editor.solutions,
         )  # fmt: skip
         fitted = calibrated(model, fitted, scale_known=scale_prior == "learned")
-    return FieldPosterior(fitted, readings, group, noise, found, shift, survey)
+    return FieldPosterior(fitted, readings, group, noise, found, shift, survey, converged)
 
 
 def calibrated(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False) -> FieldFit:
