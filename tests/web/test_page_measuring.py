@@ -138,7 +138,7 @@ def test_photos_can_be_closed_and_the_present_one_is_in_sight(open_page, png) ->
     page.wait_for_selector("#gallery [aria-label^='made18.png'][aria-current=true]")
     assert page.locator("#gallery .thumb").count() == 19
     page.click("#new-photo")
-    assert page.locator("#recent-list .recent:has-text('made19.png')").count() == 1
+    page.wait_for_selector("#recent-list .recent:has-text('made19.png')")
 
 
 def test_panorama_is_warned_of(open_page, png) -> None:

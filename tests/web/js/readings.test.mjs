@@ -80,7 +80,7 @@ test("writeMeasurements: a line each, in metres, empty cells where there is no v
 function measuringPage() {
   const asked = [];
   const page = {
-    loaded: { project: { id: "p" }, session: { revision: 1 }, result: { method: "field", anchors: [1], sent: [{ u: 1 }] } },
+    loaded: { project: { id: "p" }, session: { revision: 1 }, result: { method: "field", anchors: [1], sent: { anchors: [{ u: 1 }], known: [] } } },
     get shown() {
       return this.loaded;
     },
@@ -206,7 +206,7 @@ function fakePage(sizes) {
   globalThis.document = { body: { dataset: {} } };
   const loaded = { project: {}, session: { width: 2, height: 1, display_width: 2, display_height: 1 }, logMde: new Float32Array(2) };
   const page = {
-    loaded, work: { anchors: [{ id: 1, u: 0, v: 0, depth_m: 1, sigma_m: null }] }, methods: { field: { quick: true } },
+    loaded, shown: loaded, fov: null, work: { measurements: [], anchors: [{ id: 1, u: 0, v: 0, depth_m: 1, sigma_m: null }] }, methods: { field: { quick: true } },
     askUnit() {}, views: { showBusy() {}, showAll: () => shown.push(loaded.result.preview ? "preview" : "full") },
     sessions: { use: (_, work) => work("id") },
     server: {

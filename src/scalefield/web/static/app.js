@@ -61,6 +61,9 @@ function wire(page) {
     const wrong = page.tools.takeFov(e.target.value, "given");
     if (wrong) page.showError(wrong);
   });
+  $("objects").append(...Object.entries(page.info.objects).map(([name, metres]) => {
+    return Object.assign(element("option"), { value: name, label: `${name}, ${metres} m` });
+  }));
   on("measure-done", "click", () => page.finish());
   on("measure-cancel", "click", () => page.escape());
   on("zoom-in", "click", () => page.stage.zoom(1.5));

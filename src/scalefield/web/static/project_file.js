@@ -72,6 +72,9 @@ export async function unpackProject(bytes) {
 function checked(project) {
   const { work, settings } = project;
   const optional = (/** @type {unknown} */ x) => x === undefined || (typeof x === "string" && x.length <= 100);
+  const known = (/** @type {any} */ k) =>
+    k === undefined ||
+    (number(k?.value_m) && k.value_m > 0 && typeof k.text === "string" && optional(k.text) && optional(k.object));
   const different = (/** @type {{id: number}[]} */ items) => new Set(items.map(({ id }) => id)).size === items.length;
   const number = (/** @type {unknown} */ x) => typeof x === "number" && Number.isFinite(x);
   const pixel = (/** @type {any} */ p) => p && number(p.u) && number(p.v);
@@ -92,11 +95,11 @@ function checked(project) {
     ) &&
     work.measurements.every(
       (/** @type {any} */ m) =>
-        ["distance", "path", "area", "height"].includes(m.kind) &&
+        ["distance", "path", "area", "height", "level", "upright"].includes(m.kind) &&
         Number.isInteger(m.id) &&
         Array.isArray(m.points) &&
         m.points.every(pixel) &&
-        optional(m.name),
+        optional(m.name) && known(m.known),
     ) &&
     different(work.anchors) &&
     different(work.measurements) &&

@@ -2,13 +2,13 @@
 
 import { LEAST_POINTS } from "./measuring.js";
 import { formatArea, formatLength, formatMeasured, formatNumber, formatPercent, unitSlip } from "./units.js";
-import { countedFromOne } from "./state.js";
+import { PLANES, countedFromOne } from "./state.js";
 
 /** @typedef {import("./geometry.js").Pixel} Pixel */
 /** @typedef {import("./units.js").Unit} Unit */
 /** @typedef {import("./server.js").Session} Session */
 /** The result of a method for a set of anchors.
- *  @typedef {{header: any, method: string, anchors: import("./state.js").Anchor[], sent: object[],
+ *  @typedef {{header: any, method: string, anchors: import("./state.js").Anchor[], sent: import("./solving.js").Edit,
  *    index: Map<number, number>, suspects: Set<number>, corroborated: Set<number>, logScale: Float32Array, stdLog:
  *  Float32Array | null, logDepth: Float32Array, preview: boolean}} Result */
 /** @typedef {{value: string, range: string, unsure: boolean, notes: string[]}} Reading */
@@ -104,10 +104,17 @@ export function aboutAnchors(anchors, result, unit, colourOf) {
 /** A measurement's value and range in words.
  *  @param {import("./measuring.js").Shape} shape @param {Estimate | null} estimate null until the server has read it
  *  @param {Unit} unit @returns {{label: string, value: string, range: string, unsure: boolean}} */
-export function measured({ kind, points, name }, estimate, unit) {
+export function measured({ kind, points, name, known }, estimate, unit) {
   const nothing = { label: "", value: "–", range: "", unsure: true };
+  if (known || PLANES.has(kind)) {
+    const label = [name, known?.text ?? (name ? "" : kind === "level" ? "floor or table" : "wall")]
+      .filter(Boolean)
+      .join(": ");
+    return { label, value: label, range: "", unsure: false };
+  }
   if (!estimate || points.length < LEAST_POINTS[kind]) return nothing;
-  if (estimate.value === null) return { ...nothing, value: "no depth at a point" };
+  if (estimate.value === null)
+    return { ...nothing, value: estimate.error ? "–" : "no depth at a point", range: estimate.error ?? "" };
   const words = (/** @type {number} */ x) => (kind === "area" ? formatArea(x, unit) : formatLength(x, unit));
   const number = (/** @type {number} */ x) => (kind === "area" ? words(x).split(" ")[0] : formatNumber(x, unit));
   const value = words(estimate.value),
