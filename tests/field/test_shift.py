@@ -15,10 +15,17 @@ from scalefield.api import recover_from
 from scalefield.field.condition import condition
 from scalefield.field.error_scale import ErrorScale
 from scalefield.field.kalman import FieldFilter
+from scalefield.field.kernel import Kernel
 from scalefield.field.model import load_field
 from scalefield.field.network import FieldNet
 from scalefield.field.observations import Readings
-from scalefield.field.shift import SHIFT_PRIOR, AffineMap, evidence_of_changes
+from scalefield.field.shift import (
+    SHIFT_PRIOR,
+    AffineMap,
+    Shift,
+    evidence_of_changes,
+    shift_posterior,
+)
 from scalefield.mde.output import MDEOutput
 from scalefield.methods.field import Field
 
@@ -106,6 +113,20 @@ def test_log_evidence_is_the_normal_density_of_shifted_targets():
         normal = torch.distributions.MultivariateNormal(torch.zeros(12).double(), covariance)
         constant = 6 * np.log(2 * np.pi)
         assert float(value) == pytest.approx(float(normal.log_prob(target)) + constant, rel=1e-6)
+
+
+def test_measurements_that_tell_nothing_leave_the_prior_of_the_shift():
+    """One anchor under a kernel that does not depend on log-depth: its evidence is constant."""
+    values = torch.linspace(0.1, 2, 30).reshape(5, 6)
+    affine = AffineMap.of(MDEOutput(values, "disparity", affine=True))
+    kernel = Kernel(constant_std=2.0, mode_std=0.0, terms=(), noise_std=0.02)
+    one, prior = torch.tensor([2]), Shift(0.3, 0.8)
+    scales = [ErrorScale(1.0, 1.0, 1.0, 1.0)]
+    found = shift_posterior(
+        kernel, affine, observations_of(1, 0), (one, one), prior=prior, scales=scales
+    )
+    assert float(found.mean) == pytest.approx(prior.mean, abs=1e-3)
+    assert float(found.std) == pytest.approx(prior.std, rel=0.01)
 
 
 @pytest.mark.parametrize(("scale", "shift"), [(1.0, 0.0), (200.0, -15.0), (0.05, 2.0)])

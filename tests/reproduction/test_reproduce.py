@@ -330,11 +330,17 @@ def test_the_plan_names_stages_with_time_and_disk_and_writes_nothing(there, caps
     message = capsys.readouterr().out
     lines = message.splitlines()
     assert lines[0].split() == ["stage", "work", "time", "disk"]
-    assert [line.split("  ")[0] for line in lines[1:]] == [
+    assert [line.split("  ")[0] for line in lines[1:-3]] == [
         "prepare da3-base", "train da3-base", "evaluate da3-base",
-        "prepare midas-hybrid", "train midas-hybrid", "evaluate midas-hybrid", "all",
+        "prepare midas-hybrid", "train midas-hybrid", "evaluate midas-hybrid", "report", "all",
     ]  # fmt: skip
-    assert "F of 16 channels as uint8" in message
+    assert "on cpu, F of 16 channels as uint8" in message
+    kitti, urbansyn, sunrgbd = message.splitlines()[-3:]
+    assert kitti.startswith(
+        "kitti: 6 drives found, 71 expected (2011_09_26_drive_0014_sync 0 of 1,"
+    )
+    assert urbansyn == "urbansyn: 10 images found, 7,539 expected (rgb 10 of 7,539)"
+    assert "kv2 0 of 3,784" in sunrgbd
     assert not (there / "planned").exists()
 
 

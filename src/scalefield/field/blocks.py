@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
@@ -126,9 +127,10 @@ class Blocks:
         rows: Float[Tensor, "n d"] | None = None,
         key: Any = None,
     ) -> tuple[Tensor, ...]:
-        """What `function` returns of the blocks, of a few at a time on several threads; on a GPU of
-        all at once. With a memo and the `rows` of the anchors that the results depend on besides
-        `key`, blocks that have not changed since the last call are left out."""
+        """What `function` returns of the blocks: values of their anchors, then values of each
+        block. On a processor it sees a few blocks of like size at a time, on several threads; on a
+        GPU all at once. With a memo and the `rows` of the anchors that the results depend on
+        besides `key`, blocks that have not changed since the last call are left out."""
         if memo is not None and rows is not None:
             values = rows[self.index] * self.mask[..., None]
 
@@ -136,12 +138,20 @@ class Blocks:
                 return Blocks(self.index[changed], self.mask[changed]).map(function)
 
             return memo(key, values, of_changed)
-        step = max(1, CHUNK_ELEMENTS // self.index.shape[1] ** 2)
-        if self.index.is_cuda or len(self.index) <= step:
+        if self.index.is_cuda or len(self.index) == 1:
             return function(self)
-        starts = range(0, len(self.index), step)
-        parts = [(Blocks(self.index[i : i + step], self.mask[i : i + step]),) for i in starts]
-        return tuple(map(torch.cat, zip(*map_threads(function, parts), strict=True)))
+        width = self.index.shape[1]
+        order = self.mask.sum(dim=1).argsort()
+
+        def of_part(part: Int64[Tensor, " a"]) -> tuple[Tensor, ...]:
+            mask = self.mask[part]
+            used = slice(int(mask.any(dim=0).nonzero().amax()) + 1 if mask.any() else 1)
+            values, *others = function(Blocks(self.index[part, used], mask[:, used]))
+            return nnf.pad(values, (0, 0, 0, width - values.shape[1])), *others
+
+        parts = [(part,) for part in order.split(max(1, CHUNK_ELEMENTS // width**2))]
+        found = map(torch.cat, zip(*map_threads(of_part, parts), strict=True))
+        return tuple(values[order.argsort()] for values in found)
 
     def scatter(self, values: Float[Tensor, "b s *w"], n: int) -> Float[Tensor, " n *w"]:
         """Values of the blocks in the order of the n anchors; 0 for those in no block."""

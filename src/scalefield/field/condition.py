@@ -47,13 +47,15 @@ from scalefield.field.shift import Shift, shift_posterior
 from scalefield.geometry.survey import Survey
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Recovery
-from scalefield.report import Rejection, Warning
+from scalefield.report import MeasurementReport, Rejection, Warning
 from scalefield.runtime.threads import one_thread
 
 ScalePrior = Literal["none", "learned"]
 
 UNDETERMINED_SHARE = 0.8
 """Share of the prior's standard deviation above which the shift counts as not determined."""
+MOST_LOG = 30.0
+"""Largest logarithm of a length that is reported."""
 SURVEY_ROUNDS = 2
 """Times that the rows of a survey are linearised at the mode without the outliers found before."""
 PRIOR_STD_CELLS = 80
@@ -167,6 +169,7 @@ class FieldPosterior:
             reason, found = "contradicted by the others", marked(self.outliers.rejected)
             rejected = tuple(Rejection(int(i), "outlier", reason) for i in found)
             warnings = self.outliers.warnings(anchors, marked)
+            warnings += survey_warnings(self.survey_report())
         if self.shift is not None and self.image.shift_prior is not None:
             warnings += shift_warnings(self.shift, self.image.shift_prior)
         return rejected, warnings
@@ -206,6 +209,31 @@ class FieldPosterior:
             predicted[~mask], variance[~mask] = self.fit.predict(uv[:, 1], uv[:, 0])
         return predicted, variance
 
+    def survey_report(self) -> tuple[MeasurementReport, ...]:
+        """What the others say of each measurement of the survey."""
+        if self.survey is None:
+            return ()
+        n = len(self.fit.observations.y) - len(self.survey.owner)
+        predicted, variance = (x[n:].cpu() for x in self.predicted_by_others())
+        error = predicted - self.fit.observations.y[n:].cpu()
+        std = variance.clamp(min=0).sqrt() * self.fit.calibration.at_anchors
+        none = torch.zeros(len(error), dtype=torch.bool)
+        rejected = downweighted = none
+        if self.outliers is not None:
+            rejected, downweighted = self.outliers.rejected[n:], self.outliers.downweighted[n:]
+        found = []
+        for i, measured in enumerate(self.survey.measured):
+            rows = (self.survey.owner == i).nonzero()[:, 0]
+            code = "outlier" if rejected[rows].any() else ""
+            code = code or ("downweighted" if downweighted[rows].any() else "")
+            value: tuple[float, ...] = ()
+            if measured.degree > 0 and not measured.bound:
+                row = int(rows[0])
+                log_value = float(self.survey.targets.value[row] + error[row])
+                value = math.exp(min(log_value, MOST_LOG)), float(std[row])
+            found.append(MeasurementReport(str(measured), code, *value))
+        return tuple(found)
+
     @property
     def merged_log_depth(self) -> Float[Tensor, " m"]:
         """Logarithm of the measured depth of each observation."""
@@ -241,6 +269,7 @@ class FieldPosterior:
             rejected=rejected + found[0],
             warnings=warnings + found[1],
             leave_one_out_log=self.leave_one_out_log(len(anchors)),
+            measurements=self.survey_report(),
             std_log=field.std,
             support=field.support,
             weights=self.fit.coefficients()["modes"].float(),
@@ -353,6 +382,23 @@ def calibrated(model: FieldModel, fitted: FieldFit, *, scale_known: bool = False
         model.std_scale, torch.where(n > 0, factor, 1.0), remaining.clamp(min=TINY)
     )
     return dataclasses.replace(fitted, calibration=calibration)
+
+
+def survey_warnings(reports: tuple[MeasurementReport, ...]) -> tuple[Warning, ...]:
+    """A warning of each code about measurements that the others contradict."""
+    texts = {
+        "outlier": "not used, because the others contradict them",
+        "downweighted": "used with less weight, because the others contradict them",
+    }
+    warnings = []
+    for code, text in texts.items():
+        if listed := [r for r in reports if r.code == code]:
+            named = "; ".join(
+                r.measurement + ("" if r.predicted is None else f", predicted {r.predicted:.3g}")
+                for r in listed
+            )
+            warnings.append(Warning(f"measurements_{code}", f"{text}: {named}"))
+    return tuple(warnings)
 
 
 def shift_warnings(shift: Shift, prior: Shift) -> tuple[Warning, ...]:

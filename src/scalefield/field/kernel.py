@@ -407,7 +407,7 @@ class Kernel:
         cancellation harmless. Between the anchors themselves it wants float64: rounded distances of
         close ones would make the matrix indefinite.
         """
-        reference = b.z[:, b.z.shape[1] // 2, None]
+        reference = b.z[:, b.z.shape[1] // 2 :][:, :1]
         y, x = (a.z - reference).to(precision), (b.z - reference).to(precision).permute(0, 2, 3, 1)
         own, others = a.amplitude.float(), b.amplitude.float()
         total = own.new_zeros(len(y), y.shape[1], x.shape[3])
