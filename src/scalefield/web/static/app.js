@@ -1,6 +1,7 @@
 // Connects the controls to actions; page.js has the actions.
 
 import { $, element, sentence, setText } from "./dom.js";
+import { depthAnchors } from "./geometry.js";
 import { Page } from "./page.js";
 import { writeAnchorTable } from "./readings.js";
 import { Server, isAbort } from "./server.js";
@@ -144,7 +145,7 @@ function wireDialogs(page) {
     $("phone-dialog").showModal();
   });
   on("csv-open", "click", () => {
-    $("csv-text").value = page.work.anchors.length ? writeAnchorTable(page.work.anchors) : "";
+    $("csv-text").value = page.work.anchors.length ? writeAnchorTable(depthAnchors(page.shown.project)) : "";
     setText($("csv-error"), "");
     $("csv-dialog").showModal();
   });

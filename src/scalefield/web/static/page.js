@@ -4,7 +4,7 @@
 import { Card } from "./card.js";
 import { $, choose, download, fillReading, setText, show, stem } from "./dom.js";
 import { annotatedImage } from "./exports.js";
-import { nearestInside } from "./geometry.js";
+import { depthAnchors, nearestInside, rayLength } from "./geometry.js";
 import { AnchorRows } from "./list.js";
 import { showMeasurements, showPanel } from "./panel.js";
 import { Measuring } from "./measuring.js";
@@ -252,10 +252,12 @@ export class Page {
       const colour = neutral
         ? () => "rgb(226 229 236)"
         : (/** @type {number} */ d) => this.views.metreScale.colour(Math.log(d));
+      const { session, fov } = this;
+      const ray = (/** @type {import("./state.js").Anchor} */ a) => (a.slant && fov ? rayLength(session, fov.deg, a) : 1);
       loaded.abouts = {
         key,
         anchors: this.work.anchors,
-        all: aboutAnchors(this.work.anchors, loaded.result, this.unit, colour),
+        all: aboutAnchors(this.work.anchors, loaded.result, this.unit, colour, ray),
       };
     }
     return loaded.abouts.all[i];
@@ -434,7 +436,7 @@ export class Page {
     const named = `${stem(project.name)}_${name}`;
     const text = (/** @type {string} */ words) => download(new Blob([words], { type: "text/csv" }), named);
     try {
-      if (name === "anchors.csv") return text(writeAnchorTable(this.work.anchors));
+      if (name === "anchors.csv") return text(writeAnchorTable(depthAnchors(project)));
       if (name === "measurements.csv") return text(await this.measurementTable());
       if (name === "annotated.png") return download(await annotatedImage(this), named);
       if (name.startsWith("cloud.") && !this.fov) return this.tools.askFov(() => this.download(name));
@@ -480,11 +482,11 @@ export class Page {
 
   /** @param {Pixel | null} pixel of a new anchor @param {number} depth_m
    *  @param {number | null} id of an anchor that is there
-   *  @param {string} typed */
-  setDistance(pixel, depth_m, id, typed) {
-    const text = withUnit(typed, this.unit);
-    if (id !== null) this.commit(changeAnchor(this.work, id, { depth_m, text }));
-    else if (pixel) this.commit(addAnchor(this.work, { u: pixel.u, v: pixel.v, depth_m, text }));
+   *  @param {string} typed @param {boolean} [slant] whether it is along the ray; undefined leaves that */
+  setDistance(pixel, depth_m, id, typed, slant) {
+    const text = withUnit(typed, this.unit), along = slant === undefined ? {} : { slant };
+    if (id !== null) this.commit(changeAnchor(this.work, id, { depth_m, text, ...along }));
+    else if (pixel) this.commit(addAnchor(this.work, { u: pixel.u, v: pixel.v, depth_m, text, ...along }));
     this.asked = id ?? this.work.anchors.at(-1)?.id ?? null;
     this.announce(`Distance set to ${text}.`);
   }

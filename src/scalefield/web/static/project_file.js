@@ -1,5 +1,6 @@
 // A project as one zip: the photo, the work, the settings, and tables and results for other programs.
 
+import { depthAnchors } from "./geometry.js";
 import { writeAnchorTable } from "./readings.js";
 import { newId } from "./state.js";
 import { readZip, writeZip } from "./zip.js";
@@ -23,7 +24,7 @@ export function packProject(project, { photo, depth, results }) {
   const entries = [
     { name: "project.json", bytes: text(JSON.stringify(saved, null, 1)) },
     { name: photoPath, bytes: photo.bytes },
-    { name: "anchors.csv", bytes: text(writeAnchorTable(project.work.anchors)) },
+    { name: "anchors.csv", bytes: text(writeAnchorTable(depthAnchors(project))) },
   ];
   if (depth && depthPath) entries.push({ name: depthPath, bytes: depth.bytes });
   return writeZip([...entries, ...results.map(({ name, bytes }) => ({ name: `results/${name}`, bytes }))]);
@@ -91,7 +92,7 @@ function checked(project) {
         number(a.depth_m) &&
         a.depth_m > 0 &&
         (a.sigma_m === null || (number(a.sigma_m) && a.sigma_m > 0)) &&
-        optional(a.text),
+        optional(a.text) && [true, false, undefined].includes(a.slant),
     ) &&
     work.measurements.every(
       (/** @type {any} */ m) =>

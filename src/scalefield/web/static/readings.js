@@ -74,15 +74,17 @@ export function inkOn(colour) {
 
 /** Colour and text for every anchor, from the result that was solved with it.
  *  @param {import("./state.js").Anchor[]} anchors @param {Result | null} result @param {Unit} unit
- *  @param {(depth_m: number) => string} colourOf */
-export function aboutAnchors(anchors, result, unit, colourOf) {
+ *  @param {(depth_m: number) => string} colourOf
+ *  @param {(anchor: import("./state.js").Anchor) => number} [ray] distance as it was measured over depth */
+export function aboutAnchors(anchors, result, unit, colourOf, ray = (_) => 1) {
   return anchors.map((anchor) => {
     const colour = colourOf(anchor.depth_m), plate = formatMeasured(anchor, unit);
     /** @type {About} */
     const about = { colour, ink: inkOn(colour), suspect: false, unused: false, words: "", plate, slip: null };
     const at = result?.index.get(anchor.id);
     if (!result || at === undefined) return about;
-    const { header } = result, state = header.anchors[at], others = header.others[at];
+    const { header } = result, state = header.anchors[at], told = header.others[at];
+    const others = told && { ...told, depth_m: told.depth_m * ray(anchor) };
     about.suspect = result.suspects.has(at);
     about.unused = Boolean(state.reason);
     const expected = others ? formatLength(others.depth_m, unit) : "",

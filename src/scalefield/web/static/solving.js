@@ -1,6 +1,7 @@
 // Requests to the server after an edit: the map, the map to compare with, where to measure next.
 
 import { $ } from "./dom.js";
+import { depthAnchors } from "./geometry.js";
 import { composeLogDepth, upsample } from "./maps.js";
 import { showNext } from "./panel.js";
 import { isAbort } from "./server.js";
@@ -32,7 +33,7 @@ export class Solving {
   /** What is asked for the present work. @param {string} method @returns {Request} */
   requestFor(method) {
     const { work, fov, shown } = this.page, known = method === "field" ? givenOf(work) : [];
-    const anchors = work.anchors.map(({ u, v, depth_m, sigma_m }) => ({ u, v, depth_m, ...(sigma_m && { sigma_m }) }));
+    const anchors = depthAnchors(shown.project).map(({ u, v, depth_m, sigma_m }) => ({ u, v, depth_m, ...(sigma_m && { sigma_m }) }));
     const edit = { anchors, method, known, ...(fov && { fov_deg: fov.deg }) };
     return { method, quick: this.page.methods[method].quick, loaded: shown, items: work.anchors, edit };
   }

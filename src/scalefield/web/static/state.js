@@ -38,10 +38,10 @@ export function newId() {
  *  @param {{id: number}[]} items */
 const nextId = (items) => items.reduce((most, item) => Math.max(most, item.id), 0) + 1;
 
-/** @param {Work} work @param {{u: number, v: number, depth_m: number, sigma_m?: number | null, text?: string}} anchor
- *  @returns {Work} */
-export function addAnchor(work, { u, v, depth_m, sigma_m = null, text }) {
-  const typed = text ? { text } : {};
+/** @param {Work} work @param {{u: number, v: number, depth_m: number, sigma_m?: number | null, text?: string,
+ *    slant?: boolean}} anchor @returns {Work} */
+export function addAnchor(work, { u, v, depth_m, sigma_m = null, text, slant }) {
+  const typed = { ...(text && { text }), ...(slant && { slant }) };
   return { ...work, anchors: [...work.anchors, { id: nextId(work.anchors), u, v, depth_m, sigma_m, ...typed }] };
 }
 

@@ -83,7 +83,7 @@ export class Tools {
     if (!same) this.page.change({ fov: words ? { deg, source } : null });
     this.page.clearToast();
     showCamera(this.page);
-    if (givenOf(this.page.work).length) this.page.edited();
+    if (givenOf(this.page.work).length || this.page.work.anchors.some((a) => a.slant)) this.page.edited();
     this.page.views.showAll();
     return "";
   }
