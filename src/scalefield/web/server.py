@@ -69,6 +69,9 @@ METHOD_TITLES = {
     "knn": "Nearest measurements",
     "log_kernel": "Smooth scale",
     "interpolate": "Measurements only",
+    "poisson": "Gradients of the depth",
+    "bilateral_grid": "Scale by place and depth",
+    "superpixel_graph": "Scale on a graph of regions",
 }
 """Titles of the methods on the page; the sentence about each is the first of its docstring."""
 MAIN_METHODS = {

@@ -83,7 +83,8 @@ export function pointOf(photo, fovDeg, { u, v }, depth) {
   return [((u - (photo.width - 1) / 2) / focal) * depth, ((v - (photo.height - 1) / 2) / focal) * depth, depth];
 }
 
-/** Length of the ray of a pixel, one metre straight ahead. @param {Size} photo @param {number} fovDeg @param {Pixel} pixel */
+/** Length of the ray of a pixel, one metre straight ahead. @param {Size} photo @param {number} fovDeg
+ *  @param {Pixel} pixel */
 export const rayLength = (photo, fovDeg, pixel) => Math.hypot(...pointOf(photo, fovDeg, pixel, 1));
 
 /** The anchors of a project with their depth straight ahead, also where the distance along the slant was measured.

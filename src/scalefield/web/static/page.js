@@ -253,7 +253,8 @@ export class Page {
         ? () => "rgb(226 229 236)"
         : (/** @type {number} */ d) => this.views.metreScale.colour(Math.log(d));
       const { session, fov } = this;
-      const ray = (/** @type {import("./state.js").Anchor} */ a) => (a.slant && fov ? rayLength(session, fov.deg, a) : 1);
+      const ray = (/** @type {import("./state.js").Anchor} */ a) =>
+        a.slant && fov ? rayLength(session, fov.deg, a) : 1;
       loaded.abouts = {
         key,
         anchors: this.work.anchors,

@@ -2,13 +2,12 @@
 
 import { $, element, setText } from "./dom.js";
 import { PLANES, countedFromOne, doubledAnchors, hasScale } from "./state.js";
-import { unitSlip } from "./units.js";
+import { formatLength, unitSlip } from "./units.js";
 import { measured } from "./readings.js";
 
 /** @typedef {import("./page.js").Page} Page */
 /** @typedef {import("./state.js").Project} Project */
 
-const KNOWN_FITS_LOG = 0.03; // difference from a known length within which it fits
 const PANORAMA = 2.4; // longer over shorter side from which a photo is probably no single view of a camera
 
 /** @param {Page} page */
@@ -134,12 +133,10 @@ function fillRow(page, row, m, i) {
   const plane = PLANES.has(m.kind),
     estimate = page.measuring.estimate(m),
     found = measured({ ...m, known: undefined }, estimate, page.unit);
-  const first = found.unsure && found.range && !m.known,
-    fits = estimate?.value && m.known ? estimate.value / m.known.value_m : 1;
-  const slip =
-    m.known && !m.known.object && estimate?.value
-      ? unitSlip({ depth_m: m.known.value_m, text: m.known.text }, page.unit, estimate.value)
-      : null;
+  const first = found.unsure && found.range && !m.known, told = page.shown.result?.known.get(m.id);
+  const slip = told?.predicted && m.known && !m.known.object
+    ? unitSlip({ depth_m: m.known.value_m, text: m.known.text }, page.unit, told.predicted) : null;
+  row.classList.toggle("suspect", Boolean(told?.code));
   row.classList.toggle("unsure", found.unsure && !m.known && !plane);
   for (const [name, text] of [["kind", m.name ?? ""], ["known", m.known?.text ?? ""]]) {
     const input = part(`.${name}`);
@@ -149,9 +146,13 @@ function fillRow(page, row, m, i) {
   part(".kind").setAttribute("aria-label", `Name of measurement ${i + 1}, ${KIND_TITLES[m.kind]}`);
   part(".known").hidden = plane || m.kind === "area";
   part(".known").setAttribute("aria-label", `Known length of measurement ${i + 1}`);
-  const fitted = Math.abs(Math.log(fits)) < KNOWN_FITS_LOG ? "fits" : `the others give ${found.value}`;
+  const others = told?.predicted ? formatLength(told.predicted, page.unit) : "";
+  const used = told?.code ? `${told.code === "outlier" ? "not used: " : ""}the others give ${others}` : "fits";
   setText(part(".value"), plane ? "counts" : first ? found.range : found.value);
-  setText(part(".range"), m.known ? fitted : plane ? "as one plane" : first ? `perhaps ${found.value}` : found.range);
+  setText(
+    part(".range"),
+    m.known ? (told ? used : "") : plane ? "as one plane" : first ? `perhaps ${found.value}` : found.range,
+  );
   setText(part(".chip"), slip ? `${slip.text}?` : "");
   part(".chip").hidden = !slip;
   part(".chip").onclick = () => slip && page.setKnown(m.id, slip.text);

@@ -9,6 +9,7 @@ import { PLANES, countedFromOne } from "./state.js";
 /** @typedef {import("./server.js").Session} Session */
 /** The result of a method for a set of anchors.
  *  @typedef {{header: any, method: string, anchors: import("./state.js").Anchor[], sent: import("./solving.js").Edit,
+ *    known: Map<number, {code: string, predicted: number | null}>,
  *    index: Map<number, number>, suspects: Set<number>, corroborated: Set<number>, logScale: Float32Array, stdLog:
  *  Float32Array | null, logDepth: Float32Array, preview: boolean}} Result */
 /** @typedef {{value: string, range: string, unsure: boolean, notes: string[]}} Reading */

@@ -6,7 +6,7 @@ import { composeLogDepth, upsample } from "./maps.js";
 import { showNext } from "./panel.js";
 import { isAbort } from "./server.js";
 import { LatestRequest } from "./solver.js";
-import { countedFromOne, givenOf, hasScale } from "./state.js";
+import { countedFromOne, givenOf, hasScale, isGiven } from "./state.js";
 
 /** The sizes in the order of the requests. Where a method has no preview, the server answers with the full result.
  *  @type {("preview" | "full")[]} */
@@ -14,7 +14,7 @@ const SIZES = ["preview", "full"];
 
 /** @typedef {{anchors: object[], method: string, known: object[], fov_deg?: number}} Edit */
 /** @typedef {{method: string, quick: boolean, loaded: import("./page.js").Loaded, items: import("./state.js").Anchor[],
- *    edit: Edit}} Request */
+ *    given: number[], edit: Edit}} Request */
 
 export class Solving {
   /** @param {import("./page.js").Page} page */
@@ -32,10 +32,17 @@ export class Solving {
 
   /** What is asked for the present work. @param {string} method @returns {Request} */
   requestFor(method) {
-    const { work, fov, shown } = this.page, known = method === "field" ? givenOf(work) : [];
-    const anchors = depthAnchors(shown.project).map(({ u, v, depth_m, sigma_m }) => ({ u, v, depth_m, ...(sigma_m && { sigma_m }) }));
+    const { work, fov, shown } = this.page,
+      known = method === "field" ? givenOf(work) : [];
+    const anchors = depthAnchors(shown.project).map(({ u, v, depth_m, sigma_m }) => ({
+      u,
+      v,
+      depth_m,
+      ...(sigma_m && { sigma_m }),
+    }));
     const edit = { anchors, method, known, ...(fov && { fov_deg: fov.deg }) };
-    return { method, quick: this.page.methods[method].quick, loaded: shown, items: work.anchors, edit };
+    const given = known.length ? work.measurements.filter(isGiven).map(({ id }) => id) : [];
+    return { method, quick: this.page.methods[method].quick, loaded: shown, items: work.anchors, given, edit };
   }
 
   /** @param {Request} request @param {AbortSignal} signal */
@@ -80,7 +87,7 @@ export class Solving {
 
   /** @param {Request} request @param {"preview" | "full"} size @param {AbortSignal} signal
    *  @returns {Promise<import("./readings.js").Result>} */
-  async recover({ method, items, edit, loaded }, size, signal) {
+  async recover({ method, items, given, edit, loaded }, size, signal) {
     const { header, maps } = await this.page.sessions.use(
       loaded.project,
       (id) => this.page.server.recover(id, { ...edit, size }, signal),
@@ -92,6 +99,7 @@ export class Solving {
     let stdLog = null;
     return {
       header, method, anchors: items, sent: edit, logScale, preview: header.size === "preview",
+      known: new Map(given.map((id, i) => [id, header.known[i]])),
       index: new Map(items.map((a, i) => [a.id, i])),
       suspects: new Set(header.suspects), corroborated: new Set(header.corroborated),
       get stdLog() { // computed when it is first needed

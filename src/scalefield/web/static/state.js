@@ -88,9 +88,12 @@ export function movePoint(work, { id, point }, { u, v }) {
 /** The kinds that are planes: they have no length, and always count. */
 export const PLANES = new Set(["level", "upright"]);
 
-/** What the server is given besides anchors: known lengths and planes. @param {Work} work */
+/** Whether a measurement counts: known lengths and planes do. @param {Measurement} measurement */
+export const isGiven = ({ kind, known }) => Boolean(known) || PLANES.has(kind);
+
+/** What the server is given besides anchors. @param {Work} work */
 export function givenOf({ measurements }) {
-  return measurements.filter(({ kind, known }) => known || PLANES.has(kind)).map(({ kind, points, known }) => {
+  return measurements.filter(isGiven).map(({ kind, points, known }) => {
     const given = known && !known.object ? { value_m: known.value_m } : {};
     return { kind: known?.object ?? kind, points: points.map(({ u, v }) => ({ u, v })), ...given };
   });
