@@ -12,7 +12,7 @@ ORDER = [
     ["errors", "defaults", "report", "seeding", "validation"],
     ["runtime"],
     ["io"],
-    ["anchors", "mde.output", "recovery", "anchor_sampling"],
+    ["anchors", "mde.output", "measurements", "recovery", "anchor_sampling"],
     ["geometry", "mde", "alignment"],
     ["basis", "datasets"],
     ["field"],
@@ -30,6 +30,7 @@ ORDER = [
 
 SAME_ROW = {("inputs", "api"), ("anchors", "anchor_sampling"), ("anchors", "recovery")} | {
     ("checks", "api"), ("api", "huggingface"), ("mde.output", "recovery"), ("errors", "validation"),
+    ("measurements", "recovery"),
 }  # fmt: skip
 """Imports within a row, from the second to the first."""
 

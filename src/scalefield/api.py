@@ -18,9 +18,16 @@ from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.field.kalman import FieldFilter
 from scalefield.field.placement import Suggestion, suggest_from
-from scalefield.inputs import estimate, load_image, relative_depth
+from scalefield.geometry.camera import Camera
+from scalefield.geometry.exif import choose_camera
+from scalefield.geometry.survey import Survey, split_depths
+from scalefield.inputs import load_image, relative_depth
 from scalefield.mde import MDE, Kind, MDEOutput, load_mde
+from scalefield.mde.own_maps import RelativeDepth
+from scalefield.measurements import MeasurementsLike
+from scalefield.measurements import measurements as read_measurements
 from scalefield.methods import METHODS, make_method
+from scalefield.methods.field import Field
 from scalefield.recovery import FunctionMethod, Method, MethodLike, Recovery, Solver, as_method
 from scalefield.report import Rejection, Report
 
@@ -34,6 +41,9 @@ def recover(
     image: str | Path | Image.Image | np.ndarray | Tensor | None,
     anchors: AnchorsLike = None,
     *,
+    measurements: MeasurementsLike = None,
+    camera: Camera | None = None,
+    fov_deg: float | None = None,
     mde: str | MDE = MDE_NAME,
     mde_depth: np.ndarray | Tensor | None = None,
     kind: Kind | None = None,
@@ -48,6 +58,12 @@ def recover(
     The image is a file, a PIL image, or an array or tensor of shape (h, w, 3), (3, h, w) or (h, w):
     integers of 8 or 16 bits, or floats of 0 … 1. The anchors are `Anchors`, rows of (u, v,
     depth_m), a dict or a pandas frame of named columns, or a file (see `Anchors.of`).
+
+    `measurements` are lengths, slant distances, heights, planes and others
+    (`scalefield.measurements`), as a list or a CSV file; all but depths, and slant distances of a
+    known camera, need the method `field`. The camera is given by `camera` or by its horizontal
+    field of view; without either by the EXIF of the file, and otherwise its focal length is one
+    more unknown.
 
     The relative depth comes from the estimator `mde`, or from your own map `mde_depth` with its
     `kind`: "depth" grows with distance, "disparity" falls with it. The kind of an `mde` is known
@@ -75,13 +91,21 @@ def recover(
     mde_output = relative_depth(
         pixels, mde, mde_depth, kind, affine=affine, resize=resize, device=device
     )
+    given = require_anchors("anchors", anchors)
+    found, survey = choose_camera(camera, fov_deg, mde_output.shape, image), None
+    if listed := read_measurements(measurements):
+        depths, others = split_depths(listed, mde_output.shape, found)
+        given = given.joined(depths)
+        survey = Survey.of(others, mde_output.shape, found) if others else None
     recovery = recover_from(
         mde_output,
-        require_anchors("anchors", anchors),
+        given,
         make_method(method, **options),
         image=pixels,
+        survey=survey,
         leave_one_out=leave_one_out,
     )
+    recovery = dataclasses.replace(recovery, camera=found)
     as_torch = isinstance(mde_depth, Tensor) or isinstance(image, Tensor)
     return recovery if as_torch else recovery.numpy()
 
@@ -137,7 +161,7 @@ class Stream(FieldFilter):
         device = str(frame.device) if isinstance(frame, Tensor) else "cpu"
         if image is not None and isinstance(self.mde, str):
             self.mde = load_mde(self.mde, device=device)  # once for all frames
-        mde_output = frame if image is None else estimate(image, self.mde)
+        mde_output = frame if image is None else RelativeDepth(self.mde)(image)
         recovery = super().__call__(mde_output, given)
         pixels = given.pixels(mde_output.shape)
         report = dataclasses.replace(
@@ -160,6 +184,7 @@ def recover_from(
     *,
     image: UInt8[np.ndarray, "h w 3"] | None = None,
     solver: Solver | None = None,
+    survey: Survey | None = None,
     leave_one_out: bool = False,
 ) -> Recovery[Tensor]:
     """`recover` for an existing MDEOutput: check the anchors, run the method, complete the report.
@@ -170,7 +195,9 @@ def recover_from(
     `leave_one_out` is that of `recover`.
     """
     method = as_method(method)
-    if leave_one_out and solver is None:
+    if survey is not None:
+        solver = _survey_solver(method, mde_output, survey)
+    elif leave_one_out and solver is None:
         solver = method.solver(mde_output)
     count = len(anchors)
     if count < method.least_anchors:
@@ -209,6 +236,24 @@ def recover_from(
         ),
     )
     return dataclasses.replace(recovery, report=report, anchors=anchors, image=image)
+
+
+def _survey_solver(method: Method, mde_output: MDEOutput, survey: Survey) -> Solver:
+    """The method given measurements of other kinds than depths, which must not lie on holes."""
+    if not isinstance(method, Field):
+        raise InputError(
+            f"method {_method_name(method)} takes depths, and slant distances of a known camera; "
+            f"{survey.measured[0]} needs field"
+        )
+    rows, columns = survey.pixels
+    valid = mde_output.valid[rows, columns].cpu().numpy()
+    for measured, span in zip(survey.measured, survey.spans, strict=True):
+        if not valid[span].all():
+            i = span.start + int((~valid[span]).argmax())
+            raise InputError(
+                f"{measured}: no relative depth at u={columns[i]} v={rows[i]} (a hole of the map)"
+            )
+    return method.solver(mde_output, survey)
 
 
 def _with_leave_one_out(report: Report, anchors: Anchors, pixels: Pixels, solver: Solver) -> Report:

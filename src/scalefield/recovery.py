@@ -20,7 +20,7 @@ from typing import (
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from scalefield.anchors import Anchors
@@ -34,9 +34,23 @@ if TYPE_CHECKING:
     from scalefield.explanation import Explanation
     from scalefield.export.cloud import PointCloud
     from scalefield.geometry.camera import Camera
+    from scalefield.measurements import Measurement, Reading
 
 MapT = TypeVar("MapT", Tensor, np.ndarray)
 """Type of the maps: torch tensors inside the package, numpy arrays for numpy users."""
+
+
+@runtime_checkable
+class JointDepth(Protocol):
+    """The joint distribution of depth at pixels and of what is unknown of the camera."""
+
+    def draws(
+        self, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"], count: int
+    ) -> tuple[Float64[Tensor, "d m"], Float64[Tensor, "d 3"]]:
+        """Log-depth minus its mean at pixels, and ψ of `geometry.survey`: the mean, then so many
+        draws."""
+        ...
+
 
 Form = Literal["depth", "disparity", "log_scale"]
 """The quantity that a method predicts."""
@@ -44,14 +58,18 @@ Form = Literal["depth", "disparity", "log_scale"]
 BAND_PIXELS = 1 << 17
 """Pixels that are finished at a time on a CPU, so that intermediate maps stay in its cache."""
 
-NO_MAPS = ("report", "anchors", "image", "explainer")
-"""Fields of a recovery that are no maps."""
-
 MIN_SUPPORT = 0.2
 """Support below which depth at a pixel is an extrapolation."""
 
 DEPTH_LIMITS = (1e-3, 1e3)
 """Recovered depth stays within these multiples of the nearest and the farthest anchor."""
+
+
+NO_MAPS = ("report", "anchors", "image", "camera", "posterior", "explainer")
+"""Fields of a recovery that are no maps."""
+
+DRAWS = 1000
+"""Draws from the posterior for the interval of a reading."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -81,12 +99,17 @@ class Recovery(Generic[MapT]):
     """The anchors that the user gave; None inside methods."""
     image: np.ndarray | None = None
     """The photograph as uint8 RGB, where there is one; None inside methods."""
+    camera: Camera | None = None
+    """The camera, where it is known; None inside methods."""
+    posterior: JointDepth | None = None
+    """Draws of depth at several pixels together (`field` only), from which `measure` has its
+    intervals."""
     explainer: Callable[[Recovery], Explanation] | None = None
     """Makes `explain()` of a recovery (`basis` and `field` only); it is not pickled."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the explainer, which holds the state of the method."""
-        return self.__dict__ | {"explainer": None}
+        """All but the explainer and the posterior, which hold the state of the method."""
+        return self.__dict__ | {"explainer": None, "posterior": None}
 
     def __repr__(self) -> str:
         report, values = self.report, _as_numpy(self.depth_m)
@@ -140,12 +163,13 @@ class Recovery(Generic[MapT]):
         camera: Camera | None = None,
         fov_deg: float | None = None,
         max_points: int | None = None,
-        png_units: float = 1000.0,
+        png_units: float | None = None,
     ) -> Path:
         """Write the files of `scalefield recover` to a folder, all or none, and return the folder.
 
         They are depth.png, depth.npz, preview.png and recovery.json. `formats` adds others, for
         example "ply" or "glb", most of which need the camera or its horizontal field of view.
+        `png_units` are the units per metre of depth.png; by default it holds every pixel.
         """
         from scalefield.export.result_folder import choose_camera, write_outputs
 
@@ -176,6 +200,25 @@ class Recovery(Generic[MapT]):
         from scalefield.export.view import View
 
         return View.of(self, choose_camera(self, camera, fov_deg), max_points).cloud()
+
+    def measure(
+        self,
+        questions: Measurement | Sequence[Measurement],
+        *,
+        camera: Camera | None = None,
+        fov_deg: float | None = None,
+        level: float = 0.9,
+    ) -> list[Reading]:
+        """What the depth map says of lengths, heights, areas and distances, with intervals.
+
+        The questions are measurements without a value: `r.measure(Length((320, 400), (420, 400)))`.
+        A value is that of `depth_m`; its interval has the probability `level` in draws from the
+        joint posterior of all pixels. Without a camera its focal length is uncertain, and the
+        interval says so. Only `field` has intervals.
+        """
+        from scalefield.geometry.survey import read
+
+        return read(self, questions, camera, fov_deg, level)
 
     @staticmethod
     def from_depth(
@@ -223,6 +266,7 @@ class Recovery(Generic[MapT]):
         basis_maps: Tensor | None = None,
         gating: Tensor | None = None,
         kind: Kind | None = None,
+        posterior: JointDepth | None = None,
         **report: Any,
     ) -> Recovery[Tensor]:
         given, shape = len(anchors), mde_output.shape
@@ -254,6 +298,7 @@ class Recovery(Generic[MapT]):
             weights=weights,
             basis_maps=basis_maps,
             gating=gating,
+            posterior=posterior,
             report=Report(
                 model=mde_output.model,
                 kind=kind or mde_output.kind,

@@ -18,6 +18,7 @@ from scalefield.field.error_scale import (
     scale_factors,
 )
 from scalefield.field.exact import ExactPosterior
+from scalefield.field.explain import parts
 from scalefield.field.kernel import KernelInputs, ScaleFactors
 from scalefield.field.posterior import fit
 
@@ -115,6 +116,4 @@ def test_a_scaled_kernel_is_evaluated_as_the_exact_posterior(n):
     exact = ExactPosterior.fit(kernel, observed.inputs, observed.y, observed.noise)
     wanted = exact.mean(image.pixels(rows, columns)).reshape(SHAPE)
     torch.testing.assert_close(fitted.render().mean.double(), wanted, rtol=0, atol=1e-3)
-    torch.testing.assert_close(
-        sum(fitted.parts().values()), fitted.render().mean, rtol=0, atol=1e-5
-    )
+    torch.testing.assert_close(sum(parts(fitted).values()), fitted.render().mean, rtol=0, atol=1e-5)

@@ -19,6 +19,7 @@ from PIL import Image
 from scalefield import Anchors, InputError, MDEOutput
 from scalefield.api import recover_from
 from scalefield.cli import main
+from scalefield.io import read_image
 from scalefield.labelling.figures import figures, held_out_errors
 from scalefield.labelling.labeller import LabelConfig
 from scalefield.labelling.ray_runner import LOCAL_CONFIG, run_ray
@@ -26,6 +27,7 @@ from scalefield.labelling.rules import Figures, Reason, Rules
 from scalefield.labelling.run import label
 from scalefield.labelling.runners import DEAD, run_pool
 from scalefield.labelling.samples import find_jobs
+from scalefield.mde import load_mde
 from scalefield.methods import make_method
 from scalefield.report import Fallback, Warning
 
@@ -81,6 +83,22 @@ def test_label_of_a_folder_gives_a_label_and_a_decision_for_each_image(folder, t
     np.testing.assert_array_equal(np.load(out / "p3.npz")["depth_m"], direct.depth_m)
 
 
+def test_label_with_own_maps_is_label_with_an_estimator_that_gives_them(folder, tmp_path, capsys):
+    mde = load_mde("lite")
+    for key in KEYS:
+        path = tmp_path / "maps" / f"{key}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, mde(read_image(folder / f"{key}.png")).prediction.numpy())
+    maps = ["--depth", str(tmp_path / "maps"), "--kind", "depth"]
+    run(folder, tmp_path / "mde", *GENEROUS)
+    run(folder, tmp_path / "own", *GENEROUS, *maps, "--workers", "2")
+    assert content(tmp_path / "own") == content(tmp_path / "mde")
+    assert run(folder, tmp_path / "own", *GENEROUS, *maps, "--affine", "yes") == 2
+    assert "another configuration (mde differ)" in capsys.readouterr().err
+    assert run(folder, tmp_path / "none", *maps[:2]) == 2
+    assert "--depth needs --kind" in capsys.readouterr().err
+
+
 def test_label_lists_shards_and_batches_give_the_same_labels(folder, tmp_path):
     assert run(folder, tmp_path / "plain", *GENEROUS) == 0
     expected = {key: np.load(tmp_path / "plain" / f"{key}.npz")["depth_m"] for key in KEYS}
@@ -134,6 +152,18 @@ def test_label_names_bad_images_and_continues(folder, tmp_path, capsys):
     with tarfile.open(tmp_path / "out2" / "s.tar") as tar:
         assert "p0.json" in tar.getnames()
         assert "p0.npz" not in tar.getnames()
+
+
+def test_label_takes_names_that_are_not_utf_8(folder, tmp_path, capsys):
+    old, new = (folder / "p0").as_posix(), os.fsdecode(bytes(folder / "caf") + b"\xe9")
+    for suffix in (".png", ".anchors.npz"):
+        try:
+            os.rename(old + suffix, new + suffix)
+        except OSError:
+            pytest.skip("this file system takes UTF-8 only")
+    assert run(folder, tmp_path / "out") == 0, capsys.readouterr().err
+    assert len(manifest(tmp_path / "out")) == 6
+    assert (tmp_path / "out" / f"{Path(new).name}.npz").exists()
 
 
 def test_label_continues_a_run_and_refuses_other_settings(folder, tmp_path, capsys):

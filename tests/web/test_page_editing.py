@@ -321,18 +321,18 @@ def test_busy_state_names_the_method_and_the_last_choice_wins(open_page) -> None
     page.route("**/recover", hold)
     page.select_option("#method", "knn")
     page.wait_for_selector("#busy:not([hidden])")
-    assert "Solving with Nearest measurements" in page.inner_text("#busy-text")
-    assert "shown: Gaussian process" in page.inner_text("#busy-text")
+    assert "Computing Nearest measurements" in page.inner_text("#busy-text")
+    assert "still showing Gaussian process" in page.inner_text("#busy-text")
     assert page.get_attribute("#stage", "aria-busy") == "true"
     assert "stale" in page.get_attribute("#stage", "class")
-    until = "Shown: Gaussian process, until Nearest measurements is solved."
+    until = "Shown: Gaussian process, until Nearest measurements is computed."
     assert until in page.inner_text("#notes")
     page.select_option("#method", "field")
     solved(page, 6)
     assert asked == [("knn", "preview"), ("field", "preview"), ("field", "full")]
     assert aborted == ["knn"]
     assert page.locator("#busy").is_hidden()
-    assert "Shown: Gaussian process." in page.inner_text("#notes")
+    assert page.inner_text("#notes") == ""
     assert "stale" not in page.get_attribute("#stage", "class")
 
 

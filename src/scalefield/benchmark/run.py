@@ -25,7 +25,7 @@ from scalefield.anchor_sampling import DROP_SEQUENCE, REGIMES, drop_anchors, sam
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
 from scalefield.benchmark.method_spec import MethodSpec
-from scalefield.benchmark.metrics import Truth, coverage_sums, sums
+from scalefield.benchmark.metrics import Structure, Truth, coverage_sums, sums
 from scalefield.datasets import Frame
 from scalefield.datasets.source import FrameSource
 from scalefield.datasets.splits import write_list
@@ -37,7 +37,7 @@ from scalefield.runtime.progress import progress as progress_bar
 from scalefield.runtime.provenance import commit
 from scalefield.runtime.workers import map_frames
 
-FORMAT = 1
+FORMAT = 2
 """Version of the files in an output folder; files of different versions are not mixed."""
 
 DISTANCE_EDGES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
@@ -144,6 +144,7 @@ class Evaluator:
             near, far = frame.depth_range_m
             raise InputError(f"{frame.name}: no pixel has a true depth of {near:g} … {far:g} m")
         truth = Truth.of(frame.depth_m[scored])
+        structure = Structure.of(frame.depth_m, scored, frame.intrinsics)
         cells = []
         methods = [(spec, with_labels(spec, method, frame)) for spec, method in self.methods]
         # By position: rows of one label may have another generator under each condition.
@@ -164,6 +165,9 @@ class Evaluator:
                     recovery = recover_from(mde_output, anchors, method, solver=solvers[i])
                     timings[f"{spec.label} / {condition}"] = _milliseconds(start)
                     cell |= _sums(recovery, scored, truth, frame.depth_range_m, distance)
+                    clamped = np.clip(_numpy(recovery.depth_m), *frame.depth_range_m)
+                    rows, columns = anchors.pixels(scored.shape)
+                    cell["structure"] = structure.measure(clamped, (rows, columns))
                     cell |= _spectrum(recovery, mde_output, anchors)
                 except InputError as e:
                     cell["error"] = str(e)
@@ -214,7 +218,7 @@ def _sums(
     range_m: tuple[float, float],
     distance: np.ndarray | None,
 ) -> dict[str, Any]:
-    depth_m = torch.as_tensor(recovery.depth_m).cpu().numpy()
+    depth_m = _numpy(recovery.depth_m)
     if depth_m.shape != scored.shape:
         raise InputError(f"a map of shape {scored.shape} is wanted, found {depth_m.shape}")
     predicted = depth_m[scored].astype(np.float64)
@@ -228,7 +232,7 @@ def _sums(
     if not np.array_equal(clamped, predicted):
         cell["raw"] = sums(predicted, truth)  # otherwise equal to clamped
     if recovery.std_log is not None:
-        std_log = torch.as_tensor(recovery.std_log).cpu().numpy()[scored]
+        std_log = _numpy(recovery.std_log)[scored]
         # The interval is around the prediction of the method, before clamping.
         cell["coverage"] = coverage_sums(predicted, std_log, truth)
     if distance is not None:
@@ -238,6 +242,10 @@ def _sums(
             "relative": np.bincount(distance, relative, minlength=len(DISTANCE_EDGES) + 1).tolist(),
         }
     return cell
+
+
+def _numpy(values: Any) -> np.ndarray:
+    return torch.as_tensor(values).cpu().numpy()
 
 
 def _spectrum(recovery: Recovery, mde_output: MDEOutput, anchors: Anchors) -> dict[str, Any]:

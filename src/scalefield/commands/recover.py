@@ -58,8 +58,9 @@ class RecoverCommand:
     """Regions for --method region: an image or .npy of integers, equal within a region."""
     anchor_units: Annotated[float | None, tyro.conf.arg(metavar="PER_METRE")] = None
     """Units per metre of an anchor .png: 1000 for millimetres, 256 for KITTI, 5000 for TUM."""
-    png_units: Annotated[float, tyro.conf.arg(metavar="PER_METRE")] = 1000.0
-    """Units per metre of depth.png; 16 bits reach 65.5 m at 1000 and 256 m at 256."""
+    png_units: Annotated[float | None, tyro.conf.arg(metavar="PER_METRE")] = None
+    """Units per metre of depth.png; by default 1000 if its 16 bits then hold every pixel (up to
+    65.5 m), otherwise 256 (256 m) or fewer."""
     formats: tuple[FormatName, ...] = ()
     """Further output formats: point clouds, float depth, normals, a recording for rerun. All but
     exr and pfm need the camera."""
@@ -101,7 +102,7 @@ class RecoverCommand:
         form = "{desc} {bar:20} {elapsed}"
         with progress_bar(4, desc="reading", leave=False, bar_format=form) as progress:
             from scalefield.commands.recover_many import make_solver, recover_item
-            from scalefield.export.result_folder import OUTPUTS, summary
+            from scalefield.export.result_folder import OUTPUTS, depth_png_units, summary
             from scalefield.geometry.exif import notify_if_rotated
             from scalefield.io import spare_inputs
 
@@ -118,18 +119,19 @@ class RecoverCommand:
             progress.update()
         notify_if_rotated(path)
         print(summary(recovery))
+        units = self.png_units or depth_png_units(recovery.depth_m)
         if overflow:
             print(
-                f"  depth.png ends at {65535 / self.png_units:.1f} m: {overflow} farther pixels "
+                f"  depth.png ends at {65535 / units:.1f} m: {overflow} farther pixels "
                 "are 0 in it (depth.npz has them); smaller --png-units reach farther"
             )
+        elif units != 1000:
+            print(f"  depth.png has {units:g} units per metre (in its metadata)")
         print(f"  {folder}: {', '.join(names)}")
 
     def check(self) -> None:
         """Refuse contradictory flags before anything is loaded."""
         self.relative.check()
-        if self.relative.depth is not None and self.relative.kind is None:
-            raise InputError("--depth needs --kind depth (grows with distance) or --kind disparity")
         one_file = self.anchors is None or not self.anchors.is_dir()
         png = str(self.anchors).lower().endswith(".png")
         if self.anchor_units is not None and one_file and not png:
@@ -142,7 +144,7 @@ class RecoverCommand:
                 raise InputError(f"--formats {name} needs the camera: --intrinsics or --fov-deg")
         check_formats(self.formats)  # before minutes of work
         check_counts(self, "max_points", "limit", "every")
-        if not 1e-3 <= self.png_units <= 1e9:
+        if self.png_units is not None and not 1e-3 <= self.png_units <= 1e9:
             raise InputError(f"--png-units must be 0.001 … 1e9, found {self.png_units:g}")
 
     def options(self) -> dict[str, Any]:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from scalefield.io.videos import VideoFrame
     from scalefield.recovery import Recovery
 
-Solver = Callable[["np.ndarray", "Anchors"], "Recovery"]
-"""Called with an image and its anchors."""
+Solver = Callable[["np.ndarray", "Anchors", str], "Recovery"]
+"""Called with an image, its anchors and its key."""
 Step = Callable[[str], None]
 """Called with the name of a step when it begins, to show the progress."""
 
@@ -127,7 +127,7 @@ def recover_many(command: RecoverCommand, source: Source) -> int:
     from scalefield.runtime.progress import progress
 
     anchors_of = anchor_finder(command, source)
-    solve = make_solver(command, stream=stream)
+    solve = make_solver(command, [item.key for item in source.images], stream=stream)
     records: list[dict[str, Any]] = []
     items = islice(_every_nth(source, command.every), command.limit)
     total = _count(source, command)
@@ -160,9 +160,8 @@ def recover_many(command: RecoverCommand, source: Source) -> int:
 
 def _check(command: RecoverCommand, source: Source, out: Path, stream: bool) -> None:
     """Refuse, before anything is loaded, flags that several images do not have."""
-    for flag, value in {"--depth": command.relative.depth, "--labels": command.labels}.items():
-        if value is not None:
-            raise InputError(f"{flag} is a map of one image; several are given")
+    if command.labels is not None:
+        raise InputError("--labels is a map of one image; several are given")
     if stream and command.method != "field":
         raise InputError(
             f"a stream is recovered by `field`, not by {command.method}; --stream off recovers "
@@ -241,12 +240,15 @@ def _beside(path: Path) -> Path | None:
 
 
 def make_solver(
-    command: RecoverCommand, *, stream: bool = False, step: Step = lambda name: None
+    command: RecoverCommand,
+    names: list[str] | None = None,
+    *,
+    stream: bool = False,
+    step: Step = lambda name: None,
 ) -> Solver:
-    """The function that recovers one image; a stream carries its state from call to call."""
+    """The function that recovers one image; a stream carries its state from call to call. `names`
+    are those of several images, as far as they are known."""
     from scalefield.api import Stream, recover_from
-    from scalefield.inputs import relative_depth
-    from scalefield.mde import MDE, load_mde
     from scalefield.methods import make_method
     from scalefield.validation import check_options
 
@@ -260,14 +262,10 @@ def make_solver(
         if method.wants_labels:
             require_package("skimage", "region", f"method {command.method} without --labels")
     step("estimating relative depth")
-    given, own = command.relative, command.relative.read()
-    mde: str | MDE = given.mde_name
-    if own is None:
-        mde = load_mde(given.mde_name, device=command.device, kind=given.kind)
+    relative = command.relative.source(names).load(command.device)
 
-    def solve(image: np.ndarray, anchors: Anchors) -> Recovery:
-        affine = given.unknown_shift
-        mde_output = relative_depth(image, mde, own, given.kind, affine=affine, resize=given.resize)
+    def solve(image: np.ndarray, anchors: Anchors, key: str) -> Recovery:
+        mde_output = relative(image, key)
         step("recovering")
         if stream:
             return replace(following(mde_output, anchors), image=image)
@@ -296,7 +294,7 @@ def recover_item(
     image, anchors = item.read(), read_anchors(file, command.anchor_units)
     place(anchors, image, item)
     camera = find_camera(command.intrinsics, command.fov_deg, image.shape[:2])
-    recovery = solver()(image, anchors).numpy()
+    recovery = solver()(image, anchors, item.key).numpy()
     step("writing")
     overflow = write_outputs(
         folder,

@@ -44,11 +44,7 @@ class SuggestCommand:
             self.image,
             read_anchors(self.anchors, self.anchor_units),
             self.n,
-            mde=self.relative.mde_name,
-            mde_depth=self.relative.read(),
-            kind=self.relative.kind,
-            affine=self.relative.unknown_shift,
-            resize=self.relative.resize,
+            mde=self.relative.source().load(),
             reachable=None if self.reachable is None else read_image(self.reachable)[..., 0] > 127,
             among=among,
         )

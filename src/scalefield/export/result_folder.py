@@ -38,16 +38,17 @@ def write_outputs(
     recovery: Recovery[np.ndarray],
     *,
     inputs: Mapping[str, Path | None],
-    png_units: float,
+    png_units: float | None = None,
     formats: Sequence[str] = (),
     camera: Camera | None = None,
     max_points: int | None = None,
 ) -> int:
     """Write all `OUTPUTS` and the further `formats` (see `export.FORMATS`), or nothing.
 
-    Returns the number of pixels that depth.png cannot hold.
+    `png_units` are the units per metre of depth.png, by default those of `depth_png_units`. Returns the number of pixels that depth.png cannot hold.
     """
     report = recovery.report
+    png_units = png_units or depth_png_units(recovery.depth_m)
     with write_folder(folder) as staging:
         overflow = write_depth_png(staging / "depth.png", recovery.depth_m, png_units)
         of_anchors: dict[str, np.ndarray] = {
@@ -70,6 +71,13 @@ def write_outputs(
         if formats:
             write_formats(staging, formats, View.of(recovery, camera, max_points))
     return overflow
+
+
+def depth_png_units(depth_m: np.ndarray) -> float:
+    """Units per metre of a 16-bit PNG that holds every pixel: 1000, 256 (KITTI's) or fewer."""
+    farthest_m = float(np.nanmax(depth_m, initial=0.0))
+    fine = (1000.0, 256.0, 100.0, 10.0, 1.0)
+    return next((u for u in fine if farthest_m * u <= 65535), 65535 / (farthest_m * (1 + 1e-6)))
 
 
 def median_error(errors_log: Sequence[float] | np.ndarray) -> float | None:

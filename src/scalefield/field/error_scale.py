@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scalefield.basis.ridge import masked_median
 from scalefield.field.cholesky import Cholesky
 from scalefield.field.kernel import Kernel, ScaleFactors
 from scalefield.field.observations import Observations
@@ -54,8 +53,8 @@ def log_evidence(
     """Log of the probability of each of h scales times the marginal likelihood of observations of b
     images around their median, up to a constant."""
     inputs, y, noise, mask = observed
-    target = y - inputs.mean
-    target = (target - masked_median(target, mask)[..., None]).where(mask, 0)
+    median = observed.median_log_scale()[..., None]
+    target = (y - inputs.mean - median * inputs.level).where(mask, 0)
     unscaled, parts = kernel.covariance_parts(inputs)
     # Plain numbers: a CUDA graph holds no copy from the host.
     covariance = torch.stack(

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as nnf
-from jaxtyping import Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from scalefield.alignment.uncertainty import STEP
-from scalefield.anchors import Anchors, as_numbers, pixel_indices
+from scalefield.anchors import Anchors
 from scalefield.api import recover_from
 from scalefield.defaults import METHOD_NAME
 from scalefield.errors import InputError
@@ -25,7 +25,6 @@ from scalefield.field.placement import suggest_from
 from scalefield.mde import MDEOutput
 from scalefield.methods import METHODS, make_method
 from scalefield.methods.basis import WeightFit
-from scalefield.methods.field import Field
 from scalefield.recovery import Method, Recovery, depth_limits, without
 from scalefield.report import Report
 from scalefield.web.sessions import Relative, Session
@@ -34,8 +33,6 @@ from scalefield.web.uploads import Limits
 MOST_CHECKED = 100
 """Number of anchors up to which each is checked against the others."""
 SUGGESTIONS = 3
-FIELD = Field()
-"""The method `field` of the page, with its default options."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +62,6 @@ def parse_edit(body: Any, limits: Limits) -> Edit:
         raise InputError(f"no method {str(method)[:40]!r}; there are {', '.join(METHODS)}")
     columns = numbers(rows, ("u", "v", "depth_m"), "anchor", optional=("sigma_m",))
     return Edit(Anchors(**columns), method, size)
-
-
-def parse_points(
-    body: dict[str, Any], shape: tuple[int, int], limits: Limits
-) -> tuple[Int64[np.ndarray, " n"], ...]:
-    """Rows and columns of the requested pixels, from JSON: {"points": [{"u", "v"}, …]}."""
-    rows = body.get("points")
-    if not isinstance(rows, list):
-        raise InputError('wanted "points": [{"u", "v"}, …]')
-    if len(rows) > limits.anchors:
-        raise InputError(f"{len(rows)} points, and this server takes at most {limits.anchors}")
-    columns = numbers(rows, ("u", "v"), "point")
-    u, v = (as_numbers(f"point column {name}", columns[name]) for name in ("u", "v"))
-    return pixel_indices(u, v, shape, noun="points")
 
 
 def numbers(
@@ -142,7 +125,7 @@ def apply_edit(session: Session, edit: Edit) -> tuple[dict[str, Any], dict[str, 
         "weights": None if recovery.weights is None else recovery.weights.tolist(),
         "fallbacks": [str(each) for each in report.fallbacks],
         "warnings": [asdict(each) for each in report.warnings],
-        **check_anchors(relative, edit.anchors, method),
+        **check_anchors(relative, edit.anchors),
         "milliseconds": round(1e3 * (time.perf_counter() - start), 2),
     }
     return header, {name: np.asarray(each) for name, each in maps.items() if each is not None}
@@ -175,32 +158,24 @@ def on_grid(std_log: Tensor, size: Sequence[int]) -> Tensor:
 
 
 @dataclass(eq=False)
-class SmallField(Method):
-    """`Field` at the pixels of a smaller image, and its std_log on the generator's grid."""
+class Conditioned(Method):
+    """`Field` as its posterior only, without a map."""
 
     relative: Relative
-    image: ImageInputs
-    """The inputs of `field` where it is evaluated."""
     posterior: FieldPosterior | None = None
     """The field of the last call."""
 
     def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
-        """The same posterior as `Field`; depth_m is computed by the page."""
-        relative, editor = self.relative, self.relative.editor
-        self.posterior = posterior = FIELD.condition(relative.field, anchors, editor)
+        """The report of `Field`; depth_m is computed by the page or at single pixels."""
+        self.posterior = posterior = self.relative.posterior(anchors)
         rejected, warnings = posterior.report(anchors)
         used = without(anchors, rejected)
-        fitted = posterior.over(self.image)
-        field = editor.render(fitted)
-        rows, columns = map(relative.field.tensor, used.pixels(mde_output.shape))
+        rows, columns = map(self.relative.field.tensor, used.pixels(mde_output.shape))
         at_anchors, _ = posterior.at(rows, columns)
         at_anchors += posterior.image.mde_depth[rows, columns].log()
         return Recovery(
-            depth_m=torch.empty(0),  # computed by the page
-            # The page multiplies its own relative depth, whose shift is not estimated.
-            log_scale=field.mean + (fitted.image.mde_depth / relative.depth_at(self.image)).log(),
-            # It is smooth: the generator's grid is enough.
-            std_log=on_grid(field.std, relative.field.maps.maps.shape[2:]),
+            depth_m=torch.empty(0),
+            log_scale=torch.empty(0),
             weights=posterior.fit.coefficients()["modes"].float(),
             report=Report(
                 anchors_used=len(used),
@@ -209,6 +184,29 @@ class SmallField(Method):
                 warnings=warnings,
                 shift=posterior.image.shift_interval(posterior.shift),
             ),
+        )
+
+
+@dataclass(eq=False)
+class SmallField(Conditioned):
+    """`Field` at the pixels of a smaller image, and its std_log on the generator's grid."""
+
+    image: ImageInputs | None = None
+    """The inputs of `field` where it is evaluated."""
+
+    def __call__(self, mde_output: MDEOutput, anchors: Anchors) -> Recovery[Tensor]:
+        """The same posterior as `Field`; depth_m is computed by the page."""
+        found, relative = super().__call__(mde_output, anchors), self.relative
+        assert self.posterior is not None
+        assert self.image is not None
+        fitted = self.posterior.over(self.image)
+        field = relative.editor.render(fitted)
+        return replace(
+            found,
+            # The page multiplies its own relative depth, whose shift is not estimated.
+            log_scale=field.mean + (fitted.image.mde_depth / relative.depth_at(self.image)).log(),
+            # It is smooth: the generator's grid is enough.
+            std_log=on_grid(field.std, relative.field.maps.maps.shape[2:]),
         )
 
 
@@ -224,8 +222,8 @@ def quick_method(relative: Relative, edit: Edit) -> SmallBasis | SmallField | No
     if edit.method != "field":
         return None
     if edit.size == "preview":
-        return SmallField(relative, relative.preview_field)
-    return SmallField(relative, relative.shown_field)
+        return SmallField(relative, image=relative.preview_field)
+    return SmallField(relative, image=relative.shown_field)
 
 
 def anchor_states(report: Report) -> list[dict[str, Any]]:
@@ -238,26 +236,47 @@ def anchor_states(report: Report) -> list[dict[str, Any]]:
     ]
 
 
-def check_anchors(relative: Relative, anchors: Anchors, method: Method) -> dict[str, Any]:
+def check_anchors(relative: Relative, anchors: Anchors) -> dict[str, Any]:
     """Consistency of the anchors according to `field`, for every method.
 
     "others" has for each anchor the depth that the remaining ones predict there, and its distance
-    in their standard deviations; "suspects" are the anchors that `field` finds in conflict.
+    in their standard deviations; "suspects" are the anchors that `field` finds in conflict, and
+    "corroborated" those that others confirm against the relative depth. For a single anchor,
+    "expected_m" has the depth that is expected there of such an image.
     """
     output = relative.output
     rows, columns = anchors.pixels(output.shape)
     usable = np.flatnonzero(output.valid[rows, columns].cpu().numpy())[:MOST_CHECKED]
     others: list[dict[str, float] | None] = [None] * len(anchors)
     if len(usable) < 2 or len(anchors) > MOST_CHECKED:
-        return {"others": others, "suspects": []}
+        few = len(anchors) < 2
+        expected = expected_depth_m(relative.field, rows, columns).tolist() if few else []
+        return {"others": others, "suspects": [], "expected_m": expected}
     kept = anchors[usable]
-    posterior = method.posterior if isinstance(method, SmallField) else None
-    posterior = posterior or FIELD.condition(relative.field, kept)
+    posterior = relative.posterior(kept)
     residual, std = posterior.leave_one_out()
     predicted = kept.depth_m * np.exp(-residual)
     for i, depth_m, sigmas in zip(usable, predicted, residual / std, strict=True):
         others[i] = {"depth_m": float(depth_m), "sigmas": float(sigmas)}
-    return {"others": others, "suspects": usable[posterior.in_conflict].tolist()}
+    outliers, corroborated = posterior.outliers, np.zeros(0, np.int64)
+    if outliers is not None:
+        corroborated = posterior.marked(outliers.corroborated)
+    return {
+        "others": others,
+        "suspects": usable[posterior.in_conflict].tolist(),
+        "corroborated": usable[corroborated].tolist(),
+    }
+
+
+def expected_depth_m(
+    image: ImageInputs, rows: Int64[np.ndarray, " n"], columns: Int64[np.ndarray, " n"]
+) -> Float64[np.ndarray, " n"]:
+    """The depth that `field` expects at pixels of such an image before any anchor."""
+    index = torch.from_numpy(rows), torch.from_numpy(columns)
+    log_scale = (
+        image.pixels(*index).mean + image.maps.expected_log_depth[0] - image.log_depth_median
+    )
+    return (image.mde_depth[index] * log_scale.exp()).double().numpy()
 
 
 def suggestions(session: Session, anchors: Anchors) -> list[dict[str, Any]]:

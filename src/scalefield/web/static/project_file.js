@@ -57,20 +57,49 @@ export async function unpackProject(bytes) {
   if (depth === undefined) throw new Error("This project lacks its relative depth.");
   const { format, version, ...kept } = saved;
   const { path, ...depthFile } = saved.depth ?? {};
-  const project = checked({ ...kept, depth: depth && depthFile, id: newId(), photo: "", thumbnail: null, updated: Date.now() });
+  const project = checked({
+    ...kept,
+    depth: depth && depthFile,
+    id: newId(),
+    photo: "",
+    thumbnail: null,
+    updated: Date.now(),
+  });
   return { project, photo, depth };
 }
 
-/** Refuse values that are not numbers: the file may have been edited by hand. @param {any} project @returns {Project} */
+/** Refuse values that cannot be used: the file may have been edited by hand. @param {any} project @returns {Project} */
 function checked(project) {
   const { work, settings } = project;
+  const optional = (/** @type {unknown} */ x) => x === undefined || (typeof x === "string" && x.length <= 100);
+  const different = (/** @type {{id: number}[]} */ items) => new Set(items.map(({ id }) => id)).size === items.length;
   const number = (/** @type {unknown} */ x) => typeof x === "number" && Number.isFinite(x);
   const pixel = (/** @type {any} */ p) => p && number(p.u) && number(p.v);
   const good =
-    typeof project.name === "string" && settings && typeof settings.method === "string" &&
-    Array.isArray(work?.anchors) && Array.isArray(work?.measurements) &&
-    work.anchors.every((/** @type {any} */ a) => pixel(a) && Number.isInteger(a.id) && number(a.depth_m) && a.depth_m > 0 && (a.sigma_m === null || (number(a.sigma_m) && a.sigma_m > 0))) &&
-    work.measurements.every((/** @type {any} */ m) => ["distance", "path", "area", "height"].includes(m.kind) && Number.isInteger(m.id) && Array.isArray(m.points) && m.points.every(pixel)) &&
+    typeof project.name === "string" &&
+    settings &&
+    typeof settings.method === "string" &&
+    Array.isArray(work?.anchors) &&
+    Array.isArray(work?.measurements) &&
+    work.anchors.every(
+      (/** @type {any} */ a) =>
+        pixel(a) &&
+        Number.isInteger(a.id) &&
+        number(a.depth_m) &&
+        a.depth_m > 0 &&
+        (a.sigma_m === null || (number(a.sigma_m) && a.sigma_m > 0)) &&
+        optional(a.text),
+    ) &&
+    work.measurements.every(
+      (/** @type {any} */ m) =>
+        ["distance", "path", "area", "height"].includes(m.kind) &&
+        Number.isInteger(m.id) &&
+        Array.isArray(m.points) &&
+        m.points.every(pixel) &&
+        optional(m.name),
+    ) &&
+    different(work.anchors) &&
+    different(work.measurements) &&
     (settings.fov === null || (number(settings.fov?.deg) && settings.fov.deg >= 1 && settings.fov.deg <= 170));
   if (!good) throw new Error("The project.json of this zip has values that cannot be used.");
   return project;

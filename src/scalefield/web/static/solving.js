@@ -15,7 +15,10 @@ export class Solving {
   /** @param {import("./page.js").Page} page */
   constructor(page) {
     this.page = page;
-    this.solver = new LatestRequest((request, signal) => this.solve(request, signal), (request) => page.views.showBusy(request));
+    this.solver = new LatestRequest(
+      (request, signal) => this.solve(request, signal),
+      (request) => page.views.showBusy(request),
+    );
     this.comparer = new LatestRequest((request, signal) => this.solveOther(request, signal));
     this.suggester = new LatestRequest((request, signal) => this.suggest(request, signal));
     /** @type {any[]} */
@@ -41,7 +44,9 @@ export class Solving {
         loaded.result = result;
         loaded.abouts = null;
         this.page.views.showAll();
-        document.body.dataset.solved = `${result.method} ${request.anchors.length} ${result.preview ? "preview" : "full"}`;
+        this.page.askUnit();
+        const shown = result.preview ? "preview" : "full";
+        document.body.dataset.solved = `${result.method} ${request.anchors.length} ${shown}`;
         if (!result.preview || this.solver.waiting) return;
       }
     } catch (e) {
@@ -69,16 +74,22 @@ export class Solving {
     }
   }
 
-  /** @param {any} request @param {"preview" | "full"} size @param {AbortSignal} signal @returns {Promise<import("./readings.js").Result>} */
+  /** @param {any} request @param {"preview" | "full"} size @param {AbortSignal} signal
+   *  @returns {Promise<import("./readings.js").Result>} */
   async recover({ method, items, anchors, loaded }, size, signal) {
-    const { header, maps } = await this.page.sessions.use(loaded.project, (id) => this.page.server.recover(id, { anchors, method, size }, signal), signal);
-    const { session, logMde } = loaded, logScale = upsample(maps.log_scale, session);
+    const { header, maps } = await this.page.sessions.use(
+      loaded.project,
+      (id) => this.page.server.recover(id, { anchors, method, size }, signal),
+      signal,
+    );
+    const { session, logMde } = loaded,
+      logScale = upsample(maps.log_scale, session);
     /** @type {Float32Array | null} */
     let stdLog = null;
     return {
-      header, method, logScale, preview: header.size === "preview",
+      header, method, anchors: items, sent: anchors, logScale, preview: header.size === "preview",
       index: new Map(items.map((/** @type {any} */ a, /** @type {number} */ i) => [a.id, i])),
-      suspects: new Set(header.suspects),
+      suspects: new Set(header.suspects), corroborated: new Set(header.corroborated),
       get stdLog() { // computed when it is first needed
         return maps.std_log ? (stdLog ??= upsample(maps.std_log, session)) : null;
       },
@@ -95,7 +106,11 @@ export class Solving {
   /** @param {any} request @param {AbortSignal} signal */
   async suggest({ loaded, anchors }, signal) {
     try {
-      const found = await this.page.sessions.use(loaded.project, (id) => this.page.server.suggest(id, { anchors }, signal), signal);
+      const found = await this.page.sessions.use(
+        loaded.project,
+        (id) => this.page.server.suggest(id, { anchors }, signal),
+        signal,
+      );
       if (this.page.loaded !== loaded || !$("next").checked) return;
       this.suggestions = found;
       this.page.stage.redraw();
@@ -106,11 +121,13 @@ export class Solving {
   }
 
   async loadBasis(/** @type {string} */ method) {
-    const { loaded } = this.page;
+    const { shown: loaded } = this.page;
     if (loaded.basisWanted === method) return;
     loaded.basisWanted = method;
     try {
-      const { header, maps } = await this.page.sessions.use(loaded.project, (id) => this.page.server.packed(id, `basis?method=${method}`));
+      const { header, maps } = await this.page.sessions.use(loaded.project, (id) =>
+        this.page.server.packed(id, `basis?method=${method}`),
+      );
       if (this.page.loaded !== loaded) return;
       loaded.basis = { method, revision: header.revision, ...maps.basis_maps };
       this.page.views.showView();
@@ -124,7 +141,8 @@ export class Solving {
   cancelSolve() {
     this.solver.cancel();
     const { loaded } = this.page;
-    if (loaded?.result && loaded.result.method !== loaded.project.settings.method) this.page.change({ method: loaded.result.method });
+    if (loaded?.result && loaded.result.method !== loaded.project.settings.method)
+      this.page.change({ method: loaded.result.method });
     this.page.views.showAll();
   }
 }
