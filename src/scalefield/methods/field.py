@@ -36,7 +36,8 @@ class Field(Method):
     """
 
     model: str | Path | FieldModel = "field"
-    """The shipped model "field", a folder that `FieldModel.save` wrote, or a model."""
+    """The shipped model "field", a folder that `FieldModel.save` wrote, a hub id owner/name, or a
+    model."""
     robust: bool = True
     """Give anchors that the others contradict less weight, and reject those with hardly any, where
     outliers explain them better than a rough field or a missed object does. The report lists both.
