@@ -263,6 +263,27 @@ class FieldPosterior:
         (residual, _), used = self.leave_one_out(), self.marked(mask)
         return tuple((-residual[used[used < count]]).tolist())
 
+    def held_out_log(
+        self, fold: Int64[np.ndarray, " n"], most: int = 128
+    ) -> Float64[np.ndarray, " h"]:
+        """log D̂ − log depth at used measurements, at most so many, D̂ predicted by those of other
+        folds. With more measurements than a block holds, the linear part stays that of all."""
+        observed, config = self.fit.observations, self.fit.config
+        folds = torch.zeros_like(observed.mask, dtype=torch.long)
+        folds[self.group] = torch.from_numpy(fold).to(folds.device)
+        used = observed.mask.nonzero()[:, 0]
+        tested = used[:: 1 + (len(used) - 1) // most]
+        uv = self.image.pixel_uv(observed.inputs.position).round().long()
+        few, predicted = len(used) <= config.block_size, torch.zeros_like(observed.y)
+        for k in folds[tested].unique():
+            rest = observed._replace(mask=observed.mask & (folds != k))
+            out = tested[folds[tested] == k]
+            fitted = dataclasses.replace(self.fit, observations=rest)
+            if few:
+                fitted = fit(self.fit.kernel, self.image, rest, config)
+            predicted[out] = fitted.predict(uv[out, 1], uv[out, 0])[0].to(predicted.dtype)
+        return (predicted - observed.y)[tested].cpu().numpy()
+
     def recovery(
         self,
         mde_output: MDEOutput,

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 from torch import Tensor
 
+from scalefield.anchor_sampling import block_folds
 from scalefield.anchors import Anchors
 from scalefield.explanation import Explanation, lattice
 from scalefield.field.condition import FieldPosterior, ScalePrior, condition, expected_recovery
@@ -25,6 +26,9 @@ from scalefield.geometry.survey import Survey
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Method, Recovery, Solver
 from scalefield.validation import require_choice
+
+HELD_OUT_FOLDS = 8
+"""Folds of `report.held_out_log`."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,12 @@ class Field(Method):
             if survey is not None:
                 return recovery
             explainer = partial(explain, posterior, mde_output, anchors)
-            return replace(recovery, explainer=explainer)
+            recovery = replace(recovery, explainer=explainer)
+            fold = block_folds(anchors.u, anchors.v, HELD_OUT_FOLDS)
+            if fold is None or not recovery.report.leave_one_out_log:
+                return recovery
+            errors = tuple(posterior.held_out_log(fold).tolist())
+            return replace(recovery, report=replace(recovery.report, held_out_log=errors))
 
         return solve
 
