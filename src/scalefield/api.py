@@ -19,10 +19,16 @@ from scalefield.defaults import MDE_NAME, METHOD_NAME
 from scalefield.errors import InputError
 from scalefield.field.kalman import FieldFilter
 from scalefield.field.placement import Suggestion, suggest_from
+from scalefield.geometry.camera import Camera
+from scalefield.geometry.exif import choose_camera
+from scalefield.geometry.survey import Survey, with_measurements
 from scalefield.inputs import load_image, relative_depth
 from scalefield.mde import MDE, Kind, MDEOutput, load_mde
 from scalefield.mde.own_maps import RelativeDepth
+from scalefield.measurements import MeasurementsLike
+from scalefield.measurements import measurements as read_measurements
 from scalefield.methods import METHODS, make_method
+from scalefield.methods.field import Field
 from scalefield.recovery import FunctionMethod, Method, MethodLike, Recovery, Solver, as_method
 from scalefield.report import Rejection, Report
 
@@ -36,6 +42,9 @@ def recover(
     image: str | Path | Image.Image | np.ndarray | Tensor | None,
     anchors: AnchorsLike = None,
     *,
+    measurements: MeasurementsLike = None,
+    camera: Camera | None = None,
+    fov_deg: float | None = None,
     mde: str | MDE = MDE_NAME,
     mde_depth: np.ndarray | Tensor | None = None,
     kind: Kind | None = None,
@@ -50,6 +59,12 @@ def recover(
     The image is a file, a PIL image, or an array or tensor of shape (h, w, 3), (3, h, w) or (h, w):
     integers of 8 or 16 bits, or floats of 0 … 1. The anchors are `Anchors`, rows of (u, v,
     depth_m), a dict or a pandas frame of named columns, or a file (see `Anchors.of`).
+
+    `measurements` are lengths, slant distances, heights, planes and others
+    (`scalefield.measurements`), as a list or a CSV file; all but depths, and slant distances of a
+    known camera, need the method `field`. The camera is given by `camera` or by its horizontal
+    field of view; without either by the EXIF of the file, and otherwise its focal length is one
+    more unknown.
 
     The relative depth comes from the estimator `mde`, or from your own map `mde_depth` with its
     `kind`: "depth" grows with distance, "disparity" falls with it. The kind of an `mde` is known
@@ -77,13 +92,22 @@ def recover(
     mde_output = relative_depth(
         pixels, mde, mde_depth, kind, affine=affine, resize=resize, device=device
     )
+    found = choose_camera(camera, fov_deg, mde_output.shape, image)
+    given, survey = with_measurements(
+        require_anchors("anchors", anchors),
+        read_measurements(measurements),
+        mde_output.shape,
+        found,
+    )
     recovery = recover_from(
         mde_output,
-        require_anchors("anchors", anchors),
+        given,
         make_method(method, **options),
         image=pixels,
+        survey=survey,
         leave_one_out=leave_one_out,
     )
+    recovery = dataclasses.replace(recovery, camera=found)
     as_torch = isinstance(mde_depth, Tensor) or isinstance(image, Tensor)
     return recovery if as_torch else recovery.numpy()
 
@@ -162,6 +186,7 @@ def recover_from(
     *,
     image: UInt8[np.ndarray, "h w 3"] | None = None,
     solver: Solver | None = None,
+    survey: Survey | None = None,
     leave_one_out: bool = False,
 ) -> Recovery[Tensor]:
     """`recover` for an existing MDEOutput: check the anchors, run the method, complete the report.
@@ -172,7 +197,9 @@ def recover_from(
     `leave_one_out` is that of `recover`.
     """
     method = as_method(method)
-    if leave_one_out and solver is None:
+    if survey is not None:
+        solver = _survey_solver(method, mde_output, survey)
+    elif leave_one_out and solver is None:
         solver = method.solver(mde_output)
     count = len(anchors)
     if count < method.least_anchors:
@@ -211,6 +238,24 @@ def recover_from(
         ),
     )
     return dataclasses.replace(recovery, report=report, anchors=anchors, image=image)
+
+
+def _survey_solver(method: Method, mde_output: MDEOutput, survey: Survey) -> Solver:
+    """The method given measurements of other kinds than depths, which must not lie on holes."""
+    if not isinstance(method, Field):
+        raise InputError(
+            f"method {_method_name(method)} takes depths, and slant distances of a known camera; "
+            f"{survey.measured[0]} needs field"
+        )
+    rows, columns = survey.pixels
+    valid = mde_output.valid[rows, columns].cpu().numpy()
+    for measured, span in zip(survey.measured, survey.spans, strict=True):
+        if not valid[span].all():
+            i = span.start + int((~valid[span]).argmax())
+            raise InputError(
+                f"{measured}: no relative depth at u={columns[i]} v={rows[i]} (a hole of the map)"
+            )
+    return method.solver(mde_output, survey)
 
 
 def _with_leave_one_out(report: Report, anchors: Anchors, pixels: Pixels, solver: Solver) -> Report:

@@ -20,6 +20,22 @@ class Rejection:
 
 
 @dataclass(frozen=True)
+class MeasurementReport:
+    """A measurement of another kind than depth, and what the others say of it."""
+
+    measurement: str
+    """Its kind, pixels and value."""
+    code: str = ""
+    """"outlier" if it was not used because the others contradict it, "downweighted" if it was used
+    with less weight, and otherwise empty."""
+    predicted: float | None = None
+    """The value that the others predict, in metres (square metres for an area); None for bounds,
+    planes and others without a value."""
+    std_log: float | None = None
+    """Standard deviation of the logarithm of that prediction."""
+
+
+@dataclass(frozen=True)
 class CodedText:
     """A sentence with a code for programs."""
 
@@ -72,6 +88,8 @@ class Report:
     """Number of anchors that the method used."""
     rejected: tuple[Rejection, ...] = ()
     """Anchors that were not used."""
+    measurements: tuple[MeasurementReport, ...] = ()
+    """Measurements of other kinds than depths, in the order in which they were given."""
     fallbacks: tuple[Fallback, ...] = ()
     """Simpler models that the method used."""
     warnings: tuple[Warning, ...] = ()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from field.worlds import KERNEL, kernel_inputs
 from scalefield.errors import InputError
-from scalefield.field.kernel import Kernel, StationaryTerm, TermFeatures
+from scalefield.field.kernel import Kernel, ScaleFactors, StationaryTerm, TermFeatures
 
 
 def disparity_plane(inputs, i):
@@ -97,6 +97,18 @@ def test_covariance_does_not_change_its_arguments(precision):
     before = [part.clone() for part in features]
     KERNEL.covariance(features, features, precision)
     assert all(torch.equal(x, y) for x, y in zip(features, before, strict=True))
+
+
+def test_each_factor_scales_the_deviations_of_its_terms():
+    scaled = KERNEL.scaled(ScaleFactors(smooth=2.0, rough=3.0, plane=5.0))
+    factors = {"rbf": 2.0, "exponential": 3.0}
+    for term, before in zip(scaled.terms, KERNEL.terms, strict=True):
+        amplitude = factors[term.family] * before.amplitude
+        assert term == dataclasses.replace(before, amplitude=amplitude)
+    expected = dataclasses.replace(
+        KERNEL, terms=scaled.terms, mode_std=2 * KERNEL.mode_std, plane_std=5 * KERNEL.plane_std
+    )
+    assert scaled == expected
 
 
 def test_a_kernel_without_stationary_terms_has_only_its_linear_part():

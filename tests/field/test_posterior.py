@@ -148,10 +148,24 @@ def test_the_field_is_continuous_across_the_borders_of_cells():
     terms = []
     for each in (lattice, unblended):
         other = dataclasses.replace(fitted, lattice=each)
-        terms.append(largest_steps(other.map_cells(other.cell_sums(systems))[0], 8))
+        terms.append(largest_steps(other.map_windows(other.blended(systems, linear=False))[0], 8))
     (across, inside), (unblended, _) = terms
     assert across < 1.2 * inside
     assert unblended > 5 * across
+
+
+@pytest.mark.parametrize(("n", "tolerance"), [(9, 1e-4), (40, 0.02)], ids=["few", "lattice"])
+def test_support_is_the_share_of_the_stationary_variance_that_the_anchors_remove(n, tolerance):
+    fitted = fit_pixels(image_inputs(SHAPE), n, neighbours=n, cell_px=(1, 1))
+    fitted = dataclasses.replace(fitted, static=n > 9)
+    features = KERNEL.features(fitted.observations.inputs)
+    pixels = KERNEL.features(all_pixels(fitted.image))
+    cross = KERNEL.stationary(features, pixels)
+    covariance = KERNEL.stationary(features, features) + torch.diag(fitted.observations.noise**2)
+    removed = (cross * torch.linalg.solve(covariance, cross)).sum(dim=0)
+    wanted = (removed / pixels.amplitude.square().sum(dim=1)).reshape(SHAPE)
+    difference = (fitted.render().support - wanted).abs()
+    assert float(difference.median()) < tolerance
 
 
 def test_the_parts_sum_to_the_mean():

@@ -19,7 +19,14 @@ from scalefield.training.distortion import (
     UnknownShift,
     grid_positions,
 )
-from scalefield.training.field import START, LearnedKernel, fit_shift, train_field
+from scalefield.training.field import (
+    START,
+    LearnedField,
+    LearnedKernel,
+    fit_shift,
+    losses,
+    train_field,
+)
 from scalefield.training.field_batches import (
     FieldTraining,
     draw_anchors,
@@ -57,6 +64,18 @@ def test_train_field_learns_and_records_its_scores(frames, tmp_path):
     assert model.kernel.noise_std == START.noise_std
     assert model.kernel.slope_std != START.slope_std
     assert (tmp_path / "long" / "model" / "model.safetensors").is_file()
+
+
+def test_the_loss_is_the_weighted_sum_of_its_parts(frames):
+    weights = {"likelihood": 0.7, "restraint": 0.3, "level": 0.2}
+    config = dataclasses.replace(CONFIG, **weights)
+    (bank,) = make_banks(frames[0])[:1]
+    torch.manual_seed(0)
+    learned = LearnedField(NET)
+    batch = draw_batch(bank, config, 6, torch.Generator().manual_seed(0))
+    found = losses(learned, batch, config)
+    wanted = found["dense"] + 0.7 * found["likelihood"] + 0.3 * found["mean"] + 0.2 * found["level"]
+    torch.testing.assert_close(found["loss"], wanted)
 
 
 def test_a_run_goes_on_where_it_was_cut_off(frames, tmp_path, monkeypatch):

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from scalefield.basis.ridge import masked_median
 from scalefield.field.cholesky import Cholesky
 from scalefield.field.config import InferenceConfig
 from scalefield.field.cuda import blocks_in_strips
-from scalefield.field.kernel import Kernel, TermFeatures
+from scalefield.field.kernel import Features, Kernel
 from scalefield.field.observations import Observations
 from scalefield.runtime.threads import map_threads
 
@@ -127,9 +127,10 @@ class Blocks:
         rows: Float[Tensor, "n d"] | None = None,
         key: Any = None,
     ) -> tuple[Tensor, ...]:
-        """What `function` returns of the blocks, of a few at a time on several threads; on a GPU of
-        all at once. With a memo and the `rows` of the anchors that the results depend on besides
-        `key`, blocks that have not changed since the last call are left out."""
+        """What `function` returns of the blocks: values of their anchors, then values of each
+        block. On a processor it sees a few blocks of like size at a time, on several threads; on a
+        GPU all at once. With a memo and the `rows` of the anchors that the results depend on
+        besides `key`, blocks that have not changed since the last call are left out."""
         if memo is not None and rows is not None:
             values = rows[self.index] * self.mask[..., None]
 
@@ -137,12 +138,20 @@ class Blocks:
                 return Blocks(self.index[changed], self.mask[changed]).map(function)
 
             return memo(key, values, of_changed)
-        step = max(1, CHUNK_ELEMENTS // self.index.shape[1] ** 2)
-        if self.index.is_cuda or len(self.index) <= step:
+        if self.index.is_cuda or len(self.index) == 1:
             return function(self)
-        starts = range(0, len(self.index), step)
-        parts = [(Blocks(self.index[i : i + step], self.mask[i : i + step]),) for i in starts]
-        return tuple(map(torch.cat, zip(*map_threads(function, parts), strict=True)))
+        width = self.index.shape[1]
+        order = self.mask.sum(dim=1).argsort()
+
+        def of_part(part: Int64[Tensor, " a"]) -> tuple[Tensor, ...]:
+            mask = self.mask[part]
+            used = slice(int(mask.any(dim=0).nonzero().amax()) + 1 if mask.any() else 1)
+            values, *others = function(Blocks(self.index[part, used], mask[:, used]))
+            return nnf.pad(values, (0, 0, 0, width - values.shape[1])), *others
+
+        parts = [(part,) for part in order.split(max(1, CHUNK_ELEMENTS // width**2))]
+        found = map(torch.cat, zip(*map_threads(of_part, parts), strict=True))
+        return tuple(values[order.argsort()] for values in found)
 
     def scatter(self, values: Float[Tensor, "b s *w"], n: int) -> Float[Tensor, " n *w"]:
         """Values of the blocks in the order of the n anchors; 0 for those in no block."""
@@ -152,13 +161,12 @@ class Blocks:
         return out.index_copy(0, target, values.flatten(0, 1))[:n]
 
     def covariance(
-        self, kernel: Kernel, features: TermFeatures, noise: Float[Tensor, " n"]
+        self, kernel: Kernel, features: Features, noise: Float[Tensor, " n"]
     ) -> Float[Tensor, "b s s"]:
         """Covariance of g + ε within each block; the identity where there is no anchor."""
         gathered = features.at(self.index)
-        gathered = gathered._replace(amplitude=gathered.amplitude * self.mask[..., None])
         variance = torch.where(self.mask, noise[self.index] ** 2, 1.0)
-        covariance = kernel.covariance(gathered, gathered, torch.float64).double()
+        covariance = kernel.own_covariance(gathered.masked(self.mask))
         covariance.diagonal(dim1=1, dim2=2).add_(variance)
         return covariance
 
@@ -195,7 +203,7 @@ def bisection_leaves(
 
 
 class BlockSolutions(NamedTuple):
-    """C⁻¹ of the blocks of anchors applied to columns X = [H, y − μ, 1]."""
+    """C⁻¹ of the blocks of anchors applied to columns X = [H, y − μ, level]."""
 
     solved: Float[Tensor, "b s w_3"]
     """C⁻¹X, and the diagonal of C⁻¹."""
@@ -207,7 +215,7 @@ class BlockSolutions(NamedTuple):
         cls,
         kernel: Kernel,
         observations: Observations,
-        features: TermFeatures,
+        features: Features,
         H: Float[Tensor, "n w"],
         blocks: Blocks,
         *,
@@ -217,7 +225,7 @@ class BlockSolutions(NamedTuple):
         have changed since the last call."""
         inputs, y, noise, _ = observations
         target = y - inputs.mean
-        X = torch.cat([H, torch.stack([target, torch.ones_like(target)], dim=1)], dim=1)
+        X = torch.cat([H, torch.stack([target, inputs.level], dim=1)], dim=1)
 
         def solve(part: Blocks) -> tuple[Tensor, Tensor]:
             cholesky = Cholesky.of(part.covariance(kernel, features, noise))
@@ -284,7 +292,7 @@ class LinearPosterior:
         """
         inputs, y, _, mask = observations
         target = y - inputs.mean
-        prior = prior or LinearPrior.unit(masked_median(target, mask), H.shape[1])
+        prior = prior or LinearPrior.unit(observations.median_log_scale(), H.shape[1])
         width, offset, sums = H.shape[1], prior.offset, solutions.sums.sum(dim=0)
         rows = blocks.scatter(solutions.solved, len(y))
         whitened, inverse_diagonal = rows[:, :width], rows[:, width + 2]
@@ -300,7 +308,7 @@ class LinearPosterior:
             covariance=covariance,
             H=H,
             whitened=whitened,
-            residual=(target - offset - H @ weights) * mask,
+            residual=(target - offset * inputs.level - H @ weights) * mask,
             loo_residual=alpha / diagonal,
             loo_std=diagonal.rsqrt(),
         )

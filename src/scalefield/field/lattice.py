@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Int64
 from scipy.spatial import cKDTree
 from torch import Tensor
@@ -132,9 +131,10 @@ class Lattice:
     def tiles(self, values: Float[Tensor, "t h w"]) -> Float[Tensor, "c t p"]:
         """The pixels of each cell of a window; those beyond the image repeat its last ones."""
         side, (height, width) = self.cell_px, values.shape[1:]
-        beyond = (0, -width % side, 0, -height % side)
-        padded = nnf.pad(values[None], beyond, mode="replicate")[0] if any(beyond) else values
-        cells = padded.unflatten(2, (-1, side)).unflatten(1, (-1, side)).permute(1, 3, 0, 2, 4)
+        if height % side or width % side:
+            v, u = (torch.arange(n + -n % side, device=self.device) for n in (height, width))
+            values = values[:, v.clamp(max=height - 1)[:, None], u.clamp(max=width - 1)]
+        cells = values.unflatten(2, (-1, side)).unflatten(1, (-1, side)).permute(1, 3, 0, 2, 4)
         return cells.flatten(3).flatten(0, 1)
 
     def image(
