@@ -25,7 +25,7 @@ soak: results-soak  ## thousands of calls and requests, checked for lost memory 
 # need no GPU, about 3 h on two cores, and the tables of the pages; `make results-NAME` makes one.
 # results/README.md says how long each takes. LIMIT=2 takes only so many frames, and less of all else,
 # and writes to out/limited. An evaluation that was interrupted goes on at the same commit.
-EVALUATED := places places-fastdepth strong strong-affine places-affine-lite places-affine-fastdepth
+EVALUATED := places places-fastdepth strong strong-affine places-affine-lite places-affine-fastdepth comparison
 MEASURED := field reliability bench lidar page labelling fuzz soak lowest
 RECORDS := $(if $(LIMIT),out/limited,results)
 RUNS := out/runs/$(or $(LIMIT),all)-$(shell git rev-parse --short HEAD 2> /dev/null)
@@ -53,6 +53,7 @@ need-places-fastdepth need-places-affine-fastdepth need-reliability:
 	$(call need,FASTDEPTH)
 need-strong need-strong-affine:
 	$(call need,STRONG)
+need-comparison: need-places-fastdepth need-strong
 
 results-field: need-field .venv/.dev
 	$(MEASURE) benchmarks.field --root "$(FRAMES)" --out $(RECORDS)/field \
@@ -164,7 +165,7 @@ weights-sums: .venv/.core  ## the hashes of shipped weights, after they were rep
 	touch $@
 
 .venv/.dev: .venv/.core
-	$(PIP) --editable ".[mde,onnx,exr,region,plot,colmap,export,ray,rerun,tensorboard,web,heic,video]" --group dev --group docs
+	$(PIP) --editable ".[mde,onnx,exr,region,plot,colmap,export,ray,rerun,tensorboard,web,heic,video,protocols]" --group dev --group docs
 	touch $@
 
 clean:

@@ -4,6 +4,7 @@
 #   recipes/evaluate.sh places|places-fastdepth                           # FRAMES, FASTDEPTH
 #   recipes/evaluate.sh strong|strong-affine                              # STRONG
 #   recipes/evaluate.sh places-affine-lite|places-affine-fastdepth        # FRAMES, FASTDEPTH
+#   recipes/evaluate.sh comparison                                        # FRAMES, STRONG, FASTDEPTH
 #
 # FRAMES is a folder in the layout `folder`, STRONG one in the layout `predictions`, FASTDEPTH an
 # ONNX file with its description. Others: RECORDS (results), RUNS (out/results), a folder in which a
@@ -26,8 +27,12 @@ for space in depth disparity; do
 done
 
 # The first argument is the folder below RUNS and RECORDS.
-evaluate() {
+run() {
   scalefield evaluate --out "$RUNS/$1" --no-gallery --workers "${WORKERS:-2}" "${@:2}"
+}
+
+evaluate() {
+  run "$@"
   python -m benchmarks.record "$RUNS/$1" "$RECORDS/$1" --command "make results-$name"
 }
 
@@ -57,6 +62,24 @@ strong() {
   done
 }
 
+# Every aligner by name, with its defaults, at five draws of the anchors.
+comparison() {
+  aligners=(
+    field global piecewise lwlr grid 'region: region(superpixels=100)' knn median log_kernel
+    interpolate poisson bilateral_grid superpixel_graph
+  )
+  frames=(--root "$FRAMES" --split "${SPLIT:-test}" --range kitti=0.1,80 '*=0.1,10')
+  frames+=(--limit "${LIMIT:-50}")
+  for seed in 0 1 2 3 4; do
+    with=(--seed "$seed" --methods "${aligners[@]}")
+    run "$name/lite/seed-$seed" "${frames[@]}" --mde lite --name lite "${with[@]}"
+    run "$name/FastDepth/seed-$seed" "${frames[@]}" --mde "$FASTDEPTH" --name FastDepth "${with[@]}"
+    run "$name/strong/seed-$seed" --root "$STRONG" --dataset predictions --mde stored \
+      --name strong ${LIMIT:+--limit "$LIMIT"} "${with[@]}"
+  done
+  python -m benchmarks.comparison "$RUNS/$name" --out "$RECORDS/$name" --command "make results-$name"
+}
+
 case $name in
   places) places_default lite; report ;;
   places-fastdepth) places_default "$FASTDEPTH"; report ;;
@@ -64,5 +87,6 @@ case $name in
   strong-affine) strong affine:stored ;;
   places-affine-lite) places_affine lite ;;
   places-affine-fastdepth) places_affine "$FASTDEPTH" ;;
+  comparison) comparison ;;
   *) echo "no record $name" >&2; exit 2 ;;
 esac

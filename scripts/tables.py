@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import groupby
+from math import exp
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
@@ -295,6 +296,63 @@ def mean_ratios(compared: Sequence[Comparison]) -> dict[str, float]:
     """The mean of the ratios over families, by condition."""
     present = [c for c in STRONG_CONDITIONS if any(x.condition == c for x in compared)]
     return {c: fmean(x.ratio for x in compared if x.condition == c) for c in present}
+
+
+# ---- every aligner by name, paired: docs/comparison.md -----------------------------------------
+
+COMPARED = {"lite": ("low", "medium", "high"), "FastDepth": ("low", "medium", "high"),
+            "strong": ("low", "medium")}  # fmt: skip
+STRUCTURE = {"abs_rel": "AbsRel", "median_rel": "median pixel", "normal_deg": "normals",
+             "edge_rel": "edges", "imprint": "imprint"}  # fmt: skip
+
+
+def comparison_cells(record: Record, condition: str, names: Iterable[str]) -> dict[str, Record]:
+    """Cells by set and method under one condition, for sets that have it."""
+    sets = {name: record["sets"].get(name, {}).get("conditions", {}) for name in names}
+    return {name: found[condition]["methods"] for name, found in sets.items() if condition in found}
+
+
+def ratio_text(ratio: Record | None) -> str:
+    """Error of `field` relative to a method, with twice the standard error; bold if no smaller."""
+    if ratio is None or ratio["standard_error"] is None:
+        return "–"
+    log, error = ratio["log_ratio"], 2 * ratio["standard_error"]
+    text = f"{number(exp(log), 2)} ± {number(exp(log) * error, 2)}"
+    return text if log + error < 0 else f"**{text}**"
+
+
+def comparison_ratios(record: Record, kind: str = "abs_rel") -> str:
+    """Paired error of `field` relative to each aligner by set and number of anchors."""
+    columns = [(name, condition) for name, conditions in COMPARED.items()
+               if name in record["sets"] for condition in conditions
+               if condition in record["sets"][name]["conditions"]]  # fmt: skip
+    cells = {(n, c): record["sets"][n]["conditions"][c]["methods"] for n, c in columns}
+    methods = dict.fromkeys(method for found in cells.values() for method in found)
+    low = comparison_cells(record, "low", ["lite"])
+    rows = []
+    for method in methods:
+        shown = [
+            "1" if method == "field" else ratio_text(found.get(method, {}).get(f"{kind}_ratio"))
+            for found in cells.values()
+        ]
+        spent = low.get("lite", {}).get(method, {}).get("ms")
+        rows.append([f"`{method}`", *shown, "–" if spent is None else f"{spent:.0f}"])
+    return table(["", *(f"{n}, {CONDITIONS[c]}" for n, c in columns), "ms"], rows)
+
+
+def comparison_structure(record: Record) -> str:
+    """Means of the structure metrics with `lite` and 100–120 anchors."""
+    (cells,) = comparison_cells(record, "medium", ["lite"]).values()
+    rows = []
+    for method, entry in cells.items():
+        shown = [
+            "–" if kind not in entry
+            else f"{entry[kind]:.1f}°" if kind == "normal_deg"
+            else number(entry[kind], 2 if kind == "imprint" else 3)
+            for kind in STRUCTURE
+        ]  # fmt: skip
+        rows.append([f"`{method}`", *shown])
+    return table(["", *STRUCTURE.values()], rows)
 
 
 # ---- properties of `field`: docs/field.md, results/field, results/reliability ------------------
@@ -579,7 +637,7 @@ def lowest_outcome() -> str:
 # ---- the paper's preset: docs/paper.md ---------------------------------------------------------
 
 KS = (8, 30, 50)
-ALIGNERS = ("Global", "Grid", "LWLR", "Piecewise", "Region", "Region, strict")
+ALIGNERS = ("Global", "Grid", "LWLR", "Piecewise", "Region")
 OWN, VIT, VIT_S = "fastdepth", "fastdepth-vit", "vit-s"
 FEATURES = {OWN: "own F", VIT: "ViT F", VIT_S: "ViT-S", "lite": "`lite`"}
 
@@ -612,7 +670,7 @@ def over_seeds(found: Iterable[float], digits: int = 3) -> str:
     if not values:
         return "–"
     text = number(fmean(values), digits)
-    return text if len(values) < 2 else f"{text} ± {number(stdev(values), digits)}"
+    return text if len(values) < 2 else f"{text}±{number(stdev(values), digits)}"
 
 
 def paper_accuracy(records: dict[str, Record]) -> str:
@@ -628,12 +686,15 @@ def paper_accuracy(records: dict[str, Record]) -> str:
         cells = []
         for estimators in columns.values():
             source = next((e for e in estimators if e in sources and e in records), None)
-            for regime in REGIMES:
-                found = seeds_of(records[source], sources[source], regime) if source else {}
-                cells.append(number(fmean(found.values())) if found else "–")
+            found = [
+                seeds_of(records[source], sources[source], regime) if source else {}
+                for regime in REGIMES
+            ]
+            values = (number(fmean(each.values())) if each else "–" for each in found)
+            cells.append("/".join(values) if any(found) else "–")
         if set(cells) != {"–"}:
             rows.append([title, *cells])
-    return table(["AbsRel", *(f"{name} {r}" for name in columns for r in REGIMES)], rows)
+    return table(["AbsRel, low/medium/high", *columns], rows)
 
 
 def paper_features_places(records: dict[str, Record]) -> str:
@@ -661,7 +722,6 @@ def paper_drop(records: dict[str, Record]) -> str:
     """AbsRel of the drop-anchor test by the number of anchors left."""
     counts = (1, 3, 5, 7, 9)
     titles = [(f"Basis K=8, {FEATURES[e]}", e, "Basis K=8") for e in (OWN, VIT)]
-    titles += [(row, OWN, row) for row in ("Global", "Grid", "LWLR", "Piecewise")]
     titles += [(f"Basis K=8, {FEATURES[e]}", e, "Basis K=8") for e in (VIT_S, "lite")]
     rows = [
         [title, *(over_seeds(seeds_of(records[e], row, f"drop-{n}").values()) for n in counts)]
@@ -699,17 +759,12 @@ def paper_spectrum(records: dict[str, Record]) -> str:
 def pipeline_costs(record: Record) -> str:
     """Disk space and time of preparation at the scale of the paper."""
     networks = {"da3-base": "DA3-BASE", "midas-hybrid": "MiDaS DPT-Hybrid"}
-    frames, full = record["a frame"], record["train and val at full scale"]
-    titles = {"kitti": "KITTI", "urbansyn": "UrbanSyn's size", "sunrgbd": "SUN RGB-D"}
+    full = record["train and val at full scale"]
     rows = [
-        [f"MB a frame, {title}", *(f"{frames[d][n]['bytes']['uint8'] / 1e6:.2f}" for n in networks)]
-        for d, title in titles.items()
+        ["GB, F in 8 bits", *(f"{full[n]['disk_gb']['uint8']:.0f}" for n in networks)],
+        ["minutes, 16 cores", *(f"{full[n]['prepare_min_on_16_cores']:.1f}" for n in networks)],
     ]
-    gigabytes = [f"{full[n]['disk_gb']['uint8']:.0f}" for n in networks]
-    minutes = [f"{full[n]['prepare_min_on_16_cores']:.1f}" for n in networks]
-    rows.append(["GB of prepared frames, F in 8 bits", *gigabytes])
-    rows.append(["minutes on 16 cores, four threads finishing frames", *minutes])
-    return table(["", *networks.values()], rows)
+    return table(["prepared frames", *networks.values()], rows)
 
 
 # ---- the list of records: results/README.md ----------------------------------------------------
@@ -763,6 +818,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "places_by_place": partial(of_record, "places", places_by_place),
     "strong_ratios": strong_ratios,
     "strong_summary": strong_summary,
+    "comparison_ratios": partial(of_record, "comparison", comparison_ratios),
+    "comparison_medians": partial(
+        of_record, "comparison", partial(comparison_ratios, kind="median_rel")
+    ),
+    "comparison_structure": partial(of_record, "comparison", comparison_structure),
     "field_outliers": partial(of_record, "field", field_outliers),
     "field_placement": partial(of_record, "field", field_placement),
     "field_video": partial(of_record, "field", field_video),

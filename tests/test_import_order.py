@@ -12,13 +12,14 @@ ORDER = [
     ["errors", "defaults", "report", "seeding", "validation"],
     ["runtime"],
     ["io"],
-    ["anchors", "mde.output", "recovery", "anchor_sampling"],
+    ["anchors", "mde.output", "measurements", "recovery", "anchor_sampling"],
     ["geometry", "mde", "alignment"],
     ["basis", "datasets"],
     ["field"],
     ["explanation"],
     ["methods"],
     ["inputs", "checks", "api", "huggingface"],
+    ["scene"],
     ["samples"],
     ["export"],
     ["benchmark", "labelling", "training", "web"],
@@ -30,6 +31,7 @@ ORDER = [
 
 SAME_ROW = {("inputs", "api"), ("anchors", "anchor_sampling"), ("anchors", "recovery")} | {
     ("checks", "api"), ("api", "huggingface"), ("mde.output", "recovery"), ("errors", "validation"),
+    ("measurements", "recovery"),
 }  # fmt: skip
 """Imports within a row, from the second to the first."""
 

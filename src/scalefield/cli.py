@@ -24,12 +24,14 @@ from scalefield.commands.explain import ExplainCommand
 from scalefield.commands.export import ExportCommand
 from scalefield.commands.help_text import document_fields, filled_help
 from scalefield.commands.label import LabelCommand
+from scalefield.commands.measure import MeasureCommand
 from scalefield.commands.methods import MethodsCommand
 from scalefield.commands.models import ModelsCommand
 from scalefield.commands.predict import PredictCommand
 from scalefield.commands.recover import RecoverCommand
 from scalefield.commands.report import ReportCommand
 from scalefield.commands.reproduce import ReproduceCommand
+from scalefield.commands.scene import SceneCommand
 from scalefield.commands.suggest import SuggestCommand
 from scalefield.commands.train import TrainCommand, TrainMdeCommand
 from scalefield.commands.web import WebCommand
@@ -49,9 +51,11 @@ class Command(Protocol):
 COMMANDS: dict[str, Callable[..., Command]] = {
     "recover": RecoverCommand,
     "suggest": SuggestCommand,
+    "measure": MeasureCommand,
     "explain": ExplainCommand,
     "anchors": AnchorsCommand,
     "colmap": ColmapCommand,
+    "scene": SceneCommand,
     "label": LabelCommand,
     "export": ExportCommand,
     "methods": MethodsCommand,

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from scalefield.benchmark.gallery import RANKS, ranked, read_gallery, reduce, write_gallery
-from scalefield.benchmark.metrics import COVERAGE, METRICS, metrics
+from scalefield.benchmark.metrics import COVERAGE, METRICS, STRUCTURE, metrics
 from scalefield.benchmark.run import Evaluator, frame_file, run
 from scalefield.benchmark.score import (
+    CLAMPING,
     EVERYWHERE,
     ImageScore,
     Scores,
@@ -33,7 +34,8 @@ def rows(values: dict[str, list[float | None]], groups: list[str]) -> list[Image
             anchors=10 + i,
             values={("clamped", metric): value for metric in METRICS}
             | {("raw", metric): 2 * value for metric in METRICS}
-            | {("coverage", name): value / 10 for name in COVERAGE if method == "a"},
+            | {("coverage", name): value / 10 for name in COVERAGE if method == "a"}
+            | {("structure", name): value / 3 for name in STRUCTURE if method == "b"},
         )
         for method, each in values.items()
         for i, (value, group) in enumerate(zip(each, groups, strict=True))
@@ -80,10 +82,11 @@ def test_write_scores_and_read_scores_round_trip(tmp_path) -> None:
     write_scores(tmp_path / "images.csv", before)
     assert read_scores(tmp_path / "images.csv") == before
     lines = (tmp_path / "images.csv").read_text().splitlines()
-    older = [",".join(line.split(",")[: -len(COVERAGE)]) for line in lines]
+    newer = len(COVERAGE) + len(STRUCTURE)
+    older = [",".join(line.split(",")[:-newer]) for line in lines]
     (tmp_path / "images.csv").write_text("\n".join(older))
     without = [
-        replace(row, values={k: v for k, v in row.values.items() if k[0] != "coverage"})
+        replace(row, values={k: v for k, v in row.values.items() if k[0] in CLAMPING})
         for row in before
     ]
     assert read_scores(tmp_path / "images.csv") == without
@@ -108,6 +111,9 @@ def test_score_files_results_have_provenance(world, evaluation, red, tmp_path) -
         for r in read_scores(out / "images.csv")
         if (r.name, r.method, r.condition) == (names[0], "median", "low")
     )
+    structure = {m: row.values["structure", m] for m in cell["structure"]}
+    assert structure == pytest.approx(cell["structure"], rel=1e-5)
+    assert "median_rel" in structure
     clamped = {metric: row.values["clamped", metric] for metric in METRICS}
     assert clamped == pytest.approx(metrics(cell["clamped"]), rel=1e-5)
     groups = {c["group"] for c in results["cells"]}

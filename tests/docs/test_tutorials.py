@@ -12,7 +12,7 @@ from scalefield.defaults import MDE_NAME
 from scalefield.io.weights import WEIGHTS
 
 DOCS = Path(__file__).parents[2] / "docs"
-OTHERS = ("coming_from", "index", "field", "benchmark")
+OTHERS = ("comparison", "index", "field", "benchmark")
 PAGES = [*sorted((DOCS / "tutorials").glob("*.md")), *(DOCS / f"{name}.md" for name in OTHERS)]
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 NEEDS = {"colmap": "pycolmap"}

@@ -40,7 +40,9 @@ VARIANTS = {
 }
 BUILDERS = {
     **METHODS,
-    "region": lambda: METHODS["region"](superpixels=10),  # enough for so small an image
+    # Enough for so small an image.
+    "region": lambda: METHODS["region"](superpixels=10),
+    "superpixel_graph": lambda: METHODS["superpixel_graph"](superpixels=10),
 }
 BUILDERS |= {
     variant: (lambda name=name, options=options: METHODS[name](**options))

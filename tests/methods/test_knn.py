@@ -77,3 +77,12 @@ def test_knn_does_not_extrapolate_a_line_to_zero_disparity():
 def test_knn_wrong_options(options, option):
     with pytest.raises(InputError, match=f"^{option} must be"):
         KNN(**options)
+
+
+@pytest.mark.parametrize(("affine", "most"), [(True, 50.0), (False, 5e3)])
+def test_knn_fallback_is_not_far_where_the_maps_zero_is_unknown(affine, most):
+    """Depth that grows with disparity gives no line, and the median ratio is infinite at zero."""
+    disparity = torch.linspace(0, 1, 200).double().reshape(10, 20)
+    anchors = Anchors([4, 19], [6, 9], [2.0, 5.0])
+    recovery = KNN()(MDEOutput(disparity, "disparity", affine=affine), anchors)
+    assert float(recovery.depth_m.max()) == pytest.approx(most, rel=1e-4)

@@ -24,7 +24,7 @@ def superpixel_labels(
     and the pixels between them take the labels of their neighbours.
     """
     segmentation = import_extra(
-        "skimage.segmentation", "region", "method region without labels", package="scikit-image"
+        "skimage.segmentation", "region", "superpixels", package="scikit-image"
     )
     height, width = mde_output.shape
     step = math.ceil(math.sqrt(height * width / max_pixels))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float, Float64, Int64
+from scipy.ndimage import binary_dilation, distance_transform_edt
 
 from scalefield.errors import InputError
+from scalefield.geometry.camera import Camera, depth_edges, normals
+from scalefield.recovery import interval_factor
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,25 @@ METRICS: dict[str, Metric] = {
 """The metrics: p is predicted and t true depth in metres, over the pixels of one image."""
 
 LEVELS = (50, 80, 90, 95)
-"""Nominal coverage, in per cent, of central intervals of a normal distribution around ln p."""
-WIDTHS = {level: NormalDist().inv_cdf(0.5 + level / 200) for level in LEVELS}
+"""Nominal coverage, in per cent, of the intervals of a recovery around ln p."""
+WIDTHS = {level: interval_factor(level / 100) for level in LEVELS}
 """Half of each interval, in standard deviations."""
 COVERAGE = (*(f"coverage_{level}" for level in LEVELS), "std_log")
 """Metrics of uncertainty: the shares of pixels that the intervals cover, and their width, the mean
 standard deviation of log-depth."""
+
+STRUCTURE: dict[str, Metric] = {
+    "median_rel": Metric("median", "median |p − t| / t"),
+    "normal_deg": Metric("normals", "mean angle between the normals of p and t", unit="°"),
+    "edge_rel": Metric("edges", "mean |p − t| / t within 2 px of an edge of t"),
+    "imprint": Metric("imprint", "mean |p − t| / t at 2–4 px from an anchor, over that beyond"),
+}
+"""Metrics of single images that the mean error does not show. An imprint near 1 means that an
+anchor corrects its own pixel and not the surface around it."""
+EDGE_REACH_PX = 2
+RING_PX = (2, 4)
+NORMAL_PIXELS = 80_000
+"""Normals of larger images are compared on every second, third … row and column."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +149,63 @@ def coverage(sums: Mapping[str, float | int]) -> dict[str, float]:
     n = sums["pixels"]
     shares = {f"coverage_{level}": sums[f"within{level}"] / n for level in LEVELS}
     return {**shares, "std_log": sums["std_log"] / n}
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """What the structure metrics need of the truth of an image."""
+
+    depth_m: Float64[np.ndarray, "h w"]
+    """True depth; NaN where it is not scored."""
+    camera: Camera
+    """Camera of the rows and columns on which normals are compared."""
+    step: int
+    """Distance between those rows and columns."""
+    normals: Float64[np.ndarray, "h2 w2 3"]
+    edges: Bool[np.ndarray, "h w"]
+    """Scored pixels beside an edge."""
+
+    @classmethod
+    def of(
+        cls,
+        depth_m: Float[np.ndarray, "h w"],
+        scored: Bool[np.ndarray, "h w"],
+        intrinsics: tuple[float, float, float, float] | None = None,
+    ) -> Structure:
+        """The truth at the scored pixels; without intrinsics the focal length is the width."""
+        known = np.where(scored, depth_m, np.nan).astype(np.float64)
+        step = math.ceil(math.sqrt(known.size / NORMAL_PIXELS))
+        height, width = known.shape
+        fx, fy, cx, cy = intrinsics or (width, width, (width - 1) / 2, (height - 1) / 2)
+        camera = Camera(fx / step, fy / step, cx / step, cy / step)
+        edges = binary_dilation(depth_edges(known), iterations=EDGE_REACH_PX) & scored
+        return cls(known, camera, step, normals(known[::step, ::step], camera), edges)
+
+    def measure(
+        self,
+        predicted_m: Float[np.ndarray, "h w"],
+        anchors: tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]],
+    ) -> dict[str, float]:
+        """The metrics of a prediction from anchors at these rows and columns, without those that
+        the known depths do not determine."""
+        relative = np.abs(predicted_m / self.depth_m - 1)
+        known = np.isfinite(relative)
+        apart = np.ones(known.shape, bool)
+        apart[anchors] = False
+        distance = distance_transform_edt(apart)
+        near, far = RING_PX
+        ring, rest = (known & (distance >= near) & (distance <= far)), known & (distance > far)
+        found = {"median_rel": float(np.median(relative[known]))} if known.any() else {}
+        masked = np.where(known, predicted_m, np.nan)[:: self.step, :: self.step]
+        cosine = (normals(masked, self.camera) * self.normals).sum(axis=-1)
+        if np.isfinite(cosine).any():
+            angle = np.arccos(np.clip(cosine[np.isfinite(cosine)], -1, 1))
+            found["normal_deg"] = float(np.degrees(angle.mean()))
+        if (self.edges & known).any():
+            found["edge_rel"] = float(relative[self.edges & known].mean())
+        if ring.any() and rest.any() and relative[rest].any():
+            found["imprint"] = float(relative[ring].mean() / relative[rest].mean())
+        return found
 
 
 def score(

@@ -25,7 +25,8 @@ from scalefield.anchor_sampling import DROP_SEQUENCE, REGIMES, drop_anchors, sam
 from scalefield.anchors import Anchors
 from scalefield.api import recover_from
 from scalefield.benchmark.method_spec import MethodSpec
-from scalefield.benchmark.metrics import Truth, coverage_sums, sums
+from scalefield.benchmark.metrics import Structure, Truth, coverage_sums, sums
+from scalefield.benchmark.protocols import PROTOCOLS, protocol_anchors, protocol_named
 from scalefield.datasets import Frame
 from scalefield.datasets.source import FrameSource
 from scalefield.datasets.splits import write_list
@@ -37,7 +38,7 @@ from scalefield.runtime.progress import progress as progress_bar
 from scalefield.runtime.provenance import commit
 from scalefield.runtime.workers import map_frames
 
-FORMAT = 1
+FORMAT = 2
 """Version of the files in an output folder; files of different versions are not mixed."""
 
 DISTANCE_EDGES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
@@ -64,6 +65,8 @@ class Evaluation:
     """Seed of the anchors."""
     ranges_m: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Depth ranges by source, for the folder layout."""
+    protocol: str = ""
+    """The public benchmark whose patterns of anchors replace the regimes; see `protocols`."""
     cached: bool = False
     """Whether the MDE's outputs go through the cache, which rounds features to float16."""
     source: str = ""
@@ -73,7 +76,9 @@ class Evaluation:
         unknown = [r for r in self.regimes if r not in REGIMES]
         if unknown:
             raise InputError(f"no anchor regime {unknown[0]!r}; there are {', '.join(REGIMES)}")
-        if not (set(self.regimes) or self.drop):
+        if self.protocol:
+            protocol_named(self.protocol, self.dataset)
+        if not self.conditions:
             raise InputError("nothing to evaluate: no anchor regime and no drop-anchor sequence")
         rows = [(m.label, c) for m in self.methods for c in self.conditions if m.applies(c)]
         twice = [row for row in rows if rows.count(row) > 1]
@@ -85,7 +90,9 @@ class Evaluation:
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Anchor regimes, then the steps of the drop-anchor sequence."""
+        """Anchor regimes, then the steps of the drop-anchor sequence; or those of the protocol."""
+        if self.protocol:
+            return PROTOCOLS[self.protocol].patterns
         drops = tuple(f"drop-{n}" for n in DROP_SEQUENCE) if self.drop else ()
         return (*self.regimes, *drops)
 
@@ -144,6 +151,7 @@ class Evaluator:
             near, far = frame.depth_range_m
             raise InputError(f"{frame.name}: no pixel has a true depth of {near:g} … {far:g} m")
         truth = Truth.of(frame.depth_m[scored])
+        structure = Structure.of(frame.depth_m, scored, frame.intrinsics)
         cells = []
         methods = [(spec, with_labels(spec, method, frame)) for spec, method in self.methods]
         # By position: rows of one label may have another generator under each condition.
@@ -164,6 +172,9 @@ class Evaluator:
                     recovery = recover_from(mde_output, anchors, method, solver=solvers[i])
                     timings[f"{spec.label} / {condition}"] = _milliseconds(start)
                     cell |= _sums(recovery, scored, truth, frame.depth_range_m, distance)
+                    clamped = np.clip(_numpy(recovery.depth_m), *frame.depth_range_m)
+                    rows, columns = anchors.pixels(scored.shape)
+                    cell["structure"] = structure.measure(clamped, (rows, columns))
                     cell |= _spectrum(recovery, mde_output, anchors)
                 except InputError as e:
                     cell["error"] = str(e)
@@ -183,6 +194,10 @@ class Evaluator:
     def anchor_sets(self, frame: Frame) -> Iterator[tuple[str, Anchors]]:
         """The frame's anchors under each condition."""
         seed = self.evaluation.seed
+        if self.evaluation.protocol:
+            for pattern in self.evaluation.conditions:
+                yield pattern, protocol_anchors(frame, pattern, seed)
+            return
         for regime in self.evaluation.regimes:
             drawn = sample_anchors(frame.depth_m, frame.mask, regime, seed=seed, name=frame.name)
             yield regime, drawn
@@ -214,7 +229,7 @@ def _sums(
     range_m: tuple[float, float],
     distance: np.ndarray | None,
 ) -> dict[str, Any]:
-    depth_m = torch.as_tensor(recovery.depth_m).cpu().numpy()
+    depth_m = _numpy(recovery.depth_m)
     if depth_m.shape != scored.shape:
         raise InputError(f"a map of shape {scored.shape} is wanted, found {depth_m.shape}")
     predicted = depth_m[scored].astype(np.float64)
@@ -228,7 +243,7 @@ def _sums(
     if not np.array_equal(clamped, predicted):
         cell["raw"] = sums(predicted, truth)  # otherwise equal to clamped
     if recovery.std_log is not None:
-        std_log = torch.as_tensor(recovery.std_log).cpu().numpy()[scored]
+        std_log = _numpy(recovery.std_log)[scored]
         # The interval is around the prediction of the method, before clamping.
         cell["coverage"] = coverage_sums(predicted, std_log, truth)
     if distance is not None:
@@ -238,6 +253,10 @@ def _sums(
             "relative": np.bincount(distance, relative, minlength=len(DISTANCE_EDGES) + 1).tolist(),
         }
     return cell
+
+
+def _numpy(values: Any) -> np.ndarray:
+    return torch.as_tensor(values).cpu().numpy()
 
 
 def _spectrum(recovery: Recovery, mde_output: MDEOutput, anchors: Anchors) -> dict[str, Any]:

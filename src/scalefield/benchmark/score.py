@@ -17,7 +17,7 @@ from jaxtyping import Float64
 
 from scalefield.anchor_sampling import REGIMES
 from scalefield.benchmark.bootstrap import Resampling, blocks, paired_test
-from scalefield.benchmark.metrics import COVERAGE, METRICS, coverage, metrics
+from scalefield.benchmark.metrics import COVERAGE, METRICS, STRUCTURE, coverage, metrics
 from scalefield.benchmark.run import DISTANCE_EDGES, frame_file
 from scalefield.errors import InputError
 from scalefield.io import read_bytes, read_json, write_atomic, write_json
@@ -30,6 +30,7 @@ CLAMPING = ("clamped", "raw")
 COLUMNS = {
     **{(clamping, metric): f"{clamping}:{metric}" for clamping in CLAMPING for metric in METRICS},
     **{("coverage", name): name for name in COVERAGE},
+    **{("structure", name): name for name in STRUCTURE},
 }
 """Columns of images.csv by kind and name of the metric."""
 KEYS = ("name", "group", "block", "method", "condition", "anchors")
@@ -46,7 +47,8 @@ class ImageScore:
     condition: str
     anchors: int
     values: dict[tuple[str, str], float]
-    """By the keys of `COLUMNS`; without coverage if the method has no std_log."""
+    """By the keys of `COLUMNS`; without coverage if the method has no std_log, and without the
+    structure that sparse truth does not determine."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,6 +201,8 @@ def image_scores(records: Sequence[dict[str, Any]]) -> list[ImageScore]:
             kinds = {kind: metrics(cell.get(kind, cell["clamped"])) for kind in CLAMPING}
             if "coverage" in cell:
                 kinds["coverage"] = coverage(cell["coverage"])
+            if "structure" in cell:
+                kinds["structure"] = cell["structure"]
             values = {(kind, m): _round(x) for kind, each in kinds.items() for m, x in each.items()}
             about = {**record, **cell, "block": block}
             rows.append(ImageScore(**{key: about[key] for key in KEYS}, values=values))
@@ -226,9 +230,9 @@ def read_scores(path: Path) -> list[ImageScore]:
 
 
 def _parsed(line: dict[str, Any]) -> ImageScore:
-    """One line of images.csv; coverage is blank without std_log, and older files do not have it."""
+    """One line of images.csv; coverage and structure may be blank, and older files lack them."""
     about = {key: line[key] for key in KEYS} | {"anchors": int(line["anchors"])}
-    given = {key: c for key, c in COLUMNS.items() if key[0] != "coverage" or line.get(c)}
+    given = {key: c for key, c in COLUMNS.items() if key[0] in CLAMPING or line.get(c)}
     return ImageScore(**about, values={key: float(line[c]) for key, c in given.items()})
 
 

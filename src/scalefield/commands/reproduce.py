@@ -72,7 +72,7 @@ class ReproduceCommand:
         sys.path.insert(0, str(Path.cwd()))  # as for `python -m`: module:object beside the user
         reproduction = self.reproduction()
         if self.plan:
-            print(plan_text(plan(reproduction)))
+            print("\n".join([plan_text(plan(reproduction)), *reproduction.incomplete()]))
             return
         page = reproduction.run()
         for line in summary(reproduction):

@@ -19,11 +19,10 @@ import torch.nn.functional as nnf
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from scalefield.basis.ridge import masked_median
 from scalefield.field.cholesky import Cholesky
 from scalefield.field.config import InferenceConfig
 from scalefield.field.cuda import blocks_in_strips
-from scalefield.field.kernel import Kernel, TermFeatures
+from scalefield.field.kernel import Features, Kernel
 from scalefield.field.observations import Observations
 from scalefield.runtime.threads import map_threads
 
@@ -165,13 +164,12 @@ class Blocks:
         return out.index_copy(0, target, values.flatten(0, 1))[:n]
 
     def covariance(
-        self, kernel: Kernel, features: TermFeatures, noise: Float[Tensor, " n"]
+        self, kernel: Kernel, features: Features, noise: Float[Tensor, " n"]
     ) -> Float[Tensor, "b s s"]:
         """Covariance of g + ε within each block; the identity where there is no anchor."""
         gathered = features.at(self.index)
-        gathered = gathered._replace(amplitude=gathered.amplitude * self.mask[..., None])
         variance = torch.where(self.mask, noise[self.index] ** 2, 1.0)
-        covariance = kernel.covariance(gathered, gathered, torch.float64).double()
+        covariance = kernel.own_covariance(gathered.masked(self.mask))
         covariance.diagonal(dim1=1, dim2=2).add_(variance)
         return covariance
 
@@ -208,7 +206,7 @@ def bisection_leaves(
 
 
 class BlockSolutions(NamedTuple):
-    """C⁻¹ of the blocks of anchors applied to columns X = [H, y − μ, 1]."""
+    """C⁻¹ of the blocks of anchors applied to columns X = [H, y − μ, level]."""
 
     solved: Float[Tensor, "b s w_3"]
     """C⁻¹X, and the diagonal of C⁻¹."""
@@ -220,7 +218,7 @@ class BlockSolutions(NamedTuple):
         cls,
         kernel: Kernel,
         observations: Observations,
-        features: TermFeatures,
+        features: Features,
         H: Float[Tensor, "n w"],
         blocks: Blocks,
         *,
@@ -230,7 +228,7 @@ class BlockSolutions(NamedTuple):
         have changed since the last call."""
         inputs, y, noise, _ = observations
         target = y - inputs.mean
-        X = torch.cat([H, torch.stack([target, torch.ones_like(target)], dim=1)], dim=1)
+        X = torch.cat([H, torch.stack([target, inputs.level], dim=1)], dim=1)
 
         def solve(part: Blocks) -> tuple[Tensor, Tensor]:
             cholesky = Cholesky.of(part.covariance(kernel, features, noise))
@@ -297,7 +295,7 @@ class LinearPosterior:
         """
         inputs, y, _, mask = observations
         target = y - inputs.mean
-        prior = prior or LinearPrior.unit(masked_median(target, mask), H.shape[1])
+        prior = prior or LinearPrior.unit(observations.median_log_scale(), H.shape[1])
         width, offset, sums = H.shape[1], prior.offset, solutions.sums.sum(dim=0)
         rows = blocks.scatter(solutions.solved, len(y))
         whitened, inverse_diagonal = rows[:, :width], rows[:, width + 2]
@@ -313,7 +311,7 @@ class LinearPosterior:
             covariance=covariance,
             H=H,
             whitened=whitened,
-            residual=(target - offset - H @ weights) * mask,
+            residual=(target - offset * inputs.level - H @ weights) * mask,
             loo_residual=alpha / diagonal,
             loo_std=diagonal.rsqrt(),
         )

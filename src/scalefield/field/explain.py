@@ -11,10 +11,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from scalefield.field.cholesky import Cholesky
-from scalefield.field.kernel import LINEAR_TERMS
+from scalefield.field.kernel import LINEAR_TERMS, Inputs, SumInputs, TermFeatures
 from scalefield.field.lattice import Window
 from scalefield.field.observations import thin
 from scalefield.field.posterior import TINY, FieldFit
+from scalefield.geometry.survey import CAMERA_NUMBERS
 
 MOST_JOINT = 1000
 """Observations that the covariance of several pixels is computed from."""
@@ -27,24 +28,40 @@ class JointPosterior(NamedTuple):
     covariance: Float[Tensor, "m m"]
 
 
-def joint(fit: FieldFit, rows: Int64[Tensor, " m"], columns: Int64[Tensor, " m"]) -> JointPosterior:
-    """Mean and calibrated covariance of ℓ at a list of pixels, given their
-    `nearest_observations`."""
-    kernel, linear, noise = fit.kernel, fit.linear, fit.observations.noise
+def joint(
+    fit: FieldFit,
+    rows: Int64[Tensor, " m"],
+    columns: Int64[Tensor, " m"],
+    *,
+    with_camera: bool = False,
+) -> JointPosterior:
+    """Mean and calibrated covariance of ℓ at a list of pixels, and of the numbers of the camera
+    after them, given the `nearest_observations`."""
     index = nearest_observations(fit, rows, columns, MOST_JOINT)
-    at, features = fit.image.pixels(rows, columns), fit.features.at(index)
-    own, H = kernel.features(at), kernel.linear_features(at)
+    pixels = fit.image.pixels(rows, columns)
+    at: Inputs = pixels
+    if with_camera:
+        m = len(pixels)
+        eye = torch.eye(m + CAMERA_NUMBERS, dtype=torch.float64, device=fit.image.device)
+        at = SumInputs(pixels, eye[:, :m], eye[:, m:])
+    mean, covariance = conditional(fit, at, index)
+    variance = covariance.diagonal().clamp(min=TINY)
+    std = fit.calibration.std(variance, fit.kernel.prior_variance(fit.kernel.features(at)))
+    factor = std / variance.sqrt()
+    return JointPosterior(mean, covariance * factor[:, None] * factor)
+
+
+def conditional(fit: FieldFit, at: Inputs, index: Int64[Tensor, " a"]) -> JointPosterior:
+    """Mean and covariance of ℓ, or of sums of it, given the indexed observations."""
+    kernel, linear, noise = fit.kernel, fit.linear, fit.observations.noise
+    features, own, H = fit.features.at(index), kernel.features(at), kernel.linear_features(at)
     covariance = kernel.stationary(features, features) + torch.diag(noise[index] ** 2)
     cross = kernel.stationary(features, own)
     smoother = Cholesky.of(covariance).solve(cross)
     change = H - smoother.mT @ linear.H[index]
     stationary = kernel.stationary(own, own) - cross.mT @ smoother
     mean = fit.linear_mean(at) + smoother.mT @ linear.residual[index]
-    covariance = stationary + change @ linear.covariance @ change.mT
-    variance = covariance.diagonal().clamp(min=TINY)
-    std = fit.calibration.std(variance, own.amplitude.square().sum(dim=-1))
-    factor = std / variance.sqrt()
-    return JointPosterior(mean, covariance * factor[:, None] * factor)
+    return JointPosterior(mean, stationary + change @ linear.covariance @ change.mT)
 
 
 def nearest_observations(
@@ -77,6 +94,7 @@ def smoother_weights(fit: FieldFit, row: int, column: int) -> Float[Tensor, " n"
 def parts(fit: FieldFit) -> dict[str, Float[Tensor, "h w"]]:
     """Maps that sum to E[ℓ], by name: the linear terms, the modes one by one, and the stationary
     ones."""
+    assert isinstance(fit.features, TermFeatures)
     systems, coefficients = fit.systems(), fit.coefficients()
     terms = [t for t in LINEAR_TERMS if t.name != "shift" or fit.image.shift is not None]
     names = [term.name for term in terms if term.name != "modes"]

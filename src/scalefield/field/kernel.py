@@ -22,11 +22,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias, overload
 
 import torch
 import torch.nn.functional as nnf
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from scalefield.errors import InputError
@@ -64,6 +64,17 @@ class KernelInputs:
     def __len__(self) -> int:
         return self.log_depth.shape[-1]
 
+    @property
+    def level(self) -> Float[Tensor, "*b n"]:
+        """How much of the global log-scale each of them has: all of it."""
+        return torch.ones_like(self.log_depth)
+
+    def changed(self, log_depth: Float[Tensor, "t n"], level: Float[Tensor, "t 1"]) -> KernelInputs:
+        """The inputs for several changes of log D_MDE and of its median, the shift being known."""
+        every = {name: x.expand(len(level), *x.shape) for name, x in vars(self).items()}
+        every["log_depth"] = self.log_depth + log_depth - level
+        return KernelInputs(**{**every, "shift": torch.zeros_like(log_depth)})
+
     def __getitem__(self, index: Tensor | slice | int) -> KernelInputs:
         """The inputs at an index of the first axis."""
         return KernelInputs(*(values[index] for values in vars(self).values()))
@@ -82,6 +93,61 @@ class KernelInputs:
     def to(self, dtype: torch.dtype) -> KernelInputs:
         """The same inputs in another precision."""
         return KernelInputs(*(values.to(dtype) for values in vars(self).values()))
+
+
+@dataclass(frozen=True, eq=False)
+class SumInputs:
+    """What the kernel is evaluated on for n weighted sums of the log-scales of m pixels, to which
+    unit normal numbers of the camera are added with weights of their own."""
+
+    pixels: KernelInputs
+    weights: Float64[Tensor, "n m"]
+    camera: Float64[Tensor, "n 3"]
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __getitem__(self, index: Tensor | slice | int) -> SumInputs:
+        """The sums at an index."""
+        return SumInputs(self.pixels, self.weights[index], self.camera[index])
+
+    def sum(self, values: Float[Tensor, "*b m"]) -> Float[Tensor, "*b n"]:
+        """The weighted sums of values at the pixels."""
+        return (self.weights @ values[..., None])[..., 0]
+
+    @property
+    def level(self) -> Float[Tensor, "*b n"]:
+        """How much of the global log-scale each sum has."""
+        return self.sum(self.pixels.level)
+
+    @property
+    def log_depth(self) -> Float[Tensor, "*b n"]:
+        """The sums of d."""
+        return self.sum(self.pixels.log_depth)
+
+    @property
+    def mean(self) -> Float[Tensor, "*b n"]:
+        """The sums of μ."""
+        return self.sum(self.pixels.mean)
+
+    @property
+    def modes(self) -> Float[Tensor, "*b n k"]:
+        """The sums of E."""
+        return self.weights @ self.pixels.modes
+
+    @property
+    def position(self) -> Float[Tensor, "n 2"]:
+        """The position of a sum that is one pixel's log-scale; infinite for the others."""
+        single = (self.weights != 0).sum(dim=1) == 1
+        position = self.pixels.position[self.weights.abs().argmax(dim=1)]
+        return torch.where((single & (self.level == 1))[:, None], position, torch.inf)
+
+    def changed(self, log_depth: Float[Tensor, "t m"], level: Float[Tensor, "t 1"]) -> SumInputs:
+        """`KernelInputs.changed` of the pixels."""
+        return SumInputs(self.pixels.changed(log_depth, level), self.weights, self.camera)
+
+
+Inputs: TypeAlias = KernelInputs | SumInputs
 
 
 class ScaleFactors(NamedTuple):
@@ -106,6 +172,29 @@ class TermFeatures(NamedTuple):
     def at(self, index: Tensor) -> TermFeatures:
         """The features at an index of the first axis."""
         return TermFeatures(self.z[index], self.amplitude[index])
+
+    def masked(self, mask: Bool[Tensor, "*b n"]) -> TermFeatures:
+        """The same without what the terms explain outside a mask."""
+        return TermFeatures(self.z, self.amplitude * mask[..., None])
+
+
+class SumFeatures(NamedTuple):
+    """Inputs of the stationary terms for `SumInputs`."""
+
+    pixels: TermFeatures
+    weights: Float64[Tensor, "*b n m"]
+    camera: Float64[Tensor, "*b n 3"]
+
+    def at(self, index: Tensor) -> SumFeatures:
+        """The features at an index of the sums."""
+        return SumFeatures(self.pixels, self.weights[index], self.camera[index])
+
+    def masked(self, mask: Bool[Tensor, "*b n"]) -> SumFeatures:
+        """The same with zero for the sums outside a mask."""
+        return SumFeatures(self.pixels, *(x * mask[..., None] for x in self[1:]))
+
+
+Features: TypeAlias = TermFeatures | SumFeatures
 
 
 @dataclass(frozen=True)
@@ -210,14 +299,16 @@ class Kernel:
         return linear + self.stationary(self.features(a), self.features(b))
 
     def linear_features(
-        self, inputs: KernelInputs, terms: Sequence[LinearTerm] = LINEAR_TERMS
+        self, inputs: Inputs, terms: Sequence[LinearTerm] = LINEAR_TERMS
     ) -> Float[Tensor, "*b n w"]:
         """H of the linear part HHᵀ: the features of its terms times their prior deviations. In
         memory the pixels come last."""
+        if isinstance(inputs, SumInputs):
+            return inputs.weights @ self.linear_features(inputs.pixels, terms)
         columns = [(term.std(self) * term.features(inputs)).mT for term in terms]
         return torch.cat(columns, dim=-2).mT
 
-    def linear_width(self, inputs: KernelInputs) -> int:
+    def linear_width(self, inputs: Inputs) -> int:
         """Number of columns of H."""
         return sum(term.width for term in LINEAR_TERMS) + inputs.modes.shape[-1]
 
@@ -228,9 +319,15 @@ class Kernel:
             stds[part] = float(term.std(self))
         return stds
 
-    def features(self, inputs: KernelInputs) -> TermFeatures:
+    @overload
+    def features(self, inputs: KernelInputs) -> TermFeatures: ...
+    @overload
+    def features(self, inputs: SumInputs) -> SumFeatures: ...
+    def features(self, inputs: Inputs) -> Features:
         """What the stationary terms are evaluated on. In memory the pixels come last, which suits
         the products of many pixels with few anchors."""
+        if isinstance(inputs, SumInputs):
+            return SumFeatures(self.features(inputs.pixels), inputs.weights, inputs.camera)
         log_depth, rows, amplitudes = inputs.log_depth[..., None, :], [], []
         if not self.terms:
             return TermFeatures(
@@ -244,15 +341,19 @@ class Kernel:
         z = torch.cat(rows, dim=-2).unflatten(-2, (len(self.terms), -1))
         return TermFeatures(z.movedim(-1, -3), torch.stack(amplitudes, dim=-2).mT)
 
-    def stationary(self, a: TermFeatures, b: TermFeatures) -> Float[Tensor, "*b n m"]:
-        """Covariance of every pair by the stationary terms."""
-        total = a.z.new_zeros(*a.z.shape[:-2], b.z.shape[-3])
+    def stationary(self, a: Features, b: Features) -> Float[Tensor, "*b n m"]:
+        """Covariance of every pair by the stationary terms and by the camera."""
+        total = camera_covariance(a, b)
         for covariance in self.stationary_terms(a, b):
             total = total + covariance
         return total
 
-    def stationary_terms(self, a: TermFeatures, b: TermFeatures) -> list[Float[Tensor, "*b n m"]]:
+    def stationary_terms(self, a: Features, b: Features) -> list[Float[Tensor, "*b n m"]]:
         """Covariance of every pair by each stationary term."""
+        if isinstance(a, SumFeatures):
+            return [a.weights @ x for x in self.stationary_terms(a.pixels, b)]
+        if isinstance(b, SumFeatures):
+            return [x @ b.weights.mT for x in self.stationary_terms(a, b.pixels)]
         return [
             a.amplitude[..., :, None, j]
             * b.amplitude[..., None, :, j]
@@ -261,7 +362,7 @@ class Kernel:
         ]
 
     def covariance_parts(
-        self, inputs: KernelInputs
+        self, inputs: Inputs
     ) -> tuple[Float[Tensor, "*b n n"], tuple[Float[Tensor, "*b n n"], ...]]:
         """Covariance of every pair in parts: the one without a factor, and those whose deviations
         the three `ScaleFactors` multiply."""
@@ -273,6 +374,7 @@ class Kernel:
             return H @ H.mT
 
         unscaled, plane, smooth = linear(None), linear("plane"), linear("smooth")
+        unscaled = unscaled + camera_covariance(features, features)
         rough = torch.zeros_like(smooth)
         for term, covariance in zip(
             self.terms, self.stationary_terms(features, features), strict=True
@@ -282,6 +384,18 @@ class Kernel:
             else:
                 rough = rough + covariance
         return unscaled, (smooth, rough, plane)
+
+    def own_covariance(self, a: Features) -> Float64[Tensor, "c n n"]:
+        """`stationary` within each of c sets, in float64."""
+        if isinstance(a, SumFeatures):
+            return self.stationary(a, a)
+        return self.covariance(a, a, torch.float64).double()
+
+    def prior_variance(self, a: Features) -> Float[Tensor, " n"]:
+        """Diagonal of `stationary` of a with itself."""
+        if isinstance(a, SumFeatures):
+            return self.stationary(a, a).diagonal()
+        return a.amplitude.square().sum(dim=-1)
 
     def covariance(
         self, a: TermFeatures, b: TermFeatures, precision: torch.dtype = torch.float32
@@ -310,6 +424,16 @@ class Kernel:
         """k(x, x) at every pixel."""
         linear = self.linear_features(inputs).square().sum(dim=-1)
         return linear + self.features(inputs).amplitude.square().sum(dim=-1)
+
+
+def camera_covariance(a: Features, b: Features) -> Float[Tensor, "*b n m"]:
+    """Covariance of every pair by what both depend on the camera."""
+    if isinstance(a, SumFeatures) and isinstance(b, SumFeatures):
+        return a.camera @ b.camera.mT
+    n, m = (x.z.shape[:-2] if isinstance(x, TermFeatures) else x.weights.shape[:-1] for x in (a, b))
+    return (
+        b[0].new_zeros(*n, m[-1]) if isinstance(b, TermFeatures) else b.weights.new_zeros(*n, m[-1])
+    )
 
 
 def linear_columns(columns: int) -> dict[str, slice]:

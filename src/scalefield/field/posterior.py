@@ -26,8 +26,11 @@ from scalefield.field.config import InferenceConfig
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.kernel import (
     LINEAR_TERMS,
+    Features,
+    Inputs,
     Kernel,
     KernelInputs,
+    SumFeatures,
     TermFeatures,
     linear_columns,
 )
@@ -73,7 +76,7 @@ class Calibration(NamedTuple):
         if not isinstance(self.factor, Tensor):
             return self.learned * self.factor * variance.sqrt()
         remaining = (variance / prior.clamp(min=TINY)).clamp(min=TINY)
-        weight = (self.remaining / remaining).clamp(max=1).square()
+        weight = (self.remaining / remaining).clamp(max=1)
         log_factor = self.factor.log()
         log_factor = torch.where(log_factor < 0, weight * log_factor, log_factor)
         return self.learned * variance.sqrt() * log_factor.exp()
@@ -126,7 +129,7 @@ class FieldFit:
     image: ImageInputs
     observations: Observations
     linear: LinearPosterior
-    features: TermFeatures
+    features: Features
     """Features of the anchors."""
     config: InferenceConfig
     lattice: Lattice
@@ -194,13 +197,17 @@ class FieldFit:
         kernel, linear = self.kernel, self.linear
         index = self.observations.mask.nonzero()[:, 0]
         noise, anchors = self.observations.noise[index], self.features.at(index[None])
-        covariance = kernel.covariance(anchors, anchors, torch.float64)[0]
+        covariance = kernel.own_covariance(anchors)[0]
         whitening = Cholesky.of(covariance + torch.diag(noise**2)).inverse_factor()
         alpha = (whitening.mT @ (whitening @ linear.residual[index])).float()
         values, vectors = torch.linalg.eigh(linear.covariance)
         root = vectors * values.clamp(min=0).sqrt()
         H = (whitening @ linear.H[index] @ root).float()
         root, whitening = root.float(), whitening.float()
+        if isinstance(anchors, SumFeatures):  # of their pixels
+            weights = anchors.weights[0].float()
+            alpha, whitening = alpha @ weights, whitening @ weights
+            anchors = TermFeatures(*(x[None] for x in anchors.pixels))
         single = TermFeatures(*(x.float() for x in anchors))
 
         def evaluate(window: Window) -> Float[Tensor, "4 h w"]:
@@ -255,10 +262,10 @@ class FieldFit:
             parts = map_threads(function, [(window,) for window in windows])
         return list(zip(windows, parts, strict=True))
 
-    def linear_mean(self, inputs: KernelInputs) -> Float[Tensor, " m"]:
+    def linear_mean(self, inputs: Inputs) -> Float[Tensor, " m"]:
         """E[ℓ] at pixels without its stationary part."""
         H, linear = self.kernel.linear_features(inputs), self.linear
-        return linear.offset.to(H) + inputs.mean + linear.weights.to(H) @ H.mT
+        return linear.offset.to(H) * inputs.level + inputs.mean + linear.weights.to(H) @ H.mT
 
     def systems(self) -> LocalSystems:
         """The local systems at all nodes, solved for the residuals of the linear part."""
@@ -300,6 +307,7 @@ class FieldFit:
         """The systems of given neighbours for columns of values at the anchors; `at` are the
         kernel's inputs at one pixel for each of them."""
         kernel, H = self.kernel, self.linear.H
+        assert isinstance(self.features, TermFeatures)
         local, pixel = self.features.at(neighbours), kernel.features(at)
         z, amplitude = pixel.z[:, None].float(), pixel.amplitude[:, None].float()
         joint = TermFeatures(  # the pixel itself comes first
@@ -349,6 +357,7 @@ class FieldFit:
         the stationary part g(x); and the least of 2 vᵢ + 2 Var[g(x) − g(aᵢ)], an upper bound of its
         variance given anchors with the variances v."""
         lattice, (_, _, noise, mask) = self.lattice, self.observations
+        assert isinstance(self.features, TermFeatures)
         single = TermFeatures(*(x.float() for x in self.features))
         variance = torch.where(mask, noise**2, torch.inf)
         level = 0.5 * (variance.float() + single.amplitude.square().sum(dim=1))
@@ -387,7 +396,9 @@ def fit(
     the solutions of blocks from edit to edit.
     """
     lattice = lattice or Lattice.of(image.shape, len(observations.y), config, image.device)
-    features = TermFeatures(*(x.contiguous() for x in kernel.features(observations.inputs)))
+    features: Features = kernel.features(observations.inputs)
+    if isinstance(features, TermFeatures):
+        features = TermFeatures(*(x.contiguous() for x in features))
     H = kernel.linear_features(observations.inputs).contiguous()
     blocks = (blocks or Blocks.split(observations, config)).within(observations.mask)
     solutions = BlockSolutions.of(kernel, observations, features, H, blocks, memo=memo)

@@ -14,6 +14,7 @@ from typing import Any
 
 from scalefield.errors import InputError, did_you_mean
 from scalefield.methods.basis import Basis
+from scalefield.methods.bilateral_grid import BilateralGrid
 from scalefield.methods.field import Field
 from scalefield.methods.global_affine import Global
 from scalefield.methods.grid import Grid
@@ -23,7 +24,9 @@ from scalefield.methods.log_kernel import LogKernel
 from scalefield.methods.lwlr import LWLR
 from scalefield.methods.median import Median
 from scalefield.methods.piecewise import Piecewise
+from scalefield.methods.poisson import Poisson
 from scalefield.methods.region import Region
+from scalefield.methods.superpixel_graph import SuperpixelGraph
 from scalefield.recovery import Method, MethodLike, as_method
 from scalefield.validation import check_options
 
@@ -39,6 +42,9 @@ METHODS: dict[str, Callable[..., Method]] = {
     "median": Median,
     "interpolate": Interpolate,
     "log_kernel": LogKernel,
+    "poisson": Poisson,
+    "bilateral_grid": BilateralGrid,
+    "superpixel_graph": SuperpixelGraph,
 }
 
 

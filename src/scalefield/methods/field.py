@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 from torch import Tensor
 
+from scalefield.anchor_sampling import block_folds
 from scalefield.anchors import Anchors
 from scalefield.explanation import Explanation, lattice
 from scalefield.field.condition import FieldPosterior, ScalePrior, condition, expected_recovery
@@ -21,9 +22,13 @@ from scalefield.field.editor import FieldEditor
 from scalefield.field.image_inputs import ImageInputs
 from scalefield.field.model import FieldModel, load_field
 from scalefield.field.observations import Readings
+from scalefield.geometry.survey import Survey
 from scalefield.mde.output import MDEOutput
 from scalefield.recovery import Method, Recovery, Solver
 from scalefield.validation import require_choice
+
+HELD_OUT_FOLDS = 8
+"""Folds of `report.held_out_log`."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,8 @@ class Field(Method):
     """
 
     model: str | Path | FieldModel = "field"
-    """The shipped model "field", a folder that `FieldModel.save` wrote, or a model."""
+    """The shipped model "field", a folder that `FieldModel.save` wrote, a hub id owner/name, or a
+    model."""
     robust: bool = True
     """Give anchors that the others contradict less weight, and reject those with hardly any, where
     outliers explain them better than a rough field or a missed object does. The report lists both.
@@ -56,16 +62,24 @@ class Field(Method):
         """Recover metric depth; without anchors, the depth that is expected of such an image."""
         return self.solver(mde_output)(anchors)
 
-    def solver(self, mde_output: MDEOutput) -> Solver:
-        """The method for one image; the network runs once."""
+    def solver(self, mde_output: MDEOutput, survey: Survey | None = None) -> Solver:
+        """The method for one image, with measurements of other kinds; the network runs once."""
         image = self.load().image_inputs(mde_output)
 
         def solve(anchors: Anchors) -> Recovery[Tensor]:
-            if len(anchors) == 0:
+            if len(anchors) == 0 and survey is None:
                 return expected_recovery(self.load(), mde_output, image)
-            posterior = self.condition(image, anchors)
+            posterior = self.condition(image, anchors, survey=survey)
+            recovery = posterior.recovery(mde_output, anchors)
+            if survey is not None:
+                return recovery
             explainer = partial(explain, posterior, mde_output, anchors)
-            return replace(posterior.recovery(mde_output, anchors), explainer=explainer)
+            recovery = replace(recovery, explainer=explainer)
+            fold = block_folds(anchors.u, anchors.v, HELD_OUT_FOLDS)
+            if fold is None or not recovery.report.leave_one_out_log:
+                return recovery
+            errors = tuple(posterior.held_out_log(fold).tolist())
+            return replace(recovery, report=replace(recovery.report, held_out_log=errors))
 
         return solve
 
@@ -78,7 +92,11 @@ class Field(Method):
         return self.model if isinstance(self.model, FieldModel) else load_field(self.model)
 
     def condition(
-        self, image: ImageInputs, anchors: Anchors, editor: FieldEditor | None = None
+        self,
+        image: ImageInputs,
+        anchors: Anchors,
+        editor: FieldEditor | None = None,
+        survey: Survey | None = None,
     ) -> FieldPosterior:
         """The posterior over an image; `editor` keeps what an edit does not change."""
         model = self.load()
@@ -90,6 +108,7 @@ class Field(Method):
             scale_prior=self.scale_prior,
             config=self.inference,
             editor=editor,
+            survey=survey,
         )
 
     def decompose(self, mde_output: MDEOutput, anchors: Anchors) -> Decomposition:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -32,6 +32,13 @@ from scalefield.report import Fallback
 from scalefield.validation import require, require_choice
 
 
+class Limits(NamedTuple):
+    """The smallest values that a prediction may have."""
+
+    line: float
+    fallback: float
+
+
 @dataclass(frozen=True)
 class KNN(Method):
     """Scale and shift at every pixel from its k nearest anchors, in disparity by default.
@@ -40,7 +47,8 @@ class KNN(Method):
     from the pixel, at least 1 px. Fallbacks at each pixel: the median of y/x if the neighbours' x
     have no range or s ≤ 0; the median of y if no x is above zero. In disparity the median of y/x
     also replaces a line that predicts less than ½ min y over all anchors, because depth is infinite
-    where a line crosses zero; such pixels are at most twice as far as the farthest anchor.
+    where a line crosses zero; such pixels are at most twice as far as the farthest anchor. Where
+    the map's own zero is unknown (`affine`), no fallback is more than ten times as far.
     """
 
     k: int = 5
@@ -61,9 +69,10 @@ class KNN(Method):
         scale_only = torch.zeros_like(prediction, dtype=torch.bool)
         points = np.stack([samples.rows, samples.columns], axis=1)
         k = min(self.k, len(samples))
+        limits = self._limits(mde_output, samples)
         for pixel, index, squared in nearest_points(points, mde_output.shape, k, x.device):
             prediction[pixel], scale_only[pixel] = predict_from_neighbours(
-                samples, index, squared.double().sqrt_(), x[pixel], self._least(samples)
+                samples, index, squared.double().sqrt_(), x[pixel], limits
             )
         lower_pixels = int(scale_only.sum())
         why = "the k anchors' relative depths have no range or give no positive scale, or a depth "
@@ -73,30 +82,34 @@ class KNN(Method):
             anchors,
             prediction.view_as(mde_map),
             self.space,
-            std_log=self._std(mde_map, samples),
+            std_log=self._std(mde_map, samples, limits),
             fallbacks=(Fallback("scale_only", text),) if lower_pixels else (),
         )
 
-    def _least(self, samples: Samples) -> float:
-        """The smallest value that a line may predict; none in depth, where zero is not far."""
-        return 0.5 * float(samples.y.min()) if self.space == "disparity" else -np.inf
+    def _limits(self, mde_output: MDEOutput, samples: Samples) -> Limits:
+        """The smallest values that may be predicted; none in depth, where zero is not far."""
+        if self.space == "depth":
+            return Limits(-np.inf, -np.inf)
+        farthest = float(samples.y.min())
+        return Limits(0.5 * farthest, 0.1 * farthest if mde_output.affine else -np.inf)
 
-    def _std(self, mde_map: Float64[Tensor, "h w"], samples: Samples) -> Float[Tensor, "h w"]:
+    def _std(
+        self, mde_map: Float64[Tensor, "h w"], samples: Samples, limits: Limits
+    ) -> Float[Tensor, "h w"]:
         """std_log, by the weights of the k nearest anchors."""
         tree = cKDTree(samples.pixels)
-        variance = self._noise(tree, samples) if len(samples) > 1 else PRIOR_STD**2
+        variance = self._noise(tree, samples, limits) if len(samples) > 1 else PRIOR_STD**2
         shape = (mde_map.shape[0], mde_map.shape[1])
         pixels = np.stack(coarse_pixels(shape), axis=1)
         distance, index = tree.query(pixels, k=[*range(1, min(self.k, len(samples)) + 1)])
         x = at_coarse_pixels(mde_map)
         total = variance + samples.tau**2
-        least = self._least(samples)
         _, propagated = _neighbour_predictions(
-            samples, index.T, distance.T, x, least=least, variance=total
+            samples, index.T, distance.T, x, limits=limits, variance=total
         )
         return to_image(total_std(variance, propagated), shape, mde_map.device)
 
-    def _noise(self, tree: cKDTree, samples: Samples) -> float:
+    def _noise(self, tree: cKDTree, samples: Samples, limits: Limits) -> float:
         """v from fits to the k anchors nearest to an anchor that is left out."""
         out = left_out_indices(len(samples))
         k = min(self.k, len(samples) - 1)
@@ -106,9 +119,8 @@ class KNN(Method):
         own[~own.any(axis=1), -1] = True
         index, distance = (a[~own].reshape(len(out), k).T for a in (index, distance))
         one = np.ones(len(samples))
-        x, least = samples.x[out], self._least(samples)
         left_out, propagated = _neighbour_predictions(
-            samples, index, distance, x, least=least, variance=one
+            samples, index, distance, samples.x[out], limits=limits, variance=one
         )
         residuals = log_residuals(samples.y[out], left_out)
         return noise_variance(residuals, 1 + propagated, samples.tau[out])
@@ -120,7 +132,7 @@ def _neighbour_predictions(
     distance: Float64[np.ndarray, "k p"],
     x: Float64[np.ndarray, " p"],
     *,
-    least: float,
+    limits: Limits,
     variance: Float64[np.ndarray, " n"],
 ) -> tuple[Float64[np.ndarray, " p"], Float64[np.ndarray, " p"]]:
     """Predictions at pixels with these neighbours, and their relative variance from that of the
@@ -130,7 +142,7 @@ def _neighbour_predictions(
     used.
     """
     i, d, at = (torch.from_numpy(a) for a in (index, distance, x))
-    predicted, lower = (a.numpy() for a in predict_from_neighbours(samples, i, d, at, least))
+    predicted, lower = (a.numpy() for a in predict_from_neighbours(samples, i, d, at, limits))
     weight = samples.weight[index] / np.maximum(distance, 1)
     weight = weight / weight.sum(axis=0)
     with np.errstate(all="ignore"):  # without a range of x a fallback is used
@@ -146,12 +158,12 @@ def predict_from_neighbours(
     index: Int64[Tensor, "k p"],
     distance: Float64[Tensor, "k p"],
     at: Float64[Tensor, " p"],
-    least: float,
+    limits: Limits,
 ) -> tuple[Float64[Tensor, " p"], Bool[Tensor, " p"]]:
     """The prediction at pixels with these relative values, and the mask of those that use a
     fallback.
 
-    A line that predicts less than `least` is replaced by a fallback, limited to `least`.
+    A line that predicts less than its limit is replaced by a fallback, which is limited to it.
     """
     x_unit, y_unit = float(np.abs(samples.x).max()) or 1.0, float(samples.y.max())
     x, y, weight = (
@@ -168,7 +180,7 @@ def predict_from_neighbours(
     flat = high - low < MIN_RELATIVE_RANGE * torch.maximum(high, -low)
     no_line = flat | ~(scale > 0) | ~torch.isfinite(scale)
     prediction = scale * (y_unit / x_unit) * at + (y_mean - scale * x_mean) * y_unit
-    too_far = ~no_line & (prediction < least)
+    too_far = ~no_line & (prediction < limits.line)
     lower = no_line | too_far
     if lower.any():
         ratios = torch.where(x[:, lower] > 0, y[:, lower] / x[:, lower], torch.nan)
@@ -177,5 +189,6 @@ def predict_from_neighbours(
         prediction[lower] = torch.where(
             median.isnan(), constant, median * (y_unit / x_unit) * at[lower]
         )
-        prediction[too_far] = prediction[too_far].clamp(min=least)
+        prediction[too_far] = prediction[too_far].clamp(min=limits.line)
+        prediction[no_line] = prediction[no_line].clamp(min=limits.fallback)
     return prediction, lower

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
@@ -175,6 +176,11 @@ class Reproduction(ReproductionOptions):
             for name in self.datasets:
                 self.evaluation(estimator, name)
 
+    def incomplete(self) -> list[str]:
+        """A line for each of the paper's datasets that is not there as a whole."""
+        found = {n: getattr(d, "incomplete", str)() for n, d in self.datasets.items()}
+        return [f"{name}: {sentence}" for name, sentence in found.items() if sentence]
+
     def check_estimators(self) -> None:
         """Raise InputError if the weights of an MDE cannot be opened, or training needs F and there
         is none; weights are fetched."""
@@ -187,12 +193,13 @@ class Reproduction(ReproductionOptions):
     def run(self) -> Path:
         """All stages, one after another; the value is the report's page, or the results' folder."""
         self.check()
+        for line in self.incomplete():
+            print(line, file=sys.stderr)
         self.check_estimators()
         self.claim()
+        remove_temporary(self.out)
         self.write_splits()
         for estimator in self.estimators if self.trains else ():
-            remove_temporary(self.out / "prepared" / estimator.label)
-            remove_temporary(self.out / "generators" / estimator.label)
             self.train(estimator, self.prepare(estimator))
             write_json(self.out / "training.json", self.training_record())
         folders = [
@@ -357,7 +364,6 @@ class Reproduction(ReproductionOptions):
         folder = self.out / "results" / f"{name}-{estimator.label}"
         evaluation = self.evaluation(estimator, name)
         self.claim_results(folder, evaluation)
-        remove_temporary(folder)
         device = str(pick_device(self.device))
         source = FrameSource(self.datasets[name], estimator.source, device, self.cache)
         evaluator = Evaluator(source, evaluation, folder)

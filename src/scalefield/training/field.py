@@ -164,7 +164,7 @@ def fit_shift(
         """Contexts and true shifts."""
         chance, shifts = torch.stack([bank.chance.sum() for bank in banks]), []
         contexts.clear()
-        with progress(count, desc=name, unit="batch", show=show_progress) as bar:
+        with progress(count, desc=name, unit="draw", show=show_progress) as bar:
             for step in range(count):
                 rng = step_generator(config.seed, step)
                 bank = banks[int(torch.multinomial(chance, 1, generator=rng))]

@@ -73,10 +73,14 @@ def metric_columns(
             ranks = _ranks(head, list(rows), metric, kind)
             for label, row in rows.items():
                 figures = head.printed.get(label)
-                printed = "" if figures is None else f"[{figures[i]:.2f}]"
+                printed = "" if figures is None else f"{figures[i]:.2f}"
                 row.append(_cell(head, label, metric, kind, ranks.get(label, 0), printed))
     columns = tuple((*head.titles, title) for head in heads for title in titles.values())
-    known = [r for r in rows.items() if any(c.beside or c.value is not None for c in r[1])]
+    known = [
+        row
+        for row in rows.items()
+        if any(c.beside or c.text or c.value is not None for c in row[1])
+    ]
     return {"columns": columns, "rows": known}
 
 
@@ -98,6 +102,9 @@ def _ranks(head: Head, labels: Sequence[str], metric: str, kind: str) -> dict[st
 def _cell(  # noqa: PLR0917
     head: Head, label: str, metric: str, kind: str, rank: int, printed: str
 ) -> Cell:
+    if not head.cells:  # a column of the paper
+        return Cell(text=printed)
+    printed = printed and f"[{printed}]"
     if label not in head.cells:
         return Cell(beside=printed)
     images = head.cells[label]["images"]
@@ -114,7 +121,7 @@ def paper_table(runs: Sequence[Run], data: str) -> Table | None:
     members = [run for run in runs if run.results["config"]["dataset"] in names]
     if data not in paper.DATASETS:
         members = [run for run in runs if run.dataset == data]
-    if not any(map(basis_label, _methods(members))):
+    if not set(_methods(members)) & set(paper.ROWS):
         return None
     heads, counts, shown = [], [], set()
     for mde, own in by_mde(members).items():
@@ -183,6 +190,7 @@ def spectral_table(runs: Sequence[Run]) -> Table:
         if s["condition"] == "low" and s["group"] == EVERYWHERE
     ]
     theirs = [Cell(text=text) for text in paper.SPECTRAL.values()]
+    theirs += [Cell()] * (len(SPECTRAL_TITLES) + 1 - len(theirs))
     return Table(
         "spectral",
         "Spectral structure, low anchors",

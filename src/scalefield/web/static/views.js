@@ -276,7 +276,10 @@ export class Views {
     let words = captions[/** @type {keyof typeof captions} */ (this.page.view)] ?? "";
     if (this.page.tool === "measure") {
       const n = pending?.points.length ?? 0;
+      const plane = `${click} three points of it, far apart${n ? `: ${3 - n} left` : ""}.`;
       const hints = {
+        level: plane,
+        upright: plane,
         distance: n ? `${click} the second point.` : `${click} two points to read the distance between them.`,
         height: `${click} ${n ? "the second end" : "both ends"}; a level camera is assumed.`,
         path: n ? `${click} further points; Done or Enter ends the path.` : `${click} the points of a path.`,
@@ -304,12 +307,12 @@ export class Views {
       $("profile-title"),
       lines.length ? `Depth along row ${profileRow}` : "Set a distance to see the profile in metres",
     );
-    drawProfile(
-      $("profile-chart"),
-      lines,
-      this.page.unit,
-      this.pointedAt ? (this.pointedAt.u + 0.5) / session.width : null,
-    );
+    const share = (/** @type {Pixel} */ { u }) => (u + 0.5) / session.width;
+    const band = this.page.tools.profilePixels().flatMap((pixel) => {
+      const { low, high } = this.page.measuring.depthAt(pixel) ?? {};
+      return low && high ? [{ share: share(pixel), low, high }] : [];
+    });
+    drawProfile($("profile-chart"), lines, band, this.page.unit, this.pointedAt && share(this.pointedAt));
   }
 
   /** Show the busy state with the name of the method. @param {any} request */
