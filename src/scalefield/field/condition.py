@@ -179,6 +179,8 @@ class FieldPosterior:
             rejected = tuple(Rejection(int(i), "outlier", reason) for i in found)
             warnings = self.outliers.warnings(anchors, marked)
             warnings += survey_warnings(self.survey_report())
+        if self.survey is not None and (assumed := self.survey.assumption):
+            warnings += (Warning("camera_unknown", assumed),)
         if not self.converged:
             warnings += (Warning("measurements_not_converged", NOT_CONVERGED),)
         if self.shift is not None and self.image.shift_prior is not None:
